@@ -10,8 +10,6 @@
 #include "save/manifest.h"
 #include "save/run_state.h"
 
-#define STATE_FILE "state.json"
-#define CONFIG_FILE "config.json"
 #define STATE_LIMIT ((size_t)1 << 20)
 
 // What is asked of a checkpoint, and where it goes.
@@ -26,8 +24,8 @@ static bool take_settings(const char *folder, const Taking *taking) {
     Manifest manifest;
     Error ignored;
     if (!manifest_open(&manifest, folder, &ignored)) return false;
-    bool good = manifest_check_file(&manifest, STATE_FILE, &ignored) &&
-                path_join(path, sizeof path, folder, STATE_FILE, &ignored);
+    bool good = manifest_check_file(&manifest, STATE_NAME, &ignored) &&
+                path_join(path, sizeof path, folder, STATE_NAME, &ignored);
     manifest_close(&manifest);
     json_t *state = good ? json_read_object(path, STATE_LIMIT, &ignored) : NULL;
     if (!state) return false;
@@ -46,7 +44,7 @@ static bool has_shape(const char *folder, const Taking *unused) {
     Error ignored;
     if (!manifest_open(&manifest, folder, &ignored)) return false;
     bool good =
-        manifest_check_file(&manifest, CONFIG_FILE, &ignored) &&
+        manifest_check_file(&manifest, HF_CONFIG_NAME, &ignored) &&
         (!folder_has_file(folder, HF_GENERATION_NAME) || manifest_check_file(&manifest, HF_GENERATION_NAME, &ignored));
     manifest_close(&manifest);
     return good;

@@ -22,9 +22,6 @@
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
-#define MODEL_FILE "model.safetensors"
-#define CONFIG_FILE "config.json"
-#define STATE_FILE "state.json"
 
 // ---------------------------------------------------------------- names
 
@@ -60,14 +57,14 @@ int64_t checkpoint_step(const char *folder) {
 int64_t checkpoint_weights_step(const char *folder) {
     char path[PATH_BUFFER];
     Error ignored;
-    const int64_t recorded = path_join(path, sizeof path, folder, STATE_FILE, &ignored) ? run_state_step(path) : -1;
+    const int64_t recorded = path_join(path, sizeof path, folder, STATE_NAME, &ignored) ? run_state_step(path) : -1;
     return recorded >= 0 ? recorded : checkpoint_step(folder);
 }
 
 bool checkpoint_is_masked(const char *folder) {
     char path[PATH_BUFFER], data[sizeof((RunState *)0)->data] = "";
     Error ignored;
-    if (path_join(path, sizeof path, folder, STATE_FILE, &ignored)) run_state_data(path, data, sizeof data);
+    if (path_join(path, sizeof path, folder, STATE_NAME, &ignored)) run_state_data(path, data, sizeof data);
     return data_describes_mask(data);
 }
 
@@ -116,7 +113,7 @@ static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
     json_text_int(t, "total_size", (int64_t)bytes);
     json_text_close(t, '}');
     json_text_open(t, "weight_map", '{');
-    for (int i = 0; i < count; i++) json_text_string(t, list[i].name, MODEL_FILE);
+    for (int i = 0; i < count; i++) json_text_string(t, list[i].name, HF_MODEL_NAME);
     json_text_close(t, '}');
     json_text_close(t, '}');
 }
@@ -126,11 +123,11 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
     char share[NAME_BUFFER];
     const ModelShape *shape = &s->arena->config.shape;
     checkpoint_share_name(share, sizeof share, 0, s->exec->ranks);
-    const TensorFile files[] = {{MODEL_FILE, s->model, s->model_count, &s->nonfinite},
+    const TensorFile files[] = {{HF_MODEL_NAME, s->model, s->model_count, &s->nonfinite},
                                 {share, s->optimizer, s->optimizer_count, NULL}};
     if (!checkpoint_write_tensors(folder, files, 2, s->exec, manifest, err)) return false;
     if (!hf_config_text(&text, shape, s->model[0].dtype, err)) return false;
-    if (!add_text(folder, CONFIG_FILE, &text, manifest, err)) return false;
+    if (!add_text(folder, HF_CONFIG_NAME, &text, manifest, err)) return false;
     hf_generation_text(&text, shape);
     if (!add_text(folder, HF_GENERATION_NAME, &text, manifest, err)) return false;
     index_text(&text, s->model, s->model_count);
@@ -150,7 +147,7 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
     good = good && checkpoint_collect_shares(folder, s->exec->ranks, &manifest, err);
     if (good) {
         run_state_text(&text, &s->run, &s->arena->config, s->exec->ranks);
-        good = add_text(folder, STATE_FILE, &text, &manifest, err);
+        good = add_text(folder, STATE_NAME, &text, &manifest, err);
     }
     if (good) {
         manifest_finish(&manifest);
@@ -249,7 +246,7 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 
 // Complete and undamaged; with `deep` false, only there in full length.
 static bool check_folder(const char *folder, bool deep, Error *err) {
-    static const char *const required[] = {MODEL_FILE, CONFIG_FILE, STATE_FILE};
+    static const char *const required[] = {HF_MODEL_NAME, HF_CONFIG_NAME, STATE_NAME};
     Manifest manifest;
     int shares;
     if (!manifest_open(&manifest, folder, err)) return false;

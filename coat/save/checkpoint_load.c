@@ -97,15 +97,15 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     Manifest manifest;
     ModelShape shape;
     CheckpointTensor *model = NULL;
-    if (!path_join(state, sizeof state, folder, "state.json", err)) return false;
+    if (!path_join(state, sizeof state, folder, STATE_NAME, err)) return false;
     if (!manifest_open(&manifest, folder, err)) return false;
-    bool good = manifest_check_all(&manifest, false, err) && manifest_check_file(&manifest, "config.json", err) &&
-                manifest_check_file(&manifest, "state.json", err) && model_shape_from_files(folder, &shape, err) &&
+    bool good = manifest_check_all(&manifest, false, err) && manifest_check_file(&manifest, HF_CONFIG_NAME, err) &&
+                manifest_check_file(&manifest, STATE_NAME, err) && model_shape_from_files(folder, &shape, err) &&
                 compare_shapes(folder, &shape, &arena->config, err) &&
                 run_state_read(state, run, &arena->config, exec, err) && load_choices(&manifest, exec, err);
     if (good) {
         int count = checkpoint_model_tensors(arena, &model);
-        good = checkpoint_read_tensors(&manifest, "model.safetensors", model, count, exec, err);
+        good = checkpoint_read_tensors(&manifest, HF_MODEL_NAME, model, count, exec, err);
     }
     int shares = 1;
     good = good && checkpoint_share_count(&manifest, &shares, err);
@@ -281,7 +281,7 @@ static bool check_own(const char *path, Error *err) {
     if (!path_is_file(file)) return true;
     if (!manifest_open(&manifest, path, err)) return false;
     bool good =
-        manifest_check_file(&manifest, "model.safetensors", err) && manifest_check_file(&manifest, "config.json", err);
+        manifest_check_file(&manifest, HF_MODEL_NAME, err) && manifest_check_file(&manifest, HF_CONFIG_NAME, err);
     manifest_close(&manifest);
     return good;
 }

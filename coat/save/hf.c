@@ -54,8 +54,8 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
     const char *folder = path;
     if (llmc_is_weights(path)) return shape_from_llmc(path, shape, err);
     if (path_is_folder(path)) {
-        if (!path_join(file, sizeof file, path, "config.json", err)) return false;
-        if (!path_is_file(file)) return lacks(path, "config.json", err);
+        if (!path_join(file, sizeof file, path, HF_CONFIG_NAME, err)) return false;
+        if (!path_is_file(file)) return lacks(path, HF_CONFIG_NAME, err);
     } else {
         size_t length = strlen(path);
         if (!path_is_file(path)) return error_set(err, EXIT_DATA, "%s: no such file or folder", path);
@@ -66,7 +66,7 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
         if (!path_folder(beside, sizeof beside, path, err)) return false;
         folder = beside;
     }
-    if (!parse_file(folder, "config.json", hf_parse_config, shape, err) ||
+    if (!parse_file(folder, HF_CONFIG_NAME, hf_parse_config, shape, err) ||
         !path_join(file, sizeof file, folder, HF_GENERATION_NAME, err))
         return false;
     return !path_is_file(file) || parse_file(folder, HF_GENERATION_NAME, hf_parse_generation, shape, err);
@@ -112,7 +112,7 @@ static bool add_sharded(HfWeights *weights, const char *folder, const char *inde
 
 static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     char whole[PATH_BUFFER], index[PATH_BUFFER], pickled[PATH_BUFFER];
-    if (!path_join(whole, sizeof whole, folder, "model.safetensors", err) ||
+    if (!path_join(whole, sizeof whole, folder, HF_MODEL_NAME, err) ||
         !path_join(index, sizeof index, folder, HF_INDEX_NAME, err) ||
         !path_join(pickled, sizeof pickled, folder, "pytorch_model.bin", err))
         return false;
@@ -121,7 +121,7 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
-    return lacks(folder, "model.safetensors, nor " HF_INDEX_NAME, err);
+    return lacks(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
 }
 
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err) {

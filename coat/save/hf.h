@@ -5,6 +5,8 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 
+#define HF_CONFIG_NAME "config.json"
+#define HF_MODEL_NAME "model.safetensors"
 #define HF_INDEX_NAME "model.safetensors.index.json" // which file of a folder has which tensor
 #define HF_GENERATION_NAME "generation_config.json"
 

@@ -9,6 +9,7 @@
 #include "log/step_line.h"
 #include "manifest.h"
 #include "outdir_take.h"
+#include "run_state.h"
 
 static bool is_newest(const char *out, int64_t step) {
     int64_t *steps;
@@ -40,7 +41,7 @@ static size_t checkpoint_in(const char *path) {
         while (length > 1 && folder[length - 1] == '/') length--;
         folder[length] = 0;
         if (checkpoint_step(folder) >= 0 ||
-            (folder_has_file(folder, MANIFEST_NAME) && folder_has_file(folder, "state.json")))
+            (folder_has_file(folder, MANIFEST_NAME) && folder_has_file(folder, STATE_NAME)))
             return length;
         while (length > 0 && folder[length - 1] != '/') length--;
         if (length == 1) break; // the root

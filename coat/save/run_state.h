@@ -7,6 +7,8 @@
 extern "C" {
 #endif
 
+#define STATE_NAME "state.json"
+
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
 // Settings that have had another name get that of today.
