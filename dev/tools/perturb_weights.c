@@ -124,8 +124,8 @@ static bool move_weights(const ModelShape *shape, const char *path, const char *
 static bool copy_config(const char *checkpoint, const char *out, Error *err) {
     char from[PATH_ROOM], to[PATH_ROOM], *text;
     size_t size;
-    if (!path_join(from, sizeof from, checkpoint, "config.json", err) ||
-        !path_join(to, sizeof to, out, "config.json", err) || !file_read_all(from, CONFIG_LIMIT, &text, &size, err))
+    if (!path_join(from, sizeof from, checkpoint, HF_CONFIG_NAME, err) ||
+        !path_join(to, sizeof to, out, HF_CONFIG_NAME, err) || !file_read_all(from, CONFIG_LIMIT, &text, &size, err))
         return false;
     bool good = file_replace(to, text, size, err);
     free(text);
@@ -141,10 +141,9 @@ static bool run(int argc, char **argv, Error *err) {
     if (alpha_end == argv[4] || *alpha_end || !isfinite(alpha))
         return error_set(err, EXIT_USER, "ALPHA: not a number: %s", argv[4]);
     ModelShape shape;
-    return path_join(from, sizeof from, argv[1], "model.safetensors", err) &&
-           model_shape_from_files(argv[1], &shape, err) && folder_make(argv[2], err) &&
-           path_join(to, sizeof to, argv[2], "model.safetensors", err) && copy_config(argv[1], argv[2], err) &&
-           move_weights(&shape, from, to, seed, alpha, err);
+    return path_join(from, sizeof from, argv[1], HF_MODEL_NAME, err) && model_shape_from_files(argv[1], &shape, err) &&
+           folder_make(argv[2], err) && path_join(to, sizeof to, argv[2], HF_MODEL_NAME, err) &&
+           copy_config(argv[1], argv[2], err) && move_weights(&shape, from, to, seed, alpha, err);
 }
 
 int main(int argc, char **argv) {

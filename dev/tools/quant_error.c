@@ -12,6 +12,7 @@
 #include "coat/moments.h"
 #include "coat/moments_host.h"
 #include "coat/ops.h"
+#include "coat/save/run_state.h"
 #include "codebook.h"
 #include "histogram_svg.h"
 
@@ -190,7 +191,7 @@ static bool read_state(Table *table, const char *folder, Error *err) {
     char path[PATH_ROOM];
     const json_t *state;
     double beta1, beta2;
-    if (!path_join(path, sizeof path, folder, "state.json", err)) return false;
+    if (!path_join(path, sizeof path, folder, STATE_NAME, err)) return false;
     json_t *root = json_read_object(path, STATE_LIMIT, err);
     if (!root) return false;
     bool good = json_get_object(root, path, "step_state", &state, err) &&

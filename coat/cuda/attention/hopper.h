@@ -1,20 +1,17 @@
-// Hopper's own instructions, as functions: barriers in shared memory that count bytes, the copy engine, and the
-// matrix products of a warpgroup. For code compiled for sm_90a alone.
+// Hopper's own instructions, as functions: the copy engine and the matrix products of a warpgroup. For code compiled for
+// sm_90a alone.
 //
 // Tiles in shared memory are rows of 64 BF16 values = 128 bytes, in the copy engine's 128-byte swizzle: the 16-byte
 // chunk c of row r lies where chunk c ^ (r % 8) would. Eight rows, 1024 bytes, are one unit of that pattern, and
 // tiles begin at multiples of it.
 #pragma once
+#include "cuda/common/barriers.h"
+
 #include <cuda.h>
-#include <stdint.h>
 
 // A value that is the same in all threads of a warp, so that the compiler knows.
 template <typename T> __device__ static inline T warp_uniform(T x) {
     return __shfl_sync(0xffffffffu, x, 0);
-}
-
-__device__ static inline uint32_t shared_address(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
 }
 
 // --- arithmetic -----------------------------------------------------------------------------------------------------
@@ -23,51 +20,6 @@ __device__ static inline uint32_t bf16_pair(float low, float high) {
     uint32_t bits;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
-}
-
-// --- barriers: complete when all have arrived and all expected bytes have landed ---------------------------------
-__device__ static inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-// What threads wrote to shared memory, or read there, comes before what the copy engine is told next.
-__device__ static inline void copies_fence() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// Makes initialised barriers visible to the copy engine.
-__device__ static inline void barrier_init_fence() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    copies_fence();
-}
-
-__device__ static inline void barrier_arrive(uint64_t *barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-// Of threads that signal. The instruction's own predicate: a branch around it would ask the warp for its votes.
-__device__ static inline void barrier_arrive_if(uint64_t *barrier, bool signals) {
-    asm volatile("{ .reg .pred signals; setp.ne.u32 signals, %1, 0;"
-                 "@signals mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(shared_address(barrier)),
-                 "r"((uint32_t)signals)
-                 : "memory");
-}
-
-__device__ static inline void barrier_arrive_expect(uint64_t *barrier, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-                 : "memory");
-}
-
-// Waits until the barrier's phase of this parity is complete; parity 1 of a new barrier counts as complete.
-__device__ static inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
-    uint32_t done;
-    do {
-        asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;"
-                     "selp.u32 %0, 1, 0, done; }"
-                     : "=r"(done)
-                     : "r"(shared_address(barrier)), "r"(parity)
-                     : "memory");
-    } while (!done);
 }
 
 // --- the copy engine: issued by one thread, its bytes counted by a barrier ----------------------------------------

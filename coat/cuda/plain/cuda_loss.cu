@@ -239,7 +239,7 @@ __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *loss
     const double before = state->loss_sum; // by every thread, so that no branch stands before the losses' loads
     const float scale = state->loss_scale;
     double sum = 0.0;
-#pragma unroll 4 // by 16, the compiler's choice, the rest that a chunk of 4,096 tokens is would be loaded one by one
+#pragma unroll 4 // by 16, the compiler's choice, a chunk of 4,096 tokens would be a rest, which is loaded one by one
     for (int64_t i = threadIdx.x; i < count; i += SUM_THREADS) sum += (double)losses[i];
     sum = block_sum<SUM_THREADS / WARP>(sum, shared);
     if (threadIdx.x == 0) state->loss_sum = before + (double)scale * sum;

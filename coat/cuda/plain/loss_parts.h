@@ -2,7 +2,7 @@
 // one computes while another's row is on its way. So on devices that can, the blocks of a cluster share a longer row: each
 // has a part, and all learn its softmax from what their warps send to each.
 #pragma once
-#include "cuda/attention/hopper.h"
+#include "cuda/common/barriers.h"
 #include "cuda/common/cuda_kernels.h"
 
 #include <float.h>

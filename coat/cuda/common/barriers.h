@@ -1,0 +1,51 @@
+// Barriers in shared memory, from Hopper on: complete when all have arrived and all expected bytes have landed.
+#pragma once
+#include <stdint.h>
+
+__device__ static inline uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+__device__ static inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// What threads wrote to shared memory, or read there, comes before what the copy engine is told next.
+__device__ static inline void copies_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Makes initialised barriers visible to the copy engine.
+__device__ static inline void barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    copies_fence();
+}
+
+__device__ static inline void barrier_arrive(uint64_t *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Of threads that signal. The instruction's own predicate: a branch around it would ask the warp for its votes.
+__device__ static inline void barrier_arrive_if(uint64_t *barrier, bool signals) {
+    asm volatile("{ .reg .pred signals; setp.ne.u32 signals, %1, 0;"
+                 "@signals mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(shared_address(barrier)),
+                 "r"((uint32_t)signals)
+                 : "memory");
+}
+
+__device__ static inline void barrier_arrive_expect(uint64_t *barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+// Waits until the barrier's phase of this parity is complete; parity 1 of a new barrier counts as complete.
+__device__ static inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
+    uint32_t done;
+    do {
+        asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;"
+                     "selp.u32 %0, 1, 0, done; }"
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
