@@ -130,7 +130,7 @@ run() {
         return
     fi
     if [ ! -e "$out/.$log.status" ]; then
-        echo "running $*" >&2
+        printf '%d:%02d running %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*" >&2
         [ $BASHPID != $$ ] || set -m # a process group of its own, but within a worker's
         "$@" >"$out/$log" 2>&1 </dev/null &
         child=-$!
@@ -255,5 +255,8 @@ if [ -z "$dry_run" ]; then rm -rf "$out"/.*.status "$out"/.job-*; fi
 if [ ${#gpus[@]} -gt 1 ] && [ -z "$dry_run" ]; then use_all_gpus; fi
 for piece in "${pieces[@]}"; do "piece_$piece" || failed=yes; done
 if [ -z "$dry_run" ]; then rm -rf "$out"/.*.status "$out"/.job-*; fi
-[ -n "$dry_run" ] || echo "written: $page"
+if [ -z "$dry_run" ]; then
+    sed -i "0,/^| command | .*/s//&\n| took | $((SECONDS / 60)) min $((SECONDS % 60)) s |/" "$page"
+    echo "written: $page"
+fi
 [ -z "$failed" ]

@@ -43,6 +43,7 @@ has "and per token" "$page" '^\| olmo \| 4096, 2048 \| coat \| 5\.89 → – \| 
 has "a layer that the paper lacks" "$page" '^\| llama2-7b \| 4096, 4096 \| bf16 \| – \| – \| – \| – \| 131720 \| 16\.08 \| 1\.00 \|'
 has "what differs from the published method" "$page" '^\| scales per token, .* \| dev/NOTES\.md, Why scales per token\? \|$'
 has "the head says that there is no GPU" "$page" '^\| GPU \| none'
+has "and how long it took" "$page" '^\| took \| [0-9]+ min [0-9]+ s \|$'
 error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error-0.95-20.log")
 has "the error with expansion is the tool's" "$page" "^\| E4M3\+exp \| .* \| 0\.61 → $error \("
 [ "$(grep -cE '^\| 0\.(95|999) \| (1|5|20) \| ([0-9.]+ \| ){5}[0-9.]+ \([0-9.]+ \.\.\. [0-9.]+\) \| [0-9.]+, 2\^[-0-9.]+ \.\.\. 2\^[0-9.]+, [0-9.]+ \|' <<<"$page")" -eq 6 ]
