@@ -21,7 +21,7 @@
 #
 # Settings come from the environment:
 #   PEERS=build/peers   where packages are installed
-#   PYTHON=python3      one that has torch and transformers, or may install them
+#   PYTHON=python3      one that has torch; what else is lacking is installed
 #   STEPS=12 STEP_TOKENS=524288   of every run; tokens per step at most
 #   ONLY="torch-bf16 coat"        these rows
 set -euo pipefail
@@ -29,6 +29,7 @@ cd "$(dirname "$0")/../.."
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 dry_run=''
 [ "${1:-}" != --dry-run ] || { dry_run=yes && shift; }
+case ${1:-} in -*) echo "error: $1: not one of --dry-run, --help" >&2; exit 1 ;; esac
 [ $# -ge 1 ] || { echo "error: name a token file; --help says more" >&2; exit 1; }
 tokens=$1 peers=${PEERS:-build/peers} python=${PYTHON:-python3} steps=${STEPS:-12} step_tokens=${STEP_TOKENS:-524288}
 shift
@@ -37,26 +38,32 @@ shapes=("$@")
 [ -n "$dry_run" ] || [ -r "$tokens" ] || { echo "error: $tokens: no such file; make one with data/prepare.py" >&2; exit 1; }
 for shape in "${shapes[@]}"; do
     [[ $shape =~ ^[a-z0-9.-]+:[1-9][0-9]*x[1-9][0-9]*$ ]] || { echo "error: $shape: not MODEL:MICRO_BATCHxLENGTH" >&2; exit 1; }
+    case ${shape%:*} in
+    gpt2 | gpt2-xl | olmo-1b | llama2-7b | qwen2.5-1.5b) ;;
+    *) echo "error: ${shape%:*}: not one of gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b" >&2; exit 1 ;;
+    esac
 done
 rows=(bf16 coat "coat,head=fp8" torch-bf16 torchao-tensorwise torchao-rowwise te fp8-coat pyllmq-bf16 pyllmq-e4m3)
 read -r -a only <<<"${ONLY:-${rows[*]}}"
 export PYTHONPATH=$peers${PYTHONPATH:+:$PYTHONPATH}
+export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 work=$(mktemp -d)
+exec 3>&1
 trap 'rm -rf "$work"' EXIT
 
 run() { # LOG COMMAND...
     local log=$1
     shift
-    if [ -n "$dry_run" ]; then echo "$*" >&2; return 1; fi
+    if [ -n "$dry_run" ]; then echo "$*" >&3; return 1; fi
     "$@" >"$log" 2>"$log.err"
 }
 
-has() { "$python" -c "import $1" 2>/dev/null; } # MODULE
+has() { "$python" -c "import $1" 2>"$work/import.err"; } # MODULE
 
 # MODULE PACKAGE: it can be imported, or is installed now, without what it wants to replace.
 needs() {
     [ -z "$dry_run" ] || return 0
-    has "$1" || run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$peers" "$2" && has "$1"
+    has "$1" || { run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$peers" "$2" && rm "$work/pip.err" && has "$1"; }
 }
 
 last_error() { { grep -E '^(error|ERROR|[A-Za-z_.]*Error)' "$1" || tail -n 1 "$1"; } 2>/dev/null | tail -n 1 | cut -c1-100; } # FILE
@@ -114,17 +121,17 @@ measured() { # ROW: "TOKENS_PER_S GB", or fails
 
 [ -n "$dry_run" ] || printf '%-14s %-20s %10s %8s\n' model who tokens/s "driver GB"
 for shape in "${shapes[@]}"; do
-    model=${shape%:*} micro_batch=${shape#*:} length=${shape#*x}
+    model=${shape%:*} micro_batch=${shape#*:} length=${shape##*x}
     micro_batch=${micro_batch%x*}
     passes=$((step_tokens / (micro_batch * length)))
     [ $passes -gt 0 ] || passes=1
     for row in "${only[@]}"; do
-        rm -f "$work"/log* "$work/pip"*
+        rm -f "$work"/log* "$work/pip"* "$work/import.err"
         if found=$(measured "$row") && [ -n "$found" ]; then
             # shellcheck disable=SC2086 # two words
             printf '%-14s %-20s %10s %8s\n' "$model" "$row" $found
         elif [ -z "$dry_run" ]; then
-            why=$(for file in "$work/pip.err" "$work/log.err" "$work/log"; do [ ! -s "$file" ] || last_error "$file"; done | tail -n 1)
+            why=$(for file in "$work/import.err" "$work/pip.err" "$work/log.err" "$work/log"; do [ ! -s "$file" ] || last_error "$file"; done | tail -n 1)
             printf '%-14s %-20s %s\n' "$model" "$row" "${why:-is not installed}"
         fi
     done

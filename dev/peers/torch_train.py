@@ -45,8 +45,21 @@ def configuration(name):
 
 
 def gpt2(layers, heads, channels):
-    return transformers.GPT2Config(n_layer=layers, n_head=heads, n_embd=channels, resid_pdrop=0.0, embd_pdrop=0.0,
-                                   attn_pdrop=0.0)
+    """The vocabulary padded to a multiple of 64, which products want."""
+    return transformers.GPT2Config(vocab_size=50304, n_layer=layers, n_head=heads, n_embd=channels, resid_pdrop=0.0,
+                                   embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+class WithLoss(torch.nn.Module):
+    """A model's mean loss. Its own would keep the logits in FP32, too."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids, targets):
+        logits = self.model(input_ids=ids, use_cache=False).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def with_linear_layers(model):
@@ -142,7 +155,8 @@ def main():
     if a.linear.startswith("float8"):
         in_float8(model, a.linear.removeprefix("float8-"))
     around = in_transformer_engine(model) if a.linear == "te" else contextlib.nullcontext
-    compiled = model if a.linear in ("coat", "te") else torch.compile(model)
+    with_loss = WithLoss(model)
+    compiled = with_loss if a.linear in ("coat", "te") else torch.compile(with_loss)
     optimizer = optimizer_class(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1,
                                 fused=a.device == "cuda")
     per_pass = a.micro_batch * a.seq_len
@@ -152,11 +166,11 @@ def main():
         for _ in range(a.passes):
             if at + per_pass + 1 > len(tokens):
                 at = 0
-            ids = torch.from_numpy(tokens[at : at + per_pass].astype(numpy.int64)).view(a.micro_batch, a.seq_len)
+            some = torch.from_numpy(tokens[at : at + per_pass + 1].astype(numpy.int64)).to(a.device, non_blocking=True)
+            ids, targets = (part.view(a.micro_batch, a.seq_len) for part in (some[:-1], some[1:]))
             at += per_pass
-            ids = ids.to(a.device, non_blocking=True)
             with torch.autocast(a.device, torch.bfloat16, enabled=a.weights == "fp32"), around():
-                loss = compiled(input_ids=ids, labels=ids, use_cache=False).loss / a.passes
+                loss = compiled(ids, targets) / a.passes
             loss.backward()
             loss_sum += loss.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
