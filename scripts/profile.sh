@@ -14,6 +14,10 @@
 #   TRAFFIC=build/bench_traffic
 #               says which bytes operations must move; where it is not there, their
 #               bandwidth is not in the table
+#   CEILINGS="3005 1480 775"
+#               a copy's GB/s and a large product's TFLOP/s in FP8 and BF16 on this
+#               card, as build/bench_head_gpu says first: each kind's floor beside
+#               its time
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
@@ -68,7 +72,7 @@ traffic=${TRAFFIC:-build/bench_traffic}
         END { for (i = 1; i <= NR; i++) if (power[i] > 0.75 * most) { p += power[i]; c += clock[i]; n++ }
         if (n) printf "(%.0f W, %.0f MHz: means while it draws more than three quarters of its most)\n", p / n, c / n }' "$out/power.csv"
     echo
-    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v head_flops="$head_flops" -v traffic="$out/traffic.tsv" -f scripts/profile_table.awk
+    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v head_flops="$head_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" -f scripts/profile_table.awk
 } >"$out/profile.md"
 sed '/^| kernel /,$d' "$out/profile.md"
 echo "all kernels: $out/profile.md"

@@ -1,13 +1,15 @@
 # What each kind of kernel, and each kernel, adds to a micro-batch: Markdown of build/libtrace.so's lines, for
 # scripts/profile.sh.
 #
-#   sort -n trace.tsv | awk [-v block_flops=N -v head_flops=N -v traffic=FILE] -f scripts/profile_table.awk
+#   sort -n trace.tsv | awk [-v block_flops=N -v head_flops=N -v traffic=FILE] [-v ceilings="GB/S FP8 BF16"]
+#       -f scripts/profile_table.awk
 #
 # A kernel adds what it ends later than all before it, so that what overlaps counts once; time in which none runs is a
 # gap. Communication adds the time in which it runs alone. Of the last step that is there from its beginning, per
 # micro-batch; block_flops and head_flops are the operations of a micro-batch's products; FILE is what
 # build/bench_traffic --tsv says, of which the passes' bandwidth is made: they must move so many bytes, and a copy moves
-# them at the card's best.
+# them at the card's best. With ceilings, a copy's GB/s and a large product's TFLOP/s in FP8 and BF16, each kind has its
+# floor: its bytes and operations at these rates; products' as if all were FP8, the head's as if it were BF16.
 
 # Of a name as compiled that which ends with "_kernel": its length stands before it.
 function kernel_name(name,    end, from, count) {
@@ -71,11 +73,24 @@ function kind_of(part, operation) {
     if (operation ~ /^activation_/) return "activation"
     if (operation ~ /quantize/) return "gradients and o quantised"
     if (operation ~ /^norm_|_norm_forward|^residual_backward/) return "norms"
+    if (operation ~ /^loss_forward/) return "head and loss"
     return ""
+}
+
+# Nanoseconds of a micro-batch's kernels of a kind at the ceilings.
+function floor_of(of) {
+    if (of == "products") return block_flops / fp8_rate / 1000
+    return (of == "head and loss" ? head_flops / bf16_rate / 1000 : 0) + bytes[of] / copy_rate
+}
+function floor_cell(of,    ns) {
+    if (!copy_rate) return ""
+    ns = floor_of(of) / (of == "update" ? passes : 1)
+    return ns > 0 ? sprintf(" %.3f (%.0f %%) |", ns / 1e6, 100 * ns * passes / time[of]) : "  |"
 }
 
 BEGIN {
     FS = "\t"
+    if (split(ceilings, ceiling, " ") == 3) { copy_rate = ceiling[1]; fp8_rate = ceiling[2]; bf16_rate = ceiling[3] }
     while (traffic != "" && (getline line < traffic) > 0) {
         split(line, of_line, FS)
         bytes[kind_of(of_line[1], of_line[2])] += of_line[3]
@@ -143,21 +158,21 @@ END {
     }
     if (!intervals) delete time["communication"]
     total = reach - start[first]
-    print "| kind | kernels | ms | share | |"
-    print "| --- | --- | --- | --- | --- |"
+    print "| kind | kernels | ms | share | |" (copy_rate ? " floor, ms (share of it) |" : "")
+    print "| --- | --- | --- | --- | --- |" (copy_rate ? " --- |" : "")
     order = "sort -t '|' -k 4 -rn"
     for (of in time) {
         rate = ""
         if (of == "products" && block_flops > 0) rate = sprintf("%.0f TFLOP/s", block_flops * passes / time[of] / 1000)
         if (of == "head and loss" && head_flops > 0 && head_time > 0) rate = sprintf("products %.0f TFLOP/s", head_flops * passes / head_time / 1000)
         if (of == "communication") rate = sprintf("runs %.3f ms; kernels beside it take %.3f ms more than alone", sent / passes / 1e6, slower / passes / 1e6)
-        if (bytes[of] > 0 && of != "" && time[of] > 0)
+        if (bytes[of] > 0 && of != "" && of != "head and loss" && time[of] > 0)
             rate = sprintf("%.0f GB/s", bytes[of] * (of == "update" ? 1 : passes) / time[of])
-        printf "| %s | %.1f | %.3f | %.1f %% | %s |\n", of, count[of] / passes, time[of] / passes / 1e6, 100 * time[of] / total, rate | order
+        printf "| %s | %.1f | %.3f | %.1f %% | %s |%s\n", of, count[of] / passes, time[of] / passes / 1e6, 100 * time[of] / total, rate, floor_cell(of) | order
     }
     close(order)
-    printf "| gaps | | %.3f | %.1f %% | |\n", gaps / passes / 1e6, 100 * gaps / total
-    printf "| all | %.1f | %.3f | | %d micro-batches |\n\n", (last - first + 1) / passes, total / passes / 1e6, passes
+    printf "| gaps | | %.3f | %.1f %% | |" (copy_rate ? "  |" : "") "\n", gaps / passes / 1e6, 100 * gaps / total
+    printf "| all | %.1f | %.3f | | %d micro-batches |" (copy_rate ? "  |" : "") "\n\n", (last - first + 1) / passes, total / passes / 1e6, passes
     print "| kernel | times | µs each | adds, ms | share |" (intervals ? " beside communication, µs each |" : "")
     print "| --- | --- | --- | --- | --- |" (intervals ? " --- |" : "")
     order = "sort -t '|' -k 5 -rn"

@@ -17,10 +17,9 @@
 #   gpt2           speed and memory of GPT-2 124M and 1558M on one GPU
 #   differences    what differs from the published method, why, and what it is
 #                  worth
-#   all            all of it (default). expected, not measured, on one H100 with
-#                  QUICK=1: 8 minutes (table1 3, table6 1, table7 2, figure4 and
-#                  plans 0.5, gpt2 1.5); without it 50 (18, 3, 4, 0.5, 24).
-#                  Without a GPU: 2
+#   all            all of it (default). With QUICK=1 it took 6 minutes on one H100,
+#                  10 on two; without, expected, 50 on one (table1 18, gpt2 24).
+#                  Without a GPU: 1
 #
 # The page has the pieces that were asked for, each once, and replaces the one
 # before; another --out keeps that. On several GPUs what needs one runs at the
@@ -192,7 +191,7 @@ write_head() {
         echo "| command | \`$command_line\` |"
         echo
     } >>"$page"
-    say "A cell is the paper's figure (H100 80 GB) → this program's here (in brackets: the second divided by the first), or this program's alone. Tables are numbered as in the paper's first version; in its third those from 4 on have a number more. Ratios are made of the paper's figures; it rounds them down. GB = 10⁹ bytes; the paper's are probably 1000 MiB, with which its optimizer column is 2 and 8 bytes per parameter: 1.05 of these. What was not measured is marked: \"planned\" is the memory plan of \`--plan\`, to which CUDA's context adds about 0.6 GB, and \"–\" is no figure."
+    say "A cell is the paper's figure (H100 80 GB) → this program's here (in brackets: the second divided by the first), or this program's alone. Tables are numbered as in the paper's first version; in its third those from 4 on have a number more. The paper's ratios are computed again from its figures; it printed them rounded down. GB = 10⁹ bytes; the paper's are probably 1000 MiB, with which its optimizer column is 2 and 8 bytes per parameter: 1.05 of these. What was not measured is marked: \"planned\" is the memory plan of \`--plan\`, to which CUDA's context adds about 0.6 GB, with NCCL 1.5, and \"–\" is no figure."
 }
 
 . scripts/reproduce_states.sh
@@ -226,8 +225,10 @@ piece_losses() {
     say "\`\`\`
 RECIPES=\"bf16 fp8-linear coat\" SEEDS=1 ${texts}scripts/fidelity.sh TRAIN_GLOB VAL_GLOB olmo-1b
 \`\`\`"
-    say "OLMo-1B from scratch, 105 million tokens (\`TO=350\` ends after 46 million), each recipe on the same tokens in the same order; its page has validation losses, the difference by eighths of the run, and with \`TEXTS=\"NAME=GLOB ...\"\` perplexities on further texts, as the paper has them of WikiText, C4 and the Pile. The text is what TRAIN_GLOB and VAL_GLOB name, GPT-2 tokens from \`data/prepare.py\`: the runs of docs/loss.md read Python sources, which is not what the paper read, so that losses compare with BF16's beside them and not with the paper's. One pair of 45 million tokens is at hand: docs/loss.md."
-    table loss /dev/null
+    say "OLMo-1B from scratch, 105 million tokens (\`TO=350\` ends after 46 million), each recipe on the same tokens in the same order; its page has the difference by eighths of the run, and with \`TEXTS=\"NAME=GLOB ...\"\` perplexities on further texts, as the paper has them of WikiText, C4 and the Pile. The text is what TRAIN_GLOB and VAL_GLOB name, GPT-2 tokens from \`data/prepare.py\`. The rows \"here\" are of runs kept in scripts/results, on Python sources, which is not what the paper read: they compare with BF16 beside them and not with the paper."
+    find scripts/results -path '*/olmo-1b*' -name result -exec cat {} + | sort >"$work/losses.txt"
+    table loss "$work/losses.txt"
+    say "Further: pairs at 124M and 1558M, with their standard errors, in docs/loss.md; what each part of COAT costs, in dev/NOTES.md, \"Which part of COAT costs what?\"; a fine-tuning pair of Llama-2-7B (+0.10 %), in docs/finetuning.md, in place of the paper's on mathematics (table 4) and VILA (table 5), whose data are not at hand. The paper's accuracies on COPA, ARC-E, SciQ and HellaSwag have no counterpart: after so few tokens models guess. Its table 8, formats with DE8, is among the pairs of table 1 above."
 }
 
 piece_differences() {

@@ -120,7 +120,7 @@ models_table() { # FILE MODELS
 }
 
 piece_table7() {
-    say "## End to end (table 7)" "Each recipe at the same batch, then at the largest that 80·10⁹ bytes hold. Several GPUs share weights, gradients and states (ZeRO 3). Tokens/s and memory are of one GPU; \`driver\` is the peak that the driver reports, the optimizer (the two moments), activations (saved) and \`plan\` are the plan's. The paper's tokens/s are at each method's own largest batch. Its columns add up from OLMo-7B's parameters, and its published benchmark files name that model: so it stands beside Llama-2-7B. \`fp8-linear\` stands beside TransformerEngine and has FP32 masters, 2 bytes per parameter more than the others."
+    say "## End to end (table 7)" "Each recipe at the same batch, then at the largest that 80·10⁹ bytes hold. Several GPUs share weights, gradients and states (ZeRO 3). Tokens/s and memory are of one GPU; \`driver\` is the peak that the driver reports, the optimizer (the two moments), activations (saved) and \`plan\` are the plan's. The paper's tokens/s are at each method's own largest batch. The paper's columns add up from OLMo-7B's parameters, and its published benchmark files name that model: so OLMo-7B stands beside Llama-2-7B. \`fp8-linear\` stands beside TransformerEngine and has FP32 masters, 2 bytes per parameter more than the others."
     [ -z "$real_text" ] || say "Text: GPT-2 tokens; for Llama those from 32,000 on, the rarer words, were left out. Of the speeds only that of the embedding's gradient depends on it."
     [ -n "$real_text" ] || [ -z "$gpu" ] || say "No speeds: name token files by TRAIN."
     models_table table7 "$paper_models"

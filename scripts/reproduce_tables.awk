@@ -28,7 +28,7 @@ function head(columns,    names, count, i, line) {
     print line
 }
 
-BEGIN { if (table == "loss") head("training loss | BF16 | TransformerEngine | COAT | difference") }
+BEGIN { if (table == "loss") head("model, tokens | measure | BF16 | TransformerEngine; fp8-linear here | COAT | difference") }
 FNR == 1 { file++ }
 /^#/ || NF == 0 { next }
 file == 1 {
@@ -38,7 +38,7 @@ file == 1 {
     if (table == "table6") for (i = 4; i <= 8; i++) paper[$2, $3, $4, i] = $i # MB of eight sequences, 2^20 bytes
     if (table == "table7") for (i = 7; i <= 11; i++) paper[$2, $3, $4, $6, i] = $i
     if (table == "figure4") { plain[$2, $3] = $4; group[$2, $3] = $5 }
-    if (table == "loss") printf "| the paper, %s | %s | %s | %s | %+.2f %% |\n", named($2), show($3, 3), show($4, 3), show($5, 3), 100 * ($5 / $3 - 1)
+    if (table == "loss") loss_row("the paper, " named($2), named($3), $4, $5, $6)
     next
 }
 
@@ -113,4 +113,29 @@ table == "figure4" {
         cell(plain[$1, $2] / group[$1, $2], quotient($3, $5), 1), show($4, 4), known($3) ? "measured" : "not measured"
 }
 
-END { if (table == "loss") print "| here | `scripts/fidelity.sh` | | | not measured by this script |" }
+# lines of scripts/fidelity.sh about OLMo-1B: 131,072 tokens per step
+table == "loss" && ($4 == "done" || $4 == "text") {
+    run = $1 " " $3
+    if (!(run in seen)) { seen[run]; runs[++run_count] = run }
+    if ($4 == "text") { texts[run, $5]; loss[run, "perplexity, " $5, $2] = exp($6); next }
+    tokens[run] = $5 * 131072
+    loss[run, "training loss, last eighth of the steps", $2] = $16
+    loss[run, "loss of validation", $2] = $6
+    loss[run, "perplexity of validation", $2] = exp($6)
+}
+function loss_row(model, measure, bf16, linear, coat) {
+    printf "| %s | %s | %s | %s | %s | %s |\n", model, measure, show(bf16, 3), show(linear, 3), show(coat, 3),
+        known(bf16) && known(coat) ? sprintf("%+.2f %%", 100 * (coat / bf16 - 1)) : "–"
+}
+function loss_rows(run, measure) {
+    if ((run, measure, "bf16") in loss)
+        loss_row(sprintf("here, OLMo-1B, %.0fM tokens", tokens[run] / 1e6), measure, loss[run, measure, "bf16"], loss[run, measure, "fp8-linear"], loss[run, measure, "coat"])
+}
+END {
+    for (i = 1; i <= run_count; i++) {
+        loss_rows(runs[i], "training loss, last eighth of the steps")
+        loss_rows(runs[i], "loss of validation")
+        loss_rows(runs[i], "perplexity of validation")
+        for (key in texts) { split(key, part, SUBSEP); if (part[1] == runs[i]) loss_rows(runs[i], "perplexity, " part[2]) }
+    }
+}

@@ -57,6 +57,11 @@ has "what runs beside another adds nothing" "$said" '^\| copies and fills \| 1\.
 has "gaps" "$said" '^\| gaps \| \| 0\.003 \| 2\.1 %'
 has "all of a micro-batch" "$said" '^\| all \| 12\.5 \| 0\.11[78] \| \| 2 micro-batches \|$'
 has "power and clock" "$said" '^\(625 W, 1450 MHz'
+said=$(CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
+has "floors of products" "$said" '^\| products \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.010 \(50 %\) \|$'
+has "of passes" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \| 0\.005 \(50 %\) \|$'
+has "of the update" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \| 0\.006 \(38 %\) \|$'
+has "none where none is known" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \| [0-9.]* % \|  \|  \|$'
 said=$(TRAFFIC=none scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
 has "without the bytes there is none" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \|  \|$'
 page=$(cat "$folder/out/profile.md")

@@ -64,7 +64,8 @@ check "-h is --help" $?
 for setting in STEPS TOKENS SPEED_STEPS; do
     refuses "$setting with a zero in front, which would be octal" "$setting: a number from 1 on, .* not 0100" env $setting=0100 scripts/reproduce.sh --out "$folder/octal"
 done
-has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| 2\.551 \| – \| 2\.568 \| \+0\.67 % \|$'
+has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| training loss \| 2\.551 \| – \| 2\.568 \| \+0\.67 % \|$'
+has "and this program's" "$page" '^\| here, OLMo-1B, 45M tokens \| loss of validation \| 2\.045 \| – \| 2\.033 \| -0\.60 % \|$'
 has "and those of another script" "$page" '^RECIPES="bf16 fp8-linear coat" .*scripts/fidelity\.sh .* olmo-1b$'
 said=$(TEXTS=$'wiki=w*\nc4=c.bin' scripts/reproduce.sh --out "$folder/losses" losses losses 2>&1)
 [ $? -eq 0 ] && [ "$(grep -c '^## ' "$folder/losses/reproduce.md")" -eq 1 ]
