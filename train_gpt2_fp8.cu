@@ -9,6 +9,7 @@ coat/cuda hold the operations, coat/model/tensors.c the table of tensors, coat/m
 It compiles as CUDA C with both backends (train_gpt2_fp8) and as plain C with the CPU's (train_gpt2_fp8_cpu).
 Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of the feed-forward layer.
 */
+#include "coat/config/config_check.h"
 #include "coat/config/config_parse.h"
 #include "coat/log/step_line.h"
 #include "coat/model/model.h"

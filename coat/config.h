@@ -292,19 +292,16 @@ static inline const double *config_weights(const Config *config) {
     return config->train_weights[0] > 0 ? config->train_weights : NULL;
 }
 
-// The second half of the checks, once the shape is final (after a checkpoint's config.json was read):
-// divisibility, positions, batch arithmetic for `ranks` processes, features not built yet. A recipe that was not named
+// What config_check() of config_check.h asks beyond the shape, and a plan again of other recipes and micro-batches: batch
+// arithmetic for `ranks` processes, what FP8 and the device take, features not built yet. A recipe that was not named
 // falls back to bf16 here where FP8 cannot take the shape or gpu_without_fp8 is set, with a line in notes.
-bool config_check(Config *config, int ranks, Error *err);
+bool config_check_recipe(Config *config, int ranks, Error *err);
 
 // As --tokenizer names it, or as a model without a vocabulary file has it.
 static inline const char *config_tokenizer_name(const Config *c) {
     const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->tokenizer == TOKENIZER_ANY && c->shape.vocab == 257);
     return bytes ? "bytes" : c->tokenizer_file[0] ? c->tokenizer_file : "gpt2";
 }
-
-// Whether the model has a row for each of the `tokens` of the vocabulary that --tokenizer names. Errors: EXIT_USER.
-bool config_check_tokenizer(const Config *config, int tokens, Error *err);
 
 static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;

@@ -34,7 +34,7 @@ static bool run_takes(const Config *config, int ranks, int micro_batch, Error *w
     c.memory_limit = 0; // a plan that searches accepts any
     c.micro_batch = micro_batch;
     c.micro_batch_recorded = false; // it would be named
-    return config_check(&c, ranks, why);
+    return config_check_recipe(&c, ranks, why);
 }
 
 int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why) {

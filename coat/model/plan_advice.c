@@ -104,7 +104,7 @@ static bool flags_go_together(const Config *config, int ranks, DeviceKind device
     c.memory_limit = 1;
     c.device = device;
     c.batch_recorded = c.micro_batch_recorded = false;
-    return config_check(&c, ranks, &ignored);
+    return config_check_recipe(&c, ranks, &ignored);
 }
 
 // The mildest level of a change that lets the run fit by itself, or the one from which on more brings nothing.

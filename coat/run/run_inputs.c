@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "config/config_check.h"
 #include "io/files.h"
 #include "log/step_line.h"
 #include "run_start.h"

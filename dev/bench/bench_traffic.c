@@ -8,6 +8,7 @@
 //       what communication moves
 #pragma GCC diagnostic ignored "-Wunused-function" // of the headers, which test_order needs whole
 #include "coat/comm/comm_internal.h"
+#include "coat/config/config_check.h"
 #include "coat/config/config_parse.h"
 #include "dev/test/order_ops.h"
 

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "coat/config/config_check.h"
 #include "coat/config/config_parse.h"
 
 static Config config;

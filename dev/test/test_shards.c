@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coat/config/config_check.h"
 #include "coat/model/arena.h"
 #include "coat/shapes.h"
 

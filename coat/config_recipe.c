@@ -1,0 +1,228 @@
+// The recipe, the batch and the number of processes: whether a run with this shape takes them, and what is not built yet.
+#include "config.h"
+
+#include <string.h>
+
+#include "shapes.h"
+
+// A feature that parses and can be planned, but not run yet. Each row goes when its feature comes.
+typedef struct {
+    bool (*used)(const Config *config, int ranks);
+    bool planned;     // --plan knows its memory
+    const char *flag; // as the user would write it
+    const char *text; // what is missing
+    const char *fix;
+} NotBuilt;
+
+static bool may_use_gpu(const Config *c) {
+#ifdef COAT_CUDA
+    return c->device != DEVICE_CPU;
+#else
+    return c->device == DEVICE_CUDA;
+#endif
+}
+static bool on_gpu(const Config *c) {
+    return c->plan != PLAN_NONE ? c->device != DEVICE_CPU : may_use_gpu(c) && !c->no_gpu;
+}
+static bool uses_autotune(const Config *c, int ranks) {
+    (void)ranks;
+    return c->autotune && !may_use_gpu(c);
+}
+static bool uses_profile(const Config *c, int ranks) {
+    (void)ranks;
+    return c->profile > 0 && !may_use_gpu(c);
+}
+static bool tunes_together(const Config *c, int ranks) {
+    return c->autotune && ranks > 1;
+}
+static bool has_matmul_table(const Config *c, int ranks) {
+    (void)ranks;
+    return c->matmul_table[0] && !may_use_gpu(c);
+}
+static bool wider_data_codes(const Config *c, int ranks) {
+    (void)ranks;
+    const Recipe *r = &c->recipe;
+    return r->linear == LINEAR_FP8 && r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E4M3;
+}
+static bool reads_product(const Config *c, int ranks) {
+    (void)ranks;
+    const Recipe *r = &c->recipe;
+    return r->activation_input == ACTIVATION_INPUT_PRODUCT && r->saved == SAVED_COAT && r->linear == LINEAR_FP8 &&
+           r->scaling == SCALING_TENSOR;
+}
+// clang-format off
+static const NotBuilt not_built[] = {
+    {wider_data_codes, false, "--gradient-codes-weights e4m3", "it is built beside --gradient-codes-data e4m3 alone",
+     "use e4m3 for both, or e5m2 for weights"},
+    {reads_product, false, "--activation-input product", "with one scale per tensor the activation function is made from the saved codes",
+     "use --scaling token"},
+    {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
+    {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
+     "leave it away, and use perf or gprof as for any program"},
+    {tunes_together, true, "--autotune", "one process tunes, so that all compute alike",
+     "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
+    {has_matmul_table, true, "--matmul-table", "it is of the products of a GPU, and this runs on the CPU",
+     "leave it away"},
+};
+// clang-format on
+
+static bool check_built(const Config *c, int ranks, Error *err) {
+    Config preset = *c; // what the recipe alone asks for
+    if (c->recipe.precision == PRECISION_RECIPE) recipe_apply(&preset.recipe, c->recipe.kind);
+    for (size_t i = 0; i < sizeof not_built / sizeof not_built[0]; i++) {
+        const NotBuilt *n = &not_built[i];
+        if (!n->used(c, ranks) || (n->planned && c->plan != PLAN_NONE)) continue;
+        if (!n->planned) return error_set(err, EXIT_USER, "%s: %s; %s", n->flag, n->text, n->fix);
+        Config plain = preset;
+        recipe_apply(&plain.recipe, RECIPE_BF16);
+        if (n->used(&preset, ranks) && !n->used(&plain, ranks))
+            return error_set(err, EXIT_USER,
+                             "--recipe %s: %s; use --recipe bf16 or --device cpu (--plan works for every recipe)",
+                             choice_name(RECIPE_NAMES, c->recipe.kind).text, n->text);
+        return error_set(err, EXIT_USER, "%s: %s; %s (--plan takes it)", n->flag, n->text, n->fix);
+    }
+    return true;
+}
+
+static bool check_health(const Config *c, Error *err) {
+    const bool fp8 = c->recipe.linear == LINEAR_FP8 && c->recipe.precision != PRECISION_FP32;
+    if (c->health_products == 0 || fp8) return true;
+    return error_set(
+        err, EXIT_USER,
+        "--health-products: the blocks' products are not in FP8 here, so there is nothing to compare; leave "
+        "it away, or use --linear fp8");
+}
+
+static bool check_multiple(const char *flag, const char *what, int64_t value, int64_t multiple, Error *err) {
+    if (value % multiple == 0) return true;
+    return error_set(err, EXIT_USER, "%s: FP8 needs %s, here %lld, to be a multiple of %lld; use %lld", flag, what,
+                     (long long)value, (long long)multiple, (long long)((value / multiple + 1) * multiple));
+}
+
+// Head widths of attention on a GPU: cuDNN's, and in FP32 our own kernel's.
+static bool check_attention(const Config *c, Error *err) {
+    const int width = c->shape.head_dim;
+    const bool fp32 = c->recipe.precision == PRECISION_FP32;
+    if (!on_gpu(c) || (width <= (fp32 ? 256 : 128) && (fp32 || width % 8 == 0))) return true;
+    return error_set(
+        err, EXIT_USER,
+        "--head-dim %d: attention on a GPU takes multiples of 8 up to 128, with --precision fp32 all up to "
+        "256; change --heads, --head-dim or --channels, or use --device cpu",
+        width);
+}
+
+static bool check_most(const Config *c, const char *flag, int value, int most, const char *fix, Error *err) {
+    if (value <= most || !on_gpu(c)) return true;
+    return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU is built for at most %d; %s", flag, value, most, fix);
+}
+
+// The libraries' FP8 products take inner and outer dimensions that are multiples of 16, and the GPU's kernels handle 16
+// columns at a time. (The vocabulary is padded, and samples are made in passes of a multiple of 16 tokens.)
+static bool recipe_check_shape(const Config *c, Error *err) {
+    const ModelShape *s = &c->shape;
+    const Recipe *r = &c->recipe;
+    bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // the micro-batch is yet to be found
+    bool linear = r->linear == LINEAR_FP8, head = r->head != HEAD_BF16, saved = r->saved == SAVED_COAT;
+    const bool samples = config_samples_only(c);
+    int64_t tokens = samples ? config_fewest_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
+    if ((linear || head || saved) && !check_multiple("--channels", "the width", s->channels, 16, err)) return false;
+    if ((linear || head) && !search && !check_multiple("--micro-batch, --seq-len", "their product", tokens, 16, err))
+        return false;
+    if (linear && !check_multiple("--heads, --head-dim", "the width of q, k and v together", qkv, 16, err))
+        return false;
+    if ((linear || saved) && !check_multiple("--ffn", "the width", s->ffn, 16, err)) return false;
+    if ((linear || head || saved) && !check_most(c, "--channels", s->channels, FP8_WIDEST_NORM,
+                                                 "use --recipe bf16 without --linear, --head and --saved", err))
+        return false;
+    const bool by_token = linear && r->scaling == SCALING_TOKEN, gated = s->activation == ACT_SWIGLU;
+    if (by_token && !check_most(c, "--ffn", s->ffn, FP8_WIDEST_GELU, "use --scaling tensor", err)) return false;
+    if (by_token &&
+        !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_WIDEST_CAST, "use --scaling tensor", err))
+        return false;
+    // gate and up, side by side, share no group
+    if (saved && gated && on_gpu(c) && !check_multiple("--ffn, --group-size", "the width", s->ffn, r->group_size, err))
+        return false;
+    return !head || samples || c->logits_chunk >= tokens ||
+           check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err);
+}
+
+static void add_note(Config *c, const char *because) {
+    const char *whose = c->recipe_recorded ? "which the checkpoint was trained with" : "the default";
+    text_append(c->notes, sizeof c->notes, "note: --recipe bf16: not %s, %s, because %s\n",
+                choice_name(RECIPE_NAMES, c->recipe.kind).text, whose, because);
+}
+
+// The last word on the recipe: one that FP8 cannot compute here becomes bf16, with a note, unless it is final; then it
+// is refused (because of the shape; the device refuses by itself). It is final afterwards.
+static bool recipe_decide(Config *c, Error *err) {
+    bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16;
+    bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
+    bool final = c->recipe_final;
+    c->recipe_final = true;
+    if (final || (fits && device)) return fits;
+    add_note(c, fits ? c->gpu_without_fp8 : err->text);
+    c->recipe = c->plain_recipe;
+    return recipe_check_shape(c, err); // single flags may ask for FP8 all the same
+}
+
+// A recorded batch that is no multiple of what so many processes do in one pass: with fewer sequences per pass it may be
+// one, else the nearest is taken.
+static void fit_recorded_batch(Config *c, int ranks) {
+    int64_t per_pass = config_micro_tokens(c) * ranks;
+    if (!c->batch_recorded || c->batch_tokens % per_pass == 0) return;
+    const int multiple = config_micro_tokens(c) % 16 ? 1 : 16; // that FP8 may need
+    for (int rows = c->micro_batch; c->micro_batch_recorded && rows > 0; rows--) {
+        int64_t tokens = (int64_t)rows * c->seq_len;
+        if (tokens % multiple || c->batch_tokens % (tokens * ranks)) continue;
+        c->micro_batch = rows;
+        return;
+    }
+    int64_t passes = (c->batch_tokens + per_pass / 2) / per_pass;
+    c->batch_tokens = (passes > 1 ? passes : 1) * per_pass;
+}
+
+static bool check_batch(const Config *c, int ranks, Error *err) {
+    int64_t tokens = config_micro_tokens(c), per_pass = tokens * ranks, batch = c->batch_tokens;
+    if (tokens > INT32_MAX)
+        return error_set(err, EXIT_USER,
+                         "--micro-batch %d: with --seq-len %d it has more than 2^31 - 1 tokens; use --micro-batch %d",
+                         c->micro_batch, c->seq_len, INT32_MAX / c->seq_len);
+    if (batch == 0 || batch % per_pass == 0 || (c->plan != PLAN_NONE && c->memory_limit > 0)) return true;
+    char below[64] = "";
+    if (batch > per_pass) snprintf(below, sizeof below, "%lld or ", (long long)(batch / per_pass * per_pass));
+    return error_set(
+        err, EXIT_USER,
+        "--batch-tokens %lld: not a multiple of %lld, the tokens of one pass (--micro-batch %d x --seq-len %d x %d "
+        "process%s); use %s%lld",
+        (long long)batch, (long long)per_pass, c->micro_batch, c->seq_len, ranks, ranks == 1 ? "" : "es", below,
+        (long long)((batch / per_pass + 1) * per_pass));
+}
+
+static void note_alone(Config *c) {
+    text_append(c->notes, sizeof c->notes, "note: --zero %d: one process shares nothing; %s\n", c->zero,
+                c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
+}
+
+// A sample alone has one sequence, no longer than its tokens are.
+static void fit_sample(Config *c) {
+    const int tokens = (config_sample_length(c) + SAMPLE_STEP - 1) / SAMPLE_STEP * SAMPLE_STEP;
+    if (tokens < c->seq_len) c->seq_len = tokens;
+}
+
+bool config_check_recipe(Config *config, int ranks, Error *err) {
+    if (config_forward_only(config)) config->batch_tokens = 0;
+    if (config_samples_only(config)) fit_sample(config);
+    fit_recorded_batch(config, ranks);
+    if (!recipe_decide(config, err)) return false;
+    if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
+    if (!check_batch(config, ranks, err)) return false;
+    config->recipe.bf16_blocks = config_bf16_blocks(config); // as many as take effect, for pages and records
+    config->recipe.centred_blocks = config_centred_blocks(config);
+    if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
+    if (!check_attention(config, err)) return false;
+    if (ranks == 1 && config->zero > 0) note_alone(config);
+    if (config_forward_only(config)) config->recipe.cache_transposed = false; // room for those of one layer, unused
+    // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise
+    if (ranks > 1 && config->zero >= 3) config->recipe.cache_transposed = false;
+    return true;
+}
