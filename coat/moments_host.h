@@ -1,4 +1,4 @@
-// The 8-bit moments on the host: pieces of whole groups as FP32, and back (moments.h). The CPU backend has the loops.
+// The 8-bit moments on the host: pieces of whole groups as FP32, and back (moments.h).
 #pragma once
 #include "tensor.h"
 

@@ -178,7 +178,7 @@ static bool copy_state(Reader *r, Held to, Range range, Error *err) {
             copy_stream(r, &s->k, exponents_at(to, range.begin), groups_of(count), 1, err));
 }
 
-// A moment's codes as the functions of the CPU backend take them: the groups of one piece, in host memory.
+// A moment's codes as moments_host.h takes them: the groups of one piece, in host memory.
 static Tensor piece_of_codes(const Reader *r, Format format, int64_t n) {
     Tensor t;
     memset(&t, 0, sizeof t);

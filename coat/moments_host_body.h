@@ -1,4 +1,4 @@
-// The loops over the elements of a group, written once; cpu_moments.c includes this file for every instruction set.
+// The loops over the elements of a group, written once; moments_host.c includes this file for every instruction set.
 
 #define INLINE static inline __attribute__((always_inline))
 

@@ -1,10 +1,10 @@
-// 8-bit moments, group by group, with the loops compiled for every instruction set as in cpu_kernels.c. All variants
+// 8-bit moments, group by group, with the loops compiled for every instruction set as in cpu/cpu_kernels.c. All variants
 // give the same bits: a fused multiply-add is one rounding, in hardware or in the mathematics library.
 #pragma GCC optimize("no-trapping-math")
 
-#include "cpu_internal.h"
 #include "moments_host.h"
 
+#include "error.h"
 #include "moments.h"
 
 #define LARGEST_GROUP 1024
@@ -22,21 +22,21 @@ typedef struct {
 } MomentLoops;
 
 #define VARIANT(name) name##_base
-#include "cpu_moments_body.h"
+#include "moments_host_body.h"
 #undef VARIANT
 
 #ifdef __x86_64__
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #define VARIANT(name) name##_avx2
-#include "cpu_moments_body.h"
+#include "moments_host_body.h"
 #undef VARIANT
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
 #define VARIANT(name) name##_avx512
-#include "cpu_moments_body.h"
+#include "moments_host_body.h"
 #undef VARIANT
 #pragma GCC pop_options
 #endif
@@ -62,7 +62,7 @@ void moments_load(Tensor moment, int64_t begin, int64_t n, real *values) {
     const MomentLoops *loops = moment_loops();
     float x[LARGEST_GROUP];
     for (int64_t i = 0; i < n; i += moment.group) {
-        int count = (int)smaller(moment.group, n - i);
+        int count = n - i < moment.group ? (int)(n - i) : moment.group;
         int64_t g = (begin + i) / moment.group;
         MomentGroup group = moment_group(((const float *)moment.scale)[g], moment.exponent[g], moment.format);
         loops->decode(x, (const uint8_t *)moment.data + begin + i, count, group, moment.format);
@@ -77,7 +77,7 @@ bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, 
     float x[LARGEST_GROUP];
     bool finite = true;
     for (int64_t i = 0; i < n; i += moment.group) {
-        int count = (int)smaller(moment.group, n - i);
+        int count = n - i < moment.group ? (int)(n - i) : moment.group;
         int64_t g = (begin + i) / moment.group;
         uint8_t *codes = (uint8_t *)moment.data + begin + i;
         for (int j = 0; j < count; j++) x[j] = (float)values[i + j];
