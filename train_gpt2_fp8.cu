@@ -522,6 +522,7 @@ void model_destroy(Model *m) {
 #ifndef TESTING // the tests include all of the above
 
 #include "coat/clock.h"
+#include "coat/run/checkpoint_settings.h"
 #include "coat/run/report.h"
 #include "coat/run/run.h"
 #include "coat/signals.h"
@@ -570,13 +571,19 @@ static bool run_whole(Run *run, Config *config, Error *err) {
 }
 
 int main(int argc, char **argv) {
-    static Config config;
+    static CommandLine line;
+    static Config recorded, config;
     static Run run;
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, ""}, why;
     bool exit_now = false;
     all_failed(&run.all); // if at all: what the flags lead to is the same everywhere
-    bool ok = config_parse(&config, argc, argv, &exit_now, &err);
+    config_defaults(&config);
+    bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
+    if (ok && !exit_now) {
+        checkpoint_settings(&recorded, &line.flags); // of the one that the flags go on from
+        ok = config_parse(&config, &line, &recorded, &err);
+    }
     bool found = comm_discover(&config, &run.place, ok ? &err : &why);
     if (ok && !exit_now) {
         ok = found && complete(&run, &config, &err);

@@ -4,26 +4,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpoint_settings.h"
 #include "config_block.h"
-#include "config_settings.h"
-#include "flags.h"
-#include "io/files.h"
 #include "model/tensors.h"
-#include "save/hf.h"
 #include "shapes.h"
 
-// The command line as read: which flags were given, beside the Config that they filled.
+// The flags that were given and what was recorded, beside the Config that they fill.
 typedef struct {
-    Arguments args;
+    const Arguments *args;
+    const Config *recorded;
     Config *config;
 } Parse;
 
 // Whether the flag was given; where it can be negated, whether in this form ("shuffle" or "no-shuffle").
 static bool given(const void *parse, const char *name) {
-    const Parse *p = (const Parse *)parse;
-    for (int i = 0; i < p->args.count; i++) {
-        const char *text = p->args.text[i] + 2;
+    const Arguments *args = ((const Parse *)parse)->args;
+    for (int i = 0; i < args->count; i++) {
+        const char *text = args->text[i] + 2;
         size_t length = strcspn(text, "=");
         if (strlen(name) == length && memcmp(text, name, length) == 0) return true;
     }
@@ -50,13 +46,13 @@ static bool ends_with(const char *text, const char *end) {
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-// Tells a name from a path. Fills config->shape for a name.
-static bool choose_model(Config *config, Error *err) {
+// Tells a name from a path.
+static bool choose_model(Config *flags, Error *err) {
     struct stat status;
-    const char *model = config->model;
-    config->model_from_files = false;
-    if (model_shape_named(model, &config->shape)) return true;
-    config->model_from_files = true;
+    ModelShape named;
+    const char *model = flags->model;
+    flags->model_from_files = !model_shape_named(model, &named);
+    if (!flags->model_from_files) return true;
     if (stat(model, &status) == 0) return true;
     if (strchr(model, '/') || ends_with(model, ".bin") || ends_with(model, ".safetensors"))
         return error_set(err, EXIT_DATA, "--model %s: no such file or folder", model);
@@ -69,32 +65,30 @@ static bool choose_model(Config *config, Error *err) {
 
 // The first half: what --recipe, --model, --tokenizer and --resume stand for, under the flags that refine it. `chosen`
 // holds the flags' values on top of the defaults.
-static bool apply_presets(const Parse *p, const Config *chosen, Error *err) {
+static void apply_presets(const Parse *p, const Config *chosen) {
     Config *config = p->config;
     snprintf(config->model, sizeof config->model, "%s", chosen->model);
-    if (!choose_model(config, err)) return false;
-    config->recipe_final = given(p, "recipe");
-    config->settings_recorded =
-        checkpoint_take_settings(chosen, !config->recipe_final, config->model_from_files, config);
+    config->model_from_files = chosen->model_from_files;
+    config->recipe_final = chosen->recipe_final;
     config->recipe_recorded = config->settings_recorded && !config->recipe_final;
     config->batch_recorded = config->settings_recorded && config->batch_tokens > 0 && !given(p, "batch-tokens");
     config->micro_batch_recorded = config->settings_recorded && !given(p, "micro-batch");
     if (!config->recipe_recorded) recipe_apply(&config->recipe, chosen->recipe.kind);
+    model_shape_named(config->model, &config->shape);
     const int vocab = named_vocabulary(chosen->tokenizer);
     if (vocab) model_shape_vocab(&config->shape, vocab);
-    return true;
 }
 
-// The first flag of the shape that was given, `name` as it was named; NULL: none. With `files`, the first that contradicts
-// these.
-static const Flag *shape_flag(const Parse *p, const Config *files, char name[FLAG_TEXT_LENGTH]) {
+// The first flag of the shape that was given, `name` as it was named; NULL: none. With `recorded`, the first that
+// contradicts it.
+static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[FLAG_TEXT_LENGTH]) {
     int count;
     const Flag *table = flag_table(&count);
     for (const Flag *flag = table; flag < table + count; flag++) {
         const size_t at = flag->offset;
         if (flag->group != GROUP_MODEL || strcmp(flag->name, "model") == 0) continue;
-        if (files && strcmp(flag->name, "init") == 0) continue; // is of the first weights, not of the files
-        if (files && memcmp((const char *)files + at, (const char *)p->config + at, flag->size) == 0) continue;
+        if (recorded && strcmp(flag->name, "init") == 0) continue; // is of the first weights, not of the files
+        if (recorded && memcmp((const char *)recorded + at, (const char *)p->config + at, flag->size) == 0) continue;
         snprintf(name, FLAG_TEXT_LENGTH, "%s", flag->name);
         if (given(p, name)) return flag;
         snprintf(name, FLAG_TEXT_LENGTH, "no-%s", flag->name);
@@ -103,23 +97,18 @@ static const Flag *shape_flag(const Parse *p, const Config *files, char name[FLA
     return NULL;
 }
 
-// The shape of the checkpoint that is resumed is the run's: a flag may say it again, and not another.
+// The shape of the checkpoint that is resumed is the run's: a flag may say it again, and not another. One that cannot be
+// read is refused by who reads it to run it.
 static bool same_shape(const Parse *p, Error *err) {
-    Config *files = (Config *)xcalloc(1, sizeof *files);
     char name[FLAG_TEXT_LENGTH], ours[FLAG_TEXT_LENGTH], theirs[FLAG_TEXT_LENGTH];
-    const bool good = model_shape_from_files(p->config->shape_files, &files->shape, err);
-    const Flag *other = good ? shape_flag(p, files, name) : NULL;
-    if (other) {
-        flag_value(other, p->config, ours);
-        flag_value(other, files, theirs);
-    }
-    if (other && other->kind == FLAG_BOOL)
-        error_set(err, EXIT_USER, "--%s: the run's model has %s%s; leave --%s away", name,
-                  strcmp(theirs, "on") == 0 ? "" : "no ", other->name, name);
-    else if (other)
-        error_set(err, EXIT_USER, "--%s %s: the run's model has %s; leave --%s away", name, ours, theirs, name);
-    free(files);
-    return good && !other;
+    const Flag *other = p->recorded->shape.layers ? shape_flag(p, p->recorded, name) : NULL;
+    if (!other) return true;
+    flag_value(other, p->config, ours);
+    flag_value(other, p->recorded, theirs);
+    if (other->kind == FLAG_BOOL)
+        return error_set(err, EXIT_USER, "--%s: the run's model has %s%s; leave --%s away", name,
+                         strcmp(theirs, "on") == 0 ? "" : "no ", other->name, name);
+    return error_set(err, EXIT_USER, "--%s %s: the run's model has %s; leave --%s away", name, ours, theirs, name);
 }
 
 // A named model's ids are those of its own vocabulary.
@@ -139,10 +128,9 @@ static bool finish_shape(const Parse *p, Error *err) {
     if (config->model_from_files && any)
         return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; leave --%s away", first,
                          config->model, first);
-    config->shape_files[0] = '\0';
-    if (config->model_from_files)
-        snprintf(config->shape_files, sizeof config->shape_files, "%s", config->model);
-    else if (!given(p, "model") && checkpoint_find_shape(config, config->shape_files, sizeof config->shape_files))
+    if (given(p, "model"))
+        snprintf(config->shape_files, sizeof config->shape_files, "%s", config->model_from_files ? config->model : "");
+    else if (config->shape_files[0])
         config->model[0] = '\0';
     if (config->shape_files[0] && !config->model_from_files && any && !same_shape(p, err)) return false;
     if (config->shape_files[0]) {
@@ -344,13 +332,25 @@ static void print_text(const Arguments *args, const char *program, bool *printed
     }
 }
 
-// Sets the flags twice: first to see which presets are chosen, then on top of these, so that their order is free. And
-// once more on top of the recipe bf16, should the run fall back to that.
+bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now, Error *err) {
+    Config *flags = &line->flags;
+    const Parse parse = {&line->args, NULL, flags};
+    config_defaults(flags);
+    *exit_now = false;
+    bool ok = arguments_rewrite(&line->args, argc, argv, flags->notes, sizeof flags->notes, err);
+    if (ok) print_text(&line->args, argc > 0 ? argv[0] : "train_gpt2_fp8", exit_now);
+    if (ok && !*exit_now) ok = set_all(&line->args, flags, err) && choose_model(flags, err);
+    flags->recipe_final = ok && given(&parse, "recipe");
+    if (!ok || *exit_now) arguments_free(&line->args);
+    return ok;
+}
+
+// The flags were set once, to see which presets are chosen, and are set again on top of these, so that their order is
+// free. And once more on top of the recipe bf16, should the run fall back to that.
 static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     Config *config = p->config;
-    config_defaults(chosen);
-    if (!set_all(&p->args, chosen, err) || !apply_presets(p, chosen, err)) return false;
-    if (!set_all(&p->args, config, err)) return false;
+    apply_presets(p, chosen);
+    if (!set_all(p->args, config, err)) return false;
     config->epochs_given = given(p, "epochs");
     if (config->epochs_given && !given(p, "steps")) config->steps = -1; // whatever a checkpoint says
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
@@ -358,24 +358,17 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     // who asks for a text gets the text, alone
     if (config->prompt[0] && !config->train[0] && !given(p, "no-quiet")) config->quiet = true;
     recipe_apply(&chosen->recipe, RECIPE_BF16);
-    if (!set_all(&p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;
+    if (!set_all(p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;
     config->plain_recipe = chosen->recipe;
     note_given(p);
     return check_given(p, err);
 }
 
-bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err) {
-    Parse parse;
-    parse.config = config;
-    config_defaults(config);
-    *exit_now = false;
-    bool ok = arguments_rewrite(&parse.args, argc, argv, config->notes, sizeof config->notes, err);
-    if (ok) print_text(&parse.args, argc > 0 ? argv[0] : "train_gpt2_fp8", exit_now);
-    if (ok && !*exit_now) {
-        Config *chosen = (Config *)xmalloc(sizeof *chosen);
-        ok = parse_flags(&parse, chosen, err);
-        free(chosen);
-    }
-    arguments_free(&parse.args);
+bool config_parse(Config *config, CommandLine *line, const Config *recorded, Error *err) {
+    const Parse parse = {&line->args, recorded, config};
+    *config = *recorded;
+    memcpy(config->notes, line->flags.notes, sizeof config->notes);
+    const bool ok = parse_flags(&parse, &line->flags, err);
+    arguments_free(&line->args);
     return ok;
 }

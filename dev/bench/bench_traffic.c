@@ -10,6 +10,7 @@
 #include "coat/comm/comm_internal.h"
 #include "coat/config/config_check.h"
 #include "coat/config/config_parse.h"
+#include "coat/run/checkpoint_settings.h"
 #include "dev/test/order_ops.h"
 
 static const char usage[] = "usage: bench_traffic [--tsv] FLAGS OF THE TRAINER\n"
@@ -143,7 +144,8 @@ static void print_traffic(const Config *c, bool tsv, const char *what) {
 }
 
 int main(int argc, char **argv) {
-    static Config config;
+    static CommandLine line;
+    static Config recorded, config;
     static Model m;
     static const int32_t none[1]; // tokens: nobody looks at them
     Error err = {EXIT_DONE, ""};
@@ -158,8 +160,10 @@ int main(int argc, char **argv) {
     for (int i = 0; i < argc; i++)
         if (!(tsv && i == 1)) flags[count_flags++] = argv[i];
     flags[count_flags++] = (char *)"--plan"; // it wants no data
-    if (!config_parse(&config, count_flags, flags, &printed, &err)) fatal(err.code, "%s", err.text);
+    if (!command_line_read(&line, count_flags, flags, &printed, &err)) fatal(err.code, "%s", err.text);
     if (printed) return EXIT_DONE;
+    checkpoint_settings(&recorded, &line.flags);
+    if (!config_parse(&config, &line, &recorded, &err)) fatal(err.code, "%s", err.text);
     config.device = DEVICE_CPU;
     if (!config_check(&config, config.gpus, &err)) fatal(err.code, "%s", err.text);
     const CommPlace first = {0, config.gpus, 0, config.gpus, "bench_traffic", false};

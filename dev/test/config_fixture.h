@@ -10,10 +10,21 @@
 
 #include "coat/config/config_check.h"
 #include "coat/config/config_parse.h"
+#include "coat/run/checkpoint_settings.h"
 
 static Config config;
 static Error error;
 static bool printed;
+
+static inline bool parse_words(int argc, char **argv) {
+    static CommandLine words;
+    static Config recorded;
+    config_defaults(&config);
+    if (!command_line_read(&words, argc, argv, &printed, &error)) return false;
+    if (printed) return true;
+    checkpoint_settings(&recorded, &words.flags);
+    return config_parse(&config, &words, &recorded, &error);
+}
 
 // Splits a command line at blanks ('' stands for an empty value) and parses it.
 static inline bool parse(const char *line) {
@@ -25,7 +36,7 @@ static inline bool parse(const char *line) {
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
         argv[argc++] = strcmp(word, "''") ? word : word + 2;
     memset(&error, 0, sizeof error);
-    return config_parse(&config, argc, argv, &printed, &error);
+    return parse_words(argc, argv);
 }
 
 static inline void accept(const char *line) {

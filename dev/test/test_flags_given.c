@@ -280,9 +280,9 @@ static void test_files(void **state) {
         snprintf(names[i], sizeof names[i], "data/tokens/fineweb/fineweb_train_%06d.bin", i);
         argv[i + 2] = names[i];
     }
-    assert_true(config_parse(&config, 122, argv, &printed, &error));
+    assert_true(parse_words(122, argv));
     assert_int_equal(strlen(config.train), 120 * 45 - 1);
-    assert_false(config_parse(&config, 602, argv, &printed, &error));
+    assert_false(parse_words(602, argv));
     assert_message("--train with 600 names", EXIT_USER,
                    "--train: its files' names have 26999 characters, the limit is 16383; quote the pattern");
 }

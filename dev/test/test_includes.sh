@@ -43,9 +43,12 @@ wrong=$(awk '$1 == "coat" && $2 ~ /^coat\//' <<<"$found")
 [ -z "$wrong" ] && ok "what is shared by all includes no folder" || bad "what is shared by all includes no folder" "$wrong"
 # what includes a backend and is none, or includes a folder that is not behind its own in docs/hacking.md's order
 misled() {
-    awk 'BEGIN { n = split("run config save log model comm text io", name); for (i = 1; i <= n; i++) rank["coat/" name[i]] = i }
+    awk 'BEGIN {
+            n = split("run config|save log model comm text io", step)
+            for (i = 1; i <= n; i++) for (k = split(step[i], name, "|"); k > 0; k--) rank["coat/" name[k]] = i
+        }
         $1 !~ /^coat/ { next }
-        $2 ~ /^coat\/(cpu|cuda)/ && $1 !~ /^coat\/(cpu|cuda)/ || $1 in rank && $2 in rank && rank[$2] < rank[$1] ||
+        $2 ~ /^coat\/(cpu|cuda)/ && $1 !~ /^coat\/(cpu|cuda)/ || $1 in rank && $2 in rank && rank[$2] <= rank[$1] ||
             $1 in rank && !($2 in rank) && $2 != "coat"' <<<"$1"
 }
 wrong=$(misled "$found")
@@ -70,6 +73,8 @@ model/plan.c #include "cpu/cpu_workspace.h"
 run/report.c # include "cuda/device_check.h"
 save/hf.c  #include <coat/cpu/cpu_kernels.h>
 model/plan.h #include "log/log.h"
+config/config_parse.c #include "save/hf.h"
+save/hf.c #include "config/flags.h"
 text/data.c #include "comm/comm.h"
 END
 echo '#include "data.h"' >>"$folder/tree/coat/text/mixture.c"

@@ -62,6 +62,8 @@ static bool read_count(const char *name, const char *text, int64_t *value, Error
 
 // Reads the tool's own flags and has the trainer's parser read the others, behind those that they refine.
 static bool read_options(Options *options, int argc, char **argv, Error *err) {
+    static CommandLine line;
+    static Config recorded;
     char recipe[] = "--recipe=bf16", micro_batch[] = "--micro-batch=16", model[PATH_MAX_LENGTH + 16];
     char **rest = (char **)xcalloc((size_t)argc + 4, sizeof *rest);
     int count = 0;
@@ -94,7 +96,11 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
     if (good) {
         snprintf(model, sizeof model, "--model=%s", checkpoint);
         rest[count++] = model;
-        good = config_parse(&options->config, count, rest, &exit_now, err);
+        good = command_line_read(&line, count, rest, &exit_now, err);
+    }
+    if (good) {
+        config_defaults(&recorded); // nothing is resumed
+        good = config_parse(&options->config, &line, &recorded, err);
     }
     free(rest);
     return good;

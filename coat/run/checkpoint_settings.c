@@ -1,0 +1,73 @@
+#include "checkpoint_settings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/config_settings.h"
+#include "io/files.h"
+#include "io/json.h"
+#include "save/checkpoint.h"
+#include "save/hf.h"
+#include "save/manifest.h"
+#include "save/run_state.h"
+
+#define STATE_LIMIT ((size_t)1 << 20)
+
+static bool take_settings(const char *folder, const Config *flags, Config *recorded) {
+    char path[PATH_MAX_LENGTH + 64];
+    Manifest manifest;
+    Error ignored;
+    if (!manifest_open(&manifest, folder, &ignored)) return false;
+    bool good = manifest_check_file(&manifest, STATE_NAME, &ignored) &&
+                path_join(path, sizeof path, folder, STATE_NAME, &ignored);
+    manifest_close(&manifest);
+    json_t *state = good ? json_read_object(path, STATE_LIMIT, &ignored) : NULL;
+    if (!state) return false;
+    json_t *settings = json_object_get(state, "settings");
+    settings_rename(settings);
+    good = config_take_settings(recorded, settings, !flags->recipe_final, flags);
+    if (good) recorded->recorded_step = checkpoint_step(folder);
+    json_decref(state);
+    return good;
+}
+
+// config.json, and generation_config.json where there is one, as the checkpoint was saved with them: both are read.
+static bool take_shape(const char *folder, const Config *flags, Config *recorded) {
+    (void)flags;
+    Manifest manifest;
+    Error ignored;
+    if (!manifest_open(&manifest, folder, &ignored)) return false;
+    bool good =
+        manifest_check_file(&manifest, HF_CONFIG_NAME, &ignored) &&
+        (!folder_has_file(folder, HF_GENERATION_NAME) || manifest_check_file(&manifest, HF_GENERATION_NAME, &ignored));
+    manifest_close(&manifest);
+    if (!good) return false;
+    snprintf(recorded->shape_files, sizeof recorded->shape_files, "%s", folder);
+    if (!model_shape_from_files(folder, &recorded->shape, &ignored)) memset(&recorded->shape, 0, sizeof(ModelShape));
+    return true;
+}
+
+// Takes it from the newest checkpoint in --out, or from that of --resume=STEP, that has it.
+static bool take_resumed(bool (*take)(const char *folder, const Config *flags, Config *recorded), const Config *flags,
+                         Config *recorded) {
+    char folder[PATH_MAX_LENGTH + 64];
+    int64_t *steps;
+    Error ignored;
+    if (!flags->resume || !flags->out[0]) return false;
+    int count = checkpoint_steps(flags->out, &steps, &ignored);
+    bool taken = false;
+    for (int i = 0; i < count && !taken; i++)
+        taken = (flags->resume_step < 0 || steps[i] == flags->resume_step) &&
+                checkpoint_folder(flags->out, steps[i], folder, sizeof folder, &ignored) &&
+                take(folder, flags, recorded);
+    free(steps);
+    return taken;
+}
+
+void checkpoint_settings(Config *recorded, const Config *flags) {
+    config_defaults(recorded);
+    recorded->settings_recorded = take_resumed(take_settings, flags, recorded) ||
+                                  (flags->model_from_files && config_forward_only(flags) &&
+                                   path_is_folder(flags->model) && take_settings(flags->model, flags, recorded));
+    take_resumed(take_shape, flags, recorded);
+}
