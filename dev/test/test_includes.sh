@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Dependencies have one direction: folders that include each other make no circle, and what is shared by all includes
-# nothing of a backend.
+# Dependencies have one direction, of #includes and of symbols: folders that include each other make no circle, and what is
+# shared by all includes nothing of a backend.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
@@ -81,4 +81,49 @@ echo '#include "data.h"' >>"$folder/tree/coat/text/mixture.c"
 [ -n "$(circles "$(modules "$folder/tree")")" ] && ok "a circle of modules is seen" || bad "a circle of modules is seen"
 echo '#include "save/checkpoint.h"' >>"$folder/tree/coat/model/arena.c"
 [ -n "$(circles "$(crossings "$folder/tree")")" ] && ok "a circle is seen" || bad "a circle is seen"
+
+# --- the same of symbols, which a header of another folder may declare
+
+# "FOLDER OTHER OBJECT SYMBOL" of every symbol that an object below `$1` takes from another folder's
+takes() {
+    (cd "$1" && find coat -name '*.o' -exec nm -A -g {} +) | awk '
+        function folder(file) { sub("/[^/]*$", "", file); return file }
+        { file = $1; sub(":.*", "", file) }
+        $2 ~ /^[Uvw]$/ { object[++n] = file; symbol[n] = $3; next }
+        { home[$3] = folder(file) }
+        END {
+            for (i = 1; i <= n; i++)
+                if (symbol[i] in home && folder(object[i]) != home[symbol[i]])
+                    print folder(object[i]), home[symbol[i]], object[i], symbol[i]
+        }'
+}
+# what none of its own may use. But a plan asks both backends what memory they work in, by plain arithmetic: ops.h.
+upward() {
+    local found
+    found=$(takes "$1" | grep -vE '^coat/model coat/(cpu|cuda) .* (cpu|cuda)_workspace$')
+    misled "$found"
+    awk '$1 == "coat" || $1 ~ /^coat\/cpu/ && $2 ~ /^coat\/cuda/ || $1 ~ /^coat\/cuda/ && $2 ~ /^coat\/cpu/' <<<"$found"
+}
+mkdir "$folder/objects"
+for source in coat/*.c coat/*/*.c; do # objects of files that have gone may be there, too
+    (cd "$build/cpu" 2>/dev/null && cp --parents "${source%.c}.o" "$folder/objects" 2>/dev/null)
+done
+if [ ! -d "$folder/objects/coat" ] || ! command -v nm >"$folder/nm"; then
+    echo "skip - symbols: nothing is compiled in $build/cpu, or there is no nm"
+    exit $failures
+fi
+[ "$(takes "$folder/objects" | grep -c .)" -gt 50 ] && ok "symbols are found" || bad "symbols are found"
+wrong=$(upward "$folder/objects")
+[ -z "$wrong" ] && ok "folders call what is behind them, and no backend" || bad "folders call what is behind them, and no backend" "$wrong"
+while read -r file symbol; do
+    echo "void $symbol(void); void upward(void) { $symbol(); }" | "${CC:-gcc}" -x c -c -o "$folder/objects/coat/$file.o" -
+    [[ $(upward "$folder/objects") == *"coat/$file.o $symbol"* ]] && ok "a call of $symbol in $file is seen" || bad "a call of $symbol in $file is seen"
+    rm -f "$folder/objects/coat/$file.o"
+done <<'END'
+model/upward config_check
+save/upward cpu_ops
+config/upward checkpoint_steps
+cpu/upward cuda_workspace
+upward json_read_object
+END
 exit $failures
