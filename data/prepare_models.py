@@ -4,6 +4,7 @@ around documents follows from the family: data/README.md has the table."""
 import array
 import json
 import os
+import re
 
 from prepare_tokenizers import Failure, first_line, little_endian, need
 
@@ -134,7 +135,7 @@ class SentencePiece(Model):
 
 def open_model(path):
     """The tokenizer of a file; None where it is neither kind."""
-    if path.endswith(".model"):
+    if re.search(r"\.model(\.v\d+)?$", path):
         return SentencePiece(path)
     if not path.endswith(".json"):
         return None

@@ -8,7 +8,7 @@
 #                              renderer, what --python installs
 #   scripts/setup.sh --python  what data/prepare.py reads tokenizers and chat
 #                              templates with, to third_party/python: tokenizers,
-#                              sentencepiece, tiktoken, jinja2
+#                              sentencepiece, protobuf, tiktoken, jinja2
 #
 # On Debian and Ubuntu as root it installs packages; elsewhere it prints the
 # commands and ends with 1. Where nvcc is, it also fetches the headers of the
@@ -57,8 +57,8 @@ fi
 packages=() python=third_party/python
 if [ "$level" = --python ] || [ "$level" = --all ]; then
     has python3 || need python3
-    for package in tokenizers sentencepiece tiktoken jinja2; do
-        PYTHONPATH=$python python3 -c "import $package" 2>/dev/null || packages+=("$package")
+    for package in tokenizers sentencepiece protobuf:google.protobuf tiktoken jinja2; do
+        PYTHONPATH=$python python3 -c "import ${package#*:}" 2>/dev/null || packages+=("${package%:*}")
     done
     [ ${#packages[@]} -eq 0 ] || python3 -m pip --version >/dev/null 2>&1 || need python3-pip
 fi

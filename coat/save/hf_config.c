@@ -194,6 +194,7 @@ static bool read_window(const Reader *r, const ModelType *type, ModelShape *shap
                          kind ? kind : "no name");
     }
     if (strncmp(type->type, "qwen", 4) == 0) return require_bool(r, "use_sliding_window", false);
+    if (!type->window) return true; // as transformers, which leaves the key of other types alone
     if (find(r, "sliding_window") && !get_int(r, "sliding_window", MOST_POSITIONS, 0, &window)) return false;
     if (window > 0 && window < shape->positions) shape->positions = window;
     return true;

@@ -164,8 +164,9 @@ def program_loss(a):
 
 
 def hellaswag_examples(path):
-    """(situation, endings, label) of llm.c's evaluation file."""
-    words = np.fromfile(path, dtype=np.uint16, offset=1024).astype(np.int64).tolist()
+    """(situation, endings, label) of llm.c's evaluation file, or of one with 32-bit words."""
+    wide = np.fromfile(path, dtype=np.int32, count=2)[1] == 2
+    words = np.fromfile(path, dtype=np.uint32 if wide else np.uint16, offset=1024).astype(np.int64).tolist()
     at = 0
     while at < len(words):
         label, endings, texts, next_text = words[at + 3], words[at + 4], [], at + 5
@@ -174,7 +175,7 @@ def hellaswag_examples(path):
             texts.append(words[next_text + 1 : next_text + 1 + count])
             next_text += 1 + count
         yield texts[0], texts[1:], label
-        at += words[at + 1] // 2
+        at += words[at + 1] // (4 if wide else 2)
 
 
 def hellaswag_share(model, path):

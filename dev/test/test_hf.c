@@ -215,6 +215,7 @@ static void test_absent_keys(void **state) {
         const char *type, *rest;
         int kv_heads, head_dim, positions; // sequences are as long as the window
     } cases[] = {{"llama", "", 64, 16, 2048},
+                 {"llama", ", \"sliding_window\": 1000", 64, 16, 2048}, // Mistral's alone has it
                  {"mistral", "", 8, 16, 4096},
                  {"mistral", ", \"sliding_window\": null", 8, 16, 131072},
                  {"mistral", ", \"sliding_window\": 1000", 8, 16, 1000},
