@@ -145,7 +145,7 @@ typedef struct Ops {
 struct Exec {
     const Ops *ops;
     void *backend;
-    void *workspace; // device scratch of at least ops_workspace_bytes(), for use within one operation
+    void *workspace; // device scratch of at least the bytes of ops_workspace(), for use within one operation
     size_t workspace_bytes;
     bool trains;      // the operations are those of a training step, not of an evaluation or a sample
     StepState *state; // of the run, in the device's memory: where a value to be quantised is not finite, nonfinite is
