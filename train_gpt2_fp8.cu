@@ -500,7 +500,7 @@ bool model_create(Model *m, const Config *config, const CommPlace *place, Error 
     if (!open_device(m, err)) return false;
     m->comm = comm_open(place, config, &m->exec, err);
     if (!m->comm) return false;
-    arena_plan(&m->arena, config, m->exec.ranks, strcmp(m->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU);
+    arena_plan(&m->arena, config, m->exec.ranks, m->ops->device);
     if (!allocate(m, err)) return plan_advise(&m->arena, &m->exec, err);
     m->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&m->arena), sizeof(Parameter));
     m->parameter_count = arena_parameters(&m->arena, m->parameters, NULL, NULL);

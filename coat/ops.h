@@ -131,7 +131,8 @@ typedef struct {
 typedef struct Exec Exec;
 
 typedef struct Ops {
-    const char *name; // "cpu" or "cuda"
+    const char *name;  // "cpu" or "cuda"
+    DeviceKind device; // whose memory and workspace these are: DEVICE_CPU or DEVICE_CUDA
 
 #define DEVICE_FUNCTION(name, result, parameters) result(*name) parameters;
 #include "device_functions.h"

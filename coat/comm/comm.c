@@ -9,7 +9,7 @@
 static void copy(Comm *comm, void *to, const void *from, size_t bytes) {
     if (to == from || bytes == 0) return;
 #ifdef COAT_CUDA
-    if (strcmp(comm->exec->ops->name, "cuda") == 0) {
+    if (comm->exec->ops->device == DEVICE_CUDA) {
         comm_cuda_copy(comm->exec, to, from, bytes);
         return;
     }
@@ -98,7 +98,7 @@ Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error 
     comm->patience = COMM_PATIENCE;
     if (place->ranks == 1) return comm;
     error_rank = place->rank;
-    bool gpu = strcmp(exec->ops->name, "cuda") == 0;
+    const bool gpu = exec->ops->device == DEVICE_CUDA;
     if (gpu ? open_gpu(comm, config, err) : open_cpu(comm, err)) return comm;
     free(comm);
     return NULL;

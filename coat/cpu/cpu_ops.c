@@ -4,6 +4,7 @@
 const Ops *cpu_ops(void) {
     static const Ops ops = {
         .name = "cpu",
+        .device = DEVICE_CPU,
 #define DEVICE_FUNCTION(name, result, parameters) .name = cpu_##name,
 #define DEVICE_FUNCTION_OF_GPU(name, result, parameters)
 #include "device_functions.h"

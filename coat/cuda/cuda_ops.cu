@@ -134,6 +134,7 @@ void cuda_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Ten
 extern "C" const Ops *cuda_ops(void) {
     static const Ops ops = {
         .name = "cuda",
+        .device = DEVICE_CUDA,
 #define DEVICE_FUNCTION(name, result, parameters) .name = cuda_##name,
 #include "device_functions.h"
 #undef DEVICE_FUNCTION

@@ -330,7 +330,7 @@ static bool advise_host(const Arena *arena, Error *err) {
 bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
     if (arena->host_refused) return advise_host(arena, err);
     const int64_t left = exec->ops->memory_free ? exec->ops->memory_free(exec) : 0;
-    const DeviceKind device = strcmp(exec->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
+    const DeviceKind device = exec->ops->device;
     char failure[512], advice[ADVICE_TEXT], bytes[MEMORY_TEXT];
     int most = 0;
     for (int c = 0; c < CATEGORY_COUNT; c++)

@@ -1,6 +1,4 @@
 // From the configuration to a run that stands where it goes on from: inputs, weights, --out.
-#include <string.h>
-
 #include "config/config_settings.h"
 #include "config/settings_line.h"
 #include "evaluate.h"
@@ -156,7 +154,7 @@ static void write_settings(const Run *run) {
     resolved.steps = run->steps;
     resolved.batch_tokens = config_accumulation(&resolved, exec->ranks) * config_micro_tokens(&resolved) * exec->ranks;
     resolved.logits_chunk = (int)run->model.arena.layout[LOGITS][VALUE].rows;
-    resolved.device = strcmp(exec->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
+    resolved.device = exec->ops->device;
     resolved.world_size = exec->ranks;
 #ifdef _OPENMP
     if (resolved.threads == 0) resolved.threads = omp_get_max_threads();

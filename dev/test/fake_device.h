@@ -32,6 +32,7 @@ static inline void fake_open(Exec *exec, Ops *ops) {
     memset(ops, 0, sizeof *ops);
     memset(exec, 0, sizeof *exec);
     ops->name = "fake";
+    ops->device = DEVICE_CPU;
     ops->allocate = fake_allocate;
     ops->release = fake_release;
     ops->upload = fake_copy;

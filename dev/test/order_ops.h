@@ -501,6 +501,7 @@ static void order_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *
 
 static const Ops order_ops = {
     .name = "order",
+    .device = DEVICE_CPU,
     .open = order_open,
     .close = order_nothing,
     .allocate = order_allocate,

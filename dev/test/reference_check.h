@@ -169,7 +169,7 @@ static const ReferenceLimits reference_limits[2] = {
 // "cpu", or the GPU's name
 static void device_called(Model *m, char *name, size_t size) {
     snprintf(name, size, "cpu");
-    if (strcmp(m->ops->name, "cpu") == 0) return;
+    if (m->ops->device == DEVICE_CPU) return;
     m->ops->describe(&m->exec, name, size);
     name[strcspn(name, ",")] = '\0'; // "NVIDIA H200, 132 SMs ..."
 }

@@ -109,7 +109,7 @@ static inline bool meter_open(Meter *m, Exec *exec, const Ops *ops, const MeterS
     memset(m, 0, sizeof *m);
     m->place.exec = exec;
     m->place.ops = ops;
-    m->place.on_gpu = strcmp(ops->name, "cuda") == 0;
+    m->place.on_gpu = ops->device == DEVICE_CUDA;
     m->place.most_rows = size->rows;
     meter_lay_out(m, size);
     m->base = (char *)ops->allocate(exec, m->used, err);

@@ -178,8 +178,7 @@ static bool widen_workspace(Watch *watch, Model *m, Error *err) {
     Config *wide = (Config *)xmalloc(sizeof *wide);
     *wide = m->config;
     if (wide->shape.ffn < wide->shape.vocab_padded) wide->shape.ffn = wide->shape.vocab_padded;
-    const DeviceKind device = strcmp(m->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
-    const size_t bytes = ops_workspace(wide, device).bytes;
+    const size_t bytes = ops_workspace(wide, m->ops->device).bytes;
     free(wide);
     if (bytes <= m->exec.workspace_bytes) return true;
     watch->workspace = m->ops->allocate(&m->exec, bytes, err);
