@@ -134,6 +134,7 @@ typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT
 #define ROUNDING_NAMES "nearest|stochastic"
 #define SCHEDULE_NAMES "cosine|linear|wsd|constant"
 #define EXAMPLES_NAMES "cut|whole|split"
+#define DOCUMENTS_NAMES "joined|apart"
 
 typedef struct {
     char text[16];

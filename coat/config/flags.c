@@ -129,7 +129,7 @@ static const Flag table[] = {
     {GROUP_BATCH, "examples", FLAG_CHOICE, AT(examples), EXAMPLES_NAMES, 0, 0, NULL,
      "of files with a mask. Sequences are made of whole ones, and longer ones lose their end (cut) or are refused (whole); "
      "or all follow each other and are split wherever a sequence ends (split)"},
-    {GROUP_BATCH, "documents", FLAG_CHOICE, AT(documents), "joined|apart", 0, 0, NULL,
+    {GROUP_BATCH, "documents", FLAG_CHOICE, AT(documents), DOCUMENTS_NAMES, 0, 0, NULL,
      "apart: attention and positions begin anew with each document, or example, of a sequence"},
     {GROUP_BATCH, "batch-tokens", FLAG_INT64, AT(batch_tokens), "TOKENS", 0, BIG, "one micro-batch per GPU",
      "tokens per optimizer step over all GPUs; 512k is 524288; 0: one micro-batch per GPU"},

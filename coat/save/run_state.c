@@ -61,7 +61,8 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_int(t, "seq-len", c->seq_len);
     json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
     if (c->examples != EXAMPLES_CUT) json_text_string(t, "examples", choice_name(EXAMPLES_NAMES, c->examples).text);
-    if (c->documents == DOCUMENTS_APART) json_text_string(t, "documents", "apart");
+    if (c->documents != DOCUMENTS_JOINED)
+        json_text_string(t, "documents", choice_name(DOCUMENTS_NAMES, c->documents).text);
     if (c->prompt_format != PROMPT_FORMAT_DATA)
         json_text_string(t, "prompt-format", prompt_format_name(c->prompt_format));
     if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
@@ -223,8 +224,10 @@ static void fill_settings(json_t *settings) {
     const char *schedule = json_string_value(json_object_get(settings, "schedule"));
     if (schedule && strcmp(schedule, "constant") != 0 && !json_object_get(settings, "lr-final"))
         json_object_set_new(settings, "lr-final", json_integer(1));
-    if (!json_object_get(settings, "examples")) json_object_set_new(settings, "examples", json_string("cut"));
-    if (!json_object_get(settings, "documents")) json_object_set_new(settings, "documents", json_string("joined"));
+    if (!json_object_get(settings, "examples"))
+        json_object_set_new(settings, "examples", json_string(choice_name(EXAMPLES_NAMES, EXAMPLES_CUT).text));
+    if (!json_object_get(settings, "documents"))
+        json_object_set_new(settings, "documents", json_string(choice_name(DOCUMENTS_NAMES, DOCUMENTS_JOINED).text));
     if (!json_object_get(settings, "prompt-format"))
         json_object_set_new(settings, "prompt-format", json_string("none"));
     static const char *const unsaid[][2] = {
