@@ -5,7 +5,7 @@
 //
 //   bench_attention_backward [--quick] [--check]
 //
-// --quick leaves out the variants of the schedule, --check all times. Where a gradient is wrong its first wrong element is
+// --quick times fewer repetitions, --check none. Where a gradient is wrong its first wrong element is
 // printed, and a map of the error of the first wrong head, relative to the size of the gradient: rows of 64 tokens (a
 // warpgroup's part) by groups of 8 columns, and the 64 rows of the first wrong part; of the first few gradients, that one
 // run's output may be read.
@@ -379,17 +379,6 @@ static void print_time(const char *name, double ms, int products, AttentionShape
     printf("  %-24s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
 }
 
-// Our kernel with other numbers of heads together.
-static void time_variants(Bench *bench, Attention *a, double limit) {
-    for (int heads : {4, 8, 16, 64, 1 << 16}) {
-        char name[32];
-        snprintf(name, sizeof name, heads < 1 << 16 ? "%d heads together" : "all heads together", heads);
-        attention_backward_heads_together = heads;
-        print_time(name, bench_median_ms(bench, run_ours, a), BACKWARD, a->shape, limit);
-    }
-    attention_backward_heads_together = 0;
-}
-
 // limit: what a large product reaches, operations per second.
 static void time_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
     Attention a = open_shape(bench, s);
@@ -405,7 +394,6 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
     print_time("ours, again", ours_again, BACKWARD, s, limit);
     print_time("forward, cuDNN", bench_median_ms(bench, run_cudnn_forward, &a), FORWARD, s, limit);
     print_time("forward, ours", bench_median_ms(bench, run_our_forward, &a), FORWARD, s, limit);
-    if (!bench->quick) time_variants(bench, &a, limit);
     const int length = 300;
     a.positions = documents_of(bench, s, &length, 1);
     print_time("forward, documents", bench_median_ms(bench, run_our_forward, &a), FORWARD, s, limit);

@@ -177,8 +177,6 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 }
 
 // --- host ---------------------------------------------------------------------------------------------------------
-extern "C" int attention_backward_heads_together = 0;
-
 // As attention_heads_together(), of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could
 // begin too late for the queries' units, 3/7 of the work, to fill the other multiprocessors until it ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
@@ -224,8 +222,7 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     x.sequence_heads = shape.heads, x.sequence_kv_heads = shape.kv_heads, x.group = shape.heads / shape.kv_heads;
     x.T = shape.T, x.blocks = rows.blocks;
     x.scale = 1.0f / sqrtf((float)shape.head_dim);
-    x.heads_together = attention_backward_heads_together;
-    if (x.heads_together == 0) x.heads_together = attention_heads_together(shape);
+    x.heads_together = attention_heads_together(shape);
     x.kv_heads_together = kv_heads_together(x, backend->sm_count);
     if (positions.data) {
         int *tiles = (int *)((char *)exec->workspace + attention_backward_tiles_at(shape));

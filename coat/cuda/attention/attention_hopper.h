@@ -41,10 +41,6 @@ bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
 bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                                Tensor k, Tensor v, Tensor positions, AttentionShape shape);
 
-// How many heads' units of work are handed out together, for the benchmark to vary; 0: as many as suit the shape.
-// Results do not depend on it.
-extern int attention_backward_heads_together;
-
 #ifdef __cplusplus
 }
 #endif
