@@ -274,11 +274,16 @@ static Tensor rebuilt_heads(Model *m, int l) {
     return again;
 }
 
-// y = x w^T in reverse, from dy in codes (dy_q, and dy_qt for the sum over tokens): dx, then the gradient of w.
-static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
-                             QuantizedGradient gradient, bool accumulate) {
+// y = x w^T in reverse, from dy in codes (dy_q, and dy_qt for the sum over tokens). dx alone:
+static void product_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor dy_q, Tensor dy_qt,
+                                  QuantizedGradient gradient) {
     count_codes(m, gradient, l, dy_q, dy_qt);
     m->ops->linear_backward_data(&m->exec, dx, dy_q, weight(m, w, l));
+}
+// dx, then the gradient of w:
+static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
+                             QuantizedGradient gradient, bool accumulate) {
+    product_backward_data(m, l, dx, w, dy_q, dy_qt, gradient);
     Tensor x = rebuilt_input(m, x_t, l);
     m->ops->linear_backward_weight(&m->exec, grad(m, w, l), dy_qt, x, accumulate);
 }
@@ -313,8 +318,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dbranch, accumulate);
     if (config_bounds_activation(&m->config)) {
         Tensor g_t = act(m, G_T, l), h = saved(m, H, l);
-        count_codes(m, GRADIENT_DRESID_FCPROJ, l, dresid_q, dresid_qt);
-        ops->linear_backward_data(ex, dg, dresid_q, weight(m, FCPROJW, l));
+        product_backward_data(m, l, dg, FCPROJW, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ);
         ops->activation_bound(ex, dh_q, dresid_q, weight(m, FCPROJW, l), h);
         ops->activation_backward_rebuild(ex, dh_q, dh_qt, grad(m, FCB, l), g_t, saved(m, G, l), dg, h, accumulate);
         ops->linear_backward_weight(ex, grad(m, FCPROJW, l), dresid_qt, g_t, accumulate);
