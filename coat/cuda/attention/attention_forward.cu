@@ -132,13 +132,13 @@ template <int HEAD> struct Sums {
     uint32_t p[TILE / 4];
 };
 
-// The larger, or the sum, of a row's four threads.
-[[maybe_unused]] __device__ float row_maximum(float x) {
+// The largest, or the sum, of what a row's four threads have.
+[[maybe_unused]] __device__ float quad_maximum(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
     return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
 }
 
-[[maybe_unused]] __device__ float row_sum(float x) {
+[[maybe_unused]] __device__ float quad_sum(float x) {
     x += __shfl_xor_sync(ALL_LANES, x, 1);
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
@@ -159,7 +159,7 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
         float most = largest[row], sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < COUNT; i += 4) most = fmaxf(most, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
-        most = row_maximum(most);
+        most = quad_maximum(most);
         keep[row] = fast_exp2((largest[row] - most) * scale);
         largest[row] = most;
 #pragma unroll
@@ -218,7 +218,7 @@ __device__ void sums_store(const Problem &x, const Work &work, const Place &plac
     float share[2];
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        const float total = row_sum(sums.total[row]);
+        const float total = quad_sum(sums.total[row]);
         const int query = work.block * TILE + place.row + 8 * row;
         share[row] = 1.0f / total;
         if (x.lse && place.pair == 0 && query < x.T)

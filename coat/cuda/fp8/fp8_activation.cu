@@ -31,14 +31,14 @@ void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y,
 // The scale of g from the maxima of gelu(h).
 void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
     for_activation<false>(h, g.cols, [&](auto function) {
-        gelu_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, kept_source<false, 1>(function), h.rows, g.cols, g, maxima);
+        gelu_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, maxima);
     });
 }
 
 // g's codes with a scale per row, from an h that is kept as it is.
 void gelu_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<false>(h, g.cols, [&](auto function) {
-        gelu_rows_run<FMT_E4M3>(exec, operation, kept_source<false, 1>(function), g, Tensor{}, Tensor{}, false);
+        gelu_rows_run<FMT_E4M3>(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
     });
 }
 
@@ -49,16 +49,16 @@ void gelu_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
             gelu_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, function, Tensor{}, g, h.rows, g.cols, Tensor{},
                                                       false);
         else if (g.format == FMT_BF16)
-            gelu_walk_run<MAKES_BF16, 2, 4, false>(exec, kept_source<false, 1>(function), h.rows, g.cols, g);
+            gelu_walk_run<MAKES_BF16, 2, 4, false>(exec, source_of<false, 1>(function), h.rows, g.cols, g);
         else
-            gelu_walk_run<MAKES_CODES, 2, 4, false>(exec, kept_source<false, 1>(function), h.rows, g.cols, g);
+            gelu_walk_run<MAKES_CODES, 2, 4, false>(exec, source_of<false, 1>(function), h.rows, g.cols, g);
     });
 }
 
 // --- backward -----------------------------------------------------------------------------------------------
 void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *maxima) {
     for_gradient<false>(dg, h, [&](auto function) {
-        gelu_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, kept_source<true, 1>(function), h.rows, h.cols, dh, maxima, dh_t);
+        gelu_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, maxima, dh_t);
     });
 }
 
@@ -84,7 +84,7 @@ void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
                    bool accumulate) {
     for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
         constexpr int outputs = Function::gated ? 2 : 1;
-        const auto rows = kept_source<true, outputs>(function);
+        const auto rows = source_of<true, outputs>(function);
         if (dh.format == FMT_E5M2)
             gelu_rows_run<FMT_E5M2>(exec, operation, rows, dh, dh_t, dbias, accumulate);
         else

@@ -28,7 +28,7 @@ __device__ inline double row_squares(const uint8_t *row, int cols, int lane) {
 }
 
 // The largest of `value` over the threads of a block, in every one of them; NaN is ignored, as by the twin.
-__device__ inline double block_largest(double value) {
+__device__ inline double block_largest_squares(double value) {
     __shared__ double shared[SQUARES_WARPS];
 #pragma unroll
     for (int mask = 1; mask < WARP; mask *= 2) value = fmax(value, __shfl_xor_sync(ALL_LANES, value, mask));
@@ -51,7 +51,7 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(Cod
     double most = 0.0;
     for (int64_t row = (int64_t)blockIdx.x * SQUARES_WARPS + warp; row < w.rows; row += gridDim.x * SQUARES_WARPS)
         most = fmax(most, row_squares(w.codes + row * w.stride, w.cols, lane));
-    most = block_largest(most);
+    most = block_largest_squares(most);
     if (threadIdx.x == 0) largest[blockIdx.x] = most;
 }
 
@@ -107,7 +107,7 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy,
                                                                     const float *scale, const float *weight_scale,
                                                                     Slopes slopes, float *scales, StepState *state) {
     static_assert(SQUARES_BLOCKS <= SQUARES_WARPS * WARP, "a thread has one of them");
-    const double columns = block_largest((int)threadIdx.x < blocks ? largest[threadIdx.x] : 0.0);
+    const double columns = block_largest_squares((int)threadIdx.x < blocks ? largest[threadIdx.x] : 0.0);
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     for (int64_t row = (int64_t)blockIdx.x * SQUARES_WARPS + warp; row < dy.rows; row += gridDim.x * SQUARES_WARPS) {
         const double squares = row_squares(dy.codes + row * dy.stride, dy.cols, lane);

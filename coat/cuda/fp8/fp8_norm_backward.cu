@@ -1,4 +1,4 @@
-// The norm's backward (COAT: FP8 flow) from the input that was kept in E4M3 with a scale per group, or in BF16: the
+// The norm's backward (COAT: FP8 flow) from the input that was saved in E4M3 with a scale per group, or in BF16: the
 // gradient of the residual stream with its row maxima, and those of the norm's parameters by a reduction in a fixed
 // order.
 //
@@ -24,11 +24,11 @@ struct Fp8NormBackward {
 };
 
 // A thread's x: 8 codes, or 8 values in BF16.
-template <bool GROUPED> struct Kept;
-template <> struct Kept<true> {
+template <bool GROUPED> struct SavedColumns;
+template <> struct SavedColumns<true> {
     uint2 codes;
 
-    __device__ static void copy(Kept *shared, const char *address) {
+    __device__ static void copy(SavedColumns *shared, const char *address) {
         const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
         asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(address) : "memory");
     }
@@ -44,10 +44,10 @@ template <> struct Kept<true> {
     }
     __device__ static void unpacked(const Values &values, float out[V]) { unpack_halves<V>(values.halves, out); }
 };
-template <> struct Kept<false> {
+template <> struct SavedColumns<false> {
     Pack<bf16, V> pack;
 
-    __device__ static void copy(Kept *shared, const char *address) {
+    __device__ static void copy(SavedColumns *shared, const char *address) {
         copy_async<V>(&shared->pack, (const bf16 *)address);
     }
     typedef Pack<bf16, V> Values;
@@ -58,7 +58,7 @@ template <> struct Kept<false> {
 // What groups of ROWS rows need, fetched STAGES groups ahead; slots belong to a thread each.
 template <bool GROUPED, int THREADS, int ROWS, int STAGES> struct Ring {
     Pack<bf16, V> dn[STAGES][ROWS][THREADS], g[STAGES][ROWS][THREADS];
-    Kept<GROUPED> x[STAGES][ROWS][THREADS];
+    SavedColumns<GROUPED> x[STAGES][ROWS][THREADS];
 };
 
 // Statistics and the group's scale of a thread's next rows.
@@ -94,7 +94,7 @@ __global__ __launch_bounds__(THREADS,
             for (int r = 0; r < ROWS; r++) {
                 copy_async<V>(&ring.dn[stage][r][threadIdx.x], dn_from + r * a.dn.stride);
                 if (a.add) copy_async<V>(&ring.g[stage][r][threadIdx.x], g_from + r * a.g.stride);
-                Kept<GROUPED>::copy(&ring.x[stage][r][threadIdx.x], x_from + r * a.x.stride);
+                SavedColumns<GROUPED>::copy(&ring.x[stage][r][threadIdx.x], x_from + r * a.x.stride);
             }
         }
         copies_commit();
@@ -137,7 +137,7 @@ __global__ __launch_bounds__(THREADS,
         HatOf hat[ROWS];
         float rstd[ROWS], dn_scale[ROWS], sums[2 * ROWS] = {}; // per row of dn * weight, and of that times xhat
         Pack<bf16, V> dn[ROWS];
-        typename Kept<GROUPED>::Values kept[ROWS];
+        typename SavedColumns<GROUPED>::Values saved[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             hat[r] = hat_of(next.mean.value[r], next.rstd.value[r]);
@@ -154,8 +154,8 @@ __global__ __launch_bounds__(THREADS,
             unpack<V>(dn[r], d);
 #pragma unroll
             for (int i = 0; i < V; i++) d[i] *= dn_scale[r];
-            kept[r] = ring.x[stage][r][threadIdx.x].read();
-            Kept<GROUPED>::unpacked(kept[r], x);
+            saved[r] = ring.x[stage][r][threadIdx.x].read();
+            SavedColumns<GROUPED>::unpacked(saved[r], x);
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 const float xhat = fmaf(x[i], hat[r].factor, hat[r].shift), scaled = d[i] * weight[i];
@@ -188,7 +188,7 @@ __global__ __launch_bounds__(THREADS,
             unpack<V>(dn[r], d);
 #pragma unroll
             for (int i = 0; i < V; i++) d[i] *= dn_scale[r];
-            Kept<GROUPED>::unpacked(kept[r], x);
+            SavedColumns<GROUPED>::unpacked(saved[r], x);
             if (a.add) unpack<V>(load<V>((const bf16 *)&ring.g[stage][r][threadIdx.x]), out);
 #pragma unroll
             for (int i = 0; i < V; i++)
