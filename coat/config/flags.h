@@ -87,7 +87,7 @@ bool flag_has_negation(const Flag *flag); // --no-NAME
 // EXIT_USER on malformed values, EXIT_DATA on a tokenizer file that does not exist.
 bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err);
 
-// The flags that were given, with names of the table alone: llm.c's short ones are rewritten (flags_short.c).
+// The flags that were given (flags_given.c), with names of the table alone: llm.c's short ones are rewritten.
 typedef struct {
     int count, capacity;
     char **text;        // each "--name" or "--name=value"
@@ -106,6 +106,13 @@ bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size
 
 // Appends the flags that these words are; the words may go when it returns.
 bool arguments_add(Arguments *args, int count, char **words, Error *err);
+
+// Appends one: "--name=value", or "--name" where value is NULL. name has `length` characters.
+void arguments_append(Arguments *args, const char *name, size_t length, const char *value);
+
+// Appends what a short flag means with its value (flags_short.c), NULL where none follows; *flag is then the long one, or
+// NULL where that is not one alone.
+bool arguments_add_short(Arguments *args, const char *name, const char *value, const Flag **flag, Error *err);
 
 // Appends those of a file (flags_file.c), which errors name with the line.
 bool arguments_read(Arguments *args, const char *path, Error *err);

@@ -1,0 +1,149 @@
+// The flags that were given, from the command line and the files that --config names: each is joined to its value, and a
+// list's words to one value.
+#include "flags.h"
+
+// A list replaces those of the files of flags that were read before it, and their weights.
+static void drop_before(Arguments *args, const char *name, size_t length) {
+    int kept = 0;
+    for (int i = 0; i < args->count; i++) {
+        const char *text = args->text[i] + 2;
+        const bool same = strncmp(text, name, length) == 0;
+        if (i < args->first && same && (text[length] == '=' || strncmp(text + length, "-weight=", 8) == 0)) {
+            free(args->text[i]);
+            free(args->from[i]);
+            continue;
+        }
+        args->text[kept] = args->text[i];
+        args->from[kept++] = args->from[i];
+    }
+    args->first -= args->count - kept;
+    args->count = kept;
+}
+
+// Another word of the list that was appended last.
+static void extend(Arguments *args, const char *word) {
+    char **last = &args->text[args->count - 1];
+    const size_t size = strlen(*last) + strlen(word) + 2;
+    char *joined = (char *)xmalloc(size);
+    snprintf(joined, size, "%s\n%s", *last, word);
+    free(*last);
+    *last = joined;
+}
+
+void arguments_append(Arguments *args, const char *name, size_t length, const char *value) {
+    size_t size = length + (value ? strlen(value) : 0) + 4;
+    char *text = (char *)xmalloc(size);
+    bool negated;
+    const Flag *flag = flag_find(name, strcspn(name, "="), &negated);
+    if (flag && flag_takes_list(flag)) drop_before(args, flag->name, strlen(flag->name));
+    if (args->count == args->capacity) {
+        args->capacity = 2 * args->capacity + 64;
+        args->text = (char **)realloc(args->text, (size_t)args->capacity * sizeof *args->text);
+        args->from = (char **)realloc(args->from, (size_t)args->capacity * sizeof *args->from);
+        if (!args->text || !args->from) fatal(EXIT_DEVICE, "host memory: could not allocate room for the flags");
+    }
+    snprintf(text, size, "--%.*s%s%s", (int)length, name, value ? "=" : "", value ? value : "");
+    const size_t from_size = strlen(args->source) + 1;
+    args->from[args->count] = (char *)memcpy(xmalloc(from_size), args->source, from_size);
+    args->text[args->count++] = text;
+}
+
+// Whether `text` stands where a value is wanted but is the next flag.
+static bool is_flag(const char *text) {
+    return !text || strncmp(text, "--", 2) == 0 || flag_is_short(text, strlen(text));
+}
+
+// A weight is of the --train before it in the same place: what stands in another keeps its own.
+static bool check_weight(const Arguments *args, const Flag *flag, const char *value, Error *err) {
+    bool elsewhere = false;
+    if (flag->kind != FLAG_WEIGHT) return true;
+    for (int i = 0; i < args->count; i++) {
+        const bool train = strncmp(args->text[i], "--train=", 8) == 0;
+        if (train && i >= args->first) return true;
+        elsewhere = elsewhere || train;
+    }
+    return error_set(err, EXIT_USER, "--%s %s: no --train stands before it%s; write it behind the one that it is of",
+                     flag->name, value, elsewhere ? " here, and that of --config keeps what the file says" : "");
+}
+
+static bool rewrite_long(Arguments *args, const char *text, const char *next, const Flag **flag, bool *took_next,
+                         Error *err) {
+    const char *name = text + 2;
+    size_t length = strcspn(name, "=");
+    bool negated;
+    const Flag *found = *flag = flag_find(name, length, &negated);
+    *took_next = false;
+    if (!found) return flag_unknown(text, err);
+    const bool optional = found->kind == FLAG_HELP && next && next[0] != '-';
+    const bool alone = name[length] || (!flag_needs_value(found) && !optional);
+    if (!alone && is_flag(next))
+        return error_set(err, EXIT_USER, "--%s needs a value: --%s %s", found->name, found->name, found->placeholder);
+    if (!check_weight(args, found, name[length] ? name + length + 1 : next, err)) return false;
+    arguments_append(args, name, alone ? strlen(name) : length, alone ? NULL : next);
+    *took_next = !alone;
+    return true;
+}
+
+// A value that no flag takes. Where the flag before it would take it after a '=', the error says to write that.
+static bool stray_value(const char *text, const char *before, Error *err) {
+    bool negated = false, dashes = strncmp(before, "--", 2) == 0;
+    const Flag *flag = dashes ? flag_find(before + 2, strlen(before + 2), &negated) : NULL;
+    if (flag && *flag->placeholder && !negated) {
+        Config *unused = (Config *)xcalloc(1, sizeof *unused);
+        const bool good = flag_set(flag, unused, text, false, err);
+        free(unused);
+        return good ? error_set(err, EXIT_USER, "%s %s: write %s=%s", before, text, before, text) : false;
+    }
+    if (flag && flag_has_negation(flag))
+        return error_set(err, EXIT_USER, "%s: not a flag, and %s takes no value; write --%s or --no-%s", text, before,
+                         flag->name, flag->name);
+    if (flag) return error_set(err, EXIT_USER, "%s: not a flag, and %s takes no value", text, before);
+    return error_set(err, EXIT_USER, "%s: not a flag; flags begin with -- and --help lists them all", text);
+}
+
+bool arguments_add(Arguments *args, int count, char **words, Error *err) {
+    const Flag *flag = NULL; // the last one
+    for (int i = 0; i < count; i++) {
+        const char *text = words[i], *next = i + 1 < count ? words[i + 1] : NULL;
+        bool took_next = true;
+        if (strncmp(text, "--", 2) == 0 && text[2]) {
+            if (!rewrite_long(args, text, next, &flag, &took_next, err)) return false;
+        } else if (flag_is_short(text, strlen(text))) {
+            if (!arguments_add_short(args, text, is_flag(next) ? NULL : next, &flag, err)) return false;
+        } else if (text[0] == '-') {
+            return flag_unknown(text, err);
+        } else if (flag && flag_takes_list(flag) && text[0]) { // as the shell makes of a pattern without quotes
+            extend(args, text);
+            took_next = false;
+        } else {
+            return stray_value(text, i > 0 ? words[i - 1] : "", err);
+        }
+        i += took_next;
+    }
+    return true;
+}
+
+bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err) {
+    memset(args, 0, sizeof *args);
+    args->source = "";
+    args->notes = notes;
+    args->notes_size = notes_size;
+    for (int i = 1; i < argc; i++) {
+        const char *file = strncmp(argv[i], "--config=", 9) == 0              ? argv[i] + 9
+                           : strcmp(argv[i], "--config") == 0 && i + 1 < argc ? argv[i + 1]
+                                                                              : "";
+        if (*file && !is_flag(file) && !arguments_read(args, file, err)) return false;
+    }
+    args->first = args->count;
+    return argc < 2 || arguments_add(args, argc - 1, argv + 1, err);
+}
+
+void arguments_free(Arguments *args) {
+    for (int i = 0; i < args->count; i++) {
+        free(args->text[i]);
+        free(args->from[i]);
+    }
+    free(args->text);
+    free(args->from);
+    memset(args, 0, sizeof *args);
+}
