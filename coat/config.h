@@ -1,5 +1,5 @@
-// Everything a run is told: the model's shape, the recipe, the schedule, the files. Filled from the
-// command line by config_parse() of config_parse.h; read-only afterwards.
+// A run's configuration: the model's shape, the recipe, the schedule, the files. config_parse() of config_parse.h fills it
+// from the command line; afterwards it is only read.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -152,11 +152,11 @@ OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count)
 OPERATION(weights_maxima, (Exec *exec, const Parameter *parameters, int count))
 
 // --- log ------------------------------------------------------------------------------------------------
-// out[i], in the host's memory, from the codes and scales of tensors[i] as they are; none is transposed. Of a
-// tensor whose data is NULL only the scale is left, which gives amax (0 where it is 1, as of a tensor of zeros); of
-// one that is SCALE_ROW the scales, of which the largest gives a bound less than twice as large, and that of
-// activation_bound() where the scales are its own (0 where it is the
-// smallest there is).
+// out[i], in the host's memory, from the codes and scales of tensors[i] as they are; none is transposed. A tensor whose
+// data is NULL has no codes any more. Only amax is found then, from what is left:
+//   - one scale: amax, or 0 where the scale is 1, as of a tensor of zeros
+//   - SCALE_ROW: from the largest scale a bound, less than twice as large as amax; where activation_bound() made the
+//     scales, its bound. 0 where that scale is the smallest that there is.
 OPERATION(health, (Exec *exec, const Tensor tensors[], int count, Health out[]))
 // Adds to *counts, in the device's memory, those of the codes of a tensor: its elements, transposed or not. Saturated
 // are all codes of the largest magnitude.

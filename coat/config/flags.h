@@ -71,8 +71,7 @@ typedef struct {
 } Foreign;
 const Foreign *flag_foreign(int *count);
 
-// Says of a flag that is not in the table what its name is here, as far as that can be told. Always false, with
-// EXIT_USER.
+// Says of a flag that is not in the table what its name is here, where that is known. Always false, with EXIT_USER.
 bool flag_unknown(const char *text, Error *err);
 
 // What `name`, which is no model's, is a slip of: "llama:d4" of lama:d4, "llama:dN" of llama. False: nothing is near.

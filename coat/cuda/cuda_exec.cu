@@ -45,19 +45,19 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
     cudaError_t error = cudaGetDeviceCount(&q->count);
     q->driver_too_old = error == cudaErrorInsufficientDriver;
     if (error != cudaSuccess) q->count = 0;
-    bool told = error == cudaSuccess || error == cudaErrorNoDevice || q->driver_too_old;
+    bool answered = error == cudaSuccess || error == cudaErrorNoDevice || q->driver_too_old;
     // several processes that each see one GPU only: the launcher has dealt them out
     if (q->count == 1 && exec->ranks > 1) q->index = 0;
     if (q->index >= 0 && q->index < q->count) {
         error = cudaGetDeviceProperties(prop, q->index);
         if (error == cudaSuccess) error = cudaSetDevice(q->index);
-        told = error == cudaSuccess;
+        answered = error == cudaSuccess;
         snprintf(q->name, sizeof q->name, "%s", prop->name);
         q->major = prop->major, q->minor = prop->minor;
         cudaFuncAttributes attributes;
-        q->kernels_match = told && cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess;
+        q->kernels_match = answered && cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess;
     }
-    if (!told) snprintf(q->failure, sizeof q->failure, "%s", cudaGetErrorString(error));
+    if (!answered) snprintf(q->failure, sizeof q->failure, "%s", cudaGetErrorString(error));
     cudaGetLastError(); // a refusal is reported by device_check, not by the next call
 }
 

@@ -201,7 +201,7 @@ void shards_weights_loaded(Shards *s) {
     }
 }
 
-void shards_settle(Shards *s) {
+void shards_weights_wait(Shards *s) {
     for (int l = 0; l <= s->layers; l++) values_needed(s, l);
 }
 

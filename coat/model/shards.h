@@ -77,8 +77,8 @@ void shards_weights_loaded(Shards *s);
 // state->loss_sum becomes the sum over the processes.
 void shards_sum_loss(Shards *s, StepState *state);
 
-// Waits, in the order of computation, until all values have arrived: before they are read by other means than a pass.
-void shards_settle(Shards *s);
+// What is queued behind it waits until all new weights have arrived: before these are read by other means than a pass.
+void shards_weights_wait(Shards *s);
 
 // The whole value of a tensor of which each process holds a share (ZeRO 3), between two steps: on the device, until the
 // next call or pass. Called by all processes.

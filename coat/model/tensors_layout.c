@@ -307,7 +307,7 @@ static bool plain_in_first_blocks(TensorId id, const Config *c) {
 // What an activation is in the first `blocks` blocks, where it is resolved as PLAIN for products in BF16 already. Where it
 // is the same as VALUE it goes; where only scales and maxima differ it has VALUE's memory. The maxima of the rows of an
 // operand are kept for the scale of the codes that backward makes of it.
-static void settle_plain(TensorId id, int blocks, bool trains, TensorLayout layout[ROLE_COUNT]) {
+static void resolve_first_blocks(TensorId id, int blocks, bool trains, TensorLayout layout[ROLE_COUNT]) {
     TensorLayout *value = &layout[VALUE], *plain = &layout[PLAIN];
     const bool in_place = plain->alias == value->alias && plain->format == value->format &&
                           plain->transposed == value->transposed && plain->saved == value->saved;
@@ -354,7 +354,7 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
     for (int id = 0; id < TENSOR_COUNT; id++) {
         share_scale((TensorId)id, layout);
         if (id >= PARAMETER_COUNT && blocks > 0)
-            settle_plain((TensorId)id, blocks, !config_forward_only(config), layout[id]);
+            resolve_first_blocks((TensorId)id, blocks, !config_forward_only(config), layout[id]);
         for (int role = 0; role < ROLE_COUNT; role++)
             if (layout_owns_memory(&layout[id][role])) layout_bytes(&layout[id][role]);
     }

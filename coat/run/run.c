@@ -263,7 +263,7 @@ static void log_health(Run *run) {
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
-    shards_settle(&m->shards); // the weights' codes are those of this step's update, whatever the stage
+    shards_weights_wait(&m->shards); // the weights' codes are those of this step's update, whatever the stage
     char *json = health_json(&m->arena, &m->exec, warned_of_step(run), warning);
     if (json) log_object(run->log, run->done.step, "fp8", json);
     if (warning[0]) log_show_step(run->log);

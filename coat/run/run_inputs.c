@@ -139,7 +139,7 @@ static void note_prompts(const Run *run, bool unnamed) {
                  prompt_format_name(train), prompt_format_name(val));
 }
 
-bool settle_prompt_format(Run *run, Error *err) {
+bool choose_prompt_format(Run *run, Error *err) {
     Config *c = &run->model.config;
     ModelShape *shape = &c->shape;
     int end;

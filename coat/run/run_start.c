@@ -1,4 +1,5 @@
 // From the configuration to a run that stands where it goes on from: inputs, weights, --out.
+#include "run_start.h"
 #include "config/config_settings.h"
 #include "config/settings_line.h"
 #include "evaluate.h"
@@ -9,7 +10,6 @@
 #include "model/schedule.h"
 #include "model/weights.h"
 #include "report.h"
-#include "run_start.h"
 #include "save/checkpoint.h"
 #include "shapes.h"
 #include "signals.h"
@@ -206,7 +206,7 @@ static bool open_run(Run *run, const Config *config, Error *err) {
     if (!all_well(&run->all, expect_checkpoint(run, config, err), err)) return false;
     if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
     if (!all_well(&run->all, open_data(run, config, err), err)) return false;
-    if (!all_well(&run->all, settle_prompt_format(run, err), err)) return false;
+    if (!all_well(&run->all, choose_prompt_format(run, err), err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
     if (!all_well(&run->all, start_or_resume(run, err), err)) return false;
     comm_patience(m->comm, 0);

@@ -24,7 +24,7 @@ void note_data(Run *run);
 
 // The format of prompts, where neither flag nor checkpoint says it that of the training data. What ends its answers ends
 // texts, here and for who reads the checkpoints.
-bool settle_prompt_format(Run *run, Error *err);
+bool choose_prompt_format(Run *run, Error *err);
 
 #ifdef __cplusplus
 }

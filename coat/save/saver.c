@@ -178,7 +178,7 @@ bool saver_share(Saver *s, Shards *shards, Error *err) {
 static bool begin_together(Saver *s, const RunState *run) {
     Comm *comm = s->shards->comm;
     bool mine = s->snapshot.exec->rank > 0 ||
-                (saver_folder_settle(&s->at, &s->saved, &s->err) && checkpoint_prepare(s->at.out, run->step, &s->err));
+                (saver_folder_prepare(&s->at, &s->saved, &s->err) && checkpoint_prepare(s->at.out, run->step, &s->err));
     comm_patience(comm, FILES_PATIENCE); // rank 0 may still have been writing
     saver_folder_share(&s->at, comm);
     s->good = comm_all_good(comm, mine, &s->err);
@@ -194,7 +194,7 @@ void saver_save(Saver *s, const RunState *run) {
     s->step = run->step;
     s->said = false;
     s->ms = 0;
-    s->good = s->shards ? begin_together(s, run) : saver_folder_settle(&s->at, &s->saved, &s->err);
+    s->good = s->shards ? begin_together(s, run) : saver_folder_prepare(&s->at, &s->saved, &s->err);
     if (!s->good) return;
     snapshot_take(&s->snapshot, run);
     s->ms = now_ms() - begin;

@@ -17,7 +17,7 @@ void saver_folder_open(SaverFolder *f, const Config *config, Log *log) {
     f->log_fd = log_descriptor(log);
     f->left_fd = -1;
     snprintf(f->out, sizeof f->out, "%s", config->out);
-    snprintf(f->told, sizeof f->told, "%s", config->out);
+    snprintf(f->agreed, sizeof f->agreed, "%s", config->out);
 }
 
 void saver_folder_close(SaverFolder *f) {
@@ -98,7 +98,7 @@ static void go_over(SaverFolder *f, const Error *why, bool away) {
     keep_log(f, text);
 }
 
-bool saver_folder_settle(SaverFolder *f, int64_t *saved, Error *err) {
+bool saver_folder_prepare(SaverFolder *f, int64_t *saved, Error *err) {
     saver_folder_look(f);
     const bool taken = f->taken.code != EXIT_DONE, away = f->away.code != EXIT_DONE;
     Error none;
@@ -125,7 +125,7 @@ bool saver_folder_settle(SaverFolder *f, int64_t *saved, Error *err) {
 // Seven bytes of a path in each number that the processes agree on.
 void saver_folder_share(SaverFolder *f, Comm *comm) {
     const bool first = comm_rank(comm) == 0;
-    const int64_t length = comm_max_i64(comm, first && strcmp(f->out, f->told) != 0 ? (int64_t)strlen(f->out) : 0);
+    const int64_t length = comm_max_i64(comm, first && strcmp(f->out, f->agreed) != 0 ? (int64_t)strlen(f->out) : 0);
     for (int64_t i = 0; i < length; i += 7) {
         int64_t part = 0;
         for (int64_t k = 6; first && k >= 0; k--)
@@ -134,7 +134,7 @@ void saver_folder_share(SaverFolder *f, Comm *comm) {
         for (int64_t k = 0; k < 7 && i + k < (int64_t)sizeof f->out; k++) f->out[i + k] = (char)(part >> 8 * k & 0xff);
     }
     if (length) f->out[length] = 0;
-    snprintf(f->told, sizeof f->told, "%s", f->out);
+    snprintf(f->agreed, sizeof f->agreed, "%s", f->out);
 }
 
 // What has happened, and where the run is saved, which is never cut; the folder's name where there is room for it.

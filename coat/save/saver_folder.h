@@ -11,17 +11,17 @@ extern "C" {
 typedef struct {
     const Config *config;
     Log *log;
-    int log_fd;                      // of our own
-    char out[PATH_MAX_LENGTH + 32];  // where it saves: --out, or beside it once that cannot be used
-    char told[PATH_MAX_LENGTH + 32]; // what all processes know of that
-    OutFolder *folder;               // that this process has locked; NULL: it has not
-    Error away, taken;               // why it is not this run's now, or never again; EXIT_DONE: it is
-    Error lost;                      // why the run has left --out; EXIT_DONE: it has not
-    int left_fd;                     // of that, wherever it is by now; -1: it has not
-    int64_t left_saved;              // the last step that has a checkpoint there; 0: none
-    bool ends;                       // it was left to another run
-    bool failed;                     // it is away, and so is what is beside it, which has been said
-    bool last;                       // the run ends with this save
+    int log_fd;                        // of our own
+    char out[PATH_MAX_LENGTH + 32];    // where it saves: --out, or beside it once that cannot be used
+    char agreed[PATH_MAX_LENGTH + 32]; // the same as all processes know it: rank 0's of the last saver_folder_share()
+    OutFolder *folder;                 // that this process has locked; NULL: it has not
+    Error away, taken;                 // why it is not this run's now, or never again; EXIT_DONE: it is
+    Error lost;                        // why the run has left --out; EXIT_DONE: it has not
+    int left_fd;                       // of that, wherever it is by now; -1: it has not
+    int64_t left_saved;                // the last step that has a checkpoint there; 0: none
+    bool ends;                         // it was left to another run
+    bool failed;                       // it is away, and so is what is beside it, which has been said
+    bool last;                         // the run ends with this save
     double looked_ms;
 } SaverFolder;
 
@@ -40,7 +40,7 @@ bool saver_folder_is_gone(const SaverFolder *f);
 
 // Whether there is a folder to save to, before a save begins. One that another run has, or that cannot be made again, is
 // left for one beside it or above, for good. saved: the last step that was; becomes 0 where it is not there.
-bool saver_folder_settle(SaverFolder *f, int64_t *saved, Error *err);
+bool saver_folder_prepare(SaverFolder *f, int64_t *saved, Error *err);
 
 // Tells the other processes where rank 0 saves by now.
 void saver_folder_share(SaverFolder *f, Comm *comm);

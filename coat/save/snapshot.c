@@ -58,7 +58,7 @@ static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int cou
 
 void snapshot_take(Snapshot *snapshot, const RunState *run) {
     snapshot->run = *run;
-    if (snapshot->shards) shards_settle(snapshot->shards);
+    if (snapshot->shards) shards_weights_wait(snapshot->shards);
     Exec *exec = snapshot->exec;
     free(snapshot->choices);
     snapshot->choices = exec->rank == 0 && exec->ops->choices_text ? exec->ops->choices_text(exec) : NULL;

@@ -79,7 +79,7 @@ bool data_check(DataLoader *loader, int batches, Error *err);
 bool data_begins_with_bytes(DataLoader *loader);
 
 // Whether some files begin so and others do not, as where they were made with different tokenizers; the paths of the
-// first of each kind. It looks like a mistake and need not be one. Of files of fewer tokens than that it cannot be told.
+// first of each kind. It looks like a mistake and need not be one. Files of fewer tokens than that do not count.
 bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other);
 
 // The path of a file that both have, under whatever names; NULL: none.

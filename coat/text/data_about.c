@@ -12,7 +12,7 @@ static bool is_telling(const Shard *shard) {
     return shard->tokens >= (shard->mask ? FEWEST_OF_EXAMPLES : FEWEST);
 }
 
-// Whether a file begins as one of bytes does; false too where that cannot be told.
+// Whether a file begins as one of bytes does; false too where it is too short to say.
 static bool begins_with_bytes(DataLoader *loader, int index) {
     enum { PIECE = 2048, LOOKED_AT = 65536 };
     const Shard *shard = &loader->shards[index];

@@ -17,7 +17,7 @@ static bool looks_like_text(const unsigned char *bytes, size_t count) {
     return count > 0;
 }
 
-// What a file with a foreign first word is, as far as it can be told.
+// What a file with a foreign first word seems to be.
 static const char *foreign_kind(const unsigned char *bytes, size_t count, char *text, size_t size) {
     const bool parquet = count >= 4 && !memcmp(bytes, "PAR1", 4), words = looks_like_text(bytes, count);
     uint32_t magic = 0;

@@ -42,7 +42,7 @@ typedef struct {
 } Shard;
 
 // Appends the files that match one of the patterns, which are the lines of `patterns` (`length` bytes; empty lines are
-// passed over), to *shards, by malloc: in the order of their names' bytes, each path once. False with err (EXIT_DATA)
+// skipped), to *shards, by malloc: in the order of their names' bytes, each path once. False with err (EXIT_DATA)
 // where a pattern has no match.
 bool shards_find(const char *patterns, size_t length, Shard **shards, int *count, Error *err);
 

@@ -175,7 +175,7 @@ int main(int argc, char **argv) {
     micro_step(&m, true, true);
     print_traffic(&config, tsv, "micro-batch");
     step_end(&m);
-    shards_settle(&m.shards); // codes of weights that others have updated
+    shards_weights_wait(&m.shards); // codes of weights that others have updated
     print_traffic(&config, tsv, "update");
     return EXIT_DONE;
 }

@@ -233,7 +233,7 @@ static void train(Model *m, int steps) {
         const bool health = (behind_steps[i] & HEALTH) && m->exec.rank == 0;
         train_step(m, health);
         if (health) {
-            shards_settle(&m->shards);
+            shards_weights_wait(&m->shards);
             free(health_json(&m->arena, &m->exec, &warned, warning));
             if (m->config.health_products > 0) free(health_products_json(&m->arena, &m->exec, &warned, warning));
         }

@@ -1,4 +1,4 @@
-// What the kernels of the AdamW step on 8-bit moments are told of parameters, and how these are read and written: as
+// The parameters as arguments of the kernels of the AdamW step on 8-bit moments, and how they are read and written: as
 // vectors of WIDTH, or one by one.
 #pragma once
 #include "fp8_moments.h"

@@ -27,7 +27,7 @@ struct LossArguments {
     StepState *state; // with the loss's scale
 };
 
-// The largest of a thread's logits, NaN passed over. Of a vector the first `real` count, the others are padding.
+// The largest of a thread's logits; NaN is ignored. Of a vector the first `real` count, the others are padding.
 template <typename T, int V> struct Largest {
     float most = NOTHING;
 
