@@ -1,0 +1,91 @@
+// Tests of first weights (coat/model/weights.h): the deviation that each --init draws with, and where it draws again.
+#include "dev/test/checkpoint_run.h"
+
+#include "coat/model/weights.h"
+
+#define LAYERS 3
+#define WIDEST 3.0 // deviations, where numbers beyond them are drawn again
+// Deviation of a standard normal number that is drawn again beyond these: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with its
+// density p and its tail Q.
+#define CUT_DEVIATION 0.98658
+
+static Run *drawn_run(InitKind init) {
+    Run *run = run_open(RECIPE_BF16, LAYERS);
+    ModelShape *s = &run->config.shape;
+    run->config.recipe.precision = PRECISION_FP32; // values as they were drawn
+    s->init = init;
+    s->head_dim = 64;
+    s->channels = 128;
+    s->ffn = 512;
+    run_allocate(run);
+    parameters_init(&run->arena, &run->exec, 42);
+    return run;
+}
+
+// What weights.h says.
+static double deviation_said(const Run *run, TensorId id, int layer) {
+    const bool residual = id == PROJW || id == FCPROJW;
+    const double inputs = (double)arena_tensor(&run->arena, id, VALUE, layer).cols;
+    switch (run->config.shape.init) {
+    case INIT_KIND_NORMAL: return residual ? 0.02 / sqrt(2.0 * LAYERS) : 0.02;
+    case INIT_KIND_MITCHELL: return residual ? 1.0 / sqrt(2.0 * inputs * (layer + 1)) : 1.0 / sqrt(inputs);
+    case INIT_KIND_TRUNCATED: return 0.02;
+    }
+    return 0.0;
+}
+
+// The deviation over a tensor of n numbers is off by 1 / sqrt(2n) of itself, in the mean square; so is the mean by
+// 1 / sqrt(n) of the deviation.
+static void expect_drawn(const Run *run, TensorId id, int layer) {
+    const bool cut = run->config.shape.init != INIT_KIND_NORMAL;
+    const Tensor t = arena_tensor(&run->arena, id, VALUE, layer);
+    assert_int_equal(t.format, FMT_FP32);
+    const float *values = (const float *)t.data;
+    const int64_t n = tensor_used_rows(id, t.rows, &run->config.shape) * t.cols;
+    const double said = deviation_said(run, id, layer), expected = said * (cut ? CUT_DEVIATION : 1.0);
+    double sum = 0.0, squares = 0.0, largest = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += values[i];
+        squares += (double)values[i] * values[i];
+        largest = fmax(largest, fabs(values[i]));
+    }
+    const double found = sqrt(squares / (double)n), off = 4.0 / sqrt(2.0 * (double)n);
+    if (fabs(found / expected - 1.0) > off || fabs(sum / (double)n) > 4.0 * expected / sqrt((double)n))
+        fail_msg("--init %d, %s of layer %d: deviation %g, not %g", run->config.shape.init, tensor_row(id)->name, layer,
+                 found, expected);
+    if (cut != (largest <= WIDEST * said * (1 + 1e-6)))
+        fail_msg("--init %d, %s of layer %d: the largest is %g deviations", run->config.shape.init,
+                 tensor_row(id)->name, layer, largest / said);
+}
+
+static void test_deviations(void **state) {
+    (void)state;
+    static const TensorId drawn[] = {QKVW, PROJW, FCW, FCPROJW};
+    for (int init = INIT_KIND_NORMAL; init <= INIT_KIND_TRUNCATED; init++) {
+        Run *run = drawn_run((InitKind)init);
+        expect_drawn(run, WTE, 0);
+        for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++)
+            for (int layer = 0; layer < LAYERS; layer++) expect_drawn(run, drawn[i], layer);
+        run_close(run);
+    }
+}
+
+// What is not drawn: norms are 1, biases 0, and so is what the vocabulary is padded with.
+static void test_constants(void **state) {
+    (void)state;
+    Run *run = drawn_run(INIT_KIND_TRUNCATED);
+    const Tensor norm = arena_tensor(&run->arena, LN1W, VALUE, LAYERS - 1);
+    const Tensor bias = arena_tensor(&run->arena, FCB, VALUE, LAYERS - 1),
+                 wte = arena_tensor(&run->arena, WTE, VALUE, 0);
+    const int64_t used = tensor_used_rows(WTE, wte.rows, &run->config.shape);
+    for (int64_t i = 0; i < norm.cols; i++) assert_true(((const float *)norm.data)[i] == 1.0f);
+    for (int64_t i = 0; i < bias.cols; i++) assert_true(((const float *)bias.data)[i] == 0.0f);
+    assert_true(used < wte.rows);
+    for (int64_t i = used * wte.cols; i < wte.rows * wte.cols; i++) assert_true(((const float *)wte.data)[i] == 0.0f);
+    run_close(run);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_deviations), cmocka_unit_test(test_constants)};
+    return cmocka_run_group_tests_name("weights", tests, test_folder_make, test_folder_remove);
+}
