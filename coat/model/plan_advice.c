@@ -30,6 +30,24 @@ typedef struct {
     size_t saved;  // bytes
 } Advice;
 
+// Halves `times` times the tokens whose logits exist at a time; false where too few would be left.
+static bool halve_logits(Config *c, int ranks, int times) {
+    Arena *arena = (Arena *)xmalloc(sizeof *arena);
+    arena_plan(arena, c, ranks, DEVICE_CPU);
+    const int64_t tokens = (arena->layout[LOGITS][VALUE].rows >> times) / 16 * 16;
+    free(arena);
+    if (tokens < FEWEST_LOGITS) return false;
+    c->logits_chunk = (int)tokens;
+    return true;
+}
+
+// With another recipe's settings, but no less made again in backward than before.
+static void replace_recipe(Recipe *r, RecipeKind kind) {
+    const int recompute = r->recompute;
+    recipe_apply(r, kind);
+    if (r->recompute < recompute) r->recompute = recompute;
+}
+
 // Makes a change, of which level 1 is the mildest; false where it is made already, or there is no such level.
 static bool change(Config *c, int ranks, Change what, int level, char flag[40]) {
     Recipe *r = &c->recipe;
@@ -59,26 +77,17 @@ static bool change(Config *c, int ranks, Change what, int level, char flag[40]) 
         if (!mild || !r->cache_transposed) return false;
         r->cache_transposed = false;
         return snprintf(flag, 40, "--no-cache-transposed");
-    case CHANGE_LOGITS: {
-        Arena *arena = (Arena *)xmalloc(sizeof *arena);
-        arena_plan(arena, c, ranks, DEVICE_CPU);
-        const int64_t tokens = (arena->layout[LOGITS][VALUE].rows >> level) / 16 * 16;
-        free(arena);
-        if (tokens < FEWEST_LOGITS) return false;
-        c->logits_chunk = (int)tokens;
+    case CHANGE_LOGITS:
+        if (!halve_logits(c, ranks, level)) return false;
         return snprintf(flag, 40, "--logits-chunk %d", c->logits_chunk);
-    }
     case CHANGE_ZERO:
         if (ranks == 1 || c->zero + level > 3) return false;
         c->zero += level;
         return snprintf(flag, 40, "--zero %d", c->zero);
-    case CHANGE_PRECISION: {
+    case CHANGE_PRECISION:
         if (level > 2 || r->precision != PRECISION_FP32) return false;
-        const int recompute = r->recompute;
-        recipe_apply(r, level == 1 ? RECIPE_BF16 : RECIPE_COAT);
-        if (r->recompute < recompute) r->recompute = recompute;
+        replace_recipe(r, level == 1 ? RECIPE_BF16 : RECIPE_COAT);
         return snprintf(flag, 40, "--precision recipe --recipe %s", choice_name(RECIPE_NAMES, r->kind).text);
-    }
     case CHANGE_OFFLOAD:
         if (!mild || config_forward_only(c) || c->offload_states) return false;
         c->offload_states = true;

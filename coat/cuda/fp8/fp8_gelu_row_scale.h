@@ -7,6 +7,11 @@ namespace {
 
 constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has without asking for it
 
+__device__ inline void store_sums(float *to, const float sum[SPAN]) {
+#pragma unroll
+    for (int i = 0; i < SPAN; i += 4) *(float4 *)(to + i) = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+}
+
 // A block stays and takes every gridDim.x-th row. A thread keeps its SPANS spans of 16 columns, THREADS spans apart;
 // its part of the next row is on its way while this one is worked on. One barrier per row, for its maximum.
 // Parameters are kept in shared memory where KEPT_BYTES hold them. Of a gradient the largest scale is kept for its
@@ -104,13 +109,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     if constexpr (Op::sums) {
         if (!w.sums) return;
 #pragma unroll
-        for (int s = 0; s < SPANS; s++) {
-            if (column_of(s) >= w.cols) continue;
-#pragma unroll
-            for (int i = 0; i < SPAN; i += 4)
-                *(float4 *)(w.sums + (int64_t)blockIdx.x * w.cols + column_of(s) + i) =
-                    make_float4(sum[s][i], sum[s][i + 1], sum[s][i + 2], sum[s][i + 3]);
-        }
+        for (int s = 0; s < SPANS; s++)
+            if (column_of(s) < w.cols) store_sums(w.sums + (int64_t)blockIdx.x * w.cols + column_of(s), sum[s]);
     }
 }
 

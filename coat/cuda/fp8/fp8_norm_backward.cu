@@ -67,6 +67,39 @@ template <int ROWS> struct RowFactors {
     uint16_t scale[ROWS];
 };
 
+// dn as its product left it, times its row's scale.
+__device__ inline void unpack_scaled(const Pack<bf16, V> &dn, float scale, float out[V]) {
+    unpack<V>(dn, out);
+#pragma unroll
+    for (int i = 0; i < V; i++) out[i] *= scale;
+}
+
+// Adds a thread's columns of a row: dn * weight to sums[0], that times xhat to sums[1], and the row's shares to dweight
+// and dbias.
+__device__ inline void add_to_sums(const float dn[V], const float x[V], const float weight[V], HatOf hat, float sums[2],
+                                   float dweight[V], float dbias[V]) {
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        const float xhat = fmaf(x[i], hat.factor, hat.shift), scaled = dn[i] * weight[i];
+        sums[0] += scaled;
+        sums[1] = fmaf(scaled, xhat, sums[1]);
+        dweight[i] = fmaf(dn[i], xhat, dweight[i]);
+        dbias[i] += dn[i];
+    }
+}
+
+// The means over the columns from 2 * ROWS sums, of which each warp has left its share; they lie WARPS lanes apart.
+template <int ROWS, int WARPS, int PARTS>
+__device__ inline void means_of_rows(const float (&shared)[WARPS][2 * ROWS], int lane, int warps, float per_column,
+                                     float (&mean)[PARTS]) {
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        const int of_warp = lane % WARPS, of_sum = (p * WARP + lane) / WARPS;
+        mean[p] = of_warp < warps && of_sum < 2 * ROWS ? shared[of_warp][of_sum] : 0.0f;
+        mean[p] = lanes_sum<WARPS>(mean[p]) * per_column;
+    }
+}
+
 // A persistent block takes ROWS rows at a time, and a thread keeps its 8 columns, so that the weight and the sums
 // for dweight and dbias stay in registers. `rows` is a multiple of ROWS. One barrier per group of rows: maxima are
 // written a group late. Threads without columns have zeros in their slots.
@@ -151,31 +184,17 @@ __global__ __launch_bounds__(THREADS,
         for (int r = 0; r < ROWS; r++) {
             float d[V], x[V];
             dn[r] = load<V>((const bf16 *)&ring.dn[stage][r][threadIdx.x]);
-            unpack<V>(dn[r], d);
-#pragma unroll
-            for (int i = 0; i < V; i++) d[i] *= dn_scale[r];
+            unpack_scaled(dn[r], dn_scale[r], d);
             saved[r] = ring.x[stage][r][threadIdx.x].read();
             SavedColumns<GROUPED>::unpacked(saved[r], x);
-#pragma unroll
-            for (int i = 0; i < V; i++) {
-                const float xhat = fmaf(x[i], hat[r].factor, hat[r].shift), scaled = d[i] * weight[i];
-                sums[2 * r] += scaled;
-                sums[2 * r + 1] = fmaf(scaled, xhat, sums[2 * r + 1]);
-                dweight[i] = fmaf(d[i], xhat, dweight[i]);
-                dbias[i] += d[i];
-            }
+            add_to_sums(d, x, weight, hat[r], &sums[2 * r], dweight, dbias);
         }
         const float own = warp_sums<2 * ROWS>(sums);
         if (lane < 2 * ROWS) shared[set][warp][lane] = own;
         __syncthreads();
         if (a.amax && warp == 0 && row > first) write_maxima(row - step, shared_max[set ^ 1]);
-        float mean[PARTS]; // of the sums, which lie WARPS lanes apart
-#pragma unroll
-        for (int p = 0; p < PARTS; p++) {
-            const int of_warp = lane % WARPS, of_sum = (p * WARP + lane) / WARPS;
-            mean[p] = of_warp < warps && of_sum < 2 * ROWS ? shared[set][of_warp][of_sum] : 0.0f;
-            mean[p] = lanes_sum<WARPS>(mean[p]) * per_column;
-        }
+        float mean[PARTS];
+        means_of_rows<ROWS>(shared[set], lane, warps, per_column, mean);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             constexpr int LANES = WARPS;
@@ -185,9 +204,7 @@ __global__ __launch_bounds__(THREADS,
             // g + rstd * (dn * weight - mean_d - xhat * mean_dot), with xhat put in
             const float slope = hat[r].factor * mean_dot, offset = fmaf(hat[r].shift, mean_dot, mean_d);
             float d[V], x[V], out[V] = {};
-            unpack<V>(dn[r], d);
-#pragma unroll
-            for (int i = 0; i < V; i++) d[i] *= dn_scale[r];
+            unpack_scaled(dn[r], dn_scale[r], d);
             SavedColumns<GROUPED>::unpacked(saved[r], x);
             if (a.add) unpack<V>(load<V>((const bf16 *)&ring.g[stage][r][threadIdx.x]), out);
 #pragma unroll
