@@ -1,5 +1,5 @@
-// A run's configuration: the model's shape, the recipe, the schedule, the files. config_parse() of config_parse.h fills it
-// from the command line; afterwards it is only read.
+// A run's configuration: the model's shape, the recipe, the schedule, the files. config_parse() of config_parse.h fills
+// it from the command line; afterwards it is only read.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -86,8 +86,8 @@ enum { MOST_VOCAB = 1 << 24, MOST_POSITIONS = 1 << 24 };
 // activation function makes (of SwiGLU's h twice as much is read) and attention's output.
 enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_GELU = 32768, FP8_WIDEST_CAST = 16384 };
 
-// Of examples in training data: packed whole into sequences, those that are longer losing their end or being refused; or
-// following each other, and split wherever a sequence ends.
+// Of examples in training data: packed whole into sequences, those that are longer losing their end or being refused;
+// or following each other, and split wherever a sequence ends.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
 typedef enum { DOCUMENTS_JOINED, DOCUMENTS_APART } DocumentsKind; // what attention sees within a sequence
 // How a prompt becomes a question to a fine-tuned model. Files of examples have these numbers. Data: what they name.
@@ -165,7 +165,8 @@ typedef struct {
     SavedKind saved;
     NormInputKind norm_input;
     ActivationInputKind activation_input;
-    int recompute; // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both); 3 whole blocks
+    int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both);
+                    // 3 whole blocks
     Format grads;   // of the linear layers' weights: FMT_BF16 or FMT_FP32; all other gradients are FP32
     int group_size; // of the per-group activations: 16, 32 or 128
     MomentsKind moments;
@@ -179,7 +180,8 @@ typedef struct {
 
 typedef struct {
     // data
-    // glob patterns of token files, one a line; "" = none. Between those of one --train and of the next is an empty line
+    // glob patterns of token files, one a line; "" = none. Between those of one --train
+    // and of the next is an empty line
     char train[FILES_LENGTH], val[FILES_LENGTH];
     int train_sets;                  // how many --train there are
     double train_weights[MOST_SETS]; // of each, all above 0 or all 0: then their files are one set
@@ -283,7 +285,8 @@ static inline bool config_samples_only(const Config *config) {
     return config->prompt[0] && !config->train[0] && !config->eval_only;
 }
 
-// Whether it runs forward alone: an evaluation, a sample, or the plan of one. It has no memory for gradients and states.
+// Whether it runs forward alone: an evaluation, a sample, or the plan of one. It has no
+// memory for gradients and states.
 static inline bool config_forward_only(const Config *config) {
     return config->eval_only || config_samples_only(config);
 }
@@ -328,9 +331,9 @@ static inline int config_sample_sequences(const Config *c) {
     return B;
 }
 
-// The tokens that a sample may come to, at most those of a sequence. Those of the prompt are no more than its bytes, where
-// normalization or a replacement does not make up to three of one, what a vocabulary puts before a text, and those of the
-// prompt's format, which are no more than 256.
+// The tokens that a sample may come to, at most those of a sequence. Those of the prompt are no more than its bytes,
+// where normalization or a replacement does not make up to three of one, what a vocabulary puts before a text, and
+// those of the prompt's format, which are no more than 256.
 static inline int config_sample_length(const Config *c) {
     const bool formatted =
         prompt_format_named(c->prompt_format) || (c->prompt_format == PROMPT_FORMAT_DATA && c->train[0]);
@@ -339,8 +342,8 @@ static inline int config_sample_length(const Config *c) {
     return tokens < c->seq_len ? (int)tokens : c->seq_len;
 }
 
-// The rows that `length` of at most T tokens of a sample take: rounded up, so that there are at most 64 lengths, as plans of
-// products are kept for each.
+// The rows that `length` of at most T tokens of a sample take: rounded up, so that there are at most 64 lengths, as
+// plans of products are kept for each.
 static inline int config_sample_rows(int length, int T) {
     const int step = SAMPLE_STEP * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
     return padded < T ? padded : T;
@@ -357,16 +360,16 @@ static inline bool config_repeats_blocks(const Config *c) {
     return c->recipe.recompute >= 3 && !config_forward_only(c);
 }
 
-// Whether the gradient of the activation function gets its scales from a bound, so that one pass makes it and the function
-// again.
+// Whether the gradient of the activation function gets its scales from a bound, so that one pass
+// makes it and the function again.
 static inline bool config_bounds_activation(const Config *c) {
     const Recipe *r = &c->recipe;
     return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && r->scaling == SCALING_TOKEN &&
            r->saved == SAVED_COAT && r->gradient_codes_data == FMT_E4M3 && r->recompute >= 1;
 }
 
-// Blocks, from the first on, whose products of norms and of attention are in BF16 in forward passes where the others' are
-// in FP8, as are all in backward. Of norms only where backward makes them again.
+// Blocks, from the first on, whose products of norms and of attention are in BF16 in forward passes where the others'
+// are in FP8, as are all in backward. Of norms only where backward makes them again.
 static inline int config_bf16_blocks(const Config *c) {
     const Recipe *r = &c->recipe;
     if (r->linear != LINEAR_FP8 || r->precision == PRECISION_FP32) return 0;

@@ -54,14 +54,15 @@ static inline bool error_result(void) {
     return false;
 }
 
-// What follows "usage: NAME" in a small program's text: the name is the one that it was called by, make install gives others.
+// What follows "usage: NAME" in a small program's text: the name is the one that it was called
+// by, make install gives others.
 static inline const char *usage_flags(const char *usage) {
     const char *name = usage + strlen("usage: ");
     return name + strcspn(name, " ");
 }
 
-// Whether the command line asks for help, by --help or -h; it has been printed then. What a wrong command line is told is
-// the first line of the same text, by error_set(err, EXIT_USER, USAGE_LINE(usage)).
+// Whether the command line asks for help, by --help or -h; it has been printed then. What a wrong command line is told
+// is the first line of the same text, by error_set(err, EXIT_USER, USAGE_LINE(usage)).
 static inline bool usage_asked(int argc, char **argv, const char *usage) {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
@@ -82,14 +83,16 @@ static inline int usage_main(int argc, char **argv, const char *usage, bool (*ru
 // Of several processes, which one this is: fatal() says so. -1 = the only one.
 extern int error_rank;
 
-// Said by a thread beside the one that trains, which may wait for it: fatal() ends the process there at once. exit() would
-// take from the one that trains what it works with, and from glibc 2.41 on wait for an exit() that waits for this thread.
+// Said by a thread beside the one that trains, which may wait for it: fatal() ends the process there at
+// once. exit() would take from the one that trains what it works with, and from glibc 2.41 on wait for an
+// exit() that waits for this thread.
 void error_beside(void);
 extern void (*error_leaves)(int code); // called first then; may be NULL
 __attribute__((noreturn)) void error_exit(ExitCode code);
 
 // Where the run can go on if one of its processes is lost, which the others say last: from the checkpoint of `step`
-// under `out`, the last that is whole; step 0: there is none; out "": nothing is saved. Called by the thread that trains.
+// under `out`, the last that is whole; step 0: there is none; out "": nothing is saved.
+// Called by the thread that trains.
 void error_saved(const char *out, int64_t step);
 
 // That in words, which stay where they are until the second call after this; for any thread and signal handler.

@@ -1,8 +1,8 @@
 // Number formats: FP32, BF16, and the two 8-bit floats of the FP8 recipes, E4M3 and E5M2. Encoding and decoding here
 // run on host and device and define what a conversion gives: decoding is exact, encoding rounds once. The kernels use
-// the hardware's conversions where it has them: dev/test/test_formats.cu compares these bit by bit on a GPU, decoding of all
-// codes, encoding of all BF16 values and of random FP32. They agree but for NaN, which stays a NaN of the hardware's
-// sign and payload.
+// the hardware's conversions where it has them: dev/test/test_formats.cu compares these bit by bit on a GPU,
+// decoding of all codes, encoding of all BF16 values and of random FP32. They agree but for NaN, which stays a NaN
+// of the hardware's sign and payload.
 #pragma once
 #include <math.h>
 #include <stdbool.h>

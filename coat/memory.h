@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-// Bytes that the process's own limits leave: of ulimit -v, and of its control group, where page cache counts as used but
-// gives way. INT64_MAX: none is set. *limit, where not NULL, becomes the name of the one that leaves least.
+// Bytes that the process's own limits leave: of ulimit -v, and of its control group, where page cache counts as used
+// but gives way. INT64_MAX: none is set. *limit, where not NULL, becomes the name of the one that leaves least.
 int64_t memory_limit_left(const char **limit);
 
 // The smaller of that and what the machine has, with what Linux holds of files and would give back.

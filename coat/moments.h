@@ -190,8 +190,8 @@ COAT_HD static inline float moment_position(float magnitude, MomentGroup group, 
     return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
-// Code of x, rounding to nearest even; a zero keeps its sign. The second moment is never negative, and is 0 only where x
-// is: with v = 0 and m not, the update m / (sqrt v + eps) would explode.
+// Code of x, rounding to nearest even; a zero keeps its sign. The second moment is never negative, and is 0 only where
+// x is: with v = 0 and m not, the update m / (sqrt v + eps) would explode.
 COAT_HD static inline uint8_t moment_encode(float x, MomentGroup group, Format format, bool second) {
     uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
     uint32_t code = code_nearest(moment_position(bits_float(magnitude), group, format), format);

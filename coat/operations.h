@@ -17,19 +17,19 @@ OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions,
 // norm.x may be the same memory, r_out and r_in too. Without norm.weight it is 1. n is plain, or E4M3 SCALE_TENSOR by
 // Group Scaling (maxima, reduction, cast), its scale being written here; or E4M3 SCALE_ROW, in the same pass. With
 // norm.centre codes are of n less it, in one pass, and the scale has room for both, since those of backward are of n: a
-// row's by their maxima, the tensor's by norm_bound(). y may be BF16 SCALE_ROW: its value is stored * scale. A plain n that
-// has amax leaves the maxima of its rows there.
+// row's by their maxima, the tensor's by norm_bound(). y may be BF16 SCALE_ROW: its value is stored * scale. A plain n
+// that has amax leaves the maxima of its rows there.
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                             Tensor y_bias))
 
 // What residual_norm_forward's product may take out of its operand: centre (1, C) FP32 = the mean of norm(r_in + y +
-// y_bias) over centre_rows() rows, shifted (1, out) = bias + w * centre, of w's codes. The sum of both is exact whatever
-// centre is: w * n + bias = w * (n - centre) + shifted.
+// y_bias) over centre_rows() rows, shifted (1, out) = bias + w * centre, of w's codes. The sum of both is exact
+// whatever centre is: w * n + bias = w * (n - centre) + shifted.
 OPERATION(norm_centre, (Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tensor r_in, Tensor y, Tensor y_bias, Weight w,
                         Tensor bias))
 
-// The same where norms come after (OLMo 2): norm.x = stored y; r_out = r_in + norm(y or stored); n = r_out, plain in the
-// same memory, or codes as above. y.data NULL: r_out = r_in. n.data NULL: no product reads it.
+// The same where norms come after (OLMo 2): norm.x = stored y; r_out = r_in + norm(y or stored); n = r_out, plain in
+// the same memory, or codes as above. y.data NULL: r_out = r_in. n.data NULL: no product reads it.
 OPERATION_BY_FORMAT(branch_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y))
 
 // y (M, out) = x (M, in) * w^T + bias. x plain: w.value is read; x E4M3 SCALE_TENSOR: w.codes is read.
@@ -40,9 +40,9 @@ OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias
 // rotated together. out and qkv may be the same memory.
 OPERATION(heads_forward, (Exec *exec, Tensor out, Tensor qkv, Heads heads))
 
-// o (M, heads*head_dim), lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores. A token sees those before it
-// of its document, which begins where row_position() is 0. Where k and v have more rows than q (of one sequence, B = 1),
-// the first of them are tokens before the M, as a sample keeps them.
+// o (M, heads*head_dim), lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores. A token sees those before
+// it of its document, which begins where row_position() is 0. Where k and v have more rows than q (of one sequence, so
+// B is 1), the first of them are tokens before the M, as a sample keeps them.
 OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape))
 
@@ -51,10 +51,10 @@ OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
 // h = y + bias, stored (plain, or E4M3 SCALE_GROUP); g (M, F) = gelu(stored h), plain or E4M3 SCALE_TENSOR. Where h is
-// (M, 2 F), gate beside up, g = silu(gate) up (SwiGLU), here and in the operations below that say gelu. With !from_saved
-// (--activation-input product) a grouped h is stored, but gelu is that of y + bias in FP32, unless g has one scale.
-// y and h may be the same memory; then with bias.data NULL h is already complete. g may be E4M3 SCALE_ROW instead;
-// and y BF16 SCALE_ROW where h is SCALE_GROUP.
+// (M, 2 F), gate beside up, g = silu(gate) up (SwiGLU), here and in the operations below that say gelu. With
+// !from_saved (--activation-input product) a grouped h is stored, but gelu is that of y + bias in FP32, unless g has
+// one scale. y and h may be the same memory; then with bias.data NULL h is already complete. g may be E4M3 SCALE_ROW
+// instead; and y BF16 SCALE_ROW where h is SCALE_GROUP.
 OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved))
 
 // The loss of a chunk of tokens and its gradient (R, Vp).
@@ -114,9 +114,9 @@ OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt,
                                           bool accumulate))
 
 // The scales of dh_q's rows (E4M3 SCALE_ROW) before dg = dy w is known, with room for every dh = dg gelu'(h): by
-// gradient_bound(), from the norms of dy's rows and of w's columns, and of SwiGLU the scales of h. dy E4M3 SCALE_TENSOR;
-// w.codes_t is read, as linear_backward_data has left it. A bound that is not finite raises the step's flag; dh itself is not
-// looked at.
+// gradient_bound(), from the norms of dy's rows and of w's columns, and of SwiGLU the scales of h. dy E4M3
+// SCALE_TENSOR; w.codes_t is read, as linear_backward_data has left it. A bound that is not finite raises the step's
+// flag; dh itself is not looked at.
 OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h))
 // activation_backward with the scales that dh_q's rows have, and activation_rebuild (g without its codes) from the same
 // read of h. h SCALE_GROUP.

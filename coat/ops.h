@@ -1,5 +1,6 @@
 // What an operation of the model is (operations.h lists them), and the table of functions, with those of the device
-// (device_functions.h), that coat/cpu and coat/cuda each fill. The model in train_gpt2_fp8.cu is written once against it.
+// (device_functions.h), that coat/cpu and coat/cuda each fill. The model in train_gpt2_fp8.cu is
+// written once against it.
 //
 // Boundaries are the fused ones: an operation reads each input once and writes each output once, and hides
 // how its backend splits the work. Formats are the descriptors' business: an operation looks at the formats
@@ -76,8 +77,8 @@ static inline AttentionShape attention_shape(const ModelShape *model, int B, int
     return shape;
 }
 
-// Where documents that share a sequence are apart, positions (M, 1) I32 has of each token that within its document, from 0
-// on. Where it is not given (data NULL), a sequence of T tokens is one document. The position of a row:
+// Where documents that share a sequence are apart, positions (M, 1) I32 has of each token that within its document,
+// from 0 on. Where it is not given (data NULL), a sequence of T tokens is one document. The position of a row:
 static inline int64_t row_position(Tensor positions, int64_t row, int64_t T) {
     return positions.data ? ((const int32_t *)positions.data)[row] : row % T;
 }
@@ -164,8 +165,8 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size);
 #endif
 
 // Bytes of Exec.workspace that a backend's operations need for this configuration, and which of them needs most: plain
-// arithmetic, so that a machine without a GPU can plan for one. One operation runs at a time and uses the workspace from
-// its beginning: the largest need counts.
+// arithmetic, so that a machine without a GPU can plan for one. One operation runs at a time and uses the workspace
+// from its beginning: the largest need counts.
 typedef struct {
     const char *name;
     size_t bytes;

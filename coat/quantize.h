@@ -52,15 +52,15 @@ COAT_HD static inline float row_scale_from_maximum(uint32_t amax, Format f) {
     return bits_float((exponent > largest_exponent ? exponent - largest_exponent : 1u) << 23);
 }
 
-// No magnitude of a norm's result over `root` squared columns is larger in a column with this weight and bias, nor is it
-// less this centre: a row's largest part is the whole of it. That may be 20 times the largest there is, which costs E4M3
-// range, not precision.
+// No magnitude of a norm's result over `root` squared columns is larger in a column with this weight and bias, nor is
+// it less this centre: a row's largest part is the whole of it. That may be 20 times the largest there is, which
+// costs E4M3 range, not precision.
 COAT_HD static inline float norm_bound(float root, float weight, float bias, float centre) {
     return fmaf(fabsf(weight), root, fabsf(bias)) + fabsf(centre);
 }
 
-// The rows whose mean is a norm's centre: how many of M, and the number of each; all, or some of every part of the batch
-// and of its sequences.
+// The rows whose mean is a norm's centre: how many of M, and the number of each; all, or some of every part of
+// the batch and of its sequences.
 #define CENTRE_ROWS 256
 COAT_HD static inline int64_t centre_rows(int64_t rows) {
     return rows < CENTRE_ROWS ? rows : CENTRE_ROWS;
@@ -86,15 +86,15 @@ COAT_HD static inline float squares_of(const float *value, int64_t count) {
     return sum;
 }
 
-// No |dy w| is larger, by Cauchy and Schwarz: from the squares of the codes of a row of dy, and the largest of a column of
-// w, with room for what the product rounds. Times the largest slope of what follows.
+// No |dy w| is larger, by Cauchy and Schwarz: from the squares of the codes of a row of dy, and the largest of a column
+// of w, with room for what the product rounds. Times the largest slope of what follows.
 COAT_HD static inline float gradient_bound(double row_squares, double column_squares, float scale, float weight_scale,
                                            float slope) {
     return (float)(sqrt(row_squares * column_squares) * 1.02 * ((double)scale * (double)weight_scale)) * slope;
 }
 
-// The largest slope of gelu, and of silu(gate) up by gate and by up where a row has no larger scales of gate's groups and
-// of up's: |silu'| < 1.1, |silu(x)| <= |x|.
+// The largest slope of gelu, and of silu(gate) up by gate and by up where a row has no larger scales of gate's groups
+// and of up's: |silu'| < 1.1, |silu(x)| <= |x|.
 #define GELU_LARGEST_SLOPE 1.13f
 COAT_HD static inline float swiglu_slope(float gate_scale, float up_scale) {
     return fmaxf(E4M3_MAX * gate_scale, 1.1f * E4M3_MAX * up_scale);

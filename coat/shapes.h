@@ -26,8 +26,9 @@ void architecture_shape(Architecture architecture, ModelShape *shape);
 Architecture shape_architecture(const ModelShape *shape);
 
 // Sets the shape of a named model: gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96, llm.c's descriptors gpt2:dN and
-// gpt3:cN; llama2-7b and the others of the table; llama:d1 ... d96, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN, which are as deep and 64
-// channels wide for each layer. GPT-2's have its vocabulary, as those by depth. Returns false if there is no such name.
+// gpt3:cN; llama2-7b and the others of the table; llama:d1 ... d96, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN,
+// which are as deep and 64 channels wide for each layer. GPT-2's have its vocabulary, as those by depth.
+// Returns false if there is no such name.
 bool model_shape_named(const char *name, ModelShape *shape);
 
 // Whether a named model's vocabulary is its own, which may have rows that no token has. Those by depth and GPT-2's take
@@ -54,8 +55,8 @@ void model_shape_ids(ModelShape *shape, int begin, int end);
 // One more id that ends texts, where the vocabulary has it; of too many the last gives way.
 void model_shape_add_end(ModelShape *shape, int id);
 
-// The width of the feed-forward layer where nothing says it: 4 channels, or with gate and up two thirds of that, rounded
-// up to a multiple of 128.
+// The width of the feed-forward layer where nothing says it: 4 channels, or with gate and up two thirds of that,
+// rounded up to a multiple of 128.
 int shape_usual_ffn(const ModelShape *shape);
 
 // q, k and v together.

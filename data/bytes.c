@@ -3,8 +3,8 @@
 // be trained on any machine; --headers takes the text from the machine's own C, C++, Linux and CUDA headers.
 //
 // The output depends on the files' contents alone, neither on their names nor on the file system's order: equal
-// files count once, and documents come in the order of their hashes. Validation files, or pieces of large ones, are held out
-// whole; where these are too large for the share that is asked for, the end of one is held out as well.
+// files count once, and documents come in the order of their hashes. Validation files, or pieces of large ones, are
+// held out whole; where these are too large for the share that is asked for, the end of one is held out as well.
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -118,8 +118,8 @@ static bool hold_out_end(Documents *documents, int64_t bytes) {
     return false;
 }
 
-// Marks texts for validation, in the order of their hashes, equal ones together, as long as they fit into the share that
-// is asked for, and the end of another where these are too few; the smallest if that does not help.
+// Marks texts for validation, in the order of their hashes, equal ones together, as long as they fit into the share
+// that is asked for, and the end of another where these are too few; the smallest if that does not help.
 static void hold_out(Documents *documents, double fraction) {
     Document *list = documents->list;
     const int64_t target = (int64_t)(fraction * (double)total_bytes(documents));

@@ -1,5 +1,5 @@
-// The texts that prepare_bytes makes tokens of, found in files and folders. Only what tells them apart is kept in memory:
-// each is read again when it is written.
+// The texts that prepare_bytes makes tokens of, found in files and folders. Only what tells them apart is kept in
+// memory: each is read again when it is written.
 #pragma once
 #include <dirent.h>
 #include <errno.h>

@@ -71,7 +71,8 @@ void comm_group_end(Comm *comm);
 // They return when all ranks have called them, and what they return is the same on all.
 void comm_barrier(Comm *comm);
 int64_t comm_max_i64(Comm *comm, int64_t mine); // the largest
-// What stands between the two is done by one process of a machine after the other. What the first returns goes to the second.
+// What stands between the two is done by one process of a machine after the other. What the
+// first returns goes to the second.
 int64_t comm_turn_begin(Comm *comm, int local_rank);
 void comm_turn_end(Comm *comm, int64_t turns);
 int64_t comm_sum_i64(Comm *comm, int64_t mine); // the sum

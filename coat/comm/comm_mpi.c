@@ -79,9 +79,9 @@ static void start(CommMpi *mpi, const char *doing, int patience) {
     mpi->limit = busy > patience ? busy : patience;
 }
 
-// Until all messages are through. Time in which this process itself was stopped does not count. It yields its core to other
-// ranks, which are soon done with it. Where another program keeps it, it sleeps in the next waits: who yields then has the
-// core again last, who wakes up first.
+// Until all messages are through. Time in which this process itself was stopped does not count. It yields its core to
+// other ranks, which are soon done with it. Where another program keeps it, it sleeps in the next waits: who yields
+// then has the core again last, who wakes up first.
 static void wait_all(CommMpi *mpi) {
     double before = now_seconds(), waited = 0;
     for (int tries = 0, done = 0;; tries++) {

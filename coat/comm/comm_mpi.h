@@ -1,5 +1,5 @@
-// The processes as MPI knows them: what opening (comm_mpi_open.c) and collectives (comm_mpi.c) share. Empty in a program
-// without MPI.
+// The processes as MPI knows them: what opening (comm_mpi_open.c) and collectives (comm_mpi.c) share.
+// Empty in a program without MPI.
 #pragma once
 #include "comm_internal.h"
 

@@ -1,5 +1,5 @@
-// How processes come together over MPI and part, for the collectives of comm_mpi.c as for NCCL. Empty in a program without
-// MPI.
+// How processes come together over MPI and part, for the collectives of comm_mpi.c as for NCCL.
+// Empty in a program without MPI.
 #include "comm_mpi.h"
 
 #ifdef COAT_MPI

@@ -10,9 +10,9 @@ extern "C" {
 
 typedef struct CommWatch CommWatch;
 
-// `id` names the run, the same bytes on all of its ranks. counters[0] of the two is the number of collectives that this rank has
-// begun, counters[1] of those that have finished; a device writes them. The run ends (one line on standard error, then
-// EXIT_RANK without further ado) when
+// `id` names the run, the same bytes on all of its ranks. counters[0] of the two is the number of collectives that this
+// rank has begun, counters[1] of those that have finished; a device writes them. The run ends (one line on standard
+// error, then EXIT_RANK without further ado) when
 //   - what lies between watch_begin() and watch_end() takes longer than *patience seconds, or a collective does, and
 //     longer than twice the time that this rank has worked before it;
 //   - a rank of this machine gives no sign of life for as long, at most COMM_PATIENCE;

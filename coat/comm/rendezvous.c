@@ -265,7 +265,7 @@ static bool host_meeting(const Meeting *m, const CommPlace *place, const void *d
     return ok;
 }
 
-// --- the other ranks --------------------------------------------------------------------------------------------------
+// --- the other ranks -------------------------------------------------------------------------------------------------
 
 static int connect_once(const struct addrinfo *list, double until) {
     for (const struct addrinfo *a = list; a; a = a->ai_next) {

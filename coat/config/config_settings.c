@@ -11,7 +11,8 @@ static bool setting_is(const json_t *settings, const char *key, const char *valu
     return text && strcmp(text, value) == 0;
 }
 
-// The settings that are taken, each as the flag of its name. No other flag is: a folder from elsewhere must not name files.
+// The settings that are taken, each as the flag of its name. No other flag is: a folder from
+// elsewhere must not name files.
 typedef bool (*Wanted)(const Flag *flag);
 
 static bool is_of_recipe(const Flag *flag) {

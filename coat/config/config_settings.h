@@ -1,5 +1,5 @@
-// The settings of a run as a checkpoint records them: which of them a run that goes on from it takes, and numbers by which
-// processes find out that theirs are the same.
+// The settings of a run as a checkpoint records them: which of them a run that goes on from it takes, and numbers by
+// which processes find out that theirs are the same.
 #pragma once
 #include <jansson.h>
 
@@ -9,9 +9,9 @@
 extern "C" {
 #endif
 
-// Sets in config what the record says: the recipe, where `recipe` asks for it, the batch, the optimizer and the order of
-// the data; where `flags` train nothing, of these seq_len and, to evaluate, micro_batch. seq_len is 0 where it is not
-// recorded. False where a value is none that its flag takes; config is as it was then.
+// Sets in config what the record says: the recipe, where `recipe` asks for it, the batch, the optimizer and the order
+// of the data; where `flags` train nothing, of these seq_len and, to evaluate, micro_batch. seq_len is 0 where it is
+// not recorded. False where a value is none that its flag takes; config is as it was then.
 bool config_take_settings(Config *config, const json_t *settings, bool recipe, const Config *flags);
 
 // A number for a recipe, by which processes find out that theirs are the same. Never negative.

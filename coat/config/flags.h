@@ -109,8 +109,8 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err);
 // Appends one: "--name=value", or "--name" where value is NULL. name has `length` characters.
 void arguments_append(Arguments *args, const char *name, size_t length, const char *value);
 
-// Appends what a short flag means with its value (flags_short.c), NULL where none follows; *flag is then the long one, or
-// NULL where that is not one alone.
+// Appends what a short flag means with its value (flags_short.c), NULL where none follows; *flag is then the long one,
+// or NULL where that is not one alone.
 bool arguments_add_short(Arguments *args, const char *name, const char *value, const Flag **flag, Error *err);
 
 // Appends those of a file (flags_file.c), which errors name with the line.
@@ -135,8 +135,8 @@ void flag_group_list(char text[FLAG_TEXT_LENGTH]);
 // The value in a Config as text, booleans as on and off; "" for kinds that are no number and no choice.
 void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENGTH]);
 
-// A flag as pages show it: "--lr RATE", "--shuffle, --no-shuffle", "--resume[=STEP]"; its default as text, "" where there
-// is none; and its help with the default and llm.c's short flag in parentheses.
+// A flag as pages show it: "--lr RATE", "--shuffle, --no-shuffle", "--resume[=STEP]"; its default as text, "" where
+// there is none; and its help with the default and llm.c's short flag in parentheses.
 void flag_synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]);
 void flag_default(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]);
 void flag_describe(const Flag *flag, const Config *defaults, char text[FLAG_DESCRIPTION_LENGTH]);

@@ -1,5 +1,5 @@
-// --config FILE: flags from a file, written as on the command line, a flag with its value on one line. Quotes hold a word
-// together, '#' before a word begins a comment; the shell's patterns and variables are left as they are.
+// --config FILE: flags from a file, written as on the command line, a flag with its value on one line. Quotes hold a
+// word together, '#' before a word begins a comment; the shell's patterns and variables are left as they are.
 #include "flags.h"
 
 #include <ctype.h>

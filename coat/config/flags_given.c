@@ -1,5 +1,5 @@
-// The flags that were given, from the command line and the files that --config names: each is joined to its value, and a
-// list's words to one value.
+// The flags that were given, from the command line and the files that --config names: each is joined to its value,
+// and a list's words to one value.
 #include "flags.h"
 
 // A list replaces those of the files of flags that were read before it, and their weights.

@@ -1,6 +1,6 @@
-// What is said of a flag that is not in the table: its name here where other trainers have it (nanoGPT, the Hugging Face
-// Trainer, torchtitan, Megatron-LM, llm.c's train_gpt2.py) or it was
-// called so before, else the one that is spelled nearly like it. And of a model that no name is.
+// What is said of a flag that is not in the table: its name here where other trainers have it (nanoGPT, the Hugging
+// Face Trainer, torchtitan, Megatron-LM, llm.c's train_gpt2.py) or it was called so before, else the one that is
+// spelled nearly like it. And of a model that no name is.
 #include "flags.h"
 #include "shapes.h"
 
@@ -122,8 +122,8 @@ const Foreign *flag_foreign(int *count) {
 
 enum { MOST_NAME = 64 };
 
-// The name without dashes in front and what follows '=', in small letters, with hyphens for underscores; false where it is
-// longer.
+// The name without dashes in front and what follows '=', in small letters, with hyphens for
+// underscores; false where it is longer.
 static bool plain_name(const char *text, char name[MOST_NAME]) {
     text += strspn(text, "-");
     size_t length = strcspn(text, "=");
@@ -204,7 +204,8 @@ static int model_distance(const char *a, size_t length, const char *b, int most)
     return edit_distance(a, length, b, strlen(b), most);
 }
 
-// The name of one size that `name` is a slip of, or the only beginning of; NULL: none. Of a slip `most`, its edits, is less.
+// The name of one size that `name` is a slip of, or the only beginning of; NULL: none. Of a
+// slip `most`, its edits, is less.
 static const char *find_near_model(const char *name, int *most, int *beginnings) {
     const char *nearest = NULL, *begun = NULL, *other;
     const size_t length = strlen(name);

@@ -5,8 +5,8 @@
 
 #include "flags.h"
 
-// What is about the terminal alone, about plans, or about how a process begins, ends and finds the others: equal runs may
-// differ in it from start to start.
+// What is about the terminal alone, about plans, or about how a process begins, ends and finds the others: equal runs
+// may differ in it from start to start.
 static bool is_left_out(const Flag *flag) {
     static const char *const names[] = {
         "config", "resume",     "allow-other-data", "overwrite",   "time-limit", "rank",

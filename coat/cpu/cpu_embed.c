@@ -29,8 +29,8 @@ void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Te
     }
 }
 
-// Adds each row of g to that row of the embedding's gradient which `of` says. Every task owns a strip of columns and adds
-// all tokens to it in their order.
+// Adds each row of g to that row of the embedding's gradient which `of` says. Every task owns a strip of columns and
+// adds all tokens to it in their order.
 static void add_rows(const Cpu *cpu, Tensor dw, Tensor g, const int32_t *of) {
     int64_t strips = (g.cols + STRIP - 1) / STRIP;
 #pragma omp parallel for num_threads(cpu->threads) schedule(dynamic)

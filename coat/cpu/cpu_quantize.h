@@ -38,12 +38,12 @@ static inline bool has_second_pass(Tensor q) {
     return q.data && format_is_fp8(q.format) && q.granularity == SCALE_TENSOR;
 }
 
-// What the first, or only, pass leaves of a row: in q.amax, where present, its maximum; and, where q's codes have no second
-// pass, the row itself, plain or as codes. Returns its maximum, 0 of a plain one.
+// What the first, or only, pass leaves of a row: in q.amax, where present, its maximum; and, where q's codes have no
+// second pass, the row itself, plain or as codes. Returns its maximum, 0 of a plain one.
 uint32_t store_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
-// The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; where q is plain, that
-// of the maxima that lie with it; else they share one.
+// The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; where q is plain,
+// that of the maxima that lie with it; else they share one.
 void scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 
 // q_t = the transpose of q's codes, in q_t's scale, which scale_over_rows() has made.

@@ -6,8 +6,8 @@
 
 // --- attention ----------------------------------------------------------------------------------------------
 
-// Attention in BF16 is that of kernels of our own on Hopper with heads of 64 or 128, else cuDNN's while documents are joined.
-// What is left, and FP32 for exact comparisons, have slow kernels. A sample that goes on has one of its own.
+// Attention in BF16 is that of kernels of our own on Hopper with heads of 64 or 128, else cuDNN's while documents are
+// joined. What is left, and FP32 for exact comparisons, have slow kernels. A sample that goes on has one of its own.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);

@@ -1,4 +1,5 @@
-// The CUDA backend's part of the memory plan: plain arithmetic, in C, so that a machine without CUDA can plan. See ops.h.
+// The CUDA backend's part of the memory plan: plain arithmetic, in C, so that a machine
+// without CUDA can plan. See ops.h.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_hopper.h"
 #include "ops.h"

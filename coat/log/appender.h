@@ -25,7 +25,8 @@ typedef struct {
     char end;         // what every piece ends with and has nowhere else, '\n' of lines; 0: none
 } Appender;
 
-// Goes on at the end of the file fd, open for reading too, which the appender closes; path outlives it. With fd -1: nothing is written.
+// Goes on at the end of the file fd, open for reading too, which the appender closes; path outlives it.
+// With fd -1: nothing is written.
 void appender_open(Appender *appender, int fd, const char *path);
 
 // Adds one piece, to be written by the next of the two functions below.
@@ -38,11 +39,12 @@ bool appender_flush(Appender *appender);
 // that the newest piece belongs to.
 bool appender_flush_say(Appender *appender, int64_t step);
 
-// Looks whether the file is still the one of its name. Where it was removed or replaced it is made again, with all that was
-// written to the one before, and goes on there; a file that has the name by then is renamed to STEM-replaced-1ENDING or the
-// next number that is free. The same for one that was cut off or written over in place, whose bytes are kept only where they are
-// no part of ours. Where not all of it can be had, it goes on behind the last whole piece. pieces: what it holds, for the text, which says what has happened: "" where nothing has, or
-// where it has been said.
+// Looks whether the file is still the one of its name. Where it was removed or replaced it is made again, with all
+// that was written to the one before, and goes on there; a file that has the name by then is renamed to
+// STEM-replaced-1ENDING or the next number that is free. The same for one that was cut off or written over in
+// place, whose bytes are kept only where they are no part of ours. Where not all of it can be had, it goes on
+// behind the last whole piece. pieces: what it holds, for the text, which says what has happened: "" where nothing
+// has, or where it has been said.
 typedef enum {
     FILE_KEPT,    // it is, or there is none
     FILE_AGAIN,   // it was removed or cut off, and is whole again

@@ -33,9 +33,9 @@ EventWriter *events_open(const char *folder, int64_t first_step, Error *err);
 // where it is too long.
 bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int count);
 
-// Makes the file again, with all that it held, where it was removed or replaced, or where it is to be in another folder. A
-// file that has its name by then is kept as events-replaced-1 or the next number that is free, which TensorBoard does not
-// read. text: what has happened, as appender_keep() says it.
+// Makes the file again, with all that it held, where it was removed or replaced, or where it is to be in another
+// folder. A file that has its name by then is kept as events-replaced-1 or the next number that is free, which
+// TensorBoard does not read. text: what has happened, as appender_keep() says it.
 FileState events_keep(EventWriter *writer, const char *folder, char *text, size_t size);
 
 const char *events_path(const EventWriter *writer);

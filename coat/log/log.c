@@ -47,8 +47,8 @@ static void log_path(char path[LOG_PATH], const Config *config) {
     snprintf(path, LOG_PATH, "%s/log.jsonl", config->out);
 }
 
-// For a fresh run: a new file, because a run that has lost its lock may still write to the one that has the name. A link
-// leads to the new file; what is no file, as /dev/null, stays.
+// For a fresh run: a new file, because a run that has lost its lock may still write to the one that has the name. A
+// link leads to the new file; what is no file, as /dev/null, stays.
 static int open_fresh(const char *path) {
     char actual[PATH_MAX];
     struct stat st;
@@ -286,8 +286,8 @@ static bool is_absent(const Log *log, json_t *figures, size_t layer) {
     return true;
 }
 
-// One of a tensor's figures, of the layer where it is largest, without sign; NAN where one is not finite. False: no layer
-// has it.
+// One of a tensor's figures, of the layer where it is largest, without sign; NAN where one is not
+// finite. False: no layer has it.
 static bool find_largest(const Log *log, json_t *figures, const json_t *layers, double *largest) {
     bool found = false;
     size_t i;
@@ -302,7 +302,8 @@ static bool find_largest(const Log *log, json_t *figures, const json_t *layers, 
     return found;
 }
 
-// An object of tensors, each with some figures over its layers, for TensorBoard: the largest of each, as KEY/TENSOR/FIGURE.
+// An object of tensors, each with some figures over its layers, for TensorBoard: the largest
+// of each, as KEY/TENSOR/FIGURE.
 static void write_largest(Log *log, int64_t step, const char *key, const char *json) {
     enum { MOST_FIGURES = 8 };
     char tag[MOST_FIGURES][96];

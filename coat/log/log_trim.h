@@ -25,9 +25,9 @@ typedef struct {
 // Of the settings as one line; not 0.
 uint64_t log_settings_hash(const char *json, size_t length);
 
-// Rewrites the log without the lines of first_step and later and without damaged ones: into a file beside it, which then
-// takes its name, so that a crash leaves either the old log or the new one. False with
-// err (EXIT_DATA): it cannot be rewritten. No log: true.
+// Rewrites the log without the lines of first_step and later and without damaged ones: into a file beside it, which
+// then takes its name, so that a crash leaves either the old log or the new one. False with err (EXIT_DATA): it
+// cannot be rewritten. No log: true.
 bool log_trim(const char *path, int64_t first_step, LogKept *kept, Error *err);
 
 #ifdef __cplusplus

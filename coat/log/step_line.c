@@ -185,8 +185,8 @@ static double mean_of(const double *losses, int count, double *deviation) {
     return mean;
 }
 
-// Whether the loss has risen, with what is said of it. A run that diverges at once has the loss that it began with in its
-// first steps alone: those before it jumps count.
+// Whether the loss has risen, with what is said of it. A run that diverges at once has the loss that it began with in
+// its first steps alone: those before it jumps count.
 static bool has_risen(const Losses *losses, char *text, size_t size) {
     enum { FEWEST = 5 };
     const double jump = 1.5, margin = 2.0; // of deviations

@@ -1,4 +1,5 @@
-// The line that a training step shows on the terminal, the last line of a run, and the small formats that it is made of.
+// The line that a training step shows on the terminal, the last line of a run, and the
+// small formats that it is made of.
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
@@ -45,17 +46,17 @@ typedef struct {
     int64_t val_step;                 // of the validation
 } EndLine;
 
-// "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training"; where that does not fit into `columns`,
-// "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31". A validation of an earlier step is "val loss 2.601000 of step 200",
-// or "val loss 2.6010 at 200", or left away at last. columns 0: in words.
+// "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training"; where that does not fit into
+// `columns`, "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31". A validation of an earlier step is "val loss
+// 2.601000 of step 200", or "val loss 2.6010 at 200", or left away at last. columns 0: in words.
 const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 
 // What to do about a run that has diverged, with a checkpoint of an earlier step or without one.
 const char *diverged_advice(bool earlier);
 
-// What to say of a run that has failed though its program has not: weights, a loss or a gradient that are not finite, or
-// a loss that has risen, by the means of its first and its last steps and beyond what these vary by. "" of any other, and
-// of fewer than five steps.
+// What to say of a run that has failed though its program has not: weights, a loss or a gradient that are not finite,
+// or a loss that has risen, by the means of its first and its last steps and beyond what these vary by. "" of any
+// other, and of fewer than five steps.
 const char *end_failure(char *text, size_t size, const EndLine *line);
 
 // Prints it on standard output, as wide as that is now.
@@ -65,7 +66,8 @@ void step_line_print(const StepLine *line, bool colour);
 // terminal behind the stream, 79 columns at most.
 void print_item(FILE *out, const char *label, const char *text);
 
-// Prints a remark or an error behind its label, "note: " or "error: " or none: as one line, on a terminal as wide as that.
+// Prints a remark or an error behind its label, "note: " or "error: " or none: as one line,
+// on a terminal as wide as that.
 void print_labelled(FILE *out, const char *label, const char *text);
 
 // The same of a format and its arguments; print_remark() on standard error.

@@ -37,14 +37,15 @@ void arena_release(Arena *arena, Exec *exec); // what has been allocated, if any
 bool arena_on_host(const Arena *arena, Category category);
 
 // The descriptor of a tensor in a layer, which also says the block that uses it where it is not per layer: of an
-// activation's VALUE in one of the first blocks it is its PLAIN where there is one. data == NULL where the recipe has no
-// such tensor (or the arena is only planned).
+// activation's VALUE in one of the first blocks it is its PLAIN where there is one. data == NULL where the recipe has
+// no such tensor (or the arena is only planned).
 Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer);
 
 // The tensor whose memory it has: itself, or what it is an alias of there.
 TensorId arena_owner(const Arena *arena, TensorId id, Role role, int layer);
 
-// The same as arena_tensor(), of a VALUE, but data == NULL unless the tensor survives from forward to backward: what backward may read.
+// The same as arena_tensor(), of a VALUE, but data == NULL unless the tensor survives from forward to
+// backward: what backward may read.
 Tensor arena_saved(const Arena *arena, TensorId id, int layer);
 
 // Whether a pass's products read a block's weight as codes in this layer.
@@ -57,8 +58,8 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer);
 // Where backward writes a parameter's gradient: the tensor itself, or what is to be summed over the processes.
 Tensor arena_gradient(const Arena *arena, TensorId id, int layer);
 
-// This process's share of a parameter's tensor: its elements from *begin on, as a matrix of no meaning (of no rows where
-// there are none), whether its memory holds the whole tensor or the share alone.
+// This process's share of a parameter's tensor: its elements from *begin on, as a matrix of no meaning (of no rows
+// where there are none), whether its memory holds the whole tensor or the share alone.
 Tensor arena_share(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);
 // All that its memory holds: the whole tensor (*begin 0) or the share.
 Tensor arena_held(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);

@@ -63,8 +63,8 @@ static inline Tensor no_tensor(void) {
     return t;
 }
 
-// Device, the other processes, memory and parameter list; the parameters' values are still undefined. On failure m->comm
-// is NULL where the other processes do not know of it.
+// Device, the other processes, memory and parameter list; the parameters' values are still undefined. On failure
+// m->comm is NULL where the other processes do not know of it.
 bool model_create(Model *m, const Config *config, const CommPlace *place, Error *err);
 void model_destroy(Model *m);
 

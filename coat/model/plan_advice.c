@@ -154,7 +154,8 @@ static int drop_included(const Config *config, int ranks, DeviceKind device, siz
     return kept;
 }
 
-// Whether a change is named before another: the last resorts, which cost time or accuracy, behind all, then what saves most.
+// Whether a change is named before another: the last resorts, which cost time or accuracy,
+// behind all, then what saves most.
 static bool is_before(const Advice *a, const Advice *b) {
     const int last = a->what >= CHANGE_OFFLOAD ? a->what : 0, other = b->what >= CHANGE_OFFLOAD ? b->what : 0;
     return last != other ? last < other : a->saved > b->saved;
@@ -215,8 +216,8 @@ static bool shape_is_named(const Config *c) {
     return memcmp(&named, &c->shape, sizeof named) == 0;
 }
 
-// Makes *c that of the largest model d1, d2, ..., of its own architecture (llama:d1, ...), below its own which fits with
-// all the changes; false: none does.
+// Makes *c that of the largest model d1, d2, ..., of its own architecture (llama:d1, ...), below its own which fits
+// with all the changes; false: none does.
 static bool smaller_model(Config *c, int ranks, DeviceKind device, size_t limit, const Advice *list, int count) {
     const int64_t whole = model_parameters(&c->shape);
     const Architecture architecture = shape_architecture(&c->shape);
@@ -281,7 +282,8 @@ static void add_last_resort(const Config *config, int ranks, DeviceKind device, 
     if (gpus > 0 || smaller) text_append(text, size, " would fit");
 }
 
-// The changes to advise: all that are worth it but the last resorts, unless they are too little and as many of these help.
+// The changes to advise: all that are worth it but the last resorts, unless they are too
+// little and as many of these help.
 static int choose_changes(const Config *config, int ranks, DeviceKind device, size_t limit, bool fits,
                           Advice list[CHANGE_COUNT]) {
     const int count = find_changes(config, ranks, device, limit, CHANGE_OFFLOAD, list);

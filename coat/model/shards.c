@@ -140,8 +140,8 @@ static void values_needed(Shards *s, int l) {
         s->exec->ops->weights_quantize(s->exec, coded, s->coded_per_layer);
 }
 
-// Sends for layer l's matrices as this pass reads them, unless they are there. What the slot held has been computed with:
-// that is waited for.
+// Sends for layer l's matrices as this pass reads them, unless they are there. What the slot held has been
+// computed with: that is waited for.
 static void fetch_layer(Shards *s, int l, bool backward) {
     const Arena *a = s->arena;
     int slot = l % LAYER_SLOTS;

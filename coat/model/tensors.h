@@ -61,7 +61,8 @@ typedef enum {
 } Stage;
 // clang-format on
 
-// The blocks that a tensor's memory serves: scratch of those with FP8 products and of those without is never alive together.
+// The blocks that a tensor's memory serves: scratch of those with FP8 products and of those
+// without is never alive together.
 typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init; // weights.h says what is drawn

@@ -1,5 +1,5 @@
-// What an activation's row of the table becomes under a configuration: saved, scratch or another's memory, in which format
-// and with which scales.
+// What an activation's row of the table becomes under a configuration: saved, scratch or another's memory, in
+// which format and with which scales.
 #include "shapes.h"
 #include "tensors_table.h"
 

@@ -1,5 +1,5 @@
-// What the table of tensors becomes under a configuration: formats, shapes, lifetimes, bytes. Of activations, what their
-// rules say is in tensors_activations.c.
+// What the table of tensors becomes under a configuration: formats, shapes, lifetimes, bytes. Of activations, what
+// their rules say is in tensors_activations.c.
 #include "ops.h"
 #include "shapes.h"
 #include "tensors_table.h"
@@ -252,8 +252,8 @@ static void keep_forward(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_CO
     }
 }
 
-// Where backward makes blocks again, what forward keeps for it is one block's, but for the stream that each began with. The
-// gradient of the stream is alive meanwhile.
+// Where backward makes blocks again, what forward keeps for it is one block's, but for the stream that each began with.
+// The gradient of the stream is alive meanwhile.
 static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     int stream = RESID_IN;
     while (layout[stream][VALUE].alias >= 0) stream = layout[stream][VALUE].alias;
@@ -265,8 +265,8 @@ static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     layout[DRESID][VALUE].first = STAGE_EMBED;
 }
 
-// There a sample between two steps goes on from every layer's keys and values: layers overlap but for as many rows as it
-// has.
+// There a sample between two steps goes on from every layer's keys and values: layers overlap
+// but for as many rows as it has.
 static void overlap_layers(const Config *c, TensorLayout *qkv) {
     const int length = config_sample_rows(config_sample_length(c), c->seq_len);
     const int64_t sample = (int64_t)config_sample_sequences(c) * length;
@@ -304,9 +304,9 @@ static bool plain_in_first_blocks(TensorId id, const Config *c) {
     }
 }
 
-// What an activation is in the first `blocks` blocks, where it is resolved as PLAIN for products in BF16 already. Where it
-// is the same as VALUE it goes; where only scales and maxima differ it has VALUE's memory. The maxima of the rows of an
-// operand are kept for the scale of the codes that backward makes of it.
+// What an activation is in the first `blocks` blocks, where it is resolved as PLAIN for products in BF16 already. Where
+// it is the same as VALUE it goes; where only scales and maxima differ it has VALUE's memory. The maxima of the rows of
+// an operand are kept for the scale of the codes that backward makes of it.
 static void resolve_first_blocks(TensorId id, int blocks, bool trains, TensorLayout layout[ROLE_COUNT]) {
     TensorLayout *value = &layout[VALUE], *plain = &layout[PLAIN];
     const bool in_place = plain->alias == value->alias && plain->format == value->format &&

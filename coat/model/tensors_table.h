@@ -27,8 +27,8 @@ typedef enum {
     DIM_INNER   // bytes of InnerProducts
 } Dim;
 
-// How a row's storage follows from the recipe: its own memory that lasts, scratch that it shares with what is alive in other
-// stages, or its source's. "plain" is BF16, or FP32 with --precision fp32.
+// How a row's storage follows from the recipe: its own memory that lasts, scratch that it shares with what is alive in
+// other stages, or its source's. "plain" is BF16, or FP32 with --precision fp32.
 typedef enum {
     RULE_PARAMETER,
     RULE_RESIDENT, // alive in all stages; of each layer one only where backward repeats blocks, which does not make it
@@ -37,17 +37,18 @@ typedef enum {
     RULE_SCRATCH,  // alive between its stages only
     RULE_ALIAS,    // its source: what one of several products leaves in the memory that they share, or another name
     RULE_HEADS, // q, k and v as attention reads them: their product's memory where it can be rotated back, else scratch
-    RULE_HIDDEN_OUT, // the product that becomes h: h itself where that is plain, else scratch
-    RULE_BRANCH_GRAD, // the gradient of what a half of a block adds: that of the residual stream, or behind a norm of its
-                      // own scratch (norms after)
+    RULE_HIDDEN_OUT,  // the product that becomes h: h itself where that is plain, else scratch
+    RULE_BRANCH_GRAD, // the gradient of what a half of a block adds: that of the residual stream, or behind a norm of
+                      // its own scratch (norms after)
     RULE_RESIDUAL,    // the residual stream at one point: the norm's saved input, or the carried buffer; where norms
                       // come after, the product's saved input instead
     RULE_BLOCK_IN,    // the same, but saved where backward makes blocks again from it
     RULE_LOGITS,      // scratch, shorter where their gradient has memory of its own
-    // What a product reads: its source, or in FP8 codes in scratch. A plain one without a source, or wider than it (of h,
-    // gate and up), is scratch too.
+    // What a product reads: its source, or in FP8 codes in scratch. A plain one without a source, or wider than it (of
+    // h, gate and up), is scratch too.
     RULE_OPERAND,
-    RULE_NORM_OUT, // an operand that is saved unless backward makes it again, as it cannot the residual stream (norms after)
+    // An operand that is saved unless backward makes it again, as it cannot the residual stream (norms after).
+    RULE_NORM_OUT,
     RULE_ACT_OUT // likewise
 } Rule;
 

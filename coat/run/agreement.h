@@ -1,5 +1,5 @@
-// How processes end together: a failure of one becomes that of all, and one of them says it. One process alone agrees with
-// itself, so that what is written with it reads as for one.
+// How processes end together: a failure of one becomes that of all, and one of them says it. One process alone agrees
+// with itself, so that what is written with it reads as for one.
 #pragma once
 #include "comm/comm.h"
 

@@ -69,8 +69,8 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
-// The tokens of a pass that reads `length` of them from the beginning. Where T is no multiple of `rows`, as many multiples
-// as it has.
+// The tokens of a pass that reads `length` of them from the beginning. Where T is no multiple of
+// `rows`, as many multiples as it has.
 static int padded_length(int length, int T, int rows) {
     const int padded = config_sample_rows(length, T);
     return padded < T || T < rows ? padded : T / rows * rows;

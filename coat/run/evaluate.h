@@ -15,9 +15,9 @@ extern "C" {
 // only agree on it between steps.
 bool stop_at_once(const Model *m);
 
-// Mean loss of the targets that count in the first `batches` micro-batches of a token file, of fewer where a signal ends
-// the run. The processes share them; each makes as many passes as the others: one that has no batch left repeats the
-// last without weight, and one that cannot read its own goes on with zeros, as the others wait for it.
+// Mean loss of the targets that count in the first `batches` micro-batches of a token file, of fewer where a signal
+// ends the run. The processes share them; each makes as many passes as the others: one that has no batch left repeats
+// the last without weight, and one that cannot read its own goes on with zeros, as the others wait for it.
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err);
 
 // How many examples of HellaSwag the model gets right. Rows are short: so are the passes over them, which the processes
@@ -25,14 +25,14 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
 int evaluate_hellaswag(Model *m, HellaSwag *set);
 
 // The logits (vocab) of what follows ids[0 .. count), from the last --seq-len of them. A sample that goes on reads its
-// last token alone: the pass before was of all but that one. FP8 products take 16 tokens, those from a multiple of 16 on
-// or the last of --seq-len, with zeros behind the newest, and where a scale is one per tensor it is that of these. What
-// no longer fits --seq-len is read anew as a whole.
+// last token alone: the pass before was of all but that one. FP8 products take 16 tokens, those from a multiple of 16
+// on or the last of --seq-len, with zeros behind the newest, and where a scale is one per tensor it is that of these.
+// What no longer fits --seq-len is read anew as a whole.
 void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float *logits);
 
-// Continues ids[0 .. count) by `more` tokens, each draw of another number than those of other samples, or with `ends` (may be
-// NULL) by fewer, where one of them ends the text. Returns how many tokens there are then, that one included; *ended (may be
-// NULL): it is the last.
+// Continues ids[0 .. count) by `more` tokens, each draw of another number than those of other samples, or with `ends`
+// (may be NULL) by fewer, where one of them ends the text. Returns how many tokens there are then, that one included;
+// *ended (may be NULL): it is the last.
 int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends, bool *ended);
 
 // Text, or token ids where there is no vocabulary. Of control bytes a terminal gets new lines and tabs, and '?' for the

@@ -236,8 +236,9 @@ static double small_share(const Collection *c, QuantizedGradient what, int trans
     return ((zero > untouched ? zero - untouched : 0) + subnormal) / (counted > 0 ? counted : 1);
 }
 
-// A gradient whose codes do not fit. Small codes count where a weight gradient is made from them, but for the loss's: its
-// scale keeps all probabilities that matter (quantize.h), and most are smaller in a model that has learnt something.
+// A gradient whose codes do not fit. Small codes count where a weight gradient is made from them, but
+// for the loss's: its scale keeps all probabilities that matter (quantize.h), and most are smaller in a
+// model that has learnt something.
 static bool warn_gradient(const Collection *c, QuantizedGradient what, int transposed, double counted,
                           char warning[HEALTH_WARNING]) {
     const bool for_weights = transposed || !layers_counted(c, what, 1);

@@ -19,12 +19,13 @@ extern "C" {
 
 #define HEALTH_WARNING 4096 // bytes that lines of warning may take
 
-// A weight gradient by FP8 products that is farther than this from BF16's is worth a line, too: its bias, and its error.
+// A weight gradient by FP8 products that is farther than this from BF16's is worth a
+// line, too: its bias, and its error.
 #define HEALTH_BIAS 0.02
 #define HEALTH_ERROR 0.2
 
-// What a run was warned of, and is warned of once: of which gradients (and of their transposes) the codes do not fit; and
-// that a product is wrong. NULL instead of it: no warning.
+// What a run was warned of, and is warned of once: of which gradients (and of their transposes) the codes do not fit;
+// and that a product is wrong. NULL instead of it: no warning.
 typedef struct {
     bool codes[GRADIENT_COUNT][2], products;
     double uncounted; // the share of the last step's targets that do not count
@@ -42,8 +43,8 @@ static inline int code_counts_at(QuantizedGradient what, int layer) {
 // Of what is rebuilt in backward only amax is left. Gradients have their shares where the step has counted them. The
 // residual stream's is quantised twice per layer: dresid_q has the amax of the attention half, and dresid_q_fcproj and
 // dresid_q_proj have the shares of both halves. Transposes (dh_qt, ..) are there where they have codes of their own. An
-// amax that is not finite is null. `warning` becomes a line for each thing that is wrong, without the last '\n', else it
-// is empty. Waits for the device.
+// amax that is not finite is null. `warning` becomes a line for each thing that is wrong, without the last '\n', else
+// it is empty. Waits for the device.
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 // The weight gradient a of qkv by FP8 products against the same in BF16, b, in the step's first micro-batch:

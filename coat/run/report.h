@@ -1,5 +1,5 @@
-// The page that a run begins with: on what, of what, how and how long it will train, and where the memory goes. And what
-// --plan prints of the last.
+// The page that a run begins with: on what, of what, how and how long it will train, and where the memory goes. And
+// what --plan prints of the last.
 #pragma once
 #include <stdio.h>
 

@@ -39,8 +39,8 @@ typedef struct {
     bool obstructed;             // on one of the processes at least
 } Run;
 
-// A new model has a row for each token of the vocabulary that --tokenizer FILE names, which is opened here, where neither
-// --vocab nor the model's name says how many.
+// A new model has a row for each token of the vocabulary that --tokenizer FILE names, which is opened here, where
+// neither --vocab nor the model's name says how many.
 bool run_take_vocabulary(Run *run, Config *config, Error *err);
 
 // Does what the configuration asks for, from the opening of the device to the last save. What is open then, the caller

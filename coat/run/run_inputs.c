@@ -31,8 +31,8 @@ void run_note_always(const Run *run, const char *format, ...) {
     va_end(args);
 }
 
-// The ids of texts that checkpoints name are those of the vocabulary, where no model's files say them. Where nothing begins
-// a text, what ends the one before it does.
+// The ids of texts that checkpoints name are those of the vocabulary, where no model's files say them. Where nothing
+// begins a text, what ends the one before it does.
 static void take_ids(Run *run) {
     const int begin = tokenizer_begin(run->tokenizer), end = tokenizer_end_of_text(run->tokenizer);
     model_shape_ids(&run->model.config.shape, begin < 0 ? end : begin, end);

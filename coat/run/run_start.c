@@ -40,7 +40,8 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     return true;
 }
 
-// Whether what --resume names is there, before data are read for a model that it is not. Training may begin without any.
+// Whether what --resume names is there, before data are read for a model that it is not.
+// Training may begin without any.
 static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
@@ -178,8 +179,8 @@ static bool has_room(Run *run, Error *err) {
     return true;
 }
 
-// How many steps the run has in all. Of --epochs what is less than a step at the end is left away; what was read by steps
-// of another size counts as it is.
+// How many steps the run has in all. Of --epochs what is less than a step at the end is left away; what was read by
+// steps of another size counts as it is.
 static bool set_steps(Run *run, Error *err) {
     const Config *c = &run->model.config;
     const int64_t sequences = config_accumulation(c, run->place.ranks) * c->micro_batch * run->place.ranks; // of a step
@@ -195,7 +196,8 @@ static bool set_steps(Run *run, Error *err) {
                      (long long)sequences);
 }
 
-// Device, processes, files and weights: the run stands where it goes on from. Processes that read files wait for each other.
+// Device, processes, files and weights: the run stands where it goes on from. Processes that
+// read files wait for each other.
 static bool open_run(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);

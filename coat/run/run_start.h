@@ -22,8 +22,8 @@ bool open_data(Run *run, const Config *config, Error *err);
 // What looks like a mistake in the choice of files.
 void note_data(Run *run);
 
-// The format of prompts, where neither flag nor checkpoint says it that of the training data. What ends its answers ends
-// texts, here and for who reads the checkpoints.
+// The format of prompts, where neither flag nor checkpoint says it that of the training data. What ends its answers
+// ends texts, here and for who reads the checkpoints.
 bool choose_prompt_format(Run *run, Error *err);
 
 #ifdef __cplusplus

@@ -53,8 +53,8 @@ static double weigh(const Scale *s, float logit) {
     return s->counts ? 1.0 : weight(logit, s->max, s->temperature);
 }
 
-// Of the tokens that `within` leaves the fewest with the largest keys that weigh `needed` (> 0) together. Finds the least
-// of their keys byte by byte from the top: no sorting, no memory.
+// Of the tokens that `within` leaves the fewest with the largest keys that weigh `needed` (> 0) together. Finds the
+// least of their keys byte by byte from the top: no sorting, no memory.
 static Threshold find_threshold(const float *logits, int vocab, Threshold within, Scale scale, double needed) {
     Threshold t = {0, 0};
     for (int shift = 24; shift >= 0; shift -= 8) {

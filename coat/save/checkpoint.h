@@ -28,10 +28,11 @@ typedef struct {
     Guard guard;     // where --skip-loss-z or --skip-grad-z is given
 } RunState;
 
-// Saves run->step under `out`, which is made where it is missing, at once (saver.h does so in the background); for the process that holds the whole state (rank 0 without ZeRO). tokenizer_file:
-// a vocabulary (encoder.json, vocab.json with their merges beside them, gpt2_tokenizer.bin) or a folder with
-// one, copied along; NULL: none. A checkpoint of the same step is replaced, once the new one is whole. On failure
-// nothing of the new one remains and older ones are untouched.
+// Saves run->step under `out`, which is made where it is missing, at once (saver.h does so in the background);
+// for the process that holds the whole state (rank 0 without ZeRO). tokenizer_file: a vocabulary (encoder.json,
+// vocab.json with their merges beside them, gpt2_tokenizer.bin) or a folder with one, copied along; NULL: none.
+// A checkpoint of the same step is replaced, once the new one is whole. On failure nothing of the new one
+// remains and older ones are untouched.
 bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
                      Error *err);
 

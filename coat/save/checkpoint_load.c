@@ -17,8 +17,8 @@
 #define PIECE_BYTES ((size_t)8 << 20)
 #define BF16_OVERFLOW 0x1.ffp127f // from here on a value rounds to infinity in BF16
 
-// The files' model has one value, and the run's another. Of a run that goes on, only a name can say so: its other flags were
-// compared with the files (config_parse.c).
+// The files' model has one value, and the run's another. Of a run that goes on, only a name can say so: its other flags
+// were compared with the files (config_parse.c).
 static bool other_shape(const char *path, const Config *run, const char *field, double there, double here, Error *err) {
     const bool named = run->model[0] && !run->model_from_files;
     if (named)

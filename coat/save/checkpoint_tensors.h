@@ -34,8 +34,8 @@ int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **list);
 // Of the file, and of a copy of the tensor.
 size_t checkpoint_tensor_bytes(const CheckpointTensor *tensor);
 
-// A file to be written. *nonfinite becomes the name of a tensor in BF16 or FP32 that has values that are not finite, NULL
-// where none has; it may be NULL.
+// A file to be written. *nonfinite becomes the name of a tensor in BF16 or FP32 that has values that are not finite,
+// NULL where none has; it may be NULL.
 typedef struct {
     const char *name;
     const CheckpointTensor *list;

@@ -1,5 +1,5 @@
-// Hugging Face's models: config.json to a ModelShape (hf_config.c) and back (hf_config_text.c), and the safetensors files
-// of a model folder, in one piece or sharded.
+// Hugging Face's models: config.json to a ModelShape (hf_config.c) and back (hf_config_text.c), and the safetensors
+// files of a model folder, in one piece or sharded.
 #pragma once
 #include "config.h"
 #include "io/json.h"
@@ -41,8 +41,8 @@ bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
 // Finds a tensor by its full name, or without the leading "transformer." or "model.". False if there is none.
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
-// Whether all tensors have been found, but for those that hold no weights of the model: one that is left would change what
-// the model computes. The head of a model that is tied may be there again, if it is the embedding.
+// Whether all tensors have been found, but for those that hold no weights of the model: one that is left would change
+// what the model computes. The head of a model that is tied may be there again, if it is the embedding.
 bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *err);
 
 #ifdef __cplusplus

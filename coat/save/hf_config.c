@@ -157,8 +157,8 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     return !says_kind || read_rope_scaling(r, architecture, object, &shape->rope);
 }
 
-// What a model_type is here, and what its config class in transformers takes for a key that the file lacks. A key that is
-// null says that there is no window, and as many key and value heads as others.
+// What a model_type is here, and what its config class in transformers takes for a key that the file lacks. A key that
+// is null says that there is no window, and as many key and value heads as others.
 typedef struct {
     const char *type;
     Architecture architecture;

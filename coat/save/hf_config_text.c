@@ -75,7 +75,8 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
     const Architecture architecture = shape_architecture(s);
     if (architecture == ARCHITECTURE_COUNT)
         return error_set(err, EXIT_DATA, "a model of no architecture of Hugging Face's cannot be written");
-    // transformers 5 refuses a llama whose heads do not divide the width; its mistral without a window is the same model
+    // transformers 5 refuses a llama whose heads do not divide the width; its mistral
+    // without a window is the same model
     const bool mistral = architecture == ARCHITECTURE_LLAMA && s->channels % s->heads;
     const char *dtype = weights == DTYPE_BF16 ? "bfloat16" : weights == DTYPE_F64 ? "float64" : "float32";
     memset(t, 0, sizeof *t);

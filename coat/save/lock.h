@@ -25,11 +25,12 @@ bool lock_refuse(Lock *lock, const char *folder, Error *err);
 // The second kind alone.
 bool lock_take_by_presence(Lock *lock, const char *folder, Error *err);
 
-// Whether the locked file is still the one of that name. Else it, or a folder above it, was removed, renamed or replaced.
+// Whether the locked file is still the one of that name. Else it, or a folder above it,
+// was removed, renamed or replaced.
 bool lock_is_held(const Lock *lock);
 
-// Whether the file in the folder is one that this process has left there, with a folder that was moved away: no other run
-// has been there since.
+// Whether the file in the folder is one that this process has left there, with a folder that was moved away: no
+// other run has been there since.
 bool lock_was_left(const char *folder);
 
 // Removes the file and releases the lock. Nothing where none is held.

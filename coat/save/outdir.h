@@ -7,9 +7,9 @@
 extern "C" {
 #endif
 
-// Whether config->out can be a run's folder: not where it is a checkpoint, has the name of one or of one that was set aside,
-// or lies in one; nor the root, nor a ~ that the shell has left. Looks only. Errors: EXIT_DATA, naming the run that the
-// checkpoint belongs to; EXIT_USER.
+// Whether config->out can be a run's folder: not where it is a checkpoint, has the name of one or of one that was set
+// aside, or lies in one; nor the root, nor a ~ that the shell has left. Looks only. Errors: EXIT_DATA, naming the run
+// that the checkpoint belongs to; EXIT_USER.
 bool out_check(const Config *config, Error *err);
 
 // The folder while a run writes to it.
@@ -62,9 +62,9 @@ bool out_is_there(const OutFolder *out);
 // Where the run's folder is by now; false, and "": it is nowhere.
 bool out_place(const OutFolder *out, char *path, size_t size);
 
-// For a run that cannot have its folder back: a new one beside it, RUN-rescued-1 or the next number that is free, locked,
-// in its place. above: where none can be made beside it, then in the next folder above that takes one. Returns a number
-// that stands for its name, 0 with err (EXIT_DATA) where none can be made.
+// For a run that cannot have its folder back: a new one beside it, RUN-rescued-1 or the next number that is free,
+// locked, in its place. above: where none can be made beside it, then in the next folder above that takes one. Returns
+// a number that stands for its name, 0 with err (EXIT_DATA) where none can be made.
 int out_rescue(OutFolder *out, bool above, Error *err);
 // The name. False: there is no such folder above.
 bool out_rescue_path(char *path, size_t size, const char *out, int number);

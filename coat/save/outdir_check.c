@@ -49,8 +49,8 @@ static size_t checkpoint_in(const char *path) {
     return 0;
 }
 
-// The end of the part of a path that has the name of a checkpoint that was set aside, as damaged-1-step-00000020, or of one
-// that is being written; 0: none.
+// The end of the part of a path that has the name of a checkpoint that was set aside, as damaged-1-step-00000020, or of
+// one that is being written; 0: none.
 static size_t set_aside_in(const char *path, size_t *begin) {
     for (size_t at = 0, length; path[at]; at += length) {
         *begin = at += strspn(path + at, "/");

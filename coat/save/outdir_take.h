@@ -6,8 +6,8 @@
 extern "C" {
 #endif
 
-// Locks the folder that is at out->path now, in place of the one before. The folder itself, too: its .lock may be deleted.
-// before: the folder of this run so far, which may be the same; NULL: none.
+// Locks the folder that is at out->path now, in place of the one before. The folder itself, too: its .lock may be
+// deleted. before: the folder of this run so far, which may be the same; NULL: none.
 bool out_take(OutFolder *out, const OutFolder *before, Error *err);
 
 // The last by name of a run's files in the folder, whatever its order: the newest checkpoint if there is one; "": none.

@@ -88,8 +88,8 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_bool(t, "overfit-one-batch", c->overfit_one_batch);
 }
 
-// The sizes, for messages about another run's. The rest of the model, with these, is in config.json, which a resumed run is
-// compared with; --init is in neither, as the weights that it drew are there.
+// The sizes, for messages about another run's. The rest of the model, with these, is in config.json, which a resumed
+// run is compared with; --init is in neither, as the weights that it drew are there.
 static void shape_fields(JsonText *t, const ModelShape *s) {
     json_text_int(t, "layers", s->layers);
     json_text_int(t, "heads", s->heads);
@@ -211,8 +211,8 @@ void settings_rename(json_t *settings) {
     }
 }
 
-// Fills in what is not written where it is the default, and what checkpoints older than the flag do not say: there was no
-// choice.
+// Fills in what is not written where it is the default, and what checkpoints older than the flag
+// do not say: there was no choice.
 static void fill_settings(json_t *settings) {
     static const struct {
         const char *key;

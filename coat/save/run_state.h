@@ -18,8 +18,8 @@ void settings_rename(json_t *settings);
 // names other differences on stderr.
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);
 
-// The position becomes that after the same share of a pass of `pass` sequences of seq_len tokens: with another --seq-len or
-// --examples data are other sequences. What records no pass, from before, is taken by its tokens.
+// The position becomes that after the same share of a pass of `pass` sequences of seq_len tokens: with another
+// --seq-len or --examples data are other sequences. What records no pass, from before, is taken by its tokens.
 void run_state_keep_share(RunState *run, int64_t pass, int seq_len);
 
 // The step that `path` says the run stands at; -1 where there is no such file, or it cannot be read.

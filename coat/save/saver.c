@@ -207,8 +207,8 @@ void saver_save(Saver *s, const RunState *run) {
     comm_patience(s->shards->comm, 0);
 }
 
-// Looks after the folder between saves. One that was made again has no checkpoint, and one that is nowhere has none left.
-// True where a save is due: of those, and where the last one was lost with the folder.
+// Looks after the folder between saves. One that was made again has no checkpoint, and one that is nowhere has none
+// left. True where a save is due: of those, and where the last one was lost with the folder.
 static bool look_again(Saver *s) {
     const bool again = saver_folder_look(&s->at), gone = saver_folder_is_gone(&s->at);
     if (again || gone) {

@@ -24,10 +24,11 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
 // The vocabulary that config names, opened, which outlives the saver; without it checkpoints have its files alone.
 void saver_vocabulary(Saver *saver, const Tokenizer *tokenizer);
 
-// The folder that this process has locked, which outlives the saver: it is looked after from now on, as is the log in it.
-// Where it is removed or renamed during the run it is made again, and a save is asked for (signals_ask_save). Where
+// The folder that this process has locked, which outlives the saver: it is looked after from now on, as is the log in
+// it. Where it is removed or renamed during the run it is made again, and a save is asked for (signals_ask_save). Where
 // another run has it by then, nothing more is written there: saver_poll() says so, and what is saved from then on goes
-// to a folder beside it (outdir.h). Where the folder cannot be made again the next save goes there, too, and the run stays.
+// to a folder beside it (outdir.h). Where the folder cannot be made again the next save goes
+// there, too, and the run stays.
 void saver_watch(Saver *saver, OutFolder *folder);
 
 // With several processes, after saver_open(): they save together, all calling saver_save() for the same steps; rank 0
@@ -41,12 +42,12 @@ void saver_save(Saver *saver, const RunState *run);
 // more where the folder was lost meanwhile. Returns when it is written, or has failed.
 void saver_save_last(Saver *saver, const RunState *run);
 
-// Says what became of a save that has ended since: a line in the log, or a warning on stderr, and the run goes on. Looks
-// after the folder once a second. False where the run must end, because another one has its folder.
+// Says what became of a save that has ended since: a line in the log, or a warning on stderr, and the run goes on.
+// Looks after the folder once a second. False where the run must end, because another one has its folder.
 bool saver_poll(Saver *saver, Error *err);
 
-// Waits for the write under way. False where the latest save has failed, or the folder is lost to the run: err then says
-// where this one was saved last.
+// Waits for the write under way. False where the latest save has failed, or the folder is lost to the run: err then
+// says where this one was saved last.
 bool saver_finish(Saver *saver, Error *err);
 
 // Whether the folder is lost to the run: another one has it, or it could not be made again for a save. err
@@ -56,8 +57,8 @@ bool saver_is_taken(Saver *saver, Error *err);
 // Where it saves: --out, or the folder that has taken its place.
 const char *saver_out(const Saver *saver);
 
-// The step of the latest save, if that is there; -1: it has failed, there was none, or another run has the folder. Waits for
-// the write under way.
+// The step of the latest save, if that is there; -1: it has failed, there was none, or another run has the folder.
+// Waits for the write under way.
 int64_t saver_step(Saver *saver);
 
 // What a save will take with all its waiting, in ms: as long as the longest so far, and guessed before the first.

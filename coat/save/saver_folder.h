@@ -38,15 +38,15 @@ bool saver_folder_look(SaverFolder *f);
 // Whether it is away, and what the run has written there is gone.
 bool saver_folder_is_gone(const SaverFolder *f);
 
-// Whether there is a folder to save to, before a save begins. One that another run has, or that cannot be made again, is
-// left for one beside it or above, for good. saved: the last step that was; becomes 0 where it is not there.
+// Whether there is a folder to save to, before a save begins. One that another run has, or that cannot be made again,
+// is left for one beside it or above, for good. saved: the last step that was; becomes 0 where it is not there.
 bool saver_folder_prepare(SaverFolder *f, int64_t *saved, Error *err);
 
 // Tells the other processes where rank 0 saves by now.
 void saver_folder_share(SaverFolder *f, Comm *comm);
 
-// Where the run has left --out, or should have: err (EXIT_DATA) says why, and where it was saved last. good: its last step
-// is; saved: the last that is.
+// Where the run has left --out, or should have: err (EXIT_DATA) says why, and where it was saved last. good: its last
+// step is; saved: the last that is.
 bool saver_folder_is_lost(const SaverFolder *f, bool good, int64_t saved, Error *err);
 
 #ifdef __cplusplus

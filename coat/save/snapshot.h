@@ -40,14 +40,14 @@ void snapshot_take(Snapshot *snapshot, const RunState *run);
 
 void snapshot_close(Snapshot *snapshot);
 
-// Makes the folder that a checkpoint is written into, under `out`, which is there. One process does so itself; of several rank 0, before any of them
-// writes.
+// Makes the folder that a checkpoint is written into, under `out`, which is there. One process does so itself; of
+// several rank 0, before any of them writes.
 bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 
 // Saves a snapshot under `out`, a folder that is there. Says no more than that it failed, and
 // why; on failure nothing of the new checkpoint remains and older ones are untouched. Looks at the device only where
-// the snapshot has no memory. Several processes do this at the same time, and rank 0's result is that of the whole. Sets
-// snapshot->nonfinite. may_place (NULL: always) is asked with `context` before the new checkpoint gets its name.
+// the snapshot has no memory. Several processes do this at the same time, and rank 0's result is that of the whole.
+// Sets snapshot->nonfinite. may_place (NULL: always) is asked with `context` before the new checkpoint gets its name.
 bool checkpoint_write(const char *out, Snapshot *snapshot, const char *tokenizer_file,
                       bool (*may_place)(const void *context, Error *err), const void *context, Error *err);
 

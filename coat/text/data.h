@@ -14,13 +14,13 @@ extern "C" {
 // One reader per rank. Not for use by several threads at a time (it owns the buffer that rows are read into).
 typedef struct DataLoader DataLoader;
 
-// Opens all files that match one of the patterns, which are the lines of `patterns`, in the order of their names' bytes,
-// each path once, and checks each header against its file. A sequence is T tokens and the target of the last one, all
-// from one file, cut from the stream of its tokens; what is left over at a file's end is not used, nor is a sequence none
-// of whose targets counts. With `shuffle`, every epoch is a permutation of all sequences of all files, drawn from `seed`;
-// without, file order. NULL with err (EXIT_DATA) when nothing matches, a file is not a token file, is damaged, has a token
-// that is not in the vocabulary in its first sequence, or with a mask anywhere, or all files together hold fewer sequences
-// than B * ranks.
+// Opens all files that match one of the patterns, which are the lines of `patterns`, in the order of their names'
+// bytes, each path once, and checks each header against its file. A sequence is T tokens and the target of the last
+// one, all from one file, cut from the stream of its tokens; what is left over at a file's end is not used, nor is a
+// sequence none of whose targets counts. With `shuffle`, every epoch is a permutation of all sequences of all files,
+// drawn from `seed`; without, file order. NULL with err (EXIT_DATA) when nothing matches, a file is not a token file,
+// is damaged, has a token that is not in the vocabulary in its first sequence, or with a mask anywhere, or all files
+// together hold fewer sequences than B * ranks.
 DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
                       Error *err);
 
@@ -38,16 +38,16 @@ DataLoader *data_open_sets(const char *patterns, const double *weights, Examples
 DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab, Error *err);
 void data_close(DataLoader *loader);
 
-// Where documents begin in files without examples: at each of the token that begins texts, or where there is none, behind
-// one that ends them. False with err (EXIT_USER) where there are such files, and neither is known.
+// Where documents begin in files without examples: at each of the token that begins texts, or where there is none,
+// behind one that ends them. False with err (EXIT_USER) where there are such files, and neither is known.
 bool data_keep_apart(DataLoader *loader, const TextIds *ids, Error *err);
 
 int64_t data_tokens(const DataLoader *loader);    // over all files
 int64_t data_sequences(const DataLoader *loader); // of all files once, over all ranks
 bool data_masked(const DataLoader *loader);       // whether a file says which of its tokens count as targets
 
-// The prompt format that the files name, those that name one; NONE where they do not name the same: then the first two of
-// them are in `different`, which are NONE elsewhere.
+// The prompt format that the files name, those that name one; NONE where they do not name the same: then the first two
+// of them are in `different`, which are NONE elsewhere.
 PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different[2]);
 
 // How many of the targets that data_batch_at() gives count, at least one of every sequence of the data.
@@ -58,20 +58,21 @@ int64_t data_count(const int32_t *targets, int64_t tokens);
 int data_batches(const DataLoader *loader, int most);
 
 // The micro-batch of all ranks that begins with sequence `first` >= 0 of the run: this rank has the B sequences from
-// first + rank * B on. Sequence s of the run belongs to epoch s / data_sequences() (of one set), so a batch may reach into the next
-// epoch. Stateless: `first` alone says which rows, so a run resumes by number, with another B and on any number of
-// ranks, and the tokens of an optimizer step do not depend on either.
-// inputs, targets, positions (B, T); a target that does not count is -1. positions: within documents, once
-// data_keep_apart() was asked for them; NULL: not wanted. Returns false with err (EXIT_DATA) when a file cannot be read any more or holds a
-// token that is not in the vocabulary.
+// first + rank * B on. Sequence s of the run belongs to epoch s / data_sequences() (of one set), so a batch may
+// reach into the next epoch. Stateless: `first` alone says which rows, so a run resumes by number, with another B
+// and on any number of ranks, and the tokens of an optimizer step do not depend on either. inputs, targets,
+// positions (B, T); a target that does not count is -1. positions: within documents, once data_keep_apart() was
+// asked for them; NULL: not wanted. Returns false with err (EXIT_DATA) when a file cannot be read any more or holds
+// a token that is not in the vocabulary.
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
                    Error *err);
 
-// Micro-batch n >= 0 of those that follow each other from sequence 0 on: data_batch_at(n * ranks * B), without positions.
+// Micro-batch n >= 0 of those that follow each other from sequence 0 on: data_batch_at(n *
+// ranks * B), without positions.
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
 
-// Whether the first `batches` micro-batches of data that is not shuffled can be read and are of the vocabulary; false with
-// err (EXIT_DATA) as data_batch() would end later.
+// Whether the first `batches` micro-batches of data that is not shuffled can be read and are of the vocabulary; false
+// with err (EXIT_DATA) as data_batch() would end later.
 bool data_check(DataLoader *loader, int batches, Error *err);
 
 // Whether the first file begins as one of bytes does (--tokenizer bytes): none of its first 65,536 tokens is above 256.

@@ -56,9 +56,10 @@ bool shard_check(Shard *shard, int fd, int vocab, XXH64_state_t *hash, Error *er
 // err (EXIT_DATA) where an example has more than T + 1 tokens and none may be cut.
 bool shard_divide(Shard *shard, int T, ExamplesKind examples, Error *err);
 
-// Reads a sequence: T tokens, and what follows each as its target, -1 where it does not count. Behind whole examples come
-// tokens 0. positions, unless it is NULL: of each token within its example, or the sequence where no examples are known; 0
-// behind the last. buffer: T + 1 tokens of 4 bytes. False with err (EXIT_DATA), where one is not of the vocabulary too.
+// Reads a sequence: T tokens, and what follows each as its target, -1 where it does not count. Behind whole
+// examples come tokens 0. positions, unless it is NULL: of each token within its example, or the sequence where
+// no examples are known; 0 behind the last. buffer: T + 1 tokens of 4 bytes. False with err (EXIT_DATA), where
+// one is not of the vocabulary too.
 bool shard_read(const Shard *shard, int fd, int64_t sequence, int T, int vocab, void *buffer, int32_t *inputs,
                 int32_t *targets, int32_t *positions, Error *err);
 

@@ -32,7 +32,8 @@ int tokenizer_vocab(const Tokenizer *tokenizer);       // ids are 0 .. vocab-1
 int tokenizer_end_of_text(const Tokenizer *tokenizer); // what separates texts; -1 where the vocabulary has none
 int tokenizer_begin(const Tokenizer *tokenizer);       // what every text begins with (bos); -1 where it has none
 
-// Whether most tokens that both vocabularies have are the same: a model's files may write single ones in their own ways.
+// Whether most tokens that both vocabularies have are the same: a model's files may write
+// single ones in their own ways.
 bool tokenizer_alike(const Tokenizer *a, const Tokenizer *b);
 
 // The id of a token, also of one that no text becomes; -1 where none has this name.

@@ -3,8 +3,9 @@
 
 #include "tokenizer_parts.h"
 
-#define BIN_HEADER                                                                                                     \
-    1024 // llm.c: 256 int32 {magic, version, vocabulary, end of text (version 2)}, then every token as one byte of length and its bytes
+// llm.c's file: 256 int32 {magic, version, vocabulary, end of text (version 2)}, then every token as one byte of length
+// and its bytes.
+#define BIN_HEADER 1024
 #define GPT2_VOCAB 50257
 
 // --- GPT-2's way of writing bytes as characters ------------------------------------------------------------

@@ -1,5 +1,5 @@
-// Attention as the GPU runs it (cuDNN, deterministic backward in slices, or our own) at GPT-2's shapes and Llama-like ones:
-// time and TFLOP/s of the causal half, the share of what a large product reaches in the same run, and the
+// Attention as the GPU runs it (cuDNN, deterministic backward in slices, or our own) at GPT-2's shapes and Llama-like
+// ones: time and TFLOP/s of the causal half, the share of what a large product reaches in the same run, and the
 // workspace. The first and the last sequence are checked against the FP32 kernels, and the backward is run twice
 // and compared bit for bit. Then those kernels' own time, of --precision fp32; test_gpt2 checks them.
 //

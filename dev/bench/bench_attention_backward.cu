@@ -1,14 +1,14 @@
-// Our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on shapes chosen to
-// show which part is wrong, and its time beside cuDNN's deterministic backward: with TFLOP/s of the causal half, and their
-// share of what a large BF16 product reaches in the same run. Then the same of our forward, and both where sequences are
-// documents of 300 tokens that are apart; TFLOP/s are of whole sequences there, too.
+// Our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on shapes
+// chosen to show which part is wrong, and its time beside cuDNN's deterministic backward: with TFLOP/s of the causal
+// half, and their share of what a large BF16 product reaches in the same run. Then the same of our forward, and both
+// where sequences are documents of 300 tokens that are apart; TFLOP/s are of whole sequences there, too.
 //
 //   bench_attention_backward [--quick] [--check]
 //
 // --quick times fewer repetitions, --check none. Where a gradient is wrong its first wrong element is
 // printed, and a map of the error of the first wrong head, relative to the size of the gradient: rows of 64 tokens (a
-// warpgroup's part) by groups of 8 columns, and the 64 rows of the first wrong part; of the first few gradients, that one
-// run's output may be read.
+// warpgroup's part) by groups of 8 columns, and the 64 rows of the first wrong part; of the first few gradients,
+// that one run's output may be read.
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"
@@ -21,8 +21,8 @@
 #define POISON 0xff        // bytes that are NaN in BF16
 #define REPEATS 5          // runs that are compared with the first, bit for bit
 
-// One problem. qkv and its gradient packed (M, (heads + 2 kv_heads) * head_dim); o and its gradient (M, heads * head_dim); lse
-// (B * heads, T) and the gradient's maxima (M), FP32; positions (M) within documents, or without data.
+// One problem. qkv and its gradient packed (M, (heads + 2 kv_heads) * head_dim); o and its gradient (M, heads *
+// head_dim); lse (B * heads, T) and the gradient's maxima (M), FP32; positions (M) within documents, or without data.
 typedef struct {
     AttentionShape shape;
     Tensor qkv, o, lse, d_o, dqkv, maxima, positions;

@@ -1,5 +1,5 @@
-// What benchmarks hold their figures against, measured in the same run: the rate of a copy within the GPU's memory, large
-// or as short as an operation, and of a large product.
+// What benchmarks hold their figures against, measured in the same run: the rate of a copy within the GPU's memory,
+// large or as short as an operation, and of a large product.
 #pragma once
 #include "dev/test/bench_cuda.h"
 
@@ -71,8 +71,8 @@ static inline void square_product_run(Bench *bench, void *context) {
     bench->exec.ops->linear_forward(&bench->exec, p->y, p->x, p->w, Tensor{});
 }
 
-// Floating point operations per second that this GPU reaches on a large square product of random values in E4M3, BF16 or
-// FP32, with a line that says it.
+// Floating point operations per second that this GPU reaches on a large square product of random values in E4M3, BF16
+// or FP32, with a line that says it.
 static inline double bench_product_ceiling(Bench *bench, Format format) {
     const bool fp8 = format == FMT_E4M3;
     SquareProduct p = {};

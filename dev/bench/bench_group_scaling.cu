@@ -1,8 +1,9 @@
-// The scale of a tensor by Group Scaling against a plain just-in-time maximum: the paper's figure 4b. Plain: a pass over
-// the tensor in BF16 and a reduction of what it leaves. Group Scaling: the kernel that produced the tensor has left the
-// maxima of its rows (as this project's kernels do), or of its groups of 128, and only the reduction remains. Beside
-// the paper's milliseconds (H100), and what each reads per second: the plain pass in percent of a large copy's bandwidth,
-// the reductions, which are short, in percent of a copy that moves as many bytes; copies read half and write half.
+// The scale of a tensor by Group Scaling against a plain just-in-time maximum: the paper's figure 4b. Plain: a
+// pass over the tensor in BF16 and a reduction of what it leaves. Group Scaling: the kernel that produced the
+// tensor has left the maxima of its rows (as this project's kernels do), or of its groups of 128, and only the
+// reduction remains. Beside the paper's milliseconds (H100), and what each reads per second: the plain pass in
+// percent of a large copy's bandwidth, the reductions, which are short, in percent of a copy that moves as many
+// bytes; copies read half and write half.
 //
 //   bench_group_scaling [--quick]
 #include "bench_ceiling.h"

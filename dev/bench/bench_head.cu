@@ -1,7 +1,7 @@
-// The head of GPT-2 124M and 1558M, forward and backward, in BF16 and in FP8 (--head fp8): milliseconds of each operation
-// for a micro-batch, by the chunk of tokens whose logits exist at a time, and the sum. Products with TFLOP/s and their
-// share of a large product in the same format; the loss with GB/s and its share of a large copy, which count what it
-// must move: 2 + 2 bytes per element in BF16; 2 + 1, and 1 + 1 for the transpose, in FP8.
+// The head of GPT-2 124M and 1558M, forward and backward, in BF16 and in FP8 (--head fp8): milliseconds of each
+// operation for a micro-batch, by the chunk of tokens whose logits exist at a time, and the sum. Products with TFLOP/s
+// and their share of a large product in the same format; the loss with GB/s and its share of a large copy, which count
+// what it must move: 2 + 2 bytes per element in BF16; 2 + 1, and 1 + 1 for the transpose, in FP8.
 //
 //   bench_head [--quick]
 #include "bench_ceiling.h"

@@ -3,8 +3,8 @@
 // operation must move through device memory (each input read once, each output written once), GB/s, the share of the
 // rate of a large device copy measured in the same run, and the share of the rate of a copy of as many bytes, timed in
 // the same way: what the second has over the first is the start and the end that every short transfer has. Small
-// shapes are checked against the CPU backend first (check_kernels.cu). Operands rotate among sets, so that together they
-// are larger than the L2 cache.
+// shapes are checked against the CPU backend first (check_kernels.cu). Operands rotate among sets, so that together
+// they are larger than the L2 cache.
 //
 //   bench_kernels [--quick] [--alone] [--variants] [--check]
 //       --check: all comparisons, no timing; ends with 1 where one failed

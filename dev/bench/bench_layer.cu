@@ -2,13 +2,14 @@
 // BF16 (saving everything, and rebuilding the activation function and norms), with FP8 products, and with COAT:
 // milliseconds, bytes saved for backward as the plan counts them, and both against BF16. Built from the trainer's own
 // model code, on values that are normally distributed.
-//   --block NAME   hidden 2048 and 4096, length 2048 and 4096, heads of 128, beside the paper's figures (H100): a block of
-//                  olmo's, as in the paper's benchmark (default), gpt2's, llama's ...
-//   --model NAME   the layer of a model by its name, as of the trainer's --model, at lengths 2048 and 4096; several add up
-// U = 2 C bytes per token, of C channels: the paper's unit. Its MB fit a batch of 8 where its times fit one of 4, so that its
-// U are made from eight sequences.
-// TFLOP/s count the products and the causal half of attention. Their ceiling is the time that these would need at the
-// rates of large products measured in the same run, of FP8 where the recipe's products are, of BF16 for attention.
+//   --block NAME   hidden 2048 and 4096, length 2048 and 4096, heads of 128, beside the paper's figures (H100): a block
+//                  of olmo's, as in the paper's benchmark (default), gpt2's, llama's ...
+//   --model NAME   the layer of a model by its name, as of the trainer's --model, at lengths 2048 and 4096; several add
+//                  up
+// U = 2 C bytes per token, of C channels: the paper's unit. Its MB fit a batch of 8 where its times fit one of 4, so
+// that its U are made from eight sequences. TFLOP/s count the products and the causal half of attention. Their ceiling
+// is the time that these would need at the rates of large products measured in the same run, of FP8 where the recipe's
+// products are, of BF16 for attention.
 //
 //   bench_layer [--quick] [--block NAME] [--model NAME]...
 #define TESTING

@@ -4,8 +4,8 @@
 // than these bytes at a copy's rate has something to gain. Products and attention have operations of arithmetic, too.
 //
 //   bench_traffic [--tsv] FLAGS OF THE TRAINER
-//       of a micro-batch that adds to the gradients, and of the update; with --gpus N by the first of N processes, without
-//       what communication moves
+//       of a micro-batch that adds to the gradients, and of the update; with --gpus N by the first of N processes,
+//       without what communication moves
 #pragma GCC diagnostic ignored "-Wunused-function" // of the headers, which test_order needs whole
 #include "coat/comm/comm_internal.h"
 #include "coat/config/config_check.h"

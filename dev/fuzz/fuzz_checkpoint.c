@@ -1,6 +1,7 @@
-// manifest.json and state.json of a checkpoint (coat/save/manifest.c, coat/save/run_state.c, coat/io/json.c). Input: sections
-// "=== NAME" with the files' bytes. The manifest ends with a hash of itself, which no mutation would ever hit: it is
-// put in place here. Outside of the folder lies a file, and a link in the folder leads to it: neither may be read.
+// manifest.json and state.json of a checkpoint (coat/save/manifest.c, coat/save/run_state.c, coat/io/json.c).
+// Input: sections "=== NAME" with the files' bytes. The manifest ends with a hash of itself, which no
+// mutation would ever hit: it is put in place here. Outside of the folder lies a file, and a link in the
+// folder leads to it: neither may be read.
 #include "dev/fuzz/fuzz.h"
 
 #include <xxhash.h>

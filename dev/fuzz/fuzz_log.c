@@ -1,5 +1,5 @@
-// log.jsonl, trimmed to the step that a run resumes from (coat/log/log.c), and drawn (dev/tools/loss_svg.h). Input: a byte, the
-// first step that will be logged, and the file.
+// log.jsonl, trimmed to the step that a run resumes from (coat/log/log.c), and drawn (dev/tools/loss_svg.h). Input: a
+// byte, the first step that will be logged, and the file.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/io/files.h"

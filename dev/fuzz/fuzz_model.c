@@ -1,5 +1,6 @@
-// A folder of a model in Hugging Face's layout (coat/save/hf.c): config.json, the weights in one piece or sharded with an
-// index, and the loading of what they hold (coat/save/checkpoint_load.c). Input: sections "=== NAME" with the files' bytes.
+// A folder of a model in Hugging Face's layout (coat/save/hf.c): config.json, the weights in one piece or
+// sharded with an index, and the loading of what they hold (coat/save/checkpoint_load.c). Input: sections
+// "=== NAME" with the files' bytes.
 #include "dev/fuzz/fuzz_load.h"
 
 static const char *const names[] = {"config.json",   "model.safetensors", "model.safetensors.index.json",

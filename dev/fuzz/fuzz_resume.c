@@ -1,6 +1,6 @@
-// Resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). A sound checkpoint of a tiny model is
-// edited, and its manifest is made again so that every checksum fits: what is left to notice is what a stranger who
-// made the folder could have written. Input: edits of 5 bytes {file, what to do, place (2 bytes), value}.
+// Resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). A sound checkpoint of a
+// tiny model is edited, and its manifest is made again so that every checksum fits: what is left to notice is what a
+// stranger who made the folder could have written. Input: edits of 5 bytes {file, what to do, place (2 bytes), value}.
 #include "dev/fuzz/fuzz.h"
 
 #include <xxhash.h>

@@ -1,7 +1,7 @@
 // The token reader (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, shuffle, vocabulary (2 bytes),
 // where to cut (2 bytes)}, then a shard, then after the bytes "=== 2\n" perhaps a second one, which is a set of its own
-// where bit 1 of shuffle is set. With bit 2 the first is a file named .npy, which need not have a header. With bit 3 the
-// first gets the checksum that a file with a mask has. Bits 4 and 5 say what becomes of examples.
+// where bit 1 of shuffle is set. With bit 2 the first is a file named .npy, which need not have a header. With bit 3
+// the first gets the checksum that a file with a mask has. Bits 4 and 5 say what becomes of examples.
 #include "dev/fuzz/fuzz.h"
 
 #include <xxhash.h>

@@ -1,5 +1,5 @@
-// Vocabularies and merges (coat/text/tokenizer.c, coat/text/bpe.c). Input: sections "=== encoder.json", "=== vocab.bpe",
-// "=== gpt2_tokenizer.bin" with the files' bytes, and "=== text", what to encode.
+// Vocabularies and merges (coat/text/tokenizer.c, coat/text/bpe.c). Input: sections "=== encoder.json", "===
+// vocab.bpe", "=== gpt2_tokenizer.bin" with the files' bytes, and "=== text", what to encode.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/text/bpe.h"

@@ -60,7 +60,8 @@ static inline void *bench_allocate(Bench *bench, size_t bytes) {
     return memory;
 }
 
-// Reads the flags of a benchmark that has only these two: --quick into the benchmark; returns whether --check was given.
+// Reads the flags of a benchmark that has only these two: --quick into the benchmark;
+// returns whether --check was given.
 static inline bool bench_flags(Bench *bench, const char *name, int argc, char **argv) {
     bool only_check = false;
     for (int i = 1; i < argc; i++) {
@@ -74,8 +75,8 @@ static inline bool bench_flags(Bench *bench, const char *name, int argc, char **
     return only_check;
 }
 
-// Configures what runs single operations, and no attention: a workspace for passes of B sequences of 1024 tokens at these
-// widths.
+// Configures what runs single operations, and no attention: a workspace for passes of B sequences
+// of 1024 tokens at these widths.
 static inline void bench_configure(Config *config, int B, int channels, int ffn) {
     config->recipe.precision = PRECISION_FP32;
     config->micro_batch = B, config->seq_len = 1024;

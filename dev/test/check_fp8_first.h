@@ -1,5 +1,5 @@
-// What the first blocks do in forward passes: norms quantised less their channels' means; norms and attention that products
-// read in BF16, of which backward makes codes from the maxima that forward left. Part of check_fp8.cu.
+// What the first blocks do in forward passes: norms quantised less their channels' means; norms and attention that
+// products read in BF16, of which backward makes codes from the maxima that forward left. Part of check_fp8.cu.
 #pragma once
 
 static Weight check_weight_of(Tensor codes) {

@@ -146,8 +146,8 @@ static inline int code_order(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-// Codes within one step of the twin's, in all but `off` of the places the same, give or take three standard deviations of
-// such a count. Rows with passed[row] are ignored.
+// Codes within one step of the twin's, in all but `off` of the places the same, give or take three standard deviations
+// of such a count. Rows with passed[row] are ignored.
 static inline void check_code_rows(Check *c, Twin t, double off, const bool *passed, const char *what) {
     uint8_t *have = (uint8_t *)check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     const uint8_t *want = (const uint8_t *)t.cpu.data;

@@ -1,5 +1,6 @@
-// FP8 operations on both backends: the head's, products that leave the rows' scales out, and the counts for the log; the
-// blocks' other operations are compared by dev/test/check_fp8.cu. Included by test_gpt2.cu where both backends are built.
+// FP8 operations on both backends: the head's, products that leave the rows' scales out, and the counts for
+// the log; the blocks' other operations are compared by dev/test/check_fp8.cu. Included by test_gpt2.cu
+// where both backends are built.
 #pragma once
 
 // A tensor of codes with one scale, poisoned; `share`: the tensor whose scale this transpose has.

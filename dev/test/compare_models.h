@@ -64,8 +64,8 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
     model_destroy(&gpu);
 }
 
-// ||a - b|| / ||b|| of the logits behind tokens of a sample, in `all` steps: a goes on from one to the next, b reads all
-// tokens anew.
+// ||a - b|| / ||b|| of the logits behind tokens of a sample, in `all` steps: a goes on from one to the
+// next, b reads all tokens anew.
 static double samples_differ(Model *a, Model *b, int all) {
     enum { PROMPT_TOKENS = 5 };
     const int vocab = a->config.shape.vocab;
@@ -86,8 +86,8 @@ static double samples_differ(Model *a, Model *b, int all) {
     return isfinite(apart) ? sqrt(apart / size) : INFINITY;
 }
 
-// A sample that goes on, on the GPU, against passes over all tokens: the twin's, or for FP8 those of the FP32 twin, from
-// which it may be as far as compare_models() allows.
+// A sample that goes on, on the GPU, against passes over all tokens: the twin's, or for FP8 those of the FP32 twin,
+// from which it may be as far as compare_models() allows.
 static void compare_samples(const char *recipe, Config c, double limit) {
     enum { STEPS = 40 };
     const bool fp8 = limit == 0.0;

@@ -74,12 +74,11 @@ static void fp8_create(Model *m, Config c) {
     m->ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
 }
 
-// A value in E4M3 has a relative error of 2.5 % (root mean square), a gradient in E5M2 twice that. Sums over tokens that
-// partly cancel make 6 to 10 % of it in the gradient of a product's weight, and 12 to 15 % where two quantised gradients
-// lie on the way (the norm of the feed-forward half). The last
-// biases' gradients see the BF16 residual stream alone, and show no more than BF16 does. Norms after make what a half
-// adds as large as the stream, where elsewhere the embeddings outweigh it: two to three times the errors, down to the
-// head's gradient (0.13).
+// A value in E4M3 has a relative error of 2.5 % (root mean square), a gradient in E5M2 twice that. Sums over tokens
+// that partly cancel make 6 to 10 % of it in the gradient of a product's weight, and 12 to 15 % where two quantised
+// gradients lie on the way (the norm of the feed-forward half). The last biases' gradients see the BF16 residual stream
+// alone, and show no more than BF16 does. Norms after make what a half adds as large as the stream, where elsewhere the
+// embeddings outweigh it: two to three times the errors, down to the head's gradient (0.13).
 static void test_fp8_gradients(void) {
     static const struct {
         Fp8Recipe recipe;
@@ -137,8 +136,8 @@ static void test_fp8_gradients(void) {
     model_destroy(&full);
 }
 
-// Norms and GELU that read what was not rounded (--norm-input residual, --activation-input product): other losses, as near
-// to those in FP32, and gradients too, although what is rebuilt from the saved codes is not what forward had.
+// Norms and GELU that read what was not rounded (--norm-input residual, --activation-input product): other losses, as
+// near to those in FP32, and gradients too, although what is rebuilt from the saved codes is not what forward had.
 static void test_fp8_inputs(Fp8Recipe recipe) {
     Small s = {3, 4, 128, 200, 4, 32, false, 0};
     Model full;
@@ -169,9 +168,9 @@ static void test_fp8_inputs(Fp8Recipe recipe) {
     model_destroy(&full);
 }
 
-// What rounds less in the forward pass of the first blocks, with so many of three: products in BF16 (--bf16-blocks), norms
-// less their means (--centred-blocks). Losses and gradients stay as near to those in FP32, or come nearer: here, before
-// any training, the rounding of weights has the largest share.
+// What rounds less in the forward pass of the first blocks, with so many of three: products in BF16 (--bf16-blocks),
+// norms less their means (--centred-blocks). Losses and gradients stay as near to those in FP32, or come nearer: here,
+// before any training, the rounding of weights has the largest share.
 static void test_fp8_first_blocks(Fp8Recipe recipe) {
     static const int blocks_of[][2] = {{0, 0}, {1, 0}, {3, 0}, {0, 3}, {1, 3}};
     enum { CHOICES = sizeof blocks_of / sizeof *blocks_of };
@@ -210,8 +209,8 @@ static void test_fp8_first_blocks(Fp8Recipe recipe) {
     model_destroy(&full);
 }
 
-// Codes with another bit of mantissa halve the error of gradients (--gradient-codes-data e4m3), and the loss knows nothing
-// of them.
+// Codes with another bit of mantissa halve the error of gradients (--gradient-codes-data e4m3), and
+// the loss knows nothing of them.
 static void test_fp8_gradient_codes(Fp8Recipe recipe) {
     Small s = {3, 4, 128, 200, 4, 32, false, 0};
     Model full;
@@ -262,7 +261,8 @@ static void fp8_compare_gradients(Fp8Recipe a, Fp8Recipe b, bool cached, int thr
 
 // What is rebuilt from the saved codes is what was thrown away. But with scales per token the codes that are saved are
 // rounded again where the tensor's scale makes them subnormal, what is rebuilt from their source is rounded once: the
-// loss is the same. Where norms and GELU read what was not rounded, what is rebuilt was: weight gradients differ by that.
+// loss is the same. Where norms and GELU read what was not rounded, what is rebuilt was:
+// weight gradients differ by that.
 static void test_fp8_recompute(Fp8Recipe (*scaled)(Fp8Recipe), double limit) {
     Fp8Recipe a = scaled(fp8_coat), b = scaled(fp8_coat);
     a.recompute = 0;
@@ -353,8 +353,8 @@ static void test_fp8_training(Fp8Recipe recipe) {
     check_fp8_recipe(same_parameters(&m, a, b), recipe, "two runs give the same bits");
     free(b);
 
-    // A norm's infinite weight, or that of an embedding where norms have none, is hidden by no cast: the update is skipped
-    // as a whole, and counted.
+    // A norm's infinite weight, or that of an embedding where norms have none, is hidden by no cast: the update is
+    // skipped as a whole, and counted.
     Tensor w = param(&m, m.config.shape.norm == NORM_PLAIN ? WTE : LN2W, m.config.shape.norm == NORM_PLAIN ? 0 : 1);
     for (int64_t row = 0; row < w.rows; row++) ((uint16_t *)w.data)[row * w.stride + 3] = 0x7f80;
     free(a);
@@ -410,8 +410,8 @@ static bool fp8_findings_are_right(Model *m, double *error) {
            fabs(p.ab / p.bb - 1) < 0.05;
 }
 
-// A micro-batch that FP8 health looks at is not replayed from a recording, where a device has those, whether there is one
-// yet or not. None of it changes a bit of the training.
+// A micro-batch that FP8 health looks at is not replayed from a recording, where a device has those, whether there is
+// one yet or not. None of it changes a bit of the training.
 static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     static const bool looks[] = {true, false, true, false, false, true, false, false, true, false};
     const int steps = device == DEVICE_CPU ? 3 : 10; // where there are no recordings
@@ -444,8 +444,8 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     model_destroy(&watched);
 }
 
-// COAT that saves norms' outputs, and FP8 products alone. Of families behind the first with the default's scales alone, but
-// for `make test-long`.
+// COAT that saves norms' outputs, and FP8 products alone. Of families behind the first with the default's scales
+// alone, but for `make test-long`.
 static void test_fp8_others(Fp8Recipe (*way)(Fp8Recipe)) {
     Fp8Recipe a = way(fp8_coat_head), b = way(fp8_coat);
     a.recompute = b.recompute = 0;

@@ -81,8 +81,8 @@ static inline double exponent_exact(const float *x, int n, Format format) {
     return 16 * log2(largest / (2 * smallest)) / (log2(a) - log2(b)) + 0.02;
 }
 
-// The code of x is the nearest to F (|x| / a)^k, except where that lies near the middle between two: within 1e-4, and on
-// the device within what the hardware's logarithms may be off by, 2^-22 of each.
+// The code of x is the nearest to F (|x| / a)^k, except where that lies near the middle between two: within 1e-4, and
+// on the device within what the hardware's logarithms may be off by, 2^-22 of each.
 static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths, Format format, bool second) {
     const int magnitude = code & 0x7f;
     if ((code >> 7) != (!second && signbit(x))) return false;

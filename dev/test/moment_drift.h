@@ -1,6 +1,6 @@
 // How 8-bit moments drift from FP32's over 10,000 updates (COAT: cases that must hold), for the tests of both backends:
-// gradients that are constant, that alternate, that come once in 100 steps, and that are noise, as training's mostly are;
-// and the errors of the last steps.
+// gradients that are constant, that alternate, that come once in 100 steps, and that are noise, as training's mostly
+// are; and the errors of the last steps.
 #pragma once
 #include <math.h>
 #include <stdbool.h>

@@ -18,7 +18,8 @@ typedef enum {
 
 static Fault fault;
 
-// The places where coat/model/shards.c orders the streams, as far as they have been come by; one of them may be left out.
+// The places where coat/model/shards.c orders the streams, as far as they have been come
+// by; one of them may be left out.
 typedef struct {
     const char *function;
     int line;

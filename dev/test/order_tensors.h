@@ -126,8 +126,8 @@ static void reads_norm(Norm norm) {
     reads_data(norm.weight);
 }
 
-// The transpose of q's codes for a sum over rows: its scale is q's, or made here from those of q's rows, or for a format
-// of its own.
+// The transpose of q's codes for a sum over rows: its scale is q's, or made here from those of q's
+// rows, or for a format of its own.
 static void writes_transposed(Tensor q_t, Tensor q) {
     if (q.granularity == SCALE_ROW) reads_scale(q);
     if (q.amax && !codes(q) && codes(q_t)) reads_maxima(q);

@@ -1,5 +1,5 @@
-// The whole model against PyTorch, given a folder that dev/test/reference.py wrote: loss, gradients, and ten updates; and
-// logits for dev/test/check_transformers.py. Part of test_gpt2.cu.
+// The whole model against PyTorch, given a folder that dev/test/reference.py wrote: loss, gradients, and ten updates;
+// and logits for dev/test/check_transformers.py. Part of test_gpt2.cu.
 #pragma once
 
 #include "coat/io/files.h"

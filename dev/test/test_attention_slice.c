@@ -1,5 +1,5 @@
-// Tests of how the GPU's attention backward is cut into slices: within the limit, never empty, equal where possible; and
-// that the workspace which is planned holds what kernels of our own ask for.
+// Tests of how the GPU's attention backward is cut into slices: within the limit, never empty, equal where possible;
+// and that the workspace which is planned holds what kernels of our own ask for.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

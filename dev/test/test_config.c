@@ -139,8 +139,8 @@ static void test_check(void **state) {
     refuse_run("--plan --saved coat --ffn 1000", 1, "--ffn&multiple of 16");
     refuse_run("--plan --recipe fp8-linear --model llama:d1 --heads 5 --kv-heads 1 --head-dim 8 --channels 48", 1,
                "--head-dim&multiple of 16");
-    // what a GPU's kernels are built for: attention's output with scales per token, whole groups of gate and of up; both
-    // directions of SwiGLU take an FFN as wide as GELU's
+    // what a GPU's kernels are built for: attention's output with scales per token, whole groups of gate and of up;
+    // both directions of SwiGLU take an FFN as wide as GELU's
     refuse_run("--plan --recipe coat --model llama:d1 --heads 160 --kv-heads 8 --head-dim 128 --channels 2048", 1,
                "--head-dim 20480&at most 16384&--scaling tensor");
     refuse_run("--plan --recipe coat --model qwen2:d1 --ffn 1040 --group-size 32", 1, "--group-size&of 32; use 1056");

@@ -352,7 +352,8 @@ static void test_validation(void **state) {
     assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 6, 16, VOCAB, &err));
 }
 
-// Positions begin anew with each example, packed or split, and are 0 behind the last; a sequence of the stream begins at 0.
+// Positions begin anew with each example, packed or split, and are 0 behind the last; a
+// sequence of the stream begins at 0.
 static void test_positions(void **state) {
     (void)state;
     Error err;

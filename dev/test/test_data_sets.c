@@ -1,5 +1,5 @@
-// Tests of the token reader (coat/text/data.h) on several patterns and sets: which sequences come when, and that a single set
-// is read as ever.
+// Tests of the token reader (coat/text/data.h) on several patterns and sets: which sequences come when, and
+// that a single set is read as ever.
 #include <xxhash.h>
 
 #include "coat/text/permute.h"

@@ -1,4 +1,5 @@
-// Tests of what dev/tools/gradient_stats.cu measures: matrices whose figures are known, and the same computed otherwise.
+// Tests of what dev/tools/gradient_stats.cu measures: matrices whose figures are known,
+// and the same computed otherwise.
 #include "ops_fixture.h"
 
 #include "dev/tools/gradient_accumulation.h"

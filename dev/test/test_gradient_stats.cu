@@ -1,5 +1,5 @@
-// What dev/tools/gradient_stats.cu measures on the GPU against the same on the CPU, of a random gradient with rows of very
-// different size. Counts must be equal, as both make the same codes; FP32 products add up in other orders.
+// What dev/tools/gradient_stats.cu measures on the GPU against the same on the CPU, of a random gradient with rows of
+// very different size. Counts must be equal, as both make the same codes; FP32 products add up in other orders.
 #include "bench_cuda.h"
 #include "dev/tools/gradient_accumulation.h"
 #include "tap.h"

@@ -63,10 +63,10 @@ static void gradients_codes(void **state) {
     run_everywhere(known_values);
 }
 
-// --- weight gradients that are made twice -----------------------------------------------------------------------------
+// --- weight gradients that are made twice ----------------------------------------------------------------------------
 
-// b, and a = 1.25 b with an error of a quarter of b's size that is at a right angle to b: a bias of 0.25 and an error of
-// the root of 0.125. All of it is exact.
+// b, and a = 1.25 b with an error of a quarter of b's size that is at a right angle to b: a bias of 0.25 and an error
+// of the root of 0.125. All of it is exact.
 static void known_error(Fixture *f) {
     Tensor a = poisoned(f, f->format, 70, 48), b = poisoned(f, f->format, 70, 48);
     for (int64_t i = 0; i < 70 * 48; i++) {

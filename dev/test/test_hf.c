@@ -1,5 +1,6 @@
-// Tests of reading other programs' models (coat/save/hf.h, coat/save/llmc_weights.h, checkpoint_load_weights()): the shapes
-// they say, the values they hold in whatever type, order and number of files, and everything that must be refused.
+// Tests of reading other programs' models (coat/save/hf.h, coat/save/llmc_weights.h,
+// checkpoint_load_weights()): the shapes they say, the values they hold in whatever type, order and number of
+// files, and everything that must be refused.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/save/hf.h"

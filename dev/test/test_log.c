@@ -188,7 +188,8 @@ static void terminal_line(void **state) {
     assert_null(strchr(text, '\033')); // no colours in a file
 }
 
-// The first losses are those of the run, not of the process that goes on with it; none is known where it was not finite.
+// The first losses are those of the run, not of the process that goes on with it; none is
+// known where it was not finite.
 static void the_first_loss_is_the_run_s(void **state) {
     (void)state;
     write_log("{\"step\":1,\"loss\":null}\n{\"step\":2,\"val_loss\":9}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,"

@@ -1,5 +1,5 @@
-// Tests of log.jsonl and the event file during a run (coat/log/log.h, coat/log/appender.h): they come back where they are
-// removed, replaced or cut off.
+// Tests of log.jsonl and the event file during a run (coat/log/log.h, coat/log/appender.h): they come back where they
+// are removed, replaced or cut off.
 #include "dev/test/log_run.h"
 
 #include "coat/log/appender.h"
@@ -135,8 +135,8 @@ static void what_cannot_be_mended_is_said(void **state) {
     assert_non_null(strstr(strchr(contents(path), '\n') + 1, "{\"step\":2,\"note\":\""));
 }
 
-// Cut off in place, by a redirection or an editor, before and after the next line: all lines come back. What somebody has
-// put there in place of them is kept.
+// Cut off in place, by a redirection or an editor, before and after the next line: all lines come back. What somebody
+// has put there in place of them is kept.
 static void a_log_that_is_cut_off(void **state) {
     (void)state;
     char note[2 * TEST_PATH], other[TEST_PATH], command[3 * TEST_PATH];

@@ -1,5 +1,5 @@
-// Tests of the table of product algorithms (coat/io/matmul_choices.h): rows come back as they were written, whatever the
-// order; what is not for this device or no row is ignored; a product finds its own row, else one that serves it.
+// Tests of the table of product algorithms (coat/io/matmul_choices.h): rows come back as they were written, whatever
+// the order; what is not for this device or no row is ignored; a product finds its own row, else one that serves it.
 #include "dev/test/test_folder.h"
 
 #include "coat/cuda/product/matmul_table_rows.h"

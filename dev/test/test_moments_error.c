@@ -1,6 +1,6 @@
 // The errors of 8-bit moments (COAT: optimizer states): of one rounding, of a hundred, and of 10,000 updates beside
-// FP32's, for gradients that are constant, that alternate, that come once in 100 steps, and that are noise. Prints whole
-// tables; what training relies on is asserted: RNE at beta2 = 0.95, stochastic rounding at 0.999.
+// FP32's, for gradients that are constant, that alternate, that come once in 100 steps, and that are noise. Prints
+// whole tables; what training relies on is asserted: RNE at beta2 = 0.95, stochastic rounding at 0.999.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 // The errors of 8-bit moments as the GPU's optimizer kernel makes them (COAT: cases that must hold): of one rounding,
-// of a hundred, and of 10,000 updates beside FP32 moments on the same GPU. dev/test/test_moments_error.c has the host's.
+// of a hundred, and of 10,000 updates beside FP32 moments on the same GPU. The host's are in
+// dev/test/test_moments_error.c.
 #include "moment_device.h"
 #include "moment_drift.h"
 

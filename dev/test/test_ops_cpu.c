@@ -376,8 +376,8 @@ static void check_attention(Fixture *f, AttentionShape s) {
     free(r.o);
 }
 
-// The last tokens of a sequence behind the others, whose keys and values are kept: what they see of them is the same. (By
-// OpenBLAS up to the order of sums.)
+// The last tokens of a sequence behind the others, whose keys and values are kept: what they see of them is the same.
+// (By OpenBLAS up to the order of sums.)
 static void check_cached_attention(Fixture *f, AttentionShape s, int64_t queries) {
     const int64_t D = s.head_dim, k_at = s.heads * D, kv = s.kv_heads * D, before = s.T - queries;
     Tensor qkv = random_tensor(f, f->format, s.T, k_at + 2 * kv, 2), o = poisoned(f, f->format, s.T, k_at);

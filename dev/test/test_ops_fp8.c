@@ -1,5 +1,5 @@
-// Tests of the CPU backend's operations with FP8 tensors: conversions, norms and activation. What forward makes, bit for
-// bit, and what is rebuilt from it.
+// Tests of the CPU backend's operations with FP8 tensors: conversions, norms and activation. What forward makes, bit
+// for bit, and what is rebuilt from it.
 #include "fp8_fixture.h"
 
 // --- rows of codes -------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ static void assert_column_sums(Tensor sums, Tensor x) {
     }
 }
 
-// --- conversions -------------------------------------------------------------------------------------------------------
+// --- conversions -----------------------------------------------------------------------------------------------------
 
 static void check_quantize(Fixture *f, Tensor x) {
     const Ops *ops = f->exec.ops;
@@ -88,7 +88,7 @@ static void conversions(void **state) {
     run_everywhere(tensors_at_the_limits);
 }
 
-// --- norms -------------------------------------------------------------------------------------------------------------
+// --- norms -----------------------------------------------------------------------------------------------------------
 
 // r_in + y + bias, its norm, and what backward makes of both; x, the norm's saved input, per group or the sum itself.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool from_saved) {
@@ -150,8 +150,8 @@ static void assert_centred(Tensor q, Tensor n, Tensor centre, float scale_of_all
     }
 }
 
-// A norm less the mean over some of its rows, per token and with the scale that its weights give; the product's bias puts
-// the mean back.
+// A norm less the mean over some of its rows, per token and with the scale that its weights give; the
+// product's bias puts the mean back.
 static void check_centred(Fixture *f, int64_t M, int64_t C, int64_t out) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -255,7 +255,7 @@ static void norms(void **state) {
     run_everywhere(norms_of_first_blocks);
 }
 
-// --- activation --------------------------------------------------------------------------------------------------------
+// --- activation ------------------------------------------------------------------------------------------------------
 
 // group 0: h is y, plain, as where the activations are saved in BF16.
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
@@ -382,7 +382,7 @@ static void activations(void **state) {
     run_everywhere(swiglu_bounded);
 }
 
-// --- products ----------------------------------------------------------------------------------------------------------
+// --- products --------------------------------------------------------------------------------------------------------
 
 // Whole numbers with a power of two for each row.
 static Tensor whole_rows(Fixture *f, Format format, int64_t rows, int64_t cols) {
@@ -442,7 +442,7 @@ static void products(void **state) {
     run_everywhere(products_on_demand);
 }
 
-// --- what is not finite ------------------------------------------------------------------------------------------------
+// --- what is not finite ----------------------------------------------------------------------------------------------
 
 // One value that is not finite, in the last row, raises the flag; the other rows' scales and codes do not know of it.
 static void check_flags(Fixture *f) {

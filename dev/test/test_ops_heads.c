@@ -1,5 +1,5 @@
-// Tests of what Llama's blocks add to the CPU backend's operations, against their formulas in double precision: the clip,
-// norms and rotation of heads, SwiGLU, norms without weights.
+// Tests of what Llama's blocks add to the CPU backend's operations, against their formulas in double precision: the
+// clip, norms and rotation of heads, SwiGLU, norms without weights.
 #include "ops_fixture.h"
 
 // --- heads -------------------------------------------------------------------------------------------------
@@ -35,8 +35,8 @@ static double clip_of(double x, float clip) {
     return clip > 0 ? fmax(-(double)clip, fmin((double)clip, x)) : x;
 }
 
-// Of a row of q, k and v the values after everything, and of a gradient of these that of the row; either may be NULL. Adds
-// to the gradients of the weights.
+// Of a row of q, k and v the values after everything, and of a gradient of these that of the row; either may be NULL.
+// Adds to the gradients of the weights.
 static void reference_row(const Heads *h, Tensor qkv, int64_t row, double *out, const double *given, double *gradient,
                           double *dq, double *dk) {
     const int64_t D = h->shape.head_dim, half = D / 2, q_cols = h->shape.heads * D, k_cols = h->shape.kv_heads * D;

@@ -5,8 +5,9 @@
 // operations there are, so many configurations are tried: as many as it takes that any three settings have met, with
 // --all every one.
 //
-// What finds nothing must be able to find something: each event that coat/model/shards.c places is left out once, and faults
-// are put into communication, into what a slot is believed to hold and into the lifetimes of scratch. Each must be seen.
+// What finds nothing must be able to find something: each event that coat/model/shards.c places is left out
+// once, and faults are put into communication, into what a slot is believed to hold and into the lifetimes
+// of scratch. Each must be seen.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -317,8 +318,8 @@ static bool is_new(const Choice *choice) {
     return found;
 }
 
-// Whether a setting is another's first value in effect: one process has one rank, the first alone compares products, and
-// where nothing is trained or multiplied in FP8 other settings change nothing.
+// Whether a setting is another's first value in effect: one process has one rank, the first alone compares products,
+// and where nothing is trained or multiplied in FP8 other settings change nothing.
 static bool repeats(const Choice *choice) {
     const int *of = choice->of;
     return (of[ZERO] == 0 && of[RANK] > 0) ||

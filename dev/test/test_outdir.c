@@ -1,4 +1,5 @@
-// Tests of a run's folder (coat/save/outdir.h) while the run goes on: it is removed, renamed, replaced, or another run takes it.
+// Tests of a run's folder (coat/save/outdir.h) while the run goes on: it is removed, renamed,
+// replaced, or another run takes it.
 #include "dev/test/test_folder.h"
 
 #include "coat/save/outdir.h"

@@ -35,8 +35,8 @@ static const char *advise(const char *line, int ranks, size_t limit) {
     return advice;
 }
 
-// The advice's list "; --grads bf16 saves 2.50 GB, --zero 1 1.25 GB": each flag saves what it says, none more than the one
-// before it. All of them go to `flags`; returns their number.
+// The advice's list "; --grads bf16 saves 2.50 GB, --zero 1 1.25 GB": each flag saves what it says, none more than the
+// one before it. All of them go to `flags`; returns their number.
 static int try_savings(const char *line, int ranks, char flags[512]) {
     const size_t whole = bytes_with(line, "", ranks);
     size_t most = whole;

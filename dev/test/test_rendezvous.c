@@ -249,7 +249,7 @@ static void test_tcp_unknown_host(void **state) {
     assert_says(&err, "'no-such-host.invalid' is not known");
 }
 
-// --- files ------------------------------------------------------------------------------------------------------------
+// --- files -----------------------------------------------------------------------------------------------------------
 
 static void assert_nothing_left(void) {
     char command[2 * TEST_PATH];

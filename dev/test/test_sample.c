@@ -70,8 +70,8 @@ static int likeliest(const float *logits) {
     return sample_token(logits, VOCAB, 0, 0, 1, 0, 0);
 }
 
-// The largest ||a - b|| / ||b|| of the logits of two models, of which the second reads all tokens anew each time; the first
-// goes on. *other becomes how many of the likeliest tokens differ.
+// The largest ||a - b|| / ||b|| of the logits of two models, of which the second reads all tokens anew each time; the
+// first goes on. *other becomes how many of the likeliest tokens differ.
 static double differ(Model *on, Model *anew, int *other) {
     int32_t ids[LENGTH + 1] = {3, 14, 15, 9, 26};
     double worst = 0;
@@ -130,8 +130,8 @@ static void same_tokens_by_openblas(void **state) {
     }
 }
 
-// How far the logits of FP8 are from those of FP32, as a share of these, over many lengths: of a model that goes on and of one
-// that reads all tokens anew. The tokens are random.
+// How far the logits of FP8 are from those of FP32, as a share of these, over many lengths: of a model that goes on and
+// of one that reads all tokens anew. The tokens are random.
 static void fp8_errors(Model *on, Model *anew, Model *exact, double *error_on, double *error_anew) {
     int32_t ids[LENGTH];
     double on_apart = 0, anew_apart = 0, size = 0;

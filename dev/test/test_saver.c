@@ -1,5 +1,5 @@
-// Tests of checkpoints in the background (coat/save/saver.h): the files hold the state as it was handed over, a save that
-// fails is said once and leaves nothing, and the ways to wait for one wait.
+// Tests of checkpoints in the background (coat/save/saver.h): the files hold the state as it was handed over, a save
+// that fails is said once and leaves nothing, and the ways to wait for one wait.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -188,8 +188,8 @@ static void test_keep(void **state) {
     run_close(run);
 }
 
-// Weights that are not finite are noticed where they are saved, copied or not, and in either format; nothing from before
-// is removed, and the run's last line says so until a checkpoint is well again.
+// Weights that are not finite are noticed where they are saved, copied or not, and in either format; nothing from
+// before is removed, and the run's last line says so until a checkpoint is well again.
 static void test_not_finite(void **state) {
     (void)state;
     static const struct {
@@ -409,8 +409,8 @@ static char *removing_choices(Exec *exec) {
     return strdup("");
 }
 
-// The folder goes while the last save is written: it is made again and saved to once more, and no more than that. One that
-// has taken its place has nothing of the first save, which would look like another run's.
+// The folder goes while the last save is written: it is made again and saved to once more, and no more than that. One
+// that has taken its place has nothing of the first save, which would look like another run's.
 static void test_folder_gone_at_last(void **state) {
     (void)state;
     Error err, again;

@@ -1,4 +1,5 @@
-// Tests of --scaling in the plan: which tensors have scales per row, whose scales others share, and the memory for them.
+// Tests of --scaling in the plan: which tensors have scales per row, whose scales others
+// share, and the memory for them.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

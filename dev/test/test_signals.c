@@ -35,8 +35,8 @@ static void pause_ms(long ms) {
     nanosleep(&t, NULL);
 }
 
-// A run that says a line per step, `lines` of them and then waits, and `more` when it is asked to end. Its exit status is
-// the signal's number where it could say all that it wanted without an error.
+// A run that says a line per step, `lines` of them and then waits, and `more` when it is asked to end. Its exit status
+// is the signal's number where it could say all that it wanted without an error.
 static void talk(const Output *output, int lines, int more) {
     dup2(output->writer, STDOUT_FILENO);
     dup2(output->writer, STDERR_FILENO);

@@ -1,5 +1,6 @@
-// Tests of resuming with other formats of the optimizer's states (coat/save/states_read.h): what is converted is what the
-// optimizer's own functions make of it, what needs no conversion keeps its bits, and what cannot be read is refused.
+// Tests of resuming with other formats of the optimizer's states (coat/save/states_read.h): what is
+// converted is what the optimizer's own functions make of it, what needs no conversion keeps its bits, and
+// what cannot be read is refused.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/moments.h"
@@ -114,7 +115,8 @@ static float *values_of(Tensor t) {
     return x;
 }
 
-// `have` is what storing `from`'s values in have's format gives, byte for byte; codes are close to them, and 0 only for 0.
+// `have` is what storing `from`'s values in have's format gives, byte for byte; codes are
+// close to them, and 0 only for 0.
 static void assert_encoded(Tensor from, Tensor have, bool second, bool expand) {
     int64_t n = tensor_elements(have), groups = (n + 127) / 128;
     float *x = values_of(from), *y = values_of(have);

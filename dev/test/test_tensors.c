@@ -1,5 +1,5 @@
-// Tests of the table of tensors (coat/model/tensors.h) and of its names in Hugging Face's files (coat/save/hf_names.h): which model
-// has which parameters, and a parameter that the file holds in parts.
+// Tests of the table of tensors (coat/model/tensors.h) and of its names in Hugging Face's files (coat/save/hf_names.h):
+// which model has which parameters, and a parameter that the file holds in parts.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/save/checkpoint_tensors.h"

@@ -42,8 +42,8 @@ static void test_opened_once(void **state) {
     assert_true(path_is_file(path_of("saved/tokenizer_config.json")));
 }
 
-// The template of an earlier format gives way to the new one's, and to none where that is asked for; where nothing names
-// the format, as of data made by that template, it stays. So does one from elsewhere.
+// The template of an earlier format gives way to the new one's, and to none where that is asked for; where nothing
+// names the format, as of data made by that template, it stays. So does one from elsewhere.
 static void test_another_format(void **state) {
     (void)state;
     char *alpaca = prompt_template(tokenizer, PROMPT_FORMAT_ALPACA),

@@ -1,6 +1,6 @@
-// Tests of the bound by which the GPU's AdamW step is checked (dev/test/update_bound.h): an imitation of the GPU's arithmetic,
-// with every error of its special functions as large as is stated, stays within each element's bound and comes near to
-// some; small mistakes do not.
+// Tests of the bound by which the GPU's AdamW step is checked (dev/test/update_bound.h): an imitation of the GPU's
+// arithmetic, with every error of its special functions as large as is stated, stays within each element's bound and
+// comes near to some; small mistakes do not.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -108,8 +108,8 @@ static void check_close(Check *c) {
     free(c->memory);
 }
 
-// Gradients of many sizes, with what is special in some groups, and near the old first moment's negative where the fresh
-// one then nearly cancels.
+// Gradients of many sizes, with what is special in some groups, and near the old first moment's negative where the
+// fresh one then nearly cancels.
 static float gradient_of(const Check *c, int i, uint64_t t) {
     const int kind = i / 128 % 16;
     const uint64_t at = (uint64_t)i, random = rng_hash(33, t, at);

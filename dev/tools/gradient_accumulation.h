@@ -50,7 +50,8 @@ static inline void measure_data_product(Meter *m, Tensor dy_q, Tensor w, const G
     }
 }
 
-// What an accumulating product finds, of the size of a gradient: dw with its rows moved on by one. In dw and in `before`.
+// What an accumulating product finds, of the size of a gradient: dw with its rows moved on
+// by one. In dw and in `before`.
 static inline void put_before(Meter *m, Tensor before, Tensor dw) {
     const size_t row = (size_t)dw.cols * format_bytes(dw.format), rest = (size_t)(dw.rows - 1) * row;
     m->place.ops->copy(m->place.exec, (char *)before.data + row, dw.data, rest);

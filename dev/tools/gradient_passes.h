@@ -1,6 +1,6 @@
-// Passes over matrices for dev/tools/gradient_stats.cu. What happens to an element is written once, for host and device;
-// PASS_OVER_ROWS makes the loops from it: OpenMP on the host, a block of threads per row on the GPU. A pass leaves a
-// RowResult for each row, in double and in an order that is fixed; the host adds up the rows.
+// Passes over matrices for dev/tools/gradient_stats.cu. What happens to an element is written once, for host and
+// device; PASS_OVER_ROWS makes the loops from it: OpenMP on the host, a block of threads per row on the GPU. A pass
+// leaves a RowResult for each row, in double and in an order that is fixed; the host adds up the rows.
 #pragma once
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // When every kernel of a program ran: a library that the CUDA driver loads into any program where CUDA_INJECTION64_PATH
-// names it. TRACE_FILE (trace.tsv) gets a line for each kernel, copy and fill: nanoseconds of its beginning and end, the
-// stream, its name as compiled, which has the source file in it. Kernels of a CUDA graph are lines of their own.
+// names it. TRACE_FILE (trace.tsv) gets a line for each kernel, copy and fill: nanoseconds of its beginning and end,
+// the stream, its name as compiled, which has the source file in it. Kernels of a CUDA graph are lines of their own.
 // scripts/profile.sh runs a training with it and makes a table of what it wrote.
 #include <cinttypes>
 #include <cstdio>

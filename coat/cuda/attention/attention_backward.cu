@@ -12,9 +12,9 @@
 // With grouped heads a unit of keys has the query heads of its group stream by one after the other, and dk and dv are
 // their sums in that order; the operations are those of as many heads that share nothing.
 //
-// A block is two warpgroups that compute, 64 own rows each, at their own pace, and two threads that have the copy engine
-// bring the own rows and fill a ring of tiles (attention_copying.h). Exponentials run while the tensor cores work, for the
-// same warpgroup (attention_backward_unit.h) or for the other.
+// A block is two warpgroups that compute, 64 own rows each, at their own pace, and two threads that have the copy
+// engine bring the own rows and fill a ring of tiles (attention_copying.h). Exponentials run while the tensor cores
+// work, for the same warpgroup (attention_backward_unit.h) or for the other.
 #include "attention_backward_unit.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
@@ -57,8 +57,8 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     to[HALF] = delta;
 }
 
-// How many tiles a unit has where documents are apart: back to the first document of a block of queries, and on to the last
-// block with a document that begins by the end of a block of keys. A block of threads has a sequence.
+// How many tiles a unit has where documents are apart: back to the first document of a block of queries, and on to the
+// last block with a document that begins by the end of a block of keys. A block of threads has a sequence.
 __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T, int blocks) {
     positions += (int64_t)blockIdx.x * T;
     tiles += (int64_t)blockIdx.x * 2 * blocks;
@@ -98,8 +98,8 @@ __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const So
         copy_bytes(shared->statistics[slot], from.statistics + row * 2, sizeof shared->statistics[slot], full);
 }
 
-// Units and their own pairs. The warpgroup that sees less of the diagonal block of a unit is done with it first. Behind the
-// last comes one without tiles.
+// Units and their own pairs. The warpgroup that sees less of the diagonal block of a unit is done with it first. Behind
+// the last comes one without tiles.
 template <int HEAD> __device__ static inline void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = unit_count(x);
     int first_side = 0;
@@ -177,8 +177,9 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 }
 
 // --- host ---------------------------------------------------------------------------------------------------------
-// As attention_heads_together(), of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could
-// begin too late for the queries' units, 3/7 of the work, to fill the other multiprocessors until it ends.
+// As attention_heads_together(), of the key/value heads of groups. Where units of keys are few, all: the longest
+// of the last group could begin too late for the queries' units, 3/7 of the work, to fill the other
+// multiprocessors until it ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
     if (x.kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return x.kv_heads;
     return x.heads_together > x.group ? x.heads_together / x.group : 1;

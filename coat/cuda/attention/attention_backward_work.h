@@ -2,8 +2,8 @@
 // its computing warpgroups share; attention_backward.cu says what they are for.
 //
 // All comes in pairs of tiles, 64 rows of k and v, or of q and do. A warpgroup has an own pair per unit, in two buffers
-// used in turns with heads of 64, in one with heads of 128. The ring that pairs stream through has as many slots as then
-// fit.
+// used in turns with heads of 64, in one with heads of 128. The ring that pairs stream through
+// has as many slots as then fit.
 #pragma once
 #include "attention_copying.h"
 
@@ -30,7 +30,8 @@ struct Problem {
     float scale;                           // of the scores
 };
 
-// Where a row's value lies among those of its tile: a thread of a fragment has four of 16 columns, which it reads at once.
+// Where a row's value lies among those of its tile: a thread of a fragment has four of 16
+// columns, which it reads at once.
 __device__ static inline int statistic_at(int row) {
     return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
 }

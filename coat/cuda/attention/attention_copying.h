@@ -1,5 +1,6 @@
-// Two threads of a block copy, of two warps, so that neither waits for the other: one claims units of work and has their own
-// rows copied, the other has copied what streams by. A single one issues copies too slowly for the tensor cores.
+// Two threads of a block copy, of two warps, so that neither waits for the other: one claims units of
+// work and has their own rows copied, the other has copied what streams by. A single one issues copies
+// too slowly for the tensor cores.
 #pragma once
 #include "attention_fragments.h"
 
@@ -28,8 +29,8 @@ template <typename Unit> __device__ static inline void handover_init(Handover<Un
     barrier_init(&x.empty, 1);
 }
 
-// Claims a unit, the next that no block has, or a number beyond the last; units: how many the block had before. Not before
-// the second thread asks for it: at the end what is claimed early is missing to others.
+// Claims a unit, the next that no block has, or a number beyond the last; units: how many the block had before. Not
+// before the second thread asks for it: at the end what is claimed early is missing to others.
 template <typename Unit> __device__ static inline int unit_claim(Handover<Unit> &x, int units, unsigned *counter) {
     barrier_wait(&x.empty, (uint32_t)(units % 2) ^ 1);
     return units == 0 ? (int)blockIdx.x : (int)(gridDim.x + atomicAdd(counter, 1u));

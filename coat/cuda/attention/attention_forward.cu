@@ -1,10 +1,10 @@
 // The forward of causal attention on Hopper, BF16, heads 64 or 128 wide, with documents of a sequence apart or joined.
 //
-// A unit of work is 128 queries of a head and the tiles of 128 keys and values that they see, the diagonal one first, back
-// to the first query's document. Every query sees its own key, so its running maximum is finite from the first tile on. A
-// multiprocessor has a block, which claims unit after unit by a counter: two warpgroups that compute, 64 queries each, and
-// two threads that have the copy engine bring queries and tiles, ahead of them into the next unit. The sum over values of a
-// tile runs in the tensor cores beside the exponentials of the next.
+// A unit of work is 128 queries of a head and the tiles of 128 keys and values that they see, the diagonal one first,
+// back to the first query's document. Every query sees its own key, so its running maximum is finite from the first
+// tile on. A multiprocessor has a block, which claims unit after unit by a counter: two warpgroups that compute, 64
+// queries each, and two threads that have the copy engine bring queries and tiles, ahead of them into the next unit.
+// The sum over values of a tile runs in the tensor cores beside the exponentials of the next.
 #include "attention_copying.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
@@ -125,8 +125,8 @@ template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> 
 }
 
 // --- computing ----------------------------------------------------------------------------------------------------
-// Of a warpgroup's queries, two rows per thread: the sum of values so far, its weights' largest exponent and sum, and the
-// weights of the last tile, which are not in the sum yet.
+// Of a warpgroup's queries, two rows per thread: the sum of values so far, its weights' largest exponent and sum, and
+// the weights of the last tile, which are not in the sum yet.
 template <int HEAD> struct Sums {
     float o[HALF * HEAD / 128], largest[2], total[2];
     uint32_t p[TILE / 4];
@@ -173,8 +173,8 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
     }
 }
 
-// The first COLUMNS keys of a tile up to their weights, the others' being 0; with PREVIOUS the values of the one before are
-// added meanwhile.
+// The first COLUMNS keys of a tile up to their weights, the others' being 0; with PREVIOUS the values of the
+// one before are added meanwhile.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
                          Ring<STAGES<HEAD>> previous, bool apart, const Documents &documents, float scale) {

@@ -46,8 +46,8 @@ __device__ static inline void release(const Place &place, uint64_t *empty) {
     barrier_arrive_if(empty, place.signals);
 }
 
-// The thread's number, read again where it is asked for. What derives from it would else be kept over all units of work,
-// and make other registers spill: a place that is needed now and then is asked for each time.
+// The thread's number, read again where it is asked for. What derives from it would else be kept over all units of
+// work, and make other registers spill: a place that is needed now and then is asked for each time.
 __device__ static inline unsigned thread_get() {
     unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -104,14 +104,14 @@ __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, 
     }
 }
 
-// Where documents are apart, the first token that a query sees; `positions` are those of its sequence, which may begin in
-// the middle of a document.
+// Where documents are apart, the first token that a query sees; `positions` are those of its sequence, which may
+// begin in the middle of a document.
 __device__ static inline int document_begin(const int32_t *positions, int t) {
     return max(t - positions[t], 0);
 }
 
-// The positions of a sequence of T tokens, which tokens the own block and a streamed tile begin with, and of own queries
-// what those of the thread and the warpgroup's last one see first.
+// The positions of a sequence of T tokens, which tokens the own block and a streamed tile begin with, and of own
+// queries what those of the thread and the warpgroup's last one see first.
 struct Documents {
     const int32_t *positions;
     int T, own, streamed;
@@ -154,9 +154,9 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
     }
 }
 
-// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. By way of shared memory that a warp has
-// to itself, STORED values in the swizzle: so eight threads write a row. Returns the larger of `largest` and what this thread
-// has of the sum: the maxima of a pair's first and second magnitudes, as bits.
+// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. By way of shared memory that a
+// warp has to itself, STORED values in the swizzle: so eight threads write a row. Returns the larger of `largest` and
+// what this thread has of the sum: the maxima of a pair's first and second magnitudes, as bits.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
                                             bf16 *stored, uint32_t largest) {

@@ -1,6 +1,6 @@
-// Attention of a few queries that go on with a sequence, whose earlier keys and values are kept: the tokens of a sample.
-// A block has a query and a head. Its warps take the keys in turn, a few at a time, each with a running maximum and sums
-// of its own, which are added at the end in the warps' order.
+// Attention of a few queries that go on with a sequence, whose earlier keys and values are kept: the tokens of a
+// sample. A block has a query and a head. Its warps take the keys in turn, a few at a time, each with a running maximum
+// and sums of its own, which are added at the end in the warps' order.
 #include "attention_rows.h"
 
 namespace {

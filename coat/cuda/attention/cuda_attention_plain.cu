@@ -1,6 +1,6 @@
-// Attention in FP32 for --precision fp32 and as a reference, and in BF16 where documents are apart and no faster kernel takes
-// the shape or the GPU: short, exact, slow. One warp owns one row of the output and walks over the other side's tokens in
-// order, so that sums, which are FP32, have a fixed order and nothing is shared.
+// Attention in FP32 for --precision fp32 and as a reference, and in BF16 where documents are apart and no faster kernel
+// takes the shape or the GPU: short, exact, slow. One warp owns one row of the output and walks over the other side's
+// tokens in order, so that sums, which are FP32, have a fixed order and nothing is shared.
 #include "attention_rows.h"
 
 namespace {

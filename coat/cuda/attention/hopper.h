@@ -1,5 +1,5 @@
-// Hopper's own instructions, as functions: the copy engine and the matrix products of a warpgroup. For code compiled for
-// sm_90a alone.
+// Hopper's own instructions, as functions: the copy engine and the matrix products of a warpgroup. For
+// code compiled for sm_90a alone.
 //
 // Tiles in shared memory are rows of 64 BF16 values = 128 bytes, in the copy engine's 128-byte swizzle: the 16-byte
 // chunk c of row r lies where chunk c ^ (r % 8) would. Eight rows, 1024 bytes, are one unit of that pattern, and

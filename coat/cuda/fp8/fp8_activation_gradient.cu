@@ -1,9 +1,9 @@
-// The gradient of gelu, or SwiGLU, and the function again in one pass (COAT: saved activations, FP8 flow). Where scales of
-// dh's rows come from a bound, no code has to wait for the whole row: one walk down tiles writes dh's codes, their transpose
-// and g's.
+// The gradient of gelu, or SwiGLU, and the function again in one pass (COAT: saved activations, FP8 flow). Where
+// scales of dh's rows come from a bound, no code has to wait for the whole row: one walk down tiles writes dh's
+// codes, their transpose and g's.
 //
-// Bytes of device memory per element of g, h per group of 16: 3.125 read, 3 written; of SwiGLU 4.25 and 5. activation_bound
-// reads dy and w once, and SwiGLU's scales.
+// Bytes of device memory per element of g, h per group of 16: 3.125 read, 3 written; of SwiGLU 4.25 and 5.
+// activation_bound reads dy and w once, and SwiGLU's scales.
 #include "fp8_gelu.h"
 #include "fp8_tile.h"
 
@@ -117,8 +117,8 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy,
 }
 
 // --- the pass -----------------------------------------------------------------------------------------------
-// What it reads: load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d, g): HALVES gradients, and g times
-// the reciprocal. A block has tiles of COLUMNS columns of g.
+// What it reads: load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d, g): HALVES gradients, and g
+// times the reciprocal. A block has tiles of COLUMNS columns of g.
 struct GeluBoth {
     static constexpr int HALVES = 1, COLUMNS = 128, BLOCKS = 2;
     struct Loaded {
@@ -192,7 +192,8 @@ struct OnePass {
     LoadOrder order;
 };
 
-// A block takes the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down the tensor; a thread has its next row on its way.
+// A block takes the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down the tensor; a
+// thread has its next row on its way.
 template <Format T, typename Source>
 __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
                              Source::BLOCKS) void one_pass_kernel(const __grid_constant__ Source source,

@@ -1,6 +1,6 @@
-// The mean of a norm's result over some rows, and the product's bias that puts it back. Two small kernels: sums over the
-// rows of each block, then the whole sum in every block of the product with the weight's codes, which takes longest. Of
-// 256 rows and a weight of codes, 0.4 and 2 MB are read: both are bound by their latency.
+// The mean of a norm's result over some rows, and the product's bias that puts it back. Two small kernels: sums over
+// the rows of each block, then the whole sum in every block of the product with the weight's codes, which takes
+// longest. Of 256 rows and a weight of codes, 0.4 and 2 MB are read: both are bound by their latency.
 #include "fp8_norm.h"
 
 namespace {

@@ -267,8 +267,9 @@ __device__ static inline void scale_write(float *scale, uint32_t maximum, float 
     if (maximum >= NONFINITE_BITS && state) state->nonfinite = 1;
 }
 
-// The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; where q is plain, that
-// of the maxima that lie with it; else they share one. Whether a kernel makes it, which the next one may overlap with.
+// The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; where q
+// is plain, that of the maxima that lie with it; else they share one. Whether a kernel makes it, which
+// the next one may overlap with.
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 // The scale of a row whose largest magnitude has these bits, in every thread that asks; `first` is true in one of them,
 // which stores it.

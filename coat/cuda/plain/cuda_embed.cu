@@ -19,7 +19,8 @@ template <typename T> struct EmbedForward {
 };
 
 // A thread takes 8 columns of a position and goes through ROWS sequences, so that the position's row is read once
-// for all of them and their tokens' rows are on their way together. Where documents are apart, each has its own position.
+// for all of them and their tokens' rows are on their way together. Where documents are
+// apart, each has its own position.
 template <typename T, int V, int ROWS>
 __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForward<T> a) {
     const unsigned vectors = (unsigned)(a.cols / V);

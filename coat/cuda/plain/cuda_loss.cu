@@ -60,9 +60,10 @@ template <> struct Largest<bf16, 8> { // two at a time
     }
 };
 
-// Where the passes over a block's part of a row, which begins at vector `begin`, read it from: the block's shared memory,
-// filled by asynchronous copies, or device memory again where the part is too long for that. A thread reads only the
-// vectors that it copied itself, so no barrier is needed, and the next row is fetched while this one is being written.
+// Where the passes over a block's part of a row, which begins at vector `begin`, read it from: the block's
+// shared memory, filled by asynchronous copies, or device memory again where the part is too long for that. A
+// thread reads only the vectors that it copied itself, so no barrier is needed, and the next row is fetched
+// while this one is being written.
 template <typename T, int V, bool STAGED> struct RowReader {
     Pack<T, V> *staged;
     int begin;

@@ -1,6 +1,6 @@
 // Rows of logits are read once where they fit shared memory, and several blocks are needed on a multiprocessor, so that
-// one computes while another's row is on its way. So on devices that can, the blocks of a cluster share a longer row: each
-// has a part, and all learn its softmax from what their warps send to each.
+// one computes while another's row is on its way. So on devices that can, the blocks of a cluster share a longer row:
+// each has a part, and all learn its softmax from what their warps send to each.
 #pragma once
 #include "cuda/common/barriers.h"
 #include "cuda/common/cuda_kernels.h"
@@ -9,8 +9,8 @@
 
 namespace {
 
-// A maximum with the sum of the exponentials below it. A thread that has no value has NOTHING, the lowest finite one, so
-// that no difference of two infinities arises, and a sum of 0. A maximum passes NaN over, a sum does not.
+// A maximum with the sum of the exponentials below it. A thread that has no value has NOTHING, the lowest finite one,
+// so that no difference of two infinities arises, and a sum of 0. A maximum passes NaN over, a sum does not.
 struct alignas(8) SoftmaxSum {
     float max, sum;
 };
@@ -51,8 +51,8 @@ struct RowParts {
 #endif
     }
 
-    // Joins what all threads of these blocks have of their row-th row, counted from 0: the same bits in each. A block that
-    // sends of a row has read those of the one before, so two sets of places are enough.
+    // Joins what all threads of these blocks have of their row-th row, counted from 0: the same bits in each. A block
+    // that sends of a row has read those of the one before, so two sets of places are enough.
     __device__ SoftmaxSum join(SoftmaxSum mine, int row) const {
         const int lane = (int)threadIdx.x % WARP, count = parts * warps, set = row & 1;
         SoftmaxSum *const here = places + set * count, *const to = here + part * warps + threadIdx.x / WARP;

@@ -85,8 +85,8 @@ static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMat
            result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
 }
 
-// The library leaves bytes of its FP32 algorithms unset, and a checkpoint keeps all of them: made again from what it says
-// of the algorithm, two equal runs write equal checkpoints. Stays as it is where the library refuses that.
+// The library leaves bytes of its FP32 algorithms unset, and a checkpoint keeps all of them: made again from what it
+// says of the algorithm, two equal runs write equal checkpoints. Stays as it is where the library refuses that.
 static void set_all_bytes(const MatmulState *state, const Product *p, const Plan *plan,
                           cublasLtMatmulAlgo_t *algorithm) {
     const MatmulShape *s = &p->key.shape;
@@ -249,8 +249,8 @@ static void choose_first(Exec *exec, MatmulState *state, const Product *p, Plan 
         p->name, (long long)s->m, (long long)s->n, (long long)s->k, format_name(s->a), format_name(s->b), 100 * least);
 }
 
-// The fastest of the library's candidates; where sums must be exact, of those that are. They take turns: the card's clock
-// falls under load, and all are to be timed at the same.
+// The fastest of the library's candidates; where sums must be exact, of those that are. They take turns: the card's
+// clock falls under load, and all are to be timed at the same.
 static bool choose_fastest(Exec *exec, MatmulState *state, const Product *p, Plan *plan, bool exact) {
     constexpr int ROUNDS = 6; // the first is for warming up
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};

@@ -1,11 +1,12 @@
-// Plans of matrix products by cuBLASLt: the library's description of a product and the algorithm that it takes. A plan is
-// made when a shape is first met, and kept.
+// Plans of matrix products by cuBLASLt: the library's description of a product and the algorithm that it takes. A plan
+// is made when a shape is first met, and kept.
 //
 // The algorithm comes from the checkpoint that the run goes on from, from --matmul-table, or from the committed table;
 // else it is the library's first choice. --autotune times the library's candidates instead of taking the committed one.
-// Of an FP8 product that is asked to add up in FP32 it is the first, or the fastest, that does: samples of its result are
-// held against sums in FP64 (product_samples.h). A product that adds takes that of the one that overwrites. Algorithms of
-// a checkpoint and of tables are taken as they are: those of the committed table are checked by `./test_gpt2 products`.
+// Of an FP8 product that is asked to add up in FP32 it is the first, or the fastest, that does: samples of its
+// result are held against sums in FP64 (product_samples.h). A product that adds takes that of the one that
+// overwrites. Algorithms of a checkpoint and of tables are taken as they are: those of the committed table are
+// checked by `./test_gpt2 products`.
 #pragma once
 #include "cuda/common/cuda_internal.h"
 #include "io/matmul_choices.h"

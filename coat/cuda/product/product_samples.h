@@ -19,9 +19,10 @@ typedef struct {
     double bias; // sum added * S / sum S^2, less 1
 } ProductError;
 
-// What sums in FP32 stay within, the rounding of D to BF16 (at most 2^-9) included. Measured on an H200, in every algorithm
-// and in both formats: error up to 0.002; 0.005 where one value of 4096 is 2^12 times the others, since a tensor core cuts
-// terms off that lie 2^13 below the largest of the 32 beside them. Fast accumulation is up to 0.39 off.
+// What sums in FP32 stay within, the rounding of D to BF16 (at most 2^-9) included. Measured on an H200, in
+// every algorithm and in both formats: error up to 0.002; 0.005 where one value of 4096 is 2^12 times the
+// others, since a tensor core cuts terms off that lie 2^13 below the largest of the 32 beside them. Fast
+// accumulation is up to 0.39 off.
 #define PRODUCT_ERROR_LIMIT 0.01
 #define PRODUCT_BIAS_LIMIT 0.01
 
