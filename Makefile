@@ -54,8 +54,11 @@ CLANG_FORMAT ?= clang-format
 format:
 	$(Q)$(CLANG_FORMAT) -i $(SOURCES)
 
+# clang-format leaves comments as they are. Three blanks within one are columns, of a table or above it.
 check-format:
 	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
+	$(Q)awk '/^ *\/\// && length > 120 && !/[^ ]   +[^ ]/ { bad = 1; \
+	    print FILENAME ":" FNR ": error: a comment of " length " columns; wrap it at 120" } END { exit bad }' $(SOURCES)
 	@echo "format: $(words $(SOURCES)) files are as .clang-format wants them"
 
 clean:
