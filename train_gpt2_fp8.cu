@@ -113,9 +113,9 @@ static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, before, r_out, r_in, y, y_bias);
 }
 
-// Has the first product of a half read its norm less the mean of each channel, in the first blocks: rounded to codes, what
-// all tokens have in common would cost precision and says nothing. Returns the product's bias, which puts it back. A pass
-// that is made again takes the means of the first.
+// Has the first product of a half read its norm less the mean of each channel, in the first blocks: rounded to codes,
+// what all tokens have in common would cost precision and says nothing. Returns the product's bias, which puts it back.
+// A pass that is made again takes the means of the first.
 static Tensor centre_norm(Model *m, int l, Norm *n, TensorId centre, TensorId shifted, Tensor r_in, Tensor y,
                           Tensor y_bias, Weight w, Tensor bias, bool again) {
     if (l < config_bf16_blocks(&m->config) || l >= config_centred_blocks(&m->config)) return bias;
@@ -142,7 +142,8 @@ static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q
 // One block (COAT: saved activations): r -> r + proj(attention(norm(r))) -> + fcproj(gelu(fc(norm(.)))),
 // gelu standing for SwiGLU too, where fc makes gate and up.
 // The last sum of a block is left to the norm that follows it, in the next block or at the end: r_in is the
-// residual stream before it, y and y_bias what is still to be added (y.data NULL: nothing). `again`: it is made once more.
+// residual stream before it, y and y_bias what is still to be added (y.data NULL: nothing).
+// `again`: it is made once more.
 static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias, bool again) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -239,8 +240,8 @@ void model_loss(Model *m, bool backward, bool accumulate) {
 // ---------------------------------------------------------------------------------------------------------------
 // Backward
 
-// FP8 health makes the weight gradient of qkv once more from what its FP8 product was made of, in BF16, and compares the
-// two. dqkv is still there, and the memory of dn is free for n1; dw is this micro-batch's product alone.
+// FP8 health makes the weight gradient of qkv once more from what its FP8 product was made of, in BF16, and compares
+// the two. dqkv is still there, and the memory of dn is free for n1; dw is this micro-batch's product alone.
 static void compare_product(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) {
     Exec *ex = &m->exec;
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
@@ -346,8 +347,8 @@ static void block_backward(Model *m, int l, bool accumulate) {
     if (m->compares_products) compare_product(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }
 
-// With --recompute 3 what backward reads of a block is made again, with the same bits, from the stream that it began with.
-// The last block's is still there. A norm that comes after the block is made by the next one's first operation.
+// With --recompute 3 what backward reads of a block is made again, with the same bits, from the stream that it began
+// with. The last block's is still there. A norm that comes after the block is made by the next one's first operation.
 static void block_repeat(Model *m, int l) {
     if (!config_repeats_blocks(&m->config) || l + 1 == m->config.shape.layers) return;
     shards_weights_needed(&m->shards, l, -1, false);

@@ -296,9 +296,9 @@ static inline const double *config_weights(const Config *config) {
     return config->train_weights[0] > 0 ? config->train_weights : NULL;
 }
 
-// What config_check() of config_check.h asks beyond the shape, and a plan again of other recipes and micro-batches: batch
-// arithmetic for `ranks` processes, what FP8 and the device take, features not built yet. A recipe that was not named
-// falls back to bf16 here where FP8 cannot take the shape or gpu_without_fp8 is set, with a line in notes.
+// What config_check() of config_check.h asks beyond the shape, and a plan again of other recipes and micro-batches:
+// batch arithmetic for `ranks` processes, what FP8 and the device take, features not built yet. A recipe that was not
+// named falls back to bf16 here where FP8 cannot take the shape or gpu_without_fp8 is set, with a line in notes.
 bool config_check_recipe(Config *config, int ranks, Error *err);
 
 // As --tokenizer names it, or as a model without a vocabulary file has it.

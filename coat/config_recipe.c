@@ -1,4 +1,5 @@
-// The recipe, the batch and the number of processes: whether a run with this shape takes them, and what is not built yet.
+// The recipe, the batch and the number of processes: whether a run with this shape takes them, and what is not built
+// yet.
 #include "config.h"
 
 #include <string.h>
@@ -165,8 +166,8 @@ static bool recipe_decide(Config *c, Error *err) {
     return recipe_check_shape(c, err); // single flags may ask for FP8 all the same
 }
 
-// A recorded batch that is no multiple of what so many processes do in one pass: with fewer sequences per pass it may be
-// one, else the nearest is taken.
+// A recorded batch that is no multiple of what so many processes do in one pass: with fewer sequences per pass it may
+// be one, else the nearest is taken.
 static void fit_recorded_batch(Config *c, int ranks) {
     int64_t per_pass = config_micro_tokens(c) * ranks;
     if (!c->batch_recorded || c->batch_tokens % per_pass == 0) return;

@@ -1,5 +1,5 @@
-// 8-bit moments, group by group, with the loops compiled for every instruction set as in cpu/cpu_kernels.c. All variants
-// give the same bits: a fused multiply-add is one rounding, in hardware or in the mathematics library.
+// 8-bit moments, group by group, with the loops compiled for every instruction set as in cpu/cpu_kernels.c. All
+// variants give the same bits: a fused multiply-add is one rounding, in hardware or in the mathematics library.
 #pragma GCC optimize("no-trapping-math")
 
 #include "moments_host.h"

@@ -97,8 +97,8 @@ static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[
     return NULL;
 }
 
-// The shape of the checkpoint that is resumed is the run's: a flag may say it again, and not another. One that cannot be
-// read is refused by who reads it to run it.
+// The shape of the checkpoint that is resumed is the run's: a flag may say it again, and not another. One that cannot
+// be read is refused by who reads it to run it.
 static bool same_shape(const Parse *p, Error *err) {
     char name[FLAG_TEXT_LENGTH], ours[FLAG_TEXT_LENGTH], theirs[FLAG_TEXT_LENGTH];
     const Flag *other = p->recorded->shape.layers ? shape_flag(p, p->recorded, name) : NULL;

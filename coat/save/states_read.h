@@ -3,8 +3,8 @@
 // (--moments, --second-moment, --moments-fp32, --master). What is stored as the run stores it is copied byte for byte;
 // the rest is decoded to FP32 and encoded anew, in pieces, by the functions that the optimizer itself uses (COAT:
 // optimizer states), so that processes get the bits that one alone would.
-//   moments   rounded to nearest; the second moment is 0 only where it was, as after an update. Codes with expansion and
-//             without have one layout and decode alike: they are copied, and the next update chooses its own k.
+//   moments   rounded to nearest; the second moment is 0 only where it was, as after an update. Codes with expansion
+//             and without have one layout and decode alike: they are copied, and the next update chooses its own k.
 //   masters   fp32 <-> split16 is exact. To none: the BF16 value stays. From none: the master is that value.
 #pragma once
 #include "checkpoint_tensors.h"

@@ -99,8 +99,8 @@ static Pair pair_integers(Backends *b, int64_t rows, int limit, uint64_t stream)
     return p;
 }
 
-// Positions within documents. Sequences take turns: boundaries on tiles of 64 and 128 and beside them; two halves, of which
-// the first has begun before; lengths at random.
+// Positions within documents. Sequences take turns: boundaries on tiles of 64 and 128 and beside them; two halves, of
+// which the first has begun before; lengths at random.
 static Pair pair_positions(Backends *b, int B, int T) {
     static const int lengths[] = {70, 59, 1, 62, 64, 300, 84, 63, 65, 127, 128, 129};
     int32_t *host = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *host);
@@ -563,8 +563,8 @@ static void compare_attention(Backends *b, OpShape o) {
     compare_attention_of(b, shape, o.format, o.loose);
 }
 
-// q, k and v before attention: rotated alone, in place; with norms of the heads, documents apart; with norms over all heads
-// and a clip.
+// q, k and v before attention: rotated alone, in place; with norms of the heads, documents apart; with
+// norms over all heads and a clip.
 static void compare_heads(Backends *b, OpShape o) {
     const int64_t M = (int64_t)o.B * o.T, D = o.C / o.heads;
     const AttentionShape shape = {o.B, o.T, o.heads, o.heads % 2 ? o.heads : o.heads / 2, (int)D};
@@ -708,7 +708,8 @@ static void compare_all_cached_attention(bool small_only) {
     backends_close(&b);
 }
 
-// Shape `index` of a fixed sequence: an odd batch, a length that is a multiple of nothing in particular, a width of GPT-2.
+// Shape `index` of a fixed sequence: an odd batch, a length that is a multiple of nothing
+// in particular, a width of GPT-2.
 static OpShape random_shape(uint64_t index) {
     static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // channels, heads
     const uint64_t random = rng_hash(79, 1, index);

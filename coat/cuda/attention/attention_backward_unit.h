@@ -7,7 +7,8 @@
 // Whether there are registers for the scores of the tile after this one, and for one own operand. Beside the two sums
 // of keys with heads of 128, 128 registers, there are none.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
-// Whether there are registers for the other own operand, too: it need not be read from shared memory for each tile then.
+// Whether there are registers for the other own operand, too: it need not be read from
+// shared memory for each tile then.
 template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 
 template <int HEAD> struct Products {
@@ -127,8 +128,8 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 //   tensor cores        dp(i), sums(i - 1)   s(i + 1)   dp(i + 1), sums(i)   s(i + 2)
 //   warpgroup           p(i)                 ds(i)      p(i + 1)             ds(i + 1)
 //
-// p(i) needs s(i), ds(i) needs dp(i), and sums(i) both, all from columns before. s(i + 1) takes the registers of s(i): p(i)
-// has others. Where these are missing (AHEAD), s(i + 1) has to wait:
+// p(i) needs s(i), ds(i) needs dp(i), and sums(i) both, all from columns before. s(i + 1) takes the registers of s(i):
+// p(i) has others. Where these are missing (AHEAD), s(i + 1) has to wait:
 //
 //   tensor cores        sums(i - 1), s(i)    dp(i)        sums(i), s(i + 1)    dp(i + 1)
 //   warpgroup                                p(i)  ds(i)                       p(i + 1)  ds(i + 1)
