@@ -202,7 +202,11 @@ every = list(SHAPES)
 for dtype in ("F32", "F16", "BF16", "F64"):
     write("model", "whole-" + dtype.lower(), sections(config__json=config(), model__safetensors=weights(every, dtype)))
 write("model", "integers", sections(config__json=config(), model__safetensors=weights(every, "I32", 1)))
-write("model", "infinite", sections(config__json=config(), model__safetensors=weights(every, "F64", 1e300)))
+write("model", "infinite", sections(config__json=config(), model__safetensors=weights(every, "F32", float("inf"))))
+write("model", "generation", sections(config__json=LLAMA, model__safetensors=llama_weights(),
+                                      generation_config__json='{"bos_token_id": 1, "eos_token_id": [2, 0]}'))
+write("model", "generation-too-large", sections(config__json=LLAMA, model__safetensors=llama_weights(),
+                                                generation_config__json='{"eos_token_id": [99999999999]}'))
 write("model", "one-missing", sections(config__json=config(), model__safetensors=weights(every[:-1])))
 write("model", "sharded", sections(
     config__json=config(), model__safetensors__index__json=index("a.safetensors", "b.safetensors", "a.safetensors"),

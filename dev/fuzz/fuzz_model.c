@@ -3,8 +3,9 @@
 // "=== NAME" with the files' bytes.
 #include "dev/fuzz/fuzz_load.h"
 
-static const char *const names[] = {"config.json",   "model.safetensors", "model.safetensors.index.json",
-                                    "a.safetensors", "b.safetensors",     "manifest.json"};
+static const char *const names[] = {"config.json",           "model.safetensors", "model.safetensors.index.json",
+                                    "a.safetensors",         "b.safetensors",     "manifest.json",
+                                    "generation_config.json"};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) fuzz_section_file(data, size, names[i]);
