@@ -530,7 +530,6 @@ void model_destroy(Model *m) {
 #include "coat/run/checkpoint_settings.h"
 #include "coat/run/report.h"
 #include "coat/run/run.h"
-#include "coat/signals.h"
 
 // What the flags leave open is looked up, in files and of the machine, and all of it checked.
 static bool complete(Run *run, Config *config, Error *err) {
@@ -547,32 +546,6 @@ static bool complete(Run *run, Config *config, Error *err) {
     if (!config_check(config, config->plan ? config->gpus : place->ranks, err)) return false;
     if (place->rank == 0) print_notes(stderr, config->notes);
     return true;
-}
-
-// The run, and its end on all processes.
-static bool run_whole(Run *run, Config *config, Error *err) {
-    static OutFolder folder;
-    const CommPlace *place = &run->place;
-    const bool trains = config_trains(config), writes = trains && config->out[0] && place->rank == 0;
-    config->threads = shards_threads(config, place->local_ranks);
-    if (trains) signals_open();
-    bool ok = !writes || out_prepare(config, &folder, err);
-    if (ok && writes) run->folder = &folder;
-    run->all.failed = false;
-    ok = ok && run_all(run, config, err);
-    if (!ok && !run->all.failed && place->ranks > 1) {
-        fprintf(stderr, "error: rank %d: %s\n", place->rank, err->text);
-        comm_abort(run->model.comm, err->code);
-    }
-    saver_close(run->saver);
-    log_close(run->log);
-    data_close(run->train);
-    data_close(run->val);
-    hellaswag_close(run->hellaswag);
-    tokenizer_close(run->tokenizer);
-    model_destroy(&run->model);
-    if (writes) out_close(&folder);
-    return ok;
 }
 
 int main(int argc, char **argv) {

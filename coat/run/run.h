@@ -43,9 +43,9 @@ typedef struct {
 // neither --vocab nor the model's name says how many.
 bool run_take_vocabulary(Run *run, Config *config, Error *err);
 
-// Does what the configuration asks for, from the opening of the device to the last save. What is open then, the caller
-// closes. False with err where it failed, on all processes where run->all.failed; else others still wait for this one.
-bool run_all(Run *run, const Config *config, Error *err);
+// Does what the configuration asks for, from the opening of the device to the last save, and ends it on all processes.
+// False with err where it failed.
+bool run_whole(Run *run, Config *config, Error *err);
 
 // --- what run.c and run_start.c have in common ---------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-// From the configuration to a run that stands where it goes on from: inputs, weights, --out.
+// A whole run, from the configuration over where it goes on from (inputs, weights, --out) to its end.
 #include "run_start.h"
 #include "config/config_settings.h"
 #include "config/settings_line.h"
@@ -297,7 +297,7 @@ static bool end_again(Run *run, Error *err) {
     return run_validate(run, err) && run_make_up(run, false, true, err);
 }
 
-bool run_all(Run *run, const Config *config, Error *err) {
+static bool run_all(Run *run, const Config *config, Error *err) {
     if (!open_run(run, config, err) || !all_well(&run->all, check_end(run, err), err)) return false;
     note_settings(run);
     report(run);
@@ -309,4 +309,29 @@ bool run_all(Run *run, const Config *config, Error *err) {
     if (is_ended(run)) return true;
     if (!open_log(run, err)) return false;
     return trains ? run_train(run, err) : end_again(run, err);
+}
+
+bool run_whole(Run *run, Config *config, Error *err) {
+    static OutFolder folder;
+    const CommPlace *place = &run->place;
+    const bool trains = config_trains(config), writes = trains && config->out[0] && place->rank == 0;
+    config->threads = shards_threads(config, place->local_ranks);
+    if (trains) signals_open();
+    bool ok = !writes || out_prepare(config, &folder, err);
+    if (ok && writes) run->folder = &folder;
+    run->all.failed = false;
+    ok = ok && run_all(run, config, err);
+    if (!ok && !run->all.failed && place->ranks > 1) {
+        fprintf(stderr, "error: rank %d: %s\n", place->rank, err->text);
+        comm_abort(run->model.comm, err->code);
+    }
+    saver_close(run->saver);
+    log_close(run->log);
+    data_close(run->train);
+    data_close(run->val);
+    hellaswag_close(run->hellaswag);
+    tokenizer_close(run->tokenizer);
+    model_destroy(&run->model);
+    if (writes) out_close(&folder);
+    return ok;
 }
