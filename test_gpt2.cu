@@ -22,13 +22,13 @@ static const char usage[] = "usage: gradient_check [--reference FOLDER]\n"
                             "PyTorch's.\n";
 #else
 static const char usage[] =
-    "usage: test_gpt2 [--small] [PART...] | --reference FOLDER | --logits FOLDER OUT\n"
+    "usage: test_gpt2 [--small] [PART...] | --reference FOLDER | --logits FOLDER OUT [fp32]\n"
     "\n"
     "  PART                  only these tests: twin operations fp8 products kernels fp8-kernels optimizer models\n"
     "  --small               the GPU's on few small shapes, for compute-sanitizer\n"
     "  --reference FOLDER    compare loss, gradients and ten updates with PyTorch's, which dev/test/reference.py "
     "wrote\n"
-    "  --logits FOLDER OUT   write the logits of a model folder for dev/test/check_transformers.py\n";
+    "  --logits FOLDER OUT   write the logits of a model folder for dev/test/check_transformers.py, in BF16 or FP32\n";
 #endif
 
 static const CommPlace one_process = {0, 1, 0, 1, "", false};
@@ -502,8 +502,9 @@ int main(int argc, char **argv) {
         compare_with_reference(argv[2]);
         return failures > 0;
     }
-    if (argc == 4 && strcmp(argv[1], "--logits") == 0) {
-        write_logits(argv[2], argv[3]);
+    const bool fp32 = argc == 5 && strcmp(argv[4], "fp32") == 0;
+    if ((argc == 4 || fp32) && strcmp(argv[1], "--logits") == 0) {
+        write_logits(argv[2], argv[3], !fp32);
         return 0;
     }
     const char *parts[] = {"--small", "twin",        "operations", "fp8",   "products",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a small model of every family beside PyTorch: 30 updates of AdamW from the same weights and tokens.
 
-    dev/test/check_families.py --program ./train_gpt2_fp8_cpu [--packed] [FAMILY...] [-- FLAGS]
+    dev/test/check_families.py --program ./train_gpt2_fp8_cpu [--packed] [--logits ./test_gpt2_cpu] [FAMILY...] [-- FLAGS]
 
 Each model is a random one of odd shape that transformers wrote (grouped heads, a head width of its own, tied and own heads,
 scaled rotations, a clip). The program starts from its folder and trains in FP32, BF16 and COAT; the losses of all updates
@@ -11,6 +11,8 @@ must be that of PyTorch's trained model. FLAGS go to the program (--device cpu).
 --packed is fine-tuning: examples with a mask on their answers, packed into sequences and kept apart. transformers gets them
 with labels -100, positions that begin anew, and attention within each example; it takes an update at once, the program in
 two micro-batches.
+
+--logits PROGRAM compares the logits in FP32 too, of the random model and of the checkpoint.
 
 Prints one line per check and PASS or FAIL; the exit status says the same. Needs torch and transformers 4.56 or later.
 """
@@ -34,6 +36,7 @@ if {"-h", "--help"} & set(sys.argv):
 try:
     import torch
     import transformers
+    from safetensors.torch import load_file
     from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, Olmo2Config, OlmoConfig, Qwen2Config,
                               Qwen3Config)
 except ImportError as e:
@@ -182,9 +185,21 @@ def train_there(a, folder, tokens, out, recipe):
     return [line["loss"] for line in steps], [line["lr"] for line in steps]
 
 
+def check_logits(a, name, model, folder):
+    out = folder + ".safetensors"
+    subprocess.run([a.logits, "--logits", folder, out, "fp32"], check=True)
+    found = load_file(out)
+    with torch.no_grad():
+        theirs = model(found["tokens"].long()).logits
+    ours = found["logits"][..., : theirs.shape[-1]]  # without the vocabulary's padding
+    report(f"{name}, {theirs.shape[1]} tokens' logits, relative", ((ours - theirs).norm() / theirs.norm()).item(), 1e-5)
+
+
 def check(a, name, work):
     folder, token_file = os.path.join(work, name), os.path.join(work, "tokens.bin")
     model, data = write_model(name, folder), a.data(token_file)
+    if a.logits:
+        check_logits(a, f"{name}, as written by transformers", model, folder)
     expected = None
     for recipe, limit in TOLERANCES.items():
         out = os.path.join(work, name + recipe.replace(" ", ""))
@@ -197,6 +212,8 @@ def check(a, name, work):
             with torch.no_grad():
                 report(f"{name}, the checkpoint in transformers",
                        abs(data.loss(opened, 0).item() - data.loss(model, 0).item()), 1e-5)
+            if a.logits:
+                check_logits(a, f"{name}, as trained here", opened, os.path.join(out, f"step-{UPDATES:08d}"))
 
 
 def main():
@@ -206,6 +223,7 @@ def main():
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--program", required=True)
     parser.add_argument("--packed", dest="data", action="store_const", const=Packed, default=Stream)
+    parser.add_argument("--logits", metavar="PROGRAM")
     parser.add_argument("families", nargs="*")
     a = parser.parse_args(words)
     a.flags = flags

@@ -287,11 +287,11 @@ static void compare_with_reference(const char *folder) {
 // --- logits ---------------------------------------------------------------------------------------------------------
 
 // Writes tokens (1, T) and their logits (1, T, vocab) in FP32 for a comparison with another program.
-static void write_logits(const char *folder, const char *out) {
+static void write_logits(const char *folder, const char *out, bool bf16) {
     enum { T = 64 };
     Error err;
     Model m;
-    create_from_folder(&m, folder, 1, T, true, DEVICE_CPU);
+    create_from_folder(&m, folder, 1, T, bf16, DEVICE_CPU);
     int vocab = m.config.shape.vocab;
     int32_t tokens[T];
     for (int i = 0; i < T; i++) tokens[i] = (int32_t)(rng_hash(1, 1, (uint64_t)i) % (uint64_t)vocab);

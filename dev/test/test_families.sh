@@ -55,7 +55,7 @@ fi
 if python3 -c 'import torch, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null; then
     for flag in "" --packed; do
         name="PyTorch's losses${flag:+, fine-tuning}"
-        said=$(python3 dev/test/check_families.py --program "$program" $flag llama qwen2 olmo2 2>&1) && ok "$name" || bad "$name" "$said"
+        said=$(python3 dev/test/check_families.py --program "$program" --logits "${BIN:-.}/test_gpt2_cpu" $flag llama qwen2 olmo2 2>&1) && ok "$name" || bad "$name" "$said"
     done
 else
     echo "skip - PyTorch's losses: Python has no torch, or no transformers from 4.56 on"

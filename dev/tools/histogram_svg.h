@@ -68,11 +68,14 @@ static inline void histogram_draw(FILE *out, const Histogram *h, double left, do
     fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", left + width / 2, bottom + 40,
             h->axis);
     if (isnan(h->mark)) return;
-    double at = left + (h->mark - h->low) / (h->high - h->low) * width;
+    double share = (h->mark - h->low) / (h->high - h->low), at = left + share * width;
+    int64_t before = 0;
+    for (int i = 0; i < (int)(share * HISTOGRAM_BINS); i++) before += h->bins[i];
+    const bool on_left = 2 * before < h->count; // where the fewer bars are
     fprintf(out,
             "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#d9600a\" stroke-width=\"1.5\" "
-            "stroke-dasharray=\"5 4\"/>\n<text x=\"%.1f\" y=\"%.1f\" fill=\"#d9600a\">%s</text>\n",
-            at, top, at, bottom, at + 5, top + 10, h->mark_text);
+            "stroke-dasharray=\"5 4\"/>\n<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" fill=\"#d9600a\">%s</text>\n",
+            at, top, at, bottom, on_left ? at - 5 : at + 5, top + 10, on_left ? "end" : "start", h->mark_text);
 }
 
 // Draws them two in a row.
