@@ -100,7 +100,7 @@ static Attention attention(const Model *m, Tensor qkv, int layer) {
 // Where h is stored as the product made it, the bias belongs into the product; where h is quantised, the kernel
 // that does so adds it on the way.
 static bool bias_in_fc_product(const Model *m) {
-    return act(m, Y_FC, 0).data == act(m, H, 0).data;
+    return !format_is_fp8(act(m, H, 0).format);
 }
 
 // What a half of a block begins with: the residual stream with what the half before it made, y, and what its first
@@ -281,6 +281,7 @@ static void product_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor
     count_codes(m, gradient, l, dy_q, dy_qt);
     m->ops->linear_backward_data(&m->exec, dx, dy_q, weight(m, w, l));
 }
+
 // dx, then the gradient of w:
 static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
                              QuantizedGradient gradient, bool accumulate) {
