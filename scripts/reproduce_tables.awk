@@ -116,26 +116,26 @@ table == "figure4" {
 # lines of scripts/fidelity.sh about OLMo-1B: 131,072 tokens per step
 table == "loss" && ($4 == "done" || $4 == "text") {
     run = $1 " " $3
-    if (!(run in seen)) { seen[run]; runs[++run_count] = run }
-    if ($4 == "text") { texts[run, $5]; loss[run, "perplexity, " $5, $2] = exp($6); next }
+    if ($4 == "text") { measured(run, "perplexity, " $5, $2, exp($6)); next }
     tokens[run] = $5 * 131072
-    loss[run, "training loss, last eighth of the steps", $2] = $16
-    loss[run, "loss of validation", $2] = $6
-    loss[run, "perplexity of validation", $2] = exp($6)
+    measured(run, "training loss, last eighth of the steps", $2, $16)
+    measured(run, "loss of validation", $2, $6)
+    measured(run, "perplexity of validation", $2, exp($6))
+}
+function measured(run, measure, recipe, value) {
+    if (!((run, measure) in loss_row_of)) loss_rows[loss_row_of[run, measure] = ++loss_row_count] = run SUBSEP measure
+    loss[run, measure, recipe] = value
 }
 function loss_row(model, measure, bf16, linear, coat) {
     printf "| %s | %s | %s | %s | %s | %s |\n", model, measure, show(bf16, 3), show(linear, 3), show(coat, 3),
         known(bf16) && known(coat) ? sprintf("%+.2f %%", 100 * (coat / bf16 - 1)) : "–"
 }
-function loss_rows(run, measure) {
-    if ((run, measure, "bf16") in loss)
-        loss_row(sprintf("here, OLMo-1B, %.0fM tokens", tokens[run] / 1e6), measure, loss[run, measure, "bf16"], loss[run, measure, "fp8-linear"], loss[run, measure, "coat"])
-}
 END {
-    for (i = 1; i <= run_count; i++) {
-        loss_rows(runs[i], "training loss, last eighth of the steps")
-        loss_rows(runs[i], "loss of validation")
-        loss_rows(runs[i], "perplexity of validation")
-        for (key in texts) { split(key, part, SUBSEP); if (part[1] == runs[i]) loss_rows(runs[i], "perplexity, " part[2]) }
+    for (i = 1; i <= loss_row_count; i++) { # in the order of the lines
+        split(loss_rows[i], part, SUBSEP)
+        run = part[1]
+        measure = part[2]
+        if ((run, measure, "bf16") in loss)
+            loss_row(sprintf("here, OLMo-1B, %.0fM tokens", tokens[run] / 1e6), measure, loss[run, measure, "bf16"], loss[run, measure, "fp8-linear"], loss[run, measure, "coat"])
     }
 }
