@@ -84,6 +84,15 @@ static Heads heads(const Model *m, int layer) {
     return h;
 }
 
+// The rotation, where backward of attention takes it back: not with norms before it, which want what is not rounded
+// yet.
+static Tensor take_rotations(Heads *h) {
+    const Tensor rotations = h->rotations;
+    if (h->q_weight.data) return no_tensor();
+    h->rotations = no_tensor();
+    return rotations;
+}
+
 static Attention attention(const Model *m, Tensor qkv, int layer) {
     const ModelShape *s = &m->config.shape;
     Attention a;
@@ -339,9 +348,12 @@ static void block_backward(Model *m, int l, bool accumulate) {
     Attention a = attention(m, rebuilt_heads(m, l), l);
     Tensor dq, dk, dv;
     split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
-    if (heads(m, l).rotations.data) dq.amax = NULL; // the rotation changes them
-    ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), a.shape);
-    ops->heads_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), heads(m, l), accumulate);
+    Heads h = heads(m, l);
+    const Tensor rotations = take_rotations(&h);
+    if (heads_changed(&h)) dq.amax = NULL; // what is left changes them
+    ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), rotations,
+                            a.shape);
+    ops->heads_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), h, accumulate);
     ops->grad_quantize(ex, dqkv_q, dqkv_qt, grad(m, QKVB, l), dqkv, accumulate);
     product_backward(m, l, dn, QKVW, N1_T, dqkv_q, dqkv_qt, GRADIENT_DQKV, accumulate);
     half_backward_end(m, l, LN1W, LN1B, dn, first_norm(m, l), accumulate);

@@ -123,10 +123,11 @@ OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tenso
 OPERATION(activation_backward_rebuild, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g, Tensor dg,
                                         Tensor h, bool accumulate))
 
-// dq, dk, dv (strided views) from do (M, heads*head_dim) and what forward saved. Where dq.amax is present the
-// three are neighbouring columns of one tensor, whose maxima it holds then.
+// dq, dk, dv (strided views) from do (M, heads*head_dim) and what forward saved; with `rotations` of q and k before
+// they were rotated, with the bits of heads_backward behind it. Where dq.amax is present the three are neighbouring
+// columns of one tensor, whose maxima it holds then.
 OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
-                               Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape))
+                               Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rotations, AttentionShape shape))
 
 // heads_forward in reverse: dqkv becomes the gradient of qkv, which is what forward read; its maxima are left in
 // dqkv.amax where present. dq_weight, dk_weight FP32, shaped as the weights.

@@ -156,6 +156,16 @@ struct Exec {
     int local_rank; // among the processes of this machine: which of its GPUs is this one's
 };
 
+// What attention_backward does with dq and dk where its kernel does not: rotated back, of so many heads.
+static inline void heads_rotate_back(Exec *exec, Tensor d, int heads, Tensor positions, Tensor rotations,
+                                     AttentionShape shape) {
+    const Tensor none = no_tensor();
+    Heads h = {shape, positions, rotations, none, none, 0.0f, 0.0f};
+    h.shape.heads = heads, h.shape.kv_heads = 0;
+    d.amax = NULL; // it is a part of a row
+    exec->ops->heads_backward(exec, d, none, none, d, h, false);
+}
+
 const Ops *cpu_ops(void);
 #ifdef COAT_CUDA
 const Ops *cuda_ops(void);

@@ -3,6 +3,7 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "formats.h"
 
@@ -40,6 +41,12 @@ typedef struct {
     Tensor codes_t;    // its transpose, for the gradient of the input
     uint32_t *maximum; // bits of the largest |value| as the optimizer left it for the codes; NULL where it is not kept
 } Weight;
+
+static inline Tensor no_tensor(void) {
+    Tensor t;
+    memset(&t, 0, sizeof t);
+    return t;
+}
 
 static inline int64_t tensor_elements(Tensor t) {
     return t.rows * t.cols;

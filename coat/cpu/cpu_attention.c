@@ -199,7 +199,7 @@ static void backward_document(const Cpu *cpu, Scratch slot, const Tensor gradien
 }
 
 void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                            Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
+                            Tensor k, Tensor v, Tensor positions, Tensor rotations, AttentionShape shape) {
     require_plain("attention_backward", dq);
     require_plain("attention_backward", d_o);
     require_plain("attention_backward", q);
@@ -217,5 +217,7 @@ void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor 
                               end - at);
         }
     }
+    heads_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
+    heads_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
     if (dq.amax) store_maxima(cpu, &scratch, threads, dq.amax, gradients, D);
 }

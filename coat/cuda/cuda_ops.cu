@@ -24,16 +24,20 @@ void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k
 }
 
 void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                             Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
+                             Tensor k, Tensor v, Tensor positions, Tensor rotations, AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
     require_format("attention_backward", "positions", positions, FMT_I32);
-    if (q.format == FMT_BF16 && attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape))
+    require_format("attention_backward", "rotations", rotations, FMT_FP32);
+    if (q.format == FMT_BF16 &&
+        attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, rotations, shape))
         return;
     if (q.format == FMT_FP32 || positions.data)
         attention_plain_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
     else
         attention_backward(backend->attention, dq, dk, dv, d_o, o, lse, q, k, v, shape, exec->workspace,
                            exec->workspace_bytes);
+    heads_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
+    heads_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
     Tensor packed = dq; // these leave no maxima
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_maxima(exec, packed, dq.amax);

@@ -1,6 +1,5 @@
 // The model: what a pass over it and a step of its training need, and the calls that train_gpt2_fp8.cu defines.
 #pragma once
-#include <string.h>
 
 #include "arena.h"
 #include "comm/comm.h"
@@ -55,12 +54,6 @@ static inline Tensor grad(const Model *m, TensorId id, int layer) {
 }
 static inline Weight weight(const Model *m, TensorId id, int layer) {
     return arena_weight(&m->arena, id, layer);
-}
-
-static inline Tensor no_tensor(void) {
-    Tensor t;
-    memset(&t, 0, sizeof t);
-    return t;
 }
 
 // Device, the other processes, memory and parameter list; the parameters' values are still undefined. On failure

@@ -32,7 +32,7 @@ static void run_backward(Bench *bench, void *context) {
     AttentionShape s = a->shape;
     bench->exec.ops->attention_backward(&bench->exec, part(s, a->dqkv, 0), part(s, a->dqkv, 1), part(s, a->dqkv, 2),
                                         a->d_o, a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1),
-                                        part(s, a->qkv, 2), Tensor{}, s);
+                                        part(s, a->qkv, 2), Tensor{}, Tensor{}, s);
 }
 
 // --- check --------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ static void run_ours(Bench *bench, void *context) {
     AttentionShape s = a->shape;
     if (!attention_backward_hopper(&bench->exec, part(s, a->dqkv, 0), part(s, a->dqkv, 1), part(s, a->dqkv, 2), a->d_o,
                                    a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1), part(s, a->qkv, 2),
-                                   a->positions, s))
+                                   a->positions, Tensor{}, s))
         fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d/%d of %d on this GPU", s.B, s.T, s.heads,
               s.kv_heads, s.head_dim);
 }

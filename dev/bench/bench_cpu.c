@@ -217,7 +217,7 @@ static void run_attention_backward(Exec *e, Block *k) {
     Tensor value = tensor_cols(k->qkv, 2 * CHANNELS, CHANNELS), dq = tensor_cols(k->dqkv, 0, CHANNELS);
     e->ops->attention_backward(e, dq, tensor_cols(k->dqkv, CHANNELS, CHANNELS),
                                tensor_cols(k->dqkv, 2 * CHANNELS, CHANNELS), k->n, k->o, k->lse, q, key, value,
-                               (Tensor){0}, k->attention);
+                               (Tensor){0}, (Tensor){0}, k->attention);
 }
 
 static Block make_block(int64_t M) {

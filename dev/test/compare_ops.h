@@ -408,7 +408,7 @@ static void run_hopper(Backends *b, const AttentionCase *c, Tensor qkv, Tensor d
     for (int i = 0; i < 3; i++) d_part[i] = attention_part(c->shape, dqkv, i);
     taken[0] = attention_forward_hopper(&b->exec[1], o, lse, part[0], part[1], part[2], at, c->shape);
     taken[1] = attention_backward_hopper(&b->exec[1], d_part[0], d_part[1], d_part[2], d_o, o, lse, part[0], part[1],
-                                         part[2], at, c->shape);
+                                         part[2], at, no_tensor(), c->shape);
 }
 
 // Whether two tensors of the GPU's have the same bits, apart from columns `from` to `to` (in rows of `width`) or rows.
@@ -490,6 +490,36 @@ static void compare_hopper(Backends *b, const AttentionCase *c) {
     for (int i = 0; i < 3; i++) ex->ops->release(ex, made[i].data);
 }
 
+// Gradients that are rotated back, and the same bits by heads_backward behind attention's.
+static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
+    const AttentionShape shape = c->shape;
+    const Tensor d = c->dqkv.t[1];
+    const char *name =
+        c->apart ? "attention backward, rotated back, documents apart" : "attention backward, rotated back";
+    Pair rotations = pair_random(b, shape.T, shape.head_dim, FMT_FP32, 1.0f, 34),
+         maxima = pair_poisoned(b, d.rows, 1, FMT_FP32);
+    Pair made = pair_poisoned(b, d.rows, d.cols, d.format), behind = pair_poisoned(b, d.rows, d.cols, d.format);
+    ON_BOTH(b) {
+        const Tensor at = c->apart ? c->positions.t[s] : no_tensor(), none = no_tensor();
+        Tensor part[3], made_part[3], behind_part[3], packed = made.t[s];
+        if (d.format == FMT_BF16) packed.amax = (uint32_t *)maxima.t[s].data;
+        for (int i = 0; i < 3; i++) part[i] = attention_part(shape, c->qkv.t[s], i);
+        for (int i = 0; i < 3; i++) made_part[i] = attention_part(shape, packed, i);
+        for (int i = 0; i < 3; i++) behind_part[i] = attention_part(shape, behind.t[s], i);
+        CALL(b, attention_backward, made_part[0], made_part[1], made_part[2], c->d_o.t[s], c->o.t[s], c->lse.t[s],
+             part[0], part[1], part[2], at, rotations.t[s], shape);
+        CALL(b, attention_backward, behind_part[0], behind_part[1], behind_part[2], c->d_o.t[s], c->o.t[s], c->lse.t[s],
+             part[0], part[1], part[2], at, none, shape);
+        const Heads h = {shape, at, rotations.t[s], none, none, 0.0f, 0.0f};
+        CALL(b, heads_backward, behind.t[s], none, none, c->qkv.t[s], h, false);
+    }
+    pair_check(b, made, c->limit, name, "dqkv");
+    check_repeated(b, behind, made, name);
+    if (d.format == FMT_BF16) check_maxima(b, made, maxima, name);
+    Pair all[] = {rotations, maxima, made, behind};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
 // The backward is run twice, for its bits.
 static void compare_attention_over(Backends *b, AttentionShape shape, Format format, double limit, bool apart) {
     const int64_t M = (int64_t)shape.B * shape.T, C = (int64_t)shape.heads * shape.head_dim;
@@ -514,7 +544,7 @@ static void compare_attention_over(Backends *b, AttentionShape shape, Format for
             if (format == FMT_BF16) d.amax = (uint32_t *)maxima[run].t[s].data;
             for (int i = 0; i < 3; i++) d_part[i] = attention_part(shape, d, i);
             CALL(b, attention_backward, d_part[0], d_part[1], d_part[2], d_o.t[s], out.t[s], lse.t[s], part[0], part[1],
-                 part[2], at, shape);
+                 part[2], at, no_tensor(), shape);
         }
     }
     pair_check(b, out, limit, forward, "o");
@@ -525,10 +555,10 @@ static void compare_attention_over(Backends *b, AttentionShape shape, Format for
         check_maxima(b, dqkv[0], maxima[0], backward);
         check_repeated(b, maxima[0], maxima[1], backward);
     }
-    if (format == FMT_BF16 && attention_hopper_supported(shape, cuda_backend(&b->exec[1])->capability)) {
-        const AttentionCase c = {shape, qkv, d_o, positions, out, lse, dqkv[0], apart, limit};
+    const AttentionCase c = {shape, qkv, d_o, positions, out, lse, dqkv[0], apart, limit};
+    if (shape.head_dim % 2 == 0) compare_attention_rotated(b, &c);
+    if (format == FMT_BF16 && attention_hopper_supported(shape, cuda_backend(&b->exec[1])->capability))
         compare_hopper(b, &c);
-    }
     Pair all[] = {qkv, d_o, out, lse, dqkv[0], maxima[0], dqkv[1], maxima[1], positions};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }

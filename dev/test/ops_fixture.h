@@ -77,11 +77,6 @@ static inline Tensor copy_of(Fixture *f, Tensor x) {
     return t;
 }
 
-static inline Tensor no_tensor(void) {
-    Tensor t = {0};
-    return t;
-}
-
 static inline bool same_bits(Tensor a, Tensor b) {
     for (int64_t i = 0; i < a.rows; i++) {
         size_t row = (size_t)a.cols * format_bytes(a.format), step = (size_t)a.stride * format_bytes(a.format);

@@ -378,10 +378,12 @@ static void order_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Ten
 }
 
 static void order_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
-                                     Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
+                                     Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rotations,
+                                     AttentionShape shape) {
     (void)exec, (void)shape;
     begin("attention_backward");
     reads(positions);
+    reads(rotations);
     const Tensor read[] = {d_o, o, lse, q, k, v}, written[] = {dq, dk, dv};
     for (int i = 0; i < 6; i++) reads(read[i]);
     for (int i = 0; i < 3; i++) writes(written[i]);

@@ -351,7 +351,7 @@ static void check_attention(Fixture *f, AttentionShape s) {
     Tensor v = tensor_cols(qkv, v_at, s.kv_heads * D), dq = tensor_cols(dqkv, 0, k_at);
     Tensor dk = tensor_cols(dqkv, k_at, s.kv_heads * D), dv = tensor_cols(dqkv, v_at, s.kv_heads * D);
     ops->attention_forward(&f->exec, o, lse, q, k, v, no_tensor(), s);
-    ops->attention_backward(&f->exec, dq, dk, dv, d_o, o, lse, q, k, v, no_tensor(), s);
+    ops->attention_backward(&f->exec, dq, dk, dv, d_o, o, lse, q, k, v, no_tensor(), no_tensor(), s);
     HeadReference r = {(double *)xmalloc((size_t)(T * T) * sizeof(double)),
                        (double *)xmalloc((size_t)(T * D) * sizeof(double))};
     for (int64_t b = 0; b < s.B; b++)

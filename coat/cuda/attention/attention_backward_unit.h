@@ -2,6 +2,7 @@
 // are for, and includes this alone.
 #pragma once
 #include "attention_backward_work.h"
+#include "cuda/common/rotation.h"
 
 // --- the tensor cores' products -------------------------------------------------------------------------------------
 // Whether there are registers for the scores of the tile after this one, and for one own operand. Beside the two sums
@@ -243,6 +244,31 @@ __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &pla
     release(place, &shared->empty[slot]);
 }
 
+// A warpgroup's sum of rows of q's or k's gradient, scaled and rounded as it would be stored, rotated back.
+template <int HEAD>
+__device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Problem &x, const Place &place,
+                                              const Unit &unit) {
+    constexpr int half = HEAD / 4; // of a thread's values, which lie half a head apart
+    wgmma_hold(sum);
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        const int t = min(unit.block * TILE + place.row + 8 * row, x.T - 1);
+        const int position = x.positions ? x.positions[(int64_t)unit.sequence * x.T + t] : t;
+        const float *cosines = x.rotations + (int64_t)position * HEAD + place.pair, *sines = cosines + HEAD / 2;
+#pragma unroll
+        for (int i = 0; i < HEAD / 16; i++) {
+            const float2 cosine = *(const float2 *)(cosines + 8 * i), sine = *(const float2 *)(sines + 8 * i);
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float &low = sum[4 * i + 2 * row + j], &high = sum[4 * i + 2 * row + j + half];
+                low = __bfloat162float(__float2bfloat16_rn(low * x.scale));
+                high = __bfloat162float(__float2bfloat16_rn(high * x.scale));
+                rotate_pair(low, high, j ? cosine.y : cosine.x, -(j ? sine.y : sine.x));
+            }
+        }
+    }
+}
+
 // The sums of a unit, which are complete.
 template <int HEAD, bool KEYS>
 __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared, int warpgroup, Products<HEAD> &sums,
@@ -251,11 +277,13 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
     const int64_t token = (int64_t)unit.sequence * x.T + t, column = unit.head * HEAD;
     bf16 *const stored = shared->stored[warp];
     uint32_t largest = 0;
+    if (x.rotations) sum_rotate_back<HEAD>(sums.first, x, place_get(warpgroup), unit);
+    const float scale = x.rotations ? 1.0f : x.scale;
     if constexpr (KEYS) {
-        largest = sum_store(sums.first, x.scale, x.dk + token * x.dk_stride + column, x.dk_stride, rows, stored, 0);
+        largest = sum_store(sums.first, scale, x.dk + token * x.dk_stride + column, x.dk_stride, rows, stored, 0);
         largest = sum_store(sums.second, 1.0f, x.dv + token * x.dv_stride + column, x.dv_stride, rows, stored, largest);
     } else {
-        largest = sum_store(sums.first, x.scale, x.dq + token * x.dq_stride + column, x.dq_stride, rows, stored, 0);
+        largest = sum_store(sums.first, scale, x.dq + token * x.dq_stride + column, x.dq_stride, rows, stored, 0);
     }
     const int warp_row = warp % 4 * WARP_ROWS;
     if (x.amax && warp_row < rows) maximum_store(x, token + warp_row, largest);

@@ -19,6 +19,7 @@ struct Problem {
     bf16 *dq, *dk, *dv;
     const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
     const int *tiles;         // (B, 2, blocks), with positions: the tiles of a unit of queries, of keys
+    const float *rotations;   // (T, HEAD) of q and k, cosines and sines; NULL: none
     uint32_t *amax;           // (B * T) maxima of dq, dk and dv, one for 16 rows; may be NULL
     int64_t dq_stride, dk_stride, dv_stride;
     int heads, kv_heads;                   // of all sequences: query heads, key/value heads

@@ -39,7 +39,7 @@ bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
 // dq, dk, dv as the operation of ops.h; equal bits in every run. False, with nothing done, where the kernel does not
 // take the operands, as above, or the workspace is too small.
 bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                               Tensor k, Tensor v, Tensor positions, AttentionShape shape);
+                               Tensor k, Tensor v, Tensor positions, Tensor rotations, AttentionShape shape);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
 // cuda_heads.cu.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
+#include "cuda/common/rotation.h"
 
 namespace {
 
@@ -64,20 +65,12 @@ __device__ inline void load_clipped(const HeadsOf<T> &a, const T *from, float x[
 
 template <int V> __device__ inline void rotate(float x[2][V], const float cosine[V], const float sine[V]) {
 #pragma unroll
-    for (int j = 0; j < V; j++) {
-        const float low = x[0][j], high = x[1][j];
-        x[0][j] = low * cosine[j] - high * sine[j];
-        x[1][j] = high * cosine[j] + low * sine[j];
-    }
+    for (int j = 0; j < V; j++) rotate_pair(x[0][j], x[1][j], cosine[j], sine[j]);
 }
 
 template <int V> __device__ inline void rotate_back(float d[2][V], const float cosine[V], const float sine[V]) {
 #pragma unroll
-    for (int j = 0; j < V; j++) {
-        const float low = d[0][j], high = d[1][j];
-        d[0][j] = low * cosine[j] + high * sine[j];
-        d[1][j] = high * cosine[j] - low * sine[j];
-    }
+    for (int j = 0; j < V; j++) rotate_pair(d[0][j], d[1][j], cosine[j], -sine[j]);
 }
 
 // --- norms ----------------------------------------------------------------------------------------------------------
