@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# What is claimed of the GPU, checked and measured in one go (about 10 minutes on
-# an H200; the race check takes four): the GPU against the CPU twin (every
-# operation, by what test_gpt2 and dev/test/check_*.cu compare; whole models),
-# memory errors and races in the same operations, reproducibility, the loss curve
-# and a sample beside the twin's, training beside PyTorch's, every kernel's
-# bandwidth, and the speed and memory of training. Ends with 1 where anything
-# failed or could not be checked, 3 without a GPU.
+# What is claimed of the GPU, checked and measured in one go (half an hour on an
+# H100, most of it memcheck, initcheck and racecheck): the GPU against the CPU
+# twin (every operation, by what test_gpt2 and dev/test/check_*.cu compare; whole
+# models), memory errors and races in the same operations, reproducibility, the
+# loss curve and a sample beside the twin's, training beside PyTorch's, every
+# kernel's bandwidth, and the speed and memory of training. Ends with 1 where
+# anything failed or could not be checked, 3 without a GPU.
 #
 #   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers
 #       GPT-2 tokens; byte tokens (prepare_bytes). repeat and training read the
 #       former, curve the latter; the other parts need neither
 #
 #   BIN=. BUILD=build OUT=runs/check     where the programs are, and where logs go
-#   PARTS="twin sanitizers repeat curve families kernels training"
-#       what is done, in this order; families needs torch and transformers
+#   PARTS="twin memcheck initcheck racecheck repeat curve families kernels
+#       training"  what is done, in this order; families needs torch and
+#       transformers
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/gpu.sh"
 tokens=${1:-} bytes=${2:-} bin=${BIN:-.} build=${BUILD:-build} out=${OUT:-runs/check}
-read -r -d '' -a parts <<<"${PARTS:-twin sanitizers repeat curve families kernels training}" || true
+read -r -d '' -a parts <<<"${PARTS:-twin memcheck initcheck racecheck repeat curve families kernels training}" || true
 
 stop() { echo "error: $1" >&2; exit "${2:-1}"; }
 
@@ -27,10 +28,10 @@ stop() { echo "error: $1" >&2; exit "${2:-1}"; }
 [ $# -le 2 ] || stop "$3: a third argument; quote the pattern of token files"
 for part in "${parts[@]}"; do
     case $part in
-    twin | sanitizers) program=$bin/test_gpt2 ;;
+    twin | memcheck | initcheck | racecheck) program=$bin/test_gpt2 ;;
     kernels) program=$build/bench_kernels_gpu ;;
     repeat | curve | families | training) program=$bin/train_gpt2_fp8 ;;
-    *) stop "PARTS: $part: not one of twin, sanitizers, repeat, curve, families, kernels, training" ;;
+    *) stop "PARTS: $part: not one of twin, memcheck, initcheck, racecheck, repeat, curve, families, kernels, training" ;;
     esac
     case $part in
     repeat | training) [ -n "$tokens" ] || stop "$part reads GPT-2 tokens: name them as the first argument; --help says more" ;;
@@ -58,19 +59,22 @@ if wanted twin; then
     verdict $status "test_gpt2: $(grep -c '^ok' "$out/test.log") passed, $(grep -c '^not ok' "$out/test.log") failed"
 fi
 
-if wanted sanitizers && ! command -v compute-sanitizer >/dev/null; then
-    say "compute-sanitizer"
-    verdict 1 "compute-sanitizer is not in PATH, which sanitizers needs: it is in CUDA's bin folder; or leave this part out of PARTS"
-elif wanted sanitizers; then
-    say "compute-sanitizer"
-    for tool in memcheck initcheck; do
-        status=0
-        compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1 || status=$?
-        ! skipped "$out/$tool.log" || status=1
-        verdict $status "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
-    done
-    # cuDNN's kernels and cuBLAS's nvjet kernels synchronise through asynchronous barriers, which racecheck does not
-    # follow: the former are left out, for the time they take, the latter's reports are not counted.
+has_sanitizer() { # TOOL
+    say "compute-sanitizer, $1"
+    command -v compute-sanitizer >/dev/null && return
+    verdict 1 "compute-sanitizer is not in PATH, which $1 needs: it is in CUDA's bin folder; or leave this part out of PARTS"
+    return 1
+}
+for tool in memcheck initcheck; do
+    if ! wanted $tool || ! has_sanitizer $tool; then continue; fi
+    status=0
+    compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1 || status=$?
+    ! skipped "$out/$tool.log" || status=1
+    verdict $status "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
+done
+# cuDNN's kernels and cuBLAS's nvjet kernels synchronise through asynchronous barriers, which racecheck does not follow: the
+# former are left out, for the time they take, the latter's reports are not counted.
+if wanted racecheck && has_sanitizer racecheck; then
     for part in optimizer kernels fp8-kernels operations fp8 models; do
         log=$out/racecheck-$part.log
         compute-sanitizer --tool racecheck --kernel-name-exclude kernel_substring=cudnn "$bin/test_gpt2" --small $part >"$log" 2>&1

@@ -18,7 +18,7 @@
 #   differences    what differs from the published method, why, and what it is
 #                  worth
 #   all            all of it (default). With QUICK=1 it took 6 minutes on one H100,
-#                  10 on two; without, expected, 50 on one (table1 18, gpt2 24).
+#                  7 on two; without, expected, 50 on one (table1 18, gpt2 24).
 #                  Without a GPU: 1
 #
 # The page has the pieces that were asked for, each once, and replaces the one

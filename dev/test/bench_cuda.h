@@ -84,7 +84,8 @@ static inline void bench_configure(Config *config, int B, int channels, int ffn)
     config->shape.channels = channels, config->shape.ffn = ffn;
 }
 
-// Opens a device with a workspace as a run with this configuration would have it.
+// Opens a device with a workspace as a run with this configuration would have it; all bits of that are set, NaN in
+// every format: what reads it before it is written shows.
 static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device, const Config *config) {
     Error err = {};
     exec->ops = ops;
@@ -93,6 +94,10 @@ static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device
     exec->workspace_bytes = ops_workspace(config, device).bytes;
     exec->workspace = exec->ops->allocate(exec, exec->workspace_bytes, &err);
     if (!exec->workspace) fatal(err.code, "%s", err.text);
+    void *const poison = xmalloc(exec->workspace_bytes);
+    memset(poison, 0xff, exec->workspace_bytes);
+    exec->ops->upload(exec, exec->workspace, poison, exec->workspace_bytes);
+    free(poison);
 }
 
 static inline void bench_exec_close(Exec *exec) {

@@ -4,6 +4,7 @@
 #pragma once
 #include "coat/cuda/attention/attention_hopper.h"
 #include "coat/cuda/common/cuda_internal.h"
+#include "dev/test/bench_cuda.h"
 
 // The two backends and their workspaces.
 typedef struct {
@@ -24,13 +25,8 @@ static void backends_open(Backends *b, Config config) {
     b->config = config;
     for (int s = 0; s < 2; s++) {
         Exec *ex = &b->exec[s];
-        ex->ops = s == 0 ? cpu_ops() : cuda_ops();
-        ex->ranks = 1;
         config.device = s == 0 ? DEVICE_CPU : DEVICE_CUDA;
-        if (!ex->ops->open(ex, &config, &err)) fatal(err.code, "%s", err.text);
-        ex->workspace_bytes = (ops_workspace(&config, config.device).bytes + 255) / 256 * 256;
-        ex->workspace = ex->ops->allocate(ex, ex->workspace_bytes, &err);
-        if (!ex->workspace) fatal(err.code, "%s", err.text);
+        bench_exec_open(ex, s == 0 ? cpu_ops() : cuda_ops(), config.device, &config);
         b->state[s] = (StepState *)ex->ops->allocate(ex, sizeof(StepState), &err);
         StepState zero;
         memset(&zero, 0, sizeof zero);

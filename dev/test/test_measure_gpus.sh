@@ -184,10 +184,10 @@ has "a file that differs, and how" '^FAILED: fp32: .*matmul_table.txt.*; < .*fp3
 has "another sample" '^FAILED: both devices write' 1
 has "a family that is not PyTorch's" '^FAILED: packed: 1 passed; FAIL  olmo fp32: 1e-5 ' 1
 rm "$folder/tools/calls"
-says PARTS=sanitizers scripts/check_gpu.sh
+says PARTS="memcheck initcheck racecheck" scripts/check_gpu.sh
 has "the sanitizers need no tokens" '^good: racecheck, models: 0 hazards' 0
 is "all tools and parts" "$(wc -l <"$folder/tools/calls")" 8
-says PARTS="sanitizers twin" SKIPS=1 scripts/check_gpu.sh
+says PARTS="memcheck initcheck racecheck twin" SKIPS=1 scripts/check_gpu.sh
 has "nothing compared is nothing good: the twin" '^FAILED: test_gpt2: 1 passed, 0 failed' 1
 is "and what the sanitizers have not seen" "$(grep -c '^FAILED' <<<"$said"), $(grep -c '^good' <<<"$said") good" "9, 0 good"
 says PARTS="repeat curve" FAILS="--device cuda" scripts/check_gpu.sh t b
@@ -203,7 +203,7 @@ says STEPS=4 PARTS=training CONTEXT=830 scripts/check_gpu.sh t
 has "and more" "^FAILED: the driver's memory .*; gpt2 bf16: 10\.83 GB in use, 10\.00 planned; .*; gpt2-xl coat: " 1
 export PATH="$folder/gpu:$path"
 if command -v compute-sanitizer >/dev/null; then echo "skip - a tool that is missing: this machine has it"; else
-    says PARTS=sanitizers scripts/check_gpu.sh
+    says PARTS="memcheck initcheck racecheck" scripts/check_gpu.sh
     has "a tool that is missing" '^FAILED: compute-sanitizer is not in PATH' 1
 fi
 
