@@ -19,8 +19,8 @@
 # needs no more of a run than its `result`. A run that diverges (exit code 4) is a
 # result. Any other failure is told, the others go on, and the script ends with 1.
 # expected: 3 minutes for a run of 65k or 262k on an H200, 8 of 524k, 8 of 1558M,
-# and, not measured, 15 to 25 of olmo-1b on an H100; on two cores 1 minute for one
-# of bytes.
+# 18 (coat) to 24 (bf16) of olmo-1b on an H100; on two cores 1 minute for one of
+# bytes.
 #
 # Settings come from the environment:
 #   RECIPES="bf16 coat"     the first one is the baseline; a recipe may have flags
@@ -36,8 +36,8 @@
 #                           its schedule, and all recipes go on from this
 #                           checkpoint: the chaos of the first steps is no part of
 #                           a difference then. With 262k and 150 runs of BF16 end
-#                           within 0.02 % of each other, so that one pair tells
-#                           0.05 %
+#                           within 0.06 % of each other, so that one pair tells
+#                           0.05 to 0.2 %
 #   TO=STEP                 runs end at that step of their schedule: a drift shows
 #                           within a hundred steps behind FROM, in a quarter of
 #                           the time, so that many recipes can be told apart
