@@ -63,6 +63,12 @@ block_flops=$((6 * tokens * ($(weights qkvw) + $(weights projw) + $(weights fcw)
 head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
+# One of attention's products: of every token with itself and those before it, so many on average as half a sequence has.
+attention_flops=$tokens
+for name in layers heads head-dim seq-len; do
+    number=$(sed -n "1s/.*\"$name\":\([0-9]*\).*/\1/p" "$out/log.jsonl")
+    attention_flops=$((attention_flops * ${number:-0}))
+done
 traffic=${TRAFFIC:-build/bench_traffic}
 [ ! -x "$traffic" ] || "$traffic" --tsv "$@" --gpus "$gpus" >"$out/traffic.tsv" 2>/dev/null || true
 {
@@ -72,7 +78,7 @@ traffic=${TRAFFIC:-build/bench_traffic}
         END { for (i = 1; i <= NR; i++) if (power[i] > 0.75 * most) { p += power[i]; c += clock[i]; n++ }
         if (n) printf "(%.0f W, %.0f MHz: means while it draws more than three quarters of its most)\n", p / n, c / n }' "$out/power.csv"
     echo
-    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v head_flops="$head_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" -f scripts/profile_table.awk
+    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v head_flops="$head_flops" -v attention_flops="$attention_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" -f scripts/profile_table.awk
 } >"$out/profile.md"
 sed '/^| kernel /,$d' "$out/profile.md"
 echo "all kernels: $out/profile.md"

@@ -1,15 +1,17 @@
 # What each kind of kernel, and each kernel, adds to a micro-batch: Markdown of build/libtrace.so's lines, for
 # scripts/profile.sh.
 #
-#   sort -n trace.tsv | awk [-v block_flops=N -v head_flops=N -v traffic=FILE] [-v ceilings="GB/S FP8 BF16"]
-#       -f scripts/profile_table.awk
+#   sort -n trace.tsv | awk [-v block_flops=N -v head_flops=N -v attention_flops=N -v traffic=FILE]
+#       [-v ceilings="GB/S FP8 BF16"] -f scripts/profile_table.awk
 #
 # A kernel adds what it ends later than all before it, so that what overlaps counts once; time in which none runs is a
 # gap. Communication adds the time in which it runs alone. Of the last step that is there from its beginning, per
-# micro-batch; block_flops and head_flops are the operations of a micro-batch's products; FILE is what
+# micro-batch; block_flops and head_flops are the operations of a micro-batch's products, attention_flops of one of
+# attention's two forward and five backward; FILE is what
 # build/bench_traffic --tsv says, of which the passes' bandwidth is made: they must move so many bytes, and a copy moves
 # them at the card's best. With ceilings, a copy's GB/s and a large product's TFLOP/s in FP8 and BF16, each kind has its
-# floor: its bytes and operations at these rates; products' as if all were FP8, the head's as if it were BF16.
+# floor: its bytes and operations at these rates; products' as if all were FP8, the head's and attention's as if they
+# were BF16.
 
 # Of a name as compiled that which ends with "_kernel": its length stands before it.
 function kernel_name(name,    end, from, count) {
@@ -78,8 +80,10 @@ function kind_of(part, operation) {
 }
 
 # Nanoseconds of a micro-batch's kernels of a kind at the ceilings.
+function attention_products(of) { return of == "attention forward" ? 2 : of == "attention backward" ? 5 : 0 }
 function floor_of(of) {
     if (of == "products") return block_flops / fp8_rate / 1000
+    if (attention_products(of)) return attention_products(of) * attention_flops / bf16_rate / 1000
     return (of == "head and loss" ? head_flops / bf16_rate / 1000 : 0) + bytes[of] / copy_rate
 }
 function floor_cell(of,    ns) {
@@ -165,6 +169,8 @@ END {
         rate = ""
         if (of == "products" && block_flops > 0) rate = sprintf("%.0f TFLOP/s", block_flops * passes / time[of] / 1000)
         if (of == "head and loss" && head_flops > 0 && head_time > 0) rate = sprintf("products %.0f TFLOP/s", head_flops * passes / head_time / 1000)
+        if (attention_products(of) && attention_flops > 0)
+            rate = sprintf("%.0f TFLOP/s", attention_products(of) * attention_flops * passes / time[of] / 1000)
         if (of == "communication") rate = sprintf("runs %.3f ms; kernels beside it take %.3f ms more than alone", sent / passes / 1e6, slower / passes / 1e6)
         if (bytes[of] > 0 && of != "" && of != "head and loss" && time[of] > 0)
             rate = sprintf("%.0f GB/s", bytes[of] * (of == "update" ? 1 : passes) / time[of])

@@ -35,8 +35,8 @@
 #                          well or not
 #   TEXTS="NAME=GLOB ..."  further texts for the command of `losses`:
 #                          scripts/fidelity.sh --help
-#   QUICK=1                fewer repetitions; the largest micro-batches and 1558M
-#                          are planned, not measured
+#   QUICK=1                fewer repetitions; the largest micro-batches are
+#                          planned, not measured
 #   TEXT=FOLDER            what the model of bytes reads (default: this machine's
 #                          headers); STEPS=400 how long
 #   SPEED_STEPS=20         steps of each speed that is measured (6 with QUICK=1);

@@ -10,6 +10,7 @@ cat >"$folder/trainer" <<'END'
 #!/bin/bash
 case "$*" in *--plan=json*) echo "$*" >>"${TRACE_PLANS:-/dev/null}"; echo '{"tensors": [{"name": "wte", "format": "bf16", "category": "weights", "bytes": 2000}, {"name": "qkvw", "format": "bf16", "category": "weights", "bytes": 4000000000}, {"name": "tokens", "format": "i32", "category": "scratch", "bytes": 400}]}'; exit ;; esac
 [ -z "${FAILS:-}" ] || { echo "error: device memory: too little" >&2; exit 3; }
+echo "${SETTINGS:-}"
 now=0
 kernel() { printf '%d\t%d\t7\t%s\n' $now $((now + 10000)) "$1"; now=$((now + 10000)); }
 ours() { kernel "_ZN44_GLOBAL__N__13e27aae_${#1}_$1_cu_bcf9a8e8${#2}$2ILi1EEEvT_"; }
@@ -62,6 +63,9 @@ has "floors of products" "$said" '^\| products \| 2\.0 \| 0\.020 \| 17\.0 % \| 6
 has "of passes" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \| 0\.005 \(50 %\) \|$'
 has "of the update" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \| 0\.006 \(38 %\) \|$'
 has "none where none is known" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \| [0-9.]* % \|  \|  \|$'
+said=$(SETTINGS='{"step":0,"settings":{"layers":10,"heads":10,"kv-heads":5,"head-dim":10,"seq-len":1000000}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
+has "two products of attention forward" "$said" '^\| attention forward .* \| 20000 TFLOP/s \| 0\.003 \(33 %\) \|$'
+has "five backward" "$said" '^\| attention backward .* \| 50000 TFLOP/s \| 0\.008 \(83 %\) \|$'
 said=$(TRAFFIC=none scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
 has "without the bytes there is none" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \|  \|$'
 page=$(cat "$folder/out/profile.md")
