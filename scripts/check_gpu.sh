@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# What is claimed of the GPU, checked and measured in one go (half an hour on an
-# H100, most of it memcheck, initcheck and racecheck): the GPU against the CPU
-# twin (every operation, by what test_gpt2 and dev/test/check_*.cu compare; whole
-# models), memory errors and races in the same operations, reproducibility, the
-# loss curve and a sample beside the twin's, training beside PyTorch's, every
-# kernel's bandwidth, and the speed and memory of training. Ends with 1 where
-# anything failed or could not be checked, 3 without a GPU.
+# What is claimed of the GPU, checked and measured in one go (expected: half an
+# hour on an H100; memcheck and initcheck take five minutes each, racecheck
+# more): the GPU against the CPU twin (every operation, by what test_gpt2 and
+# dev/test/check_*.cu compare; whole models), memory errors and races in the
+# same operations, reproducibility, the loss curve and a sample beside the
+# twin's, training beside PyTorch's, every kernel's bandwidth, and the speed and
+# memory of training. Ends with 1 where anything failed or could not be checked,
+# 3 without a GPU.
 #
 #   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers
 #       GPT-2 tokens; byte tokens (prepare_bytes). repeat and training read the
