@@ -63,7 +63,8 @@ block_flops=$((6 * tokens * ($(weights qkvw) + $(weights projw) + $(weights fcw)
 head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
-# One of attention's products: of every token with itself and those before it, so many on average as half a sequence has.
+# One of attention's products: of every token with itself and those before it, so many on average as half a sequence has;
+# documents apart need fewer.
 attention_flops=$tokens
 for name in layers heads head-dim seq-len; do
     number=$(sed -n "1s/.*\"$name\":\([0-9]*\).*/\1/p" "$out/log.jsonl")
