@@ -42,6 +42,12 @@ typedef struct {
     uint32_t *maximum; // bits of the largest |value| as the optimizer left it for the codes; NULL where it is not kept
 } Weight;
 
+// Every tensor begins at a multiple of it: what the libraries' fastest paths ask for.
+#define TENSOR_ALIGNMENT 256
+static inline size_t align_up(size_t bytes) {
+    return (bytes + TENSOR_ALIGNMENT - 1) / TENSOR_ALIGNMENT * TENSOR_ALIGNMENT;
+}
+
 static inline Tensor no_tensor(void) {
     Tensor t;
     memset(&t, 0, sizeof t);

@@ -82,12 +82,6 @@ typedef enum {
 // are quantised have one scale per format, for which their producers leave the maxima.)
 typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
 
-// Every tensor begins at a multiple of it: what the libraries' fastest paths ask for.
-#define TENSOR_ALIGNMENT 256
-static inline size_t align_up(size_t bytes) {
-    return (bytes + TENSOR_ALIGNMENT - 1) / TENSOR_ALIGNMENT * TENSOR_ALIGNMENT;
-}
-
 // What is not named is absent: no tensor is derived from the first parameter, so that 0 is none.
 typedef struct {
     TensorRow row;

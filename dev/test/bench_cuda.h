@@ -91,7 +91,7 @@ static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device
     exec->ops = ops;
     exec->ranks = 1;
     if (!exec->ops->open(exec, config, &err)) fatal(err.code, "%s", err.text);
-    exec->workspace_bytes = (ops_workspace(config, device).bytes + 255) / 256 * 256; // as the arena has it
+    exec->workspace_bytes = align_up(ops_workspace(config, device).bytes); // as the arena has it
     exec->workspace = exec->ops->allocate(exec, exec->workspace_bytes, &err);
     if (!exec->workspace) fatal(err.code, "%s", err.text);
     void *const poison = xmalloc(exec->workspace_bytes);
