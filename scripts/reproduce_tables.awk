@@ -117,11 +117,12 @@ table == "figure4" {
 table == "loss" && ($4 == "done" || $4 == "text") {
     run = $1 " " $3
     if ($4 == "text") { measured(run, "perplexity, " $5, $2, exp($6)); next }
-    tokens[run] = $5 * 131072
+    named_run[run] = millions($5) "M tokens" (match($1, /-from-[0-9]+/) ? ", together in BF16 to " millions(substr($1, RSTART + 6)) "M" : "")
     measured(run, "training loss, last eighth of the steps", $2, $16)
     measured(run, "loss of validation", $2, $6)
     measured(run, "perplexity of validation", $2, exp($6))
 }
+function millions(steps) { return sprintf("%.0f", (steps + 0) * 131072 / 1e6) }
 function measured(run, measure, recipe, value) {
     if (!((run, measure) in loss_row_of)) loss_rows[loss_row_of[run, measure] = ++loss_row_count] = run SUBSEP measure
     loss[run, measure, recipe] = value
@@ -135,7 +136,7 @@ END {
         split(loss_rows[i], part, SUBSEP)
         run = part[1]
         measure = part[2]
-        if ((run, measure, "bf16") in loss)
-            loss_row(sprintf("here, OLMo-1B, %.0fM tokens", tokens[run] / 1e6), measure, loss[run, measure, "bf16"], loss[run, measure, "fp8-linear"], loss[run, measure, "coat"])
+        if ((run, measure, "bf16") in loss && (run, measure, "coat") in loss)
+            loss_row("here, OLMo-1B, " named_run[run], measure, loss[run, measure, "bf16"], loss[run, measure, "fp8-linear"], loss[run, measure, "coat"])
     }
 }

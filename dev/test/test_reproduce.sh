@@ -66,6 +66,9 @@ for setting in STEPS TOKENS SPEED_STEPS; do
 done
 has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| training loss \| 2\.551 \| – \| 2\.568 \| \+0\.67 % \|$'
 has "and this program's" "$page" '^\| here, OLMo-1B, 45M tokens \| loss of validation \| 2\.045 \| – \| 2\.033 \| -0\.60 % \|$'
+has "a pair that goes on from a checkpoint says so" "$page" '^\| here, OLMo-1B, 84M tokens, together in BF16 to 31M \| loss of validation \| 1\.443 \| – \| 1\.445 \| \+0\.15 % \|$'
+! grep -qE '^\| here, .*\| – \|$' <<<"$page"
+check "and runs of BF16 without a pair have no row" $?
 has "and those of another script" "$page" '^RECIPES="bf16 fp8-linear coat" .*scripts/fidelity\.sh .* olmo-1b$'
 said=$(TEXTS=$'wiki=w*\nc4=c.bin' scripts/reproduce.sh --out "$folder/losses" losses losses 2>&1)
 [ $? -eq 0 ] && [ "$(grep -c '^## ' "$folder/losses/reproduce.md")" -eq 1 ]
