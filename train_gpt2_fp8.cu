@@ -113,7 +113,7 @@ static bool bias_in_fc_product(const Model *m) {
 }
 
 // What a half of a block begins with: the residual stream with what the half before it made, y, and what its first
-// product reads. That is norm(r + y), or with norms after, r + norm(y) by the norm of that half.
+// product reads. That is norm(r + y); or r + norm(y) by the norm of that half, where norms follow it (OLMo 2).
 static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out, Tensor r_in, Tensor y,
                        Tensor y_bias) {
     if (m->config.shape.norm_place == NORM_AFTER)
@@ -122,9 +122,9 @@ static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, before, r_out, r_in, y, y_bias);
 }
 
-// Has the first product of a half read its norm less the mean of each channel, in the first blocks: rounded to codes,
-// what all tokens have in common would cost precision and says nothing. Returns the product's bias, which puts it back.
-// A pass that is made again takes the means of the first.
+// In the first blocks with FP8 products, the first product of a half reads its norm less the mean of each channel: what
+// all tokens have in common would cost the codes precision and says nothing. Returns the product's bias, which puts it
+// back. `again`, in backward: with the means of the forward pass.
 static Tensor centre_norm(Model *m, int l, Norm *n, TensorId centre, TensorId shifted, Tensor r_in, Tensor y,
                           Tensor y_bias, Weight w, Tensor bias, bool again) {
     if (l < config_bf16_blocks(&m->config) || l >= config_centred_blocks(&m->config)) return bias;
@@ -152,7 +152,7 @@ static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q
 // gelu standing for SwiGLU too, where fc makes gate and up.
 // The last sum of a block is left to the norm that follows it, in the next block or at the end: r_in is the
 // residual stream before it, y and y_bias what is still to be added (y.data NULL: nothing).
-// `again`: it is made once more.
+// `again`: once more, in backward (--recompute 3).
 static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias, bool again) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;

@@ -21,7 +21,7 @@ extern "C" {
 #define VOCAB_PADDING 128      // the vocabulary is padded to a multiple of this for the products
 
 typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // plain: a layer norm without weights
-typedef enum { NORM_BEFORE, NORM_AFTER } NormPlace; // of what a half of a block reads, or adds to the residual stream
+typedef enum { NORM_BEFORE, NORM_AFTER } NormPlace; // pre-norm; OLMo 2's, of what a half adds to the residual stream
 typedef enum { ACT_GELU_TANH, ACT_SWIGLU } ActivationKind;
 typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
 typedef enum { QK_NORM_NONE, QK_NORM_ROW, QK_NORM_HEAD } QkNormKind; // an RMS norm of q and k: over all heads, or each
@@ -84,7 +84,7 @@ enum { MOST_VOCAB = 1 << 24, MOST_POSITIONS = 1 << 24 };
 
 // The widest rows that the GPU's FP8 kernels are built for: those of norms; and, where scales are per token, what the
 // activation function makes (of SwiGLU's h twice as much is read) and attention's output.
-enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_GELU = 32768, FP8_WIDEST_CAST = 16384 };
+enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_ACTIVATION = 32768, FP8_WIDEST_CAST = 16384 };
 
 // Of examples in training data: packed whole into sequences, those that are longer losing their end or being refused;
 // or following each other, and split wherever a sequence ends.

@@ -136,7 +136,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
                                                  "use --recipe bf16 without --linear, --head and --saved", err))
         return false;
     const bool by_token = linear && r->scaling == SCALING_TOKEN, gated = s->activation == ACT_SWIGLU;
-    if (by_token && !check_most(c, "--ffn", s->ffn, FP8_WIDEST_GELU, "use --scaling tensor", err)) return false;
+    if (by_token && !check_most(c, "--ffn", s->ffn, FP8_WIDEST_ACTIVATION, "use --scaling tensor", err)) return false;
     if (by_token &&
         !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_WIDEST_CAST, "use --scaling tensor", err))
         return false;

@@ -63,11 +63,19 @@ block_flops=$((6 * tokens * ($(weights qkvw) + $(weights projw) + $(weights fcw)
 head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
+setting() { sed -n "1s/.*\"$1\":\"\{0,1\}\([a-z0-9]*\).*/\1/p" "$out/log.jsonl"; } # NAME: as the run has it
+# In BF16: all, or the first blocks' of norms and of attention in forward passes.
+bf16_flops=0 layers=$(setting layers) blocks=$(setting bf16-blocks)
+if [ "$(setting linear)" = bf16 ]; then
+    bf16_flops=$block_flops
+elif [ "${blocks:-0}" -gt 0 ]; then
+    bf16_flops=$((2 * tokens * ($(weights qkvw) + $(weights projw) + $(weights fcw)) / layers * blocks))
+fi
 # One of attention's products: of every token with itself and those before it, so many on average as half a sequence has;
 # documents apart need fewer.
 attention_flops=$tokens
 for name in layers heads head-dim seq-len; do
-    number=$(sed -n "1s/.*\"$name\":\([0-9]*\).*/\1/p" "$out/log.jsonl")
+    number=$(setting $name)
     attention_flops=$((attention_flops * ${number:-0}))
 done
 traffic=${TRAFFIC:-build/bench_traffic}
@@ -79,7 +87,7 @@ traffic=${TRAFFIC:-build/bench_traffic}
         END { for (i = 1; i <= NR; i++) if (power[i] > 0.75 * most) { p += power[i]; c += clock[i]; n++ }
         if (n) printf "(%.0f W, %.0f MHz: means while it draws more than three quarters of its most)\n", p / n, c / n }' "$out/power.csv"
     echo
-    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v head_flops="$head_flops" -v attention_flops="$attention_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" -f scripts/profile_table.awk
+    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v bf16_flops="$bf16_flops" -v head_flops="$head_flops" -v attention_flops="$attention_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" -f scripts/profile_table.awk
 } >"$out/profile.md"
 sed '/^| kernel /,$d' "$out/profile.md"
 echo "all kernels: $out/profile.md"

@@ -1,17 +1,17 @@
 # What each kind of kernel, and each kernel, adds to a micro-batch: Markdown of build/libtrace.so's lines, for
 # scripts/profile.sh.
 #
-#   sort -n trace.tsv | awk [-v block_flops=N -v head_flops=N -v attention_flops=N -v traffic=FILE]
+#   sort -n trace.tsv | awk [-v block_flops=N -v bf16_flops=N -v head_flops=N -v attention_flops=N -v traffic=FILE]
 #       [-v ceilings="GB/S FP8 BF16"] -f scripts/profile_table.awk
 #
 # A kernel adds what it ends later than all before it, so that what overlaps counts once; time in which none runs is a
 # gap. Communication adds the time in which it runs alone. Of the last step that is there from its beginning, per
-# micro-batch; block_flops and head_flops are the operations of a micro-batch's products, attention_flops of one of
-# attention's two forward and five backward; FILE is what
+# micro-batch; block_flops and head_flops are the operations of a micro-batch's products, bf16_flops those of the former
+# that are in BF16, attention_flops of one of attention's two forward and five backward; FILE is what
 # build/bench_traffic --tsv says, of which the passes' bandwidth is made: they must move so many bytes, and a copy moves
 # them at the card's best. With ceilings, a copy's GB/s and a large product's TFLOP/s in FP8 and BF16, each kind has its
-# floor: its bytes and operations at these rates; products' as if all were FP8, the head's and attention's as if they
-# were BF16.
+# floor: its bytes and operations at these rates, the head's and attention's in BF16. (The ceiling of FP8 accumulates
+# fast, as forward's products do; backward's do not by default.)
 
 # Of a name as compiled that which ends with "_kernel": its length stands before it.
 function kernel_name(name,    end, from, count) {
@@ -70,7 +70,7 @@ function kind(name) {
 function kind_of(part, operation) {
     if (operation == "gradients_add") return "" # not in all micro-batches
     if (part == "update") return "update"
-    if (operation ~ /^embed_/) return "embedding"
+    if (operation ~ /^embed_/) return "" # tokens that occur more than once are read and added once
     if (operation ~ /^heads_/) return "rotations and norms of q, k"
     if (operation ~ /^activation_/) return "activation"
     if (operation ~ /quantize/) return "gradients and o quantised"
@@ -82,7 +82,7 @@ function kind_of(part, operation) {
 # Nanoseconds of a micro-batch's kernels of a kind at the ceilings.
 function attention_products(of) { return of == "attention forward" ? 2 : of == "attention backward" ? 5 : 0 }
 function floor_of(of) {
-    if (of == "products") return block_flops / fp8_rate / 1000
+    if (of == "products") return (block_flops - bf16_flops) / fp8_rate / 1000 + bf16_flops / bf16_rate / 1000
     if (attention_products(of)) return attention_products(of) * attention_flops / bf16_rate / 1000
     return (of == "head and loss" ? head_flops / bf16_rate / 1000 : 0) + bytes[of] / copy_rate
 }

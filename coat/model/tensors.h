@@ -9,6 +9,19 @@ extern "C" {
 #endif
 
 // clang-format off
+// Names: x is the input of a norm, n its result, y the result of a product, h and g the input and the result of the
+// activation function, o that of attention; D.. is the gradient of the loss by .. .
+//   RESID        the residual stream, carried from block to block; _IN before a block, _MID between its halves, _FINAL
+//                behind the last: the same, or what the norms keep
+//   X_IN, X_MID  what the two norms of a block keep of their input for backward: in BF16, or in E4M3 by group (COAT)
+//   Y_PROJ, Y    what proj and fcproj make, which the norm behind them adds to the stream; Y_FC of fc
+//   H            Y_FC with its bias, as it is kept; the same memory where that is in BF16
+//   HEADS        q, k, v as attention reads them, normed and rotated; HEADS_AGAIN in backward
+//   DBRANCH      of what a half of a block adds: DRESID, or behind a norm of its own (OLMo 2)
+//   DN, DN2      of n1 and of n2
+//   .._Q, .._QT  FP8 codes, and those of the transposed tensor
+//   .._T         a product's input, transposed, for its weight gradient
+//   CENTRE..     means of a norm's channels; .._SHIFTED the bias that puts them back
 // Parameters first, in the order in which they are initialised, updated and saved. Their number seeds random numbers: a
 // new one comes last.
 typedef enum {

@@ -332,6 +332,32 @@ static void open_saver(Run *run) {
     if (run->folder) saver_watch(run->saver, run->folder);
 }
 
+// What follows a step of so many tokens: its line in the log, a checkpoint, validation and samples, where they are due.
+// The checkpoint comes before what may fail or take long.
+static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *err) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
+    const int64_t step = run->done.step;
+    const bool last = step == run->steps, validates = last || due(step, c->val_every);
+    bool saves = run->save_asked || last || due(step, c->save_every);
+    if (run->place.ranks == 1 && signals_take_save()) saves = true;
+    log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens, tokens,
+             m->host.skipped);
+    if (due(step, c->health_every)) log_health(run);
+    if (due(step, c->health_products)) log_products(run);
+    if (validates) log_sets(run, false);
+    bool ok = check_skips(run, err);
+    if (ok && run->saver && saves) saver_save(run->saver, &run->done);
+    if (ok && validates) ok = run_validate(run, err);
+    if (ok && (last || due(step, hellaswag_every(c)))) test_hellaswag(run);
+    if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) {
+        log_show_step(run->log);
+        ok = all_well(&run->all, run_samples(run, err), err);
+    }
+    if (run->saver) saver_poll(run->saver, &run->obstacle);
+    return ok && comm_check(m->comm, err);
+}
+
 bool run_train(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
@@ -357,24 +383,7 @@ bool run_train(Run *run, Error *err) {
         if (ok) train_step(run);
         if (marked) m->ops->profile(&m->exec, false);
         if (!ok || run->done.tokens == before) continue;
-        int64_t step = run->done.step;
-        bool last = step == run->steps, save = run->save_asked || last || due(step, c->save_every);
-        if (run->place.ranks == 1 && signals_take_save()) save = true;
-        log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens,
-                 run->done.tokens - before, m->host.skipped);
-        if (due(step, c->health_every)) log_health(run);
-        if (due(step, c->health_products)) log_products(run);
-        if (last || due(step, c->val_every)) log_sets(run, false);
-        ok = check_skips(run, err);
-        if (ok && run->saver && save) saver_save(run->saver, &run->done); // before what may fail or take long
-        if (ok && (last || due(step, c->val_every))) ok = run_validate(run, err);
-        if (ok && (last || due(step, hellaswag_every(c)))) test_hellaswag(run);
-        if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) {
-            log_show_step(run->log);
-            ok = all_well(&run->all, run_samples(run, err), err);
-        }
-        if (run->saver) saver_poll(run->saver, &run->obstacle);
-        if (ok) ok = comm_check(m->comm, err);
+        ok = after_step(run, run->done.tokens - before, lr, begin, err);
         run->longest_ms = fmax(run->longest_ms, now_ms() - begin);
     }
     free(run->next);

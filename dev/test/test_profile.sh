@@ -66,6 +66,10 @@ has "none where none is known" "$said" '^\| attention forward \| 1\.0 \| 0\.010 
 said=$(SETTINGS='{"step":0,"settings":{"layers":10,"heads":10,"kv-heads":5,"head-dim":10,"seq-len":1000000}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
 has "two products of attention forward" "$said" '^\| attention forward .* \| 20000 TFLOP/s \| 0\.003 \(33 %\) \|$'
 has "five backward" "$said" '^\| attention backward .* \| 50000 TFLOP/s \| 0\.008 \(83 %\) \|$'
+said=$(SETTINGS='{"step":0,"settings":{"layers":12,"linear":"fp8","bf16-blocks":4}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
+has "products of the first blocks in BF16" "$said" '^\| products \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.011 \(5[0-9] %\) \|$'
+said=$(SETTINGS='{"step":0,"settings":{"layers":12,"linear":"bf16"}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
+has "or all of them" "$said" '^\| products \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.020 \(100 %\) \|$'
 said=$(TRAFFIC=none scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
 has "without the bytes there is none" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \|  \|$'
 page=$(cat "$folder/out/profile.md")

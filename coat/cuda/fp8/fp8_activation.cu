@@ -5,9 +5,9 @@
 // Bytes per element of device memory, h per group of 16: activation_forward 2 read, 1.125 written; 1.125 read, 1
 // written. activation_rebuild 1.125 and 1. activation_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per
 // row: activation_forward 2 read, 1.125 + 1 written; activation_backward 3.125 read, 1 written; 1 read, 1 written.
-#include "fp8_gelu_row_scale.h"
-#include "fp8_gelu_tensor_scale.h"
-#include "fp8_gelu_transpose.h"
+#include "fp8_act_row_scale.h"
+#include "fp8_act_tensor_scale.h"
+#include "fp8_act_transpose.h"
 #include "fp8_hidden.h"
 #include "fp8_swiglu.h"
 
@@ -20,45 +20,45 @@ void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y,
     const int64_t width = g.data ? g.cols : y.cols;
     for_hidden<SAVED>(exec, width, h, y, bias, [&](auto source) {
         if (scaled_by_row(g))
-            gelu_rows_run<FMT_E4M3>(exec, operation, source, g, Tensor{}, Tensor{}, false);
+            act_rows_run<FMT_E4M3>(exec, operation, source, g, Tensor{}, Tensor{}, false);
         else if (g.data && g.format == FMT_BF16)
-            gelu_walk_run<MAKES_BF16, 1, 3, true>(exec, source, y.rows, width, g);
+            act_walk_run<MAKES_BF16, 1, 3, true>(exec, source, y.rows, width, g);
         else if constexpr (SAVED)
-            gelu_walk_run<MAKES_MAXIMA, 1, 3, true>(exec, source, y.rows, width, g, maxima);
+            act_walk_run<MAKES_MAXIMA, 1, 3, true>(exec, source, y.rows, width, g, maxima);
     });
 }
 
 // The scale of g from the maxima of gelu(h).
-void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
+void act_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
     for_activation<false>(h, g.cols, [&](auto function) {
-        gelu_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, maxima);
+        act_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, maxima);
     });
 }
 
 // g's codes with a scale per row, from an h that is kept as it is.
-void gelu_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
+void act_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<false>(h, g.cols, [&](auto function) {
-        gelu_rows_run<FMT_E4M3>(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
+        act_rows_run<FMT_E4M3>(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
     });
 }
 
 // g from h, with the scale that it has.
-void gelu_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
+void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<true>(h, g.cols, [&](auto function) {
         if (g.transposed)
-            gelu_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, function, Tensor{}, g, h.rows, g.cols, Tensor{},
-                                                      false);
+            act_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, function, Tensor{}, g, h.rows, g.cols, Tensor{},
+                                                     false);
         else if (g.format == FMT_BF16)
-            gelu_walk_run<MAKES_BF16, 2, 4, false>(exec, source_of<false, 1>(function), h.rows, g.cols, g);
+            act_walk_run<MAKES_BF16, 2, 4, false>(exec, source_of<false, 1>(function), h.rows, g.cols, g);
         else
-            gelu_walk_run<MAKES_CODES, 2, 4, false>(exec, source_of<false, 1>(function), h.rows, g.cols, g);
+            act_walk_run<MAKES_CODES, 2, 4, false>(exec, source_of<false, 1>(function), h.rows, g.cols, g);
     });
 }
 
 // --- backward -----------------------------------------------------------------------------------------------
 void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *maxima) {
     for_gradient<false>(dg, h, [&](auto function) {
-        gelu_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, maxima, dh_t);
+        act_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, maxima, dh_t);
     });
 }
 
@@ -69,13 +69,13 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
             run(exec, operation, function, dh, transposed, h.rows, h.cols, dbias, accumulate);
         };
         if (dh.format == FMT_BF16)
-            cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, Function>, Tensor{});
+            cast(act_tiles_run<FMT_BF16, FMT_BF16, true, Function>, Tensor{});
         else if (dh.format == FMT_E5M2)
-            cast(gelu_tiles_run<FMT_E5M2, FMT_E5M2, true, Function>, dh_t);
+            cast(act_tiles_run<FMT_E5M2, FMT_E5M2, true, Function>, dh_t);
         else if (dh_t.format == FMT_E5M2)
-            cast(gelu_tiles_run<FMT_E4M3, FMT_E5M2, true, Function>, dh_t);
+            cast(act_tiles_run<FMT_E4M3, FMT_E5M2, true, Function>, dh_t);
         else
-            cast(gelu_tiles_run<FMT_E4M3, FMT_E4M3, true, Function>, dh_t);
+            cast(act_tiles_run<FMT_E4M3, FMT_E4M3, true, Function>, dh_t);
     });
 }
 
@@ -86,9 +86,9 @@ void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
         constexpr int outputs = Function::gated ? 2 : 1;
         const auto rows = source_of<true, outputs>(function);
         if (dh.format == FMT_E5M2)
-            gelu_rows_run<FMT_E5M2>(exec, operation, rows, dh, dh_t, dbias, accumulate);
+            act_rows_run<FMT_E5M2>(exec, operation, rows, dh, dh_t, dbias, accumulate);
         else
-            gelu_rows_run<FMT_E4M3>(exec, operation, rows, dh, dh_t, dbias, accumulate);
+            act_rows_run<FMT_E4M3>(exec, operation, rows, dh, dh_t, dbias, accumulate);
     });
     fp8_transpose_rescaled(exec, dh_t, dh);
 }
@@ -122,10 +122,10 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     } else {
         plain_activation_forward(exec, Tensor{}, h, y, bias, true); // h is complete, or becomes so
         if (!h.data) h = y;
-        if (by_row) gelu_rows(exec, operation, g, h);
-        if (cast) gelu_maxima(exec, g, h, maxima);
+        if (by_row) act_rows(exec, operation, g, h);
+        if (cast) act_maxima(exec, g, h, maxima);
     }
-    if (cast) gelu_cast(exec, operation, g, h);
+    if (cast) act_cast(exec, operation, g, h);
 }
 
 void fp8_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
@@ -136,7 +136,7 @@ void fp8_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
         fp8_transpose_codes(exec, g_t, g);
     } else {
         scale_over_rows(exec, g_t, g);
-        gelu_cast(exec, operation, g_t, h);
+        act_cast(exec, operation, g_t, h);
     }
 }
 

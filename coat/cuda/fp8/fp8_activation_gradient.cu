@@ -4,7 +4,7 @@
 //
 // Bytes of device memory per element of g, h per group of 16: 3.125 read, 3 written; of SwiGLU 4.25 and 5.
 // activation_bound reads dy and w once, and SwiGLU's scales.
-#include "fp8_gelu.h"
+#include "fp8_act.h"
 #include "fp8_tile.h"
 
 namespace {

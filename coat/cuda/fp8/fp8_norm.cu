@@ -3,9 +3,13 @@
 // them for BF16 too. A result with one scale, by Group Scaling, is never stored wider: the first pass leaves its
 // maxima, the second makes it again.
 //
-// Bytes per element of device memory, in --saved coat with groups of 16: residual_norm_forward 2 + 2 read, 2 + 1.125
-// written; 1.125 read (2 with --norm-input residual), 1 written; with a scale per row 2 + 2 read, 2 + 1.125 + 1
-// written. branch_norm_forward the same, but that its second pass reads 2. norm_rebuild 1.125 and 1.
+// Bytes of device memory per element, in --saved coat with groups of 16:
+//                                              read     written
+//   residual_norm_forward, a scale per row     2 + 2    2 + 1.125 + 1
+//   with a scale per tensor, first pass        2 + 2    2 + 1.125
+//                            second pass       1.125    1               (reads 2 with --norm-input residual)
+//   branch_norm_forward, its second pass       2        1               (its first as above)
+//   norm_rebuild                               1.125    1
 #include "fp8_cast.h"
 #include "fp8_norm.h"
 #include "fp8_rows.h"
@@ -122,6 +126,7 @@ __launch_bounds__(ROW_THREADS,
     if (row < 0) return; // whole warps, or the whole block
     const RowShare<Shape> at(row, a.cols);
 
+    // The sum, r + y; with the norm after a half, y alone.
     Bf16Words<V> r[VECTORS], y[VECTORS];
     float value[VECTORS][V];
     const bf16 *const r_in = a.r_in.at(row, at.column);
@@ -165,6 +170,7 @@ __launch_bounds__(ROW_THREADS,
     }
     if constexpr (INPUT != INPUT_PLAIN) store_groups<INPUT>(a, at, input, value);
 
+    // The norm of it.
     float mean, rstd, largest = 0.0f;
     row_statistics(a, at, value, &mean, &rstd);
     if (!AFTER && !a.n.data && !a.maxima && !a.n_codes.scales) return;
@@ -192,7 +198,7 @@ __launch_bounds__(ROW_THREADS,
             store(n + k * STEP, packed<bf16, V>(value[k]));
             if (a.maxima) largest = largest_magnitude<V>(value[k], largest);
         } else {
-            const bool bounded = CENTRED && !a.n_codes.by_row;
+            const bool bounded = CENTRED && !a.n_codes.by_row; // a tensor's scale, ahead of its maximum (norm_bound)
             if (!bounded) largest = largest_magnitude<V>(value[k], largest);
             if constexpr (CENTRED) {
                 const float root = sqrtf((float)a.cols);
@@ -206,6 +212,7 @@ __launch_bounds__(ROW_THREADS,
             }
         }
     }
+    // Its codes, or what their scale follows from.
     if (!a.maxima && !a.n_codes.scales) return;
     const uint32_t bits = row_maximum(at, largest);
     if (a.maxima && at.lane == 0) a.maxima[row] = bits;
@@ -363,9 +370,12 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     if (r_in.rows == 0) return;
     const bool grouped = is_grouped(norm.x), cast = n.data && format_is_fp8(n.format) && !scaled_by_row(n);
     const bool from_saved = grouped && (norm.from_saved || !r_out.data);
-    const Tensor residual = r_out.data ? r_out : (grouped || !norm.x.data ? r_in : norm.x);     // where it ends up
-    if (norm.x.data == r_out.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL; // complete already
-    if (!y.data && r_out.data == r_in.data) r_out.data = NULL;
+    const bool x_holds_sum = !grouped && norm.x.data; // the only one to do so without r_out
+    const Tensor residual = r_out.data ? r_out : (x_holds_sum ? norm.x : r_in);
+    // Operands may be the same memory (ops.h): what is there already is not written again.
+    const bool sum_is_input = !y.data;
+    if (norm.x.data == r_out.data || (sum_is_input && norm.x.data == r_in.data)) norm.x.data = NULL;
+    if (sum_is_input && r_out.data == r_in.data) r_out.data = NULL;
     if (cast && y.data && !r_out.data && !grouped && !norm.x.data)
         fatal(EXIT_DEVICE, "%s on the GPU: the sum that n is made from is stored nowhere", operation);
     const uint32_t *maxima = norm_forward<NORM_BEFORE>(exec, operation, n, norm, r_out, r_in, y, y_bias, from_saved);

@@ -2,7 +2,7 @@
 //
 // load(row, column) -> Loaded begins the access. Of what has come:
 //   values(loaded, out)      16 values: unscaled(loaded, out) times scale(loaded)
-//   word(loaded)             some word of it, for kernels that keep the order of their loads (fp8_gelu.h)
+//   word(loaded)             some word of it, for kernels that keep the order of their loads (fp8_act.h)
 // LAST: nothing reads the tensor soon again. Rows and columns are 32 bits wide: an address is one instruction then.
 #pragma once
 #include "fp8_kernels.h"

@@ -1,7 +1,7 @@
-// SwiGLU of kept tensors, and its gradient, for the passes that gelu has (fp8_gelu.h): h holds gate beside up, each
+// SwiGLU of kept tensors, and its gradient, for the passes that gelu has (fp8_act.h): h holds gate beside up, each
 // `width` columns.
 #pragma once
-#include "fp8_gelu.h"
+#include "fp8_act.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // The walk over rows that finds maxima or casts, with one scale per tensor or to BF16. It keeps as many blocks as fit
 // the multiprocessors, each with its next loads on their way while it converts what came.
 #pragma once
-#include "fp8_gelu.h"
+#include "fp8_act.h"
 
 namespace {
 
@@ -11,12 +11,12 @@ namespace {
 //   begin() -> a thread's own value; load(row, column) -> Loaded; word(loaded); finish(own)
 //   apply(row, column, inside, loaded, &own) -> the largest magnitude, 0 where it is not inside the tensor
 // Op::maxima: those of the rows go to maxima, and the tensor's scale follows from them.
-constexpr int GELU_WALK_WARPS = 8;
-constexpr int GELU_WALK_ROWS = 1024; // of a block, at most
+constexpr int ACT_WALK_WARPS = 8;
+constexpr int ACT_WALK_ROWS = 1024; // of a block, at most
 
 struct Walk {
     int rows, cols, chunks;            // chunks of a row
-    int step_rows, step_chunks;        // GELU_WALK_WARPS chunks further
+    int step_rows, step_chunks;        // ACT_WALK_WARPS chunks further
     uint32_t *maxima;                  // NULL: none wanted
     float *scale, *scale_transposed;   // the latter NULL: the transpose has none of its own
     float largest, largest_transposed; // of the codes
@@ -43,13 +43,13 @@ __device__ inline void walk_scale(const Walk &w, uint32_t maximum) {
 }
 
 template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
-__global__ __launch_bounds__(GELU_WALK_WARPS *WARP, BLOCKS) void gelu_walk_kernel(const __grid_constant__ Op op,
-                                                                                  const __grid_constant__ Walk w) {
-    __shared__ uint32_t maximum[Op::maxima ? GELU_WALK_ROWS + 1 : 1]; // of the rows, then of all
+__global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(const __grid_constant__ Op op,
+                                                                                const __grid_constant__ Walk w) {
+    __shared__ uint32_t maximum[Op::maxima ? ACT_WALK_ROWS + 1 : 1]; // of the rows, then of all
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     if constexpr (Op::maxima) {
         second_stage_allow();
-        for (int i = (int)threadIdx.x; i <= GELU_WALK_ROWS; i += GELU_WALK_WARPS * WARP) maximum[i] = 0;
+        for (int i = (int)threadIdx.x; i <= ACT_WALK_ROWS; i += ACT_WALK_WARPS * WARP) maximum[i] = 0;
         __syncthreads();
     } else {
         first_stage_wait();
@@ -61,7 +61,7 @@ __global__ __launch_bounds__(GELU_WALK_WARPS *WARP, BLOCKS) void gelu_walk_kerne
         *loaded = op.load((BACKWARD ? w.rows - 1 - row : row) + (int)came, column);
     };
     WalkAt use = {warp / w.chunks, warp % w.chunks}, next = use;
-    typename Op::Loaded loaded[BATCH];
+    typename Op::Loaded loaded[BATCH]; // w.order keeps loads ahead of the work: LoadOrder, fp8_act.h
 #pragma unroll
     for (int u = 0; u < BATCH; u++) {
         fetch(next, 0, &loaded[u]);
@@ -98,14 +98,14 @@ __global__ __launch_bounds__(GELU_WALK_WARPS *WARP, BLOCKS) void gelu_walk_kerne
         if (!w.maxima) return;
         __syncthreads();
         uint32_t largest = 0;
-        for (int turn = (int)threadIdx.x; row_of(turn) < w.rows; turn += GELU_WALK_WARPS * WARP) {
+        for (int turn = (int)threadIdx.x; row_of(turn) < w.rows; turn += ACT_WALK_WARPS * WARP) {
             w.maxima[BACKWARD ? w.rows - 1 - row_of(turn) : row_of(turn)] = maximum[turn];
             largest = max(largest, maximum[turn]);
         }
         largest = __reduce_max_sync(ALL_LANES, largest);
-        if (lane == 0) atomicMax(&maximum[GELU_WALK_ROWS], largest);
+        if (lane == 0) atomicMax(&maximum[ACT_WALK_ROWS], largest);
         __syncthreads();
-        if (threadIdx.x == 0) walk_scale(w, maximum[GELU_WALK_ROWS]);
+        if (threadIdx.x == 0) walk_scale(w, maximum[ACT_WALK_ROWS]);
     }
 }
 
@@ -154,17 +154,17 @@ template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
 
 // t: what is made, `cols` wide; or whose scale follows from maxima, and that of transposed where it has another.
 template <WalkMakes MAKES, int BATCH, int BLOCKS, bool BACKWARD, typename Source>
-void gelu_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima = NULL,
-                   Tensor transposed = Tensor{}) {
+void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima = NULL,
+                  Tensor transposed = Tensor{}) {
     if (rows == 0 || cols == 0) return;
     const int64_t chunks = ceil_div(cols, WARP * SPAN), slots = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     int64_t blocks = slots < rows ? slots : rows;
-    if (blocks < ceil_div(rows, GELU_WALK_ROWS)) blocks = ceil_div(rows, GELU_WALK_ROWS);
+    if (blocks < ceil_div(rows, ACT_WALK_ROWS)) blocks = ceil_div(rows, ACT_WALK_ROWS);
     const Walk w = {(int)rows,
                     (int)cols,
                     (int)chunks,
-                    (int)(GELU_WALK_WARPS / chunks),
-                    (int)(GELU_WALK_WARPS % chunks),
+                    (int)(ACT_WALK_WARPS / chunks),
+                    (int)(ACT_WALK_WARPS % chunks),
                     maxima,
                     (float *)t.scale,
                     transposed.scale != t.scale ? (float *)transposed.scale : NULL,
@@ -175,8 +175,8 @@ void gelu_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols,
                     LOAD_ORDER};
     typedef WalkOf<MAKES, Source> Op;
     const Op op = {source, (char *)t.data, (int)(t.stride * (MAKES == MAKES_BF16 ? 2 : 1)), (const float *)t.scale};
-    launch_behind(exec, "launching the kernel gelu_walk_kernel", gelu_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
-                  grid_of(blocks), GELU_WALK_WARPS * WARP, 0, !Op::maxima, op, w);
+    launch_behind(exec, "launching the kernel act_walk_kernel", act_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
+                  grid_of(blocks), ACT_WALK_WARPS * WARP, 0, !Op::maxima, op, w);
 }
 
 } // namespace

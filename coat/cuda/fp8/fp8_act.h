@@ -1,6 +1,6 @@
 // The activation function of kept tensors, and its gradient (COAT: saved activations, FP8 flow): 16 values from what a
 // reader loads. Included by fp8_activation.cu, as are the passes: over rows with one scale per tensor
-// (fp8_gelu_tensor_scale.h) or one per row (fp8_gelu_row_scale.h), and down tiles (fp8_gelu_transpose.h).
+// (fp8_act_tensor_scale.h) or one per row (fp8_act_row_scale.h), and down tiles (fp8_act_transpose.h).
 //
 // A walk down tiles takes a function as it is:
 //   load(row, column) -> Loaded; word(loaded); values(loaded, out): 16 values; gated: SwiGLU

@@ -1,6 +1,6 @@
-// The walk down tiles, which casts and transposes what a function of fp8_gelu.h makes, and sums its columns.
+// The walk down tiles, which casts and transposes what a function of fp8_act.h makes, and sums its columns.
 #pragma once
-#include "fp8_gelu.h"
+#include "fp8_act.h"
 #include "fp8_tile.h"
 
 namespace {
@@ -8,8 +8,8 @@ namespace {
 // --- the walk down tiles ------------------------------------------------------------------------------------
 // A block has one tile, or where it leaves sums of its columns the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down
 // the tensor; a thread has its next BATCH rows on their way, also those of the next tile.
-constexpr int GELU_COLUMNS = 128;
-template <bool GRADIENT> constexpr int GELU_BLOCKS = GRADIENT ? 3 : 4; // per multiprocessor
+constexpr int ACT_COLUMNS = 128;
+template <bool GRADIENT> constexpr int ACT_BLOCKS = GRADIENT ? 3 : 4; // per multiprocessor
 
 struct TileWalk {
     TileOut out;
@@ -20,15 +20,15 @@ struct TileWalk {
 // A gradient is written in F and summed over the rows; its transpose, in T, is written where F is not BF16. Of gelu
 // only the transpose is written.
 template <Format F, Format T, bool GRADIENT, typename Function>
-__global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
-                             GELU_BLOCKS<GRADIENT>) void gelu_tile_kernel(const __grid_constant__ Function function,
-                                                                          const __grid_constant__ TileWalk w) {
+__global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
+                             ACT_BLOCKS<GRADIENT>) void act_tile_kernel(const __grid_constant__ Function function,
+                                                                        const __grid_constant__ TileWalk w) {
     constexpr bool TRANSPOSE = F != FMT_BF16;
-    constexpr int BATCH = GRADIENT ? 1 : 2;                 // of rows on their way
-    __shared__ Tile<GELU_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
+    constexpr int BATCH = GRADIENT ? 1 : 2;                // of rows on their way
+    __shared__ Tile<ACT_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
     if constexpr (GRADIENT) second_stage_allow();
-    const int row_group = (int)threadIdx.x / TILE_LANES<GELU_COLUMNS>, first_column = (int)blockIdx.x * GELU_COLUMNS;
-    const int column = first_column + (int)threadIdx.x % TILE_LANES<GELU_COLUMNS> * SPAN;
+    const int row_group = (int)threadIdx.x / TILE_LANES<ACT_COLUMNS>, first_column = (int)blockIdx.x * ACT_COLUMNS;
+    const int column = first_column + (int)threadIdx.x % TILE_LANES<ACT_COLUMNS> * SPAN;
     const int step = (int)gridDim.y * TILE_ROWS;
     const int limit = column < w.cols ? w.rows : 0; // of the rows that this thread has
     int row = (int)blockIdx.y * TILE_ROWS + row_group * THREAD_ROWS;
@@ -40,7 +40,7 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
     static_assert(F == T || GRADIENT, "two formats are built for gradients");
     const float reciprocal = F == FMT_BF16 ? 1.0f : scale_reciprocal(*w.out.scale);
     const float reciprocal_t = F == T ? reciprocal : scale_reciprocal(*w.out.scale_transposed);
-    Tile<GELU_COLUMNS> *tile = tiles;
+    Tile<ACT_COLUMNS> *tile = tiles;
     int flip = 1;
     float sum[SPAN] = {};
     for (int first_row = (int)blockIdx.y * TILE_ROWS; first_row < w.rows; first_row += step, row += step) {
@@ -102,20 +102,20 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
 // gradient's codes follow the pass that finds its maxima, which writes nothing that the function reads: they begin
 // early.
 template <Format F, Format T, bool GRADIENT, typename Function>
-void gelu_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,
-                    int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {
+void act_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,
+                   int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {
     if (rows == 0 || cols == 0) return;
     TileWalk w = {tile_out(plain, transposed), (int)rows, (int)cols, LOAD_ORDER};
     const bool sums = GRADIENT && dbias.data;
-    const int64_t across = ceil_div(cols, GELU_COLUMNS), down = ceil_div(rows, TILE_ROWS);
+    const int64_t across = ceil_div(cols, ACT_COLUMNS), down = ceil_div(rows, TILE_ROWS);
     int64_t splits = down < 65535 ? down : 65535; // a block per tile, taken as multiprocessors get free
     if (sums) {
-        splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * GELU_BLOCKS<GRADIENT>,
+        splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * ACT_BLOCKS<GRADIENT>,
                              tile_sum_parts(exec, operation, cols));
         w.out.sums = (float *)exec->workspace;
     }
-    launch_behind(exec, "launching the kernel gelu_tile_kernel", gelu_tile_kernel<F, T, GRADIENT, Function>,
-                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS<GELU_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
+    launch_behind(exec, "launching the kernel act_tile_kernel", act_tile_kernel<F, T, GRADIENT, Function>,
+                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS<ACT_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
                   function, w);
     if (sums) partials_sum(exec, (float *)dbias.data, w.out.sums, (int)splits, cols, accumulate);
 }

@@ -1,7 +1,7 @@
 // The walk over rows that makes codes with a scale per row in one pass: a block has a whole row in its registers until
 // the row's maximum is known, and writes codes and scale then. Included by fp8_activation.cu only.
 #pragma once
-#include "fp8_gelu.h"
+#include "fp8_act.h"
 
 namespace {
 
@@ -15,7 +15,7 @@ __device__ inline void store_sums(float *to, const float sum[SPAN]) {
 // A block stays and takes every gridDim.x-th row. A thread keeps its SPANS spans of 16 columns, THREADS spans apart;
 // its part of the next row is on its way while this one is worked on. One barrier per row, for its maximum.
 // Parameters are kept in shared memory where KEPT_BYTES hold them. Of a gradient the largest scale is kept for its
-// transpose. `Op` is a source (fp8_gelu.h).
+// transpose. `Op` is a source (fp8_act.h).
 struct RowWalk {
     char *codes;
     float *scales;
@@ -29,8 +29,8 @@ struct RowWalk {
 };
 
 template <Format F, int THREADS, int SPANS, int BLOCKS, typename Op>
-__global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_constant__ Op op,
-                                                                   const __grid_constant__ RowWalk w) {
+__global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_constant__ Op op,
+                                                                  const __grid_constant__ RowWalk w) {
     constexpr int WARPS = THREADS / WARP, OUTPUTS = Op::outputs;
     static_assert(!Op::sums || OUTPUTS == 1, "SwiGLU has no bias");
     static_assert(WARPS <= WARP, "a warp reads the maxima of all");
@@ -115,7 +115,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
 }
 
 template <Format F, int THREADS, int SPANS, int BLOCKS, typename Op>
-void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w, Tensor dbias, bool accumulate) {
+void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w, Tensor dbias, bool accumulate) {
     int64_t blocks = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     if (blocks > w.rows) blocks = w.rows;
     const bool sums = Op::sums && dbias.data;
@@ -125,8 +125,8 @@ void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w
         if (blocks > most) blocks = most;
         w.sums = (float *)exec->workspace;
     }
-    gelu_row_kernel<F, THREADS, SPANS, BLOCKS><<<grid_of(blocks), THREADS, 0, cuda_backend(exec)->stream>>>(op, w);
-    LAUNCH_CHECK("gelu_row_kernel");
+    act_row_kernel<F, THREADS, SPANS, BLOCKS><<<grid_of(blocks), THREADS, 0, cuda_backend(exec)->stream>>>(op, w);
+    LAUNCH_CHECK("act_row_kernel");
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
 }
 
@@ -134,31 +134,31 @@ void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w
 // as many threads as the usual widths have spans of 16; more blocks have more rows on their way, fewer have the
 // registers for sums, or for SwiGLU's two inputs of each value.
 template <Format F, typename Op>
-void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
-                   bool accumulate) {
+void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
+                  bool accumulate) {
     const int cols = (int)q.cols / Op::outputs, spans = cols / SPAN;
     const RowWalk w = {(char *)q.data, (float *)q.scale,          (float *)q_t.scale, q_t.format, NULL,
                        exec->state,    cuda_backend(exec)->tally, (int)q.rows,        cols,       (int)q.stride,
                        LOAD_ORDER};
     if (w.rows == 0 || w.cols == 0) return;
     if (!Op::sums && dbias.data) fatal(EXIT_DEVICE, "%s on the GPU: SwiGLU is built without biases", operation);
-    static_assert(2048 * SPAN == FP8_WIDEST_GELU, "the widest activation of all");
+    static_assert(2048 * SPAN == FP8_WIDEST_ACTIVATION, "the widest activation of all");
     if (spans > 2048)
         fatal(EXIT_DEVICE,
               "%s on the GPU: %d columns where at most %d are built with scales per token: use --scaling tensor",
-              operation, w.cols, FP8_WIDEST_GELU);
+              operation, w.cols, FP8_WIDEST_ACTIVATION);
     const auto launch = [&](auto run) { run(exec, operation, op, w, dbias, accumulate); };
     if constexpr (Op::gated) // 512 threads would spill ten times as much
-        if (spans > 1024 && spans <= 1280) return launch(gelu_rows_launch<F, 640, 2, 1, Op>);
-    if (spans > 1024) return launch(gelu_rows_launch<F, 512, 4, 1, Op>);
-    if (spans > 512) return launch(gelu_rows_launch<F, 512, 2, 1, Op>);
+        if (spans > 1024 && spans <= 1280) return launch(act_rows_launch<F, 640, 2, 1, Op>);
+    if (spans > 1024) return launch(act_rows_launch<F, 512, 4, 1, Op>);
+    if (spans > 512) return launch(act_rows_launch<F, 512, 2, 1, Op>);
     if constexpr (Op::gated) {
-        if (spans > 192) return launch(gelu_rows_launch<F, 256, 2, 2, Op>);
-        return launch(gelu_rows_launch < F, 192, 1, Op::outputs == 2 ? 3 : 4, Op >);
+        if (spans > 192) return launch(act_rows_launch<F, 256, 2, 2, Op>);
+        return launch(act_rows_launch < F, 192, 1, Op::outputs == 2 ? 3 : 4, Op >);
     } else {
-        if (spans > 416) return launch(gelu_rows_launch<F, 512, 1, 2, Op>);
-        if (spans > 192) return launch(gelu_rows_launch < F, 416, 1, Op::sums ? 2 : 3, Op >);
-        return launch(gelu_rows_launch < F, 192, 1, Op::sums ? 4 : 6, Op >);
+        if (spans > 416) return launch(act_rows_launch<F, 512, 1, 2, Op>);
+        if (spans > 192) return launch(act_rows_launch < F, 416, 1, Op::sums ? 2 : 3, Op >);
+        return launch(act_rows_launch < F, 192, 1, Op::sums ? 4 : 6, Op >);
     }
 }
 
