@@ -53,12 +53,9 @@ static inline Drift drift_of(const DriftSums *sums) {
     return drift;
 }
 
-// What training relies on. Of noise v keeps a share of each rounding for 1 / (1 - beta2) steps: with beta2 near 1 it is
-// right in the mean, by stochastic rounding, with a relative variance s; so 1 / sqrt(v) is 3/8 s too large in the mean.
+// What training relies on. Of noise v keeps a share of each rounding for 1 / (1 - beta2) steps.
 static inline bool drift_is_small(Drift drift, Pattern pattern, double beta2) {
-    const double ahead = 1.5 * drift.update * drift.update; // of the rate: 3/8 s, of an error whose square is s / 4
-    if (pattern == NOISE && beta2 < 0.99)
-        return fabs(drift.v_mean) < 0.03 && fabs(drift.rate) < 0.02 && drift.update < 0.05;
-    if (pattern == NOISE) return fabs(drift.v_mean) < 0.01 && fabs(drift.rate - ahead) < 0.01 && drift.update < 0.13;
+    if (pattern == NOISE)
+        return fabs(drift.v_mean) < 0.03 && fabs(drift.rate) < 0.02 && drift.update < (beta2 < 0.99 ? 0.05 : 0.13);
     return fabs(drift.v_mean) < 0.01 && fabs(drift.rate) < 0.01 && drift.update < (pattern == RARE ? 0.08 : 0.03);
 }
