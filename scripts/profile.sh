@@ -64,12 +64,14 @@ head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
 setting() { sed -n "1s/.*\"$1\":\"\{0,1\}\([a-z0-9]*\).*/\1/p" "$out/log.jsonl"; } # NAME: as the run has it
-# In BF16: all, or the first blocks' of norms and of attention in forward passes.
+# In BF16: all, or in forward passes the first blocks' products of attention, and of norms unless their results are saved.
 bf16_flops=0 layers=$(setting layers) blocks=$(setting bf16-blocks)
 if [ "$(setting linear)" = bf16 ]; then
     bf16_flops=$block_flops
 elif [ "${blocks:-0}" -gt 0 ]; then
-    bf16_flops=$((2 * tokens * ($(weights qkvw) + $(weights projw) + $(weights fcw)) / layers * blocks))
+    bf16_weights=$(weights projw)
+    [ "$(values n1 saved 1)" -gt 0 ] || bf16_weights=$((bf16_weights + $(weights qkvw) + $(weights fcw)))
+    bf16_flops=$((2 * tokens * bf16_weights / layers * blocks))
 fi
 # One of attention's products: of every token with itself and those before it, so many on average as half a sequence has;
 # documents apart need fewer.
