@@ -10,6 +10,7 @@
 #                                    among the instruction sets when the program starts)
 #   WERROR=1                         warnings are errors
 #   SANITIZE=1                       address and undefined-behaviour checks; everything goes to build/asan
+#   RACECHECK=1                      kernels that compute-sanitizer's racecheck can follow, in build/racecheck
 #   OPENBLAS=0 MPI=0 NCCL=0 CUDA=0   leave out what is there
 #   CUDA_HOME CUDNN_HOME NCCL_HOME   where they are, if not in the usual places
 #   CUDNN_FRONTEND                   the include folder of the cuDNN frontend
@@ -22,8 +23,8 @@ endif
 ifeq ($(origin CXX),default)
 CXX := g++
 endif
-BUILD := build$(if $(SANITIZE),/asan)
-BIN := $(if $(SANITIZE),$(BUILD)/,)
+BUILD := build$(if $(SANITIZE),/asan)$(if $(RACECHECK),/racecheck)
+BIN := $(if $(SANITIZE)$(RACECHECK),$(BUILD)/,)
 Q := $(if $(V),,@)
 GOALS := $(or $(MAKECMDGOALS),all)
 
@@ -123,7 +124,7 @@ as_host = -Xcompiler $(subst $(space),$(comma),$(strip $(1)))
 GPU_FLAGS := $(HOST_FLAGS) $(CUDA_INCLUDES) $(CUDA_DEFINES)
 NVCC_FLAGS := -std=c++20 -O3 -lineinfo -fmad=false -ccbin $(CXX) $(GENCODE) $(if $(WERROR),-Werror all-warnings) \
 	$(call as_host,$(ARCH:%=-march=%) -ffp-contract=off -fopenmp -Wall -Wextra -Wshadow $(if $(WERROR),-Werror)) \
-	$(HOST_INCLUDES) $(CUDA_INCLUDES) $(HOST_DEFINES) $(CUDA_DEFINES)
+	$(HOST_INCLUDES) $(CUDA_INCLUDES) $(HOST_DEFINES) $(CUDA_DEFINES) $(if $(RACECHECK),-DRACECHECK)
 NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)-rpath=$(CUDA_LIB)
 endif
 
@@ -153,8 +154,8 @@ ifneq ($(HAVE_GPU_BUILD),)
 ifneq ($(filter all,$(GOALS)),)
 $(info for GPUs: $(if $(filter all,$(GPU_ARCH)),8.0 and later,$(addprefix sm_,$(GPU_ARCH)) alone; GPU=all builds for the others too))
 endif
-PROGRAMS += $(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8)
-MODEL_TESTS += $(if $(wildcard test_gpt2.cu),test_gpt2)
+PROGRAMS += $(if $(wildcard train_gpt2_fp8.cu),$(BIN)train_gpt2_fp8)
+MODEL_TESTS += $(if $(wildcard test_gpt2.cu),$(BIN)test_gpt2)
 TOOLS += $(TOOL_PAIRS:%=$(BUILD)/%_gpu)
 UNIT_TESTS += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter test_%,$(call names,dev/test/%.cu))))
 BENCHES += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(call names,dev/bench/%.cu)))
@@ -256,13 +257,13 @@ $(BUILD)/prepare_%: $(BUILD)/cpu/data/%.o $(BUILD)/cpu/lib.a
 	@echo "  LINK  $@"
 	$(Q)$(LINK)
 
-train_gpt2_fp8 test_gpt2: %: $(BUILD)/gpu/%.o $(BUILD)/gpu/kernels.a $(BUILD)/gpu/lib.a
+$(BIN)train_gpt2_fp8 $(BIN)test_gpt2: $(BIN)%: $(BUILD)/gpu/%.o $(BUILD)/gpu/kernels.a $(BUILD)/gpu/lib.a
 	@echo "  LINK  $@"
 	$(Q)$(LINK_GPU)
 
 # Checks of the GPU's operations, shared by test_gpt2 and the benchmarks.
 CHECKS := $(call names,dev/test/check_%.cu)
-test_gpt2: $(CHECKS:%=$(BUILD)/gpu/dev/test/check_%.o)
+$(BIN)test_gpt2: $(CHECKS:%=$(BUILD)/gpu/dev/test/check_%.o)
 $(CHECKS:%=$(BUILD)/bench_%_gpu): $(BUILD)/bench_%_gpu: $(BUILD)/gpu/dev/test/check_%.o
 
 define link_gpu

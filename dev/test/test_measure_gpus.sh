@@ -80,14 +80,15 @@ else
 fi
 
 # --- one GPU: test_gpt2 that skips where SKIPS is set, a trainer that FAILS with some flags and takes CONTEXT MB beside
-# its plan of 10 GB, and a compute-sanitizer that finds nothing
-mkdir "$folder/none" "$folder/gpu" "$folder/tools" "$folder/bin"
+# its plan of 10 GB, and a compute-sanitizer that finds nothing but what RACES says
+mkdir -p "$folder"/{none,gpu,tools,bin/racecheck}
 printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
 printf '#!/bin/sh\necho 9.0\n' >"$folder/gpu/nvidia-smi"
 cat >"$folder/tools/compute-sanitizer" <<'SH'
 #!/bin/sh
 echo "$*" >>"$(dirname "$0")/calls"
 while [ "${1##*/}" != test_gpt2 ]; do shift; done
+[ -z "$RACES" ] || echo "========= Error: Race reported between Read access at kernel+0x10"
 "$@" && echo "======== RACECHECK SUMMARY: 0 hazards displayed"
 SH
 cat >"$folder/bin/test_gpt2" <<'SH'
@@ -112,6 +113,7 @@ fi
 for step in $(seq "${steps:-0}"); do echo "{\"step\":$step,\"tokens\":$((step * 1000)),\"ms\":10}"; done
 printf '  total 10.00 GB\n  driver reports %d.0 MB\n' $((10000 + ${CONTEXT:-600})) >&2
 SH
+cp "$folder/bin/test_gpt2" "$folder/bin/racecheck/"
 printf '#!/bin/sh\necho "ok - kernels"\n' >"$folder/bin/bench_kernels_gpu"
 cat >"$folder/tools/python3" <<'SH'
 #!/bin/sh
@@ -119,7 +121,7 @@ echo "PASS  llama fp32: 1e-7 (at most 2e-6)"
 [ -z "$ODD" ] || { echo "FAIL  olmo fp32: 1e-5 (at most 2e-6)"; echo FAIL; exit 1; }
 echo PASS
 SH
-chmod +x "$folder"/{none,gpu,tools,bin}/*
+chmod +x "$folder"/{none,gpu,tools,bin}/* "$folder"/bin/racecheck/*
 path=$PATH
 export BIN=$folder/bin BUILD=$folder/bin OUT=$folder/check PROGRAM=$folder/bin/train_gpt2_fp8
 unset MODELS MICRO_BATCH PARTS
@@ -176,6 +178,7 @@ refuses "a pattern that was not quoted" "c: a third argument; quote" 1 scripts/c
 refuses "a part without its tokens" "repeat reads GPT-2 tokens: " 1 PARTS=repeat scripts/check_gpu.sh
 refuses "nor its bytes" "curve reads byte tokens: " 1 PARTS="twin curve" scripts/check_gpu.sh t
 refuses "a program that is not built" "kernels: .*/bench_kernels_gpu is not built: make " 1 BUILD="$folder/none" PARTS=kernels scripts/check_gpu.sh
+refuses "one that racecheck can follow" "racecheck: none/racecheck/test_gpt2 is not built: make RACECHECK=1 none/" 1 BUILD=none PARTS=racecheck scripts/check_gpu.sh
 says STEPS=4 scripts/check_gpu.sh t b
 has "all of it" '^good: validation loss 2\.004 and 2\.00$' 0
 is "a verdict for each" "$(grep -c '^good: ' <<<"$said"), $(grep -c '^FAILED' <<<"$said") failed" "20, 0 failed"
@@ -187,6 +190,9 @@ rm "$folder/tools/calls"
 says PARTS="memcheck initcheck racecheck" scripts/check_gpu.sh
 has "the sanitizers need no tokens" '^good: racecheck, models: 0 hazards' 0
 is "all tools and parts" "$(wc -l <"$folder/tools/calls")" 8
+is "racecheck looks at what it can follow" "$(grep -c 'racecheck .*/racecheck/test_gpt2 ' "$folder/tools/calls")" 6
+says PARTS=racecheck RACES=1 scripts/check_gpu.sh
+has "a race" '^FAILED: racecheck, models: 1 hazards' 1
 says PARTS="memcheck initcheck racecheck twin" SKIPS=1 scripts/check_gpu.sh
 has "nothing compared is nothing good: the twin" '^FAILED: test_gpt2: 1 passed, 0 failed' 1
 is "and what the sanitizers have not seen" "$(grep -c '^FAILED' <<<"$said"), $(grep -c '^good' <<<"$said") good" "9, 0 good"

@@ -154,7 +154,7 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
         if (threadIdx.x == 0) {
             for (int i = 0; i < SLOTS<HEAD>; i++) {
                 barrier_init(&shared->full[i], 1);
-                barrier_init(&shared->empty[i], i < STAGES<HEAD> ? COMPUTING * 4 : 4);
+                barrier_init(&shared->empty[i], (i < STAGES<HEAD> ? COMPUTING : 1) * WARPGROUP_SIGNALS);
             }
             handover_init(shared->next);
             barrier_init_fence();

@@ -287,12 +287,12 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel
         if (threadIdx.x == 0) {
             for (int i = 0; i < QUERIES<HEAD>; i++) {
                 barrier_init(&shared->q_full[i], 1);
-                barrier_init(&shared->q_empty[i], COMPUTING * 4);
+                barrier_init(&shared->q_empty[i], COMPUTING * WARPGROUP_SIGNALS);
             }
             for (int i = 0; i < STAGES<HEAD>; i++) {
                 barrier_init(&shared->k_full[i], 1);
                 barrier_init(&shared->v_full[i], 1);
-                barrier_init(&shared->empty[i], COMPUTING * 4);
+                barrier_init(&shared->empty[i], COMPUTING * WARPGROUP_SIGNALS);
             }
             handover_init(shared->next);
             barrier_init_fence();

@@ -19,13 +19,22 @@ constexpr int THREADS = (COMPUTING + 1) * 128;
 constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
 constexpr float LOG2_E = 1.4426950408889634f;
 
+// Lanes that say of their warp that it is done with a buffer: one, behind __syncwarp(). racecheck does not follow that
+// from the other lanes' reads to the one that says so; built for it, each says so itself.
+#ifdef RACECHECK
+constexpr int SIGNALLING = 32;
+#else
+constexpr int SIGNALLING = 1;
+#endif
+constexpr int WARPGROUP_SIGNALS = 4 * SIGNALLING;
+
 template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16); // to a tile's next panel
 
 // A thread of a computing warpgroup, and its place in the fragments of hopper.h.
 struct Place {
     int half;               // which rows of the own tile: HALF * half ...
     int row, pair;          // of the own tile: row and row + 8; columns pair, pair + 1 of each block of 8
-    bool signals;           // one thread per warp tells the copying threads that a buffer is free
+    bool signals;           // tells the copying threads that a buffer is free
     uint64_t own[2];        // operands
     float lse[2], delta[2]; // of the own rows, if they are queries
 };
@@ -60,7 +69,7 @@ __device__ static inline Place place_get(int warpgroup) {
     place.half = warpgroup;
     place.row = warpgroup * HALF + (int)(warp * WARP_ROWS + lane / 4);
     place.pair = (int)(lane % 4 * 2);
-    place.signals = lane == 0;
+    place.signals = lane < SIGNALLING;
     return place;
 }
 
