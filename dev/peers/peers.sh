@@ -12,12 +12,12 @@
 # The others: PyTorch with torch.compile in BF16, FP32 weights under autocast
 # (of 7B BF16 weights); torchao's float8, scaled by tensor and by row;
 # TransformerEngine's layers, with current scaling and without torch.compile;
-# fp8-coat, the paper's own, which wants versions of torch, triton and
-# transformers of its time (name such a PYTHON); pyllmq in BF16 and FP8, which
-# wants CUDA 12's libraries. What is not installed is installed by pip into
-# PEERS, but for TransformerEngine, whose parts are built for the torch that is
-# there; what does not install or run is named in the table with the last line
-# of its error.
+# fp8-coat, the paper's own, of Llama's block alone: with the transformers of its
+# time, its optimizer's kernels built by nvcc, headers that the package lacks
+# written from their sources; pyllmq in BF16 and FP8, which wants CUDA 12's
+# libraries. What is not installed is installed by pip into PEERS, but for
+# TransformerEngine, whose parts are built for the torch that is there; what does
+# not install or run is named in the table with the last line of its error.
 #
 # Settings come from the environment:
 #   PEERS=build/peers   where packages are installed
@@ -64,6 +64,24 @@ has() { "$python" -c "import $1" 2>"$work/import.err"; } # MODULE
 needs() {
     [ -z "$dry_run" ] || return 0
     has "$1" || { run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$peers" "$2" && rm "$work/pip.err" && has "$1"; }
+}
+
+# fp8-coat with what it needs in a folder of its own, PEERS/of-coat, which comes first from here on.
+needs_coat() {
+    [ -z "$dry_run" ] || return 0
+    local own=$PWD/$peers/of-coat name
+    case $peers in /*) own=$peers/of-coat ;; esac
+    needs coat fp8-coat || return
+    [ -d "$own/transformers" ] || run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$own" transformers==4.45.2 \
+        tokenizers==0.20.3 huggingface_hub==0.26.5 || return
+    export PYTHONPATH=$own:$PYTHONPATH
+    has torch,qoptim_cuda && return
+    cp -r "$("$python" -c 'import coat; print(coat.__path__[0])')/optimizer/kernels" "$work/" && mkdir -p "$work/kernels/include" || return
+    for name in fp8_adamw fp8_adamw_expand; do
+        { echo '#include <torch/extension.h>' && awk '/^void FP8_AdamW(_expand)?\(/, /\) *\{/' "$work/kernels/${name}_cuda.cpp" | sed 's/) *{/);/'; } \
+            >"$work/kernels/include/$name.h"
+    done
+    (cd "$work/kernels" && run "$work/pip" "$python" setup.py --quiet build_ext --build-lib "$own") && has torch,qoptim_cuda
 }
 
 last_error() { { grep -E '^(error|ERROR|[A-Za-z_.]*Error)' "$1" || tail -n 1 "$1"; } 2>/dev/null | tail -n 1 | cut -c1-100; } # FILE
@@ -113,7 +131,7 @@ measured() { # ROW: "TOKENS_PER_S GB", or fails
     torch-bf16) torch bf16 ;;
     torchao-*) needs torchao torchao && torch "float8-${1#torchao-}" ;;
     te) torch te ;;
-    fp8-coat) needs coat fp8-coat && torch coat ;;
+    fp8-coat) needs_coat && torch coat ;;
     pyllmq-*) needs pyllmq pyllmq && theirs llmq_train.py --matmul "${1#pyllmq-}" ;;
     *) ours "$1" ;;
     esac

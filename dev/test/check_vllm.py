@@ -20,6 +20,7 @@ VOCAB, LENGTH, PROMPT, MORE, LIMIT = 512, 128, 40, 8, 2e-5
 FAMILIES = {  # flags of the model; heads of 64, which all of vLLM's attentions have
     "gpt2": "--layers 2",
     "llama": "--model llama:d2 --kv-heads 1 --ffn 256",
+    "mistral": "--model llama:d2 --heads 3 --kv-heads 1 --head-dim 64 --ffn 256",  # heads that do not divide the width
     "olmo": "--model olmo:d2 --ffn 256",
     "olmo2": "--model olmo2:d2 --ffn 256",
     "qwen2": "--model qwen2:d2 --kv-heads 1 --ffn 256",
@@ -28,7 +29,7 @@ FAMILIES = {  # flags of the model; heads of 64, which all of vLLM's attentions 
 
 
 def train(program, flags, tokens, out):
-    command = [program, *flags.split(), "--vocab", VOCAB, "--channels", 128, "--heads", 2, "--seq-len", LENGTH, "--micro-batch",
+    command = [program, "--vocab", VOCAB, "--channels", 128, "--heads", 2, *flags.split(), "--seq-len", LENGTH, "--micro-batch",
                4, "--batch-tokens", 4 * LENGTH, "--steps", 3, "--warmup", 1, "--lr", 1e-3, "--train", tokens,
                "--sample-tokens", 0, "--recipe", "coat", "--quiet", "--out", out]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
