@@ -73,7 +73,7 @@ has "and those of another script" "$page" '^RECIPES="bf16 fp8-linear coat" .*scr
 said=$(TEXTS=$'wiki=w*\nc4=c.bin' scripts/reproduce.sh --out "$folder/losses" losses losses 2>&1)
 [ $? -eq 0 ] && [ "$(grep -c '^## ' "$folder/losses/reproduce.md")" -eq 1 ]
 check "a piece that is named twice is there once" $? "$said"
-has "further texts are in that script's command" "$(cat "$folder/losses/reproduce.md")" "^RECIPES=.* SEEDS=1 TEXTS='wiki=w\\* c4=c\\.bin' scripts/fidelity\\.sh TRAIN_GLOB VAL_GLOB olmo-1b\$"
+has "further texts are in that script's command" "$(cat "$folder/losses/reproduce.md")" "^RECIPES=.* SEEDS=4 TEXTS='wiki=w\\* c4=c\\.bin' scripts/fidelity\\.sh TRAIN_GLOB VAL_GLOB olmo-1b\$"
 has "and in its own" "$(cat "$folder/losses/reproduce.md")" "^\\| command \\| \`.*TEXTS='wiki=w\\* c4=c\\.bin' scripts/reproduce\\.sh "
 refuses "an unknown flag" '--dryrun: not one of --dry-run, --out, --help$' scripts/reproduce.sh --dryrun
 refuses "an unknown piece" 'table9: not one of table1 table2' scripts/reproduce.sh table9
