@@ -2,9 +2,10 @@
 // a large product on the same kind of data reaches in the same run. Samples of each result are checked against
 // sums made one by one.
 //
-//   bench_matmul [--quick] [--autotune [--micro-batch N]]
+//   bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]]
 //
-// --autotune times the library's algorithms for every shape and prints rows for coat/cuda/product/matmul_table_rows.h.
+// --matmul-table is train_gpt2_fp8's: rows that come before the committed ones. --autotune times the library's
+// algorithms for every shape and prints rows for coat/cuda/product/matmul_table_rows.h.
 #include "bench_ceiling.h"
 
 #define SAMPLES 512
@@ -169,12 +170,16 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             bench.quick = true;
+        else if (strcmp(argv[i], "--matmul-table") == 0 && i + 1 < argc)
+            snprintf(bench.config.matmul_table, sizeof bench.config.matmul_table, "%s", argv[++i]);
         else if (strcmp(argv[i], "--autotune") == 0)
             bench.autotune = true;
         else if (strcmp(argv[i], "--micro-batch") == 0 && i + 1 < argc)
             batch = atoll(argv[++i]);
         else
-            fatal(EXIT_USER, "usage: bench_matmul [--quick] [--autotune [--micro-batch N]], not %s", argv[i]);
+            fatal(EXIT_USER,
+                  "usage: bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]], not %s",
+                  argv[i]);
     }
     recipe_apply(&bench.config.recipe, RECIPE_COAT);
     bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
