@@ -113,30 +113,20 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<Sh
     }
 }
 
-// The last rows come first, so that the pass behind this one, which begins with the first rows, finds their codes in
-// the L2 cache. r_in and y are read for the last time. CENTRED: codes of n - centre.
-template <NormInput INPUT, NormPlace PLACE, bool CENTRED, typename Shape>
-__global__
-__launch_bounds__(ROW_THREADS,
-                  Shape::WARPS == 1 ? 4 : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
+// Reads r_in and y of a row for the last time. Norms before: r becomes r + y. Norms after: y gets its scale.
+template <NormPlace PLACE, typename Shape>
+__device__ inline void row_sum(const Fp8NormForward &a, const RowShare<Shape> &at, Bf16Words<ROW_WIDTH> *r,
+                               Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
     constexpr bool AFTER = PLACE == NORM_AFTER;
-    second_stage_allow();
-    const int64_t row = a.rows - 1 - RowShare<Shape>::index();
-    if (row < 0) return; // whole warps, or the whole block
-    const RowShare<Shape> at(row, a.cols);
-
-    // The sum, r + y; with the norm after a half, y alone.
-    Bf16Words<V> r[VECTORS], y[VECTORS];
-    float value[VECTORS][V];
-    const bf16 *const r_in = a.r_in.at(row, at.column);
+    const bf16 *const r_in = a.r_in.at(at.row, at.column);
 #pragma unroll
     for (int k = 0; k < VECTORS; k++)
         if (at.has(k)) r[k] = load_words<V, CACHE_STREAM>(r_in + k * STEP);
     if (AFTER || a.y.data) {
-        const bf16 *const y_row = a.y.at(row, at.column);
+        const bf16 *const y_row = a.y.at(at.row, at.column);
         const bf16 *const y_bias = a.y_bias ? a.y_bias + at.column : NULL;
-        const float y_scale = a.y_scales ? a.y_scales[row] : 1.0f;
+        const float y_scale = a.y_scales ? a.y_scales[at.row] : 1.0f;
 #pragma unroll
         for (int k = 0; k < VECTORS; k++)
             if (at.has(k)) y[k] = load_words<V, CACHE_STREAM>(y_row + k * STEP);
@@ -159,24 +149,17 @@ __launch_bounds__(ROW_THREADS,
             }
         }
     }
-    bf16 *const r_out = a.r_out.at(row, at.column), *const x = a.x.at(row, at.column);
-    const Bf16Words<V>(&input)[VECTORS] = AFTER ? y : r;
-#pragma unroll
-    for (int k = 0; k < VECTORS; k++) {
-        if (!at.has(k)) continue;
-        unpack<V>(input[k], value[k]);
-        if (!AFTER && a.r_out.data) store_words(r_out + k * STEP, r[k]);
-        if (INPUT == INPUT_PLAIN && a.x.data) store_words(x + k * STEP, input[k]);
-    }
-    if constexpr (INPUT != INPUT_PLAIN) store_groups<INPUT>(a, at, input, value);
+}
 
-    // The norm of it.
-    float mean, rstd, largest = 0.0f;
-    row_statistics(a, at, value, &mean, &rstd);
-    if (!AFTER && !a.n.data && !a.maxima && !a.n_codes.scales) return;
-    const HatOf hat = hat_of(mean, rstd);
+// The norm of a row, from its input to its result in `value`, stored where it is wanted in BF16; norms after add it to
+// r, which `value` then is. Returns the thread's largest, or what bounds it.
+template <NormPlace PLACE, bool CENTRED, typename Shape>
+__device__ inline float row_norm(const Fp8NormForward &a, const RowShare<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
+                                 bf16 *r_out, float (*value)[ROW_WIDTH]) {
+    constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
+    float largest = 0.0f;
     const bf16 *const norm_bias = a.bias ? a.bias + at.column : NULL;
-    bf16 *const n = a.n.at(row, at.column);
+    bf16 *const n = a.n.at(at.row, at.column);
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
         if (!at.has(k)) continue;
@@ -185,7 +168,7 @@ __launch_bounds__(ROW_THREADS,
         parameters<V>(norm_bias ? norm_bias + k * STEP : NULL, bias);
 #pragma unroll
         for (int i = 0; i < V; i++) value[k][i] = norm_affine(value[k][i], hat, weight[i], bias[i]);
-        if constexpr (AFTER) {
+        if constexpr (PLACE == NORM_AFTER) {
             float stream[V];
             unpack<V>(r[k], stream);
 #pragma unroll
@@ -212,6 +195,40 @@ __launch_bounds__(ROW_THREADS,
             }
         }
     }
+    return largest;
+}
+
+// The last rows come first, so that the pass behind this one, which begins with the first rows, finds their codes in
+// the L2 cache. CENTRED: codes of n - centre.
+template <NormInput INPUT, NormPlace PLACE, bool CENTRED, typename Shape>
+__global__
+__launch_bounds__(ROW_THREADS,
+                  Shape::WARPS == 1 ? 4 : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
+    constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
+    constexpr bool AFTER = PLACE == NORM_AFTER;
+    second_stage_allow();
+    const int64_t row = a.rows - 1 - RowShare<Shape>::index();
+    if (row < 0) return; // whole warps, or the whole block
+    const RowShare<Shape> at(row, a.cols);
+
+    Bf16Words<V> r[VECTORS], y[VECTORS];
+    float value[VECTORS][V];
+    row_sum<PLACE>(a, at, r, y, value);
+    bf16 *const r_out = a.r_out.at(row, at.column), *const x = a.x.at(row, at.column);
+    const Bf16Words<V>(&input)[VECTORS] = AFTER ? y : r;
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        if (!at.has(k)) continue;
+        unpack<V>(input[k], value[k]);
+        if (!AFTER && a.r_out.data) store_words(r_out + k * STEP, r[k]);
+        if (INPUT == INPUT_PLAIN && a.x.data) store_words(x + k * STEP, input[k]);
+    }
+    if constexpr (INPUT != INPUT_PLAIN) store_groups<INPUT>(a, at, input, value);
+
+    float mean, rstd;
+    row_statistics(a, at, value, &mean, &rstd);
+    if (!AFTER && !a.n.data && !a.maxima && !a.n_codes.scales) return;
+    const float largest = row_norm<PLACE, CENTRED>(a, at, hat_of(mean, rstd), r, r_out, value);
     // Its codes, or what their scale follows from.
     if (!a.maxima && !a.n_codes.scales) return;
     const uint32_t bits = row_maximum(at, largest);
