@@ -76,8 +76,8 @@ for tool in memcheck initcheck; do
     ! skipped "$out/$tool.log" || status=1
     verdict $status "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
 done
-# The libraries' kernels synchronise in ways that racecheck does not follow, and take it long: they are left out. This
-# program's are built so that it follows them (RACECHECK=1).
+# The libraries' kernels synchronise in ways that racecheck does not follow, and cuDNN's take it long: they are left
+# out. This program's are built so that it follows them (RACECHECK=1).
 if wanted racecheck && has_sanitizer racecheck; then
     for part in optimizer kernels fp8-kernels operations fp8 models; do
         log=$out/racecheck-$part.log
