@@ -69,8 +69,8 @@ needs() {
 # fp8-coat with what it needs in a folder of its own, PEERS/of-coat, which comes first from here on.
 needs_coat() {
     [ -z "$dry_run" ] || return 0
-    local own=$PWD/$peers/of-coat name
-    case $peers in /*) own=$peers/of-coat ;; esac
+    local own name
+    own=$(realpath -m "$peers")/of-coat
     needs coat fp8-coat || return
     [ -d "$own/transformers" ] || run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$own" transformers==4.45.2 \
         tokenizers==0.20.3 huggingface_hub==0.26.5 || return

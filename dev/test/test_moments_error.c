@@ -97,8 +97,7 @@ static void the_defaults_stay_close_to_fp32(void **state) {
         for (int f = 0; f < 2; f++) {
             Drift nearest = print_row((Pattern)p, NEAREST, formats[f], 0.95, 0.5);
             Drift stochastic = print_row((Pattern)p, STOCHASTIC, formats[f], 0.999, 0.5);
-            assert_true(drift_is_small(nearest, (Pattern)p, formats[f], 0.95));
-            assert_true(drift_is_small(stochastic, (Pattern)p, formats[f], 0.999));
+            assert_true(drift_is_small(nearest, (Pattern)p, 0.95) && drift_is_small(stochastic, (Pattern)p, 0.999));
         }
     }
 }
