@@ -182,22 +182,23 @@ __device__ static inline void encode_lane(LaneGroup group, const float x[LANE_EL
     }
 }
 
-// The same of v, rounded stochastically. `index` is that of the lane's first element among all parameters.
-template <Format FORMAT>
-__device__ static inline void encode_lane_stochastic(const CodeTables *tables, LaneGroup group, const UpdateScalars &s,
-                                                     uint64_t index, const float v[LANE_ELEMENTS],
-                                                     uint32_t word[LANE_ELEMENTS / 4]) {
+// The same of v by its value, rounded to nearest or stochastically. `index` is that of the lane's first element among
+// all parameters.
+template <Format FORMAT, bool STOCHASTIC>
+__device__ static inline void encode_lane_by_value(const CodeTables *tables, LaneGroup group, const UpdateScalars &s,
+                                                   uint64_t index, const float v[LANE_ELEMENTS],
+                                                   uint32_t word[LANE_ELEMENTS / 4]) {
     const MomentGroup whole = moment_group(group.a, group.k_16ths, FORMAT);
     const bool simple = group.decodes && group.encodes;
     const auto value = [&](uint8_t code) { return group.a * element_exp2(tables->log2[1][code] * group.k_inverse); };
 #pragma unroll
     for (int i = 0; i < LANE_ELEMENTS; i++) {
         const int at = i / WIDTH * (GROUP_LANES * WIDTH) + i % WIDTH;
-        const float uniform = moment_uniform(s.seed, s.t, index + (uint64_t)at);
+        const float share = STOCHASTIC ? moment_uniform(s.seed, s.t, index + (uint64_t)at) : 0.5f;
         const uint8_t low = moment_code_below(v[i], whole, FORMAT), high = moment_code_above(low, FORMAT);
         const float below = simple ? value(low) : moment_decode(low, whole, FORMAT);
         const float above = simple ? value(high) : moment_decode(high, whole, FORMAT);
-        const uint32_t code = moment_choose(v[i], low, high, below, above, uniform);
+        const uint32_t code = moment_choose(v[i], low, high, below, above, share);
         word[i / 4] = i % 4 == 0 ? code : word[i / 4] | code << (8 * (i % 4));
     }
 }
