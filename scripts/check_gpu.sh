@@ -76,14 +76,15 @@ for tool in memcheck initcheck; do
     ! skipped "$out/$tool.log" || status=1
     verdict $status "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
 done
-# The libraries' kernels synchronise in ways that racecheck does not follow, and cuDNN's take it long: they are left
-# out. This program's are built so that it follows them (RACECHECK=1).
+# The libraries' kernels synchronise in ways that racecheck does not follow. cuDNN's are left out, for the time they take.
+# cuBLAS's (nvjet) fail where they are left out, and are not counted. This program's are built so that it follows them
+# (RACECHECK=1).
 if wanted racecheck && has_sanitizer racecheck; then
     for part in optimizer kernels fp8-kernels operations fp8 models; do
         log=$out/racecheck-$part.log
-        compute-sanitizer --tool racecheck --kernel-name-exclude kernel_substring=cudnn --kernel-name-exclude kernel_substring=nvjet \
+        compute-sanitizer --tool racecheck --kernel-name-exclude kernel_substring=cudnn \
             "$build/racecheck/test_gpt2" --small $part >"$log" 2>&1
-        ours=$(grep -c 'Race reported' "$log")
+        ours=$(grep 'Race reported' "$log" | grep -cv nvjet)
         grep -q 'hazards\? displayed' "$log" && ! grep -qE '^not ok|^error|Internal' "$log" && ! skipped "$log" && [ "$ours" -eq 0 ]
         verdict $? "racecheck, $part: $ours hazards in kernels of this program; in all $(grep -o 'SUMMARY: .*' "$log" | tail -n 1)"
     done

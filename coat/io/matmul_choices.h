@@ -1,7 +1,7 @@
 // Which algorithm each matrix product takes, as rows of text: one per GPU, cuBLAS version, shape and memory. There is a
-// committed table (cuda/matmul_table_rows.h); a run may be given another one (--matmul-table FILE), --autotune leaves
-// one in the run's folder; and a checkpoint holds the choices of the run that wrote it, which go on to hold for those
-// that are resumed from it. What is in none of them gets the library's first choice (cuda/matmul_plan.h). So only
+// committed table (cuda/product/matmul_table_rows.h); a run may be given another one (--matmul-table FILE), --autotune
+// leaves one in the run's folder; and a checkpoint holds the choices of the run that wrote it, which go on to hold for
+// those that are resumed from it. What is in none of them gets the library's first choice (cuda/matmul_plan.h). So only
 // --autotune times anything, and otherwise the same command gives the same bits.
 //
 // A row: cuBLAS version; m n k; formats of A, B, D and the bias; A, B transposed; fast accumulation; in parentheses the

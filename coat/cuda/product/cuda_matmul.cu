@@ -89,13 +89,18 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
 }
 
 // --- open, close, tables ------------------------------------------------------------------------------------
-// The committed rows of an H200 also serve Hoppers of as many multiprocessors that have none of their own, as an H100
-// of 80 GB: the same chip with other memory.
+// The committed rows of this GPU. For what they lack, a Hopper of as many multiprocessors has an H200's: an H100 of
+// 80 GB is the same chip with other memory.
 static MatmulChoices committed_choices(const CudaBackend *backend, size_t cublas_version) {
-    const MatmulChoices own = matmul_choices_read(matmul_table_rows, backend->device_name, cublas_version);
-    if (own.count > 0 || backend->capability != 90 || backend->sm_count != 132) return own;
-    free(own.rows);
-    return matmul_choices_read(matmul_table_rows, "NVIDIA H200", cublas_version);
+    MatmulChoices choices = matmul_choices_read(matmul_table_rows, backend->device_name, cublas_version);
+    if (backend->capability != 90 || backend->sm_count != 132) return choices;
+    const MatmulChoices more = matmul_choices_read(matmul_table_rows, "NVIDIA H200", cublas_version);
+    MatmulChoice *rows = (MatmulChoice *)xcalloc((size_t)(choices.count + more.count), sizeof *rows);
+    for (int i = 0; i < choices.count; i++) rows[i] = choices.rows[i];
+    for (int i = 0; i < more.count; i++) rows[choices.count + i] = more.rows[i];
+    free(choices.rows);
+    free(more.rows);
+    return MatmulChoices{rows, choices.count + more.count};
 }
 
 static bool read_tables(MatmulState *state, const Exec *exec, const Config *config, Error *err) {
