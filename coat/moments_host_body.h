@@ -31,6 +31,7 @@ INLINE void VARIANT(encode_as)(uint8_t *codes, const float *x, int n, MomentGrou
     for (int i = 0; i < n; i++) codes[i] = moment_encode(x[i], group, format, second);
 }
 
+// To the nearest position: not of v in E5M2 (moment_nearest_by_value()).
 static void VARIANT(encode)(uint8_t *restrict codes, const float *restrict x, int n, MomentGroup group, Format format,
                             bool second) {
     if (second)

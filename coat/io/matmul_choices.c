@@ -106,18 +106,22 @@ static bool read_row(const char *at, const char *gpu, size_t cublas_version, Mat
     return length == strlen(gpu) && memcmp(at, gpu, length) == 0;
 }
 
-MatmulChoices matmul_choices_read(const char *text, const char *gpu, size_t cublas_version) {
-    MatmulChoices choices = {NULL, 0};
-    for (int capacity = 0; *text; text += strcspn(text, "\n"), text += *text == '\n') {
+void matmul_choices_add(MatmulChoices *choices, const char *text, const char *gpu, size_t cublas_version) {
+    for (int capacity = choices->count; *text; text += strcspn(text, "\n"), text += *text == '\n') {
         MatmulChoice choice;
         if (!read_row(text, gpu, cublas_version, &choice)) continue;
-        if (choices.count == capacity) {
+        if (choices->count == capacity) {
             capacity = capacity ? 2 * capacity : 64;
-            choices.rows = (MatmulChoice *)realloc(choices.rows, (size_t)capacity * sizeof choice);
-            if (!choices.rows) fatal(EXIT_DEVICE, "host memory: could not grow the table of products");
+            choices->rows = (MatmulChoice *)realloc(choices->rows, (size_t)capacity * sizeof choice);
+            if (!choices->rows) fatal(EXIT_DEVICE, "host memory: could not grow the table of products");
         }
-        choices.rows[choices.count++] = choice;
+        choices->rows[choices->count++] = choice;
     }
+}
+
+MatmulChoices matmul_choices_read(const char *text, const char *gpu, size_t cublas_version) {
+    MatmulChoices choices = {NULL, 0};
+    matmul_choices_add(&choices, text, gpu, cublas_version);
     return choices;
 }
 

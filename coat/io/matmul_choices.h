@@ -1,8 +1,8 @@
 // Which algorithm each matrix product takes, as rows of text: one per GPU, cuBLAS version, shape and memory. There is a
 // committed table (cuda/product/matmul_table_rows.h); a run may be given another one (--matmul-table FILE), --autotune
 // leaves one in the run's folder; and a checkpoint holds the choices of the run that wrote it, which go on to hold for
-// those that are resumed from it. What is in none of them gets the library's first choice (cuda/matmul_plan.h). So only
-// --autotune times anything, and otherwise the same command gives the same bits.
+// those that are resumed from it. What is in none of them gets the library's first choice (cuda/product/matmul_plan.h).
+// So only --autotune times anything, and otherwise the same command gives the same bits.
 //
 // A row: cuBLAS version; m n k; formats of A, B, D and the bias; A, B transposed; fast accumulation; in parentheses the
 // strides of A, B, D, their alignments in bytes, and whether it adds to D; the algorithm; the GPU:
@@ -59,7 +59,9 @@ bool matmul_choice_fits(const MatmulChoice *choice, const MatmulKey *key, bool e
 
 // The rows of a text for this GPU and cuBLAS version, in its order. Others, and lines that are no rows, are ignored.
 MatmulChoices matmul_choices_read(const char *text, const char *gpu, size_t cublas_version);
-// The same of a file, which must be there.
+// The rows of a text for another GPU, behind those that are there: where both have a shape, the first holds.
+void matmul_choices_add(MatmulChoices *choices, const char *text, const char *gpu, size_t cublas_version);
+// matmul_choices_read() of a file, which must be there.
 bool matmul_choices_read_file(const char *path, const char *gpu, size_t cublas_version, MatmulChoices *choices,
                               Error *err);
 

@@ -111,15 +111,18 @@ static void test_committed(void **state) {
     (void)state;
     int lines = 0;
     for (const char *c = matmul_table_rows; *c; c++) lines += *c == '\n';
-    static const char *const gpus[] = {GPU, "NVIDIA H100 80GB HBM3"};
-    int count = 0;
-    for (int i = 0; i < 2; i++) {
-        MatmulChoices read = matmul_choices_read(matmul_table_rows, gpus[i], VERSION);
-        assert_true(read.count > 0);
-        count += read.count;
-        free(read.rows);
-    }
-    assert_int_equal(count, lines);
+    MatmulChoices h100 = matmul_choices_read(matmul_table_rows, "NVIDIA H100 80GB HBM3", VERSION);
+    MatmulChoices h200 = matmul_choices_read(matmul_table_rows, GPU, VERSION), both = h100;
+    assert_true(h100.count > 0 && h200.count > 0);
+    both.rows = malloc((size_t)h100.count * sizeof *both.rows);
+    memcpy(both.rows, h100.rows, (size_t)h100.count * sizeof *both.rows);
+    matmul_choices_add(&both, matmul_table_rows, GPU, VERSION); // an H100's own come first
+    assert_int_equal(both.count, lines);
+    assert_memory_equal(both.rows, h100.rows, (size_t)h100.count * sizeof *both.rows);
+    assert_memory_equal(both.rows + h100.count, h200.rows, (size_t)h200.count * sizeof *both.rows);
+    free(both.rows);
+    free(h100.rows);
+    free(h200.rows);
 }
 
 static void test_file(void **state) {

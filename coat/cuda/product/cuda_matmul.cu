@@ -89,18 +89,13 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
 }
 
 // --- open, close, tables ------------------------------------------------------------------------------------
-// The committed rows of this GPU. For what they lack, a Hopper of as many multiprocessors has an H200's: an H100 of
-// 80 GB is the same chip with other memory.
+// The committed rows of this GPU. A Hopper of as many multiprocessors takes an H200's for shapes it has none of: an
+// H100 of 80 GB is the same chip with other memory.
 static MatmulChoices committed_choices(const CudaBackend *backend, size_t cublas_version) {
     MatmulChoices choices = matmul_choices_read(matmul_table_rows, backend->device_name, cublas_version);
-    if (backend->capability != 90 || backend->sm_count != 132) return choices;
-    const MatmulChoices more = matmul_choices_read(matmul_table_rows, "NVIDIA H200", cublas_version);
-    MatmulChoice *rows = (MatmulChoice *)xcalloc((size_t)(choices.count + more.count), sizeof *rows);
-    for (int i = 0; i < choices.count; i++) rows[i] = choices.rows[i];
-    for (int i = 0; i < more.count; i++) rows[choices.count + i] = more.rows[i];
-    free(choices.rows);
-    free(more.rows);
-    return MatmulChoices{rows, choices.count + more.count};
+    if (backend->capability == 90 && backend->sm_count == 132)
+        matmul_choices_add(&choices, matmul_table_rows, "NVIDIA H200", cublas_version);
+    return choices;
 }
 
 static bool read_tables(MatmulState *state, const Exec *exec, const Config *config, Error *err) {
