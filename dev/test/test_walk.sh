@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# A new user's way by README's lines: text and Qwen's tokenizer become tokens, a Llama of four blocks trains on them, is
+# stopped, goes on to the bits that it would have had, writes, and opens in transformers, whose tokens are the same.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. dev/test/program_fixture.sh
+
+if ! python3 -c 'import tokenizers' 2>/dev/null; then
+    echo "skip - a new user's way: Python has no tokenizers (scripts/setup.sh --python)"
+    exit 0
+fi
+mkdir "$folder/qwen" "$folder/texts"
+cp dev/test/tokenizers/qwen.json "$folder/qwen/tokenizer.json"
+cp coat/*.h coat/*.c "$folder/texts"
+for file in "$folder"/texts/*; do mv "$file" "$file.txt"; done
+
+said=$(python3 data/prepare.py --tokenizer "$folder/qwen" --out "$folder/mine" --workers 1 "$folder/texts" 2>&1)
+check "text becomes tokens of Qwen's" $? "$said"
+run=(--model llama:d4 --tokenizer "$folder/qwen" --channels 64 --seq-len 128 --micro-batch 2 --batch-tokens 512 --lr 1e-3 --warmup 5)
+each=(--train "$folder/mine_train_*.bin" --val "$folder/mine_val_*.bin" --val-every 10 --val-batches 2 --save-every 5
+    --sample-tokens 0 --threads 1 --steps 60) # what is named again where a run goes on
+said=$("$program" --out "$folder/whole" "${run[@]}" "${each[@]}" 2>&1)
+check "a Llama of four blocks trains on them" $? "$said"
+
+"$program" --out "$folder/stopped" "${run[@]}" "${each[@]}" >"$folder/said" 2>&1 &
+pid=$!
+while kill -0 $pid 2>/dev/null && [ ! -e "$folder/stopped/step-00000005" ]; do sleep 0.01; done
+kill -TERM $pid
+wait $pid
+if [ -e "$folder/stopped/step-00000060" ]; then bad "it is stopped" "it was faster"; fi
+said=$("$program" --out "$folder/stopped" --resume "${each[@]}" 2>&1) && said=$(diff -r "$folder/whole/step-00000060" "$folder/stopped/step-00000060")
+check "stopped, it goes on to the same bits" $? "$said"
+said=$("$program" --out "$folder/stopped" --resume --prompt 'static ' --sample-tokens 20 2>&1)
+has "it writes on from a prompt" "$said" '^static '
+
+if python3 -c 'import torch, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null; then
+    said=$(python3 dev/test/check_transformers.py "$folder/stopped/step-00000060" --program "$program" --prompts 'static int ' 'Zürich: 10 °C' 2>&1)
+    check "transformers opens it, and writes the same tokens" $? "$said"
+else
+    echo "skip - transformers opens it: Python has no torch, or no transformers from 4.56 on"
+fi
+exit $failures
