@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 
-if ! python3 -c 'import tokenizers' 2>/dev/null; then
+if ! PYTHONPATH=third_party/python python3 -c 'import tokenizers' 2>/dev/null; then # where setup.sh puts it
     echo "skip - a new user's way: Python has no tokenizers (scripts/setup.sh --python)"
     exit 0
 fi
