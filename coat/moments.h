@@ -239,14 +239,14 @@ COAT_HD static inline uint8_t moment_encode_by_value(float v, MomentGroup group,
 // Whether the nearest code of a second moment is that of the nearest value. Else it is nearest in position, as
 // published. Where k > 1 values are concave in it, so what is rounded in every step comes out too low, by the square of
 // the codes' distance: v of rare gradients by 0.4 % in E4M3; in E5M2 it would be 1.1 %.
-COAT_HD static inline bool moment_nearest_by_value(Format format, bool second) {
-    return second && format == FMT_E5M2;
+COAT_HD static inline bool moment_nearest_by_value(Format format) {
+    return format == FMT_E5M2;
 }
 
 // Code of x, rounding to nearest (to even, where positions are compared); a zero keeps its sign. The second moment is
 // never negative, and is 0 only where x is: with v = 0 and m not, the update m / (sqrt v + eps) would explode.
 COAT_HD static inline uint8_t moment_encode(float x, MomentGroup group, Format format, bool second) {
-    if (moment_nearest_by_value(format, second)) return moment_encode_by_value(x, group, format, 0.5f);
+    if (second && moment_nearest_by_value(format)) return moment_encode_by_value(x, group, format, 0.5f);
     uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
     uint32_t code = code_nearest(moment_position(bits_float(magnitude), group, format), format);
     if (second) code = code == 0 ? 1 : code;

@@ -85,7 +85,7 @@ bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, 
         MomentGroup group = moment_group_measured(e.largest, e.smallest, moment.format, how->expand);
         ((float *)moment.scale)[g] = group.a;
         moment.exponent[g] = group.k_16ths;
-        if (how->second && (how->stochastic || moment_nearest_by_value(moment.format, true)))
+        if (how->second && (how->stochastic || moment_nearest_by_value(moment.format)))
             loops->encode_by_value(codes, x, count, group, moment.format, how, index + (uint64_t)(begin + i));
         else
             loops->encode(codes, x, count, group, moment.format, how->second);

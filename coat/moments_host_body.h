@@ -52,9 +52,10 @@ static void VARIANT(encode_by_value)(uint8_t *restrict codes, const float *restr
     float share[LARGEST_GROUP], below[LARGEST_GROUP], above[LARGEST_GROUP];
     const uint64_t seed = how->seed;
     const int64_t t = how->t;
-    for (int i = 0; i < n; i++) share[i] = 0.5f;
     if (how->stochastic)
         for (int i = 0; i < n; i++) share[i] = moment_uniform(seed, t, index + (uint64_t)i);
+    else
+        for (int i = 0; i < n; i++) share[i] = 0.5f;
     if (format == FMT_E4M3)
         VARIANT(bounds_as)(low, high, v, n, group, FMT_E4M3);
     else

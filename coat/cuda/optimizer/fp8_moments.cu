@@ -90,7 +90,7 @@ __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateSc
     LaneGroup fresh[2];
     groups_measure<SECOND>(tables, lane_extremes(m, true), lane_extremes(v, false), table.expand, &fresh[0], &fresh[1]);
     encode_lane<FMT_E4M3, false>(fresh[0], m, code[0]);
-    if (STOCHASTIC || moment_nearest_by_value(SECOND, true))
+    if (STOCHASTIC || moment_nearest_by_value(SECOND))
         encode_lane_by_value<SECOND, STOCHASTIC>(tables, fresh[1], s, e.index + (uint64_t)first, v, code[1]);
     else
         encode_lane<SECOND, true>(fresh[1], v, code[1]);
