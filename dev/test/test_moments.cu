@@ -42,7 +42,7 @@ COAT_HD static Result compute(uint64_t i) {
     r.code[1] = moment_encode(v, second, FMT_E5M2, true);
     r.value[0] = moment_decode((uint8_t)(i % 0x7f), first, FMT_E4M3);
     r.value[1] = moment_decode((uint8_t)(i % 0x7c), second, FMT_E5M2);
-    r.stochastic = moment_encode_by_value(v, first, FMT_E4M3, moment_uniform(5, 9, i));
+    r.stochastic = moment_encode_stochastic(v, first, FMT_E4M3, moment_uniform(5, 9, i));
     r.bf16 = bf16_encode_stochastic(v, 5, 9, i);
     return r;
 }

@@ -32,9 +32,10 @@ static void round_published(float *x, const MomentStore *how, uint64_t first) {
     double k = floor(16 * log2(448.0 * 448.0 / 2) / range);
     MomentGroup group = moment_group(bits_float(largest), (uint8_t)(k < 1 ? 1 : k < 255 ? k : 255), FMT_E4M3);
     for (int i = 0; i < GROUP; i++) {
-        uint8_t code = how->stochastic ? moment_encode_by_value(x[i], group, FMT_E4M3,
-                                                                moment_uniform(how->seed, how->t, first + (uint64_t)i))
-                                       : moment_encode(x[i], group, FMT_E4M3, how->second);
+        uint8_t code = how->stochastic
+                           ? moment_encode_stochastic(x[i], group, FMT_E4M3,
+                                                      moment_uniform(how->seed, how->t, first + (uint64_t)i))
+                           : moment_encode(x[i], group, FMT_E4M3, how->second);
         x[i] = moment_decode(code, group, FMT_E4M3);
     }
 }

@@ -71,7 +71,8 @@ static void stochastic_rounding_depends_on_seed_step_and_index(void **state) {
     assert_memory_not_equal(s.codes, other.codes, GROUP);
     MomentGroup group = moment_group(s.a, s.k, FMT_E4M3);
     for (int i = 0; i < GROUP; i++)
-        assert_int_equal(s.codes[i], moment_encode_by_value(v[i], group, FMT_E4M3, moment_uniform(42, 5, (uint64_t)i)));
+        assert_int_equal(s.codes[i],
+                         moment_encode_stochastic(v[i], group, FMT_E4M3, moment_uniform(42, 5, (uint64_t)i)));
 }
 
 static void stochastic_bf16(void **state) {

@@ -90,8 +90,8 @@ __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateSc
     LaneGroup fresh[2];
     groups_measure<SECOND>(tables, lane_extremes(m, true), lane_extremes(v, false), table.expand, &fresh[0], &fresh[1]);
     encode_lane<FMT_E4M3, false>(fresh[0], m, code[0]);
-    if (STOCHASTIC || moment_nearest_by_value(SECOND))
-        encode_lane_by_value<SECOND, STOCHASTIC>(tables, fresh[1], s, e.index + (uint64_t)first, v, code[1]);
+    if constexpr (STOCHASTIC)
+        encode_lane_stochastic<SECOND>(tables, fresh[1], s, e.index + (uint64_t)first, v, code[1]);
     else
         encode_lane<SECOND, true>(fresh[1], v, code[1]);
 #pragma unroll
@@ -250,7 +250,7 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
         if (index >= e.elements) continue;
         e.code[0][index] = moment_encode(m[i], group_m, FMT_E4M3, false);
         const float uniform = moment_uniform(s.seed, s.t, e.index + (uint64_t)index);
-        e.code[1][index] = table.stochastic ? moment_encode_by_value(v[i], group_v, table.second, uniform)
+        e.code[1][index] = table.stochastic ? moment_encode_stochastic(v[i], group_v, table.second, uniform)
                                             : moment_encode(v[i], group_v, table.second, true);
     }
 }

@@ -153,8 +153,10 @@ __device__ static inline void encode_short(LaneGroup group, const float x[LANE_E
                                            uint32_t word[LANE_ELEMENTS / 4]) {
     constexpr float smallest = FORMAT == FMT_E4M3 ? 0x1p-9f : 0x1p-16f; // code
     const float k = (float)group.k_16ths * (1.0f / MOMENT_K_ONE), log2_a = group.a > 0.0f ? fast_log2(group.a) : 0.0f;
+    const float raise = moment_raise(group.k_inverse);
     const auto place = [&](float value) {
-        const float y = lane_position<FORMAT>(value, k, log2_a);
+        float y = lane_position<FORMAT>(value, k, log2_a);
+        if constexpr (SECOND && FORMAT == FMT_E5M2) y = y * raise;
         if constexpr (FLOORS) return value == 0.0f ? 0.0f : fmaxf(y, smallest);
         return SECOND ? y : copysignf(y, value);
     };
@@ -182,23 +184,22 @@ __device__ static inline void encode_lane(LaneGroup group, const float x[LANE_EL
     }
 }
 
-// The same of v by its value, rounded to nearest or stochastically. `index` is that of the lane's first element among
-// all parameters.
-template <Format FORMAT, bool STOCHASTIC>
-__device__ static inline void encode_lane_by_value(const CodeTables *tables, LaneGroup group, const UpdateScalars &s,
-                                                   uint64_t index, const float v[LANE_ELEMENTS],
-                                                   uint32_t word[LANE_ELEMENTS / 4]) {
+// The same of v, rounded stochastically. `index` is that of the lane's first element among all parameters.
+template <Format FORMAT>
+__device__ static inline void encode_lane_stochastic(const CodeTables *tables, LaneGroup group, const UpdateScalars &s,
+                                                     uint64_t index, const float v[LANE_ELEMENTS],
+                                                     uint32_t word[LANE_ELEMENTS / 4]) {
     const MomentGroup whole = moment_group(group.a, group.k_16ths, FORMAT);
     const bool simple = group.decodes && group.encodes;
     const auto value = [&](uint8_t code) { return group.a * element_exp2(tables->log2[1][code] * group.k_inverse); };
 #pragma unroll
     for (int i = 0; i < LANE_ELEMENTS; i++) {
         const int at = i / WIDTH * (GROUP_LANES * WIDTH) + i % WIDTH;
-        const float share = STOCHASTIC ? moment_uniform(s.seed, s.t, index + (uint64_t)at) : 0.5f;
+        const float uniform = moment_uniform(s.seed, s.t, index + (uint64_t)at);
         const uint8_t low = moment_code_below(v[i], whole, FORMAT), high = moment_code_above(low, FORMAT);
         const float below = simple ? value(low) : moment_decode(low, whole, FORMAT);
         const float above = simple ? value(high) : moment_decode(high, whole, FORMAT);
-        const uint32_t code = moment_choose(v[i], low, high, below, above, share);
+        const uint32_t code = moment_choose(v[i], low, high, below, above, uniform);
         word[i / 4] = i % 4 == 0 ? code : word[i / 4] | code << (8 * (i % 4));
     }
 }
