@@ -1,7 +1,7 @@
 """Trains a model by pyllmq, for dev/peers/peers.sh. Prints a line of JSON per step.
 
-    llmq_train.py --model olmo-1b|llama2-7b|qwen2.5-1.5b --tokens FILE [--matmul e4m3|bf16] [--micro-batch 32]
-                  [--seq-len 1024] [--passes 8] [--steps 12] [--parameters N]
+    llmq_train.py --model olmo-1b|llama2-7b|qwen2.5-1.5b|qwen2.5-7b --tokens FILE [--matmul e4m3|bf16]
+                  [--micro-batch 32] [--seq-len 1024] [--passes 8] [--steps 12] [--parameters N]
 
 olmo-1b is a model of Llama's block in OLMo-1B's widths. Moments in BF16, as in its authors' figures. --parameters: refuses
 a model with another number of them, vocabulary's padding and norms' weights aside.
@@ -23,6 +23,7 @@ def configuration(name, there):
         "olmo-1b": ("llama", 2048, 8192, 16, 16, 16, 50304, True),
         "llama2-7b": ("llama", 4096, 11008, 32, 32, 32, 32000, False),
         "qwen2.5-1.5b": ("qwen2", 1536, 8960, 28, 12, 2, 151936, True),
+        "qwen2.5-7b": ("qwen2", 3584, 18944, 28, 28, 4, 152064, False),
     }
     if name not in shapes:
         sys.exit(f"error: pyllmq has no {name}, only {', '.join(shapes)}")

@@ -5,9 +5,9 @@
 #
 #   dev/peers/peers.sh [--dry-run] TOKEN_FILE [MODEL:MICRO_BATCHxLENGTH...]
 #
-# MODEL: gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b; gpt2:64x1024
-# gpt2-xl:16x1024 olmo-1b:32x1024 where none is named. The tokens are below the
-# vocabularies of all models.
+# MODEL: gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b, qwen2.5-7b;
+# gpt2:64x1024 gpt2-xl:16x1024 olmo-1b:32x1024 where none is named. The tokens are
+# below the vocabularies of all models.
 #
 # The others: PyTorch with torch.compile in BF16, FP32 weights under autocast
 # (of 7B BF16 weights); torchao's float8, scaled by tensor and by row;
@@ -39,8 +39,8 @@ shapes=("$@")
 for shape in "${shapes[@]}"; do
     [[ $shape =~ ^[a-z0-9.-]+:[1-9][0-9]*x[1-9][0-9]*$ ]] || { echo "error: $shape: not MODEL:MICRO_BATCHxLENGTH" >&2; exit 1; }
     case ${shape%:*} in
-    gpt2 | gpt2-xl | olmo-1b | llama2-7b | qwen2.5-1.5b) ;;
-    *) echo "error: ${shape%:*}: not one of gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b" >&2; exit 1 ;;
+    gpt2 | gpt2-xl | olmo-1b | llama2-7b | qwen2.5-1.5b | qwen2.5-7b) ;;
+    *) echo "error: ${shape%:*}: not one of gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b, qwen2.5-7b" >&2; exit 1 ;;
     esac
 done
 rows=(bf16 coat "coat,head=fp8" torch-bf16 torchao-tensorwise torchao-rowwise te fp8-coat pyllmq-bf16 pyllmq-e4m3)
@@ -121,7 +121,7 @@ theirs() { # SCRIPT [FLAG...]
 
 torch() { # LINEAR
     local weights=fp32
-    [ "$model" != llama2-7b ] && [ "$1" != coat ] || weights=bf16
+    [[ $model != *-7b ]] && [ "$1" != coat ] || weights=bf16
     needs transformers transformers || return
     theirs torch_train.py --linear "$1" --weights $weights
 }

@@ -36,6 +36,9 @@ def configuration(name):
         "qwen2.5-1.5b": lambda: transformers.Qwen2Config(
             vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
             num_key_value_heads=2, tie_word_embeddings=True, rms_norm_eps=1e-6, rope_theta=1e6),
+        "qwen2.5-7b": lambda: transformers.Qwen2Config(
+            vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28,
+            num_key_value_heads=4, tie_word_embeddings=False, rms_norm_eps=1e-6, rope_theta=1e6),
         "tiny": lambda: transformers.LlamaConfig(
             vocab_size=50257, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, **llama),
     }

@@ -69,7 +69,7 @@ if command -v python3 >/dev/null; then
     echo 'LLamaConfig = dict' >"$folder/python/pyllmq.py"
     printf 'int32 = 0\ndef fromfile(*_, **__): raise SystemExit("taken")\n' >"$folder/python/numpy.py" # behind the check
     peer() { PYTHONPATH=$folder/python python3 -B dev/peers/llmq_train.py --tokens t --model "$1" --parameters "$2" 2>&1; }
-    for model in olmo-1b llama2-7b qwen2.5-1.5b; do
+    for model in olmo-1b llama2-7b qwen2.5-1.5b qwen2.5-7b; do
         count=$("${BIN:-.}"/train_gpt2_fp8_cpu --plan=json --model $model | sed 's/{"parameters": \([0-9]*\),.*/\1/')
         is "pyllmq's $model is this program's" "$(peer $model "$count")" taken
         is "and another number of parameters is refused" "$(peer $model $((count * 33 / 32)) | sed 's/[0-9]* param.*//')" "error: $model has "
