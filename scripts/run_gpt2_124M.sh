@@ -8,9 +8,8 @@
 #
 # Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 18,865 steps,
 #            9.9 billion tokens
-# One H200   745,200 tokens/s and 12.7 GB with COAT (measured with both gradients
-#            in E4M3 and no block in BF16; the default is 1.9 % slower): 3.7
-#            hours; BF16 635,400 tokens/s and 23.1 GB
+# One H200   717,300 tokens/s and 12.4 GB with COAT: 3.8 hours; BF16 617,900
+#            tokens/s and 23.1 GB
 # Eight      11.4 GB each with ZeRO 1 (planned)
 # Expect     a validation loss of about 3.29 and 29.9 % of HellaSwag, which llm.c
 #            reports for these settings in BF16; OpenAI's own weights have 3.425

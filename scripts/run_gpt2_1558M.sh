@@ -8,9 +8,8 @@
 #
 # Batch      1,048,576 tokens per step, 16 x 1024 per GPU and pass; 32,000 steps,
 #            33.6 billion tokens
-# One H200   79,000 tokens/s and 36.4 GB with COAT (measured with both gradients
-#            in E4M3 and no block in BF16): 4.9 days; BF16 57,800 tokens/s and
-#            64.1 GB
+# One H200   77,800 tokens/s and 36.1 GB with COAT: 5.0 days; BF16 57,100
+#            tokens/s and 64.1 GB
 # Eight      30.0 GB each with ZeRO 1 (planned)
 # Expect     a HellaSwag of about 48.9 %, that of OpenAI's own weights (llm.c's
 #            dev/vislog.ipynb), which llm.c reports to reach after some 25,000 of
