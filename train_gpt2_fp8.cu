@@ -566,7 +566,7 @@ int main(int argc, char **argv) {
     static Config recorded, config;
     static Run run;
     run.start_ms = now_ms();
-    Error err = {EXIT_DONE, ""}, why;
+    Error err = {EXIT_DONE, "", 0}, why;
     bool exit_now = false;
     all_failed(&run.all); // if at all: what the flags lead to is the same everywhere
     config_defaults(&config);

@@ -29,6 +29,7 @@ typedef enum {
 typedef struct {
     ExitCode code;
     char text[1024]; // one line: what was being done, to which thing, and what the user can change
+    int unread; // errno of a file that is there and could not be opened or read; else 0: it tells nothing of its bytes
 } Error;
 
 // Messages quote files: what a file says must neither break the line nor reach the terminal as a command.
@@ -40,6 +41,7 @@ static inline void text_printable(char *text) {
 __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, ExitCode code, const char *format,
                                                                     ...) {
     err->code = code;
+    err->unread = 0;
     va_list args;
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);

@@ -135,10 +135,17 @@ bool folder_remove(const char *path, Error *err) {
     return true;
 }
 
+static bool cannot(Error *err, const char *doing, const char *path) {
+    const int why = errno;
+    error_set(err, EXIT_DATA, "cannot %s %s: %s", doing, path, strerror(why));
+    err->unread = why == ENOENT || why == ENOTDIR ? 0 : why;
+    return false;
+}
+
 bool file_open(const char *path, int *fd, uint64_t *size, Error *err) {
     struct stat st;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not hang the program
-    if (*fd < 0) return error_set(err, EXIT_DATA, "cannot open %s: %s", path, strerror(errno));
+    if (*fd < 0) return cannot(err, "open", path);
     if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         close(*fd);
         *fd = -1;
@@ -153,7 +160,7 @@ bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t by
     while (bytes) {
         ssize_t n = pread(fd, at, bytes, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return error_set(err, EXIT_DATA, "cannot read %s: %s", path, strerror(errno));
+        if (n < 0) return cannot(err, "read", path);
         if (n == 0) return error_set(err, EXIT_DATA, "%s ends early (cut short while it was read?)", path);
         at += n;
         offset += (uint64_t)n;
@@ -190,7 +197,7 @@ FILE *file_open_lines(const char *path, Error *err) {
     if (!file_open(path, &fd, &size, err)) return NULL;
     FILE *file = fdopen(fd, "r");
     if (file) return file;
-    error_set(err, EXIT_DATA, "cannot open %s: %s", path, strerror(errno));
+    cannot(err, "open", path);
     close(fd);
     return NULL;
 }

@@ -244,6 +244,15 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 
 // ---------------------------------------------------------------- finding and pruning
 
+// A folder that has another checkpoint's name was renamed or copied by hand.
+static bool check_name(const char *folder, Error *err) {
+    const int64_t step = checkpoint_weights_step(folder), named = checkpoint_step(folder);
+    return step == named || error_set(err, EXIT_DATA,
+                                      "%s holds the checkpoint of step %" PRId64 ", by its " STATE_NAME
+                                      "; name it step-%08" PRId64 ", or move it elsewhere",
+                                      folder, step, step);
+}
+
 // Complete and undamaged; with `deep` false, only there in full length.
 static bool check_folder(const char *folder, bool deep, Error *err) {
     static const char *const required[] = {HF_MODEL_NAME, HF_CONFIG_NAME, STATE_NAME};
@@ -283,11 +292,13 @@ bool checkpoint_expect(const char *out, int64_t step, Error *err) {
 }
 
 static bool find_step(const char *out, int64_t step, char *folder, size_t size, Error *err) {
-    Error why;
     if (!checkpoint_expect(out, step, err) || !checkpoint_folder(out, step, folder, size, err)) return false;
-    return check_folder(folder, true, &why) ||
-           error_set(err, why.code, "%.900s; --resume without a step takes the newest checkpoint that is whole",
-                     why.text);
+    if (check_folder(folder, true, err)) return check_name(folder, err);
+    const Error why = *err;
+    return why.unread
+               ? false
+               : error_set(err, why.code, "%.900s; --resume without a step takes the newest checkpoint that is whole",
+                           why.text);
 }
 
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err) {
@@ -304,7 +315,13 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
             step_name(name, "", steps[i], "");
             good = path_join(folder, size, out, name, err);
             found = good && check_folder(folder, true, &why);
-            if (good && !found) print_remark("", "skipping the checkpoint %s: %s", folder, why.text);
+            if (found) good = check_name(folder, err);
+            if (!good || found) break;
+            if (why.unread) // it may be whole: to go back behind it is the user's to say
+                good = error_set(err, EXIT_DATA,
+                                 "%.900s; mend that, or go on from an older checkpoint by --resume=STEP", why.text);
+            else
+                print_remark("", "skipping the checkpoint %s: %s", folder, why.text);
         }
         if (good && !found && count == 1)
             good = error_set(err, EXIT_DATA,

@@ -38,7 +38,8 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 
 // Finds the newest complete checkpoint under out, or the one of `step` where that is >= 0; folder is "" (and the
 // result true) when there is none. Every byte is checked. Damaged ones are skipped with a line on stderr saying
-// which and why, unless asked for by number: then that is the error, as is a step that is not there.
+// which and why, unless asked for by number: then that is the error, as is a step that is not there. An error, too: one
+// that cannot be read, which may be whole; and one with the name of another step.
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
 // Whether there is anything to look for: the checkpoint of `step`, or any where that is < 0; by their names, nothing is

@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
     static Config recorded, config;
     static Model m;
     static const int32_t none[1]; // tokens: nobody looks at them
-    Error err = {EXIT_DONE, ""};
+    Error err = {EXIT_DONE, "", 0};
     bool printed = false;
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         fputs(usage, stdout);

@@ -44,6 +44,36 @@ static void test_find(void **state) {
     run_close(run);
 }
 
+// What cannot be read may be whole, and what has another step's name is: nothing behind them is taken in their place.
+static void test_unread_and_misnamed(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 1);
+    rs.step = 10;
+    save(run, "unread", &rs);
+    RunState newer = fill(run, 2);
+    save(run, "unread", &newer);
+    const bool root = geteuid() == 0; // who may read all files
+    assert_int_equal(chmod(path_of("."), 0755), 0);
+    assert_int_equal(chmod(path_of("unread/step-00000020/model.safetensors"), 0), 0);
+    if (root) assert_int_equal(seteuid(65534), 0);
+    const bool newest = find("unread", -1, &err), numbered = find("unread", 20, &err);
+    if (root) assert_int_equal(seteuid(0), 0);
+    assert_false(newest || numbered);
+    assert_says(&err, "cannot open");
+    assert_int_equal(chmod(path_of("unread/step-00000020/model.safetensors"), 0644), 0);
+    char moved[TEST_PATH];
+    snprintf(moved, sizeof moved, "%s", path_of("unread/step-00000030"));
+    assert_int_equal(rename(path_of("unread/step-00000020"), moved), 0);
+    assert_false(find("unread", -1, &err));
+    assert_says(&err, "name it step-00000020");
+    assert_false(find("unread", 30, &err));
+    assert_says(&err, "name it step-00000020");
+    assert_true(find("unread", 10, &err));
+    run_close(run);
+}
+
 // Damages one file in turn: by number it is an error, otherwise the one before is found, and a line says why.
 static void test_damage(void **state) {
     (void)state;
@@ -415,6 +445,7 @@ static void test_first_damaged(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_find),
+                                       cmocka_unit_test(test_unread_and_misnamed),
                                        cmocka_unit_test(test_damage),
                                        cmocka_unit_test(test_replace_and_prune),
                                        cmocka_unit_test(test_failing_saves),

@@ -319,7 +319,7 @@ int main(int argc, char **argv) {
     static Options options;
     static Model model;
     static Watch watch;
-    Error err = {EXIT_DONE, ""};
+    Error err = {EXIT_DONE, "", 0};
     FILE *json = NULL;
     if (usage_asked(argc, argv, usage)) return EXIT_DONE;
     bool good = read_options(&options, argc, argv, &err);
