@@ -266,10 +266,20 @@ def number(text):
 
 
 def fraction(text):
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
     if not 0 <= value < 1:
-        raise ValueError
+        raise argparse.ArgumentTypeError("%s: must be a share from 0 on and below 1" % text)
     return value
+
+
+def output(text):
+    if os.path.basename(text) in ("", ".", ".."):
+        raise argparse.ArgumentTypeError("%s: must end in a name, such as %s"
+                                         % (text, os.path.join(text, "mine")))
+    return text
 
 
 def parse(arguments):
@@ -281,7 +291,7 @@ def parse(arguments):
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", nargs="+", metavar="INPUT",
                         help="files, folders, patterns, or one of: %s" % ", ".join(SETS))
-    parser.add_argument("--out", required=True, help="path of the output, without _train_000000.bin")
+    parser.add_argument("--out", required=True, type=output, help="path of the output, without _train_000000.bin")
     parser.add_argument("--tokenizer", default="gpt2", help="folder or file: tokenizer.json, tokenizer.model, "
                         "encoder.json with vocab.bpe, or vocab.json with merges.txt (default gpt2: downloaded once)")
     parser.add_argument("--bytes", action="store_true", help="byte-level tokens (256 = end of text), no tokenizer")

@@ -313,7 +313,9 @@ class PrepareTest(unittest.TestCase):
     def test_errors(self):
         out = self.path("e")
         self.refused(["--out"], "--bytes", "x", code=1)
-        self.refused(["--val-fraction"], "--bytes", "--out", out, "--val-fraction", 2, "x", code=1)
+        self.refused(["--out", "must end in a name"], "--bytes", "--out", self.path("folder") + "/", "x", code=1)
+        for share in (2, "nan", "half"):
+            self.refused(["--val-fraction", "below 1"], "--bytes", "--out", out, "--val-fraction", share, "x", code=1)
         self.refused(["no such file"], "--bytes", "--out", out, self.path("absent"))
         self.refused(["not a text file"], "--bytes", "--out", out, self.write("b.txt", b"a\0b"))
         self.refused(["compressed"], "--bytes", "--out", out, self.write("b.jsonl.gz", b"abc"))
