@@ -28,14 +28,6 @@ bool out_is_run_file(const char *name) {
            events_is_name(name) || out_is_checkpoint_name(name);
 }
 
-// Deletes a file, or a checkpoint folder with the files in it. Links are removed, never followed.
-static bool remove_entry(const char *path, Error *err) {
-    struct stat st;
-    if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) return folder_remove(path, err);
-    if (unlink(path) == 0) return true;
-    return error_set(err, EXIT_DATA, "%s: cannot be removed for --overwrite: %s", path, strerror(errno));
-}
-
 bool out_find_run(const char *folder, char found[256], Error *err) {
     DIR *dir = opendir(folder);
     found[0] = 0;
@@ -104,16 +96,25 @@ bool out_prepare(const Config *config, OutFolder *out, Error *err) {
                      config->out, found);
 }
 
-bool out_clear(const Config *config, Error *err) {
-    if (!config->overwrite) return true;
-    DIR *dir = opendir(config->out);
-    if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", config->out, strerror(errno));
+static bool each_run_file(const char *out, bool (*act)(const char *path, Error *err), Error *err) {
+    DIR *dir = opendir(out);
+    if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", out, strerror(errno));
     bool ok = true;
     for (struct dirent *e; ok && (e = readdir(dir));) {
         char path[PATH_MAX_LENGTH + 512];
-        snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
-        if (out_is_run_file(e->d_name)) ok = remove_entry(path, err);
+        snprintf(path, sizeof path, "%s/%s", out, e->d_name);
+        if (out_is_run_file(e->d_name)) ok = act(path, err);
     }
     closedir(dir);
     return ok;
+}
+
+bool out_clear(const Config *config, Error *err) {
+    Error why;
+    if (!config->overwrite) return true;
+    if (!each_run_file(config->out, folder_may_remove, &why))
+        return error_set(err, why.code,
+                         "--overwrite: %.800s; nothing is deleted: change the permissions or name another --out",
+                         why.text);
+    return each_run_file(config->out, folder_remove, err);
 }

@@ -204,7 +204,8 @@ refuses "an existing run is not overwritten" 2 "\-\-resume.*\-\-overwrite" "${ru
 [ "$before" = "$(find "$folder/a" -type f -exec sha256sum {} + | sort)" ] && ok "and nothing of it changed" || bad "and nothing of it changed"
 mkdir "$folder/several" && touch "$folder/several"/{loss.svg,log.jsonl} && mkdir "$folder/several"/step-0000000{9,1,5}
 refuses "and its newest checkpoint is named" 2 "several: holds a run already .step-00000009." "${run[@]}" --out "$folder/several"
-"$program" "${run[@]}" --out "$folder/a" --overwrite >/dev/null && ok "unless told to" || bad "unless told to"
+for step in "$folder/a"/step-*; do mkdir -p "$step/gguf" && touch "$step/gguf/model.gguf"; done
+"$program" "${run[@]}" --out "$folder/a" --overwrite >/dev/null && [ -z "$(find "$folder/a" -name gguf)" ] && ok "unless told to" || bad "unless told to"
 
 before=$(find "$folder/a" -type f -exec sha256sum {} + | sort)
 refuses "--overwrite with data that is missing" 2 "none.bin" "${small[@]}" --train "$folder/none.bin" --out "$folder/a" --overwrite
