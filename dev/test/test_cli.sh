@@ -229,6 +229,11 @@ status=$?
 [ $status -eq 3 ] && [[ $said =~ ^"error: memory: the run needs "[0-9.]+" GB (could not allocate "[0-9]+" MiB: ulimit -v leaves "[0-9]+" MiB); most of it is saved, ".*"; --micro-batch "([0-9]+)" would fit; "(.*"; ")?"see --plan"$ ]] &&
     ok "a limit of the process" || bad "a limit of the process" "$status" "$said"
 (ulimit -v 800000 && "$program" "${wide[@]}" --micro-batch "${BASH_REMATCH[1]:-0}" >/dev/null 2>"$folder/said") && ok "under which what it advises fits" || bad "under which what it advises fits" "$(cat "$folder/said")"
+# OpenBLAS would start threads before main, and wait for their memory; linked dynamically it does
+for threads in "" 4; do
+    ! ldd "$program" | grep -qE 'libopenblas|libasan' || continue
+    (unset OMP_NUM_THREADS && export OPENBLAS_NUM_THREADS=$threads && ulimit -v 100000 && timeout 20 "$program" --version) >"$folder/said" 2>&1 && ok "no hang under a limit, '$threads' threads" || bad "no hang under a limit, '$threads' threads" "$(cat "$folder/said")"
+done
 
 # --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
 long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
