@@ -543,6 +543,7 @@ void model_destroy(Model *m) {
 #include "coat/run/checkpoint_settings.h"
 #include "coat/run/report.h"
 #include "coat/run/run.h"
+#include "coat/signals.h"
 
 // What the flags leave open is looked up, in files and of the machine, and all of it checked.
 static bool complete(Run *run, Config *config, Error *err) {
@@ -566,6 +567,7 @@ int main(int argc, char **argv) {
     static Config recorded, config;
     static Run run;
     run.start_ms = now_ms();
+    signals_fail_writes();
     Error err = {EXIT_DONE, ""}, why;
     bool exit_now = false;
     all_failed(&run.all); // if at all: what the flags lead to is the same everywhere

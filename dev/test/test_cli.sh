@@ -372,6 +372,13 @@ loss() { grep -o '"val_loss":[0-9.]*' | tail -n 1; }
 trained=$("$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val" --val-batches 2 --eval-only --json --model "$folder/straight/step-00000020" 2>/dev/null | loss)
 logged=$(loss <"$folder/straight/log.jsonl")
 [ -n "$trained" ] && [ "$trained" = "$logged" ] && ok "--eval-only repeats the validation loss of training" || bad "--eval-only repeats the validation loss of training" "$trained" "$logged"
+exec 5> >(true) && wait $!
+for what in --version --help --plan "--val $val --val-batches 1 --eval-only --model $folder/straight/step-00000020"; do
+    # shellcheck disable=SC2086
+    "$program" $what >&5 2>"$folder/said"
+    [ $? -eq 2 ] && grep -q "standard output could not be written" "$folder/said" && ok "a reader that has ended: ${what##* --}" || bad "a reader that has ended: ${what##* --}" "$(cat "$folder/said")"
+done
+exec 5>&-
 "$program" "${run[@]}" --vocab 300 --out "$folder/v300" >/dev/null
 said=$("$program" --val "$val" --val-batches 1 --eval-only --quiet --model "$folder/straight/step-00000020" --out "$folder/unused" 2>&1 >/dev/null)
 [ "$said" = "note: --out $folder/unused: nothing is written there without training; add --resume to take the run's model" ] && [ ! -e "$folder/unused" ] && ok "an --out without use is noted" || bad "an --out without use is noted" "$said"
