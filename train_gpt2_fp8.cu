@@ -543,6 +543,7 @@ void model_destroy(Model *m) {
 #include "coat/run/checkpoint_settings.h"
 #include "coat/run/report.h"
 #include "coat/run/run.h"
+#include "coat/signals.h"
 
 // What the flags leave open is looked up, in files and of the machine, and all of it checked.
 static bool complete(Run *run, Config *config, Error *err) {
@@ -571,6 +572,7 @@ int main(int argc, char **argv) {
     all_failed(&run.all); // if at all: what the flags lead to is the same everywhere
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
+    if (!exit_now) signals_fail_writes(); // what --help prints may be cut short
     if (ok && !exit_now) {
         checkpoint_settings(&recorded, &line.flags); // of the one that the flags go on from
         ok = config_parse(&config, &line, &recorded, &err);

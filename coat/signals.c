@@ -115,14 +115,17 @@ static void install(int number, void (*handler)(int), bool unless_ignored) {
     sigaction(number, &action, NULL);
 }
 
+void signals_fail_writes(void) {
+    install(SIGPIPE, SIG_IGN, false);
+    install(SIGXFSZ, SIG_IGN, false);
+}
+
 void signals_open(void) {
     install(SIGALRM, on_alarm, false);
     install(SIGTERM, on_stop, false);
     install(SIGINT, on_stop, true);
     install(SIGHUP, on_stop, true);
     install(SIGUSR1, on_save, false);
-    install(SIGPIPE, SIG_IGN, false);
-    install(SIGXFSZ, SIG_IGN, false);
 }
 
 void signals_writer(bool begins) {

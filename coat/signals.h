@@ -10,9 +10,12 @@ extern "C" {
 #endif
 
 // Installs the handlers; for the rest of the process. A SIGINT or SIGHUP that the process was started to ignore (in
-// the background, under nohup) stays ignored. Writing to a pipe that nobody reads, or beyond the limit of a file's
-// size, becomes an error of that write instead of the end of the run.
+// the background, under nohup) stays ignored.
 void signals_open(void);
+
+// From the start of main, whatever the process does: writing to a pipe that nobody reads, or beyond the limit of a
+// file's size, becomes an error of that write instead of the end of the process.
+void signals_fail_writes(void);
 
 // Called by a thread that blocks signals and that a terminal may hold up as it may the main thread, where it begins and
 // ends: after a request to end, it is freed as well. One at a time.

@@ -12,20 +12,22 @@ extern void blas_memory_free(void *) __attribute__((weak));
 #define BLAS_BYTES ((size_t)129 << 20) // of address space for each product under way: 128 MiB and what belongs to them
 #define MOST_RESERVED 64               // of them; OpenBLAS itself has a limit
 
+// Linked statically, OpenBLAS reads these variables in its constructor, which runs after this one. It would start
+// threads, which are of no use here and for whose memory it asks for ever where there is none. It picks its kernels by
+// the CPU's model, and for models newer than itself (Zen 4 and 5 with version 0.3.21) the AVX2 ones, at half the speed;
+// those that the user has set stay.
+__attribute__((constructor(101))) static void prepare_library(void) {
+    setenv("OPENBLAS_NUM_THREADS", "1", 1);
 #ifdef __x86_64__
-// OpenBLAS picks its kernels by the CPU's model, and for models newer than itself (Zen 4 and 5 with version
-// 0.3.21) the AVX2 ones, at half the speed. Linked statically it reads this variable in its constructor, which
-// runs after this one; what the user has set stays.
-__attribute__((constructor(101))) static void choose_kernels(void) {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
-}
 #endif
+}
 
 bool blas_open(void) {
-    openblas_set_num_threads(1); // the threads are ours
+    openblas_set_num_threads(1); // the threads are ours, also where it is linked dynamically
     return true;
 }
 

@@ -1,8 +1,8 @@
 #include "files.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -113,26 +113,44 @@ bool folder_sync(const char *path, Error *err) {
     return good;
 }
 
+#define WALK_OPEN 16 // folders that a walk holds open at a time
+
+static __thread Error *walk_err; // nftw() hands nothing over
+
+static int may_remove(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    char folder[PATH_BUFFER];
+    (void)st, (void)at;
+    if (!path_folder(folder, sizeof folder, path, walk_err)) return 1;
+    if (access(folder, W_OK | X_OK) != 0)
+        error_set(walk_err, EXIT_DATA, "cannot remove what is in %s: %s", folder, strerror(errno));
+    else if (kind == FTW_DNR)
+        error_set(walk_err, EXIT_DATA, "cannot remove %s: it cannot be read", path);
+    else
+        return 0;
+    return 1;
+}
+
+static int remove_visited(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)st, (void)kind, (void)at;
+    if (remove(path) == 0 || errno == ENOENT) return 0;
+    error_set(walk_err, EXIT_DATA, "cannot remove %s: %s", path, strerror(errno));
+    return 1;
+}
+
+// From what is in a folder to the folder itself, and never through a link, to files that lie elsewhere.
+static bool walk(const char *path, int (*visit)(const char *, const struct stat *, int, struct FTW *), Error *err) {
+    walk_err = err;
+    const int result = nftw(path, visit, WALK_OPEN, FTW_DEPTH | FTW_PHYS);
+    if (result >= 0 || errno == ENOENT) return result <= 0;
+    return error_set(err, EXIT_DATA, "cannot remove %s: %s", path, strerror(errno));
+}
+
+bool folder_may_remove(const char *path, Error *err) {
+    return walk(path, may_remove, err);
+}
+
 bool folder_remove(const char *path, Error *err) {
-    // never through a link, to files that lie elsewhere
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT) return true;
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) {
-        error_set(err, EXIT_DATA, "cannot remove %s: %s", path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return false;
-    }
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        if (name_is_plain(entry->d_name) && unlinkat(dirfd(dir), entry->d_name, 0) != 0) {
-            error_set(err, EXIT_DATA, "cannot remove %s/%s: %s", path, entry->d_name, strerror(errno));
-            closedir(dir);
-            return false;
-        }
-    }
-    closedir(dir);
-    if (rmdir(path) != 0) return error_set(err, EXIT_DATA, "cannot remove %s: %s", path, strerror(errno));
-    return true;
+    return walk(path, remove_visited, err);
 }
 
 static bool cannot(Error *err, const char *doing, const char *path) {

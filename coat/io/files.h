@@ -34,9 +34,10 @@ bool name_is_plain(const char *name);
 bool folder_make(const char *path, Error *err);
 // Flushes a folder's entries to the disk, so that a rename in it survives a power cut.
 bool folder_sync(const char *path, Error *err);
-// Removes a folder and the files in it (not folders inside it, and nothing behind a link). A folder that is
-// not there is fine.
+// Removes a folder with all that is in it, or a file. Links are removed, never followed. What is not there is fine.
 bool folder_remove(const char *path, Error *err);
+// Whether permissions let it: looks first, so that nothing is removed where not all can be.
+bool folder_may_remove(const char *path, Error *err);
 
 // Opens a regular file for reading; *size is its length.
 bool file_open(const char *path, int *fd, uint64_t *size, Error *err);

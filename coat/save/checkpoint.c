@@ -360,11 +360,12 @@ bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *er
     return good;
 }
 
-// First out of the way by its name, so that an interrupted removal leaves no half checkpoint.
+// First out of the way by its name, so that an interrupted removal leaves no half checkpoint. One that permissions keep
+// stays whole.
 static bool remove_step(const char *out, const char *folder, int64_t step, Error *err) {
     char name[NAME_BUFFER], old[PATH_BUFFER];
     step_name(name, ".", step, ".old");
-    if (!path_join(old, sizeof old, out, name, err)) return false;
+    if (!path_join(old, sizeof old, out, name, err) || !folder_may_remove(folder, err)) return false;
     if (rename(folder, old) != 0)
         return error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", folder, old, strerror(errno));
     return folder_remove(old, err);
@@ -375,6 +376,8 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
     if (keep <= 0) return;
     int64_t *steps;
     Error unread;
+    static int64_t told = -1; // the last step of those that stay, each of which one line has named
+    int64_t stays = told;
     int count = checkpoint_steps(out, &steps, &unread), complete = 1; // the one just saved
     if (count < 0) print_remark("", "%s", unread.text);
     for (int i = 0; i < count; i++) {
@@ -386,7 +389,10 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
         if (!check_folder(folder, false, &err) || ++complete <= keep)
             continue; // what is damaged is the user's to judge
         if (keep_every > 0 && steps[i] % keep_every == 0) continue;
-        if (!remove_step(out, folder, steps[i], &err)) print_remark("", "%s", err.text);
+        if (remove_step(out, folder, steps[i], &err) || steps[i] <= told) continue;
+        print_remark("", "%s", err.text);
+        if (steps[i] > stays) stays = steps[i];
     }
+    told = stays;
     free(steps);
 }

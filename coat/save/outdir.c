@@ -19,21 +19,16 @@
 #include "outdir_take.h"
 
 bool out_is_checkpoint_name(const char *name) {
-    if (*name == '.') name++;
-    return strncmp(name, "step-", 5) == 0 && strspn(name + 5, "0123456789") >= 8;
+    const bool half = *name == '.';
+    if (strncmp(name + half, "step-", 5) != 0) return false;
+    const size_t digits = strspn(name + half + 5, "0123456789");
+    const char *end = name + half + 5 + digits; // a copy that the user made, "step-00000010-good", is not the run's
+    return digits >= 8 && (half ? strcmp(end, ".tmp") == 0 || strcmp(end, ".old") == 0 : !*end);
 }
 
 bool out_is_run_file(const char *name) {
     return strcmp(name, "log.jsonl") == 0 || strcmp(name, "loss.svg") == 0 || strcmp(name, MATMUL_TABLE_NAME) == 0 ||
            events_is_name(name) || out_is_checkpoint_name(name);
-}
-
-// Deletes a file, or a checkpoint folder with the files in it. Links are removed, never followed.
-static bool remove_entry(const char *path, Error *err) {
-    struct stat st;
-    if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) return folder_remove(path, err);
-    if (unlink(path) == 0) return true;
-    return error_set(err, EXIT_DATA, "%s: cannot be removed for --overwrite: %s", path, strerror(errno));
 }
 
 bool out_find_run(const char *folder, char found[256], Error *err) {
@@ -104,16 +99,25 @@ bool out_prepare(const Config *config, OutFolder *out, Error *err) {
                      config->out, found);
 }
 
-bool out_clear(const Config *config, Error *err) {
-    if (!config->overwrite) return true;
-    DIR *dir = opendir(config->out);
-    if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", config->out, strerror(errno));
+static bool each_run_file(const char *out, bool (*act)(const char *path, Error *err), Error *err) {
+    DIR *dir = opendir(out);
+    if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", out, strerror(errno));
     bool ok = true;
     for (struct dirent *e; ok && (e = readdir(dir));) {
         char path[PATH_MAX_LENGTH + 512];
-        snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
-        if (out_is_run_file(e->d_name)) ok = remove_entry(path, err);
+        snprintf(path, sizeof path, "%s/%s", out, e->d_name);
+        if (out_is_run_file(e->d_name)) ok = act(path, err);
     }
     closedir(dir);
     return ok;
+}
+
+bool out_clear(const Config *config, Error *err) {
+    Error why;
+    if (!config->overwrite) return true;
+    if (!each_run_file(config->out, folder_may_remove, &why))
+        return error_set(err, why.code,
+                         "--overwrite: %.800s; nothing is deleted: change the permissions or name another --out",
+                         why.text);
+    return each_run_file(config->out, folder_remove, err);
 }

@@ -73,7 +73,7 @@ bool out_rescue_path(char *path, size_t size, const char *out, int number);
 void out_close(OutFolder *out);
 
 // With --overwrite, deletes the old run's log and checkpoints, and nothing else: once everything that could still fail
-// has been read, a model from the same folder included.
+// has been read, a model from the same folder included. Nothing where permissions forbid a part.
 bool out_clear(const Config *config, Error *err);
 
 #ifdef __cplusplus

@@ -139,7 +139,10 @@ static void test_replace_and_prune(void **state) {
     checkpoint_prune(path_of("prune"), 23, 0, 0);
     assert_true(path_is_folder(path_of("prune/step-00000020")));
     assert_false(path_is_folder(path_of("prune/.step-00000030.tmp")));
+    assert_int_equal(mkdir(path_of("prune/step-00000021/gguf"), 0777), 0);
+    write_text(path_of("prune/step-00000021/gguf/model.gguf"), "mine");
     checkpoint_prune(path_of("prune"), 23, 2, 10);
+    assert_false(path_is_folder(path_of("prune/.step-00000021.old")));
     assert_true(path_is_folder(path_of("prune/step-00000020")));
     assert_false(path_is_folder(path_of("prune/step-00000021")));
     checkpoint_prune(path_of("prune"), 23, 1, 0);
@@ -172,6 +175,46 @@ static void test_replace_and_prune(void **state) {
     }
     checkpoint_prune(path_of("prune"), 23, 1, 0);
     assert_true(path_is_folder(path_of("prune/step-00000023")));
+    run_close(run);
+}
+
+// What is said while checkpoints are removed, in lines.
+static int prune_lines(const char *out, int64_t saved) {
+    const int kept = quiet_begin();
+    int lines = 0;
+    test_as_user(true);
+    checkpoint_prune(out, saved, 1, 0);
+    test_as_user(false);
+    char *said = quiet_end(kept);
+    for (const char *at = said; (at = strchr(at, '\n')); at++) lines++;
+    free(said);
+    return lines;
+}
+
+// A checkpoint that cannot be removed as a whole stays whole, and one line says so.
+static void test_prune_forbidden(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 1);
+    Error err;
+    for (int step = 20; step <= 23; step++) {
+        rs.step = step;
+        save(run, "forbidden", &rs);
+    }
+    const char *const parts[] = {"forbidden/step-00000020/part", "forbidden/step-00000021/part"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(mkdir(path_of(parts[i]), 0777), 0);
+        write_text(path_of(i == 0 ? "forbidden/step-00000020/part/a" : "forbidden/step-00000021/part/a"), "a");
+        assert_int_equal(chmod(path_of(parts[i]), 0555), 0);
+    }
+    assert_int_equal(prune_lines(path_of("forbidden"), 22), 2);
+    assert_int_equal(prune_lines(path_of("forbidden"), 23), 0);
+    assert_false(path_is_folder(path_of("forbidden/step-00000022")));
+    assert_true(find("forbidden", 20, &err) && find("forbidden", 21, &err));
+    for (int i = 0; i < 2; i++) assert_int_equal(chmod(path_of(parts[i]), 0777), 0);
+    assert_int_equal(prune_lines(path_of("forbidden"), 23), 0);
+    assert_false(path_is_folder(path_of("forbidden/step-00000020")));
+    assert_false(path_is_folder(path_of("forbidden/step-00000021")));
     run_close(run);
 }
 
@@ -448,6 +491,7 @@ int main(void) {
                                        cmocka_unit_test(test_unread_and_misnamed),
                                        cmocka_unit_test(test_damage),
                                        cmocka_unit_test(test_replace_and_prune),
+                                       cmocka_unit_test(test_prune_forbidden),
                                        cmocka_unit_test(test_failing_saves),
                                        cmocka_unit_test(test_tokenizer_files),
                                        cmocka_unit_test(test_tokenizer_config),

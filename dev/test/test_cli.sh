@@ -204,7 +204,8 @@ refuses "an existing run is not overwritten" 2 "\-\-resume.*\-\-overwrite" "${ru
 [ "$before" = "$(find "$folder/a" -type f -exec sha256sum {} + | sort)" ] && ok "and nothing of it changed" || bad "and nothing of it changed"
 mkdir "$folder/several" && touch "$folder/several"/{loss.svg,log.jsonl} && mkdir "$folder/several"/step-0000000{9,1,5}
 refuses "and its newest checkpoint is named" 2 "several: holds a run already .step-00000009." "${run[@]}" --out "$folder/several"
-"$program" "${run[@]}" --out "$folder/a" --overwrite >/dev/null && ok "unless told to" || bad "unless told to"
+for step in "$folder/a"/step-*; do mkdir -p "$step/gguf" && touch "$step/gguf/model.gguf"; done
+"$program" "${run[@]}" --out "$folder/a" --overwrite >/dev/null && [ -z "$(find "$folder/a" -name gguf)" ] && ok "unless told to" || bad "unless told to"
 
 before=$(find "$folder/a" -type f -exec sha256sum {} + | sort)
 refuses "--overwrite with data that is missing" 2 "none.bin" "${small[@]}" --train "$folder/none.bin" --out "$folder/a" --overwrite
@@ -228,6 +229,11 @@ status=$?
 [ $status -eq 3 ] && [[ $said =~ ^"error: memory: the run needs "[0-9.]+" GB (could not allocate "[0-9]+" MiB: ulimit -v leaves "[0-9]+" MiB); most of it is saved, ".*"; --micro-batch "([0-9]+)" would fit; "(.*"; ")?"see --plan"$ ]] &&
     ok "a limit of the process" || bad "a limit of the process" "$status" "$said"
 (ulimit -v 800000 && "$program" "${wide[@]}" --micro-batch "${BASH_REMATCH[1]:-0}" >/dev/null 2>"$folder/said") && ok "under which what it advises fits" || bad "under which what it advises fits" "$(cat "$folder/said")"
+# OpenBLAS would start threads before main, and wait for their memory; linked dynamically it does
+for threads in "" 4; do
+    ! ldd "$program" | grep -qE 'libopenblas|libasan' || continue
+    (unset OMP_NUM_THREADS && export OPENBLAS_NUM_THREADS=$threads && ulimit -v 100000 && timeout 20 "$program" --version) >"$folder/said" 2>&1 && ok "no hang under a limit, '$threads' threads" || bad "no hang under a limit, '$threads' threads" "$(cat "$folder/said")"
+done
 
 # --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
 long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
@@ -366,6 +372,13 @@ loss() { grep -o '"val_loss":[0-9.]*' | tail -n 1; }
 trained=$("$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val" --val-batches 2 --eval-only --json --model "$folder/straight/step-00000020" 2>/dev/null | loss)
 logged=$(loss <"$folder/straight/log.jsonl")
 [ -n "$trained" ] && [ "$trained" = "$logged" ] && ok "--eval-only repeats the validation loss of training" || bad "--eval-only repeats the validation loss of training" "$trained" "$logged"
+exec 5> >(true) && wait $!
+for what in --version --help --plan "--val $val --val-batches 1 --eval-only --model $folder/straight/step-00000020"; do
+    # shellcheck disable=SC2086
+    "$program" $what >&5 2>"$folder/said"
+    [ $? -eq 2 ] && grep -q "standard output could not be written" "$folder/said" && ok "a reader that has ended: ${what##* --}" || bad "a reader that has ended: ${what##* --}" "$(cat "$folder/said")"
+done
+exec 5>&-
 "$program" "${run[@]}" --vocab 300 --out "$folder/v300" >/dev/null
 said=$("$program" --val "$val" --val-batches 1 --eval-only --quiet --model "$folder/straight/step-00000020" --out "$folder/unused" 2>&1 >/dev/null)
 [ "$said" = "note: --out $folder/unused: nothing is written there without training; add --resume to take the run's model" ] && [ ! -e "$folder/unused" ] && ok "an --out without use is noted" || bad "an --out without use is noted" "$said"

@@ -3,6 +3,7 @@
 #include "dev/test/test_folder.h"
 
 #include "coat/save/outdir.h"
+#include "coat/save/outdir_take.h"
 
 static Config config;
 static OutFolder out;
@@ -361,6 +362,44 @@ static void test_room_on_the_disk(void **state) {
     assert_false(out_room(&config, &room));
 }
 
+static bool clear_as_user(void) {
+    test_as_user(true);
+    const bool cleared = out_clear(&config, &err);
+    test_as_user(false);
+    return cleared;
+}
+
+// The old run is deleted as a whole, with folders that others made in it, or not at all; and nothing behind a link.
+static void test_overwrite(void **state) {
+    (void)state;
+    const char *const folders[] = {"disk/run/step-00000010", "disk/run/step-00000010/gguf",
+                                   "disk/run/step-00000010/gguf/deep", "disk/run/step-00000020"};
+    for (int i = 0; i < 4; i++) assert_int_equal(mkdir(path_of(folders[i]), 0777), 0);
+    write_text(path_of("disk/run/log.jsonl"), "{}\n");
+    write_text(path_of("disk/run/step-00000010/gguf/deep/a"), "a");
+    write_text(path_of("disk/run/step-00000020/a"), "a");
+    write_text(path_of("disk/a"), "elsewhere");
+    assert_int_equal(symlink("../../..", path_of("disk/run/step-00000010/gguf/link")), 0);
+    assert_int_equal(symlink("../a", path_of("disk/run/step-00000030")), 0);
+    config.overwrite = true;
+    const mode_t forbidden[] = {0555, 0444, 0333};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(chmod(path_of(folders[2]), forbidden[i]), 0);
+        assert_false(clear_as_user());
+        assert_says(&err, "run/step-00000010/gguf/deep: ");
+        assert_says(&err, "nothing is deleted");
+        assert_true(path_is_file(path_of("disk/run/step-00000020/a")));
+        assert_true(path_is_file(path_of("disk/run/log.jsonl")));
+        assert_true(path_is_link(path_of("disk/run/step-00000030")));
+    }
+    assert_int_equal(chmod(path_of(folders[2]), 0777), 0);
+    if (!clear_as_user()) fail_msg("%s", err.text);
+    char found[256];
+    assert_true(out_find_run(run_folder, found, &err));
+    assert_string_equal(found, "");
+    assert_true(path_is_file(path_of("disk/a")));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void) {
@@ -378,6 +417,7 @@ int main(void) {
                                        TEST(test_other_run),
                                        TEST(test_rescue),
                                        TEST(test_room),
-                                       TEST(test_room_on_the_disk)};
+                                       TEST(test_room_on_the_disk),
+                                       TEST(test_overwrite)};
     return cmocka_run_group_tests_name("outdir", tests, test_folder_make, test_folder_remove);
 }
