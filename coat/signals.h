@@ -13,7 +13,7 @@ extern "C" {
 // the background, under nohup) stays ignored.
 void signals_open(void);
 
-// From the start of main, whatever the process does: writing to a pipe that nobody reads, or beyond the limit of a
+// For a process that does more than --help: writing to a pipe that nobody reads, or beyond the limit of a
 // file's size, becomes an error of that write instead of the end of the process.
 void signals_fail_writes(void);
 

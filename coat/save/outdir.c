@@ -19,16 +19,22 @@
 #include "outdir_take.h"
 
 bool out_is_checkpoint_name(const char *name) {
+    if (*name == '.') name++;
+    return strncmp(name, "step-", 5) == 0 && strspn(name + 5, "0123456789") >= 8;
+}
+
+// A copy that the user made, "step-00000020-good", is none.
+static bool is_own_checkpoint(const char *name) {
+    if (!out_is_checkpoint_name(name)) return false;
     const bool half = *name == '.';
-    if (strncmp(name + half, "step-", 5) != 0) return false;
-    const size_t digits = strspn(name + half + 5, "0123456789");
-    const char *end = name + half + 5 + digits; // a copy that the user made, "step-00000010-good", is not the run's
-    return digits >= 8 && (half ? strcmp(end, ".tmp") == 0 || strcmp(end, ".old") == 0 : !*end);
+    const char *end = name + half + strlen("step-");
+    end += strspn(end, "0123456789");
+    return half ? strcmp(end, ".tmp") == 0 || strcmp(end, ".old") == 0 : !*end;
 }
 
 bool out_is_run_file(const char *name) {
     return strcmp(name, "log.jsonl") == 0 || strcmp(name, "loss.svg") == 0 || strcmp(name, MATMUL_TABLE_NAME) == 0 ||
-           events_is_name(name) || out_is_checkpoint_name(name);
+           events_is_name(name) || is_own_checkpoint(name);
 }
 
 bool out_find_run(const char *folder, char found[256], Error *err) {
