@@ -4,8 +4,6 @@
 
 #include <xxhash.h>
 
-#include "flags.h"
-
 static bool setting_is(const json_t *settings, const char *key, const char *value) {
     const char *text = json_string_value(json_object_get(settings, key));
     return text && strcmp(text, value) == 0;
@@ -102,16 +100,19 @@ bool config_take_settings(Config *config, const json_t *settings, bool recipe, c
 
 // ---------------------------------------------------------------- comparing
 
-// Of the fields of all flags that are wanted, text as far as it goes.
+// Of a flag's field, text as far as it goes.
+static uint64_t hash_field(const Config *c, const Flag *flag, uint64_t hash) {
+    const char *field = (const char *)c + flag->offset;
+    return XXH3_64bits_withSeed(field, flag->kind == FLAG_STRING ? strlen(field) : flag->size, hash);
+}
+
+// Of the fields of all flags that are wanted.
 static int64_t fingerprint(const Config *c, Wanted wanted) {
     int count;
     const Flag *table = flag_table(&count);
     uint64_t hash = 0;
-    for (int i = 0; i < count; i++) {
-        const char *field = (const char *)c + table[i].offset;
-        size_t size = table[i].kind == FLAG_STRING ? strlen(field) : table[i].size;
-        if (wanted(&table[i])) hash = XXH3_64bits_withSeed(field, size, hash);
-    }
+    for (int i = 0; i < count; i++)
+        if (wanted(&table[i])) hash = hash_field(c, &table[i], hash);
     return (int64_t)(hash >> 1);
 }
 
@@ -120,10 +121,26 @@ static bool changes_training(const Flag *flag) {
     return is_of_training(flag) || (flag->group == GROUP_MODEL && flag->kind != FLAG_STRING);
 }
 
+// Whether it decides when processes communicate. --overwrite is rank 0's alone.
+static bool changes_course(const Flag *flag) {
+    const bool files = flag->group == GROUP_FILES && strcmp(flag->name, "overwrite") != 0;
+    return files || flag->group == GROUP_EVALUATION || strcmp(flag->name, "val") == 0 ||
+           strcmp(flag->name, "zero") == 0;
+}
+
 int64_t recipe_fingerprint(const Config *c) {
     return fingerprint(c, is_of_recipe);
 }
 
 int64_t training_fingerprint(const Config *c) {
     return fingerprint(c, changes_training);
+}
+
+int64_t flag_fingerprint(const Config *c, const Flag *flag) {
+    if (flag->kind == FLAG_TRAIN) return c->train[0] != '\0';
+    if (flag->kind == FLAG_RESUME) return c->resume ? c->resume_step + 2 : 0; // -1: the newest
+    if (!changes_training(flag) && !changes_course(flag)) return 0;
+    if (flag->kind == FLAG_STRING && flag->offset != offsetof(Config, prompt))
+        return ((const char *)c)[flag->offset] != '\0';
+    return (int64_t)(hash_field(c, flag, 0) >> 1);
 }

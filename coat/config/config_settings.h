@@ -4,6 +4,7 @@
 #include <jansson.h>
 
 #include "config.h"
+#include "flags.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,6 +20,10 @@ int64_t recipe_fingerprint(const Config *config);
 
 // The same for what else a training computes with: the shape, the batch, the optimizer, the order of the data.
 int64_t training_fingerprint(const Config *config);
+
+// The same for one flag, of those above and of what else decides when processes communicate: evaluations, samples,
+// saves. Of files it counts only whether they are named. 0 for a flag in which processes may differ.
+int64_t flag_fingerprint(const Config *config, const Flag *flag);
 
 #ifdef __cplusplus
 }

@@ -117,25 +117,53 @@ static bool is_common(Run *run, int64_t mine) {
     return comm_max_i64(run->model.comm, mine) == least;
 }
 
+// A flag that the processes have not the same, the last of the table: --eval-only and --zero set some of those before
+// them. NULL: there is none.
+static const char *different_flag(Run *run) {
+    int count;
+    const Flag *table = flag_table(&count);
+    for (int i = count - 1; i >= 0; i--)
+        if (!is_common(run, flag_fingerprint(&run->model.config, &table[i]))) return table[i].name;
+    return NULL;
+}
+
 // Each process has chosen the recipe by the files and the GPUs that it sees, and what else --resume takes by the files;
 // those of other machines may differ.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = &run->model.config;
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
-    if (recipe && training) return true;
+    const char *flag = different_flag(run);
+    if (recipe && training && !flag) return true;
     all_failed(&run->all);
-    if (!recipe)
-        return error_set(
-            err, EXIT_USER,
-            "--recipe: the processes have not the same, by what they see of GPUs and checkpoints; name one "
-            "(--recipe bf16 where a GPU has no FP8)");
-    if (c->resume)
+    if (!training && c->resume)
         return error_set(err, EXIT_USER,
                          "--resume: the processes go on with different settings, by what they see of checkpoints in "
                          "%s; all must see the same folder",
                          c->out);
+    if (flag) // before the recipe, which --zero changes
+        return error_set(err, EXIT_USER, "--%s: the processes have different flags; start all with the same", flag);
     return error_set(err, EXIT_USER,
-                     "the processes have different flags of model, batch or optimizer; start all with the same");
+                     "--recipe: the processes have not the same, by what they see of GPUs and checkpoints; name one "
+                     "(--recipe bf16 where a GPU has no FP8)");
+}
+
+// Files may have another name on each machine; what is in them counts.
+static bool is_common_data(Run *run, const DataLoader *data) {
+    const bool files = is_common(run, data ? (int64_t)(data_fingerprint(data) >> 1) : 0);
+    return is_common(run, data ? data_sequences(data) : 0) && files;
+}
+
+static bool same_files(Run *run, Error *err) {
+    const int64_t swag = run->hellaswag ? (int64_t)(hellaswag_fingerprint(run->hellaswag) >> 1) : 0;
+    const char *different = !is_common_data(run, run->train) ? "--train: the training data"
+                            : !is_common_data(run, run->val) ? "--val: the validation data"
+                            : !is_common(run, swag)          ? "--hellaswag: its examples"
+                                                             : NULL;
+    if (!different) return true;
+    all_failed(&run->all);
+    return error_set(err, EXIT_DATA,
+                     "%s are not the same for all processes; name files with the same content in the same order",
+                     different);
 }
 
 // What another run than this one has left in --out is set aside, or deleted with --overwrite.
@@ -207,7 +235,7 @@ static bool open_run(Run *run, const Config *config, Error *err) {
     comm_patience(m->comm, FILES_PATIENCE);
     if (!all_well(&run->all, expect_checkpoint(run, config, err), err)) return false;
     if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
-    if (!all_well(&run->all, open_data(run, config, err), err)) return false;
+    if (!all_well(&run->all, open_data(run, config, err), err) || !same_files(run, err)) return false;
     if (!all_well(&run->all, choose_prompt_format(run, err), err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
     if (!all_well(&run->all, start_or_resume(run, err), err)) return false;

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "io/files.h"
 
 #define MAGIC 20240522
@@ -24,6 +26,7 @@ struct HellaSwag {
     int examples, longest;
     Row *rows;      // 4 per example
     uint8_t *label; // which ending is right
+    uint64_t fingerprint;
 };
 
 // Where reading stands, and what for.
@@ -147,6 +150,7 @@ HellaSwag *hellaswag_open(const char *path, int seq_len, int vocab, Error *err) 
     }
     HellaSwag *set = (HellaSwag *)xcalloc(1, sizeof *set);
     const bool good = read_file(set, path, data, size, seq_len, vocab, err);
+    set->fingerprint = XXH3_64bits(data, size);
     free(data);
     if (good) return set;
     hellaswag_close(set);
@@ -171,6 +175,10 @@ int hellaswag_rows(const HellaSwag *set) {
 
 int hellaswag_length(const HellaSwag *set) {
     return set->longest;
+}
+
+uint64_t hellaswag_fingerprint(const HellaSwag *set) {
+    return set->fingerprint;
 }
 
 int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks) {

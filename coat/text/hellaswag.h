@@ -27,6 +27,8 @@ int hellaswag_examples(const HellaSwag *set);
 int hellaswag_rows(const HellaSwag *set);   // one per ending: row r is ending r % 4 of example r / 4
 int hellaswag_length(const HellaSwag *set); // tokens of the longest row
 
+uint64_t hellaswag_fingerprint(const HellaSwag *set); // a hash of the whole file
+
 // The first row of a process's n-th pass over `batch` rows, which may lie beyond the last one; -1 after the last pass.
 // The passes are those of one process, row 0 first, dealt to the processes in turns, so many at a time that each gets
 // whole examples: then what is computed together (one FP8 scale, say) does not depend on how many processes there are.

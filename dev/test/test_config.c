@@ -436,6 +436,40 @@ static void test_fingerprint(void **state) {
     }
 }
 
+static int64_t fingerprint_of(const char *name, const char *line) {
+    bool negated;
+    const Flag *flag = flag_find(name, strlen(name), &negated);
+    accept_run(line, 1);
+    return flag_fingerprint(&config, flag);
+}
+
+// Which flags several processes must have the same.
+static void test_flag_fingerprint(void **state) {
+    (void)state;
+    static const char *const common[] = {
+        "--lr 1",     "--val x",       "--val-every 3", "--sample-every 3",       "--sample-tokens 3",
+        "--prompt y", "--hellaswag x", "--out x",       "--save-every 3 --out x", "--zero 2"};
+    for (size_t i = 0; i < sizeof common / sizeof *common; i++) {
+        char line[64], name[32];
+        snprintf(line, sizeof line, "--train x %s", common[i]);
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(common[i] + 2, " "), common[i] + 2);
+        assert_true(fingerprint_of(name, line) != fingerprint_of(name, "--train x"));
+    }
+    assert_true(fingerprint_of("train", "--train x") != 0 && fingerprint_of("eval-only", "--train x") != 0);
+    assert_true(fingerprint_of("resume", "--train x --out x") !=
+                fingerprint_of("resume", "--train x --out x --resume"));
+    static const char *const paths[][2] = {{"val", "--val "}, {"out", "--out "}, {"hellaswag", "--hellaswag "}};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        char here[64], there[64];
+        snprintf(here, sizeof here, "--train x %sa", paths[i][1]);
+        snprintf(there, sizeof there, "--train y %sb", paths[i][1]);
+        assert_true(fingerprint_of(paths[i][0], here) == fingerprint_of(paths[i][0], there));
+        assert_true(fingerprint_of("train", here) == fingerprint_of("train", there));
+    }
+    assert_true(fingerprint_of("threads", "--train x --threads 2") == 0);
+    assert_true(fingerprint_of("overwrite", "--train x --out x --overwrite") == 0);
+}
+
 static void assert_shape(const char *name, int layers, int heads, int channels) {
     ModelShape s;
     if (!model_shape_named(name, &s)) fail_msg("%s is not known", name);
@@ -624,6 +658,7 @@ int main(void) {
         cmocka_unit_test(test_fallback),
         cmocka_unit_test(test_fallback_of_gpu),
         cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_flag_fingerprint),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

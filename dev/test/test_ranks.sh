@@ -202,6 +202,40 @@ OTHER=$folder/unseen timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$
 if [ $status -eq 1 ] && [ "$(grep -c '^error: --resume: the processes go on with different settings' "$folder/said")" -eq 1 ]; then ok "processes that see different checkpoints end in one line"; else
     bad "processes that see different checkpoints end in one line" "exit $status" "$(head -n 5 "$folder/said")"
 fi
+# Flags that decide what the processes do together are the same, and so is what the files hold; not their names.
+differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" $OTHER ;; *) exec "$@" ;; esac'
+together() { # FLAGS FLAGS...: two processes, of which the second has the first argument's flags too; sets $status
+    local other=$1
+    shift
+    status=0
+    OTHER=$other timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}" --batch-tokens 128 "$@" >"$folder/said" 2>&1 </dev/null || status=$?
+}
+apart() { # STATUS ERROR FLAGS FLAGS...: they end with this status and one line
+    together "${@:3}"
+    if [ $status -eq "$1" ] && [ "$(grep -c 'error: ' "$folder/said")" -eq 1 ] && grep -q "^error: $2" "$folder/said"; then ok "two that differ end in one line, $2"; else
+        bad "two that differ end in one line, $2" "exit $status" "$(head -n 5 "$folder/said")"
+    fi
+}
+for flag in "--lr 1" "--val-every 1" "--val-batches 3" "--sample-tokens 3" "--sample-every 1" "--health-products 1" "--zero 3" "--out $folder/apart"; do
+    apart 1 "${flag%% *}: the processes have different flags" "$flag" --steps 2
+done
+apart 1 "--save-every: the processes have different flags" "--save-every 1" --steps 2 --out "$folder/apart"
+apart 2 "--val: the validation data are not the same" "--val $folder/small_train.bin" --steps 2
+apart 2 "--train: the training data are not the same" "--train $folder/small_train.bin" --epochs 1
+if [ -s "$folder/swag.bin" ]; then
+    printf '{"ctx": "a b", "label": 0, "endings": ["c", "d", "e", "f"]}\n' >"$folder/one.jsonl"
+    python3 data/prepare.py --bytes --hellaswag --out "$folder/one" "$folder/one.jsonl" >/dev/null
+    apart 2 "--hellaswag: its examples are not the same" "--hellaswag $folder/one.bin" --seq-len 96 --batch-tokens 384 --hellaswag "$folder/swag.bin" --steps 2
+fi
+cp "$folder/src_val.bin" "$folder/same.bin"
+together "--val $folder/same.bin --threads 2 --log-every 2 --overwrite" --steps 2 --out "$folder/together"
+[ $status -eq 0 ] && ok "files with the same content may have other names" || bad "files with the same content may have other names" "exit $status" "$(cat "$folder/said")"
+all=("${flags[@]}") flags=(--tokenizer bytes --seq-len 32 --micro-batch 2 --sample-tokens 0 --quiet --device "$device" --train "$folder/src_train.bin" --model "$folder/seen/step-00000001")
+apart 1 "--val: the processes have different flags" "--val $folder/src_val.bin" --steps 2
+flags+=(--val "$folder/src_val.bin")
+apart 1 "--eval-only: the processes have different flags" --eval-only --steps 2
+apart 2 "--val: the validation data are not the same" "--val $folder/small_train.bin" --eval-only
+flags=("${all[@]}")
 # One process goes on with the batch of two, and says nothing; three, which it is no multiple of, with the nearest.
 train 2 batch --steps 2 --batch-tokens 256 --schedule constant && cp -r "$folder/batch" "$folder/batch3"
 bare=(--tokenizer bytes --sample-tokens 0 --quiet --device cpu --train "$folder/src_train.bin" --resume --steps 4)
