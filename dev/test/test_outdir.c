@@ -402,8 +402,20 @@ static void test_overwrite(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
+// What --overwrite deletes: nothing under a name that the user made of a checkpoint's.
+static void test_names(void **state) {
+    (void)state;
+    const char *const own[] = {"step-00000020", "step-123456789", ".step-00000020.tmp", ".step-00000020.old",
+                               "log.jsonl"};
+    const char *const others[] = {"step-00000020-good", "step-00000020.bak", "step-20",
+                                  ".step-00000020",     "a-step-00000020",   "log.jsonl.bak"};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) assert_true(out_is_run_file(own[i]));
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) assert_false(out_is_run_file(others[i]));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_ours),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),
+                                       TEST(test_ours),
                                        TEST(test_removed),
                                        TEST(test_brought_back),
                                        TEST(test_link),
