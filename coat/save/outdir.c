@@ -25,11 +25,9 @@ bool out_is_checkpoint_name(const char *name) {
 
 // A copy that the user made, "step-00000020-good", is none.
 static bool is_own_checkpoint(const char *name) {
-    if (!out_is_checkpoint_name(name)) return false;
-    const bool half = *name == '.';
-    const char *end = name + half + strlen("step-");
-    end += strspn(end, "0123456789");
-    return half ? strcmp(end, ".tmp") == 0 || strcmp(end, ".old") == 0 : !*end;
+    if (*name != '.') return checkpoint_step(name) >= 0;
+    const char *end = strrchr(name, '.');
+    return out_is_checkpoint_name(name) && (strcmp(end, ".tmp") == 0 || strcmp(end, ".old") == 0);
 }
 
 bool out_is_run_file(const char *name) {

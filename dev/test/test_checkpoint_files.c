@@ -44,16 +44,23 @@ static void test_find(void **state) {
     run_close(run);
 }
 
+// A run with the checkpoints 10 and 20, the latter's state in `newer`.
+static Run *run_with_two(const char *out, RunState *newer) {
+    Run *run = run_new(RECIPE_COAT);
+    RunState older = fill(run, 1);
+    older.step = 10;
+    save(run, out, &older);
+    *newer = fill(run, 2);
+    save(run, out, newer);
+    return run;
+}
+
 // What cannot be read may be whole, and what has another step's name is: nothing behind them is taken in their place.
 static void test_unread_and_misnamed(void **state) {
     (void)state;
     Error err;
-    Run *run = run_new(RECIPE_COAT);
-    RunState rs = fill(run, 1);
-    rs.step = 10;
-    save(run, "unread", &rs);
-    RunState newer = fill(run, 2);
-    save(run, "unread", &newer);
+    RunState newer;
+    Run *run = run_with_two("unread", &newer);
     const bool root = geteuid() == 0; // who may read all files
     assert_int_equal(chmod(path_of("."), 0755), 0);
     assert_int_equal(chmod(path_of("unread/step-00000020/model.safetensors"), 0), 0);
@@ -78,12 +85,8 @@ static void test_unread_and_misnamed(void **state) {
 static void test_damage(void **state) {
     (void)state;
     Error err;
-    Run *run = run_new(RECIPE_COAT);
-    RunState rs = fill(run, 1);
-    rs.step = 10;
-    save(run, "damage", &rs);
-    RunState newer = fill(run, 2);
-    save(run, "damage", &newer);
+    RunState newer;
+    Run *run = run_with_two("damage", &newer);
     for (size_t i = 0; i < FILES; i++) {
         for (int kind = 0; kind < 4; kind++) {
             size_t size;
