@@ -3,6 +3,8 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <float.h>
+#include <math.h>
 #include <unistd.h>
 
 // The number of `value` among the alternatives "a|b|c", or -1.
@@ -115,11 +117,14 @@ static bool set_seed(const Flag *flag, void *field, const char *value, Error *er
 
 static bool set_float(const Flag *flag, void *field, const char *value, Error *err) {
     char *end;
+    errno = 0;
     double number = strtod(value, &end);
     // strtod also takes blanks, hexadecimal, inf and nan
     if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
         return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
     if (!(number >= flag->min && number <= flag->max)) return out_of_range(flag, value, err);
+    if (fabs(number) < FLT_MIN && (number != 0 || errno == ERANGE))
+        return error_set(err, EXIT_USER, "--%s %s: must be 0 or at least %g", flag->name, value, (double)FLT_MIN);
     *(float *)field = (float)number;
     return true;
 }
@@ -138,7 +143,8 @@ static bool set_bytes(const Flag *flag, void *field, const char *value, Error *e
         for (size_t i = 0; i <= strlen(value + digits); i++) unit[i] = (char)tolower((unsigned char)value[digits + i]);
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
         if (digits && end == value + digits && strcmp(unit, units[i]) == 0) bytes = number * factors[i];
-    if (bytes < 1 || bytes > 9e18)
+    if (bytes > 9e18) return error_set(err, EXIT_USER, "--%s %s: must be at most 9e18 bytes", flag->name, value);
+    if (bytes < 1)
         return error_set(err, EXIT_USER,
                          "--%s %s: must be a size such as 80GB or 80G (10^9 bytes) or 75GiB (2^30 bytes)", flag->name,
                          value);

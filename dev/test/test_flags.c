@@ -210,6 +210,7 @@ static void test_sizes(void **state) {
     refuse("--plan --memory-limit 80", EXIT_USER, "--memory-limit 80: a size needs its unit; 80GB?");
     refuse("--plan --memory-limit 79.5", EXIT_USER, "79.5GB?");
     refuse("--plan --memory-limit 80000000000", EXIT_USER, "needs its unit; 80000000000B?");
+    refuse("--plan --memory-limit 999999999999TB", EXIT_USER, "999999999999TB: must be at most 9e18 bytes");
     refuse("--plan --memory-limit 80Gi", EXIT_USER, "--memory-limit 80Gi: must be a size such as 80GB or 80G (10^9");
 }
 
@@ -281,6 +282,9 @@ static void test_malformed(void **state) {
     refuse("--train x --lr 1e99", EXIT_USER, "--lr 1e99: must be between");
     refuse("--train x --lr 1e999", EXIT_USER, "must be between");
     refuse("--train x --lr -5", EXIT_USER, "--lr -5: must be between 0 and");
+    refuse("--train x --grad-clip 1e-320", EXIT_USER, "--grad-clip 1e-320: must be 0 or at least 1.17549e-38");
+    refuse("--train x --grad-clip 1e-40", EXIT_USER, "--grad-clip 1e-40: must be 0 or at least");
+    refuse("--train x --grad-clip 1e-999", EXIT_USER, "--grad-clip 1e-999: must be 0 or at least");
     refuse("--train x --steps 1.5", EXIT_USER, "--steps 1.5: not a whole number");
     refuse("--train x --steps -2", EXIT_USER, "--steps -2: must be between -1 and");
     refuse("--train x --steps 99999999999999999999", EXIT_USER, "must be between");
