@@ -272,7 +272,8 @@ static Tensor rebuilt_input(Model *m, TensorId x_t, int l) {
     case N1_T: ops->norm_rebuild(ex, t, saved(m, N1, l), first_norm(m, l)); break;
     case O_T: ops->quantize_rebuild(ex, t, act(m, OQ, l), saved(m, O, l)); break;
     case N2_T: ops->norm_rebuild(ex, t, saved(m, N2, l), second_norm(m, l)); break;
-    default: ops->activation_rebuild(ex, t, saved(m, G, l), saved(m, H, l)); break; // G_T
+    case G_T: ops->activation_rebuild(ex, t, saved(m, G, l), saved(m, H, l)); break;
+    default: fatal(EXIT_DEVICE, "tensor %d is no input of a product", (int)x_t);
     }
     return t;
 }

@@ -202,7 +202,7 @@ typedef struct {
     bool recipe_recorded;      // by the checkpoint that the run goes on from
     bool settings_recorded;    // so are the batch, the optimizer and the data's order, or what is needed of it
     int64_t recorded_step;     // of that checkpoint
-    bool batch_recorded;       // batch_tokens among them, and no flag names another; with micro_batch_recorded
+    bool batch_recorded;       // the checkpoint's batch_tokens counts: no flag sets another; with micro_batch_recorded
     bool micro_batch_recorded; // the same of micro_batch
     char gpu_without_fp8[320]; // why this machine's GPU cannot multiply in FP8; "" = it can, or the CPU does
     bool no_gpu;               // this machine has none (a plan does not look)

@@ -122,7 +122,7 @@ static bool changes_training(const Flag *flag) {
 }
 
 // Whether it decides when processes communicate. --overwrite is rank 0's alone.
-static bool changes_course(const Flag *flag) {
+static bool changes_run(const Flag *flag) {
     const bool files = flag->group == GROUP_FILES && strcmp(flag->name, "overwrite") != 0;
     return files || flag->group == GROUP_EVALUATION || strcmp(flag->name, "val") == 0 ||
            strcmp(flag->name, "zero") == 0;
@@ -139,7 +139,7 @@ int64_t training_fingerprint(const Config *c) {
 int64_t flag_fingerprint(const Config *c, const Flag *flag) {
     if (flag->kind == FLAG_TRAIN) return c->train[0] != '\0';
     if (flag->kind == FLAG_RESUME) return c->resume ? c->resume_step + 2 : 0; // -1: the newest
-    if (!changes_training(flag) && !changes_course(flag)) return 0;
+    if (!changes_training(flag) && !changes_run(flag)) return 0;
     if (flag->kind == FLAG_STRING && flag->offset != offsetof(Config, prompt))
         return ((const char *)c)[flag->offset] != '\0';
     return (int64_t)(hash_field(c, flag, 0) >> 1);

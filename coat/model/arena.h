@@ -58,8 +58,8 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer);
 // Where backward writes a parameter's gradient: the tensor itself, or what is to be summed over the processes.
 Tensor arena_gradient(const Arena *arena, TensorId id, int layer);
 
-// This process's share of a parameter's tensor: its elements from *begin on, as a matrix of no meaning (of no rows
-// where there are none), whether its memory holds the whole tensor or the share alone.
+// This process's share of a parameter's tensor: its elements from *begin on, as one row of elements, 0 rows where
+// it holds none, whether its memory holds the whole tensor or the share alone.
 Tensor arena_share(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);
 // All that its memory holds: the whole tensor (*begin 0) or the share.
 Tensor arena_held(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);

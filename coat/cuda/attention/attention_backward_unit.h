@@ -138,9 +138,9 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 // previous: the slot of the tile before this one, which is free after its sums, or -1; next: that of the tile after it,
 // if NEXT.
 template <int HEAD, bool KEYS, bool NEXT, bool APART>
-__device__ static inline void tile_run(Shared<HEAD> *shared, const Place &place, Products<HEAD> &x, int tile,
-                                       int previous, Ring<STAGES<HEAD>> stage, Ring<STAGES<HEAD>> next, float scale,
-                                       Documents documents) {
+__device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place, Products<HEAD> &x, int tile,
+                                        int previous, Ring<STAGES<HEAD>> stage, Ring<STAGES<HEAD>> next, float scale,
+                                        Documents documents) {
     constexpr bool ahead = AHEAD<HEAD, KEYS>;
     const float *lse = shared->statistics[stage.index], *delta = lse + HALF;
     float other[HALF / 2], (&p)[HALF / 2] = ahead ? other : x.s;
@@ -222,13 +222,13 @@ __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, 
         Ring<STAGES<HEAD>> next = stage;
         ring_next(next);
         if (skips) tile_skip(shared, place, next);
-        tile_run<HEAD, KEYS, true, APART>(shared, place, x, tile, previous, stage, next, scale, documents);
+        unit_tile<HEAD, KEYS, true, APART>(shared, place, x, tile, previous, stage, next, scale, documents);
         previous = stage.index;
         stage = next;
         tile += 1 + skips;
     }
     if constexpr (ahead) {
-        tile_run<HEAD, KEYS, false, APART>(shared, place, x, tile, previous, stage, stage, scale, documents);
+        unit_tile<HEAD, KEYS, false, APART>(shared, place, x, tile, previous, stage, stage, scale, documents);
         previous = stage.index;
         ring_next(stage);
     }

@@ -176,8 +176,8 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
 // The first COLUMNS keys of a tile up to their weights, the others' being 0; with PREVIOUS the values of the
 // one before are added meanwhile.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
-__device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
-                         Ring<STAGES<HEAD>> previous, bool apart, const Documents &documents, float scale) {
+__device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
+                          Ring<STAGES<HEAD>> previous, bool apart, const Documents &documents, float scale) {
     float s[COLUMNS / 2], keep[2];
     barrier_wait(&shared->k_full[stage.index], stage.phase);
     if constexpr (PREVIOUS) {
@@ -243,14 +243,14 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     Sums<HEAD> sums = {};
     sums.largest[0] = sums.largest[1] = -INFINITY;
     if (place.half == 0) // whose queries see no more of the diagonal tile
-        tile_run<HEAD, HALF, false>(shared, place, sums, stage, previous, apart, documents, scale);
+        keys_tile<HEAD, HALF, false>(shared, place, sums, stage, previous, apart, documents, scale);
     else
-        tile_run<HEAD, TILE, false>(shared, place, sums, stage, previous, apart, documents, scale);
+        keys_tile<HEAD, TILE, false>(shared, place, sums, stage, previous, apart, documents, scale);
     for (int tile = 1; tile < work.tiles; tile++) {
         previous = stage;
         ring_next(stage);
         documents.streamed -= TILE;
-        tile_run<HEAD, TILE, true>(shared, place, sums, stage, previous, apart, documents, scale);
+        keys_tile<HEAD, TILE, true>(shared, place, sums, stage, previous, apart, documents, scale);
     }
     barrier_wait(&shared->v_full[stage.index], stage.phase);
     wgmma_hold(sums.o);

@@ -66,10 +66,10 @@ __device__ inline void gelu_span(float x[SPAN]) {
 // A thread asks for its next values as soon as the last have come, and then works on those. Left to itself the
 // compiler asks later, or earlier: then the wait for the last values, which counts all that is on its way, takes in
 // the next. Two values that it cannot know keep the order. A load's address depends on the values that came, by
-// their words & zero; and the work stands behind a branch on never, a number that no row has.
+// their words & opaque_zero; and the work stands behind a branch on no_row, a number that no row has.
 struct LoadOrder {
-    uint32_t zero;
-    int never;
+    uint32_t opaque_zero;
+    int no_row;
 };
 constexpr LoadOrder LOAD_ORDER = {0, -1};
 

@@ -61,7 +61,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
         uint32_t came = 0;
 #pragma unroll
         for (int s = 0; s < SPANS; s++) now[s] = next[s], came |= Op::word(now[s]);
-        fetch(row + (int)gridDim.x + (int)(came & w.order.zero), next, &next_factor);
+        fetch(row + (int)gridDim.x + (int)(came & w.order.opaque_zero), next, &next_factor);
         float value[SPANS][OUTPUTS][SPAN], largest = 0.0f;
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {

@@ -73,7 +73,7 @@ __global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(
         uint32_t came = 0;
 #pragma unroll
         for (int u = 0; u < BATCH; u++) now[u] = loaded[u], came |= Op::word(now[u]);
-        came &= w.order.zero;
+        came &= w.order.opaque_zero;
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
             fetch(next, came, &loaded[u]);
@@ -83,7 +83,7 @@ __global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(
         for (int u = 0; u < BATCH; u++) {
             const int row = row_of(use.turn), column = (use.chunk * WARP + lane) * SPAN;
             float largest = 0.0f;
-            if (row != w.order.never)
+            if (row != w.order.no_row)
                 largest = op.apply(BACKWARD ? w.rows - 1 - row : row, column,
                                    column < w.cols && (BATCH == 1 || row < w.rows), now[u], &own);
             if constexpr (Op::maxima) {

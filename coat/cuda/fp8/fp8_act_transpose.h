@@ -51,7 +51,7 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
             uint32_t came = 0;
 #pragma unroll
             for (int r = 0; r < BATCH; r++) now[r] = loaded[r], came |= Function::word(now[r]);
-            came &= w.order.zero;
+            came &= w.order.opaque_zero;
             const int next = (int)came + (first + BATCH < THREAD_ROWS ? row + first + BATCH : row + step);
             if (first + BATCH < THREAD_ROWS || first_row + step < w.rows) {
 #pragma unroll
@@ -61,7 +61,7 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
             for (int r = 0; r < BATCH; r++) {
                 const int here = row + first + r;
                 const bool inside = here < limit;
-                if (here == w.order.never) continue;
+                if (here == w.order.no_row) continue;
                 float value[SPAN];
                 if constexpr (GRADIENT)
                     function.values(now[r], value);

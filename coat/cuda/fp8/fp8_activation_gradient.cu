@@ -216,11 +216,11 @@ __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
         for (int r = 0; r < THREAD_ROWS; r++) {
             const typename Source::Loaded now = next;
             const float scale = next_scale;
-            const uint32_t came = (Source::word(now) ^ __float_as_uint(scale)) & w.order.zero;
+            const uint32_t came = (Source::word(now) ^ __float_as_uint(scale)) & w.order.opaque_zero;
             const int here = row + r, ahead = r + 1 < THREAD_ROWS ? here + 1 : row + step;
             const int then = min(ahead + (int)came, w.rows - 1);
             next = source.load(then, from), next_scale = w.row_scales[then];
-            if (here == w.order.never) continue;
+            if (here == w.order.no_row) continue;
             float d[HALVES][SPAN], g[SPAN];
             Source::values(now, reciprocal_g, d, g);
             const bool inside = here < limit;

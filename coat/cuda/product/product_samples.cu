@@ -1,7 +1,7 @@
 // Samples of FP8 products against sums in FP64. See product_samples.h.
 #include "product_samples.h"
 
-#include "formats.h"
+#include "quantize.h"
 #include "rng.h"
 
 #define SAMPLES 1024
@@ -17,10 +17,6 @@ struct ProductSamples {
     Sample *sample; // (SAMPLES) in the GPU's memory
     float *before;  // (SAMPLES) D before the product
 };
-
-__device__ static inline double code_value(Format format, uint8_t code) {
-    return format == FMT_E5M2 ? e5m2_decode(code) : e4m3_decode(code);
-}
 
 __device__ static inline float element(const MatmulKey &key, const void *d, int64_t i, int64_t j) {
     const int64_t at = j * key.ldd + i;
@@ -53,7 +49,7 @@ __global__ __launch_bounds__(SAMPLE_THREADS) static void after_kernel(SampledPro
     const uint8_t *const a = (const uint8_t *)p.a + i * p.key.lda, *const b = (const uint8_t *)p.b + j * p.key.ldb;
     double sum = 0, square = 0;
     for (int64_t k = threadIdx.x; k < shape.k; k += SAMPLE_THREADS) {
-        const double term = code_value(shape.a, a[k]) * code_value(shape.b, b[k]);
+        const double term = (double)fp8_decode(shape.a, a[k]) * (double)fp8_decode(shape.b, b[k]);
         sum += term, square += term * term;
     }
     sums[threadIdx.x] = sum, squares[threadIdx.x] = square;
