@@ -170,8 +170,9 @@ unit-tests: $(UNIT_TESTS)
 tests: all $(UNIT_TESTS) $(MODEL_TESTS)
 
 # Objects are made again when the flags change, not only when a source does; archives when the list of what they hold
-# changes.
-remember = $(shell mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1))
+# changes. (make -n leaves them as they are.)
+remember = $(if $(and $(findstring n,$(firstword -$(MAKEFLAGS))),$(wildcard $(BUILD)/flags/$(1))),,$(shell \
+	mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1)))
 # (a goal that builds nothing looks for nothing, and does not know them; fuzz targets have flags of their own)
 ifneq ($(and $(HOST_INCLUDES),$(filter-out fuzz%,$(GOALS))),)
 $(call remember,modules,$(MODULES))

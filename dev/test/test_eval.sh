@@ -6,8 +6,8 @@ cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 root=$PWD
 
-# check NAME COMMAND...: whether it succeeds
-check() {
+# succeeds NAME COMMAND...: whether it succeeds
+succeeds() {
     local name=$1 said
     shift
     if said=$("$@" 2>&1); then ok "$name"; else bad "$name" "$said"; fi
@@ -65,7 +65,7 @@ evaluate() { "$program" "${flags[@]}" --model "$checkpoint" --hellaswag "$1" --e
 [ "$(shares "$folder/run/log.jsonl")" = "40 80 120 " ] && ok "every --hellaswag-every steps" || bad "every --hellaswag-every steps" "$(cat "$folder/run/log.jsonl")"
 grep -qE '^HellaSwag [0-9.]+% \([0-9]+ of 60\) after 120 steps$' "$folder/said" && ok "a line on the terminal" || bad "a line on the terminal" "$(grep Hella "$folder/said")"
 grep -qa hellaswag "$folder"/run/events.out.tfevents.* && ok "and in TensorBoard's file" || bad "and in TensorBoard's file"
-check "training does not notice it" diff -r "$folder/plain/step-00000120" "$folder/run/step-00000120"
+succeeds "training does not notice it" diff -r "$folder/plain/step-00000120" "$folder/run/step-00000120"
 "$program" "${train[@]}" --steps 60 --hellaswag "$folder/turned-0.bin" --out "$folder/default" --quiet >/dev/null
 [ "$(shares "$folder/default/log.jsonl")" = "60 " ] && ok "as --val-every otherwise" || bad "as --val-every otherwise" "$(shares "$folder/default/log.jsonl")"
 "$program" "${train[@]}" --steps 4 --val-every 2 --hellaswag-every 0 --hellaswag "$folder/turned-0.bin" --out "$folder/end" --quiet >/dev/null
@@ -77,7 +77,7 @@ resumed=("${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 -
 cut=$folder/missed/log.jsonl
 again() { # WHAT: goes on, and has the log of the run without interruption
     "$program" "${resumed[@]}" --resume >/dev/null 2>&1 || bad "resuming"
-    check "$1" diff <(strip "$folder/run/log.jsonl") <(strip "$cut")
+    succeeds "$1" diff <(strip "$folder/run/log.jsonl") <(strip "$cut")
 }
 sed -i '/"step":40,"hellaswag"/d' "$cut" && rm -r "$folder"/missed/step-00000080 "$folder"/missed/step-00000120
 again "a test that was missed in the middle is made up for"
@@ -155,7 +155,7 @@ told "and one that is too old" "this is transformers 4.55.4" "$folder/old"
 told "and what else is missing" "No module named 'numpy'" "$folder/new"
 said=$(PYTHONPATH=$folder/old python3 -S dev/test/check_transformers.py --help 2>&1) && [[ $said == "Checks that an exported folder"*"transformers 4.56"* ]] && ok "the help needs none of them" || bad "the help needs none of them" "$said"
 if python3 -c 'import torch, safetensors, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null; then
-    check "transformers chooses the same endings" python3 dev/test/check_transformers.py "$checkpoint" --hellaswag "$folder/turned-0.bin" \
+    succeeds "transformers chooses the same endings" python3 dev/test/check_transformers.py "$checkpoint" --hellaswag "$folder/turned-0.bin" \
         --program "$program" --micro-batch 6 --seq-len 96 --tolerance bfloat16 -- --tokenizer bytes --precision fp32
     prompts() { # FOLDER [FLAGS OF THE CHECK...]
         python3 dev/test/check_transformers.py "$1" --program "$program" --prompts 'static int ' 'Zürich: 10 °C' $'\xfe\x80' "${@:2}"
@@ -163,17 +163,17 @@ if python3 -c 'import torch, safetensors, transformers as t; exit([*map(int, t._
     random() { # NAME [FLAGS...]: a model whose continuations wander
         python3 dev/test/check_transformers.py --make-random "$folder/$1" --gain 8 "${@:2}" >"$folder/said" 2>&1 || bad "a random model" "$(cat "$folder/said")"
     }
-    check "transformers goes on with the same tokens" prompts "$checkpoint"
+    succeeds "transformers goes on with the same tokens" prompts "$checkpoint"
     said=$(prompts "$folder" 2>&1)
     [ $? -eq 2 ] && [[ $said == *"$folder has no config.json; name a folder of a model"* ]] && ok "a folder without a model is named" || bad "a folder without a model is named" "$said"
     "$program" "${flags[@]}" --model "$checkpoint" --train "$folder/src_train.bin" --prompt-format alpaca --steps 1 --out "$folder/asked" --quiet >/dev/null 2>"$folder/said" || bad "a run with a prompt format" "$(cat "$folder/said")"
-    check "and continues the texts themselves where prompts have a format" prompts "$folder/asked/step-00000001"
+    succeeds "and continues the texts themselves where prompts have a format" prompts "$folder/asked/step-00000001"
     printf '{"prompt": "a", "response": "b"}\n%.0s' 1 2 3 >"$folder/chat.jsonl"
     python3 data/prepare.py --bytes --chat --prompt-format plain --val-fraction 0 --out "$folder/chat" "$folder/chat.jsonl" >/dev/null
     said=$(python3 dev/test/check_transformers.py "$checkpoint" --val "$folder/chat_train_*.bin" --loss 1 2>&1)
     [ $? -eq 1 ] && [[ $said == *"chat_train_000000.bin holds a mask of the tokens that count, which this check does not read"* ]] && ok "a file with a mask is named as one" || bad "a file with a mask" "$said"
     random bytes
-    check "and in FP32 with no other" prompts "$folder/bytes" -- --precision fp32
+    succeeds "and in FP32 with no other" prompts "$folder/bytes" -- --precision fp32
     # byte pairs: GPT-2's way of writing bytes, and a few merges
     random pairs --vocab 261 --dtype bfloat16
     python3 - "$folder/pairs" <<'PYTHON'
@@ -185,14 +185,14 @@ names += [pair.replace(" ", "") for pair in merges] + ["<|endoftext|>"]
 json.dump({name: i for i, name in enumerate(names)}, open(sys.argv[1] + "/vocab.json", "w"))
 open(sys.argv[1] + "/merges.txt", "w").write("#version: 0.2\n" + "\n".join(merges) + "\n")
 PYTHON
-    check "and with a vocabulary of byte pairs" prompts "$folder/pairs"
+    succeeds "and with a vocabulary of byte pairs" prompts "$folder/pairs"
     # AutoTokenizer on what a checkpoint of a run with one file has, in families whose own class is another
     names="qwen.json:llama llama3.json:qwen2 words.json:olmo2"
     if python3 -c 'import google.protobuf, sentencepiece' 2>/dev/null; then names+=" llama.model:llama"; else echo "skip - and AutoTokenizer takes the tokens of llama.model:llama: Python has no sentencepiece, or no protobuf"; fi
     for name in $names; do
         "$program" --model "${name#*:}:d1" --channels 64 --tokenizer "dev/test/tokenizers/${name%:*}" --train "$folder/src_train.bin" --allow-other-data \
             --seq-len 32 --micro-batch 1 --steps 1 --sample-tokens 0 --out "$folder/$name" >"$folder/said" 2>&1 || bad "a run with $name" "$(cat "$folder/said")"
-        check "and AutoTokenizer takes the tokens of $name" prompts "$folder/$name/step-00000001"
+        succeeds "and AutoTokenizer takes the tokens of $name" prompts "$folder/$name/step-00000001"
     done
     random other --seed 2
     said=$(prompts "$folder/bytes" --tolerance bfloat16 -- --model "$folder/other" 2>&1)

@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 
-# says NAME PATTERN FILE: a line of the file matches
+# says NAME PATTERN FILE: a line of the file, as wrapped at 80 columns, matches
 says() {
     if grep -qE -- "$2" "$3"; then echo "ok - $1"; else
         printf 'not ok - %s\n    no /%s/ in:\n' "$1" "$2"
