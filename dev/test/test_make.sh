@@ -31,9 +31,10 @@ holds() { # NAME ARCHIVE VARIABLE GOAL...
 holds "the modules' archive" "$folder/build/cpu/lib.a" MODULES "$folder/build/cpu/lib.a"
 # what builds nothing leaves nothing to be made again
 make BUILD="$folder/build" MODULES="$(sources error lock)" help >/dev/null
+make -n WERROR=1 BUILD="$folder/build" CUDA=0 MPI=0 OPENBLAS=0 MODULES="$(sources error lock)" tests >/dev/null 2>&1
 again=$(make -q BUILD="$folder/build" CUDA=0 MPI=0 OPENBLAS=0 MODULES="$(sources error lock)" "$folder/build/cpu/lib.a" 2>&1)
-if [ $? -eq 0 ]; then echo "ok - make help leaves the objects as they are"; else
-    echo "not ok - make help leaves the objects as they are"
+if [ $? -eq 0 ]; then echo "ok - make help and make -n leave the objects as they are"; else
+    echo "not ok - make help and make -n leave the objects as they are"
     echo "    $again"
     failures=1
 fi
