@@ -144,3 +144,14 @@ int64_t flag_fingerprint(const Config *c, const Flag *flag) {
         return ((const char *)c)[flag->offset] != '\0';
     return (int64_t)(hash_field(c, flag, 0) >> 1);
 }
+
+int64_t flags_fingerprint(const Config *c) {
+    int count;
+    const Flag *table = flag_table(&count);
+    uint64_t hash = 0;
+    for (int i = 0; i < count; i++) {
+        const int64_t one = flag_fingerprint(c, &table[i]);
+        hash = XXH3_64bits_withSeed(&one, sizeof one, hash);
+    }
+    return (int64_t)(hash >> 1);
+}

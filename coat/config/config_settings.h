@@ -24,6 +24,8 @@ int64_t training_fingerprint(const Config *config);
 // The same for one flag, of those above and of what else decides when processes communicate: evaluations, samples,
 // saves. Of files it counts only whether they are named. 0 for a flag in which processes may differ.
 int64_t flag_fingerprint(const Config *config, const Flag *flag);
+// The same for all flags together.
+int64_t flags_fingerprint(const Config *config);
 
 #ifdef __cplusplus
 }

@@ -120,10 +120,12 @@ static bool is_common(Run *run, int64_t mine) {
 // A flag that the processes have not the same, the last of the table: --eval-only and --zero set some of those before
 // them. NULL: there is none.
 static const char *different_flag(Run *run) {
+    const Config *c = &run->model.config;
+    if (is_common(run, flags_fingerprint(c))) return NULL;
     int count;
     const Flag *table = flag_table(&count);
     for (int i = count - 1; i >= 0; i--)
-        if (!is_common(run, flag_fingerprint(&run->model.config, &table[i]))) return table[i].name;
+        if (!is_common(run, flag_fingerprint(c, &table[i]))) return table[i].name;
     return NULL;
 }
 
