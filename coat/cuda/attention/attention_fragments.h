@@ -198,3 +198,77 @@ __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf
     }
     return largest;
 }
+
+__device__ static inline uint32_t pair_e4m3(float a, float b) {
+    uint16_t c;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(c) : "f"(b), "f"(a));
+    return c;
+}
+__device__ static inline uint32_t pair_e5m2(float a, float b) {
+    uint16_t c;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(c) : "f"(b), "f"(a));
+    return c;
+}
+
+template <int COUNT, typename C>
+__device__ static inline uint32_t sum_codes(float (&sum)[COUNT], float scale, const C &c, int64_t token, int64_t column,
+                                            int rows, bf16 *stored, uint32_t largest) {
+    wgmma_hold(sum);
+    const unsigned thread = thread_get(), lane = thread % 32, chunk = lane % 8;
+    const unsigned row = lane / 8, first = thread / 32 % 4 * WARP_ROWS, warp_row = first + row;
+    bf16 *const block_row = stored + lane % WARP_ROWS * PANEL;
+    uint8_t *to = c.row + (token + warp_row) * c.stride + column + chunk * 8;
+    uint8_t *across = c.transposed + (column + lane) * c.tokens + token + first;
+    float *sums = c.sums + (token + first) / WARP_ROWS * c.stride + column + lane;
+    asm volatile("" : "+l"(to));
+#pragma unroll
+    for (int panel = 0; panel < COUNT / 32; panel++) {
+        __syncwarp();
+#pragma unroll
+        for (int k = 0; k < PANEL / 16; k++) {
+            uint32_t block[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float *from = sum + panel * 32 + k * 8 + i * 2;
+                block[i] = bf16_pair(from[0] * scale, from[1] * scale);
+                largest = __vmaxu2(largest, block[i] & 0x7fff7fff);
+            }
+            blocks_store(block_row + (lane / 16 ^ chunk ^ 2 * k) * 8, block);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < WARP_ROWS; i += 4) {
+            const uint4 x = *(const uint4 *)(stored + (i + row) * PANEL + (chunk ^ row ^ i % 8) * 8);
+            const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+            uint32_t code[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                code[j] =
+                    pair_e4m3(__uint_as_float(w[j] << 16) * c.by_row, __uint_as_float(w[j] & 0xffff0000u) * c.by_row);
+            if ((int)warp_row + i < rows)
+                *(uint2 *)(to + i * c.stride + panel * PANEL) =
+                    make_uint2(code[0] | code[1] << 16, code[2] | code[3] << 16);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const unsigned col = lane + 32 * half;
+            uint32_t code[4];
+            float total = 0;
+#pragma unroll
+            for (int r = 0; r < WARP_ROWS; r += 2) {
+                const float a = __bfloat162float(stored[r * PANEL + ((col / 8 ^ r % 8) * 8) + col % 8]);
+                const float b = __bfloat162float(stored[(r + 1) * PANEL + ((col / 8 ^ (r + 1) % 8) * 8) + col % 8]);
+                total += a;
+                total += b;
+                const uint32_t both = pair_e5m2(a * c.by_transposed, b * c.by_transposed);
+                code[r / 4] = r % 4 == 0 ? both : code[r / 4] | both << 16;
+            }
+            if ((int)first < rows) {
+                *(uint4 *)(across + (panel * PANEL + 32 * half) * c.tokens) =
+                    make_uint4(code[0], code[1], code[2], code[3]);
+                sums[panel * PANEL + 32 * half] = total;
+            }
+        }
+    }
+    return largest;
+}
