@@ -18,7 +18,6 @@
 #include "attention_backward_unit.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
-#include <cstdlib>
 
 // --- lse and delta, row by row ------------------------------------------------------------------------------------
 struct Rows {
@@ -147,7 +146,7 @@ template <int HEAD> __device__ static inline void copy_streams(const Problem &x,
     }
 }
 
-template <int HEAD, bool APART, bool CODES>
+template <int HEAD, bool APART>
 __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __grid_constant__ Problem x) {
     extern __shared__ __align__(1024) unsigned char memory[]; // as tiles are
     if constexpr (HOPPER_CODE) {
@@ -170,7 +169,7 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
                 copy_streams<HEAD>(x, shared);
         } else {
             registers_take<COMPUTING_REGISTERS>();
-            compute_units<HEAD, APART, CODES>(x, shared, warpgroup);
+            compute_units<HEAD, APART>(x, shared, warpgroup);
         }
     } else {
         __trap();
@@ -190,9 +189,7 @@ template <int HEAD> static void launch(const CudaBackend *backend, const Rows &r
     dim3 grid((unsigned)ceil_div((int64_t)rows.blocks * TILE * rows.heads, ROWS_PER_BLOCK<HEAD>), (unsigned)B);
     statistics_kernel<HEAD><<<grid, 256, 0, backend->stream>>>(rows);
     LAUNCH_CHECK("attention_backward, statistics");
-    const auto kernel = x.positions   ? backward_kernel<HEAD, true, false>
-                        : x.codes.row ? backward_kernel<HEAD, false, true>
-                                      : backward_kernel<HEAD, false, false>;
+    const auto kernel = x.positions ? backward_kernel<HEAD, true> : backward_kernel<HEAD, false>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(Shared<HEAD>)),
                "giving attention's backward its shared memory");
     int units = (x.heads + x.kv_heads) * x.blocks, blocks = units < backend->sm_count ? units : backend->sm_count;
@@ -235,21 +232,6 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
         x.positions = (const int32_t *)positions.data, x.tiles = tiles;
         tiles_kernel<<<(unsigned)shape.B, 128, 0, backend->stream>>>(x.positions, tiles, x.T, x.blocks);
         LAUNCH_CHECK("attention_backward, tiles");
-    }
-    if (getenv("DQKV_CODES") && shape.T % 16 == 0) {
-        static char *memory = NULL;
-        const int64_t tokens = (int64_t)shape.B * shape.T,
-                      wide = (int64_t)(shape.heads + 2 * shape.kv_heads) * shape.head_dim;
-        if (!memory) CUDA_CHECK(cudaMalloc((void **)&memory, (size_t)1 << 31), "codes");
-        x.codes = {(uint8_t *)memory,
-                   (uint8_t *)memory + tokens * wide,
-                   (float *)(memory + 2 * tokens * wide),
-                   wide,
-                   tokens,
-                   100.0f,
-                   1000.0f,
-                   shape.heads * shape.head_dim,
-                   (shape.heads + shape.kv_heads) * shape.head_dim};
     }
     (shape.head_dim == 64 ? launch<64> : launch<128>)(backend, rows, x, shape.B);
     return true;

@@ -270,7 +270,7 @@ __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Prob
 }
 
 // The sums of a unit, which are complete.
-template <int HEAD, bool KEYS, bool CODES>
+template <int HEAD, bool KEYS>
 __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared, int warpgroup, Products<HEAD> &sums,
                                          Unit unit) {
     const int t = unit.block * TILE + warpgroup * HALF, rows = x.T - t, warp = (int)(thread_get() / 32);
@@ -279,14 +279,7 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
     uint32_t largest = 0;
     if (x.rotations) sum_rotate_back<HEAD>(sums.first, x, place_get(warpgroup), unit);
     const float scale = x.rotations ? 1.0f : x.scale;
-    if constexpr (CODES) {
-        if constexpr (KEYS) {
-            largest = sum_codes(sums.first, scale, x.codes, token, x.codes.keys_at + column, rows, stored, 0);
-            largest = sum_codes(sums.second, 1.0f, x.codes, token, x.codes.values_at + column, rows, stored, largest);
-        } else {
-            largest = sum_codes(sums.first, scale, x.codes, token, column, rows, stored, 0);
-        }
-    } else if constexpr (KEYS) {
+    if constexpr (KEYS) {
         largest = sum_store(sums.first, scale, x.dk + token * x.dk_stride + column, x.dk_stride, rows, stored, 0);
         largest = sum_store(sums.second, 1.0f, x.dv + token * x.dv_stride + column, x.dv_stride, rows, stored, largest);
     } else {
@@ -297,7 +290,7 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
 }
 
 // Of the unit in slot `own` its tiles are known. Returns how many units there were with it.
-template <int HEAD, bool KEYS, bool APART, bool CODES>
+template <int HEAD, bool KEYS, bool APART>
 __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, int tiles, int own,
                                       Ring<STAGES<HEAD>> &stage) {
     Products<HEAD> products = {}; // all, or what products seem to continue is kept from the kernel's start on
@@ -333,11 +326,11 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
     const Unit unit = shared->unit[own]; // here, rather than kept in registers
     release(place, &shared->empty[own]);
     head_finish<HEAD, KEYS>(shared, place, products, last);
-    unit_store<HEAD, KEYS, CODES>(x, shared, place.half, products, unit);
+    unit_store<HEAD, KEYS>(x, shared, place.half, products, unit);
     return unit.number + 1;
 }
 
-template <int HEAD, bool APART, bool CODES>
+template <int HEAD, bool APART>
 __device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shared, int warpgroup) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;;) {
@@ -347,8 +340,8 @@ __device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shar
         if (tiles == 0) return;
         const Place place = place_get(warpgroup);
         if (warp_uniform((int)shared->unit[own].keys))
-            units = unit_run<HEAD, true, APART, CODES>(x, shared, place, tiles, own, stage);
+            units = unit_run<HEAD, true, APART>(x, shared, place, tiles, own, stage);
         else
-            units = unit_run<HEAD, false, APART, CODES>(x, shared, place, tiles, own, stage);
+            units = unit_run<HEAD, false, APART>(x, shared, place, tiles, own, stage);
     }
 }

@@ -11,14 +11,6 @@ template <int HEAD> constexpr int STAGES = 512 / HEAD; // slots in the ring; the
 template <int HEAD> constexpr int OWN_BUFFERS = 128 / HEAD;
 template <int HEAD> constexpr int SLOTS = STAGES<HEAD> + OWN_BUFFERS<HEAD> *COMPUTING;
 
-struct Codes {
-    uint8_t *row, *transposed; // (M, 3 C), (3 C, M)
-    float *sums;               // (M / 16, 3 C)
-    int64_t stride, tokens;
-    float by_row, by_transposed;
-    int keys_at, values_at;
-};
-
 struct Problem {
     CUtensorMap q, d_o;      // (B, T, heads * HEAD), read in tiles of (1, HALF, PANEL)
     CUtensorMap k, v;        // (B, T, kv heads * HEAD), likewise
@@ -37,7 +29,6 @@ struct Problem {
     int heads_together;                    // whose units are handed out together
     int kv_heads_together;                 // the same of units of keys, where heads are grouped
     float scale;                           // of the scores
-    Codes codes;
 };
 
 // Where a row's value lies among those of its tile: a thread of a fragment has four of 16
