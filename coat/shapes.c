@@ -194,8 +194,8 @@ static const Name other_names[] = {
 const char *model_names(void) {
     return "gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3:cN, llama2-7b, llama2-13b, llama-30b, llama3-8b, llama3.1-8b, "
            "llama3.2-1b, llama3.2-3b, mistral-7b, tinyllama, smollm2-135m, olmo-1b, olmo-7b, olmo2-1b, olmo2-7b, "
-           "olmo2-13b, qwen2.5-0.5b to -14b, "
-           "qwen3-0.6b to -8b, or dN, llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN of N layers, 1 to 96";
+           "olmo2-13b, qwen2.5-0.5b to -14b, qwen3-0.6b to -8b, or dN, llama:dN (Mistral's block too), olmo:dN, "
+           "olmo2:dN, qwen2:dN, qwen3:dN of N layers, 1 to 96";
 }
 
 const char *model_name(int i) {

@@ -115,8 +115,8 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
     if (!kind) return error_set(r.err, EXIT_DATA, "%s: its rope scaling has no 'rope_type'", r.path);
     if (strcmp(kind, "default") == 0) return true;
     if (strcmp(kind, "llama3") != 0 || architecture != ARCHITECTURE_LLAMA)
-        return error_set(r.err, EXIT_DATA, "%s: rope scaling '%.60s' is not supported; only 'llama3' of llama is",
-                         r.path, kind);
+        return error_set(r.err, EXIT_DATA, "%s: rope scaling '%.60s' of %s is not supported; only 'llama3' of llama is",
+                         r.path, kind, architecture_name(architecture));
     if (!get_float(&r, "factor", LEAST_ROPE_FACTOR, MOST_ROPE_FACTOR, 0, &rope->factor) ||
         !get_float(&r, "low_freq_factor", LEAST_ROPE_BAND, MOST_ROPE_BAND, 0, &rope->low) ||
         !get_float(&r, "high_freq_factor", LEAST_ROPE_BAND, MOST_ROPE_BAND, 0, &rope->high) ||
@@ -133,6 +133,19 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
                      r.path);
 }
 
+// Whether one rotation is that of all layers: transformers 5 may have one for each kind in layer_types.
+static bool one_rotation(const Reader *r, const char *name) {
+    const char *kind;
+    json_t *value;
+    json_object_foreach(json_object_get(r->root, name), kind, value) {
+        if (!json_is_object(value)) continue;
+        return error_set(r->err, EXIT_DATA,
+                         "%s: '%s' has a rotation for '%.60s' alone; only one for all layers is supported", r->path,
+                         name, kind);
+    }
+    return true;
+}
+
 // rope_scaling takes the place of rope_parameters, and a base in it that of the one outside, as in transformers 5.
 static bool read_rope(const Reader *r, Architecture architecture, ModelShape *shape) {
     const char *const names[] = {"rope_parameters", "rope_scaling"};
@@ -141,6 +154,7 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
         const json_t *found = find(r, names[i]);
         if (found && !json_is_object(found))
             return error_set(r->err, EXIT_DATA, "%s: '%s' is not an object", r->path, names[i]);
+        if (found && !one_rotation(r, names[i])) return false;
         if (found) object = found;
     }
     const Reader inner = {object, r->path, r->err};

@@ -112,6 +112,8 @@ def in_coat(config):
         sys.exit("error: fp8-coat has a trainable model of Llama's block alone")
     own = CoatLlamaConfig(**config.to_dict())
     own.coat_fp8_args = asdict(QuantizationConfig())
+    if not hasattr(CoatAdamW, "_cuda_graph_capture_health_check"):  # torch 2.11 has it by another name
+        CoatAdamW._cuda_graph_capture_health_check = CoatAdamW._accelerator_graph_capture_health_check
     return CoatLlamaForCausalLM(own), lambda parameters, **settings: CoatAdamW(parameters, qargs=QuantizationConfig(), **settings)
 
 

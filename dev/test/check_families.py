@@ -5,7 +5,8 @@
 
 Each model is a random one of odd shape that transformers wrote (grouped heads, a head width of its own, tied and own heads,
 scaled rotations, a clip). The program starts from its folder and trains in FP32, BF16 and COAT; the losses of all updates
-are compared with those of transformers' own model in FP32. Then transformers opens the last FP32 checkpoint, whose loss
+are compared with those of transformers' own model in FP32, and the gradient of each tensor in FP32, which AdamW's first
+moment is a tenth of after one update. Then transformers opens the last FP32 checkpoint, whose loss
 must be that of PyTorch's trained model. FLAGS go to the program (--device cpu).
 
 --packed is fine-tuning: examples with a mask on their answers, packed into sequences and kept apart. transformers gets them
@@ -54,18 +55,22 @@ SCALING = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fa
 FAMILIES = {
     "llama": (LlamaConfig, dict(tie_word_embeddings=False, rms_norm_eps=1e-5)),
     "llama-3.2": (LlamaConfig, dict(tie_word_embeddings=True, head_dim=32, rope_theta=5e5, rope_scaling=SCALING)),
-    "mistral": (MistralConfig, dict(tie_word_embeddings=False, sliding_window=None, head_dim=16)),
+    "mistral": (MistralConfig, dict(tie_word_embeddings=False, sliding_window=None, head_dim=24)),
     # no token ends: its row would have no gradient; few values lie near the clip: there a last bit decides on a gradient,
     # and a loss moves by 1e-5
     "olmo": (OlmoConfig, dict(tie_word_embeddings=True, clip_qkv=0.9, num_key_value_heads=4, eos_token_id=None,
                               pad_token_id=None)),
+    "olmo-7b": (OlmoConfig, dict(tie_word_embeddings=False, eos_token_id=None, pad_token_id=None)),
     "olmo2": (Olmo2Config, dict(tie_word_embeddings=False, rope_theta=5e5, rms_norm_eps=1e-6, eos_token_id=None,
                                 pad_token_id=None)),
     "qwen2": (Qwen2Config, dict(tie_word_embeddings=True, rope_theta=1e6)),
+    "qwen2.5-7b": (Qwen2Config, dict(tie_word_embeddings=False, rope_theta=1e6)),
+    "qwen3-0.6b": (Qwen3Config, dict(tie_word_embeddings=True, head_dim=32, rope_theta=1e6)),
     "qwen3": (Qwen3Config, dict(tie_word_embeddings=False, head_dim=24, rope_theta=1e6)),
 }
 # the largest difference of a loss; a loss of the exported model may be off by what 30 updates add up in FP32
 TOLERANCES = {"--precision fp32": 2e-6, "--recipe bf16": 5e-3, "--recipe coat": 2e-2}
+GRADIENT_TOLERANCE = 2e-5  # of a tensor's gradient, by its norm
 OPTIMIZER = dict(betas=(0.9, 0.95), eps=1e-8)
 failures = 0
 
@@ -173,16 +178,35 @@ def train_here(model, data, rates):
     return losses
 
 
-def train_there(a, folder, tokens, out, recipe):
-    command = [a.program, "--model", folder, "--train", tokens, "--no-shuffle", "--steps", UPDATES, *a.data.flags,
+def train_there(a, folder, tokens, out, recipe, updates=UPDATES, clip=1):
+    command = [a.program, "--model", folder, "--train", tokens, "--no-shuffle", "--steps", updates, *a.data.flags,
                "--seq-len", T, "--lr", 1e-3, "--warmup", UPDATES, "--schedule", "constant", "--weight-decay", 0.1,
-               "--beta2", 0.95, "--grad-clip", 1, "--sample-tokens", 0, "--quiet", "--out", out, *recipe.split(), *a.flags]
+               "--beta2", 0.95, "--grad-clip", clip, "--sample-tokens", 0, "--quiet", "--out", out, *recipe.split(), *a.flags]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         sys.exit(f"failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stdout}")
     lines = [json.loads(line) for line in open(os.path.join(out, "log.jsonl"), encoding="utf-8")]
     steps = [line for line in lines if "step" in line and "loss" in line]
     return [line["loss"] for line in steps], [line["lr"] for line in steps]
+
+
+def check_gradients(a, name, model, data, folder, tokens):
+    out = folder + "-gradients"
+    train_there(a, folder, tokens, out, "--precision fp32", updates=1, clip=0)
+    ours = load_file(os.path.join(out, "step-00000001", "optimizer.safetensors"))
+    model.zero_grad()
+    data.loss(model, 0).backward()
+    theirs = {key: p.grad for key, p in model.named_parameters()}
+    worst, of = 0.0, ""
+    for key in [key[:-2] for key in ours if key.endswith(".m")]:
+        parts = [key]  # q, k, v are one tensor here, gate and up too
+        for one, several in ("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")):
+            parts = [part.replace(one, each) for part in parts for each in (several if one in part else [one])]
+        expected = torch.cat([theirs.pop(part) for part in parts])
+        found = ours[key + ".m"][: len(expected)] * 10  # without the vocabulary's padding
+        difference = ((found - expected).norm() / expected.norm()).item()
+        worst, of = max((worst, of), (difference, key))
+    report(f"{name}, gradients, the worst of {of}", worst if not theirs else float("inf"), GRADIENT_TOLERANCE)
 
 
 def check_logits(a, name, model, folder):
@@ -200,6 +224,7 @@ def check(a, name, work):
     model, data = write_model(name, folder), a.data(token_file)
     if a.logits:
         check_logits(a, f"{name}, as written by transformers", model, folder)
+    check_gradients(a, name, model, data, folder, token_file)
     expected = None
     for recipe, limit in TOLERANCES.items():
         out = os.path.join(work, name + recipe.replace(" ", ""))

@@ -517,7 +517,8 @@ static void test_named_llamas(void **state) {
                   {"olmo-1b", 1176764416},      {"olmo-7b", 6888095744},     {"qwen2.5-0.5b", 494032768},
                   {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-3b", 3085938688},  {"qwen2.5-7b", 7615616512},
                   {"qwen2.5-14b", 14770033664}, {"qwen3-0.6b", 596049920},   {"qwen3-1.7b", 1720574976},
-                  {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360}};
+                  {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360},    {"llama-30b", 32528943616},
+                  {"olmo2-1b", 1484916736},     {"olmo2-7b", 7298617344},    {"olmo2-13b", 13716198400}};
     ModelShape s;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         if (!model_shape_named(models[i].name, &s)) fail_msg("%s is not known", models[i].name);

@@ -108,7 +108,7 @@ enum {
     BLOCK,
     SETTINGS
 };
-#define MOST_CHOICES 5
+#define MOST_CHOICES 6
 
 static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [RECIPE] = {"--recipe bf16", "--recipe fp8-linear", "--recipe coat"},
@@ -124,8 +124,9 @@ static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first: one process alone
     [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last has no share of small tensors
     [MICRO_BATCHES] = {"", "", ""},                                // --batch-tokens: so many, and one more
-    [BLOCK] = {"", "--model llama:d1 --no-tied-head", "--model qwen3:d1 --head-dim 32", "--model olmo:d1 --clip-qkv 1",
-               "--model olmo2:d1"},
+    [BLOCK] = {"--heads 1", "--heads 1 --model llama:d1 --no-tied-head", "--heads 1 --model qwen3:d1 --head-dim 32",
+               "--heads 1 --model olmo:d1 --clip-qkv 1", "--heads 1 --model olmo2:d1",
+               "--heads 2 --kv-heads 1 --model qwen2:d1"},
 };
 
 typedef struct {
@@ -145,7 +146,7 @@ static int ranks_of(const Choice *choice) {
 static const char *command_line(const Choice *choice) {
     static char line[1024];
     size_t length = (size_t)snprintf(line, sizeof line,
-                                     "--device cpu --threads 1 --heads 1 --channels 16 --positions 32 --seq-len 32 "
+                                     "--device cpu --threads 1 --channels 16 --positions 32 --seq-len 32 "
                                      "--micro-batch 2 --vocab 97 --logits-chunk 48 --train x");
     for (int i = 0; i < SETTINGS; i++)
         length += (size_t)snprintf(line + length, sizeof line - length, " %s", flags_of[i][choice->of[i]]);

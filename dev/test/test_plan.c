@@ -219,18 +219,22 @@ static void where_one_gpu_does_not_do(void **state) {
     has("; 40 GPUs with --zero 3 or "); // 23 would fit, but not divide the batch
 }
 
+#define OTHER "; with --recompute 3 in place of --offload-states --micro-batch "
 // States move to the host, and blocks are made again, only where that, and nothing less, lets a micro-batch fit.
 static void last_resorts(void **state) {
     (void)state;
     char flags[512];
     int fits;
     static const char *const resorts[] = {"--offload-states", "--recompute 3"};
-    int last[2] = {0};
+    int last[2] = {0}, others = 0;
     for (double limit = 5; limit < 20; limit += 0.2) {
         const size_t bytes = (size_t)(limit * 1e9);
         advise(XL " coat", 1, bytes);
         const char *fit = strstr(advice, " --micro-batch ");
         int named = 1;
+        char *end = strstr(advice, OTHER), other_way[ADVICE_TEXT];
+        const char *other = end ? strcpy(other_way, end) : NULL; // what would do as well, apart
+        if (end) *end = '\0';
         lacks("--master none"); // masters are on the host then
         while (named >= 0 && !strstr(advice, resorts[named])) named--;
         if (named < 0 || !fit || sscanf(fit, " --micro-batch %d would fit", &fits) != 1) continue;
@@ -240,8 +244,13 @@ static void last_resorts(void **state) {
         char *of = strstr(flags, resorts[named]);
         memset(of, ' ', strlen(resorts[named]));
         if (micro_batch_bytes(XL " coat", flags, 1, 1) <= bytes) fail_msg("%.1f GB: %s", limit, advice);
+        if (!other) continue;
+        snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " --recompute 3");
+        if (sscanf(other + strlen(OTHER), "%d", &fits) != 1 || micro_batch_bytes(XL " coat", flags, fits, 1) > bytes)
+            fail_msg("%.1f GB: %s%s", limit, advice, other);
+        others++;
     }
-    assert_true(last[0] > 0 && last[1] > 0);
+    assert_true(last[0] > 0 && last[1] > 0 && others > 0);
     advise(XL " coat --seq-len 32768 --sample-tokens 0 --micro-batch 1", 1, (size_t)26e9);
     has("--recompute 3 ");
     lacks("--offload-states"); // the milder one, which would not do, is not needed then
