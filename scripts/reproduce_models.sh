@@ -100,7 +100,7 @@ say_commands() {
     local model count batch length most=0 commands=''
     [ -z "$gpu" ] || most=${#gpus[@]}
     # shellcheck disable=SC2016 # Markdown
-    say "Planned rows are measured by \`TRAIN=GLOB scripts/reproduce.sh table7\`, without \`QUICK=1\`, on a machine with so many GPUs for FP8 and this memory."
+    say "Planned rows, GPT-2's too, are measured by \`TRAIN=GLOB scripts/reproduce.sh table7 gpt2\`, without \`QUICK=1\`, on a machine with so many GPUs for FP8 and this memory."
     while read -r model count batch length; do
         [ "$count" -le "$most" ] ||
             commands+="MODELS=$model GPUS=$count MICRO_BATCH=$batch LENGTH=$length STEP_TOKENS=32768 scripts/measure.sh TOKENS bf16 fp8-linear coat"$'\n'

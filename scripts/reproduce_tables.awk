@@ -29,6 +29,8 @@ function head(columns,    names, count, i, line) {
 }
 
 BEGIN { if (table == "loss") head("model, tokens | measure | BF16 | TransformerEngine; fp8-linear here | COAT | difference") }
+BEGIN { if (table == "eighths") head("OLMo-1B | recipe | 1/8 | 2/8 | 3/8 | 4/8 | 5/8 | 6/8 | 7/8 | 8/8") }
+BEGIN { if (table == "ablation") head("recipe, from BF16\047s step 120 on | pairs | loss over BF16\047s at the end | largest mean of an eighth") }
 FNR == 1 { file++ }
 /^#/ || NF == 0 { next }
 file == 1 {
@@ -114,10 +116,32 @@ table == "figure4" {
 }
 
 # lines of scripts/fidelity.sh about OLMo-1B: 131,072 tokens per step
+function named_tokens() { return millions($5) "M tokens, seed " $3 (match($1, /-from-[0-9]+/) ? ", together in BF16 to " millions(substr($1, RSTART + 6)) "M" : "") }
+table == "eighths" && $4 == "done" { # BF16's come first
+    if ($2 == "bf16") for (i = 9; i <= 16; i++) eighth[$1, $3, i] = $i
+    if (!(($1, $3, 9) in eighth)) next
+    printf "| %s | %s", named_tokens(), $2
+    for (i = 9; i <= 16; i++) printf $2 == "bf16" ? " | %.3f" : " | %+.2f %%", $2 == "bf16" ? $i : 100 * ($i / eighth[$1, $3, i] - 1)
+    print " |"
+}
+
+# a page of scripts/fidelity.sh: recipes have their flags in its commands, NAME:RECIPE,FLAG=VALUE,...
+table == "ablation" && /RECIPES=/ {
+    for (i = 1; i <= NF; i++)
+        if (split($i, named_flags, ":") == 2) flags[named_flags[1]] = named_flags[2]
+}
+table == "ablation" && $2 == "bytes-from-120" {
+    split($0, part, / *\| */)
+    words = part[3] in flags ? flags[part[3]] : part[3]
+    gsub(/\047/, "", words)
+    gsub(/,/, " --", words)
+    printf "| `--recipe %s`%s | %s | %s | %s |\n", words, part[3] == "pubk" ? " with the published k" : "", part[4], part[5], part[7]
+}
+
 table == "loss" && ($4 == "done" || $4 == "text") {
     run = $1 " " $3
     if ($4 == "text") { measured(run, "perplexity, " $5, $2, exp($6)); next }
-    named_run[run] = millions($5) "M tokens" (match($1, /-from-[0-9]+/) ? ", together in BF16 to " millions(substr($1, RSTART + 6)) "M" : "")
+    named_run[run] = named_tokens()
     measured(run, "training loss, last eighth of the steps", $2, $16)
     measured(run, "loss of validation", $2, $6)
     measured(run, "perplexity of validation", $2, exp($6))

@@ -22,6 +22,7 @@ said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" figure4 2>&1)
 has "what nothing would run of says so" "$said" '^# figure4 needs a GPU'
 said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" losses differences 2>&1)
 has "so do losses" "$said" '^# losses runs nothing: .*scripts/fidelity\.sh'
+has "and peers" "$(scripts/reproduce.sh --dry-run --out "$folder/dry" peers 2>&1)" '^# peers runs nothing: scripts/reproduce_peers\.md is copied to the page$'
 has "and differences, with what is copied" "$said" '^# differences runs nothing: scripts/reproduce_differences\.md is copied to the page$'
 
 said=$(scripts/reproduce.sh --out "$folder/cpu" 2>&1)
@@ -41,6 +42,9 @@ has "GPT-2 with the moments and saved activations of the plan" "$page" "^\\| gpt
 has "what a layer keeps, in the paper's units" "$page" '^\| coat \| 1\.00 → 1\.13 \| 4\.00 → 3\.02 \| 2\.00 → 0\.00 \| 3\.00 → 3\.02 \| 3\.33 → 1\.00 \| 13\.33 → 8\.17 \| 1\.70 → 1\.97 \(1\.16\) \|$'
 has "and per token" "$page" '^\| olmo \| 4096, 2048 \| coat \| 5\.89 → – \| 10\.96 → – \| 16\.85 → – \| 1\.58 → – \| 66896 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| memory planned, time not measured \|$'
 has "a layer that the paper lacks" "$page" '^\| llama2-7b \| 4096, 4096 \| bf16 \| – \| – \| – \| – \| 131720 \| 16\.08 \| 1\.00 \|'
+has "OLMo-1B's losses by eighths" "$page" '^\| 105M tokens, seed 4 \| coat \| -0\.05 % \|'
+has "what each part costs" "$page" '^\| `--recipe bf16 --moments=coat` \| 4 \| \+0\.00 ± 0\.00 % \|'
+has "other programs" "$page" '^\| PyTorch 2\.11, .* \| 429,200, 37\.5 GB \|'
 has "what differs from the published method" "$page" '^\| scales per token, .* \| dev/NOTES\.md, Why scales per token\? \|$'
 has "the head says that there is no GPU" "$page" '^\| GPU \| none'
 has "and how long it took" "$page" '^\| took \| [0-9]+ min [0-9]+ s \|$'
@@ -65,8 +69,8 @@ for setting in STEPS TOKENS SPEED_STEPS; do
     refuses "$setting with a zero in front, which would be octal" "$setting: a number from 1 on, .* not 0100" env $setting=0100 scripts/reproduce.sh --out "$folder/octal"
 done
 has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| training loss \| 2\.551 \| – \| 2\.568 \| \+0\.67 % \|$'
-has "and this program's" "$page" '^\| here, OLMo-1B, 45M tokens \| loss of validation \| 2\.045 \| – \| 2\.033 \| -0\.60 % \|$'
-has "a pair that goes on from a checkpoint says so" "$page" '^\| here, OLMo-1B, 84M tokens, together in BF16 to 31M \| loss of validation \| 1\.443 \| – \| 1\.445 \| \+0\.15 % \|$'
+has "and this program's" "$page" '^\| here, OLMo-1B, 45M tokens, seed 4 \| loss of validation \| 2\.045 \| – \| 2\.033 \| -0\.60 % \|$'
+has "a pair that goes on from a checkpoint says so" "$page" '^\| here, OLMo-1B, 84M tokens, seed 4, together in BF16 to 31M \| loss of validation \| 1\.443 \| – \| 1\.445 \| \+0\.15 % \|$'
 ! grep -qE '^\| here, .*\| – \|$' <<<"$page"
 check "and runs of BF16 without a pair have no row" $?
 has "and those of another script" "$page" '^RECIPES="bf16 fp8-linear coat" .*scripts/fidelity\.sh .* olmo-1b$'
