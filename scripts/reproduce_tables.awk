@@ -127,8 +127,10 @@ table == "eighths" && $4 == "done" { # BF16's come first
 
 # a page of scripts/fidelity.sh: recipes have their flags in its commands, NAME:RECIPE,FLAG=VALUE,...
 table == "ablation" && /RECIPES=/ {
-    for (i = 1; i <= NF; i++)
+    for (i = 1; i <= NF; i++) {
+        sub(/^RECIPES=\047/, "", $i)
         if (split($i, named_flags, ":") == 2) flags[named_flags[1]] = named_flags[2]
+    }
 }
 table == "ablation" && $2 == "bytes-from-120" {
     split($0, part, / *\| */)

@@ -247,25 +247,28 @@ static bool vocab_is_named(const Config *c) {
     return c->tokenizer != TOKENIZER_ANY || (model_shape_named(c->model, &named) && named.vocab == c->shape.vocab);
 }
 
-// What the other way out of too little memory does: blocks made again in place of states on the host. Which of the two
-// is faster depends on how many tokens a step has.
+// The other way out of too little memory: blocks made again, which includes what else is, in place of states on the host.
+// Which of the two is faster depends on how many tokens a step has.
 static void add_other_resort(const Config *config, int ranks, DeviceKind device, size_t limit, const Advice *list,
                              int count, char *text, size_t size) {
     const Advice blocks = best_level(config, ranks, device, limit, CHANGE_BLOCKS);
     Config c = *config;
     Error ignored;
-    char flag[40];
+    char flag[40], less[48] = "";
     bool offloads = false;
     for (int i = 0; i < count; i++) {
         if (list[i].what >= CHANGE_BLOCKS) return;
         offloads |= list[i].what == CHANGE_OFFLOAD;
-        if (list[i].what != CHANGE_OFFLOAD) change(&c, ranks, list[i].what, list[i].level, flag);
+        if (list[i].what != CHANGE_OFFLOAD && list[i].what != CHANGE_RECOMPUTE)
+            change(&c, ranks, list[i].what, list[i].level, flag);
+        if (list[i].what == CHANGE_RECOMPUTE) snprintf(less, sizeof less, " and %s", list[i].flag);
     }
     if (!offloads || blocks.level == 0 || !change(&c, ranks, blocks.what, blocks.level, flag)) return;
     int fits;
     const int largest = plan_largest_micro_batch(&c, ranks, device, limit, &fits, &ignored);
     if (largest > 0)
-        text_append(text, size, "; with %s in place of --offload-states --micro-batch %d", blocks.flag, largest);
+        text_append(text, size, "; with %s in place of --offload-states%s, --micro-batch %d would fit", blocks.flag,
+                    less, largest);
 }
 
 // Where no micro-batch fits: what all the changes together do, and if that is too little, what else would.

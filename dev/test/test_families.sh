@@ -17,7 +17,7 @@ near() { # NAME FIRST SECOND: within 0.01 %
 }
 
 for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-factor=8 --rope-positions=16 llama" \
-    "olmo:d2 --no-tied-head olmo" "olmo2:d2 --kv-heads=1 olmo2" "qwen2:d2 --kv-heads=1 qwen2" "qwen3:d2 --head-dim=32 qwen3"; do
+    "olmo:d2 --no-tied-head --clip-qkv=1 olmo" "olmo2:d2 --kv-heads=1 olmo2" "qwen2:d2 --kv-heads=1 qwen2" "qwen3:d2 --head-dim=32 qwen3"; do
     read -r -a words <<<"$family"
     type=${words[-1]} flags=(--tokenizer bytes --model "${words[@]:0:${#words[@]}-1}") name=${words[*]:0:${#words[@]}-1}
     rm -rf "$folder"/{whole,halves,two}
@@ -34,10 +34,10 @@ for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-fact
     # in FP32, where the order of sums is all that differs
     rm -rf "$folder"/{alone,half}
     train alone 5 "${flags[@]}" "${batch[@]}" --precision fp32 && cp -r "$folder/alone" "$folder/half" && train alone 10 --resume
-    for way in "--zero 0" "--zero 3, from a checkpoint of one"; do
+    for way in "--zero 0" "--zero 3" "--zero 3, from a checkpoint of one"; do
         rm -rf "$folder/two"
         read -r -a run <<<"${way%%,*}"
-        if [ "$way" = "--zero 0" ]; then run+=("${flags[@]}" "${batch[@]}" --precision fp32); else run+=(--resume) && cp -r "$folder/half" "$folder/two"; fi
+        if [[ $way != *,* ]]; then run+=("${flags[@]}" "${batch[@]}" --precision fp32); else run+=(--resume) && cp -r "$folder/half" "$folder/two"; fi
         if timeout 120 "${mpirun[@]}" -np 2 "$program" "${data[@]}" "${run[@]}" --micro-batch 2 --out "$folder/two" --steps 10 \
             >"$folder/page" 2>&1 </dev/null; then
             near "$name on two processes, $way" "$(loss two 10)" "$(loss alone 10)"

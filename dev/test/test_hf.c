@@ -180,6 +180,8 @@ static void test_other_configs(void **state) {
         {"llama", "\"rope_parameters\": 4", "rope_parameters"},
         {"qwen3", KV ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6, \"rope_type\": \"default\"}}",
          "'rope_parameters' has a rotation for 'full_attention' alone"},
+        {"llama", "\"rope_scaling\": {\"full_attention\": {}}",
+         "'rope_scaling' has a rotation for 'full_attention' alone"},
         {"olmo", "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", "'llama3' of olmo is not supported"},
         {"llama", "\"rope_parameters\": {\"type\": \"yarn\"}", "'yarn'"},
         {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", "partial_rotary"},
