@@ -247,8 +247,8 @@ static bool vocab_is_named(const Config *c) {
     return c->tokenizer != TOKENIZER_ANY || (model_shape_named(c->model, &named) && named.vocab == c->shape.vocab);
 }
 
-// The other way out of too little memory: blocks made again, which includes what else is, in place of states on the host.
-// Which of the two is faster depends on how many tokens a step has.
+// The other way out of too little memory: blocks made again, with all that lower levels of --recompute make again, in
+// place of states on the host. Which of the two is faster depends on how many tokens a step has.
 static void add_other_resort(const Config *config, int ranks, DeviceKind device, size_t limit, const Advice *list,
                              int count, char *text, size_t size) {
     const Advice blocks = best_level(config, ranks, device, limit, CHANGE_BLOCKS);
