@@ -31,15 +31,14 @@ static bool take_settings(const char *folder, const Config *flags, Config *recor
     return good;
 }
 
-// config.json, and generation_config.json where there is one, as the checkpoint was saved with them: both are read.
+// config.json, generation_config.json and the vocabulary, as the checkpoint was saved with them: all are read.
 static bool take_shape(const char *folder, const Config *flags, Config *recorded) {
     (void)flags;
     Manifest manifest;
     Error ignored;
     if (!manifest_open(&manifest, folder, &ignored)) return false;
-    bool good =
-        manifest_check_file(&manifest, HF_CONFIG_NAME, &ignored) &&
-        (!folder_has_file(folder, HF_GENERATION_NAME) || manifest_check_file(&manifest, HF_GENERATION_NAME, &ignored));
+    const bool good =
+        manifest_check_file(&manifest, HF_CONFIG_NAME, &ignored) && manifest_check_texts(&manifest, &ignored);
     manifest_close(&manifest);
     if (!good) return false;
     snprintf(recorded->shape_files, sizeof recorded->shape_files, "%s", folder);

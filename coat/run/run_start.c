@@ -168,12 +168,18 @@ static bool same_files(Run *run, Error *err) {
                      different);
 }
 
-// What another run than this one has left in --out is set aside, or deleted with --overwrite.
+// What another run than this one has left in --out is set aside, or deleted with --overwrite. A vocabulary that lay
+// there is the one of the checkpoint that the run goes on from.
 static bool set_old_run_aside(Run *run, Error *err) {
-    const Config *c = &run->model.config;
-    if (!log_set_aside(c, run->done.step + 1, err)) return false;
-    bool leaves = run->done.step > 0 && run->done.step < run->steps;
-    if (leaves && !checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err)) return false;
+    Config *c = &run->model.config;
+    const int64_t step = run->done.step;
+    if (!log_set_aside(c, step + 1, err)) return false;
+    if (step > 0 && step < run->steps) {
+        if (!checkpoint_set_aside(c->out, step, c->resume_step < 0, err)) return false;
+        if (c->vocabulary[0] && !path_is_file(c->vocabulary) && !path_is_folder(c->vocabulary) &&
+            !checkpoint_folder(c->out, step, c->vocabulary, sizeof c->vocabulary, err))
+            return false;
+    }
     return out_clear(c, err);
 }
 

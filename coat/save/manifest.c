@@ -136,6 +136,15 @@ bool manifest_check_file(const Manifest *manifest, const char *name, Error *err)
     return check_file(manifest, name, true, err);
 }
 
+bool manifest_check_texts(const Manifest *manifest, Error *err) {
+    json_t *files = json_object_get(manifest->root, "files"), *entry;
+    const char *name;
+    json_object_foreach(files, name, entry) {
+        if (!json_object_get(entry, "tensors") && !check_file(manifest, name, true, err)) return false;
+    }
+    return true;
+}
+
 // A file while it is checked, and what was found.
 typedef struct {
     const Manifest *manifest;

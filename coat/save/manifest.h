@@ -34,6 +34,8 @@ void manifest_close(Manifest *manifest);
 // Checks one file it lists: there, of the right size and hash. A file that is not listed is an error, so is a link: a
 // checkpoint holds its files itself, and what it names is never looked for elsewhere.
 bool manifest_check_file(const Manifest *manifest, const char *name, Error *err);
+// The same for all files it lists that hold no tensors: those are small.
+bool manifest_check_texts(const Manifest *manifest, Error *err);
 // The same for all files it lists; with `deep` false only that they are there in the right size.
 bool manifest_check_all(const Manifest *manifest, bool deep, Error *err);
 bool manifest_tensor_hash(const Manifest *manifest, const char *file, const char *tensor, uint64_t *hash, Error *err);

@@ -424,6 +424,14 @@ grep -qE '^1 [0-9]+ [0-9]+ $' <<<"$said" && ok "a sample without a vocabulary be
     ok "a resumed run takes its vocabulary along" || bad "a resumed run takes its vocabulary along" "$(ls "$folder"/llama/*)"
 "$program" --train "$data" --model "$folder/llama/step-00000004" --seq-len 32 --steps 1 --sample-tokens 0 --out "$folder/onward" >/dev/null 2>&1
 cmp -s dev/test/tokenizers/llama.model "$folder/onward/step-00000001/tokenizer.model" && ok "and so does one from its weights" || bad "and so does one from its weights" "$(ls "$folder"/onward/*)"
+for file in model.safetensors tokenizer.model; do
+    rm -rf "$folder/fallen" && cp -r "$folder/llama" "$folder/fallen"
+    on() { "$program" --train "$data" --resume --save-every 1 --keep 2 --sample-tokens 0 --out "$folder/fallen" --steps "$1" 2>&1 >/dev/null; }
+    on 6 >/dev/null && truncate -s -7 "$folder/fallen/step-00000006/$file"
+    said=$(on 8)
+    ! grep -q '^warning' <<<"$said" && [ -d "$folder/fallen/damaged-1-step-00000006" ] && cmp -s dev/test/tokenizers/llama.model "$folder/fallen/step-00000008/tokenizer.model" &&
+        ok "and so does one that goes on from before a damaged $file" || bad "and so does one that goes on from before a damaged $file" "$said" "$(ls "$folder"/fallen/*)"
+done
 cp -r "$folder/onward/step-00000001" "$folder/foreign" && echo '{"model": {"type": "Unigram"}}' >"$folder/foreign/tokenizer.json"
 said=$("$program" --train "$data" --model "$folder/foreign" --seq-len 32 --steps 1 --sample-tokens 0 --quiet --out "$folder/taken" 2>&1)
 [[ $said == "note: tokenizer $folder/foreign/tokenizer.json: "*"; samples print token ids"* ]] && cmp -s "$folder/foreign/tokenizer.json" "$folder/taken/step-00000001/tokenizer.json" &&
