@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#define DEEPEST 96 // of dN
-
 static const char *const names[ARCHITECTURE_COUNT] = {
     [ARCHITECTURE_GPT2] = "gpt2",   [ARCHITECTURE_LLAMA] = "llama", [ARCHITECTURE_OLMO] = "olmo",
     [ARCHITECTURE_OLMO2] = "olmo2", [ARCHITECTURE_QWEN2] = "qwen2", [ARCHITECTURE_QWEN3] = "qwen3",
@@ -194,7 +192,7 @@ static const Name other_names[] = {
 const char *model_names(void) {
     return "gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3:cN, llama2-7b, llama2-13b, llama-30b, llama3-8b, llama3.1-8b, "
            "llama3.2-1b, llama3.2-3b, mistral-7b, tinyllama, smollm2-135m, olmo-1b, olmo-7b, olmo2-1b, olmo2-7b, "
-           "olmo2-13b, qwen2.5-0.5b to -14b, qwen3-0.6b to -8b, or dN, llama:dN (Mistral's block too), olmo:dN, "
+           "olmo2-13b, qwen2.5-0.5b to -14b, qwen3-0.6b to -8b, or dN, llama:dN, olmo:dN, "
            "olmo2:dN, qwen2:dN, qwen3:dN of N layers, 1 to 96";
 }
 
@@ -232,7 +230,7 @@ static int depth_of(const char *name) {
     size_t digits = name[0] == 'd' ? strspn(name + 1, "0123456789") : 0;
     if (digits < 1 || digits > 2 || name[1 + digits] || name[1] == '0') return 0;
     int depth = atoi(name + 1);
-    return depth <= DEEPEST ? depth : 0;
+    return depth <= DEEPEST_MODEL ? depth : 0;
 }
 
 bool model_shape_named(const char *name, ModelShape *shape) {

@@ -25,6 +25,8 @@ void architecture_shape(Architecture architecture, ModelShape *shape);
 // The architecture that a shape is of; ARCHITECTURE_COUNT: of none.
 Architecture shape_architecture(const ModelShape *shape);
 
+#define DEEPEST_MODEL 96 // of dN
+
 // Sets the shape of a named model: gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96, llm.c's descriptors gpt2:dN and
 // gpt3:cN; llama2-7b and the others of the table; llama:d1 ... d96, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN,
 // which are as deep and 64 channels wide for each layer. GPT-2's have its vocabulary, as those by depth.

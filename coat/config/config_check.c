@@ -1,11 +1,17 @@
 #include "config_check.h"
 
 #include "config_block.h"
+#include "shapes.h"
 
 bool config_check_tokenizer(const Config *c, int tokens, Error *err) {
     const int vocab = c->shape.vocab;
     const char *name = config_tokenizer_name(c);
     if (tokens <= vocab) return true;
+    ModelShape named;
+    if (!c->shape_files[0] && model_shape_named(c->model, &named) && named.vocab == vocab)
+        return error_set(err, EXIT_USER,
+                         "--model %s: its vocabulary has %d tokens, that of --tokenizer %s has %d; use --vocab %d",
+                         c->model, vocab, name, tokens, tokens);
     if (!c->shape_files[0])
         return error_set(err, EXIT_USER, "--vocab %d: the vocabulary of --tokenizer %s has %d tokens; use --vocab %d",
                          vocab, name, tokens, tokens);

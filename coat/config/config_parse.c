@@ -1,5 +1,6 @@
 #include "config_parse.h"
 
+#include <ctype.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -46,6 +47,17 @@ static bool ends_with(const char *text, const char *end) {
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
+// Whether a name is a family's by depth, whatever the depth: "d97", "llama:3".
+static bool is_by_depth(const char *name) {
+    const size_t family = strcspn(name, ":");
+    bool known = name[0] == 'd' && name[1] && strspn(name + 1, "0123456789") == strlen(name + 1);
+    for (int i = 0; i < ARCHITECTURE_COUNT && name[family]; i++) {
+        const char *other = architecture_name((Architecture)i);
+        known = known || (strlen(other) == family && memcmp(other, name, family) == 0);
+    }
+    return known;
+}
+
 // Tells a name from a path.
 static bool choose_model(Config *flags, Error *err) {
     struct stat status;
@@ -55,11 +67,21 @@ static bool choose_model(Config *flags, Error *err) {
     if (!flags->model_from_files) return true;
     if (stat(model, &status) == 0) return true;
     if (strchr(model, '/') || ends_with(model, ".bin") || ends_with(model, ".safetensors"))
-        return error_set(err, EXIT_DATA, "--model %s: no such file or folder", model);
-    char near[MODEL_NAME];
-    if (model_near(model, near))
+        return error_set(
+            err, EXIT_DATA,
+            "--model %s: no such file or folder; one of Hugging Face's models is named by the folder that it "
+            "was downloaded to",
+            model);
+    char near[MODEL_NAME], lower[MODEL_NAME];
+    snprintf(lower, sizeof lower, "%s", model);
+    for (char *at = lower; *at; at++) *at = (char)tolower((unsigned char)*at);
+    if (strlen(model) < sizeof lower && model_near(lower, near))
         return error_set(err, EXIT_USER, "--model %s: neither a file nor a name; did you mean %s? --help model has all",
                          model, near);
+    if (is_by_depth(lower))
+        return error_set(err, EXIT_USER,
+                         "--model %s: neither a file nor a name; by depth it is %.*sdN, of 1 to %d layers", model,
+                         lower[0] == 'd' ? 0 : (int)strcspn(lower, ":") + 1, lower, DEEPEST_MODEL);
     return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the names %s", model, model_names());
 }
 
@@ -111,12 +133,38 @@ static bool same_shape(const Parse *p, Error *err) {
     return error_set(err, EXIT_USER, "--%s %s: the run's model has %s; leave --%s away", name, ours, theirs, name);
 }
 
+// So is a named model, which may have been named before. Its vocabulary is that of the run's tokenizer.
+static bool same_model(const Parse *p, Error *err) {
+    int count;
+    const Flag *table = flag_table(&count);
+    for (const Flag *flag = table; flag < table + count; flag++) {
+        char ours[FLAG_TEXT_LENGTH], theirs[FLAG_TEXT_LENGTH];
+        if (flag->group != GROUP_MODEL || strcmp(flag->name, "model") == 0 || strcmp(flag->name, "init") == 0) continue;
+        if (strcmp(flag->name, "vocab") == 0 && !given(p, "vocab")) continue;
+        flag_value(flag, p->config, ours);
+        flag_value(flag, p->recorded, theirs);
+        if (strcmp(ours, theirs) != 0)
+            return error_set(err, EXIT_USER,
+                             "--model %s: the run's model has %s %s, and this has %s; leave --model away",
+                             p->config->model, flag->name, theirs, ours);
+    }
+    return true;
+}
+
 // A named model's ids are those of its own vocabulary.
 static void finish_vocab(Config *config) {
     ModelShape named;
     const bool own = model_shape_named(config->model, &named) && named.vocab == config->shape.vocab;
     model_shape_vocab(&config->shape, config->shape.vocab);
     if (own) config->shape.ids = named.ids;
+}
+
+// The next number of channels that heads share evenly, as rotary positions and FP8 want it.
+static int fitting_channels(int channels, int heads, bool heads_given) {
+    if (!heads_given) return (channels / 64 + 1) * 64;
+    int width = channels / heads + 1;
+    while (width % 2 || width * heads % 16) width++;
+    return width * heads;
 }
 
 // The shape that the flags ask for beyond the named model: what was not given follows from what was.
@@ -148,7 +196,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     if (!given(p, "head-dim") && (channels || heads)) {
         if (shape->channels % shape->heads)
             return error_set(err, EXIT_USER, "--channels %d: not divisible by --heads %d; use --channels %d",
-                             shape->channels, shape->heads, (shape->channels / shape->heads + 1) * shape->heads);
+                             shape->channels, shape->heads, fitting_channels(shape->channels, shape->heads, heads));
         shape->head_dim = shape->channels / shape->heads;
         if (shape->position_kind == POSITIONS_ROTARY && shape->head_dim % 2)
             return error_set(err, EXIT_USER,
@@ -156,13 +204,18 @@ static bool finish_shape(const Parse *p, Error *err) {
                              "width; use --channels %d",
                              channels ? "channels" : "heads", channels ? shape->channels : shape->heads,
                              shape->channels, plural(shape->channels), shape->heads, plural(shape->heads),
-                             shape->head_dim, (shape->head_dim / 16 + 1) * 16 * shape->heads);
+                             shape->head_dim, fitting_channels(shape->channels, shape->heads, heads));
     }
     if (channels && !given(p, "ffn")) shape->ffn = shape_usual_ffn(shape);
     if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;
     finish_vocab(config);
     config->vocab_of_tokenizer =
         config->tokenizer == TOKENIZER_FILE && !given(p, "vocab") && !model_keeps_vocabulary(config->model);
+    if (!p->recorded->shape_files[0] || p->recorded->shape.layers == 0) return true;
+    if (!same_model(p, err)) return false;
+    snprintf(config->shape_files, sizeof config->shape_files, "%s", p->recorded->shape_files);
+    config->vocab_of_tokenizer = false;
+    config->model[0] = '\0';
     return true;
 }
 

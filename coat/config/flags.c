@@ -26,7 +26,7 @@ static const Flag table[] = {
      "qwen2.5-0.5b to -14b, qwen3-0.6b to -8b, llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN (of that depth), "
      "or a checkpoint folder or weight file to start from; a run that is resumed has its own"},
     {GROUP_MODEL, "layers", FLAG_INT, AT(shape.layers), "N", 1, MOST_LAYERS, "%s, from --model", "number of blocks"},
-    {GROUP_MODEL, "heads", FLAG_INT, AT(shape.heads), "N", 1, MOST_HEADS, "%s, from --model, else channels / 64",
+    {GROUP_MODEL, "heads", FLAG_INT, AT(shape.heads), "N", 1, MOST_HEADS, "%s, from --model, else channels / 64 where that is whole",
      "attention heads"},
     {GROUP_MODEL, "kv-heads", FLAG_INT, AT(shape.kv_heads), "N", 1, MOST_HEADS, "%s, from --model, else as --heads",
      "key and value heads; divides --heads"},

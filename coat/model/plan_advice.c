@@ -5,7 +5,6 @@
 #define WORTH_NAMING 0.01 // of the plan: changes that save less are not advised
 #define FEWEST_LOGITS 16  // tokens whose logits advice lets exist at a time
 #define MOST_GPUS 1024    // that are advised
-#define DEEPEST_MODEL 96  // d1, d2, ... of model_shape_named()
 
 typedef enum {
     CHANGE_MOMENTS,

@@ -96,7 +96,7 @@ int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err) {
     int count = 1;
     if (c->prompt[0]) {
         if (!run->tokenizer) {
-            error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name one with --tokenizer");
+            error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name its file or folder with --tokenizer");
             return 0;
         }
         const int first = begin >= 0; // where the text goes

@@ -39,8 +39,8 @@ typedef struct {
     bool obstructed;             // on one of the processes at least
 } Run;
 
-// A new model has a row for each token of the vocabulary that --tokenizer FILE names, which is opened here, where
-// neither --vocab nor the model's name says how many.
+// Opens the vocabulary that --tokenizer FILE names, of a new model. It has a row for each token, where neither --vocab
+// nor the model's name says how many, and not fewer in any case.
 bool run_take_vocabulary(Run *run, Config *config, Error *err);
 
 // Does what the configuration asks for, from the opening of the device to the last save, and ends it on all processes.

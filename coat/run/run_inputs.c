@@ -40,10 +40,12 @@ static void take_ids(Run *run) {
 }
 
 bool run_take_vocabulary(Run *run, Config *c, Error *err) {
-    if (!c->vocab_of_tokenizer) return true;
+    if (!c->tokenizer_file[0] || c->shape_files[0]) return true;
     run->tokenizer = tokenizer_open(c->tokenizer_file, err);
-    if (run->tokenizer) model_shape_vocab(&c->shape, tokenizer_vocab(run->tokenizer));
-    return run->tokenizer != NULL;
+    if (!run->tokenizer) return false;
+    const int tokens = tokenizer_vocab(run->tokenizer);
+    if (c->vocab_of_tokenizer) model_shape_vocab(&c->shape, tokens);
+    return c->vocab_of_tokenizer || config_check_tokenizer(c, tokens, err);
 }
 
 // A vocabulary that is named in place of the one that lies with the model, or with the last checkpoint, has its tokens.
@@ -180,6 +182,14 @@ static void note_bytes(const Run *run, DataLoader *loader) {
                  prepare_bytes_name());
 }
 
+// data/prepare.py writes 32 bits for such a vocabulary.
+static void note_narrow(const Run *run, DataLoader *loader) {
+    const char *narrow = loader ? data_narrow_file(loader) : NULL;
+    if (narrow && run->model.config.shape.vocab > UINT16_MAX + 1)
+        run_note(run, "%s has tokens of 16 bits, too few for the vocabulary's %d: was it made with the same tokenizer?",
+                 narrow, run->model.config.shape.vocab);
+}
+
 void note_data(Run *run) {
     if (run->place.rank > 0) return; // it reads the beginnings of files
     const Config *c = &run->model.config;
@@ -192,6 +202,8 @@ void note_data(Run *run) {
         note_bytes(run, run->train);
         note_bytes(run, run->val);
     }
+    note_narrow(run, run->train);
+    note_narrow(run, run->val);
     if (again) run_note(run, "--train names %s more than once: it counts once (--train-weight sets shares)", again);
     if (both) run_note(run, "%s is in two sets of --train: it is read for both, with the weights of both", both);
 }

@@ -121,6 +121,9 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
+    if (folder_has_file(folder, HF_CONFIG_NAME)) // as where files of the weights are, and not their index
+        return error_set(err, EXIT_DATA, "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; fetch what is missing",
+                         folder);
     return lacks(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
 }
 

@@ -88,7 +88,8 @@ bool out_prepare(const Config *config, OutFolder *out, Error *err) {
         return error_set(err, why.code, "--out %.300s: %.600s; name a folder that can be made and written", config->out,
                          why.text);
     if (access(config->out, W_OK | X_OK) != 0)
-        return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s", config->out, strerror(errno));
+        return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s; name another, or mend that",
+                         config->out, strerror(errno));
     if (!out_take(out, NULL, err)) return false;
     if (config->resume || config->overwrite) return true;
     char found[256];

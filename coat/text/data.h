@@ -83,6 +83,9 @@ bool data_begins_with_bytes(DataLoader *loader);
 // first of each kind. It looks like a mistake and need not be one. Files of fewer tokens than that do not count.
 bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other);
 
+// The path of a file whose tokens have 16 bits, too few for a vocabulary of more than 65,536; NULL: none.
+const char *data_narrow_file(const DataLoader *loader);
+
 // The path of a file that both have, under whatever names; NULL: none.
 const char *data_shared_file(const DataLoader *a, const DataLoader *b);
 

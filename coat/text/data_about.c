@@ -80,6 +80,12 @@ const char *data_file_of_two_sets(const DataLoader *loader) {
     return NULL;
 }
 
+const char *data_narrow_file(const DataLoader *loader) {
+    for (int i = 0; i < loader->count; i++)
+        if (loader->shards[i].token_bytes == 2) return loader->shards[i].path;
+    return NULL;
+}
+
 const char *data_repeated_file(const DataLoader *loader) {
     for (int i = 0; i < loader->count; i++)
         if (loader->shards[i].again) return loader->shards[i].path;

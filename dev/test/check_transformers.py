@@ -148,7 +148,8 @@ def validation_loss(model, a):
     if rows:
         add()
     if not count or count < wanted:
-        sys.exit(f"--val {a.val}: {count} sequences of {a.seq_len} tokens where {wanted or 1} are needed")
+        sys.exit(f"--val {a.val}: {count} sequences of {a.seq_len} tokens where {wanted or 1} are needed; "
+                 "lower --batches or --micro-batch")
     return total / (count * a.seq_len), count
 
 

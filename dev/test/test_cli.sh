@@ -406,6 +406,15 @@ ended() { "$program" --prompt ab --sample-tokens 3 --json --quiet --tokenizer by
 said=$(ended) end=$(sed 's/.*\[[0-9]*,\([0-9]*\),.*/\1/' <<<"$said") # its second token
 sed -i "s/\"eos_token_id\": 256/\"eos_token_id\": $end/" "$folder/ended/config.json"
 [ -n "$end" ] && [ "$(ended)" = "${said%,*}]}" ] && ok "a text from a prompt ends where its vocabulary says" || bad "a text from a prompt ends where its vocabulary says" "$said; $(ended)"
+# what a name of a model says
+refuses "a name by depth that is too deep" 1 '^error: \-\-model llama:d97: neither a file nor a name; by depth it is llama:dN, of 1 to 96 layers$' --model llama:d97 --plan
+refuses "a name in capitals" 1 'did you mean llama2-7b\?' --model LLAMA2-7B --plan
+refuses "a name at Hugging Face" 2 'no such file or folder; one of Hugging Face.s models is named by the folder that it was downloaded to$' --model Qwen/Qwen2.5-0.5B --plan
+refuses "a width that heads cannot share" 1 'not divisible by \-\-heads 5; use \-\-channels 240$' --model llama:d3 --channels 192 --heads 5 --plan
+refuses "a width without heads" 1 'not divisible by \-\-heads 3; use \-\-channels 128$' --model llama:d3 --channels 100 --plan
+mkdir "$folder/large" && echo '#version: 0.2' >"$folder/large/merges.txt" # 32,001 tokens
+{ for i in $(seq 0 31999); do echo "\"t$i\": $i"; done && echo '"<|endoftext|>": 32000'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/large/vocab.json"
+refuses "a vocabulary larger than the named model's" 1 'vocabulary has 32000 tokens, that of \-\-tokenizer .* has 32001; use \-\-vocab 32001$' --model llama2-7b --tokenizer "$folder/large" --plan
 # a family whose texts begin with a token: so do prompts, and the checkpoint has the vocabulary
 "$program" "${run[@]}" --tokenizer dev/test/tokenizers/llama.model --vocab 560 --steps 1 --out "$folder/llama" >/dev/null 2>"$folder/said" || bad "a SentencePiece vocabulary" "$(cat "$folder/said")"
 rows() { sed -n 's/.*"vocab_size": \([0-9]*\),.*/\1/p' "$folder/$1/step-00000001/config.json"; }
@@ -444,6 +453,10 @@ for how in "--model $folder/llama/step-00000004 --prompt hello" "--out $folder/l
         refuses "another vocabulary than the checkpoint's own, ${how%% *}" 1 "^error: \-\-tokenizer dev/test/tokenizers/llama3.json: its [0-9]+ tokens are not the [0-9]+ $of_llama" $how --tokenizer dev/test/tokenizers/llama3.json --quiet
         refuses "and bytes" 1 "^error: \-\-tokenizer bytes: its 257 tokens are not the [0-9]+ $of_llama" $how --tokenizer bytes --quiet
     }
+done
+for how in "--prompt hello" "--train $data --steps 5"; do
+    # shellcheck disable=SC2086 # flags are words
+    refuses "another model by its name, $how" 1 '^error: \-\-model llama:d9: the run.s model has layers [0-9]+, and this has 9; leave \-\-model away$' --out "$folder/llama" --resume $how --model llama:d9 --quiet
 done
 [ "$(cd "$folder/llama" && echo step-*)" = step-00000004 ] && "$program" --train "$data" --resume --steps 5 --sample-tokens 0 --tokenizer dev/test/tokenizers/llama.model --quiet --out "$folder/llama" >/dev/null 2>&1
 [ -s "$folder/llama/step-00000005/tokenizer.model" ] && ok "its own may be named" || bad "its own may be named" "$(ls "$folder"/llama/*)"

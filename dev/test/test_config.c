@@ -102,7 +102,7 @@ static void test_contradictions(void **state) {
     accept_run("--train x --recipe bf16 --health-products 0", 1);
     refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");
     refuse("--train x --channels 100 --heads 3", EXIT_USER,
-           "--channels 100: not divisible by --heads 3; use --channels 102");
+           "--channels 100: not divisible by --heads 3; use --channels 144");
     refuse_run("--train x --kv-heads 5", 1, "--kv-heads 5: must divide --heads 12");
     refuse("--train x --precision fp32 --recipe coat", EXIT_USER, "--precision fp32 contradicts --recipe");
     refuse("--train x --precision fp32 --linear fp8", EXIT_USER, "--precision fp32 contradicts --linear");
@@ -598,7 +598,7 @@ static void test_explicit_shapes(void **state) {
         accept_run(line, 1); // more rows than tokens
         assert_int_equal(config.shape.vocab, 50300);
         snprintf(line, sizeof line, "--plan --device cpu --vocab 32000 --model %s --tokenizer gpt2", models[i]);
-        refuse_run(line, 1, "--vocab 32000&50257");
+        refuse_run(line, 1, "32000&50257&use --vocab 50257");
     }
     accept_run("--plan --device cpu --model llama2-7b", 1);
     assert_int_equal(config.shape.vocab, 32000);

@@ -207,8 +207,9 @@ static void test_unknown(void **state) {
                  models[i][1]);
         refuse(given, EXIT_USER, wanted);
     }
-    static const char *const lists[] = {"gpt5",    "llama2", "llama2-70b", "llama:d100", "d100",
-                                        "qwen:d4", "xyz",    ":",          "d"};
+    refuse("--model llama:d100", EXIT_USER, "by depth it is llama:dN, of 1 to 96 layers");
+    refuse("--model d100", EXIT_USER, "by depth it is dN, of 1 to 96 layers");
+    static const char *const lists[] = {"gpt5", "llama2", "llama2-70b", "qwen:d4", "xyz", ":", "d"};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         char given[64];
         snprintf(given, sizeof given, "--model %s", lists[i]);
