@@ -226,7 +226,7 @@ piece_losses() {
     say "## Losses (table 3)" "The paper's are training losses of one run each, far from the end of its schedule: at 300 billion tokens OLMo-1B's rate is by its schedule still 98 % of the peak. Here:"
     say "\`\`\`
 RECIPES=\"bf16 fp8-linear coat\" SEEDS=4 ${texts}scripts/fidelity.sh TRAIN_GLOB VAL_GLOB olmo-1b
-TO=480 RECIPES=\"bf16 coat\" SEEDS=5 ${texts}scripts/fidelity.sh TRAIN_GLOB VAL_GLOB olmo-1b
+TO=480 RECIPES=\"bf16 coat\" SEEDS=\"5 6 7\" ${texts}scripts/fidelity.sh TRAIN_GLOB VAL_GLOB olmo-1b
 FROM=240 TO=640 RECIPES=\"bf16 coat b16:coat,bf16-blocks=16\" SEEDS=4 ${texts}scripts/fidelity.sh TRAIN_GLOB VAL_GLOB olmo-1b
 FROM=240 TO=640 RECIPES=bf16 SEEDS=4@4 ${texts}scripts/fidelity.sh TRAIN_GLOB VAL_GLOB olmo-1b
 \`\`\`"
