@@ -60,6 +60,15 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
 }
 
+// What is copied along comes from the checkpoint that the run goes on from: the one that was read before may be damaged,
+// and is renamed then.
+static void take_files(Run *run, const char *folder) {
+    Config *c = &run->model.config;
+    if (strcmp(c->vocabulary, c->shape_files) == 0) snprintf(c->vocabulary, sizeof c->vocabulary, "%s", folder);
+    snprintf(c->shape_files, sizeof c->shape_files, "%s", folder);
+    snprintf(run->model.arena.config.shape_files, sizeof c->shape_files, "%s", folder);
+}
+
 // The parameters' values and where the run stands: from a checkpoint, from given weights, or fresh.
 static bool start_or_resume(Run *run, Error *err) {
     Model *m = &run->model;
@@ -68,6 +77,7 @@ static bool start_or_resume(Run *run, Error *err) {
     if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
     if (folder[0]) {
         if (!all_well(&run->all, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
+        take_files(run, folder);
         if (run->train && !same_data(run, folder, err)) return false;
         if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES)
             run_note_always(run,
@@ -168,18 +178,12 @@ static bool same_files(Run *run, Error *err) {
                      different);
 }
 
-// What another run than this one has left in --out is set aside, or deleted with --overwrite. A vocabulary that lay
-// there is the one of the checkpoint that the run goes on from.
+// What another run than this one has left in --out is set aside, or deleted with --overwrite.
 static bool set_old_run_aside(Run *run, Error *err) {
-    Config *c = &run->model.config;
-    const int64_t step = run->done.step;
-    if (!log_set_aside(c, step + 1, err)) return false;
-    if (step > 0 && step < run->steps) {
-        if (!checkpoint_set_aside(c->out, step, c->resume_step < 0, err)) return false;
-        if (c->vocabulary[0] && !path_is_file(c->vocabulary) && !path_is_folder(c->vocabulary) &&
-            !checkpoint_folder(c->out, step, c->vocabulary, sizeof c->vocabulary, err))
-            return false;
-    }
+    const Config *c = &run->model.config;
+    if (!log_set_aside(c, run->done.step + 1, err)) return false;
+    bool leaves = run->done.step > 0 && run->done.step < run->steps;
+    if (leaves && !checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err)) return false;
     return out_clear(c, err);
 }
 
