@@ -293,7 +293,7 @@ def parse(arguments):
                         help="files, folders, patterns, or one of: %s" % ", ".join(SETS))
     parser.add_argument("--out", required=True, type=output, help="path of the output, without _train_000000.bin")
     parser.add_argument("--tokenizer", default="gpt2", help="folder or file: tokenizer.json, tokenizer.model, "
-                        "encoder.json with vocab.bpe, or vocab.json with merges.txt (default gpt2: downloaded once)")
+                        "GPT-2's encoder.json with vocab.bpe, or vocab.json with merges.txt (default gpt2: downloaded once)")
     parser.add_argument("--bytes", action="store_true", help="byte-level tokens (256 = end of text), no tokenizer")
     parser.add_argument("--hellaswag", action="store_true", help="the input is HellaSwag's JSONL: write OUT.bin for "
                         "the trainer's --hellaswag")

@@ -141,12 +141,18 @@ class Pairs(Plain):
             raise Failure("tokenizer %s: there is no such file or folder" % spec)
         return spec
 
-    @staticmethod
-    def find_end(vocabulary, path):
-        for name in ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"):
-            if name in vocabulary:
-                return vocabulary[name]
-        raise Failure("tokenizer %s: it has no end-of-text token" % path)
+    def check_gpt2(self, path):
+        """The pair of files lacks the rule that cuts text, and GPT-2's is taken: the pairs of other models are not read."""
+        from prepare_models import config_beside
+
+        name, why = config_beside(path).get("tokenizer_class"), None
+        if name not in (None, "GPT2Tokenizer", "GPT2TokenizerFast"):
+            why = "tokenizer_config.json says %s" % name
+        elif self.end_of_text != self.vocab - 1:
+            why = "its last token is not <|endoftext|>"
+        if why:
+            raise Failure("tokenizer %s: %s, so it is not GPT-2's; name the model's tokenizer.json, which has the rule that "
+                          "cuts its text" % (path, why))
 
     def open_published(self):
         """GPT-2's own, which the package downloads once and caches."""
@@ -184,10 +190,11 @@ class Pairs(Plain):
                 pairs = [line.rstrip("\r\n") for line in file]
             pairs = [tuple(line.split(" ")) for line in pairs if line and not line.startswith("#version")]
             self.vocab = max(vocabulary.values()) + 1
-            self.end_of_text = self.find_end(vocabulary, path)
+            self.end_of_text = vocabulary.get("<|endoftext|>")
             ordered = all(vocabulary[a + b] == 256 + rank for rank, (a, b) in enumerate(pairs))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise Failure("tokenizer %s: not a vocabulary with its merges (%s)" % (path, first_line(error)))
+        self.check_gpt2(path)
         if ordered:  # tiktoken takes a token's id for the rank of its merge
             try:
                 import tiktoken

@@ -117,12 +117,24 @@ void tokenizer_find_end(Tokenizer *t) {
         t->end_of_text = tokenizer_token(t, ends[i]);
 }
 
+// The pair of files lacks the rule that cuts text, and GPT-2's is taken: the pairs of other models are not read.
+static bool check_gpt2(const Tokenizer *t, const char *path, const json_t *config, Error *err) {
+    static const char advice[] = "so it is not GPT-2's; name the model's tokenizer.json, which has the rule that cuts "
+                                 "its text";
+    const char *class_name = json_string_value(json_object_get(config, "tokenizer_class"));
+    if (class_name && strcmp(class_name, "GPT2Tokenizer") != 0 && strcmp(class_name, "GPT2TokenizerFast") != 0)
+        return error_set(err, EXIT_DATA, "tokenizer %s: tokenizer_config.json says %.60s, %s", path, class_name,
+                         advice);
+    return t->end_of_text == tokenizer_vocab(t) - 1 ||
+           error_set(err, EXIT_DATA, "tokenizer %s: its last token is not " END_OF_TEXT_NAME ", %s", path, advice);
+}
+
 // GPT-2's pair of files, whose first one has been read.
 static bool load_pair(Tokenizer *t, const char *path, json_t *root, Error *err) {
     char merges[TOKENIZER_PATH_BYTES], *text;
     size_t size;
     if (!tokenizer_read_pair(t, path, root, err)) return false;
-    tokenizer_find_end(t);
+    t->end_of_text = tokenizer_token(t, END_OF_TEXT_NAME);
     t->can_merge = find_beside(path, false, "vocab.bpe", merges, sizeof merges) ||
                    find_beside(path, false, "merges.txt", merges, sizeof merges);
     if (!t->can_merge) return true;
@@ -132,7 +144,7 @@ static bool load_pair(Tokenizer *t, const char *path, json_t *root, Error *err) 
     return good;
 }
 
-static bool load_json(Tokenizer *t, const char *path, const char *text, size_t size, Error *err) {
+static bool load_json(Tokenizer *t, const char *path, const char *text, size_t size, const json_t *config, Error *err) {
     json_error_t fault;
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &fault);
     if (!root)
@@ -144,7 +156,7 @@ static bool load_json(Tokenizer *t, const char *path, const char *text, size_t s
     if (json_is_object(json_object_get(root, "model")))
         good = tokenizer_read_json(t, path, root, err);
     else
-        good = load_pair(t, path, root, err);
+        good = load_pair(t, path, root, err) && check_gpt2(t, path, config, err);
     json_decref(root);
     return good;
 }
@@ -154,10 +166,11 @@ static bool load(Tokenizer *t, const char *path, Error *err) {
     bool good = false;
     char *text = read_vocabulary(path, &size, err);
     if (!text) return false;
+    json_t *config = read_beside(path, "tokenizer_config.json");
     switch (kind_of(text, size)) {
     case FILE_BIN: good = tokenizer_read_bin(t, path, text, size, err); break;
     case FILE_MODEL: good = tokenizer_read_model(t, path, text, size, err); break;
-    case FILE_JSON: good = load_json(t, path, text, size, err); break;
+    case FILE_JSON: good = load_json(t, path, text, size, config, err); break;
     case FILE_TIKTOKEN:
         error_set(err, EXIT_DATA,
                   "tokenizer %s: tiktoken's ranks lack the rule that cuts text and the special tokens; name the "
@@ -166,8 +179,7 @@ static bool load(Tokenizer *t, const char *path, Error *err) {
         break;
     }
     free(text);
-    json_t *config = good ? read_beside(path, "tokenizer_config.json") : NULL;
-    tokenizer_read_config(t, config);
+    if (good) tokenizer_read_config(t, config);
     json_decref(config);
     return good;
 }

@@ -247,7 +247,7 @@ write("llmc", "version-4", llmc(version=4))
 
 # --- vocabularies ------------------------------------------------------------------------------------------------
 
-JSON = '{"a": 0, "b": 1, "ab": 2, "\\u0120": 3, "<|endoftext|>": 4, "c": 9}'
+JSON = '{"a": 0, "b": 1, "ab": 2, "\\u0120": 3, "c": 4, "<|endoftext|>": 9}'
 
 
 def vocabulary(tokens, version=2, count=None, end=0, last=b""):

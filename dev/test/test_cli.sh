@@ -462,7 +462,7 @@ done
 [ -s "$folder/llama/step-00000005/tokenizer.model" ] && ok "its own may be named" || bad "its own may be named" "$(ls "$folder"/llama/*)"
 refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
 mkdir "$folder/words" # 301 tokens
-for i in $(seq 0 300); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
+{ for i in $(seq 0 299); do echo "\"t$i\": $i"; done; echo '"<|endoftext|>": 300'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
 echo '#version: 0.2' >"$folder/words/merges.txt"
 bytes_are="and the model's vocabulary 257, which are bytes; use \-\-tokenizer bytes"
 for how in "--model $folder/straight/step-00000020" "--out $folder/straight --resume"; do

@@ -357,6 +357,14 @@ class PrepareTest(unittest.TestCase):
         self.assertTrue(errors.endswith("absent.jsonl: no such file or folder, nor a pattern that matches one\n"), errors)
         self.write("t/vocab.bpe", "#version: 0.2\na b\n")
         self.refused(["not a vocabulary"], "--tokenizer", self.path("t"), "--out", out, source)
+        pairs = {'"ab": 2, "<|endoftext|>": 3': "tokenizer_config.json says Qwen2Tokenizer",
+                 '"ab": 3, "<|endoftext|>": 2': "its last token is not <|endoftext|>"}
+        self.write("t/tokenizer_config.json", '{"tokenizer_class": "Qwen2Tokenizer"}')
+        for rest, why in pairs.items():
+            self.write("t/encoder.json", '{"a": 0, "b": 1, %s}' % rest)
+            self.refused([why + ", so it is not GPT-2's; name the model's tokenizer.json"], "--tokenizer", self.path("t"),
+                         "--out", out, source)
+            self.write("t/tokenizer_config.json", '{"tokenizer_class": "GPT2Tokenizer"}')
         blocked = self.write("file", b"x")
         self.refused(["could not be written"], "--bytes", "--out", os.path.join(blocked, "x"), source)
 

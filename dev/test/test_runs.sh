@@ -74,7 +74,7 @@ check "output that nobody takes does not keep SIGTERM from saving" $? "status $s
 
 # the same of standard error, where the thread that saves is held up: its vocabulary is gone, and it says so
 mkdir "$folder/words"
-for i in $(seq 0 256); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
+{ for i in $(seq 0 255); do echo "\"t$i\": $i"; done; echo '"<|endoftext|>": 256'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
 echo '#version: 0.2' >"$folder/words/merges.txt"
 mkfifo "$folder/full" && exec 7<>"$folder/full"
 timeout 40 "$program" "${run[@]}" --tokenizer "$folder/words/vocab.json" --vocab 257 --steps 100000000 --lr-final 1 --save-every 50 --keep 2 \

@@ -219,21 +219,48 @@ static void test_small_vocabulary(void **state) {
     char out[16];
     write_text(path_of("vocab.json"),
                "{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"bc\":4,\"abc\":5,\"\\u0120\":6,\"\\u0120a\":9,"
-               "\"</s>\":11,\"\\u4e16\":12}");
+               "\"\\u4e16\":11,\"<|endoftext|>\":12}");
     write_text(path_of("merges.txt"), "#version: 0.2\r\nb c\r\na b\r\na bc\r\n\xc4\xa0 a\r\n");
     Tokenizer *t = open_good(path_of("vocab.json"));
     assert_int_equal(tokenizer_vocab(t), 13);
-    assert_int_equal(tokenizer_end_of_text(t), 11);
+    assert_int_equal(tokenizer_end_of_text(t), 12);
     const int32_t abc[] = {5}, aabb[] = {0, 3, 1}, spaced[] = {3, 6, 3, 9};
     expect_ids(t, "abc", abc, 1); // b c has the lower rank, then a bc
     expect_ids(t, "aabb", aabb, 3);
     expect_ids(t, "ab ab a", spaced, 4);                          // within " ab", a b goes before the space
     assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // a hole
-    assert_int_equal(tokenizer_decode(t, 12, out, sizeof out), 3);
+    assert_int_equal(tokenizer_decode(t, 11, out, sizeof out), 3);
     assert_memory_equal(out, "\xe4\xb8\x96", 3);
     assert_int_equal(tokenizer_encode(t, "abd", ids, 16, &err), -1);
     assert_non_null(strstr(err.text, "no token for a byte of 'abd'"));
     tokenizer_close(t);
+}
+
+// Of a pair only GPT-2's rule for cutting text is known: another model's is refused, though its files belong together.
+static void test_pairs_of_others(void **state) {
+    (void)state;
+    static const struct {
+        const char *config, *refused;
+    } cases[] = {{"{}", NULL},
+                 {"{\"tokenizer_class\": null}", NULL},
+                 {"{\"tokenizer_class\": \"GPT2Tokenizer\"}", NULL},
+                 {"{\"tokenizer_class\": \"GPT2TokenizerFast\"}", NULL},
+                 {"{\"tokenizer_class\": \"Qwen2Tokenizer\"}", "says Qwen2Tokenizer, so it is not GPT-2's; name"}};
+    write_text(path_of("vocab.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"<|endoftext|>\": 3}");
+    write_text(path_of("merges.txt"), "a b\n");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_text(path_of("tokenizer_config.json"), cases[i].config);
+        if (cases[i].refused)
+            expect_refused("vocab.json", cases[i].refused);
+        else
+            tokenizer_close(open_good(path_of("vocab.json")));
+    }
+    write_text(path_of("tokenizer_config.json"), "{}");
+    static const char last[] = "its last token is not <|endoftext|>, so it is not GPT-2's; name";
+    write_text(path_of("vocab.json"), "{\"<|endoftext|>\": 0, \"a\": 1, \"b\": 2, \"ab\": 3}"); // SmolLM2's order
+    expect_refused("vocab.json", last);
+    write_text(path_of("vocab.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}"); // Qwen's, special tokens apart
+    expect_refused("vocab.json", last);
 }
 
 static void test_bad_json(void **state) {
@@ -274,7 +301,7 @@ static void test_bad_json(void **state) {
 
 static void test_bad_merges(void **state) {
     (void)state;
-    write_text(path_of("encoder.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2}");
+    write_text(path_of("encoder.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"<|endoftext|>\": 3}");
     static const char *const bad[] = {"#version: 0.2\na b\nb a\n", "#version: 0.2\na b\nab\n",
                                       "#version: 0.2\na b\na c\n", "#version: 0.2\na b\n a\n",
                                       "#version: 0.2\na b\na \n",  "\na b\n\xff\xff b",
@@ -342,6 +369,7 @@ int main(void) {
         cmocka_unit_test_setup(test_gpt2, test_folder_empty),
         cmocka_unit_test_setup(test_round_trip, test_folder_empty),
         cmocka_unit_test_setup(test_small_vocabulary, test_folder_empty),
+        cmocka_unit_test_setup(test_pairs_of_others, test_folder_empty),
         cmocka_unit_test_setup(test_bad_json, test_folder_empty),
         cmocka_unit_test_setup(test_bad_merges, test_folder_empty),
         cmocka_unit_test_setup(test_bad_bin, test_folder_empty),
