@@ -8,7 +8,7 @@ import re
 
 from prepare_tokenizers import Failure, first_line, little_endian, need
 
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # the trainer has the same: coat/text/tokenizer.c
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # the trainer has the same: coat/text/tokenizer_json.c
 HEADS = "\x01", "a"  # what merges with no line end and no blank, so that they are encoded as within a text
 
 
@@ -83,9 +83,10 @@ class JsonModel(Model):
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         vocabulary = self.tokenizer.get_vocab()
-        name = next((name for name in ENDS + (config_token(config, "eos_token"),) if name in vocabulary), None)
-        if name is None:
-            raise Failure("tokenizer %s: it has no end-of-text token (one of %s, or the eos_token of "
+        special = [token["content"] for token in parsed.get("added_tokens") or () if token.get("special")]
+        name = next((name for name in ENDS if name in special), config_token(config, "eos_token"))
+        if name not in vocabulary:
+            raise Failure("tokenizer %s: it has no end-of-text token (a special one of the names %s, or the eos_token of "
                           "tokenizer_config.json)" % (path, ", ".join(ENDS)))
         characters = '"ByteLevel"' not in json.dumps(parsed.get("pre_tokenizer"))
         self.finish(max(vocabulary.values()) + 1, characters, self.find_bos(config, vocabulary), vocabulary[name],

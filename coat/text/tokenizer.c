@@ -111,12 +111,6 @@ Tokenizer *tokenizer_bytes(void) {
     return t;
 }
 
-void tokenizer_find_end(Tokenizer *t) {
-    static const char *const ends[] = {END_OF_TEXT_NAME, "<|end_of_text|>", "</s>", "<eos>"};
-    for (size_t i = 0; t->end_of_text < 0 && i < sizeof ends / sizeof *ends; i++)
-        t->end_of_text = tokenizer_token(t, ends[i]);
-}
-
 // The pair of files lacks the rule that cuts text, and GPT-2's is taken: the pairs of other models are not read.
 static bool check_gpt2(const Tokenizer *t, const char *path, const json_t *config, Error *err) {
     static const char advice[] = "so it is not GPT-2's; name the model's tokenizer.json, which has the rule that cuts "

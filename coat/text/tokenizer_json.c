@@ -210,6 +210,19 @@ static void read_template(Tokenizer *t, const json_t *processor) {
     }
 }
 
+// What separates texts: the special token that has the first of these names. Of other tokens `</s>` is text.
+static void find_end(Tokenizer *t, json_t *added) {
+    static const char *const ends[] = {END_OF_TEXT_NAME, "<|end_of_text|>", "</s>", "<eos>"};
+    json_t *value;
+    size_t k;
+    for (size_t i = 0; t->end_of_text < 0 && i < sizeof ends / sizeof *ends; i++) {
+        json_array_foreach(added, k, value) {
+            if (is_true(value, "special") && strcmp(json_string_value(json_object_get(value, "content")), ends[i]) == 0)
+                t->end_of_text = (int)json_integer_value(json_object_get(value, "id"));
+        }
+    }
+}
+
 bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *err) {
     json_t *model = json_object_get(root, "model"), *tokens = json_object_get(model, "vocab");
     json_t *added = json_object_get(root, "added_tokens");
@@ -236,7 +249,7 @@ bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *er
     t->bpe.fuse_unknown = is_true(model, "fuse_unk");
     if (unknown) t->bpe.unknown = tokenizer_token(t, unknown);
     read_template(t, json_object_get(root, "post_processor"));
-    tokenizer_find_end(t);
+    find_end(t, added);
     return true;
 }
 

@@ -67,9 +67,6 @@ void added_tokens_free(AddedTokens *added);
 int32_t added_tokens_find(const AddedTokens *added, bool normalized, const char *text, size_t length, size_t *at,
                           size_t *bytes);
 
-// The separator of texts by its usual names, where it is not known yet.
-void tokenizer_find_end(Tokenizer *t);
-
 // Readers of files whose text has been read; false with err (EXIT_DATA). Vocabularies
 // as GPT-2's JSON and merges, llm.c's, and SentencePiece's tokenizer.model.
 bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *err);

@@ -9,6 +9,7 @@ Skipped without the packages of scripts/setup.sh --python.
 import array
 import json
 import os
+import subprocess
 import sys
 import unittest
 
@@ -17,6 +18,7 @@ import test_prepare as base  # noqa: E402
 
 prepare_tokenizers = base.prepare_tokenizers
 KINDS = os.path.join(base.ROOT, "dev", "test", "tokenizers")
+TOKENIZE = os.path.join(base.ROOT, os.environ.get("BUILD", "build"), "tokenize")
 NEEDS = "needs tokenizers and sentencepiece: scripts/setup.sh --python"
 
 
@@ -88,6 +90,7 @@ class ModelsTest(unittest.TestCase):
             parsed = json.load(file)
         parsed["post_processor"] = None
         parsed["model"]["vocab"]["<|endoftext|>"] = 70000
+        parsed["added_tokens"].append(dict(parsed["added_tokens"][0], id=70000, content="<|endoftext|>"))
         return self.write("tokenizer.json", json.dumps(parsed))
 
     def test_uint32(self):
@@ -122,6 +125,39 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual(prepare_tokenizers.open_tokenizer(os.path.dirname(path)).before, [0])
         self.write("c/tokenizer_config.json", '{"add_bos_token": false, "eos_token": "<|end_of_text|>"}')
         self.assertEqual(prepare_tokenizers.open_tokenizer(path).before, [1])
+
+    def ends(self, parsed, config):
+        """What begins and ends a text, -1 for none: the trainer and prepare.py agree."""
+        self.write("t/tokenizer.json", json.dumps(parsed))
+        self.write("t/tokenizer_config.json", json.dumps(config))
+        done = subprocess.run([TOKENIZE, self.path("t")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        begin, end, vocab = map(int, done.stdout.split())
+        if end < 0:
+            with self.assertRaisesRegex(prepare_tokenizers.Failure, "has no end-of-text token"):
+                prepare_tokenizers.open_tokenizer(self.path("t"))
+        else:
+            ours = prepare_tokenizers.open_tokenizer(self.path("t"))
+            self.assertEqual(((ours.bos or [-1])[0], ours.end_of_text, ours.vocab), (begin, end, vocab))
+        return begin, end
+
+    @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
+    def test_end_of_text(self):
+        with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
+            parsed = json.load(file)
+        vocab, added = parsed["model"]["vocab"], parsed["added_tokens"][0]
+        del vocab[added["content"]]
+        names = "</s>", "<eos>", "<|endoftext|>", "<|end|>", "<|im_end|>"
+        vocab.update({name: 390 + i for i, name in enumerate(names)})  # that alone makes them text, as </s> is Qwen's
+        cases = [  # special tokens, eos_token, what ends a text
+            (("<|end|>",), None, -1), (("<|end|>",), "absent", -1), (("<|end|>", "<|im_end|>"), "<|end|>", 393),
+            (("</s>", "<|im_end|>"), "<|im_end|>", 390),  # which ends an answer
+            (("</s>", "<eos>", "<|endoftext|>"), "<eos>", 392), (("<|end|>",), "</s>", 390)]
+        for names, eos, end in cases:
+            parsed["added_tokens"] = [dict(added, id=vocab[name], content=name, special=True) for name in names]
+            self.assertEqual(self.ends(parsed, {"eos_token": eos}), (-1, end), names)
+        parsed["added_tokens"] = [dict(added, id=390, content="</s>", special=False)]  # a tag of HTML, as Gemma's
+        self.assertEqual(self.ends(parsed, {}), (-1, -1))
 
     def test_errors(self):
         source, out = self.write("a.txt", "text\n"), self.path("e")

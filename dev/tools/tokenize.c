@@ -4,11 +4,12 @@
 #include "coat/io/files.h"
 #include "coat/text/tokenizer.h"
 
-static const char usage[] = "usage: tokenize TOKENIZER FILE\n"
+static const char usage[] = "usage: tokenize TOKENIZER [FILE]\n"
                             "\n"
                             "Writes the token ids of FILE to standard output, as little-endian uint32. Bytes\n"
                             "0 in FILE separate texts, which are encoded one by one; 4294967295 follows each.\n"
-                            "TOKENIZER is what --tokenizer of the trainer takes.\n";
+                            "Without FILE: the ids that begin and end a text, -1 for none, and the number of\n"
+                            "tokens. TOKENIZER is what --tokenizer of the trainer takes.\n";
 
 static bool write_text(const Tokenizer *t, const char *text, int32_t *ids, int max, Error *err) {
     const int count = tokenizer_encode(t, text, ids, max - 1, err);
@@ -32,9 +33,10 @@ static bool write_texts(const Tokenizer *t, const char *path, Error *err) {
 }
 
 static bool run(int argc, char **argv, Error *err) {
-    if (argc != 3) return error_set(err, EXIT_USER, USAGE_LINE(usage));
+    if ((argc != 2 && argc != 3) || argv[1][0] == '-') return error_set(err, EXIT_USER, USAGE_LINE(usage));
     Tokenizer *t = strcmp(argv[1], "bytes") == 0 ? tokenizer_bytes() : tokenizer_open(argv[1], err);
-    const bool good = t && write_texts(t, argv[2], err);
+    const bool good = t && (argc == 2 || write_texts(t, argv[2], err));
+    if (good && argc == 2) printf("%d %d %d\n", tokenizer_begin(t), tokenizer_end_of_text(t), tokenizer_vocab(t));
     tokenizer_close(t);
     return good;
 }
