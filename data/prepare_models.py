@@ -33,13 +33,33 @@ def config_token(config, key):
     return value.get("content") if isinstance(value, dict) else value
 
 
+def template_token(processor):
+    """The name of the special token that a post_processor puts first; None without one. The last template is outermost."""
+    name = None
+    for step in processor["processors"] if processor.get("type") == "Sequence" else [processor]:
+        if step.get("type") == "TemplateProcessing" and step["single"]:
+            name = step["single"][0].get("SpecialToken", {}).get("id", name)
+    return name
+
+
 class Model:
     """What both kinds share: `rule` says which tokens `before` and `after` are put around each document."""
 
     strict = True  # text may only be cut where no rule joins the two sides
 
-    def finish(self, vocab, characters, bos, end, name_of):
-        """characters: SentencePiece's kind; bos, end: ids or None."""
+    def finish(self, path, vocab, characters, bos, end, name_of):
+        """characters: SentencePiece's kind; bos, end: ids or None, where tokenizer_config.json does not say otherwise."""
+        config = config_beside(path)
+        named = self.named(config, "bos_token")
+        if config.get("add_bos_token") is False:
+            bos = None
+        elif config.get("add_bos_token") is True and named is not None:
+            bos = named
+        if end is None:
+            end = self.named(config, "eos_token")
+        if end is None:
+            raise Failure("tokenizer %s: it has no end-of-text token; name it as eos_token in a tokenizer_config.json "
+                          "beside it" % path)
         self.vocab, self.end_of_text = vocab, end
         self.code = "H" if vocab <= 1 << 16 else "I"
         self.before = [bos] if bos is not None else [] if characters else [end]
@@ -52,6 +72,10 @@ class Model:
         self.head_text = HEADS[unknown]
         self.head = self.ids([self.head_text])[0]
         self.prefixed = self.ids(["\n"])[0] != self.ids([self.head_text + "\n"])[0][len(self.head):]
+
+    def named(self, config, key):
+        name = config_token(config, key)
+        return self.token(name) if isinstance(name, str) else None
 
     def encode(self, texts, continued=False):
         """Documents (bytes) to little-endian tokens; continued: the texts go on from others (True, or one per text)."""
@@ -72,7 +96,7 @@ class JsonModel(Model):
 
     def __init__(self, path):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
-        parsed, config = read_json(path, "tokenizer.json"), config_beside(path)
+        parsed = read_json(path, "tokenizer.json")
         try:
             self.tokenizer = need("tokenizers").Tokenizer.from_file(path)
         except Failure:
@@ -82,24 +106,12 @@ class JsonModel(Model):
         self.tokenizer.encode_special_tokens = True  # a name such as <|endoftext|> within text is text
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
-        vocabulary = self.tokenizer.get_vocab()
         special = [token["content"] for token in parsed.get("added_tokens") or () if token.get("special")]
-        name = next((name for name in ENDS if name in special), config_token(config, "eos_token"))
-        if name not in vocabulary:
-            raise Failure("tokenizer %s: it has no end-of-text token (a special one of the names %s, or the eos_token of "
-                          "tokenizer_config.json)" % (path, ", ".join(ENDS)))
+        end = next((self.token(name) for name in ENDS if name in special), None)
+        bos = template_token(parsed.get("post_processor") or {})
         characters = '"ByteLevel"' not in json.dumps(parsed.get("pre_tokenizer"))
-        self.finish(max(vocabulary.values()) + 1, characters, self.find_bos(config, vocabulary), vocabulary[name],
-                    self.tokenizer.id_to_token)
-
-    def find_bos(self, config, vocabulary):
-        """What the template puts before every text, unless tokenizer_config.json says otherwise."""
-        if config.get("add_bos_token") is False:
-            return None
-        if config.get("add_bos_token") and config_token(config, "bos_token") in vocabulary:
-            return vocabulary[config_token(config, "bos_token")]
-        plain, whole = self.ids(["a"])[0], self.tokenizer.encode("a").ids
-        return whole[0] if whole[1:1 + len(plain)] == plain else None
+        vocab = max(self.tokenizer.get_vocab().values()) + 1
+        self.finish(path, vocab, characters, bos and self.token(bos), end, self.tokenizer.id_to_token)
 
     def token(self, name):
         return self.tokenizer.token_to_id(name)
@@ -119,12 +131,8 @@ class SentencePiece(Model):
         except Exception as error:
             raise Failure("tokenizer %s: not SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the "
                           "model's tokenizer.json" % (path, first_line(error)))
-        config, end, bos = config_beside(path), self.pieces.eos_id(), self.pieces.bos_id()
-        if end < 0:
-            raise Failure("tokenizer %s: it has no end-of-text token" % path)
-        if bos < 0 or config.get("add_bos_token") is False:
-            bos = None
-        self.finish(self.pieces.vocab_size(), True, bos, end, self.pieces.id_to_piece)
+        bos, end = (token if token >= 0 else None for token in (self.pieces.bos_id(), self.pieces.eos_id()))
+        self.finish(path, self.pieces.vocab_size(), True, bos, end, self.pieces.id_to_piece)
 
     def token(self, name):
         found = self.pieces.piece_to_id(name)

@@ -211,6 +211,11 @@ static bool set_pieces(Tokenizer *t, const Model *m, const char *path, size_t si
     return good;
 }
 
+// What begins or ends a text is a control piece; -1 where it is none.
+static int control_id(const Model *m, int64_t id) {
+    return id >= 0 && id < m->count && m->pieces[id].type == PIECE_CONTROL ? (int)id : -1;
+}
+
 bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size_t size, Error *err) {
     Model m = {.unknown = 0, .begin = 1, .end = 2, .kind = 1, .prefix = true, .remove_blanks = true, .escape = true};
     const Reader all = {(const unsigned char *)text, (const unsigned char *)text + size, false};
@@ -226,8 +231,8 @@ bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size
         t->bpe.unknown = m.unknown >= 0 && m.unknown < m.count ? (int)m.unknown : -1;
         t->put_blank = m.prefix;
         t->pieces.kind = PIECES_NONE;
-        t->begin = m.begin >= 0 && m.begin < m.count ? (int)m.begin : -1;
-        t->end_of_text = m.end >= 0 && m.end < m.count ? (int)m.end : -1;
+        t->begin = control_id(&m, m.begin);
+        t->end_of_text = control_id(&m, m.end);
     }
     free(m.pieces);
     return good;

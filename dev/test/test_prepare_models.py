@@ -126,20 +126,23 @@ class ModelsTest(unittest.TestCase):
         self.write("c/tokenizer_config.json", '{"add_bos_token": false, "eos_token": "<|end_of_text|>"}')
         self.assertEqual(prepare_tokenizers.open_tokenizer(path).before, [1])
 
-    def ends(self, parsed, config):
+    def ends(self, name, data, config):
         """What begins and ends a text, -1 for none: the trainer and prepare.py agree."""
-        self.write("t/tokenizer.json", json.dumps(parsed))
+        path = self.write("t/" + name, data)
         self.write("t/tokenizer_config.json", json.dumps(config))
-        done = subprocess.run([TOKENIZE, self.path("t")], capture_output=True, text=True)
+        done = subprocess.run([TOKENIZE, path], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         begin, end, vocab = map(int, done.stdout.split())
         if end < 0:
             with self.assertRaisesRegex(prepare_tokenizers.Failure, "has no end-of-text token"):
-                prepare_tokenizers.open_tokenizer(self.path("t"))
+                prepare_tokenizers.open_tokenizer(path)
         else:
-            ours = prepare_tokenizers.open_tokenizer(self.path("t"))
+            ours = prepare_tokenizers.open_tokenizer(path)
             self.assertEqual(((ours.bos or [-1])[0], ours.end_of_text, ours.vocab), (begin, end, vocab))
         return begin, end
+
+    def json_ends(self, parsed, config):
+        return self.ends("tokenizer.json", json.dumps(parsed), config)
 
     @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
     def test_end_of_text(self):
@@ -155,9 +158,46 @@ class ModelsTest(unittest.TestCase):
             (("</s>", "<eos>", "<|endoftext|>"), "<eos>", 392), (("<|end|>",), "</s>", 390)]
         for names, eos, end in cases:
             parsed["added_tokens"] = [dict(added, id=vocab[name], content=name, special=True) for name in names]
-            self.assertEqual(self.ends(parsed, {"eos_token": eos}), (-1, end), names)
+            self.assertEqual(self.json_ends(parsed, {"eos_token": eos}), (-1, end), names)
         parsed["added_tokens"] = [dict(added, id=390, content="</s>", special=False)]  # a tag of HTML, as Gemma's
-        self.assertEqual(self.ends(parsed, {}), (-1, -1))
+        self.assertEqual(self.json_ends(parsed, {}), (-1, -1))
+
+    @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
+    def test_begin_of_text(self):
+        with open(os.path.join(KINDS, "llama3.json"), encoding="utf-8") as file:
+            parsed = json.load(file)
+        bos, eos = ({"SpecialToken": {"id": token["content"], "type_id": 0}} for token in parsed["added_tokens"])
+        text, template = {"Sequence": {"id": "A", "type_id": 0}}, parsed["post_processor"]
+        template["special_tokens"] = {token["content"]: {"id": token["content"], "ids": [token["id"]],
+                                                         "tokens": [token["content"]]} for token in parsed["added_tokens"]}
+        steps = {"bos": [bos, text], "eos": [eos, text], "two": [bos, eos, text], "around": [bos, text, eos],
+                 "after": [text, eos], "plain": [text]}
+        steps = {name: dict(template, single=step) for name, step in steps.items()}
+        bytes_step = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+        cases = [([name], begin) for name, begin in zip(steps, (0, 1, 0, 0, -1, -1))]
+        cases += [(["bos", "eos"], 1), (["eos", "plain"], 1), ([], -1)]
+        for names, begin in cases:
+            used = [bytes_step] + [steps[name] for name in names]
+            parsed["post_processor"] = used[1] if len(used) == 2 else {"type": "Sequence", "processors": used}
+            self.assertEqual(self.json_ends(parsed, {}), (begin, 1), names)
+        end = eos["SpecialToken"]["id"]
+        for config, begin in (({"add_bos_token": False}, -1), ({"add_bos_token": True}, 0),
+                              ({"add_bos_token": True, "bos_token": {"content": end}}, 1), ({"bos_token": end}, 0),
+                              ({"add_bos_token": None, "bos_token": end}, 0), ({"add_bos_token": True, "bos_token": "no"}, 0)):
+            parsed["post_processor"] = steps["two"]
+            self.assertEqual(self.json_ends(parsed, config), (begin, 1), config)
+
+    @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
+    def test_ends_of_pieces(self):
+        with open(os.path.join(KINDS, "llama.model"), "rb") as file:
+            data = file.read()
+        text = data  # with <s> and </s> as pieces that text has, user-defined ones
+        for name in b"<s>", b"</s>":
+            text = text.replace(name + b"\x15\0\0\0\0\x18\x03", name + b"\x15\0\0\0\0\x18\x04")
+        add = {"add_bos_token": True, "bos_token": "</s>", "eos_token": "<s>"}
+        for model, config, expected in ((data, {}, (1, 2)), (data, {"add_bos_token": False}, (-1, 2)), (data, add, (2, 2)),
+                                        (text, {}, (-1, -1)), (text, add, (2, 1))):
+            self.assertEqual(self.ends("tokenizer.model", model, config), expected, config)
 
     def test_errors(self):
         source, out = self.write("a.txt", "text\n"), self.path("e")
