@@ -48,16 +48,28 @@ bool run_take_vocabulary(Run *run, Config *c, Error *err) {
     return c->vocab_of_tokenizer || config_check_tokenizer(c, tokens, err);
 }
 
-// A vocabulary that is named in place of the one that lies with the model, or with the last checkpoint, has its tokens.
+// A vocabulary that is named in place of the one that lies with the model, or with the last checkpoint, has its tokens
+// and merges. It may have more, or fewer, added tokens.
 static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error *err) {
-    const bool of_file = c->tokenizer == TOKENIZER_FILE;
-    const int tokens = of_file ? tokenizer_vocab(run->tokenizer) : named_vocabulary(c->tokenizer);
-    if (c->tokenizer == TOKENIZER_ANY ||
-        (of_file ? tokenizer_alike(run->tokenizer, own) : tokens == tokenizer_vocab(own)))
-        return true;
-    return error_set(err, EXIT_USER,
-                     "--tokenizer %s: its %d tokens are not the %d of the vocabulary in %s; leave --tokenizer away",
-                     config_tokenizer_name(c), tokens, tokenizer_vocab(own), c->shape_files);
+    const char *name = config_tokenizer_name(c);
+    if (c->tokenizer == TOKENIZER_ANY) return true;
+    if (c->tokenizer != TOKENIZER_FILE) {
+        const int tokens = named_vocabulary(c->tokenizer);
+        return tokens == tokenizer_vocab(own) ||
+               error_set(err, EXIT_USER,
+                         "--tokenizer %s: its %d tokens are not the %d of the vocabulary in %s; leave --tokenizer away",
+                         name, tokens, tokenizer_vocab(own), c->shape_files);
+    }
+    const int differing = tokenizer_differing(own, run->tokenizer), tokens = tokenizer_vocab(run->tokenizer);
+    if (differing > 0)
+        return error_set(err, EXIT_USER,
+                         "--tokenizer %s: %d of its %d tokens differ%s from those of the vocabulary in %s; leave "
+                         "--tokenizer away",
+                         name, differing, tokens, singular(differing), c->shape_files);
+    return tokenizer_merges_alike(run->tokenizer, own) ||
+           error_set(err, EXIT_USER,
+                     "--tokenizer %s: its merges differ from those of the vocabulary in %s; leave --tokenizer away",
+                     name, c->shape_files);
 }
 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {

@@ -88,6 +88,20 @@ void merges_add(Merges *m, Merge merge) {
     *merges_slot(m, merge.left, merge.right) = merge;
 }
 
+static bool merges_within(const Merges *a, const Merges *b) {
+    for (uint32_t i = 0; i <= a->slot_mask; i++) {
+        const Merge *merge = &a->slots[i];
+        if (merge->merged < 0) continue;
+        const Merge *other = merges_slot(b, merge->left, merge->right);
+        if (other->merged != merge->merged || other->rank != merge->rank) return false;
+    }
+    return true;
+}
+
+bool merges_equal(const Merges *a, const Merges *b) {
+    return !a->slots || !b->slots || (merges_within(a, b) && merges_within(b, a));
+}
+
 void bpe_init(Bpe *b) {
     memset(b, 0, sizeof *b);
     memset(b->byte_id, 0xff, sizeof b->byte_id);

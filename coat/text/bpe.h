@@ -45,7 +45,8 @@ typedef struct {
 } Merges;
 
 void merges_init(Merges *m, int count);
-void merges_add(Merges *m, Merge merge); // at most `count` times; of a pair's the last one stands
+void merges_add(Merges *m, Merge merge);             // at most `count` times; of a pair's the last one stands
+bool merges_equal(const Merges *a, const Merges *b); // true where one of them has no table
 
 typedef struct {
     Vocabulary vocabulary;

@@ -229,15 +229,29 @@ int tokenizer_begin(const Tokenizer *t) {
     return t->begin;
 }
 
-bool tokenizer_alike(const Tokenizer *a, const Tokenizer *b) {
-    const Vocabulary *x = &a->bpe.vocabulary, *y = &b->bpe.vocabulary;
-    const int both = x->count < y->count ? x->count : y->count;
-    int same = 0;
-    for (int id = 0; id < both; id++)
-        same +=
-            x->length[id] == y->length[id] &&
-            (x->length[id] <= 0 || !memcmp(x->text + x->offset[id], y->text + y->offset[id], (size_t)x->length[id]));
-    return 2 * same >= both;
+// Whether no text becomes a token.
+static bool is_special(const Tokenizer *t, int id) {
+    const Vocabulary *v = &t->bpe.vocabulary;
+    for (int i = 0; i < t->added.count; i++)
+        if (t->added.tokens[i].id == id) return t->added.tokens[i].special;
+    return v->hidden[id] && !(v->length[id] == 1 && t->bpe.byte_id[(unsigned char)v->text[v->offset[id]]] == id);
+}
+
+int tokenizer_differing(const Tokenizer *own, const Tokenizer *other) {
+    const Vocabulary *x = &own->bpe.vocabulary, *y = &other->bpe.vocabulary;
+    int differing = 0;
+    for (int id = 0; id < x->count && id < y->count; id++) {
+        const int32_t length = x->length[id];
+        if (length < 0 || y->length[id] < 0) continue;
+        const bool same =
+            length == y->length[id] && !memcmp(x->text + x->offset[id], y->text + y->offset[id], (size_t)length);
+        differing += !same && !is_special(own, id);
+    }
+    return differing;
+}
+
+bool tokenizer_merges_alike(const Tokenizer *a, const Tokenizer *b) {
+    return merges_equal(&a->bpe.merges, &b->bpe.merges);
 }
 
 int tokenizer_token(const Tokenizer *t, const char *name) {

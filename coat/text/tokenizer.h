@@ -32,9 +32,11 @@ int tokenizer_vocab(const Tokenizer *tokenizer);       // ids are 0 .. vocab-1
 int tokenizer_end_of_text(const Tokenizer *tokenizer); // what separates texts; -1 where the vocabulary has none
 int tokenizer_begin(const Tokenizer *tokenizer);       // what every text begins with (bos); -1 where it has none
 
-// Whether most tokens that both vocabularies have are the same: a model's files may write
-// single ones in their own ways.
-bool tokenizer_alike(const Tokenizer *a, const Tokenizer *b);
+// How many of the ids that both vocabularies have are another token in the second. What no text became in the first, a
+// special token, may be another one: reserved ones get their names when they are used.
+int tokenizer_differing(const Tokenizer *own, const Tokenizer *other);
+// Whether tokens merge alike, as far as both files list their merges.
+bool tokenizer_merges_alike(const Tokenizer *a, const Tokenizer *b);
 
 // The id of a token, also of one that no text becomes; -1 where none has this name.
 int tokenizer_token(const Tokenizer *tokenizer, const char *name);

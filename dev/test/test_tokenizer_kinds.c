@@ -170,6 +170,52 @@ static void test_bad_json(void **state) {
     expect_refused("ranks", "IQ== 0\nIg== 1\n", 14, "tiktoken's ranks");
 }
 
+#define KIND(vocab, merges, added)                                                                                     \
+    "{\"model\":{\"vocab\":{" vocab "},\"merges\":[" merges "]},\"added_tokens\":[" added "]," BYTES "}"
+#define ADDED(id, content, special) "{\"id\":" #id ",\"content\":\"" content "\",\"special\":" #special "}"
+#define AB "\"a\":0,\"b\":1,\"ab\":2,\"ba\":3"
+#define TWO "\"a b\",\"b a\""
+
+// What may differ between a model's vocabulary and one that is named in its place.
+static void test_differing(void **state) {
+    (void)state;
+    static const char own[] = KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false));
+    static const struct {
+        const char *text;
+        int differing;
+        bool merges;
+    } cases[] = {{own, 0, true},
+                 {KIND(AB, TWO, ""), 0, true},
+                 {KIND(AB, TWO, ADDED(4, "<call>", true)), 0, true}, // a reserved one in use
+                 {KIND(AB, TWO, ADDED(4, "<think>", false)), 0, true},
+                 {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false) "," ADDED(6, "<6>", true)), 0, true},
+                 {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(6, "<6>", true)), 0, true},
+                 {KIND(AB, TWO, ADDED(5, "<call>", true)), 1, true}, // text became it
+                 {KIND(AB, TWO, ADDED(5, "<call>", false)), 1, true},
+                 {KIND("\"b\":0,\"a\":1,\"ab\":2,\"ba\":3", TWO, ""), 2, false},
+                 {KIND("\"a\":0,\"b\":1,\"ab\":2,\"aa\":3", "\"a b\"", ""), 1, false},
+                 {KIND(AB, "\"a b\"", ""), 0, false},
+                 {KIND(AB, "\"b a\",\"a b\"", ""), 0, false}};
+    write_text(path_of("own.json"), own);
+    Tokenizer *t = open_good(path_of("own.json"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_text(path_of("other.json"), cases[i].text);
+        Tokenizer *other = open_good(path_of("other.json"));
+        assert_int_equal(tokenizer_differing(t, other), cases[i].differing);
+        assert_int_equal(tokenizer_merges_alike(t, other), cases[i].merges);
+        assert_int_equal(tokenizer_merges_alike(other, t), cases[i].merges);
+        tokenizer_close(other);
+    }
+    tokenizer_close(t);
+    // both files of one model
+    t = open_good(FOLDER "llama.model");
+    Tokenizer *other = open_good(FOLDER "legacy.json");
+    assert_int_equal(tokenizer_differing(t, other), 0);
+    assert_true(tokenizer_merges_alike(t, other));
+    tokenizer_close(other);
+    tokenizer_close(t);
+}
+
 static void test_bad_model(void **state) {
     (void)state;
     const size_t size = read_into(FOLDER "llama.model", file_text);
@@ -216,6 +262,7 @@ int main(void) {
         cmocka_unit_test(test_invalid_text),
         cmocka_unit_test_setup(test_folder_and_config, test_folder_empty),
         cmocka_unit_test_setup(test_bad_json, test_folder_empty),
+        cmocka_unit_test_setup(test_differing, test_folder_empty),
         cmocka_unit_test_setup(test_bad_model, test_folder_empty),
         cmocka_unit_test(test_nfc),
     };
