@@ -27,7 +27,7 @@ char *tokenizer_normalize(const Tokenizer *t, const char *text, size_t length, s
     if (put) out[0] = ' ';
     if (bytes > 0) memcpy(out + put, form ? form : text, bytes);
     free(form);
-    *out_length = t->marks ? blanks_of_marks(out, bytes + put) : bytes + put;
+    *out_length = t->marks && !t->late_marks ? blanks_of_marks(out, bytes + put) : bytes + put;
     return out;
 }
 
@@ -67,12 +67,12 @@ static bool put_pieces(Encoder *e, const char *text, size_t length) {
 static bool put_stretch(Encoder *e, const char *text, size_t length, bool first) {
     const Tokenizer *t = e->t;
     if (length == 0) return true;
-    if (text[0] == ' ' || t->prefix == PREFIX_NEVER || (t->prefix == PREFIX_FIRST && !first))
-        return put_pieces(e, text, length);
     char *prefixed = (char *)xmalloc(length + 1);
     prefixed[0] = ' ';
     memcpy(prefixed + 1, text, length);
-    const bool good = put_pieces(e, prefixed, length + 1);
+    if (t->late_marks) length = blanks_of_marks(prefixed + 1, length);
+    const bool prefix = prefixed[1] != ' ' && (t->prefix == PREFIX_MISSING || (t->prefix == PREFIX_FIRST && first));
+    const bool good = put_pieces(e, prefixed + !prefix, length + prefix);
     free(prefixed);
     return good;
 }

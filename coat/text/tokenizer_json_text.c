@@ -49,6 +49,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
     t->prefix = strcmp(scheme, "always") == 0  ? PREFIX_MISSING
                 : strcmp(scheme, "first") == 0 ? PREFIX_FIRST
                                                : PREFIX_NEVER;
+    t->late_marks = !t->marks; // unless the normalizer replaces them
     t->marks = true;
     if (!json_is_false(json_object_get(step, "split"))) t->pieces.kind = PIECES_BLANK;
     return true;

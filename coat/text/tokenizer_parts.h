@@ -45,6 +45,7 @@ struct Tokenizer {
     AddedTokens added;
     // the text's way: normalized (nfc, then a blank put before it), with blanks for SentencePiece's mark, cut
     bool nfc, put_blank, marks;
+    bool late_marks; // text and added tokens keep theirs until these are found
     Prefix prefix;
     PieceRule pieces;
     char name[TOKENIZER_PATH_BYTES]; // the file's, for messages

@@ -89,6 +89,21 @@ static void test_ids(void **state) {
     }
 }
 
+// Metaspace turns blanks into marks where no added token is: a mark in a text is no blank of such a token.
+static void test_mark_beside_added_blanks(void **state) {
+    (void)state;
+    write_text(path_of("t.json"),
+               "{\"model\":{\"vocab\":{\"\\u2581\":0,\"a\":1,\"\\u2581a\":2},\"merges\":[\"\\u2581 a\"]},"
+               "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"first\","
+               "\"split\":false},\"added_tokens\":[{\"id\":3,\"content\":\"  \",\"special\":false,\"normalized\":true,"
+               "\"single_word\":false,\"lstrip\":false,\"rstrip\":false}]}");
+    Tokenizer *t = open_good(path_of("t.json"));
+    expect_line(t, "t.json", "  a", "3 1\n");
+    expect_line(t, "t.json", "\xe2\x96\x81 a", "0 2\n");
+    expect_line(t, "t.json", "a  \xe2\x96\x81\xe2\x96\x81", "2 3 0 0\n");
+    tokenizer_close(t);
+}
+
 // Bytes that are not UTF-8 stay what they are.
 static void test_invalid_text(void **state) {
     (void)state;
@@ -259,6 +274,7 @@ static void test_nfc(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ids),
+        cmocka_unit_test_setup(test_mark_beside_added_blanks, test_folder_empty),
         cmocka_unit_test(test_invalid_text),
         cmocka_unit_test_setup(test_folder_and_config, test_folder_empty),
         cmocka_unit_test_setup(test_bad_json, test_folder_empty),
