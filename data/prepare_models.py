@@ -63,7 +63,7 @@ class Model:
         self.vocab, self.end_of_text = vocab, end
         self.code = "H" if vocab <= 1 << 16 else "I"
         self.before = [bos] if bos is not None else [] if characters else [end]
-        self.after = [end] if characters else []
+        self.after = [end] if characters or self.before != [end] else []
         self.bos = [bos] if bos is not None else []
         rule = ["%s (%d) before" % (name_of(token), token) for token in self.before]
         rule += ["%s (%d) after" % (name_of(token), token) for token in self.after]

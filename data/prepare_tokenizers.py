@@ -138,7 +138,8 @@ class Pairs(Plain):
                     return os.path.join(spec, name)
             raise Failure("tokenizer %s: the folder holds no tokenizer.json, tokenizer.model, encoder.json or vocab.json" % spec)
         if not os.path.exists(spec):
-            raise Failure("tokenizer %s: there is no such file or folder" % spec)
+            raise Failure("tokenizer %s: there is no such file or folder; a model's at Hugging Face is named by the "
+                          "folder that its tokenizer files were downloaded to" % spec)
         return spec
 
     def check_gpt2(self, path):

@@ -57,7 +57,7 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual(manifest["documents"], rule)
 
     def test_documents(self):
-        self.documents("llama3.json", [0], [], "<|begin_of_text|> (0) before each document")
+        self.documents("llama3.json", [0], [1], "<|begin_of_text|> (0) before and <|end_of_text|> (1) after each document")
         self.documents("qwen.json", [0], [], "<|endoftext|> (0) before each document")
         self.documents("neox.json", [0], [], "<|endoftext|> (0) before each document")
         for kind in ("llama.model", "legacy.json", "first.json"):
