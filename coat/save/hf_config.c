@@ -128,6 +128,12 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
         *rope = usual.rope;
         return true;
     }
+    const json_t *outer = json_object_get(file->root, "original_max_position_embeddings");
+    if (outer && json_integer_value(outer) != rope->positions)
+        return error_set(r.err, EXIT_DATA,
+                         "%s: 'original_max_position_embeddings' must be %d, as in its rope scaling; transformers 4 "
+                         "and 5 take different ones",
+                         r.path, rope->positions);
     return (rope->factor > 0 && rope->low > 0 && rope->high > rope->low) ||
            error_set(r.err, EXIT_DATA, "%s: rope scaling needs factor, low_freq_factor and a larger high_freq_factor",
                      r.path);
@@ -293,6 +299,10 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
             type ? type : "missing");
     else if (find(&r, "quantization_config"))
         good = error_set(err, EXIT_DATA, "%s: quantised models (quantization_config) are not supported", path);
+    else if (json_object_size(find(&r, "per_layer_config")) || json_array_size(find(&r, "per_layer_config")))
+        good = error_set(err, EXIT_DATA, "%s: layers that differ (per_layer_config) are not supported", path);
+    else if (json_object_get(config, "is_causal") && !json_is_true(json_object_get(config, "is_causal")))
+        good = error_set(err, EXIT_DATA, "%s: 'is_causal' must be true; other models are not supported", path);
     else
         good = (kind == 0 ? read_gpt2(&r, shape) : read_other(&r, &model_types[kind], shape)) &&
                read_ids(&r, model_types[kind].begin, model_types[kind].end, shape);

@@ -158,6 +158,13 @@ static void test_other_configs(void **state) {
                &s, &err))
         fail_msg("%s", err.text);
     assert_true(s.rope_theta == 7e5f); // the later key takes the place of the other
+    if (!parse("{\"model_type\": \"llama\", " SIZES ", \"is_causal\": true, \"per_layer_config\": {}, "
+               "\"original_max_position_embeddings\": 32, \"rope_scaling\": {\"rope_type\": \"llama3\", "
+               "\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+               "\"original_max_position_embeddings\": 32}}",
+               &s, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(s.rope.positions, 32);
     if (!parse("{\"model_type\": \"olmo\", " SIZES ", \"clip_qkv\": null}", &s, &err)) fail_msg("%s", err.text);
     assert_true(s.norm == NORM_PLAIN && s.clip_qkv == 0.0f && s.norm_eps == 1e-5f);
     if (!parse("{\"model_type\": \"qwen3\", " SIZES ", \"num_key_value_heads\": null}", &s, &err))
@@ -189,6 +196,14 @@ static void test_other_configs(void **state) {
         {"llama", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
         {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // twice
         {"llama", "\"quantization_config\": {}", "quantization_config"},
+        {"llama", "\"is_causal\": false", "'is_causal' must be true"},
+        {"olmo2", "\"is_causal\": null", "'is_causal' must be true"}, // transformers 5 sees both ways then, too
+        {"qwen3", KV ", \"per_layer_config\": {\"1\": {\"rms_norm_eps\": 0.1}}", "per_layer_config"},
+        {"llama", "\"per_layer_config\": [{}, {\"hidden_act\": \"gelu\"}]", "per_layer_config"},
+        {"llama",
+         "\"original_max_position_embeddings\": 64, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
+         "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 32}",
+         "'original_max_position_embeddings' must be 32, as in its rope scaling"},
         {"llama", "\"head_dim\": 0", "head_dim"},
         {"llama", "\"bos_token_id\": \"<s>\"", "bos_token_id must be a number or null"},
         {"llama", "\"eos_token_id\": 2.5", "eos_token_id must be a number, a list of numbers or null"},
@@ -347,6 +362,7 @@ static void test_bad_configs(void **state) {
         {"{\"model_type\": \"gpt2\", \"scale_attn_by_inverse_layer_idx\": true, " NUMBERS "}", "inverse_layer"},
         {"{\"model_type\": \"gpt2\", \"add_cross_attention\": 1, " NUMBERS "}", "add_cross_attention"},
         {"{\"model_type\": \"gpt2\", \"quantization_config\": {}, " NUMBERS "}", "quantization_config"},
+        {"{\"model_type\": \"gpt2\", \"is_causal\": false, " NUMBERS "}", "'is_causal' must be true"},
         {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 0, " NUMBERS "}", "layer_norm_epsilon"},
         {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": \"nan\", " NUMBERS "}", "layer_norm_epsilon"},
         {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 1e-60, " NUMBERS "}", "layer_norm_epsilon is 1e-60"},
