@@ -66,7 +66,8 @@ typedef struct {
     float rope_theta; // base of the rotary frequencies
     RopeScaling rope;
     InitKind init;
-    TextIds ids; // which files of models carry along
+    TextIds ids; // which files of models carry along,
+    int pad;     // with pad_token_id, whose row of the embedding transformers does not train; -1: none
 } ModelShape;
 
 // What flags and files may say of a shape: files can hold what flags ask for, and are read back.

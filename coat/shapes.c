@@ -13,7 +13,7 @@ const char *architecture_name(Architecture architecture) {
 
 void architecture_shape(Architecture architecture, ModelShape *s) {
     memset(s, 0, sizeof *s); // the bytes between fields too: shapes are compared
-    s->ids.begin = -1;
+    s->ids.begin = s->pad = -1;
     s->norm_eps = 1e-5f;
     s->rope_theta = 10000.0f;
     s->rope = (RopeScaling){1.0f, 1.0f, 4.0f, 8192};

@@ -58,6 +58,32 @@ static bool require_activation(const Reader *r, const char *key, const char *nam
     return error_set(r->err, EXIT_DATA, "%s: %s is '%.60s'; only '%s' is supported", r->path, key, value, name);
 }
 
+// What a model_type is here, and what its config class in transformers takes for a key that the file lacks. A key that
+// is null says that there is no window, and as many key and value heads as others.
+typedef struct {
+    const char *type;
+    Architecture architecture;
+    int kv_heads; // 0: as num_attention_heads
+    int head_dim; // 0: hidden_size / num_attention_heads
+    int positions;
+    int window;          // 0: none
+    float eps;           // rms_norm_eps; 0: the key is not its
+    int begin, end, pad; // bos_token_id, eos_token_id and pad_token_id, -1: null
+} ModelType;
+
+// clang-format off
+static const ModelType model_types[] = {
+    // type     architecture         kv head_dim positions window eps  begin  end    pad
+    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     0,     50256, 50256, -1}, // whose other keys differ
+    {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0,     1e-6f, 1,     2,     -1},
+    {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096,  1e-6f, 1,     2,     -1},
+    {"olmo",    ARCHITECTURE_OLMO,   0,  0,      2048,    0,     0,     -1,    50279, 1},
+    {"olmo2",   ARCHITECTURE_OLMO2,  0,  0,      2048,    0,     1e-5f, -1,    50279, 1},
+    {"qwen2",   ARCHITECTURE_QWEN2,  32, 0,      32768,   0,     1e-6f, -1,    -1,    -1},
+    {"qwen3",   ARCHITECTURE_QWEN3,  32, 128,    32768,   0,     1e-6f, -1,    -1,    -1},
+};
+// clang-format on
+
 // -1: outside the vocabulary, or no number.
 static int id_of(const json_t *item, const ModelShape *s) {
     const json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
@@ -80,13 +106,19 @@ static bool read_ends(const Reader *r, ModelShape *s) {
     return true;
 }
 
-// `begin` and `end`: where the keys are absent.
-static bool read_ids(const Reader *r, int begin, int end, ModelShape *s) {
-    const json_t *first = json_object_get(r->root, "bos_token_id");
-    if (first && !json_is_integer(first) && !json_is_null(first))
-        return error_set(r->err, EXIT_DATA, "%s: bos_token_id must be a number or null", r->path);
-    if (first) begin = json_is_null(first) ? -1 : id_of(first, s);
-    model_shape_ids(s, begin, json_object_get(r->root, "eos_token_id") ? -1 : end);
+// `otherwise`: where the key is absent.
+static bool read_id(const Reader *r, const char *key, int otherwise, const ModelShape *s, int *id) {
+    const json_t *item = json_object_get(r->root, key);
+    *id = item ? id_of(item, s) : otherwise < s->vocab ? otherwise : -1;
+    return !item || json_is_integer(item) || json_is_null(item) ||
+           error_set(r->err, EXIT_DATA, "%s: %s must be a number or null", r->path, key);
+}
+
+static bool read_ids(const Reader *r, const ModelType *type, ModelShape *s) {
+    int begin;
+    if (!read_id(r, "bos_token_id", type->begin, s, &begin) || !read_id(r, "pad_token_id", type->pad, s, &s->pad))
+        return false;
+    model_shape_ids(s, begin, json_object_get(r->root, "eos_token_id") ? -1 : type->end);
     return read_ends(r, s);
 }
 
@@ -176,32 +208,6 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     const bool says_kind = object && (object != find(r, names[0]) || find(&inner, "rope_type") || find(&inner, "type"));
     return !says_kind || read_rope_scaling(r, architecture, object, &shape->rope);
 }
-
-// What a model_type is here, and what its config class in transformers takes for a key that the file lacks. A key that
-// is null says that there is no window, and as many key and value heads as others.
-typedef struct {
-    const char *type;
-    Architecture architecture;
-    int kv_heads; // 0: as num_attention_heads
-    int head_dim; // 0: hidden_size / num_attention_heads
-    int positions;
-    int window;     // 0: none
-    float eps;      // rms_norm_eps; 0: the key is not its
-    int begin, end; // bos_token_id and eos_token_id, -1: null
-} ModelType;
-
-// clang-format off
-static const ModelType model_types[] = {
-    // type     architecture         kv head_dim positions window eps  begin  end
-    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     0,     50256, 50256}, // whose other keys differ
-    {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0,     1e-6f, 1,     2},
-    {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096,  1e-6f, 1,     2},
-    {"olmo",    ARCHITECTURE_OLMO,   0,  0,      2048,    0,     0,     -1,    50279},
-    {"olmo2",   ARCHITECTURE_OLMO2,  0,  0,      2048,    0,     1e-5f, -1,    50279},
-    {"qwen2",   ARCHITECTURE_QWEN2,  32, 0,      32768,   0,     1e-6f, -1,    -1},
-    {"qwen3",   ARCHITECTURE_QWEN3,  32, 128,    32768,   0,     1e-6f, -1,    -1},
-};
-// clang-format on
 
 // Attention over all positions before, or within a window that no sequence here is longer than.
 static bool read_window(const Reader *r, const ModelType *type, ModelShape *shape) {
@@ -305,7 +311,7 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
         good = error_set(err, EXIT_DATA, "%s: 'is_causal' must be true; other models are not supported", path);
     else
         good = (kind == 0 ? read_gpt2(&r, shape) : read_other(&r, &model_types[kind], shape)) &&
-               read_ids(&r, model_types[kind].begin, model_types[kind].end, shape);
+               read_ids(&r, &model_types[kind], shape);
     json_decref(config);
     return good;
 }

@@ -4,11 +4,18 @@
 #include "hf.h"
 #include "shapes.h"
 
-static void ids_fields(JsonText *t, const TextIds *ids) {
-    if (ids->begin >= 0)
-        json_text_int(t, "bos_token_id", ids->begin);
+static void id_field(JsonText *t, const char *key, int id) {
+    if (id >= 0)
+        json_text_int(t, key, id);
     else
-        json_text_null(t, "bos_token_id");
+        json_text_null(t, key);
+}
+
+// All are written: some classes of transformers take another for one that is absent.
+static void ids_fields(JsonText *t, const ModelShape *s) {
+    const TextIds *ids = &s->ids;
+    id_field(t, "pad_token_id", s->pad);
+    id_field(t, "bos_token_id", ids->begin);
     if (ids->end_count == 0) json_text_null(t, "eos_token_id");
     if (ids->end_count == 1) json_text_int(t, "eos_token_id", ids->ends[0]);
     if (ids->end_count < 2) return;
@@ -93,7 +100,7 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
         other_fields(t, s, architecture);
     json_text_bool(t, "tie_word_embeddings", s->tied_head);
     json_text_bool(t, "use_cache", true);
-    ids_fields(t, &s->ids);
+    ids_fields(t, s);
     json_text_string(t, "torch_dtype", dtype);
     json_text_string(t, "transformers_version", "4.57.1"); // whose keys these are; without one 4.57.6 takes any large
                                                            // vocabulary for a faulty one of Mistral's
@@ -105,6 +112,6 @@ void hf_generation_text(JsonText *t, const ModelShape *s) {
     memset(t, 0, sizeof *t);
     t->pretty = true;
     json_text_open(t, NULL, '{');
-    ids_fields(t, &s->ids);
+    ids_fields(t, s);
     json_text_close(t, '}');
 }

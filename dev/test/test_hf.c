@@ -74,6 +74,7 @@ static void test_config(void **state) {
         assert_true(hf_config_text(&t, &other, DTYPE_BF16, &err));
         if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
         assert_memory_equal(&other, &again, sizeof s);
+        assert_int_equal(again.pad, -1); // every row of a new model's embedding is trained
         json_text_free(&t);
     }
     architecture_shape(ARCHITECTURE_LLAMA, &s);
@@ -206,6 +207,7 @@ static void test_other_configs(void **state) {
          "'original_max_position_embeddings' must be 32, as in its rope scaling"},
         {"llama", "\"head_dim\": 0", "head_dim"},
         {"llama", "\"bos_token_id\": \"<s>\"", "bos_token_id must be a number or null"},
+        {"llama", "\"pad_token_id\": [3]", "pad_token_id must be a number or null"},
         {"llama", "\"eos_token_id\": 2.5", "eos_token_id must be a number, a list of numbers or null"},
         {"llama", "\"head_dim\": 15", "config.json: head_dim 15 is odd"},
         {"mistral", "\"sliding_window\": null", "num_key_value_heads 8, which is what a file without it means"},
@@ -282,7 +284,13 @@ static void test_ids(void **state) {
          130},
         {"llama", ", \"bos_token_id\": 0, \"eos_token_id\": [7, 8, 130, 9]",
          "\"bos_token_id\": 0,\n  \"eos_token_id\": [\n    7,\n    8,\n    9\n  ],", 130},
-        {"mistral", ", \"eos_token_id\": []", "\"bos_token_id\": 1,\n  \"eos_token_id\": null,", 130}};
+        {"mistral", ", \"eos_token_id\": []", "\"bos_token_id\": 1,\n  \"eos_token_id\": null,", 130},
+        {"qwen2", ", \"pad_token_id\": 3", "\"pad_token_id\": 3,", 130},
+        {"llama", ", \"pad_token_id\": -1", "\"pad_token_id\": null,", 130},
+        {"mistral", "", "\"pad_token_id\": null,", 130},
+        {"olmo", "", "\"pad_token_id\": 1,", 130}, // its class's
+        {"olmo", "", "\"pad_token_id\": null,", 1},
+        {"olmo2", ", \"pad_token_id\": null", "\"pad_token_id\": null,", 130}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512];
         ModelShape s, again;
