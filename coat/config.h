@@ -66,8 +66,10 @@ typedef struct {
     float rope_theta; // base of the rotary frequencies
     RopeScaling rope;
     InitKind init;
-    TextIds ids; // which files of models carry along,
-    int pad;     // with pad_token_id, whose row of the embedding transformers does not train; -1: none
+    // what files of models carry along
+    double init_range; // initializer_range; 0: none
+    TextIds ids;
+    int pad; // pad_token_id, whose row of the embedding transformers does not train; -1: none
 } ModelShape;
 
 // What flags and files may say of a shape: files can hold what flags ask for, and are read back.

@@ -17,6 +17,10 @@ void architecture_shape(Architecture architecture, ModelShape *s) {
     s->norm_eps = 1e-5f;
     s->rope_theta = 10000.0f;
     s->rope = (RopeScaling){1.0f, 1.0f, 4.0f, 8192};
+    s->init = architecture == ARCHITECTURE_OLMO    ? INIT_KIND_MITCHELL
+              : architecture == ARCHITECTURE_OLMO2 ? INIT_KIND_TRUNCATED
+                                                   : INIT_KIND_NORMAL;
+    s->init_range = init_deviation(s->init);
     if (architecture == ARCHITECTURE_GPT2) {
         s->biases = s->tied_head = true;
         return;
@@ -30,10 +34,8 @@ void architecture_shape(Architecture architecture, ModelShape *s) {
         s->qk_norm = QK_NORM_ROW;
         s->norm_eps = 1e-6f;
         s->rope_theta = 5e5f;
-        s->init = INIT_KIND_TRUNCATED;
     }
     if (architecture == ARCHITECTURE_QWEN3) s->qk_norm = QK_NORM_HEAD;
-    if (architecture == ARCHITECTURE_OLMO) s->init = INIT_KIND_MITCHELL;
     if (architecture == ARCHITECTURE_QWEN2 || architecture == ARCHITECTURE_QWEN3) s->norm_eps = 1e-6f;
 }
 

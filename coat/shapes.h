@@ -19,6 +19,11 @@ typedef enum {
 
 const char *architecture_name(Architecture architecture); // "gpt2", "llama", ...
 
+// The deviation that all matrices but residual projections are drawn with; 0: each has its own.
+static inline double init_deviation(InitKind kind) {
+    return kind == INIT_KIND_MITCHELL ? 0.0 : 0.02;
+}
+
 // Sets the shape to an architecture's usual settings, without sizes.
 void architecture_shape(Architecture architecture, ModelShape *shape);
 

@@ -209,6 +209,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     if (channels && !given(p, "ffn")) shape->ffn = shape_usual_ffn(shape);
     if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;
     finish_vocab(config);
+    shape->init_range = init_deviation(shape->init);
     config->vocab_of_tokenizer =
         config->tokenizer == TOKENIZER_FILE && !given(p, "vocab") && !model_keeps_vocabulary(config->model);
     if (!p->recorded->shape_files[0] || p->recorded->shape.layers == 0) return true;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "rng.h"
+#include "shapes.h"
 
 static void set_value(Exec *exec, Tensor value, const float *values) {
     size_t n = (size_t)tensor_elements(value);
@@ -76,10 +77,11 @@ void parameters_zero_moments(const Arena *arena, Exec *exec) {
 // The standard deviation of what a weight is drawn from. OLMo 1 takes it from the width of what the weight reads.
 static float deviation(const ModelShape *s, Init init, int64_t cols, int layer) {
     const bool residual = init == INIT_NORMAL_RESIDUAL;
+    const float one = (float)init_deviation(s->init);
     switch (s->init) {
-    case INIT_KIND_NORMAL: return residual ? 0.02f / sqrtf(2.0f * (float)s->layers) : 0.02f;
+    case INIT_KIND_NORMAL: return residual ? one / sqrtf(2.0f * (float)s->layers) : one;
     case INIT_KIND_MITCHELL: return 1.0f / sqrtf((float)cols * (residual ? 2.0f * (float)(layer + 1) : 1.0f));
-    case INIT_KIND_TRUNCATED: return 0.02f;
+    case INIT_KIND_TRUNCATED: return one;
     }
     return 0.0f;
 }

@@ -312,6 +312,8 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
     else
         good = (kind == 0 ? read_gpt2(&r, shape) : read_other(&r, &model_types[kind], shape)) &&
                read_ids(&r, &model_types[kind], shape);
+    const double range = json_number_value(find(&r, "initializer_range"));
+    if (good) shape->init_range = range > 0 && range <= 1 ? range : 0; // as much as transformers takes
     json_decref(config);
     return good;
 }

@@ -36,7 +36,6 @@ static void gpt2_fields(JsonText *t, const ModelShape *s) {
     json_text_string(t, "activation_function", "gelu_new");
     json_text_float(t, "layer_norm_epsilon", s->norm_eps);
     for (int i = 0; i < 3; i++) json_text_float(t, zeros[i], 0.0f);
-    json_text_float(t, "initializer_range", 0.02f);
     json_text_bool(t, "scale_attn_weights", true);
 }
 
@@ -70,7 +69,6 @@ static void other_fields(JsonText *t, const ModelShape *s, Architecture architec
     json_text_float(t, "attention_dropout", 0.0f);
     json_text_float(t, "rope_theta", s->rope_theta);
     if (s->rope.factor != 1.0f) rope_scaling_fields(t, &s->rope);
-    if (architecture != ARCHITECTURE_OLMO) json_text_float(t, "initializer_range", 0.02f);
 }
 
 bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err) {
@@ -98,6 +96,7 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
         gpt2_fields(t, s);
     else
         other_fields(t, s, architecture);
+    if (s->init_range > 0) json_text_double(t, "initializer_range", s->init_range);
     json_text_bool(t, "tie_word_embeddings", s->tied_head);
     json_text_bool(t, "use_cache", true);
     ids_fields(t, s);

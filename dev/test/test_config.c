@@ -551,9 +551,18 @@ static void assert_ids(const char *flags, int begin, int end) {
         fail_msg("%s: %d, and %d: %d", flags, ids->begin, ids->end_count, ids->ends[0]);
 }
 
-// What checkpoints say that texts begin and end with.
-static void test_text_ids(void **state) {
+static void assert_range(const char *flags, double range) {
+    accept_run(flags, 1);
+    assert_true(config.shape.init_range == range);
+}
+
+// What checkpoints say that texts begin and end with, and how weights were drawn.
+static void test_carried_along(void **state) {
     (void)state;
+    assert_range("--plan --device cpu --model llama:d2", 0.02);
+    assert_range("--plan --device cpu --model llama:d2 --init mitchell", 0.0);
+    assert_range("--plan --device cpu --model olmo:d2", 0.0);
+    assert_range("--plan --device cpu --model olmo:d2 --init truncated", 0.02);
     assert_ids("", 50256, 50256);
     assert_ids("--tokenizer bytes --model llama3-8b", 256, 256);
     assert_ids("--tokenizer gpt2 --model llama3-8b", 50256, 50256);
@@ -647,7 +656,7 @@ int main(void) {
         cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_check),
         cmocka_unit_test(test_not_built),
-        cmocka_unit_test(test_text_ids),
+        cmocka_unit_test(test_carried_along),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_recipes),
