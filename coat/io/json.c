@@ -119,6 +119,34 @@ void json_text_hex(JsonText *t, const char *key, uint64_t value) {
     json_text_string(t, key, text);
 }
 
+void json_text_value(JsonText *t, const char *key, const json_t *value) {
+    const bool pretty = t->pretty;
+    const char *name;
+    json_t *item;
+    size_t i;
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        json_text_open(t, key, '{');
+        t->pretty = false;
+        json_object_foreach((json_t *)value, name, item) json_text_value(t, name, item);
+        json_text_close(t, '}');
+        break;
+    case JSON_ARRAY:
+        json_text_open(t, key, '[');
+        t->pretty = false;
+        json_array_foreach(value, i, item) json_text_value(t, NULL, item);
+        json_text_close(t, ']');
+        break;
+    case JSON_STRING: json_text_string(t, key, json_string_value(value)); break;
+    case JSON_INTEGER: json_text_int(t, key, json_integer_value(value)); break;
+    case JSON_REAL: json_text_double(t, key, json_real_value(value)); break;
+    case JSON_TRUE:
+    case JSON_FALSE: json_text_bool(t, key, json_is_true(value)); break;
+    case JSON_NULL: json_text_null(t, key); break;
+    }
+    t->pretty = pretty;
+}
+
 void json_text_space(JsonText *t) {
     append_text(t, " ");
 }

@@ -31,8 +31,9 @@ void json_text_null(JsonText *t, const char *key);
 // The shortest decimal that reads back as the same float or double; "nan", "inf", "-inf" as strings.
 void json_text_float(JsonText *t, const char *key, float value);
 void json_text_double(JsonText *t, const char *key, double value);
-void json_text_hex(JsonText *t, const char *key, uint64_t value); // a string of 16 hexadecimal digits
-void json_text_space(JsonText *t);                                // padding between or after values
+void json_text_hex(JsonText *t, const char *key, uint64_t value);        // a string of 16 hexadecimal digits
+void json_text_value(JsonText *t, const char *key, const json_t *value); // what has values itself on one line
+void json_text_space(JsonText *t);                                       // padding between or after values
 void json_text_free(JsonText *t);
 
 // Parses `size` bytes that must be one JSON object; NULL with err. `path` is for the message.

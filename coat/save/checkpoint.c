@@ -128,7 +128,7 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
     if (!checkpoint_write_tensors(folder, files, 2, s->exec, manifest, err)) return false;
     if (!hf_config_text(&text, shape, s->model[0].dtype, err)) return false;
     if (!add_text(folder, HF_CONFIG_NAME, &text, manifest, err)) return false;
-    hf_generation_text(&text, shape);
+    hf_generation_text(&text, shape, s->generation);
     if (!add_text(folder, HF_GENERATION_NAME, &text, manifest, err)) return false;
     index_text(&text, s->model, s->model_count);
     return add_text(folder, HF_INDEX_NAME, &text, manifest, err);

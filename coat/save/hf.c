@@ -72,6 +72,15 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
     return !path_is_file(file) || parse_file(folder, HF_GENERATION_NAME, hf_parse_generation, shape, err);
 }
 
+json_t *hf_generation_open(const char *path) {
+    char beside[PATH_BUFFER], file[PATH_BUFFER];
+    Error ignored; // model_shape_from_files() has read it
+    const bool good = path[0] && !llmc_is_weights(path) &&
+                      (path_is_folder(path) || path_folder(beside, sizeof beside, path, &ignored)) &&
+                      path_join(file, sizeof file, path_is_folder(path) ? path : beside, HF_GENERATION_NAME, &ignored);
+    return good && path_is_file(file) ? json_read_object(file, CONFIG_LIMIT, &ignored) : NULL;
+}
+
 // ---------------------------------------------------------------- weights
 
 static bool add_file(HfWeights *weights, const char *path, Error *err) {

@@ -25,10 +25,13 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
 // Adds the ends of a text that a generation_config.json has beyond config.json's: models for chats have more there.
 bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
+// What the generation_config.json of such a `path` holds, for json_decref(); NULL: there is none.
+json_t *hf_generation_open(const char *path);
+
 // The texts of config.json and generation_config.json for a model whose weights are stored as `weights`. Fails
-// for shapes of no architecture.
+// for shapes of no architecture. `source`: what is kept of another generation_config.json, all but the ids; NULL: none.
 bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *err);
-void hf_generation_text(JsonText *t, const ModelShape *shape);
+void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *source);
 
 // The weights of a folder or of one .safetensors file.
 typedef struct {

@@ -12,9 +12,7 @@ static void id_field(JsonText *t, const char *key, int id) {
 }
 
 // All are written: some classes of transformers take another for one that is absent.
-static void ids_fields(JsonText *t, const ModelShape *s) {
-    const TextIds *ids = &s->ids;
-    id_field(t, "pad_token_id", s->pad);
+static void ids_fields(JsonText *t, const TextIds *ids) {
     id_field(t, "bos_token_id", ids->begin);
     if (ids->end_count == 0) json_text_null(t, "eos_token_id");
     if (ids->end_count == 1) json_text_int(t, "eos_token_id", ids->ends[0]);
@@ -99,7 +97,8 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
     if (s->init_range > 0) json_text_double(t, "initializer_range", s->init_range);
     json_text_bool(t, "tie_word_embeddings", s->tied_head);
     json_text_bool(t, "use_cache", true);
-    ids_fields(t, s);
+    id_field(t, "pad_token_id", s->pad);
+    ids_fields(t, &s->ids);
     json_text_string(t, "torch_dtype", dtype);
     json_text_string(t, "transformers_version", "4.57.1"); // whose keys these are; without one 4.57.6 takes any large
                                                            // vocabulary for a faulty one of Mistral's
@@ -107,10 +106,16 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
     return true;
 }
 
-void hf_generation_text(JsonText *t, const ModelShape *s) {
+void hf_generation_text(JsonText *t, const ModelShape *s, const json_t *source) {
+    const char *key;
+    json_t *value;
     memset(t, 0, sizeof *t);
     t->pretty = true;
     json_text_open(t, NULL, '{');
-    ids_fields(t, s);
+    ids_fields(t, &s->ids);
+    json_object_foreach((json_t *)source, key,
+                        value) if (strcmp(key, "bos_token_id") != 0 && strcmp(key, "eos_token_id") != 0)
+        json_text_value(t, key, value);
+    if (!source) id_field(t, "pad_token_id", s->pad);
     json_text_close(t, '}');
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "hf.h"
 #include "memory.h"
 
 #define TOUCHED ((size_t)2 << 20) // bytes at a time
@@ -10,6 +11,7 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     memset(snapshot, 0, sizeof *snapshot);
     snapshot->arena = arena;
     snapshot->exec = exec;
+    snapshot->generation = arena->rank == 0 ? hf_generation_open(arena->config.shape_files) : NULL;
     snapshot->model_count = checkpoint_model_tensors(arena, &snapshot->model);
     snapshot->optimizer_count = arena->ranks > 1 ? checkpoint_share_tensors(arena, &snapshot->optimizer)
                                                  : checkpoint_optimizer_tensors(arena, &snapshot->optimizer);
@@ -76,5 +78,6 @@ void snapshot_close(Snapshot *snapshot) {
     free(snapshot->model);
     free(snapshot->optimizer);
     free(snapshot->choices);
+    json_decref(snapshot->generation);
     memset(snapshot, 0, sizeof *snapshot);
 }

@@ -17,6 +17,7 @@ typedef struct {
     Exec *exec;
     Shards *shards;             // of several processes, which save together; NULL: this one has all and saves alone
     const Tokenizer *tokenizer; // of the vocabulary that is copied along; NULL: none, or it could not be opened
+    json_t *generation;         // the generation_config.json that came with the model; NULL: none
     RunState run;
     CheckpointTensor *model, *optimizer; // as in the files of these names
     int model_count, optimizer_count;

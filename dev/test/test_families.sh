@@ -54,6 +54,22 @@ else
     bad "another shape is refused on resume" "$(cat "$folder/page")"
 fi
 
+# What files say beside the shape goes from a model into the checkpoints of its fine-tuning, and on through a resume whose
+# checkpoint is pruned.
+mkdir "$folder/source" && cp "$folder/whole/step-00000010/model.safetensors" "$folder/source"
+sed 's/"pad_token_id": null/"pad_token_id": 3/; s/"initializer_range": 0.02/"initializer_range": 0.05/' "$folder/whole/step-00000010/config.json" \
+    >"$folder/source/config.json"
+echo '{"do_sample": true, "eos_token_id": [256, 2], "pad_token_id": 3, "temperature": 0.7, "top_k": 20}' >"$folder/source/generation_config.json"
+tune=(--model "$folder/source" "${batch[@]}" --save-every 1 --keep 1)
+train tuned 4 "${tune[@]}" && train tuned2 2 "${tune[@]}" && train tuned2 4 --resume --save-every 1 --keep 1
+same "a fine-tuned model goes on bit for bit" tuned/step-00000004 tuned2/step-00000004
+said=$(tr -d ' \n' <"$folder/tuned2/step-00000004/generation_config.json")
+[ "$said" = '{"bos_token_id":256,"eos_token_id":[256,2],"do_sample":true,"pad_token_id":3,"temperature":0.7,"top_k":20}' ] &&
+    ok "it keeps its generation_config.json" || bad "it keeps its generation_config.json" "$said"
+said=$(grep -c '"pad_token_id": 3,\|"initializer_range": 0.05,' "$folder/tuned2/step-00000004/config.json")
+[ "$said" = 2 ] && ok "it keeps its pad_token_id and initializer_range" || bad "it keeps its pad_token_id and initializer_range" \
+    "$(cat "$folder/tuned2/step-00000004/config.json")"
+
 # Beside PyTorch: 30 updates on a stream of tokens, and on examples with a mask that are packed and kept apart.
 if python3 -c 'import torch, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null; then
     for flag in "" --packed; do

@@ -307,7 +307,7 @@ static void test_ids(void **state) {
         if (!strstr(t.text, cases[i].written)) fail_msg("%s\nlacks %s", t.text, cases[i].written);
         if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
         assert_memory_equal(&s, &again, sizeof s);
-        hf_generation_text(&generation, &s);
+        hf_generation_text(&generation, &s, NULL);
         assert_non_null(strstr(generation.text, "\"bos_token_id\": "));
         assert_true((strstr(t.text, "initializer_range") == NULL) == (strstr(cases[i].rest, "range") == NULL));
         json_text_free(&generation);
@@ -323,14 +323,19 @@ static void test_generation(void **state) {
                                       "\"bos_token_id\": 3, \"eos_token_id\": 7}";
     static const struct {
         const char *text, *written; // NULL: refused
-    } cases[] = {{"{\"do_sample\": true}", "\"eos_token_id\": 7\n"},
-                 {"{\"eos_token_id\": 7, \"bos_token_id\": 5}", "\"eos_token_id\": 7\n"},
-                 {"{\"eos_token_id\": 9}", "\"eos_token_id\": [\n    7,\n    9\n  ]"},
-                 {"{\"eos_token_id\": [9, 7, 500, 8]}", "\"eos_token_id\": [\n    7,\n    9,\n    8\n  ]"},
-                 {"{\"eos_token_id\": [0, 1, 2, 3, 4, 5, 6, 8, 9]}", "4,\n    5,\n    6\n  ]"},
-                 {"{\"eos_token_id\": null}", "\"eos_token_id\": 7\n"},
-                 {"{\"eos_token_id\": \"</s>\"}", NULL},
-                 {"[7]", NULL}};
+    } cases[] = {
+        {"{\"do_sample\": true}", "\"eos_token_id\": 7,\n  \"do_sample\": true\n}"},
+        {"{\"eos_token_id\": 7, \"bos_token_id\": 5}", "\"eos_token_id\": 7\n"},
+        {"{\"temperature\": 0.7, \"eos_token_id\": 7, \"top_k\": 20, \"pad_token_id\": 500, \"top_p\": 1.0, "
+         "\"suppress_tokens\": [1, []], \"s\": {\"\u00e9\\n\": null}, \"use_cache\": false}",
+         "\"eos_token_id\": 7,\n  \"temperature\": 0.7,\n  \"top_k\": 20,\n  \"pad_token_id\": 500,\n  \"top_p\": "
+         "1.0,\n  \"suppress_tokens\": [1,[]],\n  \"s\": {\"\u00e9\\u000a\":null},\n  \"use_cache\": false\n}"},
+        {"{\"eos_token_id\": 9}", "\"eos_token_id\": [\n    7,\n    9\n  ]"},
+        {"{\"eos_token_id\": [9, 7, 500, 8]}", "\"eos_token_id\": [\n    7,\n    9,\n    8\n  ]"},
+        {"{\"eos_token_id\": [0, 1, 2, 3, 4, 5, 6, 8, 9]}", "4,\n    5,\n    6\n  ]"},
+        {"{\"eos_token_id\": null}", "\"eos_token_id\": 7\n"},
+        {"{\"eos_token_id\": \"</s>\"}", NULL},
+        {"[7]", NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ModelShape s;
         JsonText t;
@@ -346,7 +351,10 @@ static void test_generation(void **state) {
             assert_non_null(strstr(err.text, "generation_config.json"));
             continue;
         }
-        hf_generation_text(&t, &s);
+        json_t *source = hf_generation_open(i % 2 ? model : weights);
+        assert_non_null(source);
+        hf_generation_text(&t, &s, source);
+        json_decref(source);
         if (!strstr(t.text, cases[i].written)) fail_msg("%s\nlacks %s", t.text, cases[i].written);
         assert_non_null(strstr(t.text, "\"bos_token_id\": 3"));
         json_text_free(&t);
