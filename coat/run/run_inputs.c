@@ -120,10 +120,6 @@ bool open_data(Run *run, const Config *c, Error *err) {
         // now, rather than at the first validation
         if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
     }
-    const TextIds *ids = &run->model.config.shape.ids; // of the vocabulary, too
-    if (c->documents == DOCUMENTS_APART &&
-        ((run->train && !data_keep_apart(run->train, ids, err)) || (run->val && !data_keep_apart(run->val, ids, err))))
-        return false;
     if (c->hellaswag[0]) {
         run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);
         if (!run->hellaswag) return false;
@@ -181,6 +177,33 @@ bool choose_prompt_format(Run *run, Error *err) {
     run->model.arena.config.prompt_format =
         given || prompt_format_named(c->prompt_format) ? c->prompt_format : PROMPT_FORMAT_DATA;
     run->model.arena.config.shape.ids = shape->ids;
+    return true;
+}
+
+// By what begins texts, in the vocabulary, as data/prepare.py has it, and in the model's files; then by what ends them.
+// After choose_prompt_format(): a run that is resumed begins with all ends that this one has now.
+bool divide_documents(Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    const Tokenizer *t = run->tokenizer;
+    const int end = t ? tokenizer_end_of_text(t) : -1;
+    TextIds ends = c->shape.ids;
+    ends.begin = -1;
+    const TextIds ways[] = {{.begin = t ? tokenizer_begin(t) : -1},
+                            {.begin = c->shape.ids.begin},
+                            {.begin = -1, .end_count = end >= 0, .ends = {end}},
+                            ends};
+    if (c->documents != DOCUMENTS_APART) return true;
+    DataLoader *const loaders[] = {run->train, run->val};
+    for (int i = 0; i < 2; i++) {
+        bool found;
+        if (!loaders[i]) continue;
+        if (!data_keep_apart(loaders[i], ways, 4, &found, err)) return false;
+        if (!found)
+            run_note_always(run,
+                            "--documents apart: no token that begins or ends documents is among the first %d of any "
+                            "file of --%s: were they made with this model's vocabulary (--tokenizer FILE)?",
+                            DATA_LOOKED_AT, i ? "val" : "train");
+    }
     return true;
 }
 

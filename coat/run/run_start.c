@@ -249,6 +249,7 @@ static bool open_run(Run *run, const Config *config, Error *err) {
     if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
     if (!all_well(&run->all, open_data(run, config, err), err) || !same_files(run, err)) return false;
     if (!all_well(&run->all, choose_prompt_format(run, err), err)) return false;
+    if (!all_well(&run->all, divide_documents(run, err), err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
     if (!all_well(&run->all, start_or_resume(run, err), err)) return false;
     comm_patience(m->comm, 0);

@@ -19,6 +19,9 @@ bool open_tokenizer(Run *run, const Config *config, Error *err);
 // Opens training data, validation data and HellaSwag, those that are asked for.
 bool open_data(Run *run, const Config *config, Error *err);
 
+// Has documents kept apart, where that is asked for.
+bool divide_documents(Run *run, Error *err);
+
 // What looks like a mistake in the choice of files.
 void note_data(Run *run);
 

@@ -177,15 +177,23 @@ static void divide_text(const TextIds *ids, const int32_t *inputs, int T, int32_
             positions[t] = positions[t - 1] + 1;
 }
 
-bool data_keep_apart(DataLoader *loader, const TextIds *ids, Error *err) {
-    loader->ids = *ids;
-    for (int i = 0; i < loader->count && ids->begin < 0 && ids->end_count == 0; i++)
-        if (!loader->shards[i].starts)
-            return error_set(err, EXIT_USER,
-                             "--documents apart: %s does not say where documents begin, and no token that begins or "
-                             "ends one is known; name the vocabulary by --tokenizer",
-                             loader->shards[i].path);
-    return true;
+bool data_keep_apart(DataLoader *loader, const TextIds *ways, int count, bool *found, Error *err) {
+    const TextIds *first = NULL;
+    int text = 0; // a file that does not say itself
+    while (text < loader->count && loader->shards[text].starts) text++;
+    *found = text == loader->count;
+    for (int i = 0; i < count && !*found; i++) {
+        if (ways[i].begin < 0 && ways[i].end_count == 0) continue;
+        *found = data_has_ids(loader, &ways[i]);
+        if (*found || !first) first = &ways[i];
+    }
+    if (first) loader->ids = *first;
+    return *found || first ||
+           error_set(
+               err, EXIT_USER,
+               "--documents apart: %s does not say where documents begin, and no token that begins or ends one is "
+               "known; name the vocabulary by --tokenizer",
+               loader->shards[text].path);
 }
 
 // Reads one sequence into inputs (T), targets (T) and, unless it is NULL, positions (T).

@@ -39,8 +39,11 @@ DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, in
 void data_close(DataLoader *loader);
 
 // Where documents begin in files without examples: at each of the token that begins texts, or where there is none,
-// behind one that ends them. False with err (EXIT_USER) where there are such files, and neither is known.
-bool data_keep_apart(DataLoader *loader, const TextIds *ids, Error *err);
+// behind one that ends them. Of the `count` ways to say so the first counts whose ids are among the first
+// DATA_LOOKED_AT tokens of these files; where none is, the first that has any, and *found is false. False with err
+// (EXIT_USER) where there are such files, and no ids.
+bool data_keep_apart(DataLoader *loader, const TextIds *ways, int count, bool *found, Error *err);
+enum { DATA_LOOKED_AT = 65536 }; // of each file, wherever its tokens are looked at to tell what they are
 
 int64_t data_tokens(const DataLoader *loader);    // over all files
 int64_t data_sequences(const DataLoader *loader); // of all files once, over all ranks
@@ -75,8 +78,8 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
 // with err (EXIT_DATA) as data_batch() would end later.
 bool data_check(DataLoader *loader, int batches, Error *err);
 
-// Whether the first file begins as one of bytes does (--tokenizer bytes): none of its first 65,536 tokens is above 256.
-// False where it has fewer than 1,024, of examples than 128, or cannot be read.
+// Whether the first file begins as one of bytes does (--tokenizer bytes): none of its first DATA_LOOKED_AT tokens is
+// above 256. False where it has fewer than 1,024, of examples than 128, or cannot be read.
 bool data_begins_with_bytes(DataLoader *loader);
 
 // Whether some files begin so and others do not, as where they were made with different tokenizers; the paths of the

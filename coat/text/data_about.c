@@ -12,22 +12,43 @@ static bool is_telling(const Shard *shard) {
     return shard->tokens >= (shard->mask ? FEWEST_OF_EXAMPLES : FEWEST);
 }
 
-// Whether a file begins as one of bytes does; false too where it is too short to say.
-static bool begins_with_bytes(DataLoader *loader, int index) {
-    enum { PIECE = 2048, LOOKED_AT = 65536 };
+// Whether all tokens at the beginning of a file are `such`; false too where it cannot be read.
+static bool begins_with(DataLoader *loader, int index, bool (*such)(const TextIds *ids, uint32_t token),
+                        const TextIds *ids) {
+    enum { PIECE = 2048 };
     const Shard *shard = &loader->shards[index];
-    const size_t count = shard->tokens < LOOKED_AT ? (size_t)shard->tokens : LOOKED_AT;
+    const size_t count = shard->tokens < DATA_LOOKED_AT ? (size_t)shard->tokens : DATA_LOOKED_AT;
     const size_t width = (size_t)shard->token_bytes;
     uint32_t piece[PIECE];
     Error ignored;
-    const int fd = !is_telling(shard) ? -1 : shard_descriptor(loader, index, &ignored);
-    bool bytes = fd >= 0;
-    for (size_t at = 0; bytes && at < count; at += PIECE) {
+    const int fd = shard_descriptor(loader, index, &ignored);
+    bool all = fd >= 0;
+    for (size_t at = 0; all && at < count; at += PIECE) {
         const size_t n = count - at < PIECE ? count - at : PIECE;
-        bytes = file_read_at(fd, shard->path, (uint64_t)shard->header_bytes + at * width, piece, n * width, &ignored);
-        for (size_t i = 0; i < n && bytes; i++) bytes = (width == 2 ? ((const uint16_t *)piece)[i] : piece[i]) <= 256;
+        all = file_read_at(fd, shard->path, (uint64_t)shard->header_bytes + at * width, piece, n * width, &ignored);
+        for (size_t i = 0; i < n && all; i++) all = such(ids, width == 2 ? ((const uint16_t *)piece)[i] : piece[i]);
     }
-    return bytes;
+    return all;
+}
+
+static bool is_byte(const TextIds *unused, uint32_t token) {
+    (void)unused;
+    return token <= 256;
+}
+
+static bool divides_nothing(const TextIds *ids, uint32_t token) {
+    return ids->begin >= 0 ? (int32_t)token != ids->begin : !ends_text(ids, (int32_t)token);
+}
+
+bool data_has_ids(DataLoader *loader, const TextIds *ids) {
+    for (int i = 0; i < loader->count; i++)
+        if (!loader->shards[i].starts && !begins_with(loader, i, divides_nothing, ids)) return true;
+    return false;
+}
+
+// Whether a file begins as one of bytes does; false too where it is too short to say.
+static bool begins_with_bytes(DataLoader *loader, int index) {
+    return is_telling(&loader->shards[index]) && begins_with(loader, index, is_byte, NULL);
 }
 
 bool data_begins_with_bytes(DataLoader *loader) {

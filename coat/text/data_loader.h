@@ -39,6 +39,9 @@ struct DataLoader {
     void *buffer;                       // (T + 1) tokens as stored
 };
 
+// Whether a file that does not say where its documents begin has one of the ids that do at its beginning.
+bool data_has_ids(DataLoader *loader, const TextIds *ids);
+
 // The descriptor of a shard, opened when it is not. -1 with err.
 int shard_descriptor(DataLoader *loader, int index, Error *err);
 

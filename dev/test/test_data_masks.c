@@ -321,6 +321,7 @@ static void test_nothing_left(void **state) {
 static void test_validation(void **state) {
     (void)state;
     Error err;
+    bool found;
     int32_t in[8 * 16], target[8 * 16], position[8 * 16];
     const TextIds nothing = {-1, 0, {0}};
     const File f = make_file(2, 58, 100, 6, "011111"); // 5 sequences, as in test_packed()
@@ -328,7 +329,7 @@ static void test_validation(void **state) {
     for (int B = 1; B <= 8; B++) {
         DataLoader *loader = data_open_validation(path_of("p.bin"), EXAMPLES_CUT, B, 16, VOCAB, &err);
         assert_non_null(loader);
-        assert_true(data_keep_apart(loader, &nothing, &err));
+        assert_true(data_keep_apart(loader, &nothing, 1, &found, &err));
         const int batches = (5 + B - 1) / B;
         assert_int_equal(data_batches(loader, -1), batches);
         assert_int_equal(data_batches(loader, 2), batches < 2 ? batches : 2);
@@ -357,6 +358,7 @@ static void test_validation(void **state) {
 static void test_positions(void **state) {
     (void)state;
     Error err;
+    bool found;
     int32_t in[16], target[16], position[16];
     const TextIds nothing = {-1, 0, {0}};
     const File f = make_file(2, 58, 100, 6, "011111");
@@ -364,7 +366,7 @@ static void test_positions(void **state) {
     for (int split = 0; split < 2; split++) {
         DataLoader *loader = open_packed("p.bin", split ? EXAMPLES_SPLIT : EXAMPLES_CUT, 1, 16, &err);
         assert_non_null(loader);
-        assert_true(data_keep_apart(loader, &nothing, &err));
+        assert_true(data_keep_apart(loader, &nothing, 1, &found, &err));
         for (int row = 0; row < data_sequences(loader); row++) {
             assert_true(data_batch_at(loader, row, in, target, position, &err));
             for (int t = 0, since = 0; t < 16; t++, since++) {
@@ -380,20 +382,31 @@ static void test_positions(void **state) {
 static void test_text_positions(void **state) {
     (void)state;
     Error err;
+    bool found;
     int32_t in[10], target[10], position[10];
     const TextIds nothing = {-1, 0, {0}}, begins = {104, 1, {103}}, ends = {-1, 2, {104, 117}};
     const int32_t after_begin[] = {0, 1, 2, 3, 0, 1, 2, 3, 4, 5}, after_end[] = {0, 1, 2, 3, 4, 0, 1, 2, 3, 4};
     const int32_t second_end[] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1};
     write_u16("t.bin", 40, 100);
     DataLoader *loader = open_one("t.bin", 1, 10, false);
-    assert_false(data_keep_apart(loader, &nothing, &err));
+    assert_false(data_keep_apart(loader, &nothing, 1, &found, &err));
     assert_non_null(strstr(err.text, "t.bin does not say where documents begin"));
-    assert_true(data_keep_apart(loader, &begins, &err) && data_batch_at(loader, 0, in, target, position, &err));
+    assert_true(data_keep_apart(loader, &begins, 1, &found, &err) &&
+                data_batch_at(loader, 0, in, target, position, &err));
     assert_memory_equal(position, after_begin, sizeof position);
-    assert_true(data_keep_apart(loader, &ends, &err) && data_batch_at(loader, 0, in, target, position, &err));
+    assert_true(data_keep_apart(loader, &ends, 1, &found, &err) &&
+                data_batch_at(loader, 0, in, target, position, &err));
     assert_memory_equal(position, after_end, sizeof position);
     assert_true(data_batch_at(loader, 1, in, target, position, &err));
     assert_memory_equal(position, second_end, sizeof position);
+    // the first way that the file has, or else the first that says anything
+    const TextIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
+    assert_true(data_keep_apart(loader, ways, 4, &found, &err) && found);
+    assert_true(data_batch_at(loader, 0, in, target, position, &err));
+    assert_memory_equal(position, after_end, sizeof position);
+    assert_true(data_keep_apart(loader, ways, 2, &found, &err) && !found);
+    assert_true(data_batch_at(loader, 0, in, target, position, &err));
+    for (int t = 0; t < 10; t++) assert_int_equal(position[t], t);
     data_close(loader);
 }
 

@@ -79,5 +79,41 @@ train 1 text "${apart[@]}" --train "$folder/src_train.bin" --val "$folder/src_va
     train 1 joined "${apart[@]}" --documents joined --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 4 --precision fp32 \
         --micro-batch 4 --steps 3 &&
     [ "$(values loss text)" != "$(values loss joined)" ] && ok "of text, too" || bad "of text, too" "$(cat "$folder/text.said")"
+
+# The tokens that a resumed run divides text at are those of the run before, whatever checkpoints add to the ends of config.json; and
+# where config.json begins texts with a token that the data do not have, those that end them count.
+mkdir "$folder/ended" "$folder/begun" && for name in ended begun; do cp "$folder/llama/step-00000006/model.safetensors" "$folder/$name"; done
+python3 - "$folder" <<'PYTHON' || exit 1
+import json
+import random
+import struct
+import sys
+
+folder, pick = sys.argv[1], random.Random(2)
+with open(folder + "/llama/step-00000006/config.json") as file:
+    config = json.load(file)
+for name, begin in (("ended", None), ("begun", 250)):
+    with open("%s/%s/config.json" % (folder, name), "w") as file:
+        json.dump({**config, "bos_token_id": begin, "eos_token_id": 5}, file)
+for name, end in (("both", 256), ("five", 5), ("none", 6)):
+    tokens = [end if i % 17 == 0 else 5 if i % 23 == 0 and name == "both" else pick.randrange(32, 127) for i in range(20000)]
+    with open("%s/%s.bin" % (folder, name), "wb") as file:
+        file.write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack("<%dH" % len(tokens), *tokens))
+PYTHON
+flags=(--tokenizer bytes --train "$folder/both.bin" --sample-tokens 0 --quiet --device "$device")
+ended=(--model "$folder/ended" --documents apart --seq-len 64 --batch-tokens 256 --micro-batch 4 --precision fp32 --lr 1e-3 --prompt-format plain)
+train 1 formatted "${ended[@]}" --steps 6 && train 1 formatted2 "${ended[@]}" --steps 3 && train 1 formatted2 --steps 6 --resume &&
+    same "with a format of prompts: a resumed run has the bits of one that went through" 00000006 formatted formatted2
+ways() { # NAME: the losses of a file joined and apart
+    for way in joined apart; do
+        "$program" --eval-only --model "$folder/begun" --tokenizer bytes --val "$folder/$1.bin" --documents $way --seq-len 64 --micro-batch 4 --precision fp32 \
+            --val-batches 4 --device "$device" --json --quiet 2>"$folder/said"
+    done
+}
+[ "$(ways both | sort -u | wc -l)" = 2 ] && [ ! -s "$folder/said" ] && [ "$(ways five | sort -u | wc -l)" = 2 ] && [ ! -s "$folder/said" ] &&
+    ok "of text that has not the token that begins texts, too" || bad "of text that has not the token that begins texts, too" "$(ways five)" "$(cat "$folder/said")"
+ways none >/dev/null
+grep -q -- "^note: --documents apart: no token that begins or ends documents is among the first 65536 of any file of --val" "$folder/said" &&
+    ok "text without any is said" || bad "text without any is said" "$(cat "$folder/said")"
 "$program" --plan --model gpt2 --documents apart >"$folder/said" 2>&1 && ok "--plan takes it" || bad "--plan takes it" "$(cat "$folder/said")"
 exit $failures

@@ -7,6 +7,7 @@ format's chat template and the token that ends an answer.
 Skipped without the package tokenizers, templates without jinja2, the ids of SentencePiece's file without sentencepiece,
 what transformers makes of a checkpoint without it and torch.
 """
+import array
 import json
 import os
 import shutil
@@ -199,6 +200,35 @@ class PromptFormatsTest(unittest.TestCase):
         self.assertEqual(self.asked(*asked, "chatml", tokens=20)[1], answer)
         self.assertEqual(len(self.asked(*asked, "none", tokens=20)[1]), 20)
         self.assertEqual(self.asked(*asked, "none")[0], self.asked(*asked[:-1])[0])
+
+    def test_text_apart(self):
+        """The end of answers, which checkpoints add to those of the model, divides no text of a resumed run."""
+        tokenizer, (_, folder) = self.model("qwen.json", *IM)
+        self.questions("plain", folder)
+        checkpoint = self.tuned(folder)
+        os.remove(os.path.join(checkpoint, "generation_config.json"))
+        with open(os.path.join(checkpoint, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        text = shutil.copytree(checkpoint, self.path("text"), ignore=shutil.ignore_patterns("manifest.json", "state.json"))
+        self.write("text/config.json", json.dumps({**config, "bos_token_id": None}))
+        tokens = array.array("H", [self.end_at(i, config["eos_token_id"], tokenizer.token_to_id(IM[1])) for i in range(4097)])
+        with open(self.path("text.bin"), "wb") as file:
+            file.write(array.array("i", [20240520, 1, len(tokens), *[0] * 253]).tobytes() + tokens.tobytes())
+        run = ("--train", self.path("text.bin"), "--sample-tokens", 0, "--quiet", "--out")
+        new = ("--model", text, "--seq-len", 64, "--micro-batch", 4, "--recipe", "bf16", "--documents", "apart",
+               "--prompt-format", "chatml")
+        self.train_program(*run, self.path("through"), *new, "--steps", 4)
+        self.train_program(*run, self.path("halves"), *new, "--steps", 2)
+        self.train_program(*run, self.path("halves"), "--resume", "--steps", 4)
+        through, halves = (self.path(name + "/step-00000004") for name in ("through", "halves"))
+        self.assertIn(tokenizer.token_to_id(IM[1]), self.ends(halves))
+        for name in os.listdir(through):
+            with open(os.path.join(through, name), "rb") as a, open(os.path.join(halves, name), "rb") as b:
+                self.assertEqual(a.read(), b.read(), name)
+
+    @staticmethod
+    def end_at(i, end, answer_end):
+        return end if i % 23 == 0 else answer_end if i % 17 == 0 else i * i % 200
 
     def test_resume(self):
         _, (_, folder) = self.model("qwen.json", *IM)
