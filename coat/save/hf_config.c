@@ -11,6 +11,7 @@ typedef struct {
     Error *err;
 } Reader;
 
+// Of keys whose null means what their absence does; of others transformers refuses it.
 static const json_t *find(const Reader *r, const char *key) {
     const json_t *item = json_object_get(r->root, key);
     return item && !json_is_null(item) ? item : NULL;
@@ -18,14 +19,14 @@ static const json_t *find(const Reader *r, const char *key) {
 
 // A setting that must have one value, where the file names it at all.
 static bool require_bool(const Reader *r, const char *key, bool value) {
-    const json_t *item = find(r, key);
+    const json_t *item = json_object_get(r->root, key);
     if (!item || (json_is_boolean(item) && json_is_true(item) == value)) return true;
     return error_set(r->err, EXIT_DATA, "%s: '%s' must be %s; other models are not supported", r->path, key,
                      value ? "true" : "false");
 }
 
 static bool get_bool(const Reader *r, const char *key, bool otherwise, bool *value) {
-    const json_t *item = find(r, key);
+    const json_t *item = json_object_get(r->root, key);
     *value = item ? json_is_true(item) : otherwise;
     return !item || json_is_boolean(item) ||
            error_set(r->err, EXIT_DATA, "%s: '%s' must be true or false", r->path, key);
@@ -42,7 +43,7 @@ static bool get_int(const Reader *r, const char *key, int64_t most, int64_t othe
 static bool get_float(const Reader *r, const char *key, double least, double most, float otherwise, float *value) {
     double found;
     *value = otherwise;
-    if (!find(r, key)) return true;
+    if (!json_object_get(r->root, key)) return true;
     if (!json_get_double(r->root, r->path, key, &found, r->err)) return false;
     *value = (float)found;
     return (found >= least && found <= most) ||
@@ -196,11 +197,12 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
         if (found) object = found;
     }
     const Reader inner = {object, r->path, r->err};
-    const Reader *theta = object && find(&inner, "rope_theta") ? &inner : r;
-    float whole, inner_whole = 1.0f;
+    const Reader *theta = object && json_object_get(object, "rope_theta") ? &inner : r;
+    float whole = 1.0f, inner_whole = 1.0f;
     if (!get_float(theta, "rope_theta", LEAST_ROPE_THETA, MOST_ROPE_THETA, 10000.0f, &shape->rope_theta) ||
-        !get_float(r, "partial_rotary_factor", 0, 1, 1.0f, &whole) ||
-        (object && !get_float(&inner, "partial_rotary_factor", 0, 1, 1.0f, &inner_whole)))
+        (find(r, "partial_rotary_factor") && !get_float(r, "partial_rotary_factor", 0, 1, 1.0f, &whole)) ||
+        (find(&inner, "partial_rotary_factor") &&
+         !get_float(&inner, "partial_rotary_factor", 0, 1, 1.0f, &inner_whole)))
         return false;
     if (whole != 1.0f || inner_whole != 1.0f)
         return error_set(r->err, EXIT_DATA, "%s: 'partial_rotary_factor' must be 1; other models are not supported",
@@ -213,6 +215,9 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
 static bool read_window(const Reader *r, const ModelType *type, ModelShape *shape) {
     int window = json_object_get(r->root, "sliding_window") ? 0 : type->window;
     const json_t *kinds = find(r, "layer_types");
+    if (kinds && json_array_size(kinds) != (size_t)shape->layers)
+        return error_set(r->err, EXIT_DATA, "%s: layer_types must be a list of num_hidden_layers = %d names", r->path,
+                         shape->layers);
     for (size_t i = 0; i < json_array_size(kinds); i++) {
         const char *kind = json_string_value(json_array_get(kinds, i));
         if (kind && strcmp(kind, "full_attention") == 0) continue;
@@ -268,6 +273,7 @@ static bool read_clip(const Reader *r, const ModelType *type, ModelShape *s) {
 static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape) {
     ModelShape *s = shape;
     const Architecture architecture = type->architecture;
+    const bool says_positions = json_object_get(r->root, "max_position_embeddings") != NULL;
     bool tied;
     architecture_shape(architecture, s);
     if (!require_activation(r, "hidden_act", "silu", "swish") || !require_bool(r, "attention_bias", false) ||
@@ -278,7 +284,7 @@ static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape
         !get_int(r, "intermediate_size", MOST_FFN, 0, &s->ffn) ||
         !get_int(r, "num_attention_heads", MOST_HEADS, 0, &s->heads) ||
         !get_int(r, "vocab_size", MOST_VOCAB, 0, &s->vocab) ||
-        !get_int(r, "max_position_embeddings", MOST_POSITIONS, type->positions, &s->positions) ||
+        !get_int(r, "max_position_embeddings", MOST_POSITIONS, says_positions ? 0 : type->positions, &s->positions) ||
         !read_heads(r, type, s))
         return false;
     if ((type->eps > 0 && !get_float(r, "rms_norm_eps", LEAST_NORM_EPS, MOST_NORM_EPS, type->eps, &s->norm_eps)) ||
@@ -307,10 +313,9 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
         good = error_set(err, EXIT_DATA, "%s: quantised models (quantization_config) are not supported", path);
     else if (json_object_size(find(&r, "per_layer_config")) || json_array_size(find(&r, "per_layer_config")))
         good = error_set(err, EXIT_DATA, "%s: layers that differ (per_layer_config) are not supported", path);
-    else if (json_object_get(config, "is_causal") && !json_is_true(json_object_get(config, "is_causal")))
-        good = error_set(err, EXIT_DATA, "%s: 'is_causal' must be true; other models are not supported", path);
     else
-        good = (kind == 0 ? read_gpt2(&r, shape) : read_other(&r, &model_types[kind], shape)) &&
+        good = require_bool(&r, "is_causal", true) &&
+               (kind == 0 ? read_gpt2(&r, shape) : read_other(&r, &model_types[kind], shape)) &&
                read_ids(&r, &model_types[kind], shape);
     const double range = json_number_value(find(&r, "initializer_range"));
     if (good) shape->init_range = range > 0 && range <= 1 ? range : 0; // as much as transformers takes

@@ -199,6 +199,15 @@ static void test_other_configs(void **state) {
         {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // twice
         {"llama", "\"quantization_config\": {}", "quantization_config"},
         {"llama", "\"is_causal\": false", "'is_causal' must be true"},
+        {"llama", "\"attention_bias\": null", "'attention_bias' must be false"},
+        {"qwen3", KV ", \"use_sliding_window\": null", "'use_sliding_window' must be false"},
+        {"olmo2", "\"tie_word_embeddings\": null", "'tie_word_embeddings' must be true or false"},
+        {"llama", "\"rms_norm_eps\": null", "'rms_norm_eps' must be a number"},
+        {"llama", "\"rope_theta\": null", "'rope_theta' must be a number"},
+        {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": null}", "'rope_theta' must be a number"},
+        {"qwen2", KV ", \"layer_types\": [\"full_attention\"]",
+         "layer_types must be a list of num_hidden_layers = 2 names"},
+        {"llama", "\"layer_types\": []", "layer_types must be a list"},
         {"olmo2", "\"is_causal\": null", "'is_causal' must be true"}, // transformers 5 sees both ways then, too
         {"qwen3", KV ", \"per_layer_config\": {\"1\": {\"rms_norm_eps\": 0.1}}", "per_layer_config"},
         {"llama", "\"per_layer_config\": [{}, {\"hidden_act\": \"gelu\"}]", "per_layer_config"},
