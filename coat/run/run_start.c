@@ -60,8 +60,8 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
 }
 
-// What is copied along comes from the checkpoint that the run goes on from: the one that was read before may be damaged,
-// and is renamed then.
+// What is copied along comes from the checkpoint that the run goes on from: the one that was read before may be
+// damaged, and is renamed then.
 static void take_files(Run *run, const char *folder) {
     Config *c = &run->model.config;
     if (strcmp(c->vocabulary, c->shape_files) == 0) snprintf(c->vocabulary, sizeof c->vocabulary, "%s", folder);
