@@ -16,6 +16,7 @@ sys.path.append(os.path.join(ROOT, "third_party", "python"))  # where it puts pa
 NO_CONNECTION = {"URLError", "ConnectionError", "ConnectError", "ConnectTimeout", "Timeout", "TimeoutError",
                  "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 
+MADE = '"made_from":"tokenizer.model"'  # in a tokenizer.json that the trainer has made: coat/text/tokenizer_json_write.c
 RANKS = re.compile(rb"(?:[A-Za-z0-9+/=]{4})+ [0-9]")  # tiktoken's: a token in base64, a blank, its rank
 
 
@@ -135,12 +136,21 @@ class Pairs(Plain):
         if os.path.isdir(spec):
             for name in ("tokenizer.json", "tokenizer.model", "encoder.json", "vocab.json"):
                 if os.path.exists(os.path.join(spec, name)):
-                    return os.path.join(spec, name)
+                    return Pairs.made_of(os.path.join(spec, name))
             raise Failure("tokenizer %s: the folder holds no tokenizer.json, tokenizer.model, encoder.json or vocab.json" % spec)
         if not os.path.exists(spec):
             raise Failure("tokenizer %s: there is no such file or folder; a model's at Hugging Face is named by the "
                           "folder that its tokenizer files were downloaded to" % spec)
-        return spec
+        return Pairs.made_of(spec)
+
+    @staticmethod
+    def made_of(path):
+        """The tokenizer.model beside a tokenizer.json that is made of it; else the path itself."""
+        model = os.path.join(os.path.dirname(path), "tokenizer.model")
+        if not path.endswith(".json") or not os.path.exists(model):
+            return path
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return model if MADE in file.read(4096) else path
 
     def check_gpt2(self, path):
         """The pair of files lacks the rule that cuts text, and GPT-2's is taken: the pairs of other models are not read."""

@@ -11,6 +11,8 @@
 #define TOKENIZER_LIMIT ((size_t)256 << 20)
 #define CONFIG_NAME "tokenizer_config.json"
 #define TEMPLATE_NAME "chat_template.jinja"
+#define JSON_NAME "tokenizer.json"
+#define JSON_CLASS "PreTrainedTokenizerFast"
 
 static bool copy_file(const char *folder, const char *as, const char *source, JsonText *manifest, Error *err) {
     char *data;
@@ -36,6 +38,12 @@ static void token_field(JsonText *text, const char *key, const Tokenizer *t, int
     json_text_string(text, key, name);
 }
 
+static bool add_text(const char *folder, const char *name, JsonText *text, JsonText *manifest, Error *err) {
+    const bool good = manifest_write(manifest, folder, name, text->text, text->size, err);
+    json_text_free(text);
+    return good;
+}
+
 // Which class of transformers reads the files, and what begins and ends a text. Without it AutoTokenizer takes the
 // class of the model's family, which may cut text otherwise, put its own token before it, or find no file.
 static void config_text(JsonText *text, const char *class_name, const Tokenizer *t) {
@@ -47,10 +55,12 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
     token_field(text, "bos_token", t, begin);
     token_field(text, "eos_token", t, end);
     if (strcmp(class_name, "GPT2Tokenizer") == 0) token_field(text, "unk_token", t, end); // as GPT-2 itself has it
-    if (strcmp(class_name, "LlamaTokenizer") == 0) {
+    if (tokenizer_is_sentencepiece(t)) {
+        token_field(text, "unk_token", t, tokenizer_unknown(t));
+        // llama.cpp has defaults of its own for these
         json_text_bool(text, "add_bos_token", begin >= 0);
         json_text_bool(text, "add_eos_token", false);
-        json_text_bool(text, "legacy", true); // a blank goes before text behind <s> too, as SentencePiece has it
+        json_text_bool(text, "add_prefix_space", tokenizer_puts_blank(t));
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
     json_text_open(text, "model_input_names", '['); // generate() takes no more
@@ -62,8 +72,7 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
 
 // NULL: no files that transformers knows.
 static const char *class_of_files(const char *folder) {
-    if (folder_has_file(folder, "tokenizer.json")) return "PreTrainedTokenizerFast";
-    if (folder_has_file(folder, "tokenizer.model")) return "LlamaTokenizer";
+    if (folder_has_file(folder, JSON_NAME)) return JSON_CLASS;
     return folder_has_file(folder, "vocab.json") && folder_has_file(folder, "merges.txt") ? "GPT2Tokenizer" : NULL;
 }
 
@@ -72,9 +81,41 @@ static bool add_config(const char *folder, const Tokenizer *t, JsonText *manifes
     if (!class_name) return true;
     JsonText text;
     config_text(&text, class_name, t);
-    bool good = manifest_write(manifest, folder, CONFIG_NAME, text.text, text.size, err);
-    json_text_free(&text);
+    return add_text(folder, CONFIG_NAME, &text, manifest, err);
+}
+
+// Copies tokenizer_config.json, and names in it the class that takes tokenizer.json as it is.
+static bool copy_config(const char *folder, const char *path, JsonText *manifest, Error *err) {
+    static const char key[] = "\"tokenizer_class\"";
+    char *text, *out = NULL;
+    size_t size;
+    if (!file_read_all(path, TOKENIZER_LIMIT, &text, &size, err))
+        return copy_file(folder, CONFIG_NAME, path, manifest, err);
+    const char *at = strstr(text, key), *rest = at ? at + strlen(key) : strchr(text, '{');
+    if (rest) {
+        rest += at ? strcspn(rest, ",}") : 1; // behind the value
+        const char *comma = at || rest[strspn(rest, " \t\r\n")] == '}' ? "" : ",";
+        const int before = (int)((at ? at : rest) - text);
+        if (asprintf(&out, "%.*s%s: \"%s\"%s%s", before, text, key, JSON_CLASS, comma, rest) < 0)
+            fatal(EXIT_DEVICE, "host memory: could not hold %s", path);
+    }
+    const bool good = manifest_write(manifest, folder, CONFIG_NAME, out ? out : text, out ? strlen(out) : size, err);
+    free(out);
+    free(text);
     return good;
+}
+
+static bool lacks_json(const char *folder, const Tokenizer *t) {
+    return t && tokenizer_is_sentencepiece(t) && folder_has_file(folder, "tokenizer.model") &&
+           !folder_has_file(folder, JSON_NAME);
+}
+
+// What transformers' LlamaTokenizer makes of tokenizer.model encodes runs of blanks, and one that begins a text,
+// otherwise than SentencePiece, in each version in its own way. So the checkpoint has a tokenizer.json too.
+static bool add_json(const char *folder, const Tokenizer *t, JsonText *manifest, Error *err) {
+    JsonText text;
+    tokenizer_write_json(t, &text);
+    return add_text(folder, JSON_NAME, &text, manifest, err);
 }
 
 // Whether the vocabulary came with a chat template, in a file or as older versions of transformers wrote it.
@@ -123,7 +164,7 @@ bool tokenizer_files_copy(const char *folder, const char *source, const Tokenize
                  {"encoder.json", "vocab.json"},
                  {"merges.txt", "merges.txt"},
                  {"vocab.bpe", "merges.txt"},
-                 {"tokenizer.json", "tokenizer.json"},
+                 {JSON_NAME, JSON_NAME},
                  {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin"},
                  {"tokenizer.model", "tokenizer.model"},
                  {CONFIG_NAME, CONFIG_NAME},
@@ -141,10 +182,14 @@ bool tokenizer_files_copy(const char *folder, const char *source, const Tokenize
         if (!path_join(path, sizeof path, from, parts[i].name, err)) return false;
         if (!path_is_file(path) || folder_has_file(folder, parts[i].as)) continue;
         if (strcmp(parts[i].name, TEMPLATE_NAME) == 0 && is_stale(path, tokenizer, format)) continue;
-        if (!copy_file(folder, parts[i].as, path, manifest, err)) return false;
+        const bool names_class = strcmp(parts[i].name, CONFIG_NAME) == 0 && lacks_json(folder, tokenizer);
+        if (!(names_class ? copy_config(folder, path, manifest, err)
+                          : copy_file(folder, parts[i].as, path, manifest, err)))
+            return false;
     }
     if (!tokenizer) return true;
-    return (folder_has_file(folder, CONFIG_NAME) || add_config(folder, tokenizer, manifest, err)) &&
+    return (!lacks_json(folder, tokenizer) || add_json(folder, tokenizer, manifest, err)) &&
+           (folder_has_file(folder, CONFIG_NAME) || add_config(folder, tokenizer, manifest, err)) &&
            (!prompt_format_named(format) || has_template(folder) ||
             add_template(folder, tokenizer, format, manifest, err));
 }

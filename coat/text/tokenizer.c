@@ -55,17 +55,25 @@ static bool ends_in(const char *text, const char *end) {
     return length > n && strcmp(text + length - n, end) == 0;
 }
 
-const char *tokenizer_usual_name(const char *path) {
-    char head[HEAD_BYTES + 1] = "";
+// Reads a file's first bytes, and puts a zero behind them; returns their number, 0 where it cannot be read.
+static size_t read_head(const char *path, char head[HEAD_BYTES + 1]) {
     int fd;
     uint64_t size;
     Error ignored;
-    if (ends_in(path, ".bin")) return "gpt2_tokenizer.bin";
-    if (!file_open(path, &fd, &size, &ignored)) return "vocab.json";
+    head[0] = 0;
+    if (!file_open(path, &fd, &size, &ignored)) return 0;
     const size_t bytes = size < HEAD_BYTES ? (size_t)size : HEAD_BYTES;
     const bool good = file_read_at(fd, path, 0, head, bytes, &ignored);
     close(fd);
-    switch (good ? kind_of(head, bytes) : FILE_JSON) {
+    head[good ? bytes : 0] = 0;
+    return good ? bytes : 0;
+}
+
+const char *tokenizer_usual_name(const char *path) {
+    char head[HEAD_BYTES + 1];
+    if (ends_in(path, ".bin")) return "gpt2_tokenizer.bin";
+    const size_t bytes = read_head(path, head);
+    switch (bytes > 0 ? kind_of(head, bytes) : FILE_JSON) {
     case FILE_BIN: return "gpt2_tokenizer.bin";
     case FILE_MODEL: return "tokenizer.model";
     default: break;
@@ -192,8 +200,15 @@ bool tokenizer_lies_in(const char *path) {
     return path_is_folder(path) && find_in(path, found);
 }
 
+// Whether a tokenizer.json is made of the tokenizer.model beside it, whose path is found.
+static bool is_made(const char *path, char found[TOKENIZER_PATH_BYTES]) {
+    char head[HEAD_BYTES + 1];
+    return read_head(path, head) > 0 && strstr(head, "\"" MADE_KEY "\":\"" MADE_OF "\"") &&
+           find_beside(path, false, MADE_OF, found, TOKENIZER_PATH_BYTES);
+}
+
 Tokenizer *tokenizer_open(const char *path, Error *err) {
-    char inside[TOKENIZER_PATH_BYTES];
+    char inside[TOKENIZER_PATH_BYTES], model[TOKENIZER_PATH_BYTES];
     if (path_is_folder(path)) {
         if (!find_in(path, inside)) {
             error_set(err, EXIT_DATA,
@@ -204,6 +219,7 @@ Tokenizer *tokenizer_open(const char *path, Error *err) {
         }
         path = inside;
     }
+    if (is_made(path, model)) path = model;
     Tokenizer *t = tokenizer_new(path);
     if (load(t, path, err)) return t;
     tokenizer_close(t);
@@ -227,6 +243,10 @@ int tokenizer_end_of_text(const Tokenizer *t) {
 
 int tokenizer_begin(const Tokenizer *t) {
     return t->begin;
+}
+
+int tokenizer_unknown(const Tokenizer *t) {
+    return t->bpe.unknown;
 }
 
 // Whether no text becomes a token.

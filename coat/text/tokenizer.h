@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "error.h"
+#include "io/json.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,9 +20,10 @@ Tokenizer *tokenizer_bytes(void);
 
 // Opens Hugging Face's tokenizer.json (what tokenizer_config.json beside it says about the begin of text counts),
 // SentencePiece's tokenizer.model, GPT-2's encoder.json (with vocab.bpe beside it) or vocab.json (with merges.txt
-// beside it), llm.c's gpt2_tokenizer.bin, or a folder that holds one of these. Without its merges GPT-2's vocabulary
-// decodes only; such files of other models are refused. NULL with err (EXIT_DATA) for a missing or malformed file,
-// and for a kind that is not known.
+// beside it), llm.c's gpt2_tokenizer.bin, or a folder that holds one of these. tokenizer.json goes before
+// tokenizer.model, unless it is made of it (tokenizer_write_json()). Without its merges GPT-2's vocabulary decodes only;
+// such files of other models are refused. NULL with err (EXIT_DATA) for a missing or malformed file, and for a kind that
+// is not known.
 Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
 
@@ -31,6 +33,7 @@ bool tokenizer_lies_in(const char *path);
 int tokenizer_vocab(const Tokenizer *tokenizer);       // ids are 0 .. vocab-1
 int tokenizer_end_of_text(const Tokenizer *tokenizer); // what separates texts; -1 where the vocabulary has none
 int tokenizer_begin(const Tokenizer *tokenizer);       // what every text begins with (bos); -1 where it has none
+int tokenizer_unknown(const Tokenizer *tokenizer);     // what stands for a character without a token; -1 if nothing
 
 // How many of the ids that both vocabularies have are another token in the second. What no text became in the first, a
 // special token, may be another one: reserved ones get their names when they are used.
@@ -52,6 +55,12 @@ bool tokenizer_puts_blank(const Tokenizer *tokenizer);
 // ordinary text. Returns the number of ids, or -1 with err: EXIT_DATA where the vocabulary cannot encode,
 // EXIT_USER where there are more than `max`.
 int tokenizer_encode(const Tokenizer *tokenizer, const char *text, int32_t *ids, int max, Error *err);
+
+// Whether it was read from SentencePiece's tokenizer.model.
+bool tokenizer_is_sentencepiece(const Tokenizer *tokenizer);
+
+// Writes the tokenizer.json of such a one, by which Hugging Face's libraries encode text as SentencePiece does.
+void tokenizer_write_json(const Tokenizer *tokenizer, JsonText *out);
 
 // The name under which others look for a vocabulary's file, as its own name or its first bytes tell.
 const char *tokenizer_usual_name(const char *path);

@@ -14,9 +14,9 @@ typedef struct {
 size_t blanks_of_marks(char *text, size_t length) {
     size_t kept = 0;
     for (size_t i = 0; i < length; kept++) {
-        const bool mark = length - i >= 3 && !memcmp(text + i, "\xe2\x96\x81", 3);
+        const bool mark = length - i >= strlen(MARK) && !memcmp(text + i, MARK, strlen(MARK));
         text[kept] = mark ? ' ' : text[i];
-        i += mark ? 3 : 1;
+        i += mark ? strlen(MARK) : 1;
     }
     return kept;
 }

@@ -4,8 +4,6 @@
 
 #include "tokenizer_parts.h"
 
-#define BYTE_NAME "<0x%02X>"
-
 static bool refuse(const char *path, const char *what, Error *err) {
     return error_set(err, EXIT_DATA, "tokenizer %s: %s", path, what);
 }
@@ -112,6 +110,8 @@ static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *a
             token.text = tokenizer_normalize(t, content, strlen(content), &token.length);
         else
             token.text = strdup(content);
+        if (token.normalized && t->added_alone && token.length > 0) // the blank
+            memmove(token.text, token.text + 1, --token.length);
         list[i] = token;
     }
     if (good) added_tokens_set(&t->added, list, (int)count);

@@ -3,8 +3,7 @@
 
 #include "tokenizer_parts.h"
 
-#define MARK "\xe2\x96\x81" // SentencePiece's, for a blank
-#define MOST_STEPS 8        // of a sequence
+#define MOST_STEPS 8 // of a sequence
 
 static const char *string_of(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
@@ -37,7 +36,11 @@ static bool read_normalizer(Tokenizer *t, const json_t *step) {
     const char *type = string_of(step, "type");
     if (strcmp(type, "NFC") == 0) return t->nfc = true;
     if (strcmp(type, "Prepend") == 0) return (t->put_blank = strcmp(string_of(step, "prepend"), MARK) == 0);
-    if (strcmp(type, "Replace") != 0 || strcmp(string_of(step, "content"), MARK) != 0) return false;
+    if (strcmp(type, "Replace") != 0) return false;
+    const char *regex = string_of(json_object_get(step, "pattern"), "Regex");
+    if (strncmp(regex, ADDED_ALONE, strlen(ADDED_ALONE)) == 0 && !string_of(step, "content")[0])
+        return (t->added_alone = t->put_blank);
+    if (strcmp(string_of(step, "content"), MARK) != 0) return false;
     return (t->marks = strcmp(string_of(json_object_get(step, "pattern"), "String"), " ") == 0);
 }
 

@@ -13,6 +13,15 @@ extern "C" {
 
 #define TOKENIZER_PATH_BYTES 2048
 #define END_OF_TEXT_NAME "<|endoftext|>"
+#define BYTE_NAME "<0x%02X>" // SentencePiece's, of a byte
+#define MARK "\xe2\x96\x81"  // SentencePiece's, for a blank
+// How the normalizer begins that takes the blank away which was put before an added token's own name: such a name is
+// normalized too, and would be found behind a blank alone.
+#define ADDED_ALONE "\\A" MARK "(?=(?:"
+// What tells a tokenizer.json that tokenizer_write_json() has made of the tokenizer.model beside it. Libraries leave it
+// out when they write the file anew, with tokens perhaps that the model lacks.
+#define MADE_KEY "made_from"
+#define MADE_OF "tokenizer.model"
 
 // Where a blank is put before text.
 typedef enum {
@@ -46,6 +55,7 @@ struct Tokenizer {
     // the text's way: normalized (nfc, then a blank put before it), with blanks for SentencePiece's mark, cut
     bool nfc, put_blank, marks;
     bool late_marks; // text and added tokens keep theirs until these are found
+    bool added_alone; // none is put before an added token's name
     Prefix prefix;
     PieceRule pieces;
     char name[TOKENIZER_PATH_BYTES]; // the file's, for messages

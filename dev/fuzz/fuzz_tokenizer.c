@@ -47,6 +47,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Tokenizer *t = tokenizer_open(fuzz_folder(), &err);
     if (t) {
         check_ids(t);
+        if (tokenizer_is_sentencepiece(t)) {
+            JsonText json;
+            tokenizer_write_json(t, &json);
+            json_text_free(&json);
+        }
         if (text) encode(t, text, bytes);
     } else {
         fuzz_refused(&err, fuzz_folder());

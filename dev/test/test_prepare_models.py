@@ -77,6 +77,17 @@ class ModelsTest(unittest.TestCase):
             got, _, _ = self.prepared(path, source)
             self.assertTrue(got == tokenizer.before + whole + tokenizer.after, kind)  # Equal would explain for minutes
 
+    def test_folder_with_both(self):
+        model, made = self.path("f/tokenizer.model"), self.path("f/tokenizer.json")
+        with open(os.path.join(KINDS, "legacy.json"), encoding="utf-8") as file:
+            own = file.read()
+        self.write("f/tokenizer.json", own.replace('"type":"BPE",', '"type":"BPE","made_from":"tokenizer.model",'))
+        for text, found in (None, made), (b"", model), (own, made):
+            if text is not None:
+                self.write("f/tokenizer.model" if text == b"" else "f/tokenizer.json", text)
+            for spec in self.path("f"), made:
+                self.assertEqual(prepare_tokenizers.Pairs.find(spec), found)
+
     def test_both_ends_of_a_single_text(self):
         source = self.write("one.txt", base.words(3, 9000))
         path = os.path.join(KINDS, "llama.model")

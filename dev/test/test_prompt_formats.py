@@ -96,6 +96,8 @@ class PromptFormatsTest(unittest.TestCase):
             expected = self.questions(name, model)
             checkpoint = self.tuned(model)
             self.assertEqual([self.asked("--model", checkpoint, "--prompt", prompt)[0] for prompt in PROMPTS], expected)
+            if base.have("jinja2", "transformers"):
+                self.templated(checkpoint, expected, name)
 
     @unittest.skipUnless(base.have("jinja2"), "needs jinja2")
     def test_chat_template(self):
@@ -119,16 +121,19 @@ class PromptFormatsTest(unittest.TestCase):
 
     @unittest.skipUnless(base.have("jinja2", "transformers"), "needs transformers")
     def test_template_in_transformers(self):
-        import transformers
-
         for name, kind, special, _ in KINDS:
             _, (_, folder) = self.model(kind, *special, tokenizer_class="PreTrainedTokenizerFast")
             expected = self.questions(name, folder)
-            theirs = transformers.AutoTokenizer.from_pretrained(self.tuned(folder))
-            for at in (0, 3):
-                row = theirs.apply_chat_template([{"role": "user", "content": PROMPTS[at]}], add_generation_prompt=True,
-                                                 return_dict=True)
-                self.assertEqual(row["input_ids"], expected[at], (name, kind))
+            self.templated(self.tuned(folder), expected, (name, kind))
+
+    def templated(self, checkpoint, expected, what):
+        import transformers
+
+        theirs = transformers.AutoTokenizer.from_pretrained(checkpoint)
+        for at in (0, 3):
+            row = theirs.apply_chat_template([{"role": "user", "content": PROMPTS[at]}], add_generation_prompt=True,
+                                             return_dict=True)
+            self.assertEqual(row["input_ids"], expected[at], what)
 
     def test_own_template_stays(self):
         for own in ({"chat_template": "{{ messages }}"}, {}):

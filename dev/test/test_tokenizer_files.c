@@ -72,6 +72,53 @@ static void test_another_format(void **state) {
     free(chatml);
 }
 
+// tokenizer.model without a tokenizer.json gets one, which tokenizer_config.json names the class for; what else that
+// says stays.
+static void test_made_of_model(void **state) {
+    (void)state;
+    static const char *const configs[][2] = {
+        {"{\n  \"legacy\": true,\n  \"tokenizer_class\": \"LlamaTokenizer\"\n}\n",
+         "{\n  \"legacy\": true,\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n"},
+        {"{\"tokenizer_class\": null, \"model_max_length\": 1000000000000000019884624838656}",
+         "{\"tokenizer_class\": \"PreTrainedTokenizerFast\", \"model_max_length\": 1000000000000000019884624838656}"},
+        {"{\"add_bos_token\": false}", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\",\"add_bos_token\": false}"},
+        {"{ }", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\" }"},
+        {"", ""}};
+    Error err;
+    size_t size, made_size;
+    Tokenizer *const qwen = tokenizer;
+    tokenizer = tokenizer_open("dev/test/tokenizers/llama.model", &err);
+    assert_non_null(tokenizer);
+    char *model = read_file("dev/test/tokenizers/llama.model", &size);
+    assert_int_equal(mkdir(path_of("given"), 0777), 0);
+    write_file(path_of("given/tokenizer.model"), model, size);
+    free(model);
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        char folder[16], path[TEST_PATH];
+        snprintf(folder, sizeof folder, "made-%zu", i);
+        write_text(path_of("given/tokenizer_config.json"), configs[i][0]);
+        copy("given", folder, PROMPT_FORMAT_NONE);
+        snprintf(path, sizeof path, "%s/tokenizer_config.json", path_of(folder));
+        char *text = read_file(path, &size);
+        assert_string_equal(text, configs[i][1]);
+        free(text);
+    }
+    char *made = read_file(path_of("made-0/tokenizer.json"), &made_size);
+    copy("made-0", "again", PROMPT_FORMAT_NONE);
+    char *again = read_file(path_of("again/tokenizer.json"), &size);
+    assert_int_equal(size, made_size);
+    assert_memory_equal(again, made, size);
+    free(again);
+    free(made);
+    write_text(path_of("given/tokenizer.json"), "{}"); // its own stays
+    copy("given", "own", PROMPT_FORMAT_NONE);
+    made = read_file(path_of("own/tokenizer.json"), &size);
+    assert_string_equal(made, "{}");
+    free(made);
+    tokenizer_close(tokenizer);
+    tokenizer = qwen;
+}
+
 static int open_all(void **state) {
     Error err;
     tokenizer = tokenizer_open("dev/test/tokenizers/qwen.json", &err);
@@ -87,6 +134,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_opened_once, test_folder_empty),
         cmocka_unit_test_setup(test_another_format, test_folder_empty),
+        cmocka_unit_test_setup(test_made_of_model, test_folder_empty),
     };
     return cmocka_run_group_tests_name("tokenizer files", tests, open_all, close_all);
 }

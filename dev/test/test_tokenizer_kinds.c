@@ -137,6 +137,69 @@ static void test_folder_and_config(void **state) {
     tokenizer_close(t);
 }
 
+static void write_json_of(const char *model, const char *name) {
+    JsonText json;
+    Tokenizer *t = open_good(model);
+    assert_true(tokenizer_is_sentencepiece(t));
+    tokenizer_write_json(t, &json);
+    write_file(path_of(name), json.text, json.size);
+    json_text_free(&json);
+    tokenizer_close(t);
+}
+
+// The tokenizer.json that is made of tokenizer.model: the same tokens and ids.
+static void test_made_json(void **state) {
+    (void)state;
+    static const char *const names[] = {"llama", "unknown"};
+    const size_t size = read_into(FOLDER "texts.bin", texts);
+    for (size_t k = 0; k < 2; k++) {
+        char path[128];
+        snprintf(path, sizeof path, FOLDER "%s.model", names[k]);
+        write_json_of(path, "made.json");
+        Tokenizer *model = open_good(path), *json = open_good(path_of("made.json"));
+        assert_false(tokenizer_is_sentencepiece(json));
+        assert_int_equal(tokenizer_vocab(json), tokenizer_vocab(model));
+        assert_int_equal(tokenizer_begin(json), tokenizer_begin(model));
+        assert_int_equal(tokenizer_end_of_text(json), tokenizer_end_of_text(model));
+        assert_int_equal(tokenizer_unknown(json), tokenizer_unknown(model));
+        assert_int_equal(tokenizer_puts_blank(json), tokenizer_puts_blank(model));
+        for (int id = 0; id < tokenizer_vocab(model); id++) {
+            char a[256], b[256];
+            const size_t length = tokenizer_decode(model, id, a, sizeof a);
+            assert_int_equal(tokenizer_decode(json, id, b, sizeof b), length);
+            assert_memory_equal(a, b, length);
+        }
+        snprintf(path, sizeof path, FOLDER "%s.ids", names[k]);
+        assert_true(read_into(path, ids_text) > 0);
+        const char *line = ids_text;
+        for (size_t at = 0; at <= size; at += strlen(texts + at) + 1)
+            line = expect_line(json, names[k], texts + at, line);
+        tokenizer_close(model);
+        tokenizer_close(json);
+    }
+}
+
+// In a folder with both, tokenizer.model is read where tokenizer.json is made of it, else tokenizer.json.
+static void test_both_in_folder(void **state) {
+    (void)state;
+    const size_t size = read_into(FOLDER "llama.model", file_text);
+    write_json_of(FOLDER "llama.model", "tokenizer.json");
+    const char *const ways[] = {path_of(""), path_of("tokenizer.json")};
+    for (int both = 0; both < 2; both++) {
+        if (both) write_file(path_of("tokenizer.model"), file_text, size);
+        for (int i = 0; i < 2; i++) {
+            Tokenizer *t = open_good(ways[i]);
+            assert_int_equal(tokenizer_is_sentencepiece(t), both);
+            tokenizer_close(t);
+        }
+    }
+    read_into(FOLDER "legacy.json", file_text);
+    write_text(path_of("tokenizer.json"), file_text);
+    Tokenizer *t = open_good(ways[0]);
+    assert_false(tokenizer_is_sentencepiece(t));
+    tokenizer_close(t);
+}
+
 static void expect_refused(const char *name, const char *text, size_t size, const char *word) {
     Error err;
     memset(&err, 0, sizeof err);
@@ -277,6 +340,8 @@ int main(void) {
         cmocka_unit_test_setup(test_mark_beside_added_blanks, test_folder_empty),
         cmocka_unit_test(test_invalid_text),
         cmocka_unit_test_setup(test_folder_and_config, test_folder_empty),
+        cmocka_unit_test_setup(test_made_json, test_folder_empty),
+        cmocka_unit_test_setup(test_both_in_folder, test_folder_empty),
         cmocka_unit_test_setup(test_bad_json, test_folder_empty),
         cmocka_unit_test_setup(test_differing, test_folder_empty),
         cmocka_unit_test_setup(test_bad_model, test_folder_empty),
