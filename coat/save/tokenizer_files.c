@@ -124,7 +124,7 @@ static bool has_template(const char *folder) {
     Error ignored;
     if (folder_has_file(folder, TEMPLATE_NAME)) return true;
     json_t *config = path_join(path, sizeof path, folder, CONFIG_NAME, &ignored)
-                         ? json_read_object(path, TOKENIZER_LIMIT, &ignored)
+                         ? json_load_file(path, JSON_DECODE_INT_AS_REAL, NULL) // model_max_length may fit no integer
                          : NULL;
     const json_t *own = json_object_get(config, "chat_template");
     const bool has = own && !json_is_null(own);

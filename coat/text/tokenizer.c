@@ -81,14 +81,15 @@ const char *tokenizer_usual_name(const char *path) {
     return strstr(head, "\"added_tokens\"") || strstr(head, "\"truncation\"") ? "tokenizer.json" : "vocab.json";
 }
 
-// Reads an object from a file that may be absent; NULL where it is, or is none.
+// Reads an object from a file that may be absent; NULL where it is, or is none. transformers writes a model_max_length
+// that no integer holds.
 static json_t *read_beside(const char *path, const char *name) {
     char found[TOKENIZER_PATH_BYTES];
     size_t size;
     Error ignored;
     if (!find_beside(path, false, name, found, sizeof found)) return NULL;
     char *text = read_vocabulary(found, &size, &ignored);
-    json_t *root = text ? json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    json_t *root = text ? json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, NULL) : NULL;
     free(text);
     return root;
 }

@@ -68,6 +68,11 @@ static void test_another_format(void **state) {
         copy("foreign", name, cases[i].format);
         expect_template(name, "{{ messages }}");
     }
+    assert_int_equal(mkdir(path_of("in-config"), 0777), 0);
+    write_text(path_of("in-config/tokenizer_config.json"),
+               "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": \"{{ messages }}\"}");
+    copy("in-config", "kept", PROMPT_FORMAT_ALPACA);
+    expect_template("kept", NULL);
     free(alpaca);
     free(chatml);
 }
