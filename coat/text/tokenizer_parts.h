@@ -54,7 +54,7 @@ struct Tokenizer {
     AddedTokens added;
     // the text's way: normalized (nfc, then a blank put before it), with blanks for SentencePiece's mark, cut
     bool nfc, put_blank, marks;
-    bool late_marks; // text and added tokens keep theirs until these are found
+    bool late_marks;  // text and added tokens keep theirs until these are found
     bool added_alone; // none is put before an added token's name
     Prefix prefix;
     PieceRule pieces;
