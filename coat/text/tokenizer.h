@@ -21,9 +21,9 @@ Tokenizer *tokenizer_bytes(void);
 // Opens Hugging Face's tokenizer.json (what tokenizer_config.json beside it says about the begin of text counts),
 // SentencePiece's tokenizer.model, GPT-2's encoder.json (with vocab.bpe beside it) or vocab.json (with merges.txt
 // beside it), llm.c's gpt2_tokenizer.bin, or a folder that holds one of these. tokenizer.json goes before
-// tokenizer.model, unless it is made of it (tokenizer_write_json()). Without its merges GPT-2's vocabulary decodes only;
-// such files of other models are refused. NULL with err (EXIT_DATA) for a missing or malformed file, and for a kind that
-// is not known.
+// tokenizer.model, unless it is made of it (tokenizer_write_json()). Without its merges GPT-2's vocabulary decodes
+// only; such files of other models are refused. NULL with err (EXIT_DATA) for a missing or malformed file, and for a
+// kind that is not known.
 Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
 
