@@ -141,13 +141,13 @@ class Pairs(Plain):
         if not os.path.exists(spec):
             raise Failure("tokenizer %s: there is no such file or folder; a model's at Hugging Face is named by the "
                           "folder that its tokenizer files were downloaded to" % spec)
-        return Pairs.made_of(spec)
+        return spec
 
     @staticmethod
     def made_of(path):
         """The tokenizer.model beside a tokenizer.json that is made of it; else the path itself."""
         model = os.path.join(os.path.dirname(path), "tokenizer.model")
-        if not path.endswith(".json") or not os.path.exists(model):
+        if not path.endswith("tokenizer.json") or not os.path.exists(model):
             return path
         with open(path, encoding="utf-8", errors="replace") as file:
             return model if MADE in file.read(4096) else path
@@ -162,8 +162,8 @@ class Pairs(Plain):
         elif self.end_of_text != self.vocab - 1:
             why = "its last token is not <|endoftext|>"
         if why:
-            raise Failure("tokenizer %s: %s, so it is not GPT-2's; name the model's tokenizer.json, which has the rule that "
-                          "cuts its text" % (path, why))
+            raise Failure("tokenizer %s: %s, so GPT-2's rule may not be the one that cuts its text; name a tokenizer.json, "
+                          "which has the rule" % (path, why))
 
     def open_published(self):
         """GPT-2's own, which the package downloads once and caches."""

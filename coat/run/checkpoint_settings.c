@@ -31,19 +31,28 @@ static bool take_settings(const char *folder, const Config *flags, Config *recor
     return good;
 }
 
-// config.json, generation_config.json and the vocabulary, as the checkpoint was saved with them: all are read.
+// config.json as the checkpoint was saved with it.
 static bool take_shape(const char *folder, const Config *flags, Config *recorded) {
     (void)flags;
     Manifest manifest;
     Error ignored;
     if (!manifest_open(&manifest, folder, &ignored)) return false;
-    const bool good =
-        manifest_check_file(&manifest, HF_CONFIG_NAME, &ignored) && manifest_check_texts(&manifest, &ignored);
+    const bool good = manifest_check_file(&manifest, HF_CONFIG_NAME, &ignored);
     manifest_close(&manifest);
     if (!good) return false;
     snprintf(recorded->shape_files, sizeof recorded->shape_files, "%s", folder);
     if (!model_shape_from_files(folder, &recorded->shape, &ignored)) memset(&recorded->shape, 0, sizeof(ModelShape));
     return true;
+}
+
+// The same where the vocabulary and generation_config.json, which are read too, are whole as well.
+static bool take_files(const char *folder, const Config *flags, Config *recorded) {
+    Manifest manifest;
+    Error ignored;
+    if (!manifest_open(&manifest, folder, &ignored)) return false;
+    const bool good = manifest_check_texts(&manifest, &ignored);
+    manifest_close(&manifest);
+    return good && take_shape(folder, flags, recorded);
 }
 
 // Takes it from the newest checkpoint in --out, or from that of --resume=STEP, that has it.
@@ -68,5 +77,5 @@ void checkpoint_settings(Config *recorded, const Config *flags) {
     recorded->settings_recorded = take_resumed(take_settings, flags, recorded) ||
                                   (flags->model_from_files && config_forward_only(flags) &&
                                    path_is_folder(flags->model) && take_settings(flags->model, flags, recorded));
-    take_resumed(take_shape, flags, recorded);
+    if (!take_resumed(take_files, flags, recorded)) take_resumed(take_shape, flags, recorded);
 }

@@ -60,12 +60,13 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
                          "--tokenizer %s: its %d tokens are not the %d of the vocabulary in %s; leave --tokenizer away",
                          name, tokens, tokenizer_vocab(own), c->shape_files);
     }
-    const int differing = tokenizer_differing(own, run->tokenizer), tokens = tokenizer_vocab(run->tokenizer);
+    const int differing = tokenizer_differing(own, run->tokenizer);
+    const int tokens = tokenizer_vocab(run->tokenizer), owns = tokenizer_vocab(own);
     if (differing > 0)
         return error_set(err, EXIT_USER,
-                         "--tokenizer %s: %d of its %d tokens differ%s from those of the vocabulary in %s; leave "
+                         "--tokenizer %s: %d of its first %d tokens differ%s from those of the vocabulary in %s; leave "
                          "--tokenizer away",
-                         name, differing, tokens, singular(differing), c->shape_files);
+                         name, differing, tokens < owns ? tokens : owns, singular(differing), c->shape_files);
     return tokenizer_merges_alike(run->tokenizer, own) ||
            error_set(err, EXIT_USER,
                      "--tokenizer %s: its merges differ from those of the vocabulary in %s; leave --tokenizer away",

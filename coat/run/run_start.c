@@ -61,9 +61,10 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
 }
 
 // What is copied along comes from the checkpoint that the run goes on from: the one that was read before may be
-// damaged, and is renamed then.
+// damaged, and is renamed then. A model's own files stay those that --model names.
 static void take_files(Run *run, const char *folder) {
     Config *c = &run->model.config;
+    if (c->model_from_files) return;
     if (strcmp(c->vocabulary, c->shape_files) == 0) snprintf(c->vocabulary, sizeof c->vocabulary, "%s", folder);
     snprintf(c->shape_files, sizeof c->shape_files, "%s", folder);
     snprintf(run->model.arena.config.shape_files, sizeof c->shape_files, "%s", folder);
@@ -178,6 +179,18 @@ static bool same_files(Run *run, Error *err) {
                      different);
 }
 
+// --documents apart divides by the vocabulary and the data, as each process sees them.
+static bool same_documents(Run *run, Error *err) {
+    if (run->model.config.documents != DOCUMENTS_APART) return true;
+    const bool train = is_common(run, run->train ? data_division(run->train) : 0);
+    if (is_common(run, run->val ? data_division(run->val) : 0) && train) return true;
+    all_failed(&run->all);
+    return error_set(
+        err, EXIT_DATA,
+        "--documents apart: the processes divide text at different tokens; name the same vocabulary for all, "
+        "with the same tokenizer_config.json");
+}
+
 // What another run than this one has left in --out is set aside, or deleted with --overwrite.
 static bool set_old_run_aside(Run *run, Error *err) {
     const Config *c = &run->model.config;
@@ -249,7 +262,7 @@ static bool open_run(Run *run, const Config *config, Error *err) {
     if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
     if (!all_well(&run->all, open_data(run, config, err), err) || !same_files(run, err)) return false;
     if (!all_well(&run->all, choose_prompt_format(run, err), err)) return false;
-    if (!all_well(&run->all, divide_documents(run, err), err)) return false;
+    if (!all_well(&run->all, divide_documents(run, err), err) || !same_documents(run, err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
     if (!all_well(&run->all, start_or_resume(run, err), err)) return false;
     comm_patience(m->comm, 0);

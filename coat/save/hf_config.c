@@ -161,8 +161,8 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
         *rope = usual.rope;
         return true;
     }
-    const json_t *outer = json_object_get(file->root, "original_max_position_embeddings");
-    if (outer && json_integer_value(outer) != rope->positions)
+    const json_t *outer = find(file, "original_max_position_embeddings");
+    if (outer && json_number_value(outer) != rope->positions)
         return error_set(r.err, EXIT_DATA,
                          "%s: 'original_max_position_embeddings' must be %d, as in its rope scaling; transformers 4 "
                          "and 5 take different ones",

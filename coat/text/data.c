@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "data_loader.h"
 #include "permute.h"
@@ -183,7 +184,9 @@ bool data_keep_apart(DataLoader *loader, const TextIds *ways, int count, bool *f
     while (text < loader->count && loader->shards[text].starts) text++;
     *found = text == loader->count;
     for (int i = 0; i < count && !*found; i++) {
-        if (ways[i].begin < 0 && ways[i].end_count == 0) continue;
+        bool again = ways[i].begin < 0 && ways[i].end_count == 0;
+        for (int j = 0; j < i; j++) again = again || memcmp(&ways[i], &ways[j], sizeof ways[i]) == 0;
+        if (again) continue;
         *found = data_has_ids(loader, &ways[i]);
         if (*found || !first) first = &ways[i];
     }
@@ -194,6 +197,10 @@ bool data_keep_apart(DataLoader *loader, const TextIds *ways, int count, bool *f
                "--documents apart: %s does not say where documents begin, and no token that begins or ends one is "
                "known; name the vocabulary by --tokenizer",
                loader->shards[text].path);
+}
+
+int64_t data_division(const DataLoader *loader) {
+    return (int64_t)(XXH3_64bits(&loader->ids, sizeof loader->ids) >> 1);
 }
 
 // Reads one sequence into inputs (T), targets (T) and, unless it is NULL, positions (T).

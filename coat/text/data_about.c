@@ -12,9 +12,11 @@ static bool is_telling(const Shard *shard) {
     return shard->tokens >= (shard->mask ? FEWEST_OF_EXAMPLES : FEWEST);
 }
 
-// Whether all tokens at the beginning of a file are `such`; false too where it cannot be read.
-static bool begins_with(DataLoader *loader, int index, bool (*such)(const TextIds *ids, uint32_t token),
-                        const TextIds *ids) {
+typedef enum { ALL_SUCH, NOT_ALL, UNREAD } Begins;
+
+// Whether all tokens at the beginning of a file are `such`.
+static Begins begins_with(DataLoader *loader, int index, bool (*such)(const TextIds *ids, uint32_t token),
+                          const TextIds *ids) {
     enum { PIECE = 2048 };
     const Shard *shard = &loader->shards[index];
     const size_t count = shard->tokens < DATA_LOOKED_AT ? (size_t)shard->tokens : DATA_LOOKED_AT;
@@ -22,13 +24,15 @@ static bool begins_with(DataLoader *loader, int index, bool (*such)(const TextId
     uint32_t piece[PIECE];
     Error ignored;
     const int fd = shard_descriptor(loader, index, &ignored);
-    bool all = fd >= 0;
-    for (size_t at = 0; all && at < count; at += PIECE) {
+    if (fd < 0) return UNREAD;
+    for (size_t at = 0; at < count; at += PIECE) {
         const size_t n = count - at < PIECE ? count - at : PIECE;
-        all = file_read_at(fd, shard->path, (uint64_t)shard->header_bytes + at * width, piece, n * width, &ignored);
-        for (size_t i = 0; i < n && all; i++) all = such(ids, width == 2 ? ((const uint16_t *)piece)[i] : piece[i]);
+        if (!file_read_at(fd, shard->path, (uint64_t)shard->header_bytes + at * width, piece, n * width, &ignored))
+            return UNREAD;
+        for (size_t i = 0; i < n; i++)
+            if (!such(ids, width == 2 ? ((const uint16_t *)piece)[i] : piece[i])) return NOT_ALL;
     }
-    return all;
+    return ALL_SUCH;
 }
 
 static bool is_byte(const TextIds *unused, uint32_t token) {
@@ -42,13 +46,13 @@ static bool divides_nothing(const TextIds *ids, uint32_t token) {
 
 bool data_has_ids(DataLoader *loader, const TextIds *ids) {
     for (int i = 0; i < loader->count; i++)
-        if (!loader->shards[i].starts && !begins_with(loader, i, divides_nothing, ids)) return true;
+        if (!loader->shards[i].starts && begins_with(loader, i, divides_nothing, ids) == NOT_ALL) return true;
     return false;
 }
 
 // Whether a file begins as one of bytes does; false too where it is too short to say.
 static bool begins_with_bytes(DataLoader *loader, int index) {
-    return is_telling(&loader->shards[index]) && begins_with(loader, index, is_byte, NULL);
+    return is_telling(&loader->shards[index]) && begins_with(loader, index, is_byte, NULL) == ALL_SUCH;
 }
 
 bool data_begins_with_bytes(DataLoader *loader) {

@@ -122,8 +122,9 @@ Tokenizer *tokenizer_bytes(void) {
 
 // The pair of files lacks the rule that cuts text, and GPT-2's is taken: the pairs of other models are not read.
 static bool check_gpt2(const Tokenizer *t, const char *path, const json_t *config, Error *err) {
-    static const char advice[] = "so it is not GPT-2's; name the model's tokenizer.json, which has the rule that cuts "
-                                 "its text";
+    static const char advice[] =
+        "so GPT-2's rule may not be the one that cuts its text; name a tokenizer.json, which has "
+        "the rule";
     const char *class_name = json_string_value(json_object_get(config, "tokenizer_class"));
     if (class_name && strcmp(class_name, "GPT2Tokenizer") != 0 && strcmp(class_name, "GPT2TokenizerFast") != 0)
         return error_set(err, EXIT_DATA, "tokenizer %s: tokenizer_config.json says %.60s, %s", path, class_name,
@@ -218,9 +219,8 @@ Tokenizer *tokenizer_open(const char *path, Error *err) {
                       path);
             return NULL;
         }
-        path = inside;
+        path = is_made(inside, model) ? model : inside;
     }
-    if (is_made(path, model)) path = model;
     Tokenizer *t = tokenizer_new(path);
     if (load(t, path, err)) return t;
     tokenizer_close(t);

@@ -85,8 +85,8 @@ class ModelsTest(unittest.TestCase):
         for text, found in (None, made), (b"", model), (own, made):
             if text is not None:
                 self.write("f/tokenizer.model" if text == b"" else "f/tokenizer.json", text)
-            for spec in self.path("f"), made:
-                self.assertEqual(prepare_tokenizers.Pairs.find(spec), found)
+            self.assertEqual(prepare_tokenizers.Pairs.find(self.path("f")), found)
+            self.assertEqual(prepare_tokenizers.Pairs.find(made), made)  # as it is named
 
     def test_both_ends_of_a_single_text(self):
         source = self.write("one.txt", base.words(3, 9000))

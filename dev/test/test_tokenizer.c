@@ -245,7 +245,7 @@ static void test_pairs_of_others(void **state) {
                  {"{\"tokenizer_class\": null}", NULL},
                  {"{\"tokenizer_class\": \"GPT2Tokenizer\"}", NULL},
                  {"{\"tokenizer_class\": \"GPT2TokenizerFast\"}", NULL},
-                 {"{\"tokenizer_class\": \"Qwen2Tokenizer\"}", "says Qwen2Tokenizer, so it is not GPT-2's; name"}};
+                 {"{\"tokenizer_class\": \"Qwen2Tokenizer\"}", "says Qwen2Tokenizer, so GPT-2's rule may not be"}};
     write_text(path_of("vocab.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"<|endoftext|>\": 3}");
     write_text(path_of("merges.txt"), "a b\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -256,7 +256,7 @@ static void test_pairs_of_others(void **state) {
             tokenizer_close(open_good(path_of("vocab.json")));
     }
     write_text(path_of("tokenizer_config.json"), "{}");
-    static const char last[] = "its last token is not <|endoftext|>, so it is not GPT-2's; name";
+    static const char last[] = "its last token is not <|endoftext|>, so GPT-2's rule may not be";
     write_text(path_of("vocab.json"), "{\"<|endoftext|>\": 0, \"a\": 1, \"b\": 2, \"ab\": 3}"); // SmolLM2's order
     expect_refused("vocab.json", last);
     write_text(path_of("vocab.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}"); // Qwen's, special tokens apart

@@ -180,7 +180,8 @@ static void test_made_json(void **state) {
     }
 }
 
-// In a folder with both, tokenizer.model is read where tokenizer.json is made of it, else tokenizer.json.
+// In a folder with both, tokenizer.model is read where tokenizer.json is made of it, else tokenizer.json. Which of
+// them is named is read.
 static void test_both_in_folder(void **state) {
     (void)state;
     const size_t size = read_into(FOLDER "llama.model", file_text);
@@ -190,7 +191,7 @@ static void test_both_in_folder(void **state) {
         if (both) write_file(path_of("tokenizer.model"), file_text, size);
         for (int i = 0; i < 2; i++) {
             Tokenizer *t = open_good(ways[i]);
-            assert_int_equal(tokenizer_is_sentencepiece(t), both);
+            assert_int_equal(tokenizer_is_sentencepiece(t), both && i == 0);
             tokenizer_close(t);
         }
     }
