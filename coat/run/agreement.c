@@ -19,9 +19,11 @@ bool all_failed(Agreement *a) {
     return false;
 }
 
-void agreement_say(const Agreement *a, int rank, const Error *err) {
-    if (a->failed && rank != a->first_failed) return;
+void agreement_say(Agreement *a, int rank, const Error *err) {
     char label[32] = "error: ";
+    if (a->said) return;
+    a->said = true;
     if (a->some_succeeded) snprintf(label, sizeof label, "error: rank %d: ", a->first_failed);
-    print_labelled(stderr, label, err->text);
+    if (!a->failed || rank == a->first_failed) print_labelled(stderr, label, err->text);
+    if (a->failed && a->comm) comm_barrier(a->comm);
 }

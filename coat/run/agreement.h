@@ -12,6 +12,7 @@ typedef struct {
     bool failed;         // all of them know of the failure that ends the run
     int first_failed;    // a rank, which says why
     bool some_succeeded; // it has not failed everywhere: the message names which did
+    bool said;
 } Agreement;
 
 // Whether all processes are well; called by all. Where one is not, false on all, also from then on.
@@ -20,8 +21,9 @@ bool all_well(Agreement *a, bool well, Error *err);
 // Of a failure that every process finds by itself, by the same numbers: there is nothing to tell. Always false.
 bool all_failed(Agreement *a);
 
-// Prints the error that ends the run, on the first process that failed.
-void agreement_say(const Agreement *a, int rank, const Error *err);
+// Prints the error that ends the run, once, on the first process that failed. The others wait for it: when one ends,
+// mpirun may end all.
+void agreement_say(Agreement *a, int rank, const Error *err);
 
 #ifdef __cplusplus
 }

@@ -385,7 +385,9 @@ bool run_whole(Run *run, Config *config, Error *err) {
     data_close(run->val);
     hellaswag_close(run->hellaswag);
     tokenizer_close(run->tokenizer);
+    if (!ok) agreement_say(&run->all, place->rank, err);
     model_destroy(&run->model);
+    run->all.comm = NULL;
     if (writes) out_close(&folder);
     return ok;
 }
