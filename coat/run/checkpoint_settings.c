@@ -46,7 +46,7 @@ static bool take_shape(const char *folder, const Config *flags, Config *recorded
 }
 
 // The same where the vocabulary and generation_config.json, which are read too, are whole as well.
-static bool take_files(const char *folder, const Config *flags, Config *recorded) {
+static bool take_whole_shape(const char *folder, const Config *flags, Config *recorded) {
     Manifest manifest;
     Error ignored;
     if (!manifest_open(&manifest, folder, &ignored)) return false;
@@ -77,5 +77,5 @@ void checkpoint_settings(Config *recorded, const Config *flags) {
     recorded->settings_recorded = take_resumed(take_settings, flags, recorded) ||
                                   (flags->model_from_files && config_forward_only(flags) &&
                                    path_is_folder(flags->model) && take_settings(flags->model, flags, recorded));
-    if (!take_resumed(take_files, flags, recorded)) take_resumed(take_shape, flags, recorded);
+    if (!take_resumed(take_whole_shape, flags, recorded)) take_resumed(take_shape, flags, recorded);
 }

@@ -185,6 +185,7 @@ bool choose_prompt_format(Run *run, Error *err) {
 // After choose_prompt_format(): a run that is resumed begins with all ends that this one has now.
 bool divide_documents(Run *run, Error *err) {
     const Config *c = &run->model.config;
+    if (c->documents != DOCUMENTS_APART) return true;
     const Tokenizer *t = run->tokenizer;
     const int end = t ? tokenizer_end_of_text(t) : -1;
     TextIds ends = c->shape.ids;
@@ -193,7 +194,6 @@ bool divide_documents(Run *run, Error *err) {
                             {.begin = c->shape.ids.begin},
                             {.begin = -1, .end_count = end >= 0, .ends = {end}},
                             ends};
-    if (c->documents != DOCUMENTS_APART) return true;
     DataLoader *const loaders[] = {run->train, run->val};
     for (int i = 0; i < 2; i++) {
         bool found;

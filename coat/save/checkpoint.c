@@ -96,12 +96,6 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err) {
 
 // ---------------------------------------------------------------- saving
 
-static bool add_text(const char *folder, const char *name, JsonText *text, JsonText *manifest, Error *err) {
-    bool good = manifest_write(manifest, folder, name, text->text, text->size, err);
-    json_text_free(text);
-    return good;
-}
-
 // vLLM reads all .safetensors files of a folder without an index, the optimizer's among them.
 static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
     size_t bytes = 0;
@@ -127,11 +121,11 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
                                 {share, s->optimizer, s->optimizer_count, NULL}};
     if (!checkpoint_write_tensors(folder, files, 2, s->exec, manifest, err)) return false;
     if (!hf_config_text(&text, shape, s->model[0].dtype, err)) return false;
-    if (!add_text(folder, HF_CONFIG_NAME, &text, manifest, err)) return false;
+    if (!manifest_write_text(manifest, folder, HF_CONFIG_NAME, &text, err)) return false;
     hf_generation_text(&text, shape, s->generation);
-    if (!add_text(folder, HF_GENERATION_NAME, &text, manifest, err)) return false;
+    if (!manifest_write_text(manifest, folder, HF_GENERATION_NAME, &text, err)) return false;
     index_text(&text, s->model, s->model_count);
-    return add_text(folder, HF_INDEX_NAME, &text, manifest, err);
+    return manifest_write_text(manifest, folder, HF_INDEX_NAME, &text, err);
 }
 
 static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_file, Error *err) {
@@ -147,7 +141,7 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
     good = good && checkpoint_collect_shares(folder, s->exec->ranks, &manifest, err);
     if (good) {
         run_state_text(&text, &s->run, &s->arena->config, s->exec->ranks);
-        good = add_text(folder, STATE_NAME, &text, &manifest, err);
+        good = manifest_write_text(&manifest, folder, STATE_NAME, &text, err);
     }
     if (good) {
         manifest_finish(&manifest);

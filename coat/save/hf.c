@@ -49,9 +49,14 @@ static bool parse_file(const char *folder, const char *name, Parse *parse, Model
     return good;
 }
 
+// The folder that `path` is, or lies in; NULL with err.
+static const char *folder_of(const char *path, char beside[PATH_BUFFER], Error *err) {
+    if (path_is_folder(path)) return path;
+    return path_folder(beside, PATH_BUFFER, path, err) ? beside : NULL;
+}
+
 bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
     char beside[PATH_BUFFER], file[PATH_BUFFER];
-    const char *folder = path;
     if (llmc_is_weights(path)) return shape_from_llmc(path, shape, err);
     if (path_is_folder(path)) {
         if (!path_join(file, sizeof file, path, HF_CONFIG_NAME, err)) return false;
@@ -63,10 +68,9 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
             return error_set(err, EXIT_DATA,
                              "%s is neither a .safetensors file nor a weight file of llm.c; name one, or a folder",
                              path);
-        if (!path_folder(beside, sizeof beside, path, err)) return false;
-        folder = beside;
     }
-    if (!parse_file(folder, HF_CONFIG_NAME, hf_parse_config, shape, err) ||
+    const char *folder = folder_of(path, beside, err);
+    if (!folder || !parse_file(folder, HF_CONFIG_NAME, hf_parse_config, shape, err) ||
         !path_join(file, sizeof file, folder, HF_GENERATION_NAME, err))
         return false;
     return !path_is_file(file) || parse_file(folder, HF_GENERATION_NAME, hf_parse_generation, shape, err);
@@ -75,9 +79,8 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
 json_t *hf_generation_open(const char *path) {
     char beside[PATH_BUFFER], file[PATH_BUFFER];
     Error ignored; // model_shape_from_files() has read it
-    const bool good = path[0] && !llmc_is_weights(path) &&
-                      (path_is_folder(path) || path_folder(beside, sizeof beside, path, &ignored)) &&
-                      path_join(file, sizeof file, path_is_folder(path) ? path : beside, HF_GENERATION_NAME, &ignored);
+    const char *folder = path[0] && !llmc_is_weights(path) ? folder_of(path, beside, &ignored) : NULL;
+    const bool good = folder && path_join(file, sizeof file, folder, HF_GENERATION_NAME, &ignored);
     return good && path_is_file(file) ? json_read_object(file, CONFIG_LIMIT, &ignored) : NULL;
 }
 

@@ -45,6 +45,12 @@ bool manifest_write(JsonText *t, const char *folder, const char *name, const voi
     return true;
 }
 
+bool manifest_write_text(JsonText *t, const char *folder, const char *name, JsonText *text, Error *err) {
+    const bool good = manifest_write(t, folder, name, text->text, text->size, err);
+    json_text_free(text);
+    return good;
+}
+
 void manifest_finish(JsonText *t) {
     json_text_close(t, '}');
     json_text_hex(t, "xxh3", XXH3_64bits(t->text, t->size));

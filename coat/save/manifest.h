@@ -18,6 +18,8 @@ void manifest_begin(JsonText *t);
 void manifest_add(JsonText *t, const char *name, uint64_t bytes, uint64_t hash, const SafeWriter *tensors);
 // Writes a small file into the folder, and adds it.
 bool manifest_write(JsonText *t, const char *folder, const char *name, const void *data, size_t bytes, Error *err);
+// The same of a text, which it frees.
+bool manifest_write_text(JsonText *t, const char *folder, const char *name, JsonText *text, Error *err);
 // Closes the text, which ends with its own hash.
 void manifest_finish(JsonText *t);
 

@@ -38,12 +38,6 @@ static void token_field(JsonText *text, const char *key, const Tokenizer *t, int
     json_text_string(text, key, name);
 }
 
-static bool add_text(const char *folder, const char *name, JsonText *text, JsonText *manifest, Error *err) {
-    const bool good = manifest_write(manifest, folder, name, text->text, text->size, err);
-    json_text_free(text);
-    return good;
-}
-
 // Which class of transformers reads the files, and what begins and ends a text. Without it AutoTokenizer takes the
 // class of the model's family, which may cut text otherwise, put its own token before it, or find no file.
 static void config_text(JsonText *text, const char *class_name, const Tokenizer *t) {
@@ -81,7 +75,7 @@ static bool add_config(const char *folder, const Tokenizer *t, JsonText *manifes
     if (!class_name) return true;
     JsonText text;
     config_text(&text, class_name, t);
-    return add_text(folder, CONFIG_NAME, &text, manifest, err);
+    return manifest_write_text(manifest, folder, CONFIG_NAME, &text, err);
 }
 
 // Copies tokenizer_config.json, and names in it the class that takes tokenizer.json as it is.
@@ -115,7 +109,7 @@ static bool lacks_json(const char *folder, const Tokenizer *t) {
 static bool add_json(const char *folder, const Tokenizer *t, JsonText *manifest, Error *err) {
     JsonText text;
     tokenizer_write_json(t, &text);
-    return add_text(folder, JSON_NAME, &text, manifest, err);
+    return manifest_write_text(manifest, folder, JSON_NAME, &text, err);
 }
 
 // Whether the vocabulary came with a chat template, in a file or as older versions of transformers wrote it.

@@ -250,12 +250,15 @@ int tokenizer_unknown(const Tokenizer *t) {
     return t->bpe.unknown;
 }
 
-// Whether no text becomes a token.
-static bool is_special(const Tokenizer *t, int id) {
+bool tokenizer_is_byte(const Tokenizer *t, int id) {
     const Vocabulary *v = &t->bpe.vocabulary;
+    return v->length[id] == 1 && t->bpe.byte_id[(unsigned char)v->text[v->offset[id]]] == id;
+}
+
+bool tokenizer_is_special(const Tokenizer *t, int id) {
     for (int i = 0; i < t->added.count; i++)
         if (t->added.tokens[i].id == id) return t->added.tokens[i].special;
-    return v->hidden[id] && !(v->length[id] == 1 && t->bpe.byte_id[(unsigned char)v->text[v->offset[id]]] == id);
+    return t->bpe.vocabulary.hidden[id] && !tokenizer_is_byte(t, id);
 }
 
 int tokenizer_differing(const Tokenizer *own, const Tokenizer *other) {
@@ -266,7 +269,7 @@ int tokenizer_differing(const Tokenizer *own, const Tokenizer *other) {
         if (length < 0 || y->length[id] < 0) continue;
         const bool same =
             length == y->length[id] && !memcmp(x->text + x->offset[id], y->text + y->offset[id], (size_t)length);
-        differing += !same && !is_special(own, id);
+        differing += !same && !tokenizer_is_special(own, id);
     }
     return differing;
 }

@@ -25,22 +25,12 @@ static char *put_marked(const Vocabulary *v, int id, char *to) {
     return to;
 }
 
-static bool is_byte(const Tokenizer *t, int id) {
-    const Vocabulary *v = &t->bpe.vocabulary;
-    return v->length[id] == 1 && t->bpe.byte_id[(unsigned char)v->text[v->offset[id]]] == id;
-}
-
-// Tokens such as <s>, which no text becomes.
-static bool is_special(const Writer *w, int id) {
-    return w->t->bpe.vocabulary.hidden[id] && !w->found[id] && !is_byte(w->t, id);
-}
-
 // What a token is called; until the next call.
 static const char *name_of(const Writer *w, int id) {
     const Vocabulary *v = &w->t->bpe.vocabulary;
-    if (is_byte(w->t, id))
+    if (tokenizer_is_byte(w->t, id))
         sprintf(w->name, BYTE_NAME, (unsigned char)v->text[v->offset[id]]);
-    else if (is_special(w, id))
+    else if (tokenizer_is_special(w->t, id))
         sprintf(w->name, "%.*s", (int)v->length[id], v->text + v->offset[id]);
     else
         put_marked(v, id, w->name);
@@ -111,7 +101,7 @@ static void write_model(const Writer *w) {
 static void write_added(const Writer *w) {
     json_text_open(w->out, "added_tokens", '[');
     for (int id = 0; id < w->t->bpe.vocabulary.count; id++) {
-        if (!w->found[id] && !is_special(w, id)) continue;
+        if (!w->found[id] && !tokenizer_is_special(w->t, id)) continue;
         json_text_open(w->out, NULL, '{');
         json_text_int(w->out, "id", id);
         json_text_string(w->out, "content", name_of(w, id));

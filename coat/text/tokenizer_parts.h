@@ -68,6 +68,10 @@ int64_t bytes_of_characters(const char *text, size_t length, char *out);
 // Turns SentencePiece's marks (U+2581) into the blanks that they stand for, in place; returns the length.
 size_t blanks_of_marks(char *text, size_t length);
 
+// Whether a token is that of a byte of a character without one; and whether no text becomes it, as <s>.
+bool tokenizer_is_byte(const Tokenizer *t, int id);
+bool tokenizer_is_special(const Tokenizer *t, int id);
+
 // The normalized form of text, by malloc.
 char *tokenizer_normalize(const Tokenizer *t, const char *text, size_t length, size_t *out_length);
 
