@@ -19,7 +19,7 @@ static void write_manifest(const uint8_t *text, size_t size) {
     free(copy);
 }
 
-// The link leads to the first file in memory, which holds "{}"; its size and hash are known to corpus.py.
+// The link leads to the first file in memory, which holds "{}"; its size and hash are known to cases.py.
 static void make_link(void) {
     static bool made;
     if (made) return;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The fuzz targets of dev/fuzz: each on its committed corpus and then on mutations for a second. A target fails
+# The fuzz targets of dev/fuzz: each on its corpus and then on mutations for a second. A target fails
 # when it crashes, leaks, reads or writes where it must not, hangs, asks for far too much memory, or breaks a promise
 # that it checks.
 #
@@ -35,6 +35,7 @@ fi
 # Leaks are looked for by one process tracing another, which some containers forbid.
 build/fuzz/probe 2>/dev/null || export ASAN_OPTIONS=detect_leaks=0
 [ -n "$built" ] || make -j"$(nproc)" OPENBLAS=0 MPI=0 CUDA=0 fuzz-targets >/dev/null
+python3 dev/fuzz/corpus.py
 
 # What is found goes to build/fuzz/found; what longer runs learn, to build/fuzz/work.
 run_target() { # NAME
@@ -43,7 +44,7 @@ run_target() { # NAME
     mkdir -p "$work"
     nice timeout $((seconds + 300)) "build/fuzz/fuzz_$name" -max_total_time="$seconds" -seed=1 -timeout=20 \
         -malloc_limit_mb=256 -max_len=8192 -len_control=0 -dict=dev/fuzz/words.dict \
-        -artifact_prefix="build/fuzz/found/$name-" "$work" "dev/fuzz/corpus/$name" >"$log" 2>&1 </dev/null || status=$?
+        -artifact_prefix="build/fuzz/found/$name-" "$work" "build/fuzz/corpus/$name" >"$log" 2>&1 </dev/null || status=$?
     local done_line
     done_line=$(grep -a 'DONE *cov:' "$log" | tail -n 1 || true)
     if [ $status -eq 0 ] && [ -n "$done_line" ]; then
