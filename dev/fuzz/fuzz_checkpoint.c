@@ -1,9 +1,9 @@
-// manifest.json and state.json of a checkpoint (coat/save/manifest.c, coat/save/run_state.c, coat/io/json.c).
-// Input: sections "=== NAME" with the files' bytes. The manifest ends with a hash of itself, which no
-// mutation would ever hit: it is put in place here. Outside of the folder lies a file, and a link in the
-// folder leads to it: neither may be read.
+// manifest.json and state.json of a checkpoint (coat/save/manifest.c, coat/save/run_state.c, coat/io/json.c). Input:
+// sections "=== NAME". The target appends the manifest's hash of itself, because no mutation would ever guess it. The
+// link link.json leads to a file outside the folder, which must not be read.
 #include "dev/fuzz/fuzz.h"
 
+#include <sys/mman.h>
 #include <xxhash.h>
 
 #include "coat/save/manifest.h"
@@ -19,12 +19,14 @@ static void write_manifest(const uint8_t *text, size_t size) {
     free(copy);
 }
 
-// The link leads to the first file in memory, which holds "{}"; its size and hash are known to corpus.py.
+// Makes the link, the first time. Its file contains "{}"; cases.py knows the hash.
 static void make_link(void) {
-    static bool made;
-    if (made) return;
-    made = true;
-    fuzz_check(symlink("/proc/self/fd/500", fuzz_path("link.json")) == 0);
+    static int fd;
+    char path[32];
+    if (fd) return;
+    fd = memfd_create("outside", MFD_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    fuzz_check(write(fd, "{}", 2) == 2 && symlink(path, fuzz_path("link.json")) == 0);
 }
 
 static void check_manifest(const char *folder) {
@@ -34,15 +36,15 @@ static void check_manifest(const char *folder) {
         fuzz_refused(&err, MANIFEST_NAME);
         return;
     }
-    bool whole = manifest_check_all(&manifest, true, &err);
-    if (!whole) fuzz_refused(&err, folder);
-    if (whole) fuzz_check(manifest_check_all(&manifest, false, &err));
+    bool all_good = manifest_check_all(&manifest, true, &err);
+    if (!all_good) fuzz_refused(&err, folder);
+    if (all_good) fuzz_check(manifest_check_all(&manifest, false, &err));
     const char *key;
     json_t *entry;
     json_object_foreach(json_object_get(manifest.root, "files"), key, entry) {
         bool good = manifest_check_file(&manifest, key, &err);
         if (!good) fuzz_refused(&err, folder);
-        fuzz_check(good || !whole);
+        fuzz_check(good || !all_good);
         fuzz_check(!good || (!strchr(key, '/') && strcmp(key, "link.json") != 0));
         uint64_t hash;
         if (!manifest_tensor_hash(&manifest, key, "x", &hash, &err)) fuzz_refused(&err, folder);
@@ -59,7 +61,7 @@ static void check_state(const char *path) {
     Error err;
     config_defaults(&config);
     memset(&exec, 0, sizeof exec);
-    exec.rank = 1; // rank 0 would say on stderr what has changed
+    exec.rank = 1; // because rank 0 prints changed settings
     exec.ranks = 2;
     if (!run_state_read(path, &run, &config, &exec, &err)) {
         fuzz_refused(&err, path);
@@ -67,7 +69,7 @@ static void check_state(const char *path) {
     }
     fuzz_check(run.step >= 0 && run.tokens >= 0 && run.sequences >= 0 && run.state.t >= 0);
     fuzz_check(run.step + 1 > 0 && run.tokens + INT32_MAX > 0 && run.sequences + INT32_MAX > 0);
-    // what was read is written, and read again as the same
+    // writing what was read and reading that file returns the same state
     JsonText text;
     RunState again;
     run_state_text(&text, &run, &config, 2);
@@ -80,13 +82,12 @@ static void check_state(const char *path) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t bytes;
     make_link();
-    fuzz_memory_file(0, "{}", 2);
     fuzz_section_file(data, size, "config.json");
     bool has_state = fuzz_section_file(data, size, "state.json");
     const uint8_t *manifest = fuzz_section(data, size, MANIFEST_NAME, &bytes);
     unlink(fuzz_path(MANIFEST_NAME));
     if (manifest) write_manifest(manifest, bytes);
-    if (fuzz_section_file(data, size, "unsigned.json")) // as it is
+    if (fuzz_section_file(data, size, "unsigned.json")) // a manifest to which no hash is appended
         fuzz_check(rename(fuzz_path("unsigned.json"), fuzz_path(MANIFEST_NAME)) == 0);
     check_manifest(fuzz_folder());
     if (has_state) check_state(fuzz_path("state.json"));

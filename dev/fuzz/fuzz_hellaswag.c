@@ -1,5 +1,5 @@
-// HellaSwag's file (coat/text/hellaswag.c), of 16-bit and of 32-bit words. Input: 4 bytes {sequence length (2 bytes),
-// vocabulary (2 bytes)}, then the file.
+// HellaSwag's file (coat/text/hellaswag.c), with 16-bit or 32-bit words. Input: the sequence length and the vocabulary
+// (2 bytes each), then the file.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/text/hellaswag.h"
@@ -8,11 +8,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 4) return 0;
     const int T = 1 + (data[0] | data[1] << 8), vocab = 1 + (data[2] | data[3] << 8);
     Error err;
-    HellaSwag *set = hellaswag_open(fuzz_memory_file(0, data + 4, size - 4), T, vocab, &err);
+    HellaSwag *set = hellaswag_open(fuzz_file("hellaswag.bin", data + 4, size - 4), T, vocab, &err);
     if (!set) {
         fuzz_check(err.code == EXIT_DATA || err.code == EXIT_USER);
-        err.code = EXIT_DATA; // --seq-len may be too short
-        fuzz_refused(&err, "/proc/self/fd/");
+        err.code = EXIT_DATA; // it is EXIT_USER if the sequence length is too short
+        fuzz_refused(&err, "hellaswag.bin");
         return 0;
     }
     const int longest = hellaswag_length(set), rows = hellaswag_rows(set);

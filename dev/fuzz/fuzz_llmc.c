@@ -1,10 +1,10 @@
-// llm.c's weight file (coat/save/llmc_weights.c) and the loading of what it holds. Input: a file.
+// llm.c's weight file (coat/save/llmc_weights.c) and the loading of its weights. Input: the file.
 #include "dev/fuzz/fuzz_load.h"
 
 #include "coat/save/llmc_weights.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    const char *path = fuzz_memory_file(0, data, size);
+    const char *path = fuzz_file("weights.bin", data, size);
     LlmcFile file;
     ModelShape shape;
     Error err;

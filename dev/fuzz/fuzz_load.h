@@ -1,4 +1,4 @@
-// Loading the weights of what a path names, whatever model it says it is, as long as that is small.
+// Loading of weights into a model of any shape, for targets whose inputs contain weights.
 #pragma once
 #include "dev/fuzz/fuzz.h"
 
@@ -6,26 +6,31 @@
 #include "coat/save/hf.h"
 #include "dev/test/fake_device.h"
 
-#define FUZZ_LARGEST_MODEL 20000 // parameters
+#define FUZZ_MAX_MODEL 20000 // parameters
 
-// Returns whether they were loaded; a refusal must name `names`.
-static inline bool fuzz_load_weights(const char *path, const ModelShape *shape, const char *names) {
-    if (shape->layers > 8 || model_parameters(shape) + shape->vocab_padded > FUZZ_LARGEST_MODEL) return false;
+// Fills config for a model of the given shape (recipe COAT, micro-batches of one token) and exec for one process on the
+// CPU, then allocates the arena.
+static inline void fuzz_allocate(Arena *arena, Config *config, const ModelShape *shape, Exec *exec, Ops *ops) {
+    Error err;
+    config_defaults(config);
+    config->model[0] = '\0'; // because the shape is not that of a named model
+    recipe_apply(&config->recipe, RECIPE_COAT);
+    config->shape = *shape;
+    config->micro_batch = config->seq_len = 1;
+    fake_open(exec, ops);
+    arena_plan(arena, config, 1, DEVICE_CPU);
+    fuzz_check(arena_allocate(arena, exec, &err));
+}
+
+// Loads the weights at `path` unless the shape is too large. A refusal must contain `name`.
+static inline void fuzz_load_weights(const char *path, const ModelShape *shape, const char *name) {
+    if (shape->layers > 8 || model_parameters(shape) + shape->vocab_padded > FUZZ_MAX_MODEL) return;
     static Arena arena;
     static Config config;
     Exec exec;
     Ops ops;
     Error err;
-    config_defaults(&config);
-    config.model[0] = '\0'; // the shape is none of a name
-    recipe_apply(&config.recipe, RECIPE_COAT);
-    config.shape = *shape;
-    config.micro_batch = config.seq_len = 1;
-    fake_open(&exec, &ops);
-    arena_plan(&arena, &config, 1, DEVICE_CPU);
-    fuzz_check(arena_allocate(&arena, &exec, &err));
-    bool good = checkpoint_load_weights(path, &arena, &exec, &err);
-    if (!good) fuzz_refused(&err, names);
+    fuzz_allocate(&arena, &config, shape, &exec, &ops);
+    if (!checkpoint_load_weights(path, &arena, &exec, &err)) fuzz_refused(&err, name);
     ops.release(&exec, arena.base);
-    return good;
 }

@@ -1,5 +1,5 @@
-// log.jsonl, trimmed to the step that a run resumes from (coat/log/log.c), and drawn (dev/tools/loss_svg.h). Input: a
-// byte, the first step that will be logged, and the file.
+// log.jsonl: log_open() trims it to the step that a run resumes from (coat/log/log.c), plot_loss_svg() draws it
+// (dev/tools/loss_svg.h). Input: one byte, the first step that will be logged minus 2, then the file.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/io/files.h"
@@ -16,17 +16,11 @@ static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
     return text;
 }
 
-static void silence(void) {
-    static bool done;
-    if (!done) fuzz_check(freopen("/dev/null", "w", stdout) != NULL);
-    done = true;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1) return 0;
     static Config config;
     Error err;
-    silence();
+    if (!config.quiet) fuzz_check(freopen("/dev/null", "w", stdout) != NULL); // the first time
     config_defaults(&config);
     config.quiet = true;
     snprintf(config.out, sizeof config.out, "%s", fuzz_folder());
@@ -40,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char *once = trimmed(&config, first_step, &once_bytes);
     fuzz_check(once_bytes <= size - 1);
     fuzz_check(once_bytes == 0 || once[once_bytes - 1] == '\n');
-    char *twice = trimmed(&config, first_step, &twice_bytes); // nothing is left to trim
+    char *twice = trimmed(&config, first_step, &twice_bytes); // the second trim removes nothing
     fuzz_check(once_bytes == twice_bytes && memcmp(once, twice, once_bytes) == 0);
     free(once);
     free(twice);

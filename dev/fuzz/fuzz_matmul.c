@@ -1,4 +1,4 @@
-// The table of product algorithms (coat/io/matmul_choices.c), of a checkpoint or of --matmul-table. Input: the file.
+// The table of matmul algorithms (coat/io/matmul_choices.c), from a checkpoint or --matmul-table. Input: the file.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/io/matmul_choices.h"
@@ -26,9 +26,9 @@ static void check_row(const MatmulChoice *choice) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     MatmulChoices read, again;
     Error err;
-    fuzz_check(matmul_choices_read_file(fuzz_memory_file(0, data, size), GPU, VERSION, &read, &err));
+    fuzz_check(matmul_choices_read_file(fuzz_file("matmul_table.txt", data, size), GPU, VERSION, &read, &err));
     for (int i = 0; i < read.count; i++) check_row(&read.rows[i]);
-    // what was read is written, and read again as the same
+    // writing the rows, reading that text and writing again gives the same text
     char *text = matmul_choices_text(read.rows, read.count, GPU, VERSION);
     fuzz_check((text == NULL) == (read.count == 0));
     if (!text) return 0;

@@ -1,6 +1,5 @@
-// A folder of a model in Hugging Face's layout (coat/save/hf.c): config.json, the weights in one piece or
-// sharded with an index, and the loading of what they hold (coat/save/checkpoint_load.c). Input: sections
-// "=== NAME" with the files' bytes.
+// A model's folder in Hugging Face's layout (coat/save/hf.c): config.json, weights in one file or in several with an
+// index, and the loading of the weights (coat/save/checkpoint_load.c). Input: sections "=== NAME".
 #include "dev/fuzz/fuzz_load.h"
 
 static const char *const names[] = {"config.json",           "model.safetensors", "model.safetensors.index.json",
@@ -16,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bool has_shape = model_shape_from_files(folder, &shape, &err);
     if (!has_shape) fuzz_refused(&err, folder);
     if (hf_weights_open(&weights, folder, &err)) {
-        for (int i = 0; i < weights.count; i++) { // nothing was opened but files of this folder
+        for (int i = 0; i < weights.count; i++) { // every opened file is in the folder itself
             const char *path = weights.files[i].path;
             size_t length = strlen(folder);
             fuzz_check(strncmp(path, folder, length) == 0 && path[length] == '/' && !strchr(path + length + 1, '/'));

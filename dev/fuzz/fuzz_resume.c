@@ -1,20 +1,15 @@
-// Resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). A sound checkpoint of a
-// tiny model is edited, and its manifest is made again so that every checksum fits: what is left to notice is what a
-// stranger who made the folder could have written. Input: edits of 5 bytes {file, what to do, place (2 bytes), value}.
-#include "dev/fuzz/fuzz.h"
+// Resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). The target edits a valid
+// checkpoint of a tiny model and writes a manifest in which every checksum is right, because a hostile author would do
+// so. Input: edits of 5 bytes {file, kind, place (2 bytes), value}.
+#include "dev/fuzz/fuzz_load.h"
 
 #include <xxhash.h>
 
 #include "coat/io/files.h"
-#include "coat/save/checkpoint.h"
-#include "coat/save/hf.h"
 #include "coat/save/manifest.h"
 #include "coat/shapes.h"
-#include "dev/test/fake_device.h"
 
-#define MOST_EDITS 12
-#define MOST_BYTES 65536
-enum { EDIT_BYTES = 5, FILES = 4 };
+enum { EDIT_BYTES = 5, MAX_EDITS = 12, FILES = 4, MAX_BYTES = 65536 };
 
 static const char *const names[FILES] = {"config.json", "state.json", "model.safetensors", "optimizer.safetensors"};
 
@@ -23,7 +18,7 @@ typedef struct {
     size_t size;
 } Content;
 
-static Content sound[FILES]; // as saved
+static Content saved[FILES]; // before any edit
 static Config config;
 static Arena arena;
 static Exec executor;
@@ -32,24 +27,19 @@ static Ops ops;
 // Saves the checkpoint that all inputs edit; later calls do nothing.
 static void make_checkpoint(void) {
     Error err;
+    ModelShape shape;
     RunState run;
     char path[FUZZ_PATH];
     if (arena.base) return;
-    config_defaults(&config);
-    config.model[0] = '\0'; // the shape is none of a name
-    recipe_apply(&config.recipe, RECIPE_COAT);
-    fuzz_check(gpt2_shape(&config.shape, 1, 1, 2, 3, 3, 2, "tiny", &err));
-    config.micro_batch = config.seq_len = 1;
-    fake_open(&executor, &ops);
-    arena_plan(&arena, &config, 1, DEVICE_CPU);
-    fuzz_check(arena_allocate(&arena, &executor, &err));
+    fuzz_check(gpt2_shape(&shape, 1, 1, 2, 3, 3, 2, "tiny", &err));
+    fuzz_allocate(&arena, &config, &shape, &executor, &ops);
     memset(arena.base, 0, arena.total_bytes);
     memset(&run, 0, sizeof run);
     fuzz_check(checkpoint_save(fuzz_folder(), &arena, &executor, &run, NULL, &err));
-    executor.rank = 1; // rank 0 would say on stderr what has changed
+    executor.rank = 1; // because rank 0 prints changed settings
     for (int i = 0; i < FILES; i++) {
         snprintf(path, sizeof path, "%s/step-00000000/%s", fuzz_folder(), names[i]);
-        fuzz_check(file_read_all(path, MOST_BYTES, &sound[i].bytes, &sound[i].size, &err));
+        fuzz_check(file_read_all(path, MAX_BYTES, &saved[i].bytes, &saved[i].size, &err));
         unlink(path);
     }
 }
@@ -58,33 +48,33 @@ static void edit(Content *file, int kind, size_t place, uint8_t value) {
     if (place > file->size) place %= file->size + 1;
     size_t rest = file->size - place, count = value < rest ? value : rest;
     switch (kind % 6) {
-    case 0: // another byte
+    case 0: // change a byte
         if (rest) file->bytes[place] = (char)(file->bytes[place] ^ value);
         break;
-    case 1: // one more
+    case 1: // insert a byte
         memmove(file->bytes + place + 1, file->bytes + place, rest);
         file->bytes[place] = (char)value;
         file->size++;
         break;
-    case 2: // some fewer
+    case 2: // remove bytes
         memmove(file->bytes + place, file->bytes + place + count, rest - count);
         file->size -= count;
         break;
-    case 3: // the end is missing
+    case 3: // truncate
         file->size = place;
         break;
-    case 4: // digits become others, the number stays as long
+    case 4: // replace every digit of a number
         for (size_t i = place; i < file->size && file->bytes[i] >= '0' && file->bytes[i] <= '9'; i++)
             file->bytes[i] = (char)('0' + value % 10);
         break;
-    default: // a piece of the file is copied over another
+    default: // copy a part of the file over another part
         if (count && (size_t)value * 7 + count <= file->size)
             memmove(file->bytes + place, file->bytes + (size_t)value * 7, count);
         break;
     }
 }
 
-// Adds a file to the manifest with hashes that fit; those of tensors where it still is a safetensors file.
+// Adds a file and its hash to the manifest, with the hashes of its tensors if it is a valid safetensors file.
 static void list(JsonText *manifest, const char *name, const Content *file, const char *path) {
     SafeFile tensors;
     SafeWriter writer;
@@ -111,10 +101,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Error err;
     make_checkpoint();
     for (int i = 0; i < FILES; i++) {
-        files[i].size = sound[i].size;
-        files[i].bytes = (char *)memcpy(xmalloc(sound[i].size + MOST_EDITS), sound[i].bytes, sound[i].size);
+        files[i].size = saved[i].size;
+        files[i].bytes = (char *)memcpy(xmalloc(saved[i].size + MAX_EDITS), saved[i].bytes, saved[i].size);
     }
-    size_t edits = size / EDIT_BYTES < MOST_EDITS ? size / EDIT_BYTES : MOST_EDITS;
+    size_t edits = size / EDIT_BYTES < MAX_EDITS ? size / EDIT_BYTES : MAX_EDITS;
     for (size_t i = 0; i < edits; i++, data += EDIT_BYTES)
         edit(&files[data[0] % FILES], data[1], (size_t)data[2] | (size_t)data[3] << 8, data[4]);
     manifest_begin(&manifest);

@@ -1,10 +1,10 @@
-// The safetensors reader (coat/io/safetensors.c). Input: a file. Its header is also parsed by itself, with a length of
-// data that no file of this size could have.
+// The safetensors reader (coat/io/safetensors.c). Input: the file. The header is also parsed alone, with a data length
+// that the file itself could not have.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/io/safetensors.h"
 
-#define LARGEST_READ 4096
+#define MAX_READ 4096
 
 static void check_tensors(const SafeFile *file) {
     uint64_t at = 0;
@@ -23,7 +23,7 @@ static void check_tensors(const SafeFile *file) {
 
 static void read_tensors(const SafeFile *file) {
     Error err;
-    char bytes[LARGEST_READ];
+    char bytes[MAX_READ];
     for (int i = 0; i < file->count; i++) {
         const SafeTensor *t = &file->tensors[i];
         size_t piece = t->bytes < sizeof bytes ? (size_t)t->bytes : sizeof bytes;
@@ -37,11 +37,11 @@ static void read_tensors(const SafeFile *file) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     SafeFile file;
     Error err;
-    const char *path = fuzz_memory_file(0, data, size);
+    const char *path = fuzz_file("x.safetensors", data, size);
     if (safetensors_open(&file, path, &err)) {
         check_tensors(&file);
         read_tensors(&file);
-        fuzz_memory_cut(0, size / 2);
+        fuzz_check(truncate(path, (off_t)(size / 2)) == 0); // the file shrinks after its header was read
         for (int i = 0; i < file.count; i++) {
             char byte;
             if (file.tensors[i].bytes && !safetensors_read(&file, &file.tensors[i], 0, &byte, 1, &err))
@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_refused(&err, path);
     }
     if (size < 8) return 0;
-    uint64_t data_bytes; // the header's length, in its file, is that of the data here
+    uint64_t data_bytes; // the first 8 bytes, which in the file are the header's length
     memcpy(&data_bytes, data, sizeof data_bytes);
     if (safetensors_parse(&file, "header", (const char *)data + 8, size - 8, data_bytes, &err)) {
         check_tensors(&file);

@@ -1,13 +1,13 @@
-// Tokenizers of models: tokenizer.json (coat/text/tokenizer_json.c, tokenizer_json_text.c) and SentencePiece's
-// tokenizer.model (coat/text/tokenizer_model.c), and encoding by them. Input: sections "=== tokenizer.json",
-// "=== tokenizer.model", "=== tokenizer_config.json" with the files' bytes, and "=== text", what to encode.
+// Tokenizers of models: tokenizer.json (coat/text/tokenizer_json.c, tokenizer_json_text.c), SentencePiece's
+// tokenizer.model (coat/text/tokenizer_model.c), and encoding with them. Input: sections "=== tokenizer.json",
+// "=== tokenizer.model", "=== tokenizer_config.json", and "=== text", the text to encode.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/text/bpe.h"
 #include "coat/text/tokenizer.h"
 
-#define LONGEST_TEXT 512
-#define MOST_IDS (8 * LONGEST_TEXT) // form C makes text longer, and a blank goes before each stretch
+#define MAX_TEXT 512
+#define MAX_IDS (8 * MAX_TEXT) // because NFC may lengthen a text, and each part of it gets a space in front
 
 static void check_ids(const Tokenizer *t) {
     char bytes[64];
@@ -17,15 +17,15 @@ static void check_ids(const Tokenizer *t) {
     fuzz_check(tokenizer_decode(t, vocab, bytes, sizeof bytes) == 0);
 }
 
-// The same text gives the same ids of the vocabulary, as long as there is room.
+// Checks that all ids are in the vocabulary, and that encoding the text a second time gives the same ids.
 static void encode(const Tokenizer *t, const uint8_t *text, size_t bytes) {
-    char copy[LONGEST_TEXT + 1];
-    static int32_t ids[MOST_IDS], again[MOST_IDS];
+    char copy[MAX_TEXT + 1];
+    static int32_t ids[MAX_IDS], again[MAX_IDS];
     Error err;
-    if (bytes > LONGEST_TEXT) bytes = LONGEST_TEXT;
+    if (bytes > MAX_TEXT) bytes = MAX_TEXT;
     memcpy(copy, text, bytes);
     copy[bytes] = 0;
-    const int count = tokenizer_encode(t, copy, ids, MOST_IDS, &err);
+    const int count = tokenizer_encode(t, copy, ids, MAX_IDS, &err);
     if (count < 0) {
         fuzz_refused(&err, "tokenizer");
         return;

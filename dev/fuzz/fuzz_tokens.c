@@ -1,7 +1,9 @@
-// The token reader (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, shuffle, vocabulary (2 bytes),
-// where to cut (2 bytes)}, then a shard, then after the bytes "=== 2\n" perhaps a second one, which is a set of its own
-// where bit 1 of shuffle is set. With bit 2 the first is a file named .npy, which need not have a header. With bit 3
-// the first gets the checksum that a file with a mask has. Bits 4 and 5 say what becomes of examples.
+// The token reader (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, flags, vocabulary (2 bytes), cut
+// (2 bytes)}, then a token file, then optionally "=== 2\n" and a second token file. While the files are open, the first
+// one is truncated to `cut` bytes. The bits of flags:
+//   0: shuffle                                  3: write the checksum of a file with a loss mask into the first file
+//   1: the second file is a set of its own      4, 5: the ExamplesKind
+//   2: the first file is an .npy file, for which a header is optional; the second is not used
 #include "dev/fuzz/fuzz.h"
 
 #include <xxhash.h>
@@ -9,8 +11,8 @@
 #include "coat/text/data.h"
 #include "coat/text/data_masks.h"
 
-// The same bytes with the checksum that is theirs; free() it.
-static uint8_t *signed_copy(const uint8_t *data, size_t size) {
+// Returns a copy of a token file with the right checksum. The caller frees it.
+static uint8_t *copy_with_checksum(const uint8_t *data, size_t size) {
     uint8_t *copy = (uint8_t *)memcpy(xmalloc(size + 1), data, size);
     uint64_t hash = 0;
     if (size < DATA_HEADER_BYTES) return copy;
@@ -20,14 +22,14 @@ static uint8_t *signed_copy(const uint8_t *data, size_t size) {
     return copy;
 }
 
-static void read_batches(DataLoader *loader, int B, int T, int vocab, const char *named, Error *err) {
+static void read_batches(DataLoader *loader, int B, int T, int vocab, const char *folder, Error *err) {
     size_t count = (size_t)B * (size_t)T;
     int32_t *inputs = (int32_t *)xmalloc(count * sizeof *inputs),
             *targets = (int32_t *)xmalloc(count * sizeof *targets);
     static const int64_t numbers[] = {0, 1, 2, 77, (int64_t)1 << 40, INT64_MAX, -1};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (!data_batch(loader, numbers[i], inputs, targets, err)) {
-            fuzz_refused(err, numbers[i] < 0 || numbers[i] == INT64_MAX ? "micro-batch" : named);
+            fuzz_refused(err, numbers[i] < 0 || numbers[i] == INT64_MAX ? "micro-batch" : folder);
             continue;
         }
         for (size_t k = 0; k < count; k++) {
@@ -51,12 +53,13 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
     free(targets);
 }
 
-// Validation: every sequence of data with a mask, the last micro-batch filled up.
-static void check_validation(const char *pattern, ExamplesKind examples, int B, int T, int vocab, const char *named) {
+// Checks validation: of masked data it reads every sequence and pads the last micro-batch, of other data only full
+// micro-batches.
+static void check_validation(const char *pattern, ExamplesKind examples, int B, int T, int vocab, const char *folder) {
     Error err;
     DataLoader *loader = data_open_validation(pattern, examples, B, T, vocab, &err);
     if (!loader) {
-        fuzz_refused(&err, named);
+        fuzz_refused(&err, folder);
         return;
     }
     const int64_t places = (int64_t)data_batches(loader, -1) * B, all = data_sequences(loader);
@@ -82,22 +85,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size -= 8;
     const uint8_t *second = (const uint8_t *)memmem(data, size, "=== 2\n", 6);
     size_t first_bytes = second ? (size_t)(second - data) : size;
-    uint8_t *copy = data[-5] & 8 ? signed_copy(data, first_bytes) : NULL;
-    const char *pattern = fuzz_memory_file(0, copy ? copy : data, first_bytes);
-    if (second) {
-        fuzz_memory_file(1, second + 6, size - first_bytes - 6);
-        pattern = sets ? "/proc/self/fd/500\n\n/proc/self/fd/501" : "/proc/self/fd/50[01]";
-    }
-    if (npy) pattern = fuzz_file("x.npy", copy ? copy : data, first_bytes);
+    uint8_t *copy = data[-5] & 8 ? copy_with_checksum(data, first_bytes) : NULL;
+    const char *first = fuzz_file(npy ? "x.npy" : "tokens-0", copy ? copy : data, first_bytes), *folder = fuzz_folder();
     free(copy);
-    const char *named = npy ? "x.npy" : "/proc/self/fd/";
+    char pattern[2 * FUZZ_PATH];
+    snprintf(pattern, sizeof pattern, "%s", first);
+    if (second && !npy) {
+        const char *other = fuzz_file("tokens-1", second + 6, size - first_bytes - 6);
+        if (sets)
+            snprintf(pattern, sizeof pattern, "%s\n\n%s", first, other);
+        else
+            snprintf(pattern, sizeof pattern, "%s/tokens-[01]", folder);
+    }
     sets = sets && !npy;
-    if (!sets) check_validation(pattern, examples, B, T, vocab, named);
+    if (!sets) check_validation(pattern, examples, B, T, vocab, folder);
     Error err;
     DataLoader *loader =
         data_open_sets(pattern, sets ? weights : NULL, examples, B, T, ranks - 1, ranks, 7, shuffle, vocab, &err);
     if (!loader) {
-        fuzz_refused(&err, named);
+        fuzz_refused(&err, folder);
         return 0;
     }
     char text[128];
@@ -106,10 +112,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_check(e.left_out >= 0 && e.sequences <= data_sequences(loader) && e.filled <= 1);
     fuzz_check(data_tokens(loader) > 0 && 2 * data_tokens(loader) <= (int64_t)size);
     fuzz_check(data_sequences(loader) >= (int64_t)B * ranks);
-    read_batches(loader, B, T, vocab, named, &err);
-    if (cut < first_bytes && !npy) { // the file shrinks after its header was believed
-        fuzz_memory_cut(0, cut);
-        read_batches(loader, B, T, vocab, named, &err);
+    read_batches(loader, B, T, vocab, folder, &err);
+    if (cut < first_bytes && !npy) { // the file shrinks after its header was read
+        fuzz_check(truncate(first, (off_t)cut) == 0);
+        read_batches(loader, B, T, vocab, folder, &err);
     }
     data_close(loader);
     return 0;

@@ -1,13 +1,13 @@
-// Vocabularies and merges (coat/text/tokenizer.c, coat/text/bpe.c). Input: sections "=== encoder.json", "===
-// vocab.bpe", "=== gpt2_tokenizer.bin" with the files' bytes, and "=== text", what to encode.
+// Vocabularies and merges (coat/text/tokenizer.c, coat/text/bpe.c). Input: sections "=== encoder.json",
+// "=== vocab.bpe", "=== gpt2_tokenizer.bin", and "=== text", the text to encode.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/text/bpe.h"
 #include "coat/text/tokenizer.h"
 
-#define LONGEST_TEXT 512
+#define MAX_TEXT 512
 
-// Every token can be taken out, in full or cut.
+// Decodes every token, complete or cut at 64 bytes.
 static void decode_all(const Tokenizer *t) {
     char bytes[64];
     int vocab = tokenizer_vocab(t), end = tokenizer_end_of_text(t);
@@ -17,16 +17,16 @@ static void decode_all(const Tokenizer *t) {
                tokenizer_decode(t, -1, bytes, sizeof bytes) == 0);
 }
 
-// What is encoded decodes to the same bytes.
+// Checks that decoding the ids of the text returns the text.
 static void round_trip(const Tokenizer *t, const uint8_t *text, size_t bytes) {
-    char copy[LONGEST_TEXT + 1], back[2 * LONGEST_TEXT];
-    int32_t ids[LONGEST_TEXT];
+    char copy[MAX_TEXT + 1], back[2 * MAX_TEXT];
+    int32_t ids[MAX_TEXT];
     Error err;
     size_t used = 0;
-    if (bytes > LONGEST_TEXT) bytes = LONGEST_TEXT;
+    if (bytes > MAX_TEXT) bytes = MAX_TEXT;
     memcpy(copy, text, bytes);
     copy[bytes] = 0;
-    int count = tokenizer_encode(t, copy, ids, LONGEST_TEXT, &err);
+    int count = tokenizer_encode(t, copy, ids, MAX_TEXT, &err);
     if (count < 0) {
         fuzz_refused(&err, "tokenizer");
         return;

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# The fuzz targets of dev/fuzz: each on its committed corpus and then on mutations for a second. A target fails
-# when it crashes, leaks, reads or writes where it must not, hangs, asks for far too much memory, or breaks a promise
-# that it checks.
+# Runs the fuzz targets of dev/fuzz under the sanitizers: on every input of the corpus, then on mutations of them, which
+# need clang. A target fails if it crashes, leaks, accesses memory that it must not, hangs, allocates more than 256 MiB
+# at once, or breaks a promise that it checks.
 #
 #   dev/test/test_fuzz.sh [--built] [--seconds N] [TARGET...]
-#       --built: do not build; TARGET: only these, such as tokens
+#       --built      do not build
+#       --seconds N  seconds of mutations per target; without it, 1 s with clang and none with gcc
+#       TARGET       run this target only, for example tokens
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 unset MAKEFLAGS MFLAGS MAKELEVEL SANITIZE
 
-seconds=1 built=
+seconds='' built=''
 targets=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -23,38 +25,58 @@ if [ ${#targets[@]} -eq 0 ]; then
     for source in dev/fuzz/fuzz_*.c; do targets+=("$(basename "${source#dev/fuzz/fuzz_}" .c)"); done
 fi
 
-# The targets' files are in memory where the machine allows it; the folder also goes when a target crashes.
+# The targets' files are in memory if possible, and removed even if a target crashes.
 scratch=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch
 mkdir -p build/fuzz/found
-if ! echo 'int main(void) { return 0; }' | gcc -x c -fsanitize=address,undefined - -o build/fuzz/probe 2>/dev/null; then
-    echo "skip - fuzz targets: this gcc has no -fsanitize=address,undefined (libasan, libubsan)"
+skip() {
+    echo "skip - fuzz targets: $1"
     exit 77
-fi
-# Leaks are looked for by one process tracing another, which some containers forbid.
-build/fuzz/probe 2>/dev/null || export ASAN_OPTIONS=detect_leaks=0
+}
+command -v python3 >/dev/null || skip "no python3, which writes the corpus"
+echo 'int main(void) { return 0; }' | gcc -x c -fsanitize=address,undefined - -o build/fuzz/probe 2>/dev/null ||
+    skip "this gcc has no -fsanitize=address,undefined (libasan, libubsan)"
+export ASAN_OPTIONS=handle_abort=1:max_allocation_size_mb=256
+# The leak checker needs ptrace, which some containers forbid.
+build/fuzz/probe 2>/dev/null || ASAN_OPTIONS+=:detect_leaks=0
 [ -n "$built" ] || make -j"$(nproc)" OPENBLAS=0 MPI=0 CUDA=0 fuzz-targets >/dev/null
+python3 dev/fuzz/corpus.py
 
-# What is found goes to build/fuzz/found; what longer runs learn, to build/fuzz/work.
+# Only targets with libFuzzer have this flag.
+mutate=''
+if build/fuzz/fuzz_log -help=1 2>&1 | grep max_total_time >/dev/null; then
+    mutate=${seconds:-1}
+elif [ -n "$seconds" ]; then
+    echo "test_fuzz.sh: --seconds needs clang with libFuzzer; install clang and libclang-rt-dev" >&2
+    exit 1
+else
+    echo "skip - mutations of the corpus: no clang with libFuzzer (clang, libclang-rt-dev)"
+fi
+
+# Inputs on which a target fails are saved in build/fuzz/found. Runs of a minute or more save what they learn in
+# build/fuzz/work.
 run_target() { # NAME
-    local name=$1 log=$scratch/$1.log work=$scratch/$1.work status=0
-    [ "$seconds" -lt 60 ] || work=build/fuzz/work/$name
-    mkdir -p "$work"
-    nice timeout $((seconds + 300)) "build/fuzz/fuzz_$name" -max_total_time="$seconds" -seed=1 -timeout=20 \
-        -malloc_limit_mb=256 -max_len=8192 -len_control=0 -dict=dev/fuzz/words.dict \
-        -artifact_prefix="build/fuzz/found/$name-" "$work" "dev/fuzz/corpus/$name" >"$log" 2>&1 </dev/null || status=$?
-    local done_line
-    done_line=$(grep -a 'DONE *cov:' "$log" | tail -n 1 || true)
-    if [ $status -eq 0 ] && [ -n "$done_line" ]; then
-        sed -E "s/^#([0-9]+).*cov: ([0-9]+).*/ok - fuzz_$name: \1 runs, \2 edges/" <<<"$done_line"
+    local name=$1 log=$scratch/$1.log work=$scratch/$1.work inputs=("build/fuzz/corpus/$1"/*) runs='' status=0 executed
+    local run=(nice timeout $((mutate + 300)) "build/fuzz/fuzz_$1" -timeout=20 "-artifact_prefix=build/fuzz/found/$1-")
+    "${run[@]}" "${inputs[@]}" >"$log" 2>&1 </dev/null || status=$?
+    executed=$(grep -ac '^Executed ' "$log" || true)
+    if [ $status -eq 0 ] && [ -n "$mutate" ]; then
+        [ "$mutate" -lt 60 ] || work=build/fuzz/work/$name
+        mkdir -p "$work"
+        "${run[@]}" -max_total_time="$mutate" -seed=1 -max_len=8192 -len_control=0 -dict=dev/fuzz/words.dict \
+            "$work" "build/fuzz/corpus/$name" >"$log" 2>&1 </dev/null || status=$?
+        runs=$(sed -nE 's/^#([0-9]+)\s+DONE +cov: ([0-9]+).*/, \1 runs, \2 edges/p' "$log")
+    fi
+    if [ $status -eq 0 ] && [ "$executed" -eq ${#inputs[@]} ] && [ -n "$runs" -o -z "$mutate" ]; then
+        echo "ok - fuzz_$name: $executed inputs$runs"
     else
-        echo "not ok - fuzz_$name: status $status"
-        grep -aE 'broken promise|ERROR|runtime error|SUMMARY|input is in|Test unit written|takes more' "$log" | head -n 12 || true
-        echo "    see $name-* in build/fuzz/found and dev/fuzz/README.md"
+        echo "not ok - fuzz_$name: status $status; see the input named below and dev/fuzz/README.md"
+        grep -a '^Running: ' "$log" | tail -n 1 || true
+        grep -aE 'broken promise|ERROR|runtime error|SUMMARY|Test unit written' "$log" | head -n 12 || true
     fi
 }
 export -f run_target
-export scratch seconds
+export scratch mutate
 printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'run_target {}' | tee "$scratch/results"
 ! grep -q '^not ok' "$scratch/results"
