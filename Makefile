@@ -50,7 +50,7 @@ install uninstall:
 	@BUILD="$(BUILD)" BIN="$(or $(BIN:/=),.)" PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh $@
 
 SOURCES = $(wildcard *.cu $(foreach d,coat coat/* coat/cuda/* dev/* data,$(addprefix $(d)/*.,c h cu cpp)))
-CLANG_FORMAT ?= clang-format
+CLANG_FORMAT ?= $(firstword $(wildcard third_party/python/clang_format/data/bin/clang-format) clang-format)
 
 format:
 	$(Q)$(CLANG_FORMAT) -i $(SOURCES)
@@ -69,7 +69,7 @@ help:
 	@echo "make               build train_gpt2_fp8_cpu and, with nvcc, train_gpt2_fp8; say what was found"
 	@echo "make run           train a small model on text that is on this machine, and sample from it"
 	@echo "make test          every test that this machine can run; the last line counts them"
-	@echo "make test-long     the same, and those that take longer (dev/test/long_*.sh, and parts of others)"
+	@echo "make test-long     the same, and those that take longer or need PyTorch (dev/test/long_*.sh, and parts of others)"
 	@echo "make bench         the microbenchmarks (dev/bench), on a GPU its kernels' too"
 	@echo "make fuzz          the parsers against damaged files, FUZZ_SECONDS=60 each (dev/fuzz/README.md)"
 	@echo "make tests tools benches   only build the tests, the small programs of dev/ and data/, the microbenchmarks"
@@ -167,7 +167,7 @@ endif
 all: $(PROGRAMS) tools
 tools: $(TOOLS)
 unit-tests: $(UNIT_TESTS)
-tests: all $(UNIT_TESTS) $(MODEL_TESTS)
+tests: all $(UNIT_TESTS) $(MODEL_TESTS) $(filter %/bench_traffic,$(BENCHES))
 
 # Objects are made again when the flags change, not only when a source does; archives when the list of what they hold
 # changes. (make -n leaves them as they are.)

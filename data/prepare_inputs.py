@@ -22,13 +22,18 @@ SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
 CHUNK_ROWS = 1024  # rows of a Parquet file read at a time
 
+# Every set is pinned: by the file's checksum, or by a commit of the data set's repository.
 SETS = {
     "tinyshakespeare": {
         "url": "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+        "sha256": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
     },
-    "tinystories": {"repo": "roneneldan/TinyStories", "files": "TinyStoriesV2-GPT4-train.txt"},
-    "fineweb": {"repo": "HuggingFaceFW/fineweb", "files": "sample/{sample}/"},
-    "fineweb-edu": {"repo": "HuggingFaceFW/fineweb-edu", "files": "sample/{sample}/"},
+    "tinystories": {"repo": "roneneldan/TinyStories", "files": "TinyStoriesV2-GPT4-train.txt",
+                    "revision": "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"},
+    "fineweb": {"repo": "HuggingFaceFW/fineweb", "files": "sample/{sample}/",
+                "revision": "9bb295ddab0e05d785b879661af7260fed5140fc"},
+    "fineweb-edu": {"repo": "HuggingFaceFW/fineweb-edu", "files": "sample/{sample}/",
+                    "revision": "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"},
 }
 
 
@@ -134,20 +139,22 @@ def named_inputs(name, sample, cache):
                     write_atomically(path, reply.read())
             except OSError as error:
                 raise not_downloaded(name, error, LOCAL)
+        if file_hash(path) != entry["sha256"]:
+            raise Failure("%s is damaged: its checksum does not match; delete it to download %s again" % (path, name))
         return [(kind_of(path), path)], [name]
     hub = need("huggingface_hub")
-    prefix = entry["files"].format(sample=sample)
+    prefix, revision = entry["files"].format(sample=sample), entry["revision"]
     try:
-        info = hub.HfApi().dataset_info(entry["repo"])
+        info = hub.HfApi().dataset_info(entry["repo"], revision=revision)
         names = sorted(f.rfilename for f in info.siblings if f.rfilename.startswith(prefix))
         if not names:
             raise Failure("%s has no files %s: another --sample?" % (entry["repo"], prefix))
-        paths = [hub.hf_hub_download(entry["repo"], n, repo_type="dataset", revision=info.sha) for n in names]
+        paths = [hub.hf_hub_download(entry["repo"], n, repo_type="dataset", revision=revision) for n in names]
     except Failure:
         raise
     except Exception as error:
         raise not_downloaded(name, error, LOCAL)
-    return [(kind_of(path), path) for path in paths], ["%s@%s/%s" % (entry["repo"], info.sha, n) for n in names]
+    return [(kind_of(path), path) for path in paths], ["%s@%s/%s" % (entry["repo"], revision, n) for n in names]
 
 
 def cut_before_last_newline(text, at, end, strict=False):

@@ -1,123 +1,129 @@
 #!/usr/bin/env bash
-# Installs what the build needs and this machine lacks; says nothing when there is
-# nothing to do.
+# Installs the libraries and tools that this machine lacks. Prints nothing if
+# nothing is missing.
 #
 #   scripts/setup.sh           what `make` and `make run` need
-#   scripts/setup.sh --tests   also what `make test` needs
-#   scripts/setup.sh --all     also what is optional: MPI, clang-format, the SVG
-#                              renderer, what --python installs
-#   scripts/setup.sh --python  what data/prepare.py reads tokenizers and chat
-#                              templates with, to third_party/python: tokenizers,
-#                              sentencepiece, protobuf, tiktoken, jinja2
+#   scripts/setup.sh --python  the packages with which data/prepare.py reads
+#                              tokenizers and chat templates
+#                              (data/requirements.txt), to third_party/python
+#   scripts/setup.sh --all     also what mpirun, `make test` and `make
+#                              check-format` need: Open MPI, cmocka, Python and
+#                              packages (dev/test/requirements.txt), and others
 #
 # On Debian and Ubuntu as root it installs packages; elsewhere it prints the
-# commands and ends with 1. Where nvcc is, it also fetches the headers of the
-# cuDNN frontend (a Python package, of which only the headers are kept).
+# command. If nvcc is installed, it also fetches the headers of the cuDNN
+# frontend to third_party/cudnn-frontend. Whatever cannot be installed is named
+# in one line. The exit status is 1 only if the build needs it or, with
+# --python, if packages are missing.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
 
 level=${1:-}
 case $level in
-'' | --tests | --all | --python) ;;
+'' | --all | --python) ;;
 *)
-    echo "setup.sh: unknown argument $level; see the head of scripts/setup.sh" >&2
+    echo "setup.sh: unknown argument $level; see scripts/setup.sh --help" >&2
     exit 1
     ;;
 esac
 
 has() { command -v "$1" >/dev/null 2>&1; }
-# has_header NAME...: whether the C compiler finds them, included in this order.
+# has_header NAME...: true if the C compiler finds these headers, included in this order.
 has_header() { has gcc && printf '#include <%s>\n' "$@" | gcc -E -x c - >/dev/null 2>&1; }
 has_libc() { has gcc && echo 'int main(void) { return 0; }' | gcc -x c - -o /dev/null >/dev/null 2>&1; }
+has_pip() { python3 -m pip --version >/dev/null 2>&1; }
 
-missing=()
-need() { missing+=("$@"); }
-
-has gcc || need gcc
-has_libc || need libc6-dev
-has g++ || need g++
-has make || need make
-has_header cblas.h openblas_config.h || need libopenblas-dev
-has_header jansson.h || need libjansson-dev
-has_header xxhash.h || need libxxhash-dev
-if [ "$level" = --tests ] || [ "$level" = --all ]; then
-    has_header stdarg.h stddef.h stdint.h setjmp.h cmocka.h || need libcmocka-dev
-    has python3 || need python3
-fi
+# The Debian packages that are missing; nothing can be built without those of `needed`.
+needed=() optional=()
+has gcc || needed+=(gcc)
+has_libc || needed+=(libc6-dev)
+has g++ || needed+=(g++)
+has make || needed+=(make)
+has_header jansson.h || needed+=(libjansson-dev)
+has_header xxhash.h || needed+=(libxxhash-dev)
+has_header cblas.h openblas_config.h || optional+=(libopenblas-dev)
 if [ "$level" = --all ]; then
-    has mpicc || need libopenmpi-dev
-    has mpirun || need openmpi-bin
-    has pkill || need procps
-    has clang-format || need clang-format
-    has rsvg-convert || need librsvg2-bin
+    has_header stdarg.h stddef.h stdint.h setjmp.h cmocka.h || optional+=(libcmocka-dev)
+    has mpicc || optional+=(libopenmpi-dev)
+    has mpirun || optional+=(openmpi-bin)
+    has pkill || optional+=(procps)
+    has man || has mandoc || has groff || optional+=(groff-base)
 fi
 
-# Python's packages go where data/prepare.py looks after those that are installed.
-packages=() python=third_party/python
-if [ "$level" = --python ] || [ "$level" = --all ]; then
-    has python3 || need python3
-    for package in tokenizers sentencepiece protobuf:google.protobuf tiktoken jinja2; do
-        PYTHONPATH=$python python3 -c "import ${package#*:}" 2>/dev/null || packages+=("${package%:*}")
-    done
-    [ ${#packages[@]} -eq 0 ] || python3 -m pip --version >/dev/null 2>&1 || need python3-pip
+# data/prepare.py looks in this folder after the installed packages; scripts/test.sh puts it first.
+python=third_party/python requirements='' modules='tokenizers, sentencepiece, google.protobuf, tiktoken, jinja2'
+case $level in
+--python) requirements=data/requirements.txt ;;
+--all) requirements=dev/test/requirements.txt modules+=', pyarrow, matplotlib, tensorboard, transformers, clang_format' ;;
+esac
+if [ -n "$requirements" ]; then
+    has python3 || optional+=(python3)
+    ! PYTHONPATH=$python python3 -c "import $modules" >/dev/null 2>&1 || requirements=''
 fi
 
-# The frontend's headers: third_party/ is where the Makefile looks after CUDNN_FRONTEND and before the system.
+# The Makefile looks for the frontend's headers in CUDNN_FRONTEND, then in third_party/, then in the system's folders.
 frontend=third_party/cudnn-frontend
 need_frontend=
 if [ -z "${CUDNN_FRONTEND:-}" ] && { has nvcc || [ -x /usr/local/cuda/bin/nvcc ]; } &&
     [ ! -f $frontend/include/cudnn_frontend.h ] && ! has_header cudnn_frontend_version.h; then
     need_frontend=yes
-    python3 -m pip --version >/dev/null 2>&1 || need python3-pip
 fi
+[ -z "$requirements$need_frontend" ] || has_pip || optional+=(python3-pip)
 
+log=$(mktemp) folder=
+trap 'rm -rf "$log" "$folder"' EXIT
+failed() { # WHAT CONSEQUENCE: prints one line, with the first error in the log
+    local why='no connection'
+    grep -q 'WARNING: Retrying' "$log" || why=$(grep -m 1 -E '^(W: Failed|E:|ERROR:)' "$log" || tail -n 1 "$log")
+    echo "setup: $1 could not be installed ($why); $2" >&2
+}
+
+missing=("${needed[@]}" "${optional[@]}")
 if [ ${#missing[@]} -gt 0 ]; then
     install="apt-get install -y --no-install-recommends ${missing[*]}"
     if ! has apt-get; then
-        echo "This machine has no apt-get. Install what these Debian packages contain: ${missing[*]}" >&2
-        exit 1
+        echo "setup: missing: ${missing[*]} (Debian's names); there is no apt-get here, install them yourself" >&2
+    elif [ "$(id -u)" != 0 ]; then
+        echo "setup: missing: ${missing[*]}; as root, run: apt-get update && $install" >&2
+    else
+        echo "setup: apt-get update && $install"
+        export DEBIAN_FRONTEND=noninteractive
+        if { apt-get update; $install; } >"$log" 2>&1; then needed=(); else failed "${missing[*]}" "check the network"; fi
     fi
-    if [ "$(id -u)" != 0 ]; then
-        printf 'Missing: %s. As root, run:\n  apt-get update\n  %s\n' "${missing[*]}" "$install" >&2
-        exit 1
-    fi
-    echo "setup: apt-get update && $install"
-    export DEBIAN_FRONTEND=noninteractive
-    log=$(mktemp)
-    if ! { apt-get update && $install; } >"$log" 2>&1; then
-        tail -n 20 "$log" >&2
-        rm -f "$log"
-        echo "setup: the installation failed" >&2
-        exit 1
-    fi
-    rm -f "$log"
+    [ ${#needed[@]} -eq 0 ] || exit 1
 fi
 
-# Not fatal: without it everything but the GPU's program is built.
+# fetch COMMAND FLAG...: pip takes wheels alone, and only those whose checksums are listed.
+fetch() {
+    PIP_ROOT_USER_ACTION=ignore python3 -m pip "$@" --retries 2 --no-deps --only-binary=:all: --require-hashes >"$log" 2>&1
+}
+
+if [ -n "$requirements$need_frontend" ]; then
+    mkdir -p third_party
+    folder=$(mktemp -d third_party/.setup-XXXXXX)
+fi
 if [ -n "$need_frontend" ]; then
-    fetch="python3 -m pip download --quiet --no-deps --only-binary=:all: nvidia-cudnn-frontend>=1.12"
-    echo "setup: $fetch, its include/ to $frontend"
-    folder=$(mktemp -d)
-    trap 'rm -rf "$folder"' EXIT
-    if $fetch --dest "$folder" && python3 -m zipfile -e "$folder"/*.whl "$folder/wheel"; then
+    # The headers are the same in the wheels of all Pythons and processors, so every machine takes this one.
+    wheel="nvidia-cudnn-frontend==1.32.0 --hash=sha256:8b354a8e550c083eb247f1eb39a7d69a4a269075f5a01e4fcbd2531680b17239"
+    echo "setup: pip download ${wheel%% *}, its include/ to $frontend"
+    if fetch download --platform manylinux_2_28_x86_64 --python-version 3.12 --dest "$folder" -r /dev/stdin <<<"$wheel" &&
+        python3 -m zipfile -e "$folder"/*.whl "$folder/wheel"; then
         mkdir -p $frontend
         rm -rf $frontend/include
         mv "$folder/wheel/include" $frontend/include
     else
-        echo "setup: could not fetch the cuDNN frontend; the GPU's program will not be built" >&2
+        failed "the cuDNN frontend" "the GPU's program will not be built"
     fi
 fi
 
-if [ ${#packages[@]} -gt 0 ]; then
-    # regex is what tiktoken imports, markupsafe what jinja2 does; tokenizers needs nothing else to read files
-    case " ${packages[*]} " in *" tiktoken "*) packages+=(regex) ;; esac
-    case " ${packages[*]} " in *" jinja2 "*) packages+=(markupsafe) ;; esac
-    fetch="python3 -m pip install --quiet --root-user-action=ignore --no-deps --only-binary=:all:"
-    fetch+=" --target $python ${packages[*]}"
-    echo "setup: $fetch"
-    if ! $fetch; then
-        echo "setup: could not fetch ${packages[*]}; data/prepare.py works with what is installed, and with bytes" >&2
+if [ -n "$requirements" ]; then
+    echo "setup: pip install -r $requirements, to $python"
+    if fetch install --no-compile --target "$folder/python" -r $requirements; then
+        rm -rf $python
+        mv "$folder/python" $python
+    else
+        failed "the packages of $requirements" "Python has only the packages that were there before"
         [ "$level" != --python ] || exit 1
     fi
 fi

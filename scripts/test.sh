@@ -59,7 +59,8 @@ passed=0 failed=0 skipped=0
 failed_suites=()
 
 # What cannot be built is one failure; the rest is tested all the same.
-scripts/setup.sh --tests
+scripts/setup.sh --all
+export PYTHONPATH=$PWD/third_party/python${PYTHONPATH:+:$PYTHONPATH}
 if ! make -k -j"$(nproc)" "${make_flags[@]}" ${unit:+unit-}tests; then
     failed=1
     failed_suites+=(build)

@@ -31,6 +31,15 @@ refuses() {
     check "$1" $status "$said"
 }
 
+# pytorch_tests NAME...: true if the tests of these names run: in `make test-long`, if Python has PyTorch, which is too large
+# for `make test` to install, and transformers. Prints a skip line per name if a package is missing.
+pytorch_tests() {
+    [ "${TEST_LONG:-}" ] || return
+    python3 -c 'import torch, safetensors, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null && return
+    printf 'skip - %s: Python has no torch, or no transformers from 4.56 on\n' "$@"
+    return 1
+}
+
 # From here on there is no GPU, whatever the machine has; $path as it was.
 without_gpu() {
     mkdir -p "$folder/none"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # HellaSwag in the trainer, with examples made here: their right ending is how a text goes on, the others are
-# letters in any order. On the CPU's program; with transformers where Python has it.
+# letters in any order. On the CPU's program; in `make test-long` also with transformers.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -154,7 +154,7 @@ told "transformers that is missing is named, with its version" "No module named 
 told "and one that is too old" "this is transformers 4.55.4" "$folder/old"
 told "and what else is missing" "No module named 'numpy'" "$folder/new"
 said=$(PYTHONPATH=$folder/old python3 -S dev/test/check_transformers.py --help 2>&1) && [[ $said == "Checks that an exported folder"*"transformers 4.56"* ]] && ok "the help needs none of them" || bad "the help needs none of them" "$said"
-if python3 -c 'import torch, safetensors, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null; then
+if pytorch_tests "transformers chooses the same endings" "transformers goes on with the same tokens"; then
     succeeds "transformers chooses the same endings" python3 dev/test/check_transformers.py "$checkpoint" --hellaswag "$folder/turned-0.bin" \
         --program "$program" --micro-batch 6 --seq-len 96 --tolerance bfloat16 -- --tokenizer bytes --precision fp32
     prompts() { # FOLDER [FLAGS OF THE CHECK...]
@@ -197,8 +197,6 @@ PYTHON
     random other --seed 2
     said=$(prompts "$folder/bytes" --tolerance bfloat16 -- --model "$folder/other" 2>&1)
     [ $? -eq 1 ] && [ "$(grep -c '^FAIL  prompt' <<<"$said")" -eq 3 ] && ok "and other weights are found out" || bad "and other weights are found out" "$said"
-else
-    for name in "chooses the same endings" "goes on with the same tokens"; do echo "skip - transformers $name: Python has no torch, or no transformers from 4.56 on"; done
 fi
 cd "$root" || exit 1
 exit $failures

@@ -71,12 +71,10 @@ said=$(grep -c '"pad_token_id": 3,\|"initializer_range": 0.05,' "$folder/tuned2/
     "$(cat "$folder/tuned2/step-00000004/config.json")"
 
 # Beside PyTorch: 30 updates on a stream of tokens, and on examples with a mask that are packed and kept apart.
-if python3 -c 'import torch, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null; then
+if pytorch_tests "PyTorch's losses"; then
     for flag in "" --packed; do
         name="PyTorch's losses${flag:+, fine-tuning}"
         said=$(python3 dev/test/check_families.py --program "$program" --logits "${BIN:-.}/test_gpt2_cpu" $flag llama qwen2 olmo2 2>&1) && ok "$name" || bad "$name" "$said"
     done
-else
-    echo "skip - PyTorch's losses: Python has no torch, or no transformers from 4.56 on"
 fi
 exit $failures

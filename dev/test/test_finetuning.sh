@@ -30,18 +30,13 @@ if [ "$long" ]; then
     [ "${coat:-0}" -gt 89 ] && ok "$coat after, in COAT" || bad "answers after, in COAT" "$coat of 99"
 else
     [ "$(grep -c '^[0-9]* of 99 right' "$folder/said")" -eq 3 ] && ok "answers are counted" || bad "answers are counted" "$(tail -n 3 "$folder/said")"
-    echo "skip - right answers: training takes a minute and a half, in make test-long"
 fi
 
-if [ -z "$long" ]; then
-    echo "skip - transformers writes the same answer: in make test-long"
-elif python3 -c 'import torch, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null; then
+if pytorch_tests "transformers writes the same answer"; then
     said=$(cd "$folder" && python3 -B opened.py 2>&1 | tail -n 1)
     text=$(python3 -c 'import json, sys; print(bytes(i for i in json.loads(sys.argv[1]) if i < 256).decode())' "$said" 2>&1)
     [ "$text" = "$(grep '^24+14=' "$folder/said" | tail -n 1)" ] &&
         ok "transformers writes the same answer: $text" || bad "transformers writes the same answer" "$said" "$text"
-else
-    echo "skip - transformers writes the same answer: Python has no torch, or no transformers from 4.56 on"
 fi
 
 # Functions as examples: those of these sources, each a head with its docstring and the body that follows.

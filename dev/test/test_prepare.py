@@ -453,6 +453,46 @@ class PrepareTest(unittest.TestCase):
             self.refused(["tinyshakespeare could not be downloaded (no connection): name local files"], "--bytes",
                          "--cache", self.path("cache"), "--out", self.path("n"), "tinyshakespeare")
 
+    def test_named_sets_are_pinned(self):
+        """A repository by its commit, a single file by its checksum, whether it is downloaded or cached."""
+        import types
+
+        source, asked = self.write("a.txt", "text\n" * 100), []
+
+        def dataset_info(repo, revision=None):
+            asked.append((repo, revision))
+            return types.SimpleNamespace(sha="the newest", siblings=[types.SimpleNamespace(rfilename=name) for name in (
+                "README.md", "TinyStoriesV2-GPT4-train.txt", "sample/10BT/0.parquet")])
+
+        def download(repo, name, repo_type, revision):
+            asked.append((repo, revision))
+            return source
+
+        hub = types.SimpleNamespace(HfApi=lambda: types.SimpleNamespace(dataset_info=dataset_info), hf_hub_download=download)
+        for name in ("tinystories", "fineweb", "fineweb-edu"):
+            entry = prepare_inputs.SETS[name]
+            with unittest.mock.patch.dict(sys.modules, {"huggingface_hub": hub}):
+                _, identities = prepare_inputs.named_inputs(name, "10BT", self.path("cache"))
+            self.assertRegex(entry["revision"], "^[0-9a-f]{40}$")
+            self.assertEqual(asked, 2 * [(entry["repo"], entry["revision"])])
+            self.assertEqual([i.rsplit("@")[1].split("/")[0] for i in identities], [entry["revision"]])
+            asked.clear()
+
+        arguments = ("--bytes", "--cache", self.path("cache"), "--out", self.path("s"), "tinyshakespeare")
+        cached, says = self.path("cache/tinyshakespeare.txt"), ["tinyshakespeare.txt is damaged: its checksum does not match; "]
+        for text in (b"", b"First Citizen:\n"):
+            self.write("cache/tinyshakespeare.txt", text)
+            self.refused(says, *arguments)
+        os.remove(cached)
+        reply = unittest.mock.patch.object(prepare_inputs.urllib.request, "urlopen", side_effect=lambda *_, **__: io.BytesIO(text))
+        with reply:
+            self.refused(says, *arguments)
+            os.remove(cached)
+            with unittest.mock.patch.dict(prepare_inputs.SETS["tinyshakespeare"], sha256=hashlib.sha256(text).hexdigest()):
+                self.run_program(*arguments)
+        if os.path.exists(SHAKESPEARE):
+            self.assertEqual(prepare_inputs.file_hash(SHAKESPEARE), prepare_inputs.SETS["tinyshakespeare"]["sha256"])
+
     def test_missing_package(self):
         text = "the Python package no_such_package is missing: "
         for listed, how in ((), ""), (("no_such_package",), "scripts/setup.sh --python installs it, or "):

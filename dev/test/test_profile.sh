@@ -98,10 +98,6 @@ check "a library that is not built, too" $? "$said"
 
 # --- the bytes that must move: of a small Llama and a GPT-2, by hand, in C per token and block
 
-if [ ! -x "$build/bench_traffic" ]; then
-    echo "skip - the bytes that operations must move: $build/bench_traffic is not built (make benches)"
-    exit $failures
-fi
 traffic() { "$build/bench_traffic" "$@" 2>&1; }
 said=$(traffic --model llama:d3 --channels 128 --heads 2 --ffn 512 --vocab 512 --seq-len 128 --micro-batch 4 --bf16-blocks 0)
 has "SwiGLU: h read and saved, g's codes, 7.25 per value of g" "$said" '^\| activation_forward \| 3 \| [0-9.]* \| [0-9.]* \| 29\.0[0-9] \|$'

@@ -44,6 +44,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --recipe | --lr | --seed | --steps | --out | --model) declare "${1#--}=$2"; shift ;;
     --eval-only) eval_only=yes ;;
+    --version) echo pretended; exit ;; # asked for if there is no git
     esac
     shift
 done

@@ -32,10 +32,8 @@ check "stopped, it goes on to the same bits" $? "$said"
 said=$("$program" --out "$folder/stopped" --resume --prompt 'the ' --sample-tokens 20 2>&1)
 has "it writes on from a prompt" "$said" '^the '
 
-if python3 -c 'import torch, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null; then
+if pytorch_tests "transformers opens it"; then
     said=$(python3 dev/test/check_transformers.py "$folder/stopped/step-00000060" --program "$program" --prompts 'the of ' 'Zürich: 10 °C' 2>&1)
     check "transformers opens it, and writes the same tokens" $? "$said"
-else
-    echo "skip - transformers opens it: Python has no torch, or no transformers from 4.56 on"
 fi
 exit $failures
