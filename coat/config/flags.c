@@ -166,7 +166,7 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "val-every", FLAG_INT64, AT(val_every), "STEPS", 0, BIG, NULL,
      "steps between validations; 0: only at the end"},
     {GROUP_EVALUATION, "val-batches", FLAG_INT, AT(val_batches), "N", -1, 1 << 30, NULL,
-     "micro-batches per validation; -1: all of the data"},
+     "micro-batches per validation; -1: every full sequence of the data, whatever the micro-batch"},
     {GROUP_EVALUATION, "hellaswag", FLAG_STRING, AT(hellaswag), "FILE", 0, 0, "none",
      "examples of HellaSwag in llm.c's format, to report how many endings the model gets right"},
     {GROUP_EVALUATION, "hellaswag-every", FLAG_INT64, AT(hellaswag_every), "STEPS", 0, BIG, "as --val-every",
