@@ -13,7 +13,10 @@
 
 #define STATE_LIMIT ((size_t)1 << 20)
 
-static bool take_settings(const char *folder, const Config *flags, Config *recorded) {
+// The take_... functions below return false if the checkpoint in `folder` is damaged, so that an older one is tried.
+// False with err->code set ends the search.
+
+static bool take_settings(const char *folder, const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
     Manifest manifest;
     Error ignored;
@@ -25,15 +28,15 @@ static bool take_settings(const char *folder, const Config *flags, Config *recor
     if (!state) return false;
     json_t *settings = json_object_get(state, "settings");
     settings_rename(settings);
-    good = config_take_settings(recorded, settings, !flags->recipe_final, flags);
+    good = config_take_settings(recorded, settings, !flags->recipe_final, flags, path, err);
     if (good) recorded->recorded_step = checkpoint_step(folder);
     json_decref(state);
     return good;
 }
 
 // config.json as the checkpoint was saved with it.
-static bool take_shape(const char *folder, const Config *flags, Config *recorded) {
-    (void)flags;
+static bool take_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
+    (void)flags, (void)err;
     Manifest manifest;
     Error ignored;
     if (!manifest_open(&manifest, folder, &ignored)) return false;
@@ -45,37 +48,40 @@ static bool take_shape(const char *folder, const Config *flags, Config *recorded
     return true;
 }
 
-// The same where the vocabulary and generation_config.json, which are read too, are whole as well.
-static bool take_whole_shape(const char *folder, const Config *flags, Config *recorded) {
+// Takes the shape if the vocabulary and generation_config.json, which are read too, are undamaged as well.
+static bool take_whole_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
     Manifest manifest;
     Error ignored;
     if (!manifest_open(&manifest, folder, &ignored)) return false;
     const bool good = manifest_check_texts(&manifest, &ignored);
     manifest_close(&manifest);
-    return good && take_shape(folder, flags, recorded);
+    return good && take_shape(folder, flags, recorded, err);
 }
 
 // Takes it from the newest checkpoint in --out, or from that of --resume=STEP, that has it.
-static bool take_resumed(bool (*take)(const char *folder, const Config *flags, Config *recorded), const Config *flags,
-                         Config *recorded) {
+static bool take_resumed(bool (*take)(const char *folder, const Config *flags, Config *recorded, Error *err),
+                         const Config *flags, Config *recorded, Error *err) {
     char folder[PATH_MAX_LENGTH + 64];
     int64_t *steps;
     Error ignored;
     if (!flags->resume || !flags->out[0]) return false;
     int count = checkpoint_steps(flags->out, &steps, &ignored);
     bool taken = false;
-    for (int i = 0; i < count && !taken; i++)
+    for (int i = 0; i < count && !taken && err->code == EXIT_DONE; i++)
         taken = (flags->resume_step < 0 || steps[i] == flags->resume_step) &&
                 checkpoint_folder(flags->out, steps[i], folder, sizeof folder, &ignored) &&
-                take(folder, flags, recorded);
+                take(folder, flags, recorded, err);
     free(steps);
     return taken;
 }
 
-void checkpoint_settings(Config *recorded, const Config *flags) {
+bool checkpoint_settings(Config *recorded, const Config *flags, Error *err) {
     config_defaults(recorded);
-    recorded->settings_recorded = take_resumed(take_settings, flags, recorded) ||
-                                  (flags->model_from_files && config_forward_only(flags) &&
-                                   path_is_folder(flags->model) && take_settings(flags->model, flags, recorded));
-    if (!take_resumed(take_whole_shape, flags, recorded)) take_resumed(take_shape, flags, recorded);
+    err->code = EXIT_DONE;
+    const bool of_model = flags->model_from_files && config_forward_only(flags) && path_is_folder(flags->model);
+    recorded->settings_recorded = take_resumed(take_settings, flags, recorded, err);
+    if (!recorded->settings_recorded && of_model && err->code == EXIT_DONE)
+        recorded->settings_recorded = take_settings(flags->model, flags, recorded, err);
+    if (!take_resumed(take_whole_shape, flags, recorded, err)) take_resumed(take_shape, flags, recorded, err);
+    return err->code == EXIT_DONE;
 }
