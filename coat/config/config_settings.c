@@ -27,6 +27,13 @@ static bool is_of_training(const Flag *flag) {
            is_prompt_format(flag);
 }
 
+// True if a run without a checkpoint takes the flag from its log. --tokenizer and --model may name files, because the
+// log is the run's own. Not --logits-chunk: the log has the chosen one even if no flag named it.
+static bool is_of_new_run(const Flag *flag) {
+    return (is_of_training(flag) && strcmp(flag->name, "logits-chunk") != 0) || flag->group == GROUP_MODEL ||
+           flag->kind == FLAG_TOKENIZER;
+}
+
 // How far a sample looks back, and how it is asked.
 static bool is_of_sample(const Flag *flag) {
     return strcmp(flag->name, "seq-len") == 0 || is_prompt_format(flag);
@@ -47,12 +54,16 @@ static bool set_value(const Flag *flag, Config *config, const json_t *value) {
     if (flag->kind == FLAG_BOOL)
         return json_is_boolean(value) && flag_set(flag, config, NULL, json_is_false(value), &ignored);
     const char *text = json_string_value(value);
+    if (flag->kind == FLAG_STRING && (json_is_null(value) || (text && !text[0]))) {
+        ((char *)config)[flag->offset] = '\0';
+        return true;
+    }
     if (json_is_integer(value))
         snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))
         snprintf(number, sizeof number, "%.17g", json_real_value(value));
     if (json_is_number(value)) text = number;
-    return text && ((flag->kind == FLAG_STRING && !text[0]) || flag_set(flag, config, text, false, &ignored));
+    return text && flag_set(flag, config, text, false, &ignored);
 }
 
 // Sets one recorded setting if it is wanted. An unknown setting is an error even then: it may change results.
@@ -60,7 +71,8 @@ static bool take_setting(Config *config, const char *key, const json_t *value, W
                          Error *err) {
     bool negated;
     const Flag *flag = flag_find(key, strlen(key), &negated);
-    if (flag && !negated && (!wanted(flag) || set_value(flag, config, value))) return true;
+    const bool none = config->settings_logged && json_is_null(value) && flag && flag->kind != FLAG_STRING;
+    if (flag && !negated && (!wanted(flag) || none || set_value(flag, config, value))) return true;
     char *text = json_dumps(value, JSON_ENCODE_ANY);
     error_set(err, EXIT_DATA,
               "%s: this version does not support the setting \"%.100s\": %.200s; use the version that wrote the file",
@@ -101,11 +113,17 @@ static bool take_recipe(Config *config, const json_t *settings, const char *path
 
 bool config_take_settings(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
                           Error *err) {
-    const Wanted wanted = !config_forward_only(flags) ? is_of_training
-                          : flags->eval_only          ? is_of_evaluation
-                                                      : is_of_sample;
+    const Wanted wanted = config->settings_logged       ? is_of_new_run
+                          : !config_forward_only(flags) ? is_of_training
+                          : flags->eval_only            ? is_of_evaluation
+                                                        : is_of_sample;
     config->seq_len = 0; // if they do not say it
-    return (!recipe || take_recipe(config, settings, path, err)) && take_settings(config, settings, wanted, path, err);
+    if ((recipe && !take_recipe(config, settings, path, err)) || !take_settings(config, settings, wanted, path, err))
+        return false;
+    if (!config->settings_logged) return true;
+    if (config->tokenizer == TOKENIZER_GPT2) config->tokenizer = TOKENIZER_ANY; // the log names it if no flag did
+    if (json_is_integer(json_object_get(settings, "epochs"))) config->steps = -1;
+    return true;
 }
 
 // ---------------------------------------------------------------- comparing

@@ -14,6 +14,7 @@ extern "C" {
 //   recipe: the recipe is taken, too
 //   flags:  if they train, the batch, the optimizer and the order of the data are taken; to evaluate, what its loss
 //           depends on; to sample, seq_len and the prompt format
+//   config->settings_logged: `settings` are the log's, of which the model and the tokenizer are taken, too
 // seq_len becomes 0 if it is not recorded. False with err (EXIT_DATA), which names setting, value and file, if this
 // version does not know a setting, or not the value of one that is taken.
 bool config_take_settings(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,

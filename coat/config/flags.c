@@ -205,8 +205,8 @@ static const Flag table[] = {
     {GROUP_FILES, "keep-every", FLAG_INT64, AT(keep_every), "STEPS", 0, BIG, NULL,
      "checkpoints at multiples of this step are never removed; 0: none"},
     {GROUP_FILES, "resume", FLAG_RESUME, NOWHERE, "STEP", 0, BIG, "off",
-     "continue from the newest checkpoint in --out, or from that of STEP, with its model and settings where no "
-     "flag says otherwise; starts fresh where there is none"},
+     "continue from the newest checkpoint in --out, or from that of STEP, with its model and settings; flags win; before "
+     "the first checkpoint begin with those in --out's log"},
     {GROUP_FILES, "allow-other-data", FLAG_BOOL, AT(allow_other_data), "", 0, 0, NULL,
      "resume although --train names other data than before; the position is kept as a number of sequences"},
     {GROUP_FILES, "overwrite", FLAG_BOOL, AT(overwrite), "", 0, 0, NULL, "replace what an earlier run left in --out"},

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,6 +93,27 @@ bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
     else if (to)
         unlink(kept);
     return good;
+}
+
+json_t *log_last_settings(const char *path) {
+    Error ignored;
+    FILE *from = file_open_lines(path, &ignored);
+    if (!from) return NULL;
+    char *line = (char *)xmalloc(LONGEST_LINE);
+    json_t *last = NULL;
+    for (size_t length; (length = file_read_line(from, line, LONGEST_LINE)) > 0;) {
+        if (!memmem(line, length, SETTINGS, strlen(SETTINGS))) continue;
+        json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
+        json_t *settings = json_object_get(object, "settings");
+        if (json_is_object(settings)) {
+            json_decref(last);
+            last = json_incref(settings);
+        }
+        json_decref(object);
+    }
+    free(line);
+    fclose(from);
+    return last;
 }
 
 bool log_trim(const char *path, int64_t first_step, LogKept *kept, Error *err) {

@@ -1,5 +1,6 @@
 // What a run keeps of the log that it finds.
 #pragma once
+#include <jansson.h>
 #include <stdint.h>
 
 #include "config.h"
@@ -24,6 +25,9 @@ typedef struct {
 
 // Of the settings as one line; not 0.
 uint64_t log_settings_hash(const char *json, size_t length);
+
+// Returns the last settings that the log `path` records, which the caller releases; NULL if there are none.
+json_t *log_last_settings(const char *path);
 
 // Rewrites the log without the lines of first_step and later and without damaged ones: into a file beside it, which
 // then takes its name, so that a crash leaves either the old log or the new one. False with err (EXIT_DATA): it

@@ -46,8 +46,9 @@ static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
     if (c->resume_step >= 0 || !config_trains(c)) return checkpoint_expect(c->out, c->resume_step, err);
-    if (!checkpoint_expect(c->out, -1, &none)) // who resumes means days that are done
-        run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning", c->out);
+    if (!checkpoint_expect(c->out, -1, &none)) // the user may expect days of work there
+        run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning%s", c->out,
+                        c->settings_logged ? " with the settings in its log.jsonl that no flag names" : "");
     return true;
 }
 
@@ -205,9 +206,11 @@ static void write_settings(const Run *run) {
     JsonText text;
     Config resolved = run->model.config;
     const Exec *exec = &run->model.exec;
+    if (resolved.steps >= 0) resolved.epochs = 0; // none
     resolved.steps = run->steps;
     resolved.batch_tokens = config_accumulation(&resolved, exec->ranks) * config_micro_tokens(&resolved) * exec->ranks;
     resolved.logits_chunk = (int)run->model.arena.layout[LOGITS][VALUE].rows;
+    resolved.prompt_format = run->model.arena.config.prompt_format; // as checkpoints record it
     resolved.device = exec->ops->device;
     resolved.world_size = exec->ranks;
 #ifdef _OPENMP

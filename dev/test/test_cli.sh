@@ -154,7 +154,7 @@ grep -q "\"model\":\"$folder/won/step-00000001\"" "$folder/from/log.jsonl" && ok
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 2 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1 # nothing is new
-[ "$(grep -o '^{"step":[0-9]*,"settings"\|"steps":[0-9]*,"epochs":1,"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "steps":1,"epochs":1,"lr":0.002,"warmup" {"step":1,"settings" "steps":2,"epochs":1,"lr":0.002,"warmup" {"step":2,"settings" "steps":3,"epochs":1,"lr":0.004,"warmup" ' ] &&
+[ "$(grep -o '^{"step":[0-9]*,"settings"\|"steps":[0-9]*,"epochs":null,"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "steps":1,"epochs":null,"lr":0.002,"warmup" {"step":1,"settings" "steps":2,"epochs":null,"lr":0.002,"warmup" {"step":2,"settings" "steps":3,"epochs":null,"lr":0.004,"warmup" ' ] &&
     ok "which it has again where they change" || bad "which it has again where they change" "$(cat "$folder/won/log.jsonl")"
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
@@ -281,11 +281,47 @@ cp -r "$folder/straight" "$folder/course"
 loud=()
 for flag in "${run[@]}"; do [ "$flag" = --quiet ] || loud+=("$flag"); done
 for quiet in "" --quiet; do # a folder without a checkpoint
-    rm -rf "$folder/none"
+    rm -rf "$folder/none" && mkdir "$folder/none"
     # shellcheck disable=SC2086
     "$program" "${loud[@]}" $quiet --out "$folder/none" --resume >/dev/null 2>"$folder/said" && [ -d "$folder/none/step-00000002" ] &&
         [ "$(grep -c "^note: --resume: no checkpoint in $folder/none, starting from the beginning$" "$folder/said")" -eq 1 ] &&
         ok "--resume $quiet with nothing to resume starts from the beginning" || bad "--resume $quiet with nothing to resume starts from the beginning" "$(cat "$folder/said")"
+done
+# nothing to resume, and no flag that says what to begin: a mistyped --out begins no other run
+refuses "--resume in a folder that does not exist" 1 "^error: \-\-out $folder/absent: there is no such folder" "${run[@]}" --out "$folder/absent" --resume
+refuses "and with no model named" 1 "^error: \-\-out $folder/absent: there is no such folder" --train "$data" --steps 1 --out "$folder/absent" --resume
+[ ! -e "$folder/absent" ] && ok "and it is not made" || bad "and it is not made"
+mkdir "$folder/bare-out"
+refuses "--resume in an empty folder with no model named" 1 "^error: \-\-resume: $folder/bare-out has neither a checkpoint nor a log with settings" --train "$data" --steps 1 --out "$folder/bare-out" --resume
+"$program" "${run[@]}" --steps 1 --out "$folder/llmc-out" -y 1 >/dev/null 2>"$folder/said" && [ -d "$folder/llmc-out/step-00000001" ] && ok "llm.c's -y 1 begins a run as there" || bad "llm.c's -y 1 begins a run as there" "$(cat "$folder/said")"
+# a run that ended before its first save begins again with the settings of its log; flags win
+lost=(--tokenizer bytes --model llama:d2 --channels 32 --ffn 64 --init truncated --norm-eps 1e-4 --seq-len 32 --micro-batch 2 --batch-tokens 128 --recipe bf16 --moments fp8
+    --lr 0.01 --warmup 3 --schedule wsd --lr-final 0 --beta2 0.9 --seed 77 --no-shuffle --train "$data" --sample-tokens 0 --quiet)
+unsaved() { # NAME FLAGS...: what such a run leaves, and what it would have saved as NAME.whole
+    "$program" "${lost[@]}" "${@:2}" --out "$folder/$1" >/dev/null 2>&1 || bad "a run to be cut" "$1"
+    cp -r "$folder/$1" "$folder/$1.whole" && rm -r "$folder/$1"/step-*
+}
+unsaved lost --steps 6
+"$program" --train "$data" --sample-tokens 0 --quiet --out "$folder/lost" --resume >/dev/null 2>"$folder/said"
+[ $? -eq 0 ] && grep -q "^note: --resume: no checkpoint in $folder/lost, .*settings in its log.jsonl" "$folder/said" && said=$(diff -r "$folder/lost.whole/step-00000006" "$folder/lost/step-00000006") &&
+    ok "a run without a checkpoint yet has the model and settings of its log" || bad "a run without a checkpoint yet has the model and settings of its log" "$(cat "$folder/said")" "$said"
+unsaved lost2 --steps 6
+"$program" --train "$data" --sample-tokens 0 --quiet --out "$folder/lost2" --resume --lr 0.002 --layers 1 --steps 4 >/dev/null 2>&1 &&
+    grep -q '"layers":1,.*"channels":32,.*"steps":4,.*"lr":0.002,"warmup":3,' "$folder/lost2/log.jsonl" && [ -d "$folder/lost2/step-00000004" ] && ok "flags win" || bad "flags win" "$(head -c 3000 "$folder/lost2/log.jsonl")"
+rm -r "$folder"/lost2/step-* && "$program" --train "$data" --model d1 --channels 64 --sample-tokens 0 --quiet --out "$folder/lost2" --resume >/dev/null 2>&1 &&
+    grep -q '"model":"d1","layers":1,.*"channels":64,.*"norm":"layer"' "$folder/lost2/log.jsonl" && ok "so does another model" || bad "so does another model" "$(head -c 3000 "$folder/lost2/log.jsonl")"
+head -c $((1024 + 2 * 1000)) "$data" >"$folder/short.bin" && printf '\xe8\x03\x00\x00' | dd of="$folder/short.bin" bs=1 seek=8 conv=notrunc status=none
+lost=("${lost[@]/#$data/$folder/short.bin}")
+unsaved passes --epochs 2 --schedule cosine
+"$program" --train "$folder/short.bin" --sample-tokens 0 --quiet --out "$folder/passes" --resume >/dev/null 2>"$folder/said"
+[ $? -eq 0 ] && said=$(diff -r "$folder"/passes.whole/step-* "$folder"/passes/step-*) && ok "with --epochs, too" || bad "with --epochs, too" "$(cat "$folder/said")" "$said"
+tuned=(--model "$folder/lost.whole/step-00000006" --seq-len 32 --micro-batch 4 --train "$data" --steps 2 --sample-tokens 0 --quiet)
+"$program" "${tuned[@]}" --out "$folder/tuned" >/dev/null 2>&1 && cp -r "$folder/tuned" "$folder/tuned.whole" && rm -r "$folder"/tuned/step-*
+"$program" --train "$data" --sample-tokens 0 --quiet --out "$folder/tuned" --resume >/dev/null 2>"$folder/said"
+[ $? -eq 0 ] && said=$(diff -r "$folder/tuned.whole/step-00000002" "$folder/tuned/step-00000002") && ok "and from the weights that it began with" || bad "and from the weights that it began with" "$(cat "$folder/said")" "$said"
+for change in 's/"schedule":"wsd"/"schedule":"polynomial"/' 's/"lr":0.01/"lr":-1/' 's/"micro-batch":2/&,"lr-power":2/' 's/"layers":2/"layers":0/'; do
+    rm -rf "$folder/lost3" && cp -r "$folder/lost.whole" "$folder/lost3" && rm -r "$folder"/lost3/step-* && sed -i "$change" "$folder/lost3/log.jsonl"
+    refuses "a logged setting that is unknown: $change" 2 "^error: $folder/lost3/log.jsonl: this version does not support the setting \"(schedule|lr|lr-power|layers)\": (\"polynomial\"|-1|2|0); " --train "$data" --out "$folder/lost3" --resume
 done
 # a checkpoint in place of its run: nothing is written into it
 before=$(find "$folder/straight" -type f -exec sha256sum {} + | sort)

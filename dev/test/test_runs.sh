@@ -13,6 +13,7 @@ until_file() { until compgen -G "$1" >/dev/null || ! kill -0 "$2" 2>/dev/null; d
 
 # stop OUT SIGNAL GLOB: goes on in OUT and gets the signal once GLOB is there; sets $status
 stop() {
+    mkdir -p "$1"
     "$program" "${run[@]}" --out "$1" --resume >"$folder/out" 2>"$folder/said" &
     local pid=$!
     until_file "$3" $pid
@@ -173,6 +174,7 @@ PYTHON
 fi
 mixed=("${run[@]}" --train-weight 0.7 "${second[@]}" --train-weight)
 "$program" "${mixed[@]}" 0.3 --out "$folder/mixed" >/dev/null || bad "a run on two sets"
+mkdir "$folder/killed"
 for at in 32 64 96; do
     "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>&1 &
     pid=$!
