@@ -1,5 +1,8 @@
 // A whole run, from the configuration over where it goes on from (inputs, weights, --out) to its end.
 #include "run_start.h"
+
+#include <math.h>
+
 #include "config/config_settings.h"
 #include "config/settings_line.h"
 #include "evaluate.h"
@@ -287,8 +290,25 @@ static bool check_end(const Run *run, Error *err) {
     return true;
 }
 
+// Notes a learning rate that jumps at the resumed step, because --steps, --lr or another setting of the schedule is not
+// the one before: then the last step would have had another rate, too.
+static void note_rate(const Run *run) {
+    const Config *c = &run->model.config;
+    const int64_t step = run->done.step;
+    if (!run->train || step == 0 || step >= run->steps) return;
+    const double was = run->done.state.lr, now = schedule_lr(c, step, run->steps);
+    const double again = schedule_lr(c, step - 1, run->steps);
+    if (fabs(again - was) <= 1e-6 * was || fmin(was, now) >= 0.9 * fmax(was, now)) return;
+    run_note_always(run,
+                    "the learning rate jumps from %.3g at step %lld to %.3g at step %lld, because the schedule has "
+                    "changed; keep --steps and --lr, or continue with --schedule constant --lr %.3g; a run that is to "
+                    "be extended needs --schedule wsd from its start",
+                    was, (long long)step, now, (long long)step + 1, was);
+}
+
 static void note_settings(const Run *run) {
     const Config *c = &run->model.config;
+    note_rate(run);
     if (run->train && run->done.step > 0 && c->steps < 0 && !c->epochs_given)
         run_note(run, "--steps: without it the run goes on to step %lld, %d pass%s over the data",
                  (long long)run->steps, c->epochs, c->epochs == 1 ? "" : "es");
