@@ -64,10 +64,6 @@ static bool check_resumed(const Config *c, Error *err) {
 
 bool config_check(Config *config, int ranks, Error *err) {
     if (!check_resumed(config, err)) return false;
-    if (config->plan == PLAN_NONE && config->world_size > 0 && config->world_size != ranks)
-        return error_set(err, EXIT_USER,
-                         "--world-size %d: the launcher started %d process%s; use mpirun -np %d or srun -n %d",
-                         config->world_size, ranks, ranks == 1 ? "" : "es", config->world_size, config->world_size);
     if (config->seq_len == 0) config->seq_len = config->shape.positions < 1024 ? config->shape.positions : 1024;
     return check_shape(config, err) && config_check_recipe(config, ranks, err);
 }

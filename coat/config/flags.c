@@ -242,7 +242,7 @@ static const Flag table[] = {
     {GROUP_PROCESSES, "zero", FLAG_INT, AT(zero), "0|1|2|3", 0, 3, NULL,
      "ZeRO stage: what GPUs share (1: moments and master, 2: gradients too, 3: weights too)"},
     {GROUP_PROCESSES, "world-size", FLAG_INT, AT(world_size), "N", 1, 1 << 20, "from the launcher",
-     "number of processes, one per GPU"},
+     "number of processes, one per GPU; 1: this one alone, whatever a launcher has set"},
     {GROUP_PROCESSES, "rank", FLAG_INT, AT(rank), "N", 0, 1 << 20, "from the launcher", "number of this process"},
     {GROUP_PROCESSES, "rendezvous", FLAG_STRING, AT(rendezvous), "HOST[:PORT]", 0, 0, "from the launcher",
      "where rank 0 listens while the processes find each other without MPI; or the path of a file that they share"},

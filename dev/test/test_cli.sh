@@ -323,6 +323,13 @@ for change in 's/"schedule":"wsd"/"schedule":"polynomial"/' 's/"lr":0.01/"lr":-1
     rm -rf "$folder/lost3" && cp -r "$folder/lost.whole" "$folder/lost3" && rm -r "$folder"/lost3/step-* && sed -i "$change" "$folder/lost3/log.jsonl"
     refuses "a logged setting that is unknown: $change" 2 "^error: $folder/lost3/log.jsonl: this version does not support the setting \"(schedule|lr|lr-power|layers)\": (\"polynomial\"|-1|2|0); " --train "$data" --out "$folder/lost3" --resume
 done
+# a shell that a launcher of several processes has started: its variables are named, and --world-size 1 wins
+for set in "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_STEP_ID=0" "SLURM_PROCID=0 SLURM_NTASKS=4" "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0"; do
+    said=$(env $set timeout 60 "$program" "${run[@]}" 2>&1 >/dev/null </dev/null)
+    [ $? -eq 1 ] && grep -qE "^error: rank 0: 4 processes on CPUs \((SLURM_STEP_NUM_TASKS|SLURM_NTASKS|WORLD_SIZE)=4, (SLURM_PROCID|RANK)=0\).*--world-size 1" <<<"$said" && ok "one of several processes by $set: named" || bad "one of several processes by $set: named" "$said"
+    env $set timeout 60 "$program" "${run[@]}" --world-size 1 >/dev/null 2>"$folder/said" </dev/null && ok "and --world-size 1 wins" || bad "and --world-size 1 wins" "$(cat "$folder/said")"
+done
+env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 timeout 60 "$program" "${run[@]}" --world-size 1 >/dev/null 2>"$folder/said" </dev/null && ok "over Open MPI's, too" || bad "over Open MPI's, too" "$(cat "$folder/said")"
 # a checkpoint in place of its run: nothing is written into it
 before=$(find "$folder/straight" -type f -exec sha256sum {} + | sort)
 cp -r "$folder/straight/step-00000020" "$folder/copied" && cp -r "$folder/copied" "$folder/copied-before" && ln -s straight/step-00000010 "$folder/link"
