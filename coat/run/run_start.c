@@ -198,7 +198,14 @@ static bool same_documents(Run *run, Error *err) {
 // What another run than this one has left in --out is set aside, or deleted with --overwrite.
 static bool set_old_run_aside(Run *run, Error *err) {
     const Config *c = &run->model.config;
-    if (!log_set_aside(c, run->done.step + 1, err)) return false;
+    char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
+    snprintf(path, sizeof path, "%s/log.jsonl", c->out);
+    if (run->done.step > 0)
+        log_contradiction(path, run->done.step, run->done.state.loss_sum, contradiction, sizeof contradiction);
+    if (contradiction[0])
+        run_note_always(run, "the checkpoint of step %lld in %s may be of another run than the log: %s",
+                        (long long)run->done.step, c->out, contradiction);
+    if (!log_set_aside(c, run->done.step + 1, contradiction[0] != '\0', err)) return false;
     bool leaves = run->done.step > 0 && run->done.step < run->steps;
     if (leaves && !checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err)) return false;
     return out_clear(c, err);

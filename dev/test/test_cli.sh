@@ -323,6 +323,23 @@ for change in 's/"schedule":"wsd"/"schedule":"polynomial"/' 's/"lr":0.01/"lr":-1
     rm -rf "$folder/lost3" && cp -r "$folder/lost.whole" "$folder/lost3" && rm -r "$folder"/lost3/step-* && sed -i "$change" "$folder/lost3/log.jsonl"
     refuses "a logged setting that is unknown: $change" 2 "^error: $folder/lost3/log.jsonl: this version does not support the setting \"(schedule|lr|lr-power|layers)\": (\"polynomial\"|-1|2|0); " --train "$data" --out "$folder/lost3" --resume
 done
+# a checkpoint of another run that lies in --out: noted, and the log's later lines are kept
+"$program" "${long[@]}" --seed 2 --out "$folder/stranger" >/dev/null 2>&1
+other() { # NAME PATTERN OUT FROM STEP...: a copy of the run FROM, of whose checkpoints these steps are the stranger's; PATTERN "": no note
+    local out=$folder/$3 step status=0
+    rm -rf "$out" && cp -r "$4" "$out" && rm -r "$out"/step-*
+    for step in "${@:5}"; do cp -r "$folder/stranger/step-000000$step" "$out"; done
+    "$program" "${long[@]}" --seed 2 --steps 22 --out "$out" --resume >/dev/null 2>"$folder/said" || status=$?
+    if [ -n "$2" ]; then grep -qE "^note: the checkpoint of step [0-9]+ in $out may be of another run than the log: $out/log.jsonl $2" "$folder/said"; else ! grep -q "another run" "$folder/said"; fi || status=1
+    check "$1" $status "$(cat "$folder/said")"
+}
+other "a checkpoint of another run is noted" "has the loss [0-9.]+ for step 10, and the checkpoint [0-9.]+" taken-over "$folder/straight" 10
+[ "$(strip "$folder/taken-over/log-abandoned-00000010.jsonl")" = "$(strip "$folder/straight/log.jsonl" | grep '"step":\(1[1-9]\|20\),')" ] && ok "and what the log had beyond it is kept" || bad "and what the log had beyond it is kept" "$(ls "$folder/taken-over")"
+head -n 12 "$folder/straight/log.jsonl" >"$folder/head.jsonl" && mkdir "$folder/early" "$folder/early/step-1" && cp "$folder/head.jsonl" "$folder/early/log.jsonl"
+other "so is one of a step that the log has not reached" "has no line of step 20" taken-over "$folder/early" 10 20
+other "the run's own is not" "" own-run "$folder/stranger" 10 20
+rm -r "$folder/early/log.jsonl"
+other "nor one in a folder without a log" "" taken-over "$folder/early" 10
 # a shell that a launcher of several processes has started: its variables are named, and --world-size 1 wins
 for set in "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_STEP_ID=0" "SLURM_PROCID=0 SLURM_NTASKS=4" "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0"; do
     said=$(env $set timeout 60 "$program" "${run[@]}" 2>&1 >/dev/null </dev/null)
