@@ -166,7 +166,7 @@ int main(int argc, char **argv) {
         fatal(err.code, "%s", err.text);
     config.device = DEVICE_CPU;
     if (!config_check(&config, config.gpus, &err)) fatal(err.code, "%s", err.text);
-    const CommPlace first = {0, config.gpus, 0, config.gpus, "bench_traffic", false};
+    const CommPlace first = {0, config.gpus, 0, config.gpus, "bench_traffic", false, ""};
     count_access = count;
     if (!model_create(&m, &config, &first, &err)) fatal(err.code, "%s", err.text);
     step_begin(&m, 1e-3f, 1);
