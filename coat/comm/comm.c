@@ -157,6 +157,20 @@ void comm_barrier(Comm *comm) {
     (void)comm_sum_i64(comm, 0);
 }
 
+// Seven bytes in each number, which stays positive.
+void comm_share_text(Comm *comm, int from, char *text, size_t size) {
+    const bool mine = comm->place.rank == from;
+    int64_t length = comm_max_i64(comm, mine ? (int64_t)strlen(text) : 0);
+    if (length > (int64_t)size - 1) length = (int64_t)size - 1;
+    for (int64_t i = 0; i < length; i += 7) {
+        int64_t part = 0;
+        for (int64_t k = 6; mine && k >= 0; k--) part = part << 8 | (i + k < length ? (unsigned char)text[i + k] : 0);
+        part = comm_max_i64(comm, part);
+        for (int64_t k = 0; k < 7 && i + k < length; k++) text[i + k] = (char)(part >> 8 * k & 0xff);
+    }
+    text[length] = '\0';
+}
+
 int64_t comm_turn_begin(Comm *comm, int local_rank) {
     const int64_t last = comm_max_i64(comm, local_rank);
     for (int turn = 0; turn < local_rank; turn++) comm_barrier(comm);

@@ -77,7 +77,8 @@ int64_t comm_max_i64(Comm *comm, int64_t mine); // the largest
 // first returns goes to the second.
 int64_t comm_turn_begin(Comm *comm, int local_rank);
 void comm_turn_end(Comm *comm, int64_t turns);
-int64_t comm_sum_i64(Comm *comm, int64_t mine); // the sum
+int64_t comm_sum_i64(Comm *comm, int64_t mine);                      // the sum
+void comm_share_text(Comm *comm, int from, char *text, size_t size); // text becomes that of rank `from`
 bool comm_all_good(Comm *comm, bool good,
                    Error *err); // false on all ranks where one is not good: each has an err then,
                                 // its own or, with that rank's exit code, one that names it
