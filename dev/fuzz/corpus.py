@@ -370,6 +370,10 @@ write("resume", "optimizer-empty", edits((3, 3, 0, 0)))
 LINES = "".join('{"step":%d,"loss":%g,"grad_norm":1,"lr":0.1,"tokens":1,"ms":1,"tokens_per_s":1}\n' % (i, 4 / i)
                 for i in range(1, 9)) + '{"step":8,"val_loss":1.5}\n'
 write("log", "whole", b"\x03" + LINES.encode())
+SETTINGS = (b'{"step":0,"settings":{"model":"d2","tokenizer":"bytes","layers":2,"shuffle":true,"recipe":"bf16","linear":"bf16",'
+            b'"moments-fp32":null,"epochs":null,"steps":9,"lr":0.01,"schedule":"wsd","seed":"5"}}\n')
+write("log", "settings", b"\x00" + SETTINGS + b'{"step":1,"loss":1.5}\n')
+write("log", "unknown-setting", b"\x00" + SETTINGS.replace(b"wsd", b"polynomial") + b'{"step":1,"loss":null}\n')
 write("log", "cut", b"\x03" + LINES[:-9].encode())
 write("log", "all-kept", b"\xff" + LINES.encode())
 write("log", "not-utf-8", b"\x01\xff\xfe\n{\"step\":1}\n")
