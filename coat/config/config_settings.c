@@ -67,8 +67,8 @@ static bool set_value(const Flag *flag, Config *config, const json_t *value) {
 }
 
 // Sets one recorded setting if it is wanted. An unknown setting is an error even then: it may change results.
-static bool take_setting(Config *config, const char *key, const json_t *value, Wanted wanted, const char *path,
-                         Error *err) {
+static bool apply_setting(Config *config, const char *key, const json_t *value, Wanted wanted, const char *path,
+                          Error *err) {
     bool negated;
     const Flag *flag = flag_find(key, strlen(key), &negated);
     const bool none = config->settings_logged && json_is_null(value) && flag && flag->kind != FLAG_STRING;
@@ -81,17 +81,17 @@ static bool take_setting(Config *config, const char *key, const json_t *value, W
     return false;
 }
 
-static bool take_settings(Config *config, const json_t *settings, Wanted wanted, const char *path, Error *err) {
+static bool apply_settings(Config *config, const json_t *settings, Wanted wanted, const char *path, Error *err) {
     bool good = true;
     for (void *at = json_object_iter((json_t *)settings); good && at;
          at = json_object_iter_next((json_t *)settings, at))
-        good = take_setting(config, json_object_iter_key(at), json_object_iter_value(at), wanted, path, err);
+        good = apply_setting(config, json_object_iter_key(at), json_object_iter_value(at), wanted, path, err);
     return good;
 }
 
 // Checkpoints record every setting of the arithmetic, but not the name that they were chosen by: the recipe's kind, and
 // with it what changes no result, follows from them.
-static bool take_recipe(Config *config, const json_t *settings, const char *path, Error *err) {
+static bool apply_recipe(Config *config, const json_t *settings, const char *path, Error *err) {
     if (!setting_is(settings, "precision", "fp32") && !json_object_get(settings, "linear"))
         return error_set(err, EXIT_DATA, "%s: the setting \"linear\" is missing; use the version that wrote the file",
                          path);
@@ -108,17 +108,17 @@ static bool take_recipe(Config *config, const json_t *settings, const char *path
         r->norm_input = NORM_INPUT_SAVED;
         r->activation_input = ACTIVATION_INPUT_SAVED;
     }
-    return take_settings(config, settings, is_of_recipe, path, err);
+    return apply_settings(config, settings, is_of_recipe, path, err);
 }
 
-bool config_take_settings(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
-                          Error *err) {
+bool config_apply_settings(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
+                           Error *err) {
     const Wanted wanted = config->settings_logged       ? is_of_new_run
                           : !config_forward_only(flags) ? is_of_training
                           : flags->eval_only            ? is_of_evaluation
                                                         : is_of_sample;
     config->seq_len = 0; // if they do not say it
-    if ((recipe && !take_recipe(config, settings, path, err)) || !take_settings(config, settings, wanted, path, err))
+    if ((recipe && !apply_recipe(config, settings, path, err)) || !apply_settings(config, settings, wanted, path, err))
         return false;
     if (!config->settings_logged) return true;
     if (config->tokenizer == TOKENIZER_GPT2) config->tokenizer = TOKENIZER_ANY; // the log names it if no flag did

@@ -17,8 +17,8 @@ extern "C" {
 //   config->settings_logged: `settings` are the log's, of which the model and the tokenizer are taken, too
 // seq_len becomes 0 if it is not recorded. False with err (EXIT_DATA), which names setting, value and file, if this
 // version does not know a setting, or not the value of one that is taken.
-bool config_take_settings(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
-                          Error *err);
+bool config_apply_settings(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
+                           Error *err);
 
 // A number for a recipe, by which processes find out that theirs are the same. Never negative.
 int64_t recipe_fingerprint(const Config *config);

@@ -29,7 +29,7 @@ static bool apply_settings(const char *folder, const Config *flags, Config *reco
     if (!state) return false;
     json_t *settings = json_object_get(state, "settings");
     settings_rename(settings);
-    good = config_take_settings(recorded, settings, !flags->recipe_final, flags, path, err);
+    good = config_apply_settings(recorded, settings, !flags->recipe_final, flags, path, err);
     if (good) recorded->recorded_step = checkpoint_step(folder);
     json_decref(state);
     return good;
@@ -85,7 +85,7 @@ static bool apply_logged(const Config *flags, Config *recorded, Error *err) {
     recorded->nothing_to_resume = !settings;
     if (!settings) return true;
     settings_rename(settings);
-    const bool good = config_take_settings(recorded, settings, !flags->recipe_final, flags, path, err);
+    const bool good = config_apply_settings(recorded, settings, !flags->recipe_final, flags, path, err);
     recorded->settings_recorded = good;
     json_decref(settings);
     return good;

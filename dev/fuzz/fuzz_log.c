@@ -30,7 +30,7 @@ static void ask(const Config *config, int64_t step) {
     static Config recorded;
     recorded = *config;
     recorded.settings_logged = true;
-    if (!config_take_settings(&recorded, settings, true, config, "log.jsonl", &err)) fuzz_refused(&err, "log.jsonl");
+    if (!config_apply_settings(&recorded, settings, true, config, "log.jsonl", &err)) fuzz_refused(&err, "log.jsonl");
     json_decref(settings);
 }
 
