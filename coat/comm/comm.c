@@ -66,15 +66,16 @@ static bool open_cpu(Comm *comm, Error *err) {
 #ifdef COAT_MPI
     if (!comm->place.mpi)
         return error_set(err, EXIT_USER,
-                         "%d processes on CPUs talk over MPI, which %s did not start; start them with mpirun -np %d "
-                         "(or srun --mpi=pmix)",
-                         comm->place.ranks, comm->place.launcher, comm->place.ranks);
+                         "%d processes on CPUs (%s) need MPI, which %s did not start; start them with mpirun -np %d or "
+                         "srun --mpi=pmix, or one alone with --world-size 1",
+                         comm->place.ranks, comm->place.origin, comm->place.launcher, comm->place.ranks);
     return comm_mpi_open(comm, err);
 #else
-    return error_set(err, EXIT_USER,
-                     "%d processes on CPUs: this program was built without MPI; install Open MPI (scripts/setup.sh "
-                     "--all) and build again, or start one process",
-                     comm->place.ranks);
+    return error_set(
+        err, EXIT_USER,
+        "%d processes on CPUs (%s): this program was built without MPI; install Open MPI (scripts/setup.sh "
+        "--all) and build again, or start one alone with --world-size 1",
+        comm->place.ranks, comm->place.origin);
 #endif
 }
 
@@ -84,9 +85,9 @@ static bool open_gpu(Comm *comm, const Config *config, Error *err) {
 #else
     (void)config;
     return error_set(err, EXIT_USER,
-                     "%d processes on GPUs: this program was built without NCCL; install it (or say NCCL_HOME=folder) "
-                     "and build again, or start one process",
-                     comm->place.ranks);
+                     "%d processes on GPUs (%s): this program was built without NCCL; install it (or say "
+                     "NCCL_HOME=folder) and build again, or start one alone with --world-size 1",
+                     comm->place.ranks, comm->place.origin);
 #endif
 }
 
@@ -154,6 +155,20 @@ int64_t comm_sum_i64(Comm *comm, int64_t mine) {
 }
 void comm_barrier(Comm *comm) {
     (void)comm_sum_i64(comm, 0);
+}
+
+// Seven bytes in each number, which stays positive.
+void comm_share_text(Comm *comm, int from, char *text, size_t size) {
+    const bool mine = comm->place.rank == from;
+    int64_t length = comm_max_i64(comm, mine ? (int64_t)strlen(text) : 0);
+    if (length > (int64_t)size - 1) length = (int64_t)size - 1;
+    for (int64_t i = 0; i < length; i += 7) {
+        int64_t part = 0;
+        for (int64_t k = 6; mine && k >= 0; k--) part = part << 8 | (i + k < length ? (unsigned char)text[i + k] : 0);
+        part = comm_max_i64(comm, part);
+        for (int64_t k = 0; k < 7 && i + k < length; k++) text[i + k] = (char)(part >> 8 * k & 0xff);
+    }
+    text[length] = '\0';
 }
 
 int64_t comm_turn_begin(Comm *comm, int local_rank) {

@@ -300,7 +300,11 @@ RESUME = {
 LINES = "".join('{"step":%d,"loss":%g,"grad_norm":1,"lr":0.1,"tokens":1,"ms":1,"tokens_per_s":1}\n' % (i, 4 / i)
                 for i in range(1, 9)) + '{"step":8,"val_loss":1.5}\n'
 LOSSES = "1e308", "-1e308", "1e-320", "0", "null", "1e999", '"nan"', "-0.0", "9223372036854775807"
+SETTINGS = ('{"step":0,"settings":{"model":"d2","tokenizer":"bytes","layers":2,"shuffle":true,"recipe":"bf16","linear":"bf16",'
+            '"moments-fp32":null,"epochs":null,"steps":9,"lr":0.01,"schedule":"wsd","seed":"5"}}\n')
 LOG = {
+    "settings": "\0" + SETTINGS + '{"step":1,"loss":1.5}\n',
+    "unknown-setting": "\0" + SETTINGS.replace("wsd", "polynomial") + '{"step":1,"loss":null}\n',
     "complete": "\x03" + LINES, "cut": "\x03" + LINES[:-9],
     "nothing-to-trim": b"\xff" + LINES.encode(), "not-utf-8": b'\x01\xff\xfe\n{"step":1}\n',
     "nul": '\x01{"step":1}\0\n\0\n',

@@ -1,9 +1,12 @@
-// log.jsonl: log_open() trims it to the step that a run resumes from (coat/log/log.c), plot_loss_svg() draws it
+// log.jsonl: log_open() trims it to the step that a run resumes from (coat/log/log.c), log_contradiction() compares it
+// with a checkpoint, log_last_settings() reads its settings (coat/log/log_trim.c), and plot_loss_svg() draws it
 // (dev/tools/loss_svg.h). Input: one byte, the first step that will be logged minus 2, then the file.
 #include "dev/fuzz/fuzz.h"
 
+#include "coat/config/config_settings.h"
 #include "coat/io/files.h"
 #include "coat/log/log.h"
+#include "coat/log/log_trim.h"
 #include "dev/tools/loss_svg.h"
 
 static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
@@ -14,6 +17,21 @@ static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
     log_close(log);
     fuzz_check(file_read_all(fuzz_path("log.jsonl"), (size_t)1 << 30, &text, size, &err));
     return text;
+}
+
+// Compares the log with a checkpoint of `step`, and applies its settings.
+static void read_log(const Config *config, int64_t step) {
+    Error err;
+    char text[2 * PATH_MAX_LENGTH];
+    log_contradiction(fuzz_path("log.jsonl"), step, 1.5, text, sizeof text);
+    fuzz_check(text[0] == '\0' || strstr(text, "log.jsonl has "));
+    json_t *settings = log_last_settings(fuzz_path("log.jsonl"));
+    if (!settings) return;
+    static Config recorded;
+    recorded = *config;
+    recorded.settings_logged = true;
+    if (!config_apply_settings(&recorded, settings, true, config, "log.jsonl", &err)) fuzz_refused(&err, "log.jsonl");
+    json_decref(settings);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -30,6 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_refused(&err, "log.jsonl");
 
     int64_t first_step = 2 + data[0];
+    read_log(&config, first_step - 1);
     size_t once_bytes, twice_bytes;
     char *once = trimmed(&config, first_step, &once_bytes);
     fuzz_check(once_bytes <= size - 1);

@@ -91,13 +91,13 @@ cmp "$folder"/master.{fp32,split16}/step-00000301/optimizer.safetensors
 report $? "and its masters and moments"
 
 # COAT's moments train as FP32's do. (At four times this rate a model so small ends, from seed to seed, with losses that
-# differ by 9 %, and pairs of these by 2 %.)
+# differ by 9 %, and pairs of these by 2 %. The loss itself varies with the sources, which are the text.)
 for moments in fp32 coat; do
     train --layers 2 --seq-len 64 --micro-batch 8 --steps 300 --lr 1e-3 --warmup 30 --schedule cosine --lr-final 0.1 \
         --val "$folder/src_val.bin" --val-batches 40 --moments $moments --out "$folder/trained.$moments" || exit 1
 done
 val_loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/trained.$1/log.jsonl" | tail -n 1; }
-awk -v a="$(val_loss fp32)" -v b="$(val_loss coat)" 'BEGIN { exit !(a > 2 && a < 3 && b < 1.01 * a && b > 0.99 * a) }'
+awk -v a="$(val_loss fp32)" -v b="$(val_loss coat)" 'BEGIN { exit !(a > 2 && a < 3.5 && b < 1.01 * a && b > 0.99 * a) }'
 report $? "validation loss with --moments coat within 1 % of fp32's ($(val_loss coat), $(val_loss fp32))"
 
 "$build"/quant_error "$folder/fp32/step-00000012" "$folder/ranges.svg" >"$folder/table" 2>&1 &&
