@@ -330,7 +330,9 @@ static void held_out_text(char *text, size_t size, const Documents *documents) {
 }
 
 static void say_result(const Documents *documents, const Options *options, int64_t train_tokens, int64_t val_tokens) {
-    char cut[80], held_out[80];
+    char cut[80], held_out[80], out[PATH_BYTES];
+    snprintf(out, sizeof out, "%s", options->out);
+    text_printable(out, strlen(out), "");
     snprintf(cut, sizeof cut, " file%s", plural(documents->count));
     if (documents->cut)
         snprintf(cut, sizeof cut, " texts, with the pieces of %" PRId64 " file%s over 1 MB", documents->cut,
@@ -338,8 +340,8 @@ static void say_result(const Documents *documents, const Options *options, int64
     held_out_text(held_out, sizeof held_out, documents);
     printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 "%s (%s); left out: %" PRId64
            " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64 " unreadable, %" PRId64 " beyond --max-bytes\n",
-           options->out, train_tokens, val_tokens, documents->count, cut, held_out, documents->duplicates,
-           documents->binary, documents->large, documents->unreadable, documents->beyond);
+           out, train_tokens, val_tokens, documents->count, cut, held_out, documents->duplicates, documents->binary,
+           documents->large, documents->unreadable, documents->beyond);
     if (documents->left_out[0]) fprintf(stderr, "note: left out as binary or large: %s\n", documents->left_out);
     const double share = (double)val_tokens / (double)(train_tokens + val_tokens);
     const bool much = share > MUCH_VAL, asked = share <= 1.1 * options->val_fraction;

@@ -118,12 +118,11 @@ static void write_line(Log *log, char *line, size_t size) {
     size_t used = strlen(line);
     snprintf(line + used, size - used, "}\n");
     used = strlen(line);
-    if (log->json) {
-        fputs(line, stdout);
-        fflush(stdout);
-    }
     appender_add(&log->file, line, used);
     appender_flush_say(&log->file, log->end.step);
+    if (!log->json) return;
+    fwrite(line, 1, text_printable(line, used, "\n"), stdout);
+    fflush(stdout);
 }
 
 // The same figures for TensorBoard, with the same care.
