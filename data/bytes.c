@@ -175,8 +175,9 @@ static bool write_file(const Documents *documents, const Options *options, bool 
     char path[PATH_BYTES], temporary[PATH_BYTES + 32];
     output_path(path, options, val);
     snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
-    FILE *file = fopen(temporary, "wb");
-    if (!file) return error_set(err, EXIT_DATA, "%s could not be written: %s", temporary, strerror(errno));
+    unlink(temporary); // of a program that crashed here, or a link that leads elsewhere
+    FILE *file = file_create_stream(temporary, err);
+    if (!file) return false;
 
     int32_t header[DATA_HEADER_BYTES / 4] = {DATA_MAGIC_U16, DATA_VERSION_U16, 0};
     const unsigned char end_of_text[2] = {END_OF_TEXT & 0xff, END_OF_TEXT >> 8};

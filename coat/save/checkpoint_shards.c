@@ -1,6 +1,5 @@
 #include "checkpoint_shards.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -44,7 +43,7 @@ bool checkpoint_write_share(const char *folder, const Snapshot *s, Error *err) {
     note_name(note, sizeof note, rank, false);
     if (!good && path_join(path, sizeof path, folder, note, &ignored) &&
         !file_replace(path, err->text, strlen(err->text), &ignored)) {
-        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666); // a full disk has room for a name at least
+        int fd = file_open_write(path, 0, &ignored); // a full disk has room for a name at least
         if (fd >= 0) close(fd);
     }
     json_text_free(&text);

@@ -1,7 +1,5 @@
 #include "data.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,11 +12,8 @@ int shard_descriptor(DataLoader *loader, int index, Error *err) {
     int slot = index % OPEN_FILES;
     if (loader->descriptors[slot] >= 0 && loader->open_shard[slot] == index) return loader->descriptors[slot];
     if (loader->descriptors[slot] >= 0) close(loader->descriptors[slot]);
-    // non-blocking, so that a pipe among the files is refused instead of waited for
-    loader->descriptors[slot] = open(loader->shards[index].path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    loader->descriptors[slot] = shard_open(&loader->shards[index], err);
     loader->open_shard[slot] = index;
-    if (loader->descriptors[slot] < 0)
-        error_set(err, EXIT_DATA, "%s: could not be opened: %s", loader->shards[index].path, strerror(errno));
     return loader->descriptors[slot];
 }
 
