@@ -95,11 +95,12 @@ check "a pipe as .lock-holder, which names no run" $? "status $status" "$(cat "$
 
 # --- Git LFS pointers
 pointer() { printf 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n' >"$1"; }
-mkdir "$folder/lfs" "$folder/lfs/weights" "$folder/lfs/config" "$folder/lfs/words" "$folder/lfs/merges"
-for name in x.bin x.npy x.safetensors weights/model.safetensors config/config.json words/tokenizer.json merges/vocab.bpe; do pointer "$folder/lfs/$name"; done
+mkdir "$folder/lfs" "$folder/lfs/weights" "$folder/lfs/config" "$folder/lfs/words" "$folder/lfs/merges" "$folder/lfs/settings"
+for name in x.bin x.npy x.safetensors weights/model.safetensors config/config.json words/tokenizer.json merges/vocab.bpe settings/tokenizer_config.json; do pointer "$folder/lfs/$name"; done
 "$program" "${run[@]}" --out "$folder/model" >/dev/null 2>&1 || exit 1
 cp "$folder/model/step-00000002/config.json" "$folder/lfs/weights" && cp "$folder/model/step-00000002/config.json" "$folder/lfs"
 echo '{"a": 0, "b": 1, "<|endoftext|>": 2}' >"$folder/lfs/merges/encoder.json"
+cp dev/test/tokenizers/qwen.json "$folder/lfs/settings/tokenizer.json"
 is_pointer() { refuses "$1 that is a Git LFS pointer" 2 "$folder/lfs/$1 is a Git LFS pointer, not the file; run git lfs pull" "${@:2}"; }
 is_pointer x.bin "${run[@]}" --train "$folder/lfs/x.bin"
 is_pointer x.npy "${run[@]}" --train "$folder/lfs/x.npy"
@@ -111,6 +112,7 @@ is_pointer weights/model.safetensors "${from[@]}" "$folder/lfs/weights"
 is_pointer config/config.json "${from[@]}" "$folder/lfs/config"
 is_pointer words/tokenizer.json "${run[@]}" --tokenizer "$folder/lfs/words"
 is_pointer merges/vocab.bpe "${run[@]}" --tokenizer "$folder/lfs/merges"
+is_pointer settings/tokenizer_config.json "${run[@]}" --tokenizer "$folder/lfs/settings"
 
 # --- a terminal gets no commands, of names, settings, samples or errors
 esc=$'\033' c1=$'\xc2\x9b'
