@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "coat/io/files.h"
-#include "coat/text/data_files.h"
+#include "coat/text/data_verify.h"
 #include "documents.h"
 
 #define END_OF_TEXT 256
@@ -198,8 +198,14 @@ static bool write_file(const Documents *documents, const Options *options, bool 
         }
         free(text);
     }
+    uint32_t crc = 0;
+    Error unread;
+    ok = ok && !changed && fflush(file) == 0;
+    ok = ok && data_checksum(fileno(file), temporary, 2 * *tokens, NULL, &crc, &unread);
     header[2] = (int32_t)*tokens;
-    ok = ok && !changed && fseek(file, 0, SEEK_SET) == 0 && fwrite(header, sizeof header, 1, file) == 1;
+    header[8] = (int32_t)crc;
+    header[9] = DATA_CHECKSUM;
+    ok = ok && fseek(file, 0, SEEK_SET) == 0 && fwrite(header, sizeof header, 1, file) == 1;
     ok = ok && fflush(file) == 0 && fsync(fileno(file)) == 0;
     if (fclose(file) != 0) ok = false;
     if (ok && rename(temporary, path) == 0) return true;

@@ -260,11 +260,12 @@ static DataLoader *open_loader(const char *patterns, const double *weights, Exam
     loader->fills = fills;
     loader->vocab = vocab;
     loader->buffer = xmalloc(((size_t)T + 1) * 4);
-    if (!find_sets(loader, patterns, weights, err) || !check_sets(loader, err) || !check_beginnings(loader, err)) {
-        data_close(loader);
-        return NULL;
+    if (find_sets(loader, patterns, weights, err) && check_sets(loader, err) && check_beginnings(loader, err)) {
+        verifier_begin(&loader->verifier, loader->shards, loader->count, rank, ranks);
+        if (verifier_good(&loader->verifier, err)) return loader;
     }
-    return loader;
+    data_close(loader);
+    return NULL;
 }
 
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
@@ -278,6 +279,7 @@ DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, in
 
 void data_close(DataLoader *loader) {
     if (!loader) return;
+    verifier_end(&loader->verifier);
     for (int i = 0; i < OPEN_FILES; i++)
         if (loader->descriptors[i] >= 0) close(loader->descriptors[i]);
     shards_free(loader->shards, loader->count);
@@ -337,6 +339,7 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
                    Error *err) {
     if (first < 0 || first > INT64_MAX - (int64_t)loader->B * loader->ranks)
         return error_set(err, EXIT_DATA, "token reader: there is no sequence number %" PRId64, first);
+    if (!verifier_good(&loader->verifier, err)) return false;
     int64_t row = first + (int64_t)loader->rank * loader->B;
     for (int b = 0; b < loader->B; b++, row++) {
         int64_t at = (int64_t)b * loader->T;

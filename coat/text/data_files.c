@@ -105,6 +105,8 @@ static bool check_header(Shard *shard, int fd, const int32_t *header, size_t hav
     shard->header_bytes = DATA_HEADER_BYTES;
     shard->token_bytes = wide ? 4 : 2;
     shard->tokens = header[2];
+    shard->crc = (uint32_t)header[8];
+    shard->has_crc = header[9] == DATA_CHECKSUM;
     const int64_t room = (shard->bytes - DATA_HEADER_BYTES) / shard->token_bytes;
     if (shard->tokens == 0)
         return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; make it again", path);

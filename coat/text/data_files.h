@@ -19,6 +19,7 @@ extern "C" {
 #define DATA_VERSION_U16 1
 #define DATA_MAGIC_U32 20240801
 #define DATA_VERSION_U32 7
+#define DATA_CHECKSUM 1 // in word 9 of the header: word 8 is the CRC-32 of the tokens (data_verify.h)
 
 typedef struct {
     char *path;
@@ -41,6 +42,8 @@ typedef struct {
     ino_t inode;
     struct timespec changed;    // time of the last change, when shard_check() read it
     bool checked;               // shard_check() has read it
+    bool has_crc;               // its header has a checksum,
+    uint32_t crc;               // which is this one
     PromptFormat prompt_format; // of its examples; NONE: it does not say
 } Shard;
 

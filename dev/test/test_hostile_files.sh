@@ -93,6 +93,18 @@ status=$?
 [ $status -eq 0 ] && [ -d "$out/step-00000002" ]
 check "a pipe as .lock-holder, which names no run" $? "status $status" "$(cat "$folder/said")"
 
+# --- a flipped bit in the middle of a token file
+flipped() { # FILE TO: a copy with another byte in its middle
+    cp "$1" "$2" && printf "$(printf '\\x%02x' $(($(od -An -tu1 -j 20000 -N 1 "$1") ^ 1)))" | dd of="$2" bs=1 seek=20000 conv=notrunc status=none
+}
+flipped "$data" "$folder/flipped.bin"
+refuses "a flipped bit in --train" 2 "flipped.bin is damaged: its checksum does not match; copy the file again" "${run[@]}" --train "$folder/flipped.bin"
+refuses "and in --val" 2 "flipped.bin is damaged: its checksum does not match" "${run[@]}" --val "$folder/flipped.bin"
+refuses "and of one of two files" 2 "flipped.bin is damaged: its checksum does not match" "${run[@]}" --train "$data" --train "$folder/flipped.bin"
+dd if=/dev/zero of="$folder/flipped.bin" bs=1 seek=32 count=8 conv=notrunc status=none # as llm.c writes files
+timeout 20 "$program" "${run[@]}" --train "$folder/flipped.bin" >/dev/null 2>"$folder/said"
+check "a file without a checksum is read as it is" $? "$(cat "$folder/said")"
+
 # --- Git LFS pointers
 pointer() { printf 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n' >"$1"; }
 mkdir "$folder/lfs" "$folder/lfs/weights" "$folder/lfs/config" "$folder/lfs/words" "$folder/lfs/merges" "$folder/lfs/settings"
