@@ -5,6 +5,7 @@ Files whose names begin with "found-" were found by fuzzing and are not this scr
 """
 import json
 import struct
+import zlib
 import sys
 
 sys.dont_write_bytecode = True
@@ -50,6 +51,10 @@ write("tokens", "bare-wide-tokens", control(shuffle=5) + struct.pack("<60I", *ra
 write("tokens", "bare-odd", control(shuffle=4) + bytes(61))
 write("tokens", "bare-numpy", control(shuffle=4) + b"\x93NUMPY\x01\0" + bytes(120))
 write("tokens", "npy-with-a-header", control(shuffle=4) + wide)
+signed = narrow[:32] + struct.pack("<2I", zlib.crc32(narrow[1024:]), 1) + narrow[40:]
+write("tokens", "checksum", control() + signed)
+write("tokens", "checksum-of-others", control() + signed[:-1] + b"\1")
+write("tokens", "lfs-pointer", control(shuffle=4) + b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1\n")
 write("tokens", "masked", control(shuffle=9) + masked((1, 40, 2, 4, 20), range(40), [0, 9, 20, 39], [0x55] * 5))
 write("tokens", "masked-wide", control(shuffle=8) + masked((1, 40, 4, 1, 8), range(40), [0], [0xFF, 0, 0, 0, 0], "I"))
 write("tokens", "masked-with-plain", control(shuffle=11) + masked((1, 8, 2, 1, 2), range(8), [0], [9]) + b"=== 2\n" + narrow)
