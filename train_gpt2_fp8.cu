@@ -550,6 +550,8 @@ void model_destroy(Model *m) {
 static bool complete(Run *run, Config *config, Error *err) {
     const CommPlace *place = &run->place;
     if (!out_check(config, err)) return false;
+    if (config->model_from_files && !checkpoint_check_files(config->model, false, err)) return false;
+    if (!checkpoint_check_files(config->tokenizer_file, false, err)) return false;
     if (config->shape_files[0] && !model_shape_from_files(config->shape_files, &config->shape, err)) return false;
     if (!run_take_vocabulary(run, config, err)) return false;
 #ifdef COAT_CUDA

@@ -2,12 +2,27 @@
 
 #include <unistd.h>
 
+#include "utf8.h"
+
 int error_rank = -1;
 void (*error_leaves)(int code);
 
 static __thread bool beside;
 static char advice[2][1280];
 static const char *volatile latest = "start again with --resume";
+
+size_t text_printable(char *text, size_t length, const char *kept) {
+    size_t used = 0, bytes;
+    for (size_t at = 0; at < length; at += bytes) {
+        const uint32_t code = utf8_read(text + at, length - at, &bytes) & ~NO_CHARACTER;
+        const bool control = (code < 32 && !(code && strchr(kept, (int)code))) || (code >= 127 && code < 160);
+        if (!control) memmove(text + used, text + at, bytes);
+        if (control) text[used] = '?';
+        used += control ? 1 : bytes;
+    }
+    if (used < length) text[used] = 0;
+    return used;
+}
 
 void error_saved(const char *out, int64_t step) {
     char *text = advice[latest == advice[0]];
@@ -18,6 +33,7 @@ void error_saved(const char *out, int64_t step) {
     else
         snprintf(text, sizeof advice[0], "nothing is saved since step %lld: go on with --out %s --resume",
                  (long long)step, out);
+    text_printable(text, strlen(text), "");
     latest = text;
 }
 

@@ -32,11 +32,11 @@ typedef struct {
     int unread; // errno of a file that is there and could not be opened or read; else 0: it tells nothing of its bytes
 } Error;
 
-// Messages quote files: what a file says must neither break the line nor reach the terminal as a command.
-static inline void text_printable(char *text) {
-    for (; *text; text++)
-        if ((unsigned char)*text < 32 || *text == 127) *text = '?';
-}
+// Replaces every control character of UTF-8 text by '?', in place: U+0000 to U+001F except those in `kept`, U+007F to
+// U+009F, and bytes of those values that are not part of a character. Returns the new length, and ends the text there
+// with a 0 if it is shorter. Whatever quotes a file, a name or a sample passes through here before it is printed,
+// because a terminal takes such characters for commands.
+size_t text_printable(char *text, size_t length, const char *kept);
 
 __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, ExitCode code, const char *format,
                                                                     ...) {
@@ -46,7 +46,7 @@ __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, 
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
-    text_printable(err->text);
+    text_printable(err->text, strlen(err->text), "");
 }
 
 // Fills err and is false, so that a failing function can end with `return error_set(...)`. A macro, because
@@ -107,6 +107,7 @@ __attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCod
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    text_printable(text, strlen(text), "");
     if (error_rank >= 0) snprintf(who, sizeof who, "rank %d: ", error_rank);
     fprintf(stderr, "error: %s%s\n", who, text);
     error_exit(code);

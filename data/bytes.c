@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "coat/io/files.h"
-#include "coat/text/data_files.h"
+#include "coat/text/data_verify.h"
 #include "documents.h"
 
 #define END_OF_TEXT 256
@@ -175,8 +175,9 @@ static bool write_file(const Documents *documents, const Options *options, bool 
     char path[PATH_BYTES], temporary[PATH_BYTES + 32];
     output_path(path, options, val);
     snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
-    FILE *file = fopen(temporary, "wb");
-    if (!file) return error_set(err, EXIT_DATA, "%s could not be written: %s", temporary, strerror(errno));
+    unlink(temporary); // of a program that crashed here, or a link that leads elsewhere
+    FILE *file = file_create_stream(temporary, err);
+    if (!file) return false;
 
     int32_t header[DATA_HEADER_BYTES / 4] = {DATA_MAGIC_U16, DATA_VERSION_U16, 0};
     const unsigned char end_of_text[2] = {END_OF_TEXT & 0xff, END_OF_TEXT >> 8};
@@ -197,8 +198,14 @@ static bool write_file(const Documents *documents, const Options *options, bool 
         }
         free(text);
     }
+    uint32_t crc = 0;
+    Error unread;
+    ok = ok && !changed && fflush(file) == 0;
+    ok = ok && data_checksum(fileno(file), temporary, 2 * *tokens, NULL, &crc, &unread);
     header[2] = (int32_t)*tokens;
-    ok = ok && !changed && fseek(file, 0, SEEK_SET) == 0 && fwrite(header, sizeof header, 1, file) == 1;
+    header[8] = (int32_t)crc;
+    header[9] = DATA_CHECKSUM;
+    ok = ok && fseek(file, 0, SEEK_SET) == 0 && fwrite(header, sizeof header, 1, file) == 1;
     ok = ok && fflush(file) == 0 && fsync(fileno(file)) == 0;
     if (fclose(file) != 0) ok = false;
     if (ok && rename(temporary, path) == 0) return true;
@@ -330,7 +337,9 @@ static void held_out_text(char *text, size_t size, const Documents *documents) {
 }
 
 static void say_result(const Documents *documents, const Options *options, int64_t train_tokens, int64_t val_tokens) {
-    char cut[80], held_out[80];
+    char cut[80], held_out[80], out[PATH_BYTES];
+    snprintf(out, sizeof out, "%s", options->out);
+    text_printable(out, strlen(out), "");
     snprintf(cut, sizeof cut, " file%s", plural(documents->count));
     if (documents->cut)
         snprintf(cut, sizeof cut, " texts, with the pieces of %" PRId64 " file%s over 1 MB", documents->cut,
@@ -338,8 +347,8 @@ static void say_result(const Documents *documents, const Options *options, int64
     held_out_text(held_out, sizeof held_out, documents);
     printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 "%s (%s); left out: %" PRId64
            " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64 " unreadable, %" PRId64 " beyond --max-bytes\n",
-           options->out, train_tokens, val_tokens, documents->count, cut, held_out, documents->duplicates,
-           documents->binary, documents->large, documents->unreadable, documents->beyond);
+           out, train_tokens, val_tokens, documents->count, cut, held_out, documents->duplicates, documents->binary,
+           documents->large, documents->unreadable, documents->beyond);
     if (documents->left_out[0]) fprintf(stderr, "note: left out as binary or large: %s\n", documents->left_out);
     const double share = (double)val_tokens / (double)(train_tokens + val_tokens);
     const bool much = share > MUCH_VAL, asked = share <= 1.1 * options->val_fraction;

@@ -80,6 +80,7 @@ static void name_left_out(Documents *documents, const char *path) {
     const size_t used = strlen(documents->left_out), room = sizeof documents->left_out - used;
     if (before > MOST_NAMED + 1 || strlen(path) + 8 > room) return;
     snprintf(documents->left_out + used, room, "%s%s", used ? ", " : "", before > MOST_NAMED ? "..." : path);
+    text_printable(documents->left_out, strlen(documents->left_out), "");
 }
 
 static void add_file(Documents *documents, const char *path, int64_t bytes, Large large) {

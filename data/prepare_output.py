@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+import zlib
 
 from prepare_inputs import file_hash
 from prepare_masks import masked_file
@@ -43,7 +44,8 @@ class Split:
         """The next file: parts of its bytes, and what else the manifest says of it."""
         magic, version = (20240520, 1) if self.width == 2 else (20240801, 7)
         tokens = len(self.waiting) // self.width
-        header = b"".join(n.to_bytes(4, "little") for n in (magic, version, tokens)).ljust(HEADER_BYTES, b"\0")
+        words = (magic, version, tokens, 0, 0, 0, 0, 0, zlib.crc32(self.waiting), 1)
+        header = b"".join(n.to_bytes(4, "little") for n in words).ljust(HEADER_BYTES, b"\0")
         return (header, self.waiting), {}
 
     def write(self, unit, unit_bytes):

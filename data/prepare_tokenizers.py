@@ -70,14 +70,16 @@ def write_atomically(path, *parts):
     temporary = "%s.tmp.%d" % (path, os.getpid())
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        with open(temporary, "wb") as file:
+        if os.path.lexists(temporary):  # of a program that crashed here, or a link that leads elsewhere
+            os.remove(temporary)
+        with open(temporary, "xb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        if os.path.exists(temporary):
+        if os.path.lexists(temporary):
             os.remove(temporary)
         raise Failure("%s could not be written: %s" % (path, error.strerror or error))
 

@@ -6,10 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "io/files.h"
 
 typedef struct {
     char magic[8];
@@ -30,8 +32,9 @@ static bool write_note(const char *path, int rank, const void *note, size_t byte
     char name[320], temporary[360];
     name_of(path, rank, name, sizeof name);
     snprintf(temporary, sizeof temporary, "%s.new%d", name, (int)getpid());
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    bool ok = fd >= 0 && write(fd, note, bytes) == (ssize_t)bytes;
+    unlink(temporary); // of a program that crashed here, or a link that leads elsewhere
+    int fd = file_open_write(temporary, O_EXCL, err);
+    bool ok = fd >= 0 && fchmod(fd, 0600) == 0 && write(fd, note, bytes) == (ssize_t)bytes;
     if (fd >= 0) ok = close(fd) == 0 && ok;
     if (ok && rename(temporary, name) == 0) return true;
     error_set(err, EXIT_USER, "--rendezvous %s: cannot be written (%s); name a file in a folder that all ranks share",
@@ -43,8 +46,10 @@ static bool write_note(const char *path, int rank, const void *note, size_t byte
 static bool read_note(const char *path, int rank, void *note, size_t bytes) {
     char name[320];
     name_of(path, rank, name, sizeof name);
-    int fd = open(name, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
+    int fd;
+    uint64_t size;
+    Error ignored;
+    if (!file_open(name, &fd, &size, &ignored)) return false;
     bool ok = read(fd, note, bytes) == (ssize_t)bytes && memcmp(note, magic, sizeof magic) == 0;
     close(fd);
     return ok;

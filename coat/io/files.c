@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #define PATH_BUFFER 4096
+#define LFS_POINTER "version https://git-lfs.github.com/spec/v1" // the first line of one
 
 bool path_is_file(const char *path) {
     struct stat st;
@@ -34,6 +35,11 @@ bool path_is_open(const char *path, int fd) {
 bool path_is_link(const char *path) {
     struct stat st;
     return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
+bool path_check_no_link(const char *path, Error *err) {
+    return !path_is_link(path) ||
+           error_set(err, EXIT_DATA, "%s is a link; copy the file that it leads to there, or remove it", path);
 }
 
 const char *path_base(const char *path) {
@@ -104,10 +110,25 @@ bool folder_make(const char *path, Error *err) {
     return true;
 }
 
+bool call_is_unsupported(int why) {
+    switch (why) {
+    case EINVAL:     // CIFS and FUSE, of fsync() on a folder; renameat2() with flags that the file system lacks
+    case ENOSYS:     // sandboxes and old kernels
+    case EOPNOTSUPP: // the same number as ENOTSUP
+    case ENOTTY:     // FUSE
+    case EBADF:      // file systems that flush or lock only what is open for writing, as a folder never is
+    case EPERM:      // sandboxes that forbid the call
+    case EACCES:     // a folder without the permission to read, which can only be opened for that
+    case ENOLCK:     // NFS without its lock service
+        return true;
+    default: return false;
+    }
+}
+
 bool folder_sync(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    // some network file systems cannot flush a folder and say EINVAL: nothing more can be done there
-    bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
+    // names may be lost in a power cut where a folder cannot be flushed; a run that never saves would lose more
+    bool good = (fd >= 0 && fsync(fd) == 0) || call_is_unsupported(errno);
     if (!good) error_set(err, EXIT_DATA, "cannot flush the folder %s: %s", path, strerror(errno));
     if (fd >= 0) close(fd);
     return good;
@@ -161,16 +182,21 @@ static bool cannot(Error *err, const char *doing, const char *path) {
 }
 
 bool file_open(const char *path, int *fd, uint64_t *size, Error *err) {
+    char head[sizeof LFS_POINTER - 1];
     struct stat st;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not hang the program
     if (*fd < 0) return cannot(err, "open", path);
-    if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        close(*fd);
-        *fd = -1;
-        return error_set(err, EXIT_DATA, "%s is not a regular file", path);
+    const bool regular = fstat(*fd, &st) == 0 && S_ISREG(st.st_mode);
+    const bool pointer = regular && pread(*fd, head, sizeof head, 0) == (ssize_t)sizeof head &&
+                         memcmp(head, LFS_POINTER, sizeof head) == 0;
+    if (regular && !pointer) {
+        *size = (uint64_t)st.st_size;
+        return true;
     }
-    *size = (uint64_t)st.st_size;
-    return true;
+    close(*fd);
+    *fd = -1;
+    if (pointer) return error_set(err, EXIT_DATA, "%s is a Git LFS pointer, not the file; run git lfs pull", path);
+    return error_set(err, EXIT_DATA, "%s is not a regular file", path);
 }
 
 bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t bytes, Error *err) {
@@ -244,17 +270,40 @@ bool file_append(int fd, const char *path, const void *data, size_t bytes, Error
     return true;
 }
 
-static bool write_flushed(const char *path, int flags, const void *data, size_t bytes, Error *err) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
-    if (fd < 0) return error_set(err, EXIT_DATA, "cannot create %s: %s", path, strerror(errno));
+int file_open_write(const char *path, int flags, Error *err) {
+    struct stat st;
+    const int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, 0666);
+    const int why = fd < 0 ? errno : EINVAL;
+    const bool there = fd >= 0 ? fstat(fd, &st) == 0 : lstat(path, &st) == 0;
+    if (fd >= 0 && there && S_ISREG(st.st_mode) && st.st_nlink <= 1) return fd;
+    const char *is = !there                 ? NULL
+                     : S_ISLNK(st.st_mode)  ? "a link"
+                     : !S_ISREG(st.st_mode) ? "not a regular file"
+                     : fd >= 0              ? "a hard link to a file with another name"
+                                            : NULL;
+    if (is)
+        error_set(err, EXIT_DATA, "%s is %s; remove it", path, is);
+    else
+        error_set(err, EXIT_DATA, "cannot create %s: %s", path, strerror(why));
+    if (fd >= 0) close(fd);
+    errno = why;
+    return -1;
+}
+
+FILE *file_create_stream(const char *path, Error *err) {
+    const int fd = file_open_write(path, O_EXCL, err);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && !file) fatal(EXIT_DEVICE, "host memory: could not open a stream for %s", path);
+    return file;
+}
+
+bool file_create(const char *path, const void *data, size_t bytes, Error *err) {
+    int fd = file_open_write(path, O_EXCL, err);
+    if (fd < 0) return false;
     bool good = file_append(fd, path, data, bytes, err);
     if (good && fsync(fd) != 0) good = error_set(err, EXIT_DATA, "cannot flush %s: %s", path, strerror(errno));
     if (close(fd) != 0 && good) good = error_set(err, EXIT_DATA, "cannot close %s: %s", path, strerror(errno));
     return good;
-}
-
-bool file_create(const char *path, const void *data, size_t bytes, Error *err) {
-    return write_flushed(path, O_EXCL, data, bytes, err);
 }
 
 bool file_replace(const char *path, const void *data, size_t bytes, Error *err) {
@@ -266,7 +315,7 @@ bool file_replace(const char *path, const void *data, size_t bytes, Error *err) 
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
         return error_set(err, EXIT_DATA, "%s: not a file; name another", path);
     unlink(beside); // of a program that crashed here, or a link that leads elsewhere
-    bool good = write_flushed(beside, O_EXCL, data, bytes, err);
+    bool good = file_create(beside, data, bytes, err);
     if (good && rename(beside, path) != 0)
         good = error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", beside, path, strerror(errno));
     if (!good) unlink(beside);

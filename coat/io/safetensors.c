@@ -168,9 +168,7 @@ bool safetensors_open(SafeFile *file, const char *path, Error *err) {
     file->fd = -1;
     if (!file_open(path, &fd, &size, err)) return false;
     bool good = size >= sizeof header_bytes && file_read_at(fd, path, 0, &header_bytes, sizeof header_bytes, err);
-    if (good && memcmp(&header_bytes, "version ", sizeof header_bytes) == 0)
-        good = error_set(err, EXIT_DATA, "%s is a pointer of Git LFS, not the file; fetch it: git lfs pull", path);
-    else if (!good || header_bytes > size - sizeof header_bytes)
+    if (!good || header_bytes > size - sizeof header_bytes)
         good = error_set(err, EXIT_DATA, "%s is not a safetensors file, or was cut short", path);
     else if (header_bytes > SAFETENSORS_MAX_HEADER)
         good = error_set(err, EXIT_DATA, "%s has a header of %llu bytes; this program reads up to %d", path,

@@ -126,8 +126,8 @@ bool safewriter_begin(SafeWriter *writer, const char *path, Error *err) {
     if (writer->count) qsort(writer->tensors, (size_t)writer->count, sizeof *writer->tensors, compare_declared);
     writer->path = strdup(path);
     if (!writer->path) fatal(EXIT_DEVICE, "host memory: could not allocate a path");
-    writer->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (writer->fd < 0) return error_set(err, EXIT_DATA, "cannot create %s: %s", path, strerror(errno));
+    writer->fd = file_open_write(path, O_EXCL, err);
+    if (writer->fd < 0) return false;
     writer->open = true;
     writer->file_hash = new_hash();
     writer->tensor_hash = new_hash();

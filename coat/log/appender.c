@@ -129,17 +129,17 @@ static bool write_before(const Appender *a, int fd, int64_t *copied) {
     return good;
 }
 
-// By its name, which nothing has but a link that leads nowhere. False with errno: it goes on with the one before.
+// Creates the file again under its name, which is free. False with errno: the appender continues with the old file.
 static bool restore(Appender *a) {
     int64_t copied;
-    int exclusive = path_is_link(a->path) ? 0 : O_EXCL;
-    int fd = open(a->path, O_RDWR | O_CREAT | exclusive | O_APPEND | O_CLOEXEC, 0666);
+    Error ignored;
+    int fd = file_open_write(a->path, O_EXCL | O_APPEND, &ignored);
     if (fd < 0) return false;
     bool good = write_before(a, fd, &copied);
     if (good && copied < a->written) copied = whole_pieces(a, fd, copied);
     if (!good || ftruncate(fd, (off_t)copied) != 0) {
         int why = errno;
-        if (exclusive) unlink(a->path);
+        unlink(a->path);
         close(fd);
         errno = why;
         return false;

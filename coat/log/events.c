@@ -164,8 +164,7 @@ EventWriter *events_open(const char *folder, int64_t first_step, Error *err) {
     if (gethostname(host, sizeof host - 1) != 0 || !name_is_plain(host)) snprintf(host, sizeof host, "localhost");
     snprintf(writer->path, sizeof writer->path, "%s/" NAME_PREFIX "%010lld.%s", folder, (long long)name_time(folder),
              host);
-    appender_open(&writer->file, open(writer->path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666),
-                  writer->path);
+    appender_open(&writer->file, file_open_write(writer->path, O_EXCL | O_APPEND, err), writer->path);
     if (writer->file.fd >= 0) {
         add_version(writer);
         add_session_start(writer, first_step);

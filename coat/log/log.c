@@ -1,6 +1,5 @@
 #include "log.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -47,14 +46,12 @@ static void log_path(char path[LOG_PATH], const Config *config) {
     snprintf(path, LOG_PATH, "%s/log.jsonl", config->out);
 }
 
-// For a fresh run: a new file, because a run that has lost its lock may still write to the one that has the name. A
-// link leads to the new file; what is no file, as /dev/null, stays.
-static int open_fresh(const char *path) {
-    char actual[PATH_MAX];
+// Opens a new file for a fresh run. An old file is removed rather than emptied, because a run that has lost its lock
+// may still write to it. Fails if path is a link or not a file.
+static int open_fresh(const char *path, Error *err) {
     struct stat st;
-    const char *at = realpath(path, actual) ? actual : path;
-    bool gone = lstat(at, &st) == 0 && S_ISREG(st.st_mode) && unlink(at) == 0;
-    return open(at, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (gone ? O_EXCL : O_TRUNC), 0666);
+    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode)) unlink(path);
+    return file_open_write(path, O_EXCL | O_APPEND, err);
 }
 
 static bool open_file(Log *log, const Config *config, int64_t first_step, Error *err) {
@@ -70,8 +67,8 @@ static bool open_file(Log *log, const Config *config, int64_t first_step, Error 
         log->settings = kept.settings;
         log->end.losses = kept.losses;
     }
-    int fd = fresh ? open_fresh(log->path) : open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0) return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
+    int fd = fresh ? open_fresh(log->path, err) : file_open_write(log->path, O_APPEND, err);
+    if (fd < 0) return false;
     appender_open(&log->file, fd, log->path);
     log->file.end = '\n';
     log->events = events_open(out, first_step, err);
@@ -118,12 +115,11 @@ static void write_line(Log *log, char *line, size_t size) {
     size_t used = strlen(line);
     snprintf(line + used, size - used, "}\n");
     used = strlen(line);
-    if (log->json) {
-        fputs(line, stdout);
-        fflush(stdout);
-    }
     appender_add(&log->file, line, used);
     appender_flush_say(&log->file, log->end.step);
+    if (!log->json) return;
+    fwrite(line, 1, text_printable(line, used, "\n"), stdout);
+    fflush(stdout);
 }
 
 // The same figures for TensorBoard, with the same care.

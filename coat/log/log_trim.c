@@ -60,8 +60,8 @@ static bool copy_lines(LogKept *kept, FILE *from, FILE *to, int64_t first_step) 
     return good && !ferror(from);
 }
 
-// A new file for the lines of an abandoned run, by the first name that is free; NULL with errno: there is none.
-static FILE *new_aside(char path[ASIDE_PATH], const Config *config, int64_t first_step) {
+// Creates a file for the lines of an abandoned run, with the first name that is free; NULL with err.
+static FILE *new_aside(char path[ASIDE_PATH], const Config *config, int64_t first_step, Error *err) {
     FILE *file = NULL;
     errno = EEXIST;
     for (int number = 1; !file && errno == EEXIST && number < 1000; number++) {
@@ -69,7 +69,7 @@ static FILE *new_aside(char path[ASIDE_PATH], const Config *config, int64_t firs
         if (number > 1) snprintf(again, sizeof again, "-%d", number);
         snprintf(path, ASIDE_PATH, "%s/log-abandoned-%08" PRId64 "%s.jsonl", config->out,
                  first_step > 0 ? first_step - 1 : 0, again);
-        file = fopen(path, "wx");
+        file = file_create_stream(path, err);
     }
     return file;
 }
@@ -105,13 +105,13 @@ bool log_set_aside(const Config *config, int64_t first_step, bool other, Error *
     // a run that goes on from its newest checkpoint comes to the later steps again; another run does not
     bool other_run = config->resume && (first_step <= 1 || config->resume_step >= 0 || other);
     if (!other_run || !path_is_file(path)) return true;
-    FILE *from = file_open_lines(path, err);
+    FILE *from = path_check_no_link(path, err) ? file_open_lines(path, err) : NULL;
     if (!from) return false;
     int64_t first = first_step <= 1 ? 0 : first_step;
-    FILE *to = new_aside(kept, config, first);
+    FILE *to = new_aside(kept, config, first, err);
     bool good = to && copy_lines(NULL, from, to, first), any = to && ftell(to) > 0;
     if (to && !flush_and_close(to)) good = false;
-    if (!good) error_set(err, EXIT_DATA, "%s: cannot be written: %s", kept, strerror(errno));
+    if (to && !good) error_set(err, EXIT_DATA, "%s: cannot be written: %s", kept, strerror(errno));
     fclose(from);
     if (good && any)
         print_remark("note: ", "%s: lines of the run that is abandoned now are kept in %s", path, kept);
@@ -145,12 +145,12 @@ bool log_trim(const char *path, int64_t first_step, LogKept *kept, Error *err) {
     memset(kept, 0, sizeof *kept);
     kept->val_step = kept->hellaswag_step = -1;
     if (access(path, F_OK) != 0 && errno == ENOENT) return true;
-    FILE *from = file_open_lines(path, err);
+    FILE *from = path_check_no_link(path, err) ? file_open_lines(path, err) : NULL;
     if (!from) return false;
     char temporary[LOG_PATH + 8];
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
     unlink(temporary); // of a run that crashed here, or a link that leads elsewhere
-    FILE *to = fopen(temporary, "wx");
+    FILE *to = file_create_stream(temporary, err);
     bool good = to && copy_lines(kept, from, to, first_step);
     if (to && !flush_and_close(to)) good = false;
     fclose(from);

@@ -243,6 +243,15 @@ const char *end_line(char *text, size_t size, const EndLine *line, int columns) 
 
 enum { TEXT_COLUMN = 12 }; // of an item
 
+// Prints label and text as one line, the label in `indent` columns at least.
+static void put_line(FILE *out, int indent, const char *label, const char *text, int length) {
+    char *shown = strndup(text, (size_t)length);
+    if (!shown) fatal(EXIT_DEVICE, "host memory: could not hold a line of %d bytes", length);
+    text_printable(shown, strlen(shown), "");
+    fprintf(out, "%-*s%s\n", indent, label, shown);
+    free(shown);
+}
+
 // Lines of at most `room` columns, each behind `indent` others, the first of which has the label there.
 static void print_folded(FILE *out, const char *label, int indent, int room, const char *text, int length) {
     for (const char *const end = text + length; text < end; label = "") {
@@ -251,7 +260,7 @@ static void print_folded(FILE *out, const char *label, int indent, int room, con
             for (cut = room; cut > 0 && text[cut] != ' ';) cut--;
         if (cut == 0) // a path longer than the line stays in one piece
             while (text + cut < end && text[cut] != ' ') cut++;
-        fprintf(out, "%-*s%.*s\n", indent, label, cut, text);
+        put_line(out, indent, label, text, cut);
         text += cut + (text + cut < end);
     }
 }
@@ -268,7 +277,7 @@ static void print_line(FILE *out, const char *label, const char *text, int lengt
     if (columns > 2 * TEXT_COLUMN)
         print_folded(out, label, indent, columns - indent, text, length);
     else
-        fprintf(out, "%s%.*s\n", label, length, text);
+        put_line(out, 0, label, text, length);
 }
 
 void print_labelled(FILE *out, const char *label, const char *text) {

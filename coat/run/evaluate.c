@@ -1,6 +1,5 @@
 #include "evaluate.h"
 
-#include <ctype.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -128,23 +127,28 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
 }
 
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
-    const bool terminal = isatty(fileno(out));
     const int first = tokenizer && count > 0 && ids[0] == tokenizer_begin(tokenizer); // of the text
+    char *all = NULL; // a character may be of several tokens
+    size_t bytes = 0;
+    FILE *memory = open_memstream(&all, &bytes);
+    if (!memory) fatal(EXIT_DEVICE, "host memory: could not hold the text of %d tokens", count);
     for (int i = 0; i < count; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
         if (length > sizeof text) length = sizeof text; // a file may have tokens of any length
         if (i == first && length > 0 && text[0] == ' ' && tokenizer_puts_blank(tokenizer))
             memmove(text, text + 1, --length);
-        for (size_t at = 0; terminal && at < length; at++)
-            if (iscntrl((unsigned char)text[at]) && text[at] != '\n' && text[at] != '\t') text[at] = '?';
         if (tokenizer)
-            fwrite(text, 1, length, out);
+            fwrite(text, 1, length, memory);
         else
-            fprintf(out, "%d ", ids[i]);
+            fprintf(memory, "%d ", ids[i]);
     }
+    if (fclose(memory) != 0) fatal(EXIT_DEVICE, "host memory: could not hold the text of %d tokens", count);
+    if (isatty(fileno(out))) bytes = text_printable(all, bytes, "\n\t");
+    fwrite(all, 1, bytes, out);
     fprintf(out, "\n");
     fflush(out);
+    free(all);
 }
 
 void print_tokens_json(const char *name, const int32_t *ids, int count) {

@@ -35,8 +35,8 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float 
 // *ended (may be NULL): it is the last.
 int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends, bool *ended);
 
-// Text, or token ids where there is no vocabulary. Of control bytes a terminal gets new lines and tabs, and '?' for the
-// others.
+// Prints tokens as text, or as ids if tokenizer is NULL, and a new line. On a terminal, control characters other than
+// new lines and tabs become '?'; a file or pipe gets the bytes as they are.
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out);
 // ,"name":[id, ...] on standard output.
 void print_tokens_json(const char *name, const int32_t *ids, int count);

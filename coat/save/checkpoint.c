@@ -152,14 +152,15 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
     return good;
 }
 
-// Gives the whole new folder its name. One that has the name already changes places with it, so that at no
-// moment there is none.
+// Renames the complete new folder to `final`. Exchanges it with a folder of that name, so that one with the name exists
+// at every moment. A file system without such an exchange needs two renames.
 static bool put_in_place(const char *temporary, const char *final, const char *old, Error *err) {
     if (rename(temporary, final) == 0) return true;
-    if (errno != EEXIST && errno != ENOTEMPTY)
+    if (!path_is_folder(final))
         return error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", temporary, final, strerror(errno));
     if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) return folder_remove(temporary, err);
-    // a file system that cannot exchange
+    if (!call_is_unsupported(errno))
+        return error_set(err, EXIT_DATA, "cannot replace %s by %s: %s", final, temporary, strerror(errno));
     bool moved = rename(final, old) == 0;
     if (!moved || rename(temporary, final) != 0) {
         error_set(err, EXIT_DATA, "cannot replace %s by %s: %s", final, temporary, strerror(errno));

@@ -68,6 +68,10 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 // (config_forward_only). FP8 copies of weights are not restored: weights_quantize() makes them.
 bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err);
 
+// Verifies a checkpoint of this program by the checksums in its manifest: every file that holds no tensors, and
+// model.safetensors if `weights`. False with err (EXIT_DATA), which names the file. True if path is something else.
+bool checkpoint_check_files(const char *path, bool weights, Error *err);
+
 // Loads weights alone: a folder (a checkpoint of ours, or any GPT-2 of Hugging Face's in safetensors, sharded or
 // not), a .safetensors file, or llm.c's weight file. Masters follow the loaded values; moments and StepState
 // become zero.

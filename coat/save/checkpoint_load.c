@@ -273,23 +273,24 @@ static bool load_parameters(HfWeights *hf, const LlmcFile *llmc, const char *pat
     return good;
 }
 
-// A checkpoint of ours says what its weights' bytes should be.
-static bool check_own(const char *path, Error *err) {
-    char file[PATH_BUFFER];
+bool checkpoint_check_files(const char *path, bool weights, Error *err) {
     Manifest manifest;
-    if (!path_is_folder(path)) return true;
-    if (!path_join(file, sizeof file, path, MANIFEST_NAME, err)) return false;
-    if (!path_is_file(file)) return true;
-    if (!manifest_open(&manifest, path, err)) return false;
-    bool good =
-        manifest_check_file(&manifest, HF_MODEL_NAME, err) && manifest_check_file(&manifest, HF_CONFIG_NAME, err);
-    manifest_close(&manifest);
-    return good;
+    if (!path_is_folder(path) || !folder_has_file(path, MANIFEST_NAME)) return true;
+    bool good = manifest_open(&manifest, path, err);
+    if (good) {
+        good = manifest_check_texts(&manifest, err) && (!weights || manifest_check_file(&manifest, HF_MODEL_NAME, err));
+        manifest_close(&manifest);
+    }
+    const Error why = *err;
+    return good || error_set(err, why.code,
+                             "%.800s; copy the checkpoint again, or remove its " MANIFEST_NAME
+                             " if you changed the file on purpose",
+                             why.text);
 }
 
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err) {
     ModelShape shape;
-    if (!check_own(path, err) || !model_shape_from_files(path, &shape, err)) return false;
+    if (!checkpoint_check_files(path, true, err) || !model_shape_from_files(path, &shape, err)) return false;
     if (!compare_shapes(path, &shape, &arena->config, err)) return false;
     bool good;
     if (llmc_is_weights(path)) {

@@ -1,6 +1,7 @@
 #include "hf.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "checkpoint.h"
 #include "hf_names.h"
@@ -60,10 +61,13 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
     if (llmc_is_weights(path)) return shape_from_llmc(path, shape, err);
     if (path_is_folder(path)) {
         if (!path_join(file, sizeof file, path, HF_CONFIG_NAME, err)) return false;
-        if (!path_is_file(file)) return lacks(path, HF_CONFIG_NAME, err);
+        if (access(file, F_OK) != 0) return lacks(path, HF_CONFIG_NAME, err);
     } else {
         size_t length = strlen(path);
-        if (!path_is_file(path)) return error_set(err, EXIT_DATA, "%s: no such file or folder", path);
+        uint64_t bytes;
+        int fd;
+        if (!file_open(path, &fd, &bytes, err)) return false;
+        close(fd);
         if (length < 12 || strcmp(path + length - 12, ".safetensors") != 0)
             return error_set(err, EXIT_DATA,
                              "%s is neither a .safetensors file nor a weight file of llm.c; name one, or a folder",

@@ -31,13 +31,13 @@ typedef struct {
 } Holder;
 
 static Holder read_holder(const char *path) {
-    char text[HOLDER_BYTES] = "";
+    char *text;
+    size_t size;
     Holder holder = {"?", "?", 0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && read(fd, text, sizeof text - 1) > 0 &&
-        sscanf(text, "%255s %ld %63[^\n]", holder.host, &holder.pid, holder.since) < 2)
-        holder.pid = 0;
-    if (fd >= 0) close(fd);
+    Error ignored;
+    if (!file_read_all(path, HOLDER_BYTES, &text, &size, &ignored)) return holder;
+    if (sscanf(text, "%255s %ld %63[^\n]", holder.host, &holder.pid, holder.since) < 2) holder.pid = 0;
+    free(text);
     return holder;
 }
 
@@ -99,7 +99,8 @@ static bool remove_dead(const char *path, const char *folder) {
     snprintf(guard, sizeof guard, "%s/.lock-removal", folder);
     // there for a moment only: an old one is of a process that was killed here
     if (stat(guard, &st) == 0 && time(NULL) - st.st_mtime > OLD_GUARD_SECONDS) unlink(guard);
-    int fd = open(guard, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    Error ignored;
+    int fd = file_open_write(guard, O_EXCL, &ignored);
     if (fd < 0) return false;
     Holder holder = read_holder(path);
     if (is_dead(&holder)) unlink(path);
@@ -112,12 +113,14 @@ bool lock_take(Lock *lock, const char *folder, Error *err) {
     snprintf(lock->path, sizeof lock->path, "%s/.lock", folder);
     lock->holder[0] = 0;
     for (;;) {
-        lock->fd = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (lock->fd < 0) return cannot_write(lock->path, err);
+        lock->fd = file_open_write(lock->path, 0, err);
+        if (lock->fd < 0) return false;
         if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0) {
-            bool taken = errno == EWOULDBLOCK;
+            const int why = errno;
             drop(lock);
-            if (taken) return held(lock, folder, lock->path, "", err);
+            if (why == EWOULDBLOCK) return held(lock, folder, lock->path, "", err);
+            errno = why;
+            if (!call_is_unsupported(why)) return cannot_write(lock->path, err);
             if (held_otherwise(lock, folder, ".lock", err)) return false;
             return lock_take_by_presence(lock, folder, err);
         }
@@ -141,14 +144,14 @@ bool lock_take_by_presence(Lock *lock, const char *folder, Error *err) {
     snprintf(lock->path, sizeof lock->path, "%s/.lock-holder", folder);
     lock->holder[0] = 0;
     for (int attempt = 0; attempt < 2; attempt++) {
-        lock->fd = open(lock->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        lock->fd = file_open_write(lock->path, O_EXCL, err);
         if (lock->fd >= 0) {
             if (write_holder(lock)) return true;
             cannot_write(lock->path, err);
             lock_release(lock);
             return false;
         }
-        if (errno != EEXIST) return cannot_write(lock->path, err);
+        if (errno != EEXIST) return false;
         Holder holder = read_holder(lock->path);
         if (!is_dead(&holder) || !remove_dead(lock->path, folder)) break;
     }

@@ -16,7 +16,7 @@ typedef struct {
 } Lock;
 
 // Takes the lock of a folder that exists. Errors (EXIT_DATA): another run holds it, which is named; the file cannot
-// be written.
+// be written, or is a link.
 bool lock_take(Lock *lock, const char *folder, Error *err);
 
 // What is said of a folder that another run holds, though its lock may be gone. Always false.

@@ -57,17 +57,11 @@ void manifest_finish(JsonText *t) {
     json_text_close(t, '}');
 }
 
-static bool check_no_link(const char *path, Error *err) {
-    if (!path_is_link(path)) return true;
-    return error_set(err, EXIT_DATA, "%s is a link; a checkpoint must hold its files itself: copy the file there",
-                     path);
-}
-
 bool manifest_open(Manifest *manifest, const char *folder, Error *err) {
     char path[PATH_BUFFER], tail[TAIL_BYTES], *text;
     size_t size;
     memset(manifest, 0, sizeof *manifest);
-    if (!path_join(path, sizeof path, folder, MANIFEST_NAME, err) || !check_no_link(path, err)) return false;
+    if (!path_join(path, sizeof path, folder, MANIFEST_NAME, err) || !path_check_no_link(path, err)) return false;
     if (!file_read_all(path, MANIFEST_LIMIT, &text, &size, err)) return false;
     size_t length = (size_t)tail_text(tail, 0);
     bool sound = size > length;
@@ -123,7 +117,7 @@ static bool check_file(const Manifest *manifest, const char *name, bool deep, Er
     uint64_t expected, hash = 0, size;
     int fd;
     if (!path_join(path, sizeof path, manifest->folder, name, err)) return false;
-    if (!check_no_link(path, err)) return false;
+    if (!path_check_no_link(path, err)) return false;
     if (!json_get_int(entry, path, "bytes", 0, INT64_MAX, &bytes, err)) return false;
     if (!json_get_hex(entry, path, "xxh3", &expected, err)) return false;
     if (!file_open(path, &fd, &size, err)) return false;

@@ -195,7 +195,7 @@ static void value_text(const json_t *value, char *text, size_t size) {
         snprintf(text, size, "%s", dumped ? dumped : "?");
         free(dumped);
     }
-    text_printable(text);
+    text_printable(text, strlen(text), "");
 }
 
 void settings_rename(json_t *settings) {

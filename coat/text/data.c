@@ -1,7 +1,5 @@
 #include "data.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,11 +12,8 @@ int shard_descriptor(DataLoader *loader, int index, Error *err) {
     int slot = index % OPEN_FILES;
     if (loader->descriptors[slot] >= 0 && loader->open_shard[slot] == index) return loader->descriptors[slot];
     if (loader->descriptors[slot] >= 0) close(loader->descriptors[slot]);
-    // non-blocking, so that a pipe among the files is refused instead of waited for
-    loader->descriptors[slot] = open(loader->shards[index].path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    loader->descriptors[slot] = shard_open(&loader->shards[index], err);
     loader->open_shard[slot] = index;
-    if (loader->descriptors[slot] < 0)
-        error_set(err, EXIT_DATA, "%s: could not be opened: %s", loader->shards[index].path, strerror(errno));
     return loader->descriptors[slot];
 }
 
@@ -264,11 +259,12 @@ static DataLoader *open_loader(const char *patterns, const double *weights, Exam
     loader->fills = fills;
     loader->vocab = vocab;
     loader->buffer = xmalloc(((size_t)T + 1) * 4);
-    if (!find_sets(loader, patterns, weights, err) || !check_sets(loader, err) || !check_beginnings(loader, err)) {
-        data_close(loader);
-        return NULL;
+    if (find_sets(loader, patterns, weights, err) && check_sets(loader, err) && check_beginnings(loader, err)) {
+        verifier_begin(&loader->verifier, loader->shards, loader->count, rank, ranks);
+        if (verifier_good(&loader->verifier, err)) return loader;
     }
-    return loader;
+    data_close(loader);
+    return NULL;
 }
 
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
@@ -282,6 +278,7 @@ DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, in
 
 void data_close(DataLoader *loader) {
     if (!loader) return;
+    verifier_end(&loader->verifier);
     for (int i = 0; i < OPEN_FILES; i++)
         if (loader->descriptors[i] >= 0) close(loader->descriptors[i]);
     shards_free(loader->shards, loader->count);
@@ -341,6 +338,7 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
                    Error *err) {
     if (first < 0 || first > INT64_MAX - (int64_t)loader->B * loader->ranks)
         return error_set(err, EXIT_DATA, "token reader: there is no sequence number %" PRId64, first);
+    if (!verifier_good(&loader->verifier, err)) return false;
     int64_t row = first + (int64_t)loader->rank * loader->B;
     for (int b = 0; b < loader->B; b++, row++) {
         int64_t at = (int64_t)b * loader->T;

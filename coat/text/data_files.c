@@ -105,6 +105,8 @@ static bool check_header(Shard *shard, int fd, const int32_t *header, size_t hav
     shard->header_bytes = DATA_HEADER_BYTES;
     shard->token_bytes = wide ? 4 : 2;
     shard->tokens = header[2];
+    shard->crc = (uint32_t)header[8];
+    shard->has_crc = header[9] == DATA_CHECKSUM;
     const int64_t room = (shard->bytes - DATA_HEADER_BYTES) / shard->token_bytes;
     if (shard->tokens == 0)
         return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; make it again", path);
@@ -124,17 +126,35 @@ static bool check_header(Shard *shard, int fd, const int32_t *header, size_t hav
     return true;
 }
 
+int shard_open(const Shard *shard, Error *err) {
+    const char *path = shard->path;
+    struct stat info;
+    uint64_t size;
+    int fd = -1;
+    if (path_is_folder(path))
+        error_set(err, EXIT_DATA, "%s is a folder: give a pattern of its token files, such as %s/*_train*.bin", path,
+                  path);
+    else if (!file_open(path, &fd, &size, err) || !shard->checked)
+        return fd;
+    else if (fstat(fd, &info) == 0 && info.st_dev == shard->device && info.st_ino == shard->inode &&
+             info.st_size == shard->bytes && info.st_mtim.tv_sec == shard->changed.tv_sec &&
+             info.st_mtim.tv_nsec == shard->changed.tv_nsec)
+        return fd;
+    else
+        error_set(err, EXIT_DATA, "%s was replaced or changed during the run; start again with --resume", path);
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
 bool shard_check(Shard *shard, int fd, int vocab, XXH64_state_t *hash, Error *err) {
     const char *path = shard->path;
     struct stat info;
     if (fstat(fd, &info) != 0) return error_set(err, EXIT_DATA, "%s: %s", path, strerror(errno));
-    if (S_ISDIR(info.st_mode))
-        return error_set(err, EXIT_DATA, "%s is a folder: give a pattern of its token files, such as %s/*_train*.bin",
-                         path, path);
-    if (!S_ISREG(info.st_mode)) return error_set(err, EXIT_DATA, "%s is not a regular file", path);
     shard->bytes = (int64_t)info.st_size;
     shard->device = info.st_dev;
     shard->inode = info.st_ino;
+    shard->changed = info.st_mtim;
+    shard->checked = true;
     if (shard->bytes == 0) return error_set(err, EXIT_DATA, "%s is empty: make it again with %s", path, prepare_name());
 
     int32_t header[DATA_HEADER_BYTES / 4];

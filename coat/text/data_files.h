@@ -4,6 +4,7 @@
 // vocabulary has at most 65,536 ids, else uint32. Files with a mask are this program's own: data_masks.h.
 #pragma once
 #include <sys/types.h>
+#include <time.h>
 #include <xxhash.h>
 
 #include "config.h"
@@ -18,6 +19,7 @@ extern "C" {
 #define DATA_VERSION_U16 1
 #define DATA_MAGIC_U32 20240801
 #define DATA_VERSION_U32 7
+#define DATA_CHECKSUM 1 // in word 9 of the header: word 8 is the CRC-32 of the tokens (data_verify.h)
 
 typedef struct {
     char *path;
@@ -38,6 +40,10 @@ typedef struct {
     bool again;             // it is named more than once
     dev_t device;           // with the inode, which file it is, whatever its path
     ino_t inode;
+    struct timespec changed;    // time of the last change, when shard_check() read it
+    bool checked;               // shard_check() has read it
+    bool has_crc;               // its header has a checksum,
+    uint32_t crc;               // which is this one
     PromptFormat prompt_format; // of its examples; NONE: it does not say
 } Shard;
 
@@ -45,6 +51,10 @@ typedef struct {
 // skipped), to *shards, by malloc: in the order of their names' bytes, each path once. False with err (EXIT_DATA)
 // where a pattern has no match.
 bool shards_find(const char *patterns, size_t length, Shard **shards, int *count, Error *err);
+
+// Opens the file. After shard_check() it must still be the file that was checked, unchanged. Returns the descriptor; -1
+// with err (EXIT_DATA).
+int shard_open(const Shard *shard, Error *err);
 
 // Checks the header of an open file against its size, fills the shard but for path and sequences, and adds what
 // tells the file from others to the hash. False with err (EXIT_DATA).

@@ -2,6 +2,7 @@
 #pragma once
 #include "data.h"
 #include "data_files.h"
+#include "data_verify.h"
 #include "mixture.h"
 
 #ifdef __cplusplus
@@ -37,6 +38,7 @@ struct DataLoader {
     bool masked;                        // not all do, or a file says so of each
     bool fills;                         // validation data: sequences without a target fill up the last micro-batch
     void *buffer;                       // (T + 1) tokens as stored
+    Verifier verifier;
 };
 
 // Whether a file that does not say where its documents begin has one of the ids that do at its beginning.

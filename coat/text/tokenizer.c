@@ -81,17 +81,17 @@ const char *tokenizer_usual_name(const char *path) {
     return strstr(head, "\"added_tokens\"") || strstr(head, "\"truncation\"") ? "tokenizer.json" : "vocab.json";
 }
 
-// Reads an object from a file that may be absent; NULL where it is, or is none. transformers writes a model_max_length
-// that no integer holds.
-static json_t *read_beside(const char *path, const char *name) {
-    char found[TOKENIZER_PATH_BYTES];
+// Reads the JSON object `name` in the folder of `path` into *root; NULL if there is no such file, or it is not JSON.
+// False with err if the file cannot be read. transformers writes a model_max_length that no integer holds.
+static bool read_beside(const char *path, const char *name, json_t **root, Error *err) {
+    char found[TOKENIZER_PATH_BYTES], *text;
     size_t size;
-    Error ignored;
-    if (!find_beside(path, false, name, found, sizeof found)) return NULL;
-    char *text = read_vocabulary(found, &size, &ignored);
-    json_t *root = text ? json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, NULL) : NULL;
+    *root = NULL;
+    if (!find_beside(path, false, name, found, sizeof found)) return true;
+    if (!file_read_all(found, FILE_BYTES_MAX, &text, &size, err)) return false;
+    *root = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, NULL);
     free(text);
-    return root;
+    return true;
 }
 
 // --- opening -----------------------------------------------------------------------------------------------
@@ -168,9 +168,13 @@ static bool load_json(Tokenizer *t, const char *path, const char *text, size_t s
 static bool load(Tokenizer *t, const char *path, Error *err) {
     size_t size;
     bool good = false;
+    json_t *config;
+    if (!read_beside(path, "tokenizer_config.json", &config, err)) return false;
     char *text = read_vocabulary(path, &size, err);
-    if (!text) return false;
-    json_t *config = read_beside(path, "tokenizer_config.json");
+    if (!text) {
+        json_decref(config);
+        return false;
+    }
     switch (kind_of(text, size)) {
     case FILE_BIN: good = tokenizer_read_bin(t, path, text, size, err); break;
     case FILE_MODEL: good = tokenizer_read_model(t, path, text, size, err); break;

@@ -4,16 +4,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "utf8.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define NO_CHARACTER 0x80000000u // with a byte: it is not part of valid UTF-8
-
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE } CharClass;
 
-// The first character of text (length > 0), and its number of bytes.
-uint32_t utf8_read(const char *text, size_t length, size_t *bytes);
 // Writes what utf8_read() gave, at most 4 bytes; returns their number.
 size_t utf8_write(uint32_t code, char *out);
 

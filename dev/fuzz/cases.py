@@ -1,6 +1,7 @@
 """The hand-written inputs of the fuzz targets: CASES[TARGET][NAME] is a text or bytes, the same in every run."""
 import json
 import struct
+import zlib
 
 from cases_text import CASES_TEXT, sections
 
@@ -28,7 +29,10 @@ def masked(header, ids, starts, mask, width="H"):
 
 
 NARROW, WIDE = tokens(20240520, 1, 40, range(40)), tokens(20240801, 7, 40, range(40), "I")
+CHECKED = NARROW[:32] + struct.pack("<2I", zlib.crc32(NARROW[1024:]), 1) + NARROW[40:]
 TOKENS = {
+    "checksum": control() + CHECKED, "checksum-does-not-match": control() + CHECKED[:-1] + b"\1",
+    "lfs-pointer": control(flags=4) + b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1\n",
     "uint16": control() + NARROW, "uint32": control() + WIDE,
     "two-files": control(ranks=2) + NARROW + b"=== 2\n" + WIDE,
     "cut-while-open": control(cut=1050) + NARROW, "cut-in-the-header": control(cut=3) + NARROW,

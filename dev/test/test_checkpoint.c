@@ -345,6 +345,48 @@ static void test_older_settings(void **state) {
     run_close(run);
 }
 
+// Every file that is read or copied from a checkpoint must match its checksum, wherever a bit was flipped. The
+// states of the optimizer, which are not read with weights alone, need not.
+static void test_weights_damaged(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        "config.json", "generation_config.json", "model.safetensors.index.json", "state.json", "vocab.json",
+        "merges.txt",  "model.safetensors"};
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 5);
+    parameters_init(&run->arena, &run->exec, 42);
+    assert_int_equal(mkdir(path_of("words"), 0777), 0);
+    write_text(path_of("words/vocab.json"), "{\"a\": 0, \"b\": 1, \"<|endoftext|>\": 2}\n");
+    write_text(path_of("words/merges.txt"), "#version: 0.2\n");
+    assert_true(checkpoint_save(path_of("flips"), &run->arena, &run->exec, &rs, path_of("words"), &err));
+    char folder[TEST_PATH];
+    assert_true(checkpoint_folder(path_of("flips"), rs.step, folder, sizeof folder, &err));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t size;
+        free(read_file(in(folder, names[i]), &size));
+        for (size_t at = 0; at < size; at += 1 + size / 5) {
+            flip_byte(in(folder, names[i]), at);
+            assert_false(checkpoint_load_weights(folder, &run->arena, &run->exec, &err));
+            assert_int_equal(err.code, EXIT_DATA);
+            assert_says(&err, names[i]);
+            assert_says(&err, "is damaged");
+            assert_int_equal(checkpoint_check_files(folder, false, &err), i == 6);
+            flip_byte(in(folder, names[i]), at);
+        }
+    }
+    flip_byte(in(folder, "optimizer.safetensors"), 9000);
+    if (!checkpoint_load_weights(folder, &run->arena, &run->exec, &err)) fail_msg("%s", err.text);
+    assert_int_equal(unlink(in(folder, "merges.txt")), 0);
+    assert_false(checkpoint_check_files(folder, false, &err));
+    assert_says(&err, "merges.txt");
+    assert_says(&err, "remove its manifest.json");
+    assert_int_equal(unlink(in(folder, "manifest.json")), 0); // a folder like any other then
+    assert_true(checkpoint_check_files(folder, true, &err));
+    assert_true(checkpoint_load_weights(folder, &run->arena, &run->exec, &err));
+    run_close(run);
+}
+
 // Weights alone: values as saved, masters that follow them, everything else zero.
 static void test_weights_only(void **state) {
     (void)state;
@@ -372,9 +414,6 @@ static void test_weights_only(void **state) {
     StepState zero;
     memset(&zero, 0, sizeof zero);
     assert_memory_equal(arena_tensor(&to->arena, STATE, VALUE, 0).data, &zero, sizeof zero);
-    flip_byte(in(folder, "model.safetensors"), 9000);
-    assert_false(checkpoint_load_weights(folder, &to->arena, &to->exec, &err));
-    assert_says(&err, "damaged");
     run_close(from);
     run_close(to);
 }
@@ -385,6 +424,7 @@ int main(void) {
         cmocka_unit_test(test_layout),           cmocka_unit_test(test_flags_without_effect),
         cmocka_unit_test(test_scaling_recorded), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_changed_settings), cmocka_unit_test(test_older_settings),
-        cmocka_unit_test(test_hostile_state),    cmocka_unit_test(test_weights_only)};
+        cmocka_unit_test(test_hostile_state),    cmocka_unit_test(test_weights_only),
+        cmocka_unit_test(test_weights_damaged)};
     return cmocka_run_group_tests_name("checkpoint", tests, test_folder_make, test_folder_remove);
 }

@@ -506,12 +506,16 @@ said=$("$program" --train "$data" --resume --steps 9 --out "$folder/alone" --qui
 [[ $said == *"skipping the checkpoint "*"tokenizer.model is damaged: "*"error: $folder/alone: its only checkpoint is not whole; "* ]] &&
     ok "an only checkpoint with a damaged vocabulary is called so" || bad "an only checkpoint with a damaged vocabulary is called so" "$said"
 # a model's own files stay those that --model names, and may get a vocabulary later
-cp -r "$folder/onward/step-00000001" "$folder/bare" && rm "$folder/bare"/token* "$folder/bare"/generation_config.json
+cp -r "$folder/onward/step-00000001" "$folder/bare" && rm "$folder/bare"/{token*,generation_config.json,manifest.json}
 later() { "$program" --train "$data" --model "$folder/bare" --seq-len 32 --steps "$1" --sample-tokens 0 --quiet --out "$folder/later" "${@:2}"; }
 later 1 && cp dev/test/tokenizers/llama.model "$folder/bare/tokenizer.model" && echo '{"top_k": 7}' >"$folder/bare/generation_config.json" && later 2 --resume
 cmp -s dev/test/tokenizers/llama.model "$folder/later/step-00000002/tokenizer.model" && grep -q '"top_k": 7' "$folder/later/step-00000002/generation_config.json" &&
     ok "a resumed run takes what --model has got since" || bad "a resumed run takes what --model has got since" "$(ls "$folder"/later/*)"
 cp -r "$folder/onward/step-00000001" "$folder/foreign" && echo '{"model": {"type": "Unigram"}}' >"$folder/foreign/tokenizer.json"
+for flag in --model --tokenizer; do
+    refuses "a checkpoint whose tokenizer.json has changed, by $flag" 2 "foreign/tokenizer.json is damaged: .* remove its manifest.json if you changed the file on purpose" --train "$data" $flag "$folder/foreign" --steps 1
+done
+rm "$folder/foreign/manifest.json"
 said=$("$program" --train "$data" --model "$folder/foreign" --seq-len 32 --steps 1 --sample-tokens 0 --quiet --out "$folder/taken" 2>&1)
 [[ $said == "note: tokenizer $folder/foreign/tokenizer.json: "*"; samples print token ids"* ]] && cmp -s "$folder/foreign/tokenizer.json" "$folder/taken/step-00000001/tokenizer.json" &&
     ok "one of another kind is named, and taken along" || bad "one of another kind is named, and taken along" "$said; $(ls "$folder"/taken/*)"

@@ -51,7 +51,7 @@ static void test_bad_files(void **state) {
     if (geteuid() != 0) {
         write_u16("locked.bin", 100, 0);
         assert_int_equal(chmod(path_of("locked.bin"), 0), 0);
-        expect_refused("locked.bin", 1, 4, 1, "could not be opened", "locked.bin");
+        expect_refused("locked.bin", 1, 4, 1, "cannot open", "locked.bin");
     }
     write_u16("good_1.bin", 100, 0); // a good file does not hide a bad one
     write_file(path_of("good_2.bin"), "", 0);

@@ -806,7 +806,7 @@ static void test_bad_weights(void **state) {
     assert_refused(folder, run, "layers 1");
     unlink(path_of("bad/config.json"));
     assert_refused(folder, run, "no config.json");
-    assert_refused(path_of("bad/nothing"), run, "no such file");
+    assert_refused(path_of("bad/nothing"), run, "No such file");
     assert_refused(path_of("bad/pytorch_model.bin"), run, "neither");
     run_close(run);
 }

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "coat/log/log.h"
+#include "coat/log/step_line.h"
 #include "coat/save/hf.h"
 #include "coat/save/manifest.h"
 #include "coat/save/run_state.h"
@@ -21,6 +22,39 @@ static void test_messages_stay_lines(void **state) {
     SafeFile file;
     assert_false(safetensors_parse(&file, "x.safetensors", header, strlen(header), 1, &err));
     assert_says(&err, "tensor 'a??b' has the type U8?,");
+}
+
+// What a terminal takes for a command, as characters of UTF-8 and as bytes that are part of none.
+static const struct {
+    const char *text, *shown;
+} terminal_texts[] = {
+    {"\33[31mred", "?[31mred"},           {"\302\23331mred", "?31mred"}, // U+009B begins a command, too
+    {"\302\200\302\220\302\237", "???"},  {"\23331m\204\235", "?31m??"}, {"a\177b\r", "a?b?"},
+    {"\302\240 é € 😀", "\302\240 é € 😀"}, {"\351t\351", "\351t\351"}, // Latin-1
+    {"\340\202\233[", "\340??["},                                     // too long a way to write U+009B
+    {"cut \360\237", "cut \360?"}};
+
+static void test_terminal_commands(void **state) {
+    (void)state;
+    char text[64], shown[256];
+    Error err;
+    for (size_t i = 0; i < sizeof terminal_texts / sizeof *terminal_texts; i++) {
+        snprintf(text, sizeof text, "%s", terminal_texts[i].text);
+        assert_int_equal(text_printable(text, strlen(text), ""), strlen(terminal_texts[i].shown));
+        assert_string_equal(text, terminal_texts[i].shown);
+        assert_false(error_set(&err, EXIT_DATA, "%s", terminal_texts[i].text));
+        assert_string_equal(err.text, terminal_texts[i].shown);
+        FILE *out = fmemopen(shown, sizeof shown, "w");
+        print_labelled(out, "note: ", terminal_texts[i].text);
+        print_item(out, "from", terminal_texts[i].text);
+        fclose(out);
+        char said[256];
+        snprintf(said, sizeof said, "note: %s\nfrom        %s\n", terminal_texts[i].shown, terminal_texts[i].shown);
+        assert_string_equal(shown, said);
+    }
+    char kept[] = "a\tb\n\0\x1b";
+    assert_int_equal(text_printable(kept, sizeof kept - 1, "\n\t"), 6);
+    assert_memory_equal(kept, "a\tb\n??", 6);
 }
 
 static void test_lines_of_any_length(void **state) {
@@ -95,7 +129,7 @@ static void test_logs(void **state) {
     unlink(path_of("out/log.jsonl"));
     assert_int_equal(symlink("/dev/zero", path_of("out/log.jsonl")), 0);
     assert_null(log_open(&config, 0, 9, 3, 0, 1000, &err));
-    assert_says(&err, "log.jsonl is not a regular file");
+    assert_says(&err, "log.jsonl is a link");
     assert_false(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
     assert_says(&err, "log.jsonl is not a regular file");
 }
@@ -141,7 +175,7 @@ static void test_manifest_stays_inside(void **state) {
     refuse_listed(path_of("outside.json"), "which is not the name of a file in it");
     refuse_listed("..", "which is not the name of a file in it");
     refuse_listed("", "which is not the name of a file in it");
-    refuse_listed("link.json", "link.json is a link; a checkpoint must hold its files itself");
+    refuse_listed("link.json", "link.json is a link");
     refuse_listed("broken.json", "broken.json is a link");
     refuse_listed("missing.json", "missing.json");
     assert_int_equal(rename(path_of("checkpoint/manifest.json"), path_of("elsewhere.json")), 0);
@@ -183,9 +217,12 @@ static void test_states_far_away(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages_stay_lines),   cmocka_unit_test(test_lines_of_any_length),
-        cmocka_unit_test(test_long_header),           cmocka_unit_test(test_logs),
-        cmocka_unit_test(test_manifest_stays_inside), cmocka_unit_test(test_states_far_away)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages_stay_lines),
+                                       cmocka_unit_test(test_terminal_commands),
+                                       cmocka_unit_test(test_lines_of_any_length),
+                                       cmocka_unit_test(test_long_header),
+                                       cmocka_unit_test(test_logs),
+                                       cmocka_unit_test(test_manifest_stays_inside),
+                                       cmocka_unit_test(test_states_far_away)};
     return cmocka_run_group_tests_name("hostile files", tests, test_folder_make, test_folder_remove);
 }

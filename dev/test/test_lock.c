@@ -3,12 +3,22 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #include "dev/test/test_folder.h"
 
 #include "coat/save/lock.h"
+
+static int flock_fails; // errno; 0: it works
+
+// In place of the C library's.
+int flock(int fd, int operation) {
+    if (flock_fails == 0) return (int)syscall(SYS_flock, fd, operation);
+    errno = flock_fails;
+    return -1;
+}
 
 typedef bool Take(Lock *lock, const char *folder, Error *err);
 static const struct {
@@ -184,10 +194,60 @@ static void test_dead_run_replaced_once(void **state) {
     }
 }
 
+// Without flock() the other kind of file is the lock; a disk that fails is an error.
+static void test_flock_fails(void **state) {
+    (void)state;
+    static const int unsupported[] = {EINVAL, ENOSYS, EOPNOTSUPP, ENOTTY, EBADF, EPERM, EACCES, ENOLCK};
+    Error err;
+    Lock lock;
+    for (size_t i = 0; i < 10; i++) {
+        flock_fails = i < 8 ? unsupported[i] : i == 8 ? EIO : EWOULDBLOCK;
+        const bool good = kinds[0].take(&lock, path_of("run"), &err);
+        if (good != (i < 8)) fail_msg("errno %d: %s", flock_fails, good ? "locked" : err.text);
+        if (good) assert_true(path_is_file(path_of(kinds[1].file)));
+        if (!good) assert_int_equal(err.code, EXIT_DATA);
+        if (!good) assert_says(&err, i == 8 ? "run/.lock: " : "another run is writing there");
+        lock_release(&lock);
+    }
+    flock_fails = 0;
+}
+
+// A link or a pipe as the lock's file, and as the file of the other kind.
+static void test_hostile_names(void **state) {
+    (void)state;
+    Error err;
+    Lock lock;
+    size_t size;
+    write_text(path_of("precious"), "mine");
+    for (int i = 0; i < 4; i++) {
+        unlink(path_of("run/.lock"));
+        const int made = i == 0   ? symlink(path_of("precious"), path_of("run/.lock"))
+                         : i == 1 ? symlink(path_of("outside"), path_of("run/.lock"))
+                         : i == 2 ? link(path_of("precious"), path_of("run/.lock"))
+                                  : mkfifo(path_of("run/.lock"), 0600);
+        assert_int_equal(made, 0);
+        assert_false(kinds[0].take(&lock, path_of("run"), &err));
+        assert_int_equal(err.code, EXIT_DATA);
+        assert_says(&err, "run/.lock is ");
+    }
+    unlink(path_of("run/.lock"));
+    assert_int_equal(mkfifo(path_of("run/.lock-holder"), 0600), 0);
+    alarm(20);
+    assert_true(kinds[0].take(&lock, path_of("run"), &err));
+    lock_release(&lock);
+    assert_false(kinds[1].take(&lock, path_of("run"), &err));
+    alarm(0);
+    char *text = read_file(path_of("precious"), &size);
+    assert_string_equal(text, "mine");
+    free(text);
+    assert_false(path_is_file(path_of("outside")));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_at_a_time),         cmocka_unit_test(test_replaced_folder),
         cmocka_unit_test(test_unknown_holder),        cmocka_unit_test(test_both_kinds),
-        cmocka_unit_test(test_killed_while_removing), cmocka_unit_test(test_dead_run_replaced_once)};
+        cmocka_unit_test(test_killed_while_removing), cmocka_unit_test(test_dead_run_replaced_once),
+        cmocka_unit_test(test_flock_fails),           cmocka_unit_test(test_hostile_names)};
     return cmocka_run_group_tests_name("lock", tests, test_folder_make, test_folder_remove);
 }

@@ -1,4 +1,6 @@
 // Tests of log.jsonl as a file (coat/log/log.h, coat/log/log_trim.h): what a resumed run keeps of it.
+#include <signal.h>
+
 #include "dev/test/log_run.h"
 
 #include "coat/log/log_trim.h"
@@ -180,13 +182,42 @@ static void full_disk_does_not_stop_the_run(void **state) {
     (void)state;
     write_log("");
     unlink(path);
-    if (symlink("/dev/full", path) != 0) skip();
+    signal(SIGXFSZ, SIG_IGN);
     capture(STDERR_FILENO);
+    limit_files(300); // the first lines
     run(0, 1, 4, 0);
+    limit_files(RLIM_INFINITY);
     const char *text = captured();
-    const char *warning = strstr(text, "cannot be written");
+    const char *warning = strstr(text, "log.jsonl: cannot be written");
     assert_non_null(warning);
-    assert_null(strstr(warning + 1, "cannot be written")); // said once
+    assert_null(strstr(warning + 1, "log.jsonl: cannot be written")); // said once
+}
+
+// What a link in the folder leads to is the user's, whether the run is fresh, resumed or takes up an abandoned folder.
+static void a_link_is_refused(void **state) {
+    (void)state;
+    static const char mine[] = "{\"step\":7,\"loss\":1}\nmine\n";
+    char target[TEST_PATH], outside[TEST_PATH];
+    snprintf(target, sizeof target, "%s", path_of("precious"));
+    snprintf(outside, sizeof outside, "%s", path_of("outside"));
+    write_text(target, mine);
+    assert_true(folder_make(config.out, &err));
+    for (int dangles = 0; dangles < 2; dangles++) {
+        assert_int_equal(symlink(dangles ? outside : target, path), 0);
+        for (int64_t first = 1; first <= 3; first += 2) {
+            err.code = EXIT_DONE;
+            assert_null(log_open(&config, 0, 4, first, 0, 1000, &err));
+            assert_int_equal(err.code, EXIT_DATA);
+            assert_non_null(strstr(err.text, "log.jsonl is a link"));
+        }
+        assert_true(path_is_link(path));
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_string_equal(contents(target), mine);
+    assert_int_equal(access(outside, F_OK), -1);
+    assert_int_equal(link(target, path), 0); // another name of the file, which a fresh run gives to its own
+    run(0, 1, 1, 0);
+    assert_string_equal(contents(target), mine);
 }
 
 int main(void) {
@@ -195,6 +226,7 @@ int main(void) {
         TEST(validations_of_a_resumed_run),    TEST(hellaswag_of_a_resumed_run), TEST(lines_of_the_run_before),
         TEST(checkpoints_of_other_runs),       TEST(resume_without_a_log),       TEST(unwritable_folder_is_an_error),
         TEST(full_disk_does_not_stop_the_run),
+        TEST(a_link_is_refused),
     };
     return cmocka_run_group_tests_name("log files", tests, test_folder_make, test_folder_remove);
 }

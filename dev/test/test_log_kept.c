@@ -208,46 +208,16 @@ static void what_is_not_held_is_lost(void **state) {
     appender_close(&a);
 }
 
-// A link to a log elsewhere stays one.
-static void a_link_to_the_log(void **state) {
-    (void)state;
-    char elsewhere[TEST_PATH];
-    snprintf(elsewhere, sizeof elsewhere, "%s", path_of("elsewhere.jsonl"));
-    write_log("");
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(symlink(elsewhere, path), 0);
-    capture(STDERR_FILENO);
-    for (int there = 0; there < 2; there++) { // it leads nowhere at first
-        Log *log = half_a_run();
-        assert_int_equal(unlink(elsewhere), 0);
-        log_keep(log, config.out, NULL);
-        other_half(log);
-        char note[2 * TEST_PATH];
-        snprintf(note, sizeof note, "%s was removed during the run; it is made again with all of its lines", path);
-        assert_noted(elsewhere, note);
-        assert_true(path_is_link(path));
-    }
-    captured();
-    assert_int_equal(unlink(elsewhere), 0);
-}
-
 // A fresh run does not write into the file of one that has lost its lock and still goes on.
 static void fresh_runs_share_no_file(void **state) {
     (void)state;
-    char elsewhere[TEST_PATH];
-    snprintf(elsewhere, sizeof elsewhere, "%s", path_of("elsewhere.jsonl"));
-    for (int link = 0; link < 2; link++) {
-        write_log("");
-        if (link) assert_true(unlink(path) == 0 && symlink(elsewhere, path) == 0);
-        capture(STDERR_FILENO);
-        Log *first = half_a_run();
-        run(0, 1, 4, 0);
-        other_half(first);
-        captured();
-        assert_string_equal(contents(path), expected);
-        assert_int_equal(path_is_link(path), link);
-    }
-    assert_int_equal(unlink(elsewhere), 0);
+    write_log("");
+    capture(STDERR_FILENO);
+    Log *first = half_a_run();
+    run(0, 1, 4, 0);
+    other_half(first);
+    captured();
+    assert_string_equal(contents(path), expected);
 }
 
 // To a folder beside the one that another run has by now, whose log is left alone.
@@ -291,8 +261,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(removed_events_come_back), TEST(removed_files_come_back),       TEST(a_replaced_log_is_kept),
         TEST(a_log_that_is_cut_off),    TEST(what_is_not_held_is_lost),      TEST(the_log_moves),
-        TEST(no_folder_for_the_log),    TEST(what_cannot_be_mended_is_said), TEST(a_link_to_the_log),
-        TEST(fresh_runs_share_no_file),
+        TEST(no_folder_for_the_log),    TEST(what_cannot_be_mended_is_said), TEST(fresh_runs_share_no_file),
     };
     return cmocka_run_group_tests_name("log kept", tests, test_folder_make, test_folder_remove);
 }

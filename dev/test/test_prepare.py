@@ -18,6 +18,7 @@ import sys
 import tempfile
 import unittest
 import unittest.mock
+import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.dont_write_bytecode = True
@@ -110,6 +111,7 @@ class PrepareTest(unittest.TestCase):
             header = array.array("i", data[:1024])
             self.assertEqual(list(header[:2]), [20240520, 1])
             self.assertEqual(len(data), 1024 + 2 * header[2])
+            self.assertEqual([header[8] & 0xFFFFFFFF, header[9]], [zlib.crc32(data[1024:]), 1])
             tokens += array.array("H", data[1024:])
             number += 1
         return tokens

@@ -184,6 +184,10 @@ check "what is left out is named" test "$(cat err)" = "note: left out as binary 
 mkdir binaries && for i in 1 2 3 4 5; do printf 'a\0b' >binaries/$i; done
 "$program" --out named --overwrite binaries one.txt >out 2>err
 check "the first few" grep -qE '^note: left out as binary or large: binaries/[1-5], binaries/[1-5], binaries/[1-5], \.\.\.$' err
+mkdir commands && printf 'a\0b' >$'commands/\033[2J\xc2\x9b2J'
+"$program" --out $'named\033[2J' commands one.txt >out 2>err
+check "a terminal gets no commands from their names" grep -qxF 'note: left out as binary or large: commands/?[2J?2J' err
+check "nor from that of the output" grep -q '^named?\[2J: ' out
 check "not a number" refused 1 "--max-bytes needs a number" --out x --max-bytes 12MB in
 check "a flag without its value" refused 1 "--out needs a path" in --out
 check "a missing file" refused 2 "absent.txt" --out x absent.txt

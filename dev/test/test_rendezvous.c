@@ -321,6 +321,33 @@ static void test_file_refused(void **state) {
     assert_says(&err, "cannot be written");
 }
 
+// What has the name of a note, or of the file that becomes one: a link to a user's file, or a pipe without a writer.
+static void test_file_hostile(void **state) {
+    (void)state;
+    char name[TEST_PATH], data[8] = "";
+    Error err;
+    size_t size;
+    meet_at_file("meeting");
+    write_text(path_of("precious"), "mine");
+    snprintf(name, sizeof name, "%s.1.new%d", meeting.path, (int)getpid());
+    assert_int_equal(symlink(path_of("precious"), name), 0);
+    CommPlace place = place_of(1, 2);
+    assert_false(rendezvous(&meeting, &place, data, sizeof data, 1, &err));
+    assert_int_equal(err.code, EXIT_RANK);
+    char *text = read_file(path_of("precious"), &size);
+    assert_string_equal(text, "mine");
+    free(text);
+    snprintf(name, sizeof name, "%s.1", meeting.path);
+    assert_int_equal(mkfifo(name, 0600), 0);
+    alarm(20);
+    place = place_of(0, 2);
+    assert_false(rendezvous(&meeting, &place, data, sizeof data, 1, &err));
+    assert_int_equal(err.code, EXIT_RANK);
+    alarm(0);
+    assert_int_equal(unlink(name), 0);
+    assert_nothing_left();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_where),
@@ -335,6 +362,7 @@ int main(void) {
         cmocka_unit_test(test_file_left_over),
         cmocka_unit_test(test_file_missing),
         cmocka_unit_test(test_file_refused),
+        cmocka_unit_test(test_file_hostile),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

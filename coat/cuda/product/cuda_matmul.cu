@@ -103,9 +103,11 @@ static bool read_tables(MatmulState *state, const Exec *exec, const Config *conf
     state->committed = committed_choices((const CudaBackend *)exec->backend, state->cublas_version);
     if (!file[0]) return true;
     if (!matmul_choices_read_file(file, gpu, state->cublas_version, &state->given, err)) return false;
-    if (state->given.count == 0 && exec->rank == 0 && !config->quiet)
-        fprintf(stderr, "note: --matmul-table %s has no row for %s with cuBLAS %zu\n", file, gpu,
-                state->cublas_version);
+    if (state->given.count > 0 || exec->rank > 0 || config->quiet) return true;
+    Error note;
+    error_set(&note, EXIT_DONE, "--matmul-table %s has no row for %s with cuBLAS %zu", file, gpu,
+              state->cublas_version);
+    fprintf(stderr, "note: %s\n", note.text);
     return true;
 }
 
