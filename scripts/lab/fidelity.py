@@ -57,29 +57,25 @@ import subprocess
 
 from . import work as lab
 from .fidelity_page import Results, page
-from .fidelity_runs import Runs, Setting, bytes_of
+from .fidelity_runs import Runs, Setting, bytes_of, flags_of
 from .results import Failure, write_file
 from .work import check_built, is_built, number, recipe_flags, setting
 
-TRAINING = "--lr %s --schedule cosine --warmup %d --lr-final %s --beta2 0.95 --weight-decay 0.1"
-# flags of the model, the batch and the optimizer; steps; tokens of a validation; description
+GPT2 = "--model gpt2"
+# flags of the model; length, micro-batch, tokens per step; rate, warm-up, last rate; steps; description
 SETTINGS = {
-    "65k": ("--model gpt2", "--seq-len 1024 --micro-batch 64 --batch-tokens 65536", TRAINING % ("6e-4", 100, "0.1"),
-            1526, 2097152, "124M, 65,536 tokens per step, as docs/loss.md compares"),
-    "262k": ("--model gpt2", "--seq-len 1024 --micro-batch 64 --batch-tokens 262144", TRAINING % ("3e-4", 80, "0"),
-             400, 2097152, "124M, 262,144 tokens per step: BF16's seeds vary by 0.4 %"),
-    "524k": ("--model gpt2", "--seq-len 1024 --micro-batch 64 --batch-tokens 524288", TRAINING % ("3e-4", 120, "0"),
-             600, 2097152, "124M, 524,288 tokens per step"),
-    "stress": ("--model gpt2", "--seq-len 1024 --micro-batch 64 --batch-tokens 262144", TRAINING % ("6e-4", 40, "0"),
-               400, 2097152, "124M, 262,144 tokens per step, a high rate: runs vary by 1 %"),
-    "1558M": ("--model gpt2-xl", "--seq-len 1024 --micro-batch 16 --batch-tokens 131072", TRAINING % ("1e-4", 48, "0"),
-              240, 2097152, "1558M, 131,072 tokens per step"),
-    "olmo-1b": ("--model olmo-1b", "--seq-len 2048 --micro-batch 8 --batch-tokens 131072",
-                TRAINING % ("2e-4", 160, "0") + " --eps 1e-5",
-                800, 2097152, "OLMo-1B, 131,072 tokens per step in sequences of 2,048, 105 million tokens, OLMo's eps"),
-    "bytes": ("--layers 4 --heads 4 --channels 128", "--seq-len 128 --micro-batch 8 --batch-tokens 1024",
-              TRAINING % ("2e-3", 40, "0"),
-              400, 40960, "a model of bytes with 4 layers of 128 channels, 1,024 tokens per step"),
+    "65k": (GPT2, (1024, 64, 65536), ("6e-4", 100, "0.1"), 1526,
+            "124M, 65,536 tokens per step, as docs/loss.md compares"),
+    "262k": (GPT2, (1024, 64, 262144), ("3e-4", 80, 0), 400,
+             "124M, 262,144 tokens per step: BF16's seeds vary by 0.4 %"),
+    "524k": (GPT2, (1024, 64, 524288), ("3e-4", 120, 0), 600, "124M, 524,288 tokens per step"),
+    "stress": (GPT2, (1024, 64, 262144), ("6e-4", 40, 0), 400,
+               "124M, 262,144 tokens per step, a high rate: runs vary by 1 %"),
+    "1558M": ("--model gpt2-xl", (1024, 16, 131072), ("1e-4", 48, 0), 240, "1558M, 131,072 tokens per step"),
+    "olmo-1b": ("--model olmo-1b", (2048, 8, 131072), ("2e-4", 160, 0), 800,
+                "OLMo-1B, 131,072 tokens per step in sequences of 2,048, 105 million tokens, OLMo's eps"),
+    "bytes": ("--layers 4 --heads 4 --channels 128", (128, 8, 1024), ("2e-3", 40, 0), 400,
+              "a model of bytes with 4 layers of 128 channels, 1,024 tokens per step"),
 }
 RECIPE = r"(?:([A-Za-z0-9_.+-]+):)?([A-Za-z0-9,=_.+-]+)"
 COMMAND = ["RECIPES", "SEEDS", "FROM", "TO", "EVALUATE", "TEXTS", "STEPS", "MODEL", "BATCH", "TRAINING", "TEXT",
@@ -207,8 +203,8 @@ class Fidelity:
 
 
 def main(arguments):
-    about = "\n".join(f"  {name:8} {row[-1]}\n           {' '.join(row[:3])}, {row[3]} steps"
-                      for name, row in SETTINGS.items())
+    about = "".join(f"  {name:8} {row[-1]}\n           {' '.join(flags_of(name, row))}, {row[3]} steps\n"
+                    for name, row in SETTINGS.items())
     parser = lab.Parser("fidelity", __doc__ + "\nSettings:\n" + about)
     parser.add_argument("--page-only", action="store_true", help="train nothing; write the page of OUT/fidelity.tsv")
     parser.add_argument("words", nargs="*", metavar="TRAIN_GLOB VAL_GLOB SETTING")

@@ -19,11 +19,18 @@ def bytes_of(pattern):
     return sum(os.path.getsize(path) for path in glob.glob(pattern))
 
 
+def flags_of(name, row):
+    """Returns the flags of the model, the batch and the optimizer of a row of SETTINGS."""
+    training = "--lr %s --schedule cosine --warmup %s --lr-final %s --beta2 0.95 --weight-decay 0.1" % row[2]
+    return (row[0], "--seq-len %s --micro-batch %s --batch-tokens %s" % row[1],
+            training + " --eps 1e-5" * (name == "olmo-1b"))
+
+
 class Setting:
     """SETTING[-from-STEP][-to-STEP]: `steps` of the `schedule` are trained, the first `start` by the baseline."""
 
     def __init__(self, name, row, files, start, end):
-        model, batch, training, steps, self.val_tokens, _ = row
+        model, batch, training = flags_of(name, row)
         self.name = name + (f"-from-{start}" if start else "") + (f"-to-{end}" if end else "")
         self.train, self.val = files
         batch = setting("BATCH", batch).split()
@@ -32,7 +39,8 @@ class Setting:
         value = dict(zip(batch, batch[1:]))  # of the last flag of a name
         self.length = number("--seq-len", value.get("--seq-len", "missing"), 1)
         self.micro_batch = number("--micro-batch", value.get("--micro-batch", "missing"), 1)
-        self.schedule = number("STEPS", setting("STEPS", steps))
+        self.schedule = number("STEPS", setting("STEPS", row[3]))
+        self.val_tokens = 40960 if name == "bytes" else 2097152
         self.start, self.steps = start or 0, end or self.schedule
         if self.steps > self.schedule:
             raise Failure(f"TO: {name} has {self.schedule} steps")

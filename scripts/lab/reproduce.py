@@ -1,22 +1,19 @@
 """The paper's tables next to this program's figures, of the paper's models, measured on
 this machine's GPUs. What the machine cannot run comes from --plan and is marked.
 Writes OUT/reproduce.md and the logs of everything that ran; `scripts/lab.py draw OUT`
-draws the memory of table 7 and the states of table 1.
+draws the memory of table 7 and the states of table 1. Losses, other programs, and what
+differs from the paper's method are in scripts/results.
 
     scripts/lab.py reproduce [--dry-run] [--out runs/reproduce] [PIECE...]
 
   table1        quantization error of the optimizer's states of OLMo-1B, at several
                 points of training
   table2        what a layer saves for backward, by purpose; needs no GPU
-  losses        the paper's, this program's of OLMo-1B by eighths of the run, and what
-                each part costs; `scripts/lab.py fidelity` measures them
   table6        one layer, forward and backward: time and memory
   table7        speed and memory of Llama-2-7B, -13B and -30B, and of OLMo-7B, on 1 to
                 8 GPUs of 80 GB
   figure4       the amax of a tensor with and without Group Scaling
   gpt2          speed and memory of GPT-2 124M and 1558M on one GPU
-  peers         other programs on one card: stored figures of dev/peers/peers.sh
-  differences   what differs from the paper's method, why, and what it is worth
   all           all of it (default). It takes 6 minutes on one H100 with QUICK=1,
                 expected 50 without (table1 18, gpt2 24); 1 minute without a GPU
 
@@ -30,7 +27,6 @@ Environment:
                         tokens that it lacks are dropped
   TOKENS=33554432       tokens that OLMo-1B sees in table1, twice (2097152 with
                         QUICK=1). Each run takes 30 GB of disk until it ends
-  TEXTS="NAME=GLOB ..." further texts for the commands of `losses`
   QUICK=1               fewer repetitions; plans the largest micro-batches
   TEXT=FOLDER STEPS=400 what the model of bytes reads (default: this machine's headers),
                         and its steps
@@ -58,11 +54,12 @@ from . import work as lab
 from .results import Failure, markdown, remove, write_file
 from .work import check_built, number, output_of, recipe_flags, setting
 
-PIECES = ["table1", "table2", "losses", "table6", "table7", "figure4", "gpt2", "peers", "differences"]
+PIECES = ["table1", "table2", "table6", "table7", "figure4", "gpt2"]
 BETAS = ["0.95", "0.999"]
 LAYER_RECIPES = ["bf16", "bf16 --recompute 2", "fp8-linear", "coat"]
 # The paper's layer is OLMo's with heads of 128 and an MLP of 2.69 times the width.
 LAYERS = ["2048", "4096", "llama2-7b", "olmo-1b"]
+BENCH_LAYER = ["bench_layer", "--block", "olmo", "--model", "llama2-7b", "--model", "olmo-1b"]
 # model, GPUs, micro-batch of all recipes, length: the paper's rows, and OLMo-7B
 PAPER_MODELS = [("llama2-7b", 1, 1, 2048), ("olmo-7b", 1, 1, 2048), ("llama2-7b", 2, 2, 2048), ("olmo-7b", 2, 2, 2048),
                 ("llama2-13b", 2, 1, 1024), ("llama2-7b", 4, 2, 2048), ("llama2-7b", 8, 2, 2048),
@@ -144,7 +141,7 @@ class Reproduce:
             rows.append(["GPU", "{} x {}, {}, driver {}".format(count, *gpu.split(", "))])
         rows.append(["libraries", library_versions(self.trainer)] if self.gpus else
                     ["GPU", "none for FP8: **planned, not measured** wherever it says so"])
-        names = ["QUICK", "STEPS", "TEXT", "SPEED_STEPS", "TRAIN", "TOKENS", "TEXTS"]
+        names = ["QUICK", "STEPS", "TEXT", "SPEED_STEPS", "TRAIN", "TOKENS"]
         minutes, seconds = divmod(int(time.time() - self.started), 60)
         rows += [["CPU", f"{cpu}, {os.cpu_count()} cores"], ["version", lab.version_of(self.planner)],
                  ["command", f"`{lab.command_line('reproduce', names, sys.argv[2:])}`"],
@@ -202,7 +199,7 @@ class Reproduce:
                      "paper's 20.10 has no unit, and its beta2 is 0.95):",
                      tables.error_table(self.paper, logs[beta][-1]))
 
-    # --- tables 2 and 6: one layer ------------------------------------------------------------------------------------
+    # --- tables 2 and 6, figure 4 -------------------------------------------------------------------------------------
 
     def layer_plans(self, layer, length, recipe):
         """Returns the plans of one and of two layers."""
@@ -230,32 +227,24 @@ class Reproduce:
                     yield ("olmo" if layer.isdigit() else layer, width, length, recipe, None, None, None,
                            (two - one) // (4 * length))
 
-    def measure_layers(self):
-        models = [word for layer in LAYERS if not layer.isdigit() for word in ("--model", layer)]
-        return self.run("bench_layer.log", [lab.BUILD + "/bench_layer_gpu", *["--quick"] * bool(self.quick),
-                                            "--block", "olmo", *models])
+    def bench(self, name, *flags):
+        return self.run(name + ".log", [f"{lab.BUILD}/{name}_gpu", *["--quick"] * bool(self.quick), *flags])
 
     def table6(self):
         self.say("## One layer (table 6)", texts.TABLE6)
         rows = list(self.planned_layers()) if not self.gpus else [
             (layer, *at.split(", "), recipe, forward, backward, both, int(saved))
             for layer, at, recipe, forward, backward, both, _, saved in re.findall(
-                r"^\| ([a-z0-9.:-]+) \| (\d+, \d+) \|" + r" *([^|]*?) *\|" * 6, self.measure_layers(), re.M)]
+                r"^\| ([a-z0-9.:-]+) \| (\d+, \d+) \|" + r" *([^|]*?) *\|" * 6, self.bench(*BENCH_LAYER), re.M)]
         if not self.dry:
             self.say(tables.layer_table(self.paper, rows), texts.TABLE6_RATIO)
-
-    # --- figure 4 -----------------------------------------------------------------------------------------------------
-
-    def measure_maxima(self):
-        return self.run("bench_group_scaling.log", [lab.BUILD + "/bench_group_scaling_gpu",
-                                                    *["--quick"] * bool(self.quick)])
 
     def figure4(self):
         self.say("## The amax of a tensor (figure 4)", texts.FIGURE4)
         if self.dry and not self.gpus:
             print("# figure4 needs a GPU for FP8: without one nothing runs, and the page has the paper's figures alone")
         found = re.findall(r"^\| (\d+) x (\d+) \| *([\d.]+)[^|]*\|[^|]*\| *([\d.]+)[^|]*\| *([\d.]+)",
-                           self.measure_maxima() if self.gpus else "", re.M)
+                           self.bench("bench_group_scaling") if self.gpus else "", re.M)
         if not self.dry:
             self.say(tables.maximum_table(self.paper, {row[:2]: row[2:] for row in found}))
 
@@ -341,31 +330,6 @@ class Reproduce:
                  "no such model.")
         self.models_table(GPT2_MODELS)
 
-    # --- text ---------------------------------------------------------------------------------------------------------
-
-    def losses(self):
-        if self.dry:
-            return print("# losses runs nothing: the page has the paper's, those in scripts/results, and the "
-                         "commands of scripts/lab.py fidelity that measured them")
-        further = f" TEXTS={shlex.quote(' '.join(setting('TEXTS').split()))}" if setting("TEXTS") else ""
-        commands = [f"{words}{further} scripts/lab.py fidelity TRAIN_GLOB VAL_GLOB olmo-1b" for words in texts.FIDELITY]
-        self.say("## Losses (table 3)", texts.LOSSES[0], ["```", *commands, "```"], texts.LOSSES[1],
-                 tables.loss_table(self.paper), texts.LOSSES[2], tables.eighths_table(), texts.LOSSES[3],
-                 tables.ablation_table(), texts.LOSSES[4])
-
-    def copied(self, piece):
-        path = f"scripts/results/{piece}.md"
-        if self.dry:
-            return print(f"# {piece} runs nothing: {path} is copied to the page")
-        with open(path, encoding="utf-8") as file:
-            self.say(file.read().rstrip())
-
-    def peers(self):
-        self.copied("peers")
-
-    def differences(self):
-        self.copied("differences")
-
     # --- all of it ----------------------------------------------------------------------------------------------------
 
     def list_jobs(self):
@@ -377,9 +341,9 @@ class Reproduce:
                 for name, recipe, largest, plan in self.model_settings(model, gpus, batch, length):
                     if largest and self.is_measured(gpus, name, plan):
                         yield gpus, self.measure_model, model, gpus, recipe, largest, length
-        for piece, function in (("table6", self.measure_layers), ("figure4", self.measure_maxima)):
+        for piece, bench in (("table6", BENCH_LAYER), ("figure4", ["bench_group_scaling"])):
             if piece in self.pieces:
-                yield 1, function
+                yield (1, self.bench, *bench)
 
     def use_all_gpus(self):
         """Runs what the pieces need: what needs one GPU on all at a time, then what needs several on groups of them."""
@@ -422,7 +386,7 @@ class Reproduce:
                 return 143
             raise
         if not self.dry:
-            write_file(self.out + "/reproduce.md", "\n".join(self.head() + self.page[:-1]) + "\n")
+            write_file(self.out + "/reproduce.md", "\n".join(self.head() + self.page + [texts.FOOT]) + "\n")
             print(f"written: {self.out}/reproduce.md")
         return 1 if self.work.failed else 0
 

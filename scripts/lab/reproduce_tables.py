@@ -1,11 +1,9 @@
 """The Markdown tables of `scripts/lab.py reproduce`: the paper's figures and this program's."""
-import math
 import re
 
-from .fidelity_page import EIGHTH_NAMES, EIGHTHS, Comparison, Results, verdict_rows
-from .results import find, markdown
+from .results import markdown
 
-KEYS = {"table1": 2, "table2": 1, "table6": 3, "table7": 5, "figure4": 2, "loss": 2}  # words that name a row
+KEYS = {"table1": 2, "table2": 1, "table6": 3, "table7": 5, "figure4": 2}  # words that name a row
 
 
 def read_paper(path="scripts/results/paper.txt"):
@@ -155,60 +153,3 @@ def models_table(paper, models, limit=80):
     return markdown(["model", "GPUs", "length", "setting", "recipe", "micro-batch", "tokens/s per GPU",
                      "times BF16's speed", "optimizer, GB", "activations, GB", "plan, GB", "driver, GB",
                      "times less than BF16", "how"], rows)
-
-
-# --- losses -----------------------------------------------------------------------------------------------------------
-
-def kept_runs():
-    """Returns the runs of OLMo-1B in scripts/results, BF16 first of each seed."""
-    rows = [row for folder in find("scripts/results", "fidelity*") for row in Results(folder).rows
-            if row["setting"].startswith("olmo-1b") and row["ended"] == "done"]
-    return sorted(rows, key=lambda row: (row["setting"], row["seed"], row["recipe"] != "bf16", row["recipe"]))
-
-
-def of_tokens(row):
-    """Returns how many tokens a run has seen: 131,072 per step."""
-    start = re.search("-from-([0-9]+)", row["setting"])
-    return f"{int(row['steps']) * 0.131072:.0f}M tokens, seed {row['seed']}" + (
-        f", together in BF16 to {int(start[1]) * 0.131072:.0f}M" if start else "")
-
-
-def loss_table(paper):
-    rows = [["the paper, " + model.replace("_", " "), measure.replace("_", " "), *figures]
-            for (model, measure), figures in paper["loss"].items()]
-    pairs = {}
-    for row in kept_runs():
-        pairs.setdefault((row["setting"], row["seed"]), {})[row["recipe"]] = row
-    for runs in (runs for runs in pairs.values() if {"bf16", "coat"} <= set(runs)):
-        measures = [("training loss, last eighth of the steps", EIGHTHS[-1], float),
-                    ("loss of validation", "val_loss", float), ("perplexity of validation", "val_loss", math.exp)]
-        measures += [("perplexity, " + key[3:], key, math.exp) for key in sorted(runs["bf16"]) if key.startswith("on ")]
-        for measure, key, of in measures:
-            losses = [value(runs.get(recipe, {}).get(key)) for recipe in ("bf16", "fp8-linear", "coat")]
-            if losses[0] and losses[2]:
-                figures = [loss and of(loss) for loss in losses]
-                rows.append(["here, OLMo-1B, " + of_tokens(runs["bf16"]), measure, *figures])
-    return markdown(["model, tokens", "measure", "BF16", "TransformerEngine; fp8-linear here", "COAT", "difference"], [
-        row[:2] + [show(x, 3) for x in row[2:]] + [f"{100 * (quotient(row[4], row[2]) - 1):+.2f} %"] for row in rows])
-
-
-def eighths_table():
-    base, rows = {}, []
-    for row in kept_runs():
-        losses, pair = [float(row[key]) for key in EIGHTHS], (row["setting"], row["seed"])
-        mine = row["recipe"] == "bf16"
-        base.update({pair: losses} if mine else {})
-        if pair in base:
-            rows.append([of_tokens(row), row["recipe"]] + [f"{a:.3f}" if mine else f"{100 * (a / b - 1):+.2f} %"
-                                                           for a, b in zip(losses, base[pair])])
-    return markdown(["OLMo-1B", "recipe", *EIGHTH_NAMES], rows)
-
-
-def ablation_table():
-    """Returns what each part costs in the small OLMo of scripts/results."""
-    results, rows = Results("scripts/results/fidelity-olmo-small"), []
-    for _, recipe, pairs, end, _, worst, _ in verdict_rows(Comparison(results, "bytes-from-120")):
-        flags = results.notes.get(("recipe", recipe), recipe).replace(",", " --")
-        rows.append([f"`--recipe {flags}`" + " with the published k" * (recipe == "pubk"), pairs, end, worst])
-    return markdown(["recipe, from BF16's step 120 on", "pairs", "loss over BF16's at the end",
-                     "largest mean of an eighth"], rows)

@@ -39,29 +39,5 @@ PLANNED = """Planned rows, GPT-2's too, are measured by `TRAIN=GLOB scripts/lab.
 `QUICK=1`, on a machine with that many GPUs for FP8 and this memory."""
 ONE_BY_ONE = """Rows of the same batch one by one. Llama's TOKENS are what `build/narrow_tokens 32000 %d GPT2_TOKENS \
 OUT.bin` writes:"""
-FIDELITY = ["RECIPES='bf16 fp8-linear coat' SEEDS=4", "TO=480 RECIPES='bf16 coat' SEEDS='5 6 7'",
-            "FROM=240 TO=640 RECIPES='bf16 coat b16:coat,bf16-blocks=16' SEEDS=4",
-            "FROM=240 TO=640 RECIPES=bf16 SEEDS=4@4"]
-LOSSES = [
-    """The paper's are training losses of one run each, far from the end of its schedule: at 300 billion tokens \
-OLMo-1B's rate is by its schedule still 98 % of the peak. Here:""",
-    """OLMo-1B from scratch, 105 million tokens (`TO=480` ends after 63 million, `TO=344` after 45), each recipe on \
-the same tokens in the same order. The page of these commands has the difference by eighths of the run and, with \
-`TEXTS="NAME=GLOB ..."`, perplexities on further texts, as the paper has them of WikiText, C4 and the Pile. \
-TRAIN_GLOB and VAL_GLOB are GPT-2 tokens from `data/prepare.py`. The rows "here" are of runs in scripts/results, on \
-Python sources, which the paper did not read: they compare with their BF16 and not with the paper. Each is one pair; \
-the one of 45M tokens is of older kernels. From scratch seed 4 ends 1.73 % apart, seed 5 after 63M tokens at −0.04 %, \
-so one pair tells little. From a checkpoint of BF16 COAT ends 0.15 % above, and BF16 with other micro-batches stays \
-within 0.01 %: docs/loss.md, "Is OLMo-1B's pair chance?\"""",
-    """Training losses by eighths of the steps, of BF16 and in percent of them; all runs: \
-scripts/results/fidelity-olmo-1b/fidelity.md. `b16` is COAT with `--bf16-blocks 16`, of all blocks; seed 4@4 is seed \
-4 in micro-batches of 4 instead of 8.""",
-    """What each part costs, in a small OLMo (4 layers of 128, bytes, 400 steps of 1,024 tokens, on a CPU; \
-scripts/results/fidelity-olmo-small/fidelity.md):""",
-    """Further: pairs at 124M and 1558M, with their standard errors, in docs/loss.md; what each part of COAT costs, \
-in docs/loss.md, "Which part costs what?"; a fine-tuning pair of Llama-2-7B (+0.10 % at the end, no eighth more than \
-0.12 %), in docs/finetuning.md. The paper's accuracies (COPA, ARC-E, SciQ and HellaSwag) have no counterpart, because \
-models guess after so few tokens; nor have its fine-tuning on mathematics and of VILA, whose data are not at hand. \
-Perplexities of these models of Python on other texts vary by 9 % (docs/loss.md). Its table 8, formats with DE8, is \
-among the pairs of table 1 above.""",
-]
+FOOT = """Stored figures, which nothing measured for this page, are in scripts/results: losses.md (table 3), peers.md \
+(other programs on one card) and differences.md (what differs from the paper's method)."""
