@@ -55,7 +55,7 @@ class Run:
 
     def __init__(self, name, path):
         self.name, self.path, self.val, self.hellaswag, self.fp8 = name, path, [], [], []
-        self.step, self.tokens, self.hours, self.loss, self.norm, self.speed, self.lr = ([] for _ in range(7))
+        lists = self.step, self.tokens, self.hours, self.loss, self.norm, self.speed, self.lr = [[] for _ in range(7)]
         hours = tokens = 0
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
@@ -71,8 +71,7 @@ class Run:
             if "loss" in fields:
                 hours, tokens = hours + (fields.get("ms") or 0) / 3.6e6, fields.get("tokens") or tokens
                 values = [number(fields.get(key)) for key in ("loss", "grad_norm", "tokens_per_s", "lr")]
-                for series, value in zip((self.step, self.tokens, self.hours, self.loss, self.norm, self.speed, self.lr),
-                                         (step, tokens, hours, *values)):
+                for series, value in zip(lists, (step, tokens, hours, *values)):
                     series.append(value)
             for key, series in (("val_loss", self.val), ("hellaswag", self.hellaswag)):
                 if fields.get(key) is not None:
@@ -136,8 +135,8 @@ def percentile(values, part):
 def mark(axis, text, value):
     """Draws a dashed line to compare with."""
     axis.axhline(value, color=GREY, linestyle=DASHED, linewidth=1)
-    axis.annotate(text, (1, value), (-2, 3), xycoords=axis.get_yaxis_transform(), textcoords="offset points", ha="right",
-                  va="bottom", fontsize=8, color=GREY)
+    axis.annotate(text, (1, value), (-2, 3), xycoords=axis.get_yaxis_transform(), textcoords="offset points",
+                  ha="right", va="bottom", fontsize=8, color=GREY)
 
 
 def loss_limits(runs, curves, references):

@@ -264,7 +264,7 @@ saved() { "$BIN/train_gpt2_fp8_cpu" --plan=json --layers "$1" --heads 16 --chann
 awk -v bytes=$(($(saved 2) - $(saved 1))) 'BEGIN { exit bytes != 1024 * (14.75 * 2048 + 16 + 4 * 16) }'
 check "a layer keeps 14.75 C bytes per token" $? "$(($(saved 2) - $(saved 1)))"
 if command -v python3 >/dev/null; then
-    python3 scripts/draw_coat.py "$folder/coat.svg" && cmp "$folder/coat.svg" docs/coat.svg
+    python3 dev/tools/draw_coat.py "$folder/coat.svg" && cmp "$folder/coat.svg" docs/coat.svg
     check "docs/coat.svg is what its script draws" $?
 else
     echo "skip - docs/coat.svg is what its script draws: no python3"

@@ -21,7 +21,7 @@ import os
 import re
 
 from .fidelity_page import EIGHTH_NAMES, EIGHTHS, Comparison, Results
-from .results import Failure, Sample, Table, find, is_number
+from .results import Failure, Sample, Table, find, is_number, read_text
 
 
 def draw_fidelity(plot, path):
@@ -114,8 +114,8 @@ def draw_sharpness(plot, path):
 
 def draw_memory(plot, path):
     """Draws the rows of table 7 at equal batches that the paper has, in BF16 and COAT."""
-    with open(path, encoding="utf-8") as page:
-        rows = [[x.strip() for x in line.split("|")[1:-1]] for line in page if "| equal batch |" in line]
+    lines = [line for line in read_text(path).splitlines() if "| equal batch |" in line]
+    rows = [[x.strip() for x in line.split("|")[1:-1]] for line in lines]
     rows = [row for row in rows if " → " in row[11] and row[4] in ("bf16", "coat")]
     figure, axis = plot.plt.subplots(figsize=(9.2, 1 + 0.42 * len(rows)), layout="constrained")
     for k, (model, gpus, length, _, recipe, batch, *_, plan, driver, _, _) in enumerate(rows):
@@ -139,8 +139,7 @@ def draw_memory(plot, path):
 
 def draw_ranges(plot, path):
     """Draws a panel per histogram. Columns before `quantity` say which file it is of: each has a figure."""
-    with open(path, encoding="utf-8") as file:
-        head, *rows = [line.rstrip("\n").split("\t") for line in file if not line.startswith("#")]
+    head, *rows = [line.split("\t") for line in read_text(path).splitlines() if line[0] != "#"]
     first = head.index("quantity")
     for key in dict.fromkeys(tuple(row[:first]) for row in rows):
         mine = [row[first:] for row in rows if tuple(row[:first]) == key]

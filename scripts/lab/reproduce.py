@@ -51,7 +51,7 @@ import time
 from . import reproduce_tables as tables
 from . import reproduce_texts as texts
 from . import work as lab
-from .results import Failure, markdown, remove, write_file
+from .results import Failure, markdown, read_text, remove, write_file
 from .work import check_built, number, output_of, recipe_flags, setting
 
 PIECES = ["table1", "table2", "table6", "table7", "figure4", "gpt2"]
@@ -83,8 +83,9 @@ class Reproduce:
         self.quick, self.gpus, self.train = setting("QUICK"), self.work.gpus, setting("TRAIN")
         self.tokens, self.steps, self.speed_steps = (number(name, setting(name, default), 1) for name, default in (
             ("TOKENS", 2097152 if self.quick else 33554432), ("STEPS", 400), ("SPEED_STEPS", 6 if self.quick else 20)))
-        memory = query_gpu_memory() if self.gpus else []
-        self.memory = min(memory, default=0)  # of each GPU at least; 0: not known
+        memory = lab.query_gpus("memory.total", "csv,noheader,nounits") if self.gpus else []
+        # bytes of the smallest GPU; 0: not known
+        self.memory = min((int(line) * 2**20 if line.isdigit() else 0 for line in memory), default=0)
         self.real_text = bool(self.gpus and self.train)
         if self.train and not self.gpus:
             lab.tell("note: TRAIN needs a GPU for FP8; a model of bytes is trained instead")
@@ -110,11 +111,9 @@ class Reproduce:
             self.done[log] = self.work.run(path, command)
         if self.dry:
             return ""
-        with open(path, encoding="utf-8", errors="replace") as file:
-            output = file.read()
         if self.done[log]:
-            raise Broken(command, self.done[log], lab.error_in(output), path)
-        return output
+            raise Broken(command, self.done[log], lab.error_in(read_text(path)), path)
+        return read_text(path)
 
     def say(self, *paragraphs):
         for paragraph in paragraphs:
@@ -134,7 +133,7 @@ class Reproduce:
         return json.loads((not self.dry and output_of(*command)) or "{}")
 
     def head(self):
-        cpu = re.search("^model name[^:]*: (.*)", output_of("cat", "/proc/cpuinfo") + "\nmodel name: unknown", re.M)[1]
+        cpu = re.search("^model name[^:]*: (.*)", read_text("/proc/cpuinfo") + "\nmodel name: unknown", re.M)[1]
         rows = [["date", datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")]]
         gpus = lab.query_gpus("name,memory.total,driver_version") if self.gpus else []
         for gpu, count in collections.Counter(gpus).items():
@@ -356,7 +355,7 @@ class Reproduce:
             return
         self.say(f"What needs one GPU was measured on {len(self.gpus)} at the same time, one thing on each; then what "
                  "needs several, on as many groups as there are.")
-        if any(str(job[2:3]).startswith("('llama") for job in jobs):
+        if any(str(word).startswith("llama") for job in jobs for word in job[2:3]):
             do(self.narrow_text)  # before two need it
         if "table1" in self.pieces:
             do(self.states_model)
@@ -364,37 +363,30 @@ class Reproduce:
             groups = [",".join(self.gpus[k:k + count]) for k in range(0, len(self.gpus) - count + 1, count)]
             self.work.each(do, [job[1:] for job in jobs if job[0] == count], groups)
 
-    def do_pieces(self):
-        if len(self.gpus) > 1 and not self.dry:
-            self.use_all_gpus()
-        for piece in self.pieces:
-            try:
-                getattr(self, piece)()
-            except Broken as failure:
-                self.broken(failure)
-            if self.work.stopped:
-                raise Failure("stopped")
+    def do_piece(self, piece):
+        try:
+            getattr(self, piece)()
+        except Broken as failure:
+            self.broken(failure)
 
     def do(self):
         if not self.dry:
             self.check_built()
         self.work.begin()
         try:
-            self.do_pieces()
+            if len(self.gpus) > 1 and not self.dry:
+                self.use_all_gpus()
+            for piece in self.pieces:
+                self.do_piece(piece)
         except Failure:
-            if self.work.stopped:
-                return 143
-            raise
+            if not self.work.stopped:
+                raise
+        if self.work.stopped:
+            return 143
         if not self.dry:
             write_file(self.out + "/reproduce.md", "\n".join(self.head() + self.page + [texts.FOOT]) + "\n")
             print(f"written: {self.out}/reproduce.md")
         return 1 if self.work.failed else 0
-
-
-def query_gpu_memory():
-    """Returns the bytes of each GPU; 0 if the driver does not tell."""
-    lines = lab.query_gpus("memory.total", "csv,noheader,nounits")
-    return [int(line) * 2**20 if line.isdigit() else 0 for line in lines]
 
 
 def library_versions(program):
@@ -407,7 +399,7 @@ def library_versions(program):
         path = os.path.realpath(re.search(name + r"\.so\S* => (\S+)|$", output_of("ldd", program))[1] or "")
         version = path.rpartition(".so.")[2]
         parts = re.findall(rf"#define {macro}_(?:MAJOR|MINOR|PATCH|PATCHLEVEL)\s+(\d+)",
-                           output_of("cat", os.path.dirname(path) + "/../include/" + header))
+                           read_text(os.path.dirname(path) + "/../include/" + header))
         versions.append(version if "." in version else ".".join(parts) or "unknown")
     return "CUDA {}, cuBLAS {}, cuDNN {}".format(*versions)
 

@@ -1,7 +1,7 @@
 """The Markdown tables of `scripts/lab.py reproduce`: the paper's figures and this program's."""
 import re
 
-from .results import markdown
+from .results import markdown, read_text
 
 KEYS = {"table1": 2, "table2": 1, "table6": 3, "table7": 5, "figure4": 2}  # words that name a row
 
@@ -9,9 +9,8 @@ KEYS = {"table1": 2, "table2": 1, "table6": 3, "table7": 5, "figure4": 2}  # wor
 def read_paper(path="scripts/results/paper.txt"):
     """Returns the paper's figures: {table: {key: figures}}, keys and figures being words of a line."""
     paper = {name: {} for name in KEYS}
-    with open(path, encoding="utf-8") as file:
-        for name, *words in (line.split() for line in file if line.strip() and not line.startswith("#")):
-            paper[name][tuple(words[:KEYS[name]])] = words[KEYS[name]:]
+    for name, *words in (line.split() for line in read_text(path).splitlines() if line and line[0] != "#"):
+        paper[name][tuple(words[:KEYS[name]])] = words[KEYS[name]:]
     return paper
 
 

@@ -13,6 +13,13 @@ class Failure(Exception):
     go ahead. Without text it is silent."""
 
 
+def read_text(path):
+    """Returns the text of a file; "" if it cannot be read."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+    return ""
+
+
 def write_file(path, text):
     with open(path + ".part", "w", encoding="utf-8") as file:
         file.write(text)
@@ -31,11 +38,10 @@ def remove(folder, *patterns):
 def read_log(path):
     """Returns the lines of a log.jsonl as dictionaries. Numbers are the text of the file. Skips damaged lines."""
     lines = []
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                fields = json.loads(line, parse_float=str, parse_int=str)
-                lines.append({**fields, "step": int(fields["step"])})
+    for line in read_text(path).splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            fields = json.loads(line, parse_float=str, parse_int=str)
+            lines.append({**fields, "step": int(fields["step"])})
     return lines
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 
-from .results import Failure
+from .results import Failure, read_text
 
 
 def tell(text):
@@ -194,8 +194,7 @@ class Work:
     @staticmethod
     def failure(what, status, log):
         """Returns the Failure of a program, with the error in its output."""
-        with open(log, encoding="utf-8", errors="replace") as file:
-            return Failure(f"{what}, status {status}: {error_in(file.read())} (see {log})")
+        return Failure(f"{what}, status {status}: {error_in(read_text(log))} (see {log})")
 
     def report(self, failure):
         self.failed = True

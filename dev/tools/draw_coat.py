@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Draws docs/coat.svg: one transformer block forward and backward as COAT runs it, what is kept in between, in which
-format and at which scale, in bytes per token in units of C channels; below it the optimizer's states.
+"""Draws docs/coat.svg: one transformer block forward and backward as COAT runs it; the tensors that it saves in between,
+their formats, scales and sizes (bytes per token, in units of C channels); and the optimizer's states.
 
-    scripts/draw_coat.py [docs/coat.svg]
+    dev/tools/draw_coat.py [docs/coat.svg]
 """
 import sys
 
@@ -11,25 +11,25 @@ INK, SOFT, LINE = "#1f2933", "#5b6672", "#9aa5b1"
 GROUP, TENSOR, GRADIENT, BF16, FP32 = "#cfeedd", "#cfe2f7", "#fbdcc0", "#e6e8eb", "#f6efc9"  # by format
 EDGE = {GROUP: "#2f8f5b", TENSOR: "#2f6fb5", GRADIENT: "#c96f1c", BF16: "#8a949e", FP32: "#b39a22"}
 ROWS, TOP, STEP, BOX = 8, 128, 66, 44
-FORWARD, KEPT, BACKWARD = (66, 262), (376, 208), (632, 262)  # left edge and width of the columns
+FORWARD, SAVED, BACKWARD = (66, 262), (376, 208), (632, 262)  # left edge and width of the columns
 RAIL = (34, WIDTH - 34)  # the residual stream, and its gradient
 
-# Per row: forward, what is kept (name, format, bytes per token in C, colour), backward; two lines each.
+# Rows: forward, the saved tensor (name, format, bytes per token in C, colour), backward; two lines each.
 BLOCK = [
-    (("add, LayerNorm, quantise", "the norm reads the sum itself"), ("x_in", "E4M3, scale per 16", 1.125, GROUP),
-     ("LayerNorm backward", "from the codes of x_in")),
-    (("q, k, v = n1 · Wᵀ + bias", "product in FP8"), ("q, k, v", "BF16", 6, BF16),
-     ("dgrad, wgrad in FP8", "n1 rebuilt from x_in")),
+    (("add, LayerNorm, quantize", "the norm reads the sum itself"), ("x_in", "E4M3, scale per 16", 1.125, GROUP),
+     ("LayerNorm backward", "from the FP8 x_in")),
+    (("q, k, v = n1 · Wᵀ + bias", "matmul in FP8"), ("q, k, v", "BF16", 6, BF16),
+     ("dgrad, wgrad in FP8", "n1 recomputed from x_in")),
     (("flash attention", "BF16"), ("o", "BF16", 2, BF16), ("attention backward", "BF16, deterministic")),
-    (("projection: y = ô · Wᵀ", "product in FP8"), None, ("dgrad, wgrad in FP8", "ô rebuilt from o")),
-    (("add, LayerNorm, quantise", "the norm reads the sum itself"), ("x_mid", "E4M3, scale per 16", 1.125, GROUP),
-     ("LayerNorm backward", "from the codes of x_mid")),
-    (("y = n2 · Wᵀ", "product in FP8"), None, ("dgrad, wgrad in FP8", "n2 rebuilt from x_mid")),
-    (("h = y + bias, GELU, quantise", "GELU reads y + bias itself"), ("h", "E4M3, scale per 16", 4.5, GROUP),
-     ("GELU backward, quantise", "from the codes of h")),
-    (("y = g · Wᵀ", "product in FP8"), None, ("dgrad, wgrad in FP8", "g rebuilt from h")),
+    (("projection: y = ô · Wᵀ", "matmul in FP8"), None, ("dgrad, wgrad in FP8", "ô recomputed from o")),
+    (("add, LayerNorm, quantize", "the norm reads the sum itself"), ("x_mid", "E4M3, scale per 16", 1.125, GROUP),
+     ("LayerNorm backward", "from the FP8 x_mid")),
+    (("y = n2 · Wᵀ", "matmul in FP8"), None, ("dgrad, wgrad in FP8", "n2 recomputed from x_mid")),
+    (("h = y + bias, GELU, quantize", "GELU reads y + bias itself"), ("h", "E4M3, scale per 16", 4.5, GROUP),
+     ("GELU backward, quantize", "from the FP8 h")),
+    (("y = g · Wᵀ", "matmul in FP8"), None, ("dgrad, wgrad in FP8", "g recomputed from h")),
 ]
-# What passes from a row to the next, forward and backward: name and colour.
+# Tensors that pass from a row to the next, forward and backward: name and colour.
 DOWN = [("n1", TENSOR), ("q, k, v", BF16), ("ô", TENSOR), None, ("n2", TENSOR), ("y", BF16), ("g", TENSOR)]
 UP = [("dn1", BF16), ("dq, dk, dv", GRADIENT), ("do", BF16), None, ("dn2", BF16), ("dh", GRADIENT), ("dg", BF16)]
 
@@ -74,14 +74,14 @@ def tag(x, y, label, colour):
 
 
 def draw_head():
-    text(24, 32, "COAT in one block: what is computed, what is kept, in which format", 18, bold=True)
+    text(24, 32, "COAT in one block: operations, saved tensors, formats", 18, bold=True)
     x = 24
     for label, colour in (("E4M3, a scale per group", GROUP), ("E4M3, a scale per tensor or token", TENSOR),
-                          ("gradients, likewise", GRADIENT), ("BF16", BF16), ("FP32", FP32)):
+                          ("gradients in FP8", GRADIENT), ("BF16", BF16), ("FP32", FP32)):
         box(x, 48, 18, 14, colour)
         text(x + 24, 60, label, 12.5)
         x += 24 + 6.6 * len(label) + 22
-    for (left, width), label in ((FORWARD, "forward ↓"), (KEPT, "kept for backward"), (BACKWARD, "backward ↑")):
+    for (left, width), label in ((FORWARD, "forward ↓"), (SAVED, "saved for backward"), (BACKWARD, "backward ↑")):
         text(left + width / 2, 108, label, 15, "middle", bold=True)
 
 
@@ -89,7 +89,7 @@ def draw_rails():
     bottom = row_top(ROWS - 1) + BOX + 22
     arrow(RAIL[0], 92, RAIL[0], bottom, EDGE[BF16], 5)
     arrow(RAIL[1], bottom, RAIL[1], 92, EDGE[BF16], 5)
-    for x, words, angle in ((RAIL[0] - 12, "residual stream r, BF16: carried, never kept", -90),
+    for x, words, angle in ((RAIL[0] - 12, "residual stream r, BF16: carried, never saved", -90),
                             (RAIL[1] + 12, "gradient of the residual stream, BF16", 90)):
         y = (92 + bottom) / 2
         put('<text transform="translate(%g %g) rotate(%g)" font-size="12.5" text-anchor="middle" fill="%s">%s</text>'
@@ -98,7 +98,7 @@ def draw_rails():
         y = row_top(row) + BOX / 2
         arrow(RAIL[0] + 3, y, FORWARD[0] - 2, y)
         arrow(BACKWARD[0] + BACKWARD[1], y, RAIL[1] - 5, y)
-    for row in (3, 7):  # the last product of each half adds to the stream, and takes its gradient, in codes
+    for row in (3, 7):  # the last matmul of each sublayer adds to the stream, and takes its gradient, in FP8
         y = row_top(row) + BOX / 2
         arrow(FORWARD[0], y, RAIL[0] + 5, y)
         arrow(RAIL[1] - 3, y, BACKWARD[0] + BACKWARD[1] + 2, y, EDGE[GRADIENT])
@@ -106,20 +106,20 @@ def draw_rails():
 
 def draw_block():
     draw_rails()
-    for row, (forward, kept, backward) in enumerate(BLOCK):
+    for row, (forward, saved, backward) in enumerate(BLOCK):
         y = row_top(row)
         operation(*FORWARD, row, forward)
         operation(*BACKWARD, row, backward)
-        if kept:
-            name, how, size, colour = kept
-            box(KEPT[0], y, KEPT[1], BOX, colour)
-            text(KEPT[0] + 12, y + 18, name, 14, bold=True)
-            text(KEPT[0] + 12, y + 35, how, 12)
-            text(KEPT[0] + KEPT[1] - 12, y + 27, "%g C" % size, 15, "end", bold=True)
-            arrow(FORWARD[0] + FORWARD[1], y + BOX / 2, KEPT[0] - 2, y + BOX / 2)
-            arrow(KEPT[0] + KEPT[1], y + BOX / 2, BACKWARD[0] - 2, y + BOX / 2)
+        if saved:
+            name, how, size, colour = saved
+            box(SAVED[0], y, SAVED[1], BOX, colour)
+            text(SAVED[0] + 12, y + 18, name, 14, bold=True)
+            text(SAVED[0] + 12, y + 35, how, 12)
+            text(SAVED[0] + SAVED[1] - 12, y + 27, "%g C" % size, 15, "end", bold=True)
+            arrow(FORWARD[0] + FORWARD[1], y + BOX / 2, SAVED[0] - 2, y + BOX / 2)
+            arrow(SAVED[0] + SAVED[1], y + BOX / 2, BACKWARD[0] - 2, y + BOX / 2)
         else:
-            text(KEPT[0] + KEPT[1] / 2, y + 27, "nothing", 12.5, "middle", SOFT)
+            text(SAVED[0] + SAVED[1] / 2, y + 27, "nothing", 12.5, "middle", SOFT)
     draw_passed()
 
 
@@ -136,11 +136,11 @@ def draw_passed():
 
 def draw_sums():
     y = row_top(ROWS - 1) + BOX + 50
-    text(24, y, "Kept per layer and token, in bytes × C", 15, bold=True)
-    parts = [(kept[0], kept[2], kept[3]) for _, kept, _ in BLOCK if kept]
-    rows = (("COAT, rebuilding n1, n2 and g", parts),
-            ("COAT, keeping them, as published", parts + [("n1, n2, g", 6, TENSOR)]),
-            ("BF16, keeping everything", [("", 32, BF16)]))
+    text(24, y, "Saved per layer and token, in bytes × C", 15, bold=True)
+    parts = [(saved[0], saved[2], saved[3]) for _, saved, _ in BLOCK if saved]
+    rows = (("COAT, recomputing n1, n2 and g", parts),
+            ("COAT, saving them, as published", parts + [("n1, n2, g", 6, TENSOR)]),
+            ("BF16, saving everything", [("", 32, BF16)]))
     left, scale = 248, 19.4
     for i, (label, pieces) in enumerate(rows):
         x, top = left, y + 14 + i * 30
@@ -159,11 +159,11 @@ def draw_optimizer():
     y = 840
     put('<path d="M24 %g H%g" stroke="%s"/>' % (y - 26, WIDTH - 24, "#d5dae0"))
     text(24, y, "The optimizer: AdamW's moments in FP8, with dynamic range expansion", 15, bold=True)
-    columns = [(24, 198, GROUP, "m and v: E4M3 codes", ("per group of 128: largest |x| a", "(FP32) and exponent k (8 bits);",
+    columns = [(24, 198, GROUP, "m and v: E4M3", ("per group of 128: largest |x| a", "(FP32) and exponent k (8 bits);",
                                                          "1.04 bytes instead of 4, each")),
-               (258, 190, FP32, "read", ("log₂ |x| = log₂ a", "+ log₂ (code / 448) / k,", "in FP32")),
+               (258, 190, FP32, "read", ("log₂ |x| = log₂ a", "+ log₂ (value / 448) / k,", "in FP32")),
                (484, 190, FP32, "AdamW step", ("m, v from the gradient,", "update from the fresh", "m, v; all in FP32")),
-               (710, 226, FP32, "write: expand", ("k so that the group's range fills", "E4M3's; code = 448 (|x| / a)ᵏ,",
+               (710, 226, FP32, "write: expand", ("k so that the group's range fills", "E4M3's; value = 448 (|x| / a)ᵏ,",
                                                        "rounded, with the sign of x"))]
     for left, width, fill, title, lines in columns:
         box(left, y + 18, width, 84, fill)
