@@ -1,6 +1,7 @@
-// The quantisation error of the optimizer's update, as COAT's table and Figure 2 show it, from the FP32 moments of a
-// checkpoint: quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv]. Error: sum (u - û)^2 / sum u^2 over all elements, with
-// u = m̂ / (sqrt v̂ + eps); groups of 128; a non-zero v never becomes 0 in any column.
+// Measures the quantization error of the optimizer's update, as COAT's table and Figure 2 show it, from the FP32
+// moments of a checkpoint: quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv].
+//   error = sum (u - û)^2 / sum u^2 over all elements, with u = m̂ / (sqrt v̂ + eps), in groups of 128.
+// A non-zero v never becomes 0 in any column.
 #include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
