@@ -279,10 +279,8 @@ $(eval $(call link_gpu,,dev/tools))
 # Benchmarks run one after the other, so that they do not disturb each other; the GPU's where there is a GPU.
 HAVE_GPU = $(shell nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)
 benches: $(BENCHES)
-bench: SHELL := /bin/bash
 bench: $(BENCHES)
-	$(Q)set -eo pipefail; for b in $(if $(HAVE_GPU),$^,$(filter-out %_gpu,$^)); do echo "== $$b"; ./$$b; done | \
-	    awk -f scripts/bench_table.awk
+	$(Q)set -e; for b in $(if $(HAVE_GPU),$^,$(filter-out %_gpu,$^)); do echo "== $$b"; ./$$b; done
 
 include dev/fuzz/fuzz.mk
 

@@ -1,21 +1,20 @@
 #!/usr/bin/env bash
-# What is claimed of the GPU, checked and measured in one go (expected: half an
-# hour on an H100; memcheck and initcheck take five minutes each, racecheck
-# more): the GPU against the CPU twin (every operation, by what test_gpt2 and
-# dev/test/check_*.cu compare; whole models), memory errors and races in the
-# same operations, reproducibility, the loss curve and a sample beside the
-# twin's, training beside PyTorch's, every kernel's bandwidth, and the speed and
-# memory of training. Ends with 1 where anything failed or could not be checked,
-# 3 without a GPU.
+# Checks and measures what is claimed of the GPU, in one go (expected: half an hour on
+# an H100; memcheck and initcheck take five minutes each, racecheck more). Ends with 1
+# if anything failed or could not be checked, 3 without a GPU.
 #
 #   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers
-#       GPT-2 tokens; byte tokens (prepare_bytes). repeat and training read the
-#       former, curve the latter; the other parts need neither
+#       GPT-2 tokens, for repeat and training; byte tokens (prepare_bytes), for curve
 #
-#   BIN=. BUILD=build OUT=runs/check     where the programs are, and where logs go
-#   PARTS="twin memcheck initcheck racecheck repeat curve families kernels
-#       training"  what is done, in this order; families needs torch and
-#       transformers
+#   BIN=. BUILD=build OUT=runs/check     folders of the programs and of the logs
+#   PARTS="..."    what is done (default: all), in this order:
+#       twin       every operation and whole models, against the CPU
+#       memcheck initcheck racecheck     memory errors and races in these
+#       repeat     equal runs have equal checkpoints
+#       curve      the loss curve and a sample, against the CPU's
+#       families   training against PyTorch's; needs torch and transformers
+#       kernels    every kernel's bandwidth
+#       training   speed and memory of training
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,19 +27,16 @@ stop() { echo "error: $1" >&2; exit "${2:-1}"; }
 [ ${#parts[@]} -gt 0 ] || stop "PARTS names no part; --help lists them"
 [ $# -le 2 ] || stop "$3: a third argument; quote the pattern of token files"
 for part in "${parts[@]}"; do
+    program=$bin/train_gpt2_fp8 how=''
     case $part in
     twin | memcheck | initcheck) program=$bin/test_gpt2 ;;
-    racecheck) program=$build/racecheck/test_gpt2 ;;
+    racecheck) program=$build/racecheck/test_gpt2 how='RACECHECK=1 ' ;;
     kernels) program=$build/bench_kernels_gpu ;;
-    repeat | curve | families | training) program=$bin/train_gpt2_fp8 ;;
+    repeat | training) [ -n "$tokens" ] || stop "$part reads GPT-2 tokens: name them as the first argument; see --help" ;;
+    curve) [ -n "$bytes" ] || stop "curve reads byte tokens: name them as the second argument; see --help" ;;
+    families) ;;
     *) stop "PARTS: $part: not one of twin, memcheck, initcheck, racecheck, repeat, curve, families, kernels, training" ;;
     esac
-    case $part in
-    repeat | training) [ -n "$tokens" ] || stop "$part reads GPT-2 tokens: name them as the first argument; --help says more" ;;
-    curve) [ -n "$bytes" ] || stop "curve reads byte tokens: name them as the second argument; --help says more" ;;
-    esac
-    how=''
-    [ $part != racecheck ] || how='RACECHECK=1 '
     [ -x "$program" ] || stop "$part: $program is not built: make $how${program#./}"
 done
 has_fp8_gpu || stop "nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more): run this on a machine with one, its driver installed; scripts/test.sh checks the CPU's part" 3
@@ -50,17 +46,15 @@ failed=0
 say() { printf '\n== %s\n' "$*"; }
 verdict() { if [ "$1" -eq 0 ]; then echo "good: $2"; else echo "FAILED: $2"; failed=1; fi; }
 
-wanted() { case " ${parts[*]} " in *" $1 "*) return 0 ;; *) return 1 ;; esac }
+wanted() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 
-# What test_gpt2 has not compared, where it found no GPU: nothing else tells, it ends with 0.
+# Prints what test_gpt2 skipped because it found no GPU: its exit code is 0 then.
 skipped() { grep -m 1 '^skip - ' "$1"; }
 
 if wanted twin; then
     say "every operation, in BF16, FP32 and FP8, the optimizer's states, and models against the twin"
-    "$bin/test_gpt2" >"$out/test.log" 2>&1
-    status=$?
-    ! skipped "$out/test.log" || status=1
-    verdict $status "test_gpt2: $(grep -c '^ok' "$out/test.log") passed, $(grep -c '^not ok' "$out/test.log") failed"
+    "$bin/test_gpt2" >"$out/test.log" 2>&1 && ! skipped "$out/test.log"
+    verdict $? "test_gpt2: $(grep -c '^ok' "$out/test.log") passed, $(grep -c '^not ok' "$out/test.log") failed"
 fi
 
 has_sanitizer() { # TOOL
@@ -71,14 +65,11 @@ has_sanitizer() { # TOOL
 }
 for tool in memcheck initcheck; do
     if ! wanted $tool || ! has_sanitizer $tool; then continue; fi
-    status=0
-    compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1 || status=$?
-    ! skipped "$out/$tool.log" || status=1
-    verdict $status "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
+    compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1 && ! skipped "$out/$tool.log"
+    verdict $? "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
 done
-# The libraries' kernels synchronise in ways that racecheck does not follow. cuDNN's are left out, for the time they take.
-# cuBLAS's (nvjet) fail where they are left out, and are not counted. This program's are built so that it follows them
-# (RACECHECK=1).
+# racecheck does not follow how the libraries' kernels synchronize. It excludes cuDNN's, for the time that they take.
+# cuBLAS's (nvjet) fail if they are excluded, so they are not counted. RACECHECK=1 builds kernels that it follows.
 if wanted racecheck && has_sanitizer racecheck; then
     for part in optimizer kernels fp8-kernels operations fp8 models; do
         log=$out/racecheck-$part.log
@@ -92,7 +83,7 @@ fi
 
 if wanted repeat; then
     say "two runs of one command"
-    six_steps() { # OUT FLAGS...: a run that fails leaves none of an earlier one
+    six_steps() { # OUT FLAGS...
         rm -rf "${out:?}/$1"
         "$bin/train_gpt2_fp8" --device cuda --train "$tokens" --model gpt2 --batch-tokens 65536 --steps 6 --sample-tokens 0 --quiet \
             --out "$out/$1" "${@:2}" >"$out/$1.log" 2>&1 || { tail -n 1 "$out/$1.log"; return 1; }

@@ -1,28 +1,23 @@
 #!/usr/bin/env bash
-# Training speed and memory of a model: tokens per second and GPU after warm-up,
-# the memory plan and what the driver reports in use (1 GB = 10^9 bytes), for each
-# recipe that is asked for.
+# Measures training speed and memory of models, for each recipe: tokens per second and
+# GPU over the second half of the steps, the memory plan, and what the driver reports in
+# use (1 GB = 10^9 bytes).
 #
 #   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE[,FLAG=VALUE...]...]
-#       bf16 (the default), fp8-linear or coat; with flags behind it:
-#       coat,head=fp8 or coat,bf16-blocks=0
+#       RECIPE: bf16 (default), fp8-linear or coat; coat,head=fp8 adds a flag
 #
-# Settings come from the environment:
+# Environment:
 #   MODELS="gpt2 gpt2-xl" STEPS=20 OUT=runs/measure PROGRAM=./train_gpt2_fp8
-#   MICRO_BATCH=N       instead of the model's; accumulated to about the same
-#                       tokens per step
 #   LENGTH=1024         tokens of a sequence
-#   STEP_TOKENS=N       of each GPU and step, instead of the model's; beyond
-#                       length 1024: 32768
-#   GPUS=1              several, by MPIRUN="mpirun --bind-to none", share weights,
+#   MICRO_BATCH=N       default, as llm.c: 64 for gpt2, 16 for other models
+#   STEP_TOKENS=N       of each GPU and step, about; default, as llm.c: 524288 for gpt2,
+#                       131072 for other models, 32768 beyond length 1024
+#   GPUS=1              several, with MPIRUN="mpirun --bind-to none", shard weights,
 #                       gradients and states (ZeRO 3)
 #
-# The settings are those of llm.c's figures: GPT-2 124M with micro-batches of 64 x
-# 1024 tokens, 524288 per step; GPT-2 1558M, and other models, with 16 x 1024,
-# 131072 per step. Speeds are means over the second half of the steps. A row that
-# failed says why, the others are measured, and the script ends with 1. Llama 1
-# and 2 know fewer tokens than GPT-2: build/narrow_tokens 32000 4194304
-# 'GPT2_TOKENS' OUT.bin leaves those.
+# A row that fails gives the reason; the others are measured, and the exit code is 1.
+# Llama 1 and 2 have a smaller vocabulary than GPT-2: `build/narrow_tokens 32000 4194304
+# 'GPT2_TOKENS' OUT.bin` drops the tokens that they lack.
 set -euo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 case ${1:-} in -h | --help) usage; exit 0 ;; esac

@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# Training on the GPUs of this machine, together and one by one: the speed of each
-# ZeRO stage in percent of what the same GPUs do alone (all at the same time: GPUs
-# of one host differ, and the slowest sets the pace), with the driver's memory; a
-# model of 7B shape; and the validation loss of one GPU and of all, over several
-# seeds. Prints Markdown tables.
+# Measures training on the GPUs of this machine, together and one by one. Prints
+# Markdown tables:
+#   speed   tokens/s of each ZeRO stage, and in percent of what the same GPUs reach
+#           alone, all at the same time (GPUs of one host differ, and the slowest sets
+#           the pace); the driver's memory
+#   large   a model of 7B shape
+#   loss    the validation loss of one GPU and of all, over several seeds
 #
 #   scripts/measure_gpus.sh [--dry-run] 'data/tokens/mine_train_*.bin' \
 #       'data/tokens/mine_val_*.bin' [PART...]
 #       parts: speed large loss (default: all; about 10 minutes on two H200s)
 #
-# Settings come from the environment:
-#   GPUS=2                     how many (default: those that may be used)
-#   STAGES="1 2 3"             ZeRO
-#   SEEDS="1 2 3 4 5 6" WARMUP=700   of the losses after 200 steps, whose rate
-#                                    rises to 6e-4 in so many
+# Environment:
+#   GPUS=2                  number of GPUs (default: those that may be used)
+#   STAGES="1 2 3"          ZeRO stages
+#   SEEDS="1 2 3 4 5 6" WARMUP=700   of loss: after 200 steps, during which the rate
+#                           rises towards 6e-4 over WARMUP steps
 #   MPIRUN="mpirun --bind-to none" PROGRAM=./train_gpt2_fp8 OUT=runs/gpus
-#   MODEL="--model gpt2-xl --micro-batch 16"  PASSES=8  STEPS=8
-#                              of the speeds: so many micro-batches per GPU and
-#                              step, and one; so many steps, of which the second
-#                              half counts
-#   LARGE="..." SMALL="..."    the other two models' flags
+#   MODEL="--model gpt2-xl --micro-batch 16" PASSES=8 STEPS=8
+#                           of speed: with PASSES micro-batches per GPU and step, and
+#                           with one; the second half of STEPS counts
+#   LARGE="..." SMALL="..." flags of the models of large and of loss
 set -euo pipefail
 cd "$(dirname "$0")/.."
 usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; }
@@ -45,8 +46,7 @@ small=${SMALL:---model gpt2 --micro-batch 16}
 read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 [ -n "$dry_run" ] || mkdir -p "$out"
 
-# start LOG COMMAND...: into OUT/LOG.json and OUT/LOG.err
-start() {
+start() { # LOG COMMAND...: its output is OUT/LOG.json and OUT/LOG.err
     local log=$1 status=0
     shift
     if [ -n "$dry_run" ]; then printf '%s\n' "$(printf '%q ' "$@" | sed 's/ $//')"; return; fi
@@ -54,16 +54,14 @@ start() {
     [ $status -eq 0 ] || { echo "error: $log ended with $status: $(grep -m 1 '^error' "$out/$log.err" || tail -n 1 "$out/$log.err")" >&2; exit 1; }
 }
 
-# number FLAG FLAGS...: the value of a flag, else the default
-number() {
-    local flag=$1 default=$2
+number() { # FLAG DEFAULT FLAGS...: the value of a flag
+    local flag=$1 value=$2
     shift 2
-    while [ $# -gt 0 ]; do [ "$1" != "$flag" ] || default=$2; shift; done
-    echo "$default"
+    while [ $# -gt 0 ]; do [ "$1" != "$flag" ] || value=$2; shift; done
+    echo "$value"
 }
 
-# trains LOG PROCESSES PASSES STEPS FLAGS...: one process on each of so many GPUs; of one, on GPU number $on
-trains() {
+trains() { # LOG PROCESSES PASSES STEPS FLAGS...: a process per GPU; a single one on GPU $on
     local log=$1 processes=$2 tokens
     # shellcheck disable=SC2086 # flags are words
     tokens=$(($(number --micro-batch 16 ${*:5}) * $(number --seq-len 1024 ${*:5}) * $3 * processes))
@@ -78,8 +76,7 @@ speed_of() { # LOG: tokens/s of the second half of its steps
 }
 memory_of() { awk '$1 == "driver" { printf "%.1f", $4 == "GB" ? $3 : $3 / 1000; found = 1 } END { if (!found) printf "-" }' "$out/$1.err"; }
 
-# alone LOG PASSES STEPS: on each GPU by itself, all at the same time
-alone() {
+alone() { # LOG PASSES STEPS: each GPU by itself, all at the same time
     local i
     for ((i = 0; i < gpus; i++)); do
         # shellcheck disable=SC2086 # flags are words
@@ -89,9 +86,18 @@ alone() {
     for ((i = 0; i < gpus; i++)); do wait "${workers[i]}" || exit 1; done
 }
 
+speeds_alone() { # LOG: of each GPU
+    local i
+    for ((i = 0; i < gpus; i++)); do speed_of "$1-$i" && echo; done | paste -sd, | sed 's/,/, /g'
+}
+of_all() { # LOG SPEEDS: its tokens/s, and in percent of these speeds together
+    awk -v speed="$(speed_of "$1")" -v alone="$2" 'BEGIN {
+        for (i = split(alone, x, ", "); i; i--) all += x[i]
+        printf "%d (%.1f %%)", speed, all ? 100 * speed / all : 0 }'
+}
+
 measure_speed() {
-    local few=$((steps * 4)) stage i rows=() sum=(0 0) lone=('' '')
-    local workers=()
+    local few=$((steps * 4)) stage many single workers=()
     alone one-many "$passes" "$steps"
     alone one-single 1 "$few"
     for stage in $stages; do
@@ -101,18 +107,12 @@ measure_speed() {
         trains "zero$stage-single" "$gpus" 1 "$few" $model --zero "$stage"
     done
     [ -z "$dry_run" ] || return 0
-    for ((i = 0; i < gpus; i++)); do
-        rows=("$(speed_of one-many-$i)" "$(speed_of one-single-$i)")
-        lone=("${lone[0]}${lone[0]:+, }${rows[0]}" "${lone[1]}${lone[1]:+, }${rows[1]}")
-        sum=($((sum[0] + rows[0])) $((sum[1] + rows[1])))
-    done
+    many=$(speeds_alone one-many) single=$(speeds_alone one-single)
     echo "| GPUs | tokens/s, $passes micro-batches per GPU and step | one micro-batch | driver, GB per GPU |"
     echo "| --- | --- | --- | --- |"
-    echo "| one by one | ${lone[0]} | ${lone[1]} | $(memory_of one-many-0) |"
+    echo "| one by one | $many | $single | $(memory_of one-many-0) |"
     for stage in $stages; do
-        awk -v name="$gpus, ZeRO $stage" -v many="$(speed_of "zero$stage-many")" -v single="$(speed_of "zero$stage-single")" \
-            -v all="${sum[0]}" -v all_single="${sum[1]}" -v memory="$(memory_of "zero$stage-many")" 'BEGIN {
-                printf "| %s | %d (%.1f %%) | %d (%.1f %%) | %s |\n", name, many, all ? 100 * many / all : 0, single, all_single ? 100 * single / all_single : 0, memory }'
+        echo "| $gpus, ZeRO $stage | $(of_all "zero$stage-many" "$many") | $(of_all "zero$stage-single" "$single") | $(memory_of "zero$stage-many") |"
     done
     echo
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Curves of one run or several, compared: from the log.jsonl in each --out
-folder.
+"""Draws the curves of one run, or of several to compare, from the log.jsonl in each
+--out folder.
 
     scripts/plot.py runs/gpt2
         writes curves.png and curves.svg
@@ -9,15 +9,14 @@ folder.
     scripts/plot.py runs/gpt2 --ref 'OpenAI GPT-2=3.42'
         a dashed line in the loss
 
-Training loss (every step faint, smoothed on top) and validation loss (dots)
-over tokens and over hours of training, gradient norm and tokens per second;
-HellaSwag where it was evaluated. Runs whose log carries FP8 health get a second
-picture each, PREFIX-fp8-NAME: the largest value and the shares of saturated,
-flushed and clamped codes, a panel each, with a strip per tensor and in it a
-line per layer.
+Training loss (every step faint, smoothed on top) and validation loss (dots) over tokens
+and over hours of training, gradient norm and tokens per second; HellaSwag and the rate
+if HellaSwag was evaluated. Runs whose log has FP8 health get a second picture each,
+PREFIX-fp8-NAME: the largest value and the shares of saturated, flushed and clamped
+values, a panel each, with a strip per tensor and in it a line per layer.
 
-Needs matplotlib (pip install matplotlib). Without Python, build/plot_loss draws
-the loss of one run.
+Needs matplotlib (pip install matplotlib). Without Python, build/plot_loss draws the loss
+of one run.
 """
 import argparse
 import json
@@ -26,7 +25,7 @@ import os
 import re
 import sys
 
-missing = None  # is said once the arguments are read: --help needs none
+missing = None  # reported after the arguments are read: --help works without matplotlib
 try:
     import matplotlib
 
@@ -41,6 +40,7 @@ except ImportError as error:
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F4FC9", "#5F5F5F"]
 DASHES = ["-", (0, (5, 1.5)), (0, (1.5, 1.2))]  # of the 1st to 8th, 9th to 16th ... run
+GREY, DASHED = "#6B7280", (0, (4, 3))
 STYLE = {"font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
          "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#E3E5E8",
          "grid.linewidth": 0.8, "axes.axisbelow": True, "axes.edgecolor": "#8A8F98", "axes.labelcolor": "#333333",
@@ -48,28 +48,20 @@ STYLE = {"font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axe
          "svg.hashsalt": "coat", "svg.fonttype": "path", "savefig.facecolor": "white"}
 
 
-def fail(text):
-    sys.exit("plot.py: " + text)
-
-
-# --- logs -----------------------------------------------------------------------------------------------------------
+# --- logs -------------------------------------------------------------------------------------------------------------
 
 class Run:
     """The figures of a log: lists over steps, and evaluations as (tokens, hours, value)."""
 
     def __init__(self, name, path):
-        self.name, self.path = name, path
-        self.step, self.tokens, self.hours, self.loss, self.norm, self.speed, self.lr = [], [], [], [], [], [], []
-        self.val, self.hellaswag, self.fp8 = [], [], []
-        self.read()
-
-    def read(self):
+        self.name, self.path, self.val, self.hellaswag, self.fp8 = name, path, [], [], []
+        lists = self.step, self.tokens, self.hours, self.loss, self.norm, self.speed, self.lr = [[] for _ in range(7)]
         hours = tokens = 0
         try:
-            with open(self.path, encoding="utf-8", errors="replace") as file:
+            with open(path, encoding="utf-8", errors="replace") as file:
                 lines = file.readlines()
         except OSError as error:
-            fail("%s cannot be read: %s" % (self.path, error.strerror))
+            sys.exit("plot.py: %s cannot be read: %s" % (path, error.strerror))
         for line in lines:
             try:
                 fields = json.loads(line)
@@ -77,35 +69,36 @@ class Run:
             except (ValueError, KeyError, TypeError):  # a line cut short when the run was killed
                 continue
             if "loss" in fields:
-                hours += (fields.get("ms") or 0) / 3.6e6
-                tokens = fields.get("tokens") or tokens
-                for values, value in ((self.step, step), (self.tokens, tokens), (self.hours, hours),
-                                      (self.loss, number(fields["loss"])), (self.norm, number(fields.get("grad_norm"))),
-                                      (self.speed, number(fields.get("tokens_per_s"))),
-                                      (self.lr, number(fields.get("lr")))):
-                    values.append(value)
-            for key, values in (("val_loss", self.val), ("hellaswag", self.hellaswag)):
+                hours, tokens = hours + (fields.get("ms") or 0) / 3.6e6, fields.get("tokens") or tokens
+                values = [number(fields.get(key)) for key in ("loss", "grad_norm", "tokens_per_s", "lr")]
+                for series, value in zip(lists, (step, tokens, hours, *values)):
+                    series.append(value)
+            for key, series in (("val_loss", self.val), ("hellaswag", self.hellaswag)):
                 if fields.get(key) is not None:
-                    values.append((tokens, hours, fields[key]))
+                    series.append((tokens, hours, fields[key]))
             if isinstance(fields.get("fp8"), dict):
                 self.fp8.append((step, fields["fp8"]))
-        if not any(math.isfinite(loss) for loss in self.loss):
-            fail("%s holds no training loss" % self.path)
+        if not finite(self.loss):
+            sys.exit("plot.py: %s holds no training loss" % path)
 
 
 def number(value):
     return float(value) if value is not None else math.nan
 
 
+def finite(values):
+    return [value for value in values if math.isfinite(value)]
+
+
 def find_run(argument):
-    """A folder, its log.jsonl, or NAME= before either."""
+    """Returns the run of a folder, its log.jsonl, or NAME= before either."""
     name, _, path = argument.partition("=") if "=" in argument and not os.path.exists(argument) else ("", "", argument)
     log = os.path.join(path, "log.jsonl") if os.path.isdir(path) else path
     return Run(name or os.path.basename(os.path.dirname(os.path.abspath(log))), log)
 
 
 def smoothed(values, steps):
-    """The mean of about `steps` values around each, of fewer near the start, where curves bend; gaps stay gaps."""
+    """Returns the mean of about `steps` values around each, of fewer near the start, where curves bend. Gaps stay."""
     sums, counts, out = [0.0], [0], []
     for value in values:
         good = math.isfinite(value)
@@ -119,10 +112,10 @@ def smoothed(values, steps):
     return out
 
 
-# --- axes -----------------------------------------------------------------------------------------------------------
+# --- curves -----------------------------------------------------------------------------------------------------------
 
 def short(value, _=None):
-    """1500000 -> 1.5M"""
+    """Returns 1.5M for 1500000."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return "%.4g%s" % (value / size, unit)
@@ -130,52 +123,50 @@ def short(value, _=None):
 
 
 def power(value, _=None):
-    """Of ten, as ticks of a logarithmic scale have it."""
+    """Returns a power of ten as the ticks of a logarithmic scale show it."""
     return short(value) if value >= 1e-3 else ("%.0e" % value).replace("e-0", "e-")
 
 
-def finite(values):
-    return [value for value in values if math.isfinite(value)]
-
-
-def percentile(values, share):
+def percentile(values, part):
     values = sorted(finite(values))
-    return values[min(len(values) - 1, int(share * len(values)))] if values else math.nan
+    return values[min(len(values) - 1, int(part * len(values)))] if values else math.nan
+
+
+def mark(axis, text, value):
+    """Draws a dashed line to compare with."""
+    axis.axhline(value, color=GREY, linestyle=DASHED, linewidth=1)
+    axis.annotate(text, (1, value), (-2, 3), xycoords=axis.get_yaxis_transform(), textcoords="offset points",
+                  ha="right", va="bottom", fontsize=8, color=GREY)
 
 
 def loss_limits(runs, curves, references):
-    """From the lowest to what the loss was early on: its first fall would flatten everything else."""
-    low = min(min(finite(curve)) for curve in curves)
-    high = max(max(finite(curve[len(curve) // 12:]) or finite(curve)) for curve in curves)
-    for run in runs:
-        low = min([low] + [value for _, _, value in run.val])
-        low = min(low, percentile(run.loss[len(run.loss) // 2:], 0.02) if len(run.loss) > 4 else low)
-    low = min([low] + [value for _, value in references])
-    high = max([high] + [value for _, value in references])
+    """Returns the limits from the lowest loss to what it was early on: its first fall would flatten all else."""
+    lows = [min(finite(curve)) for curve in curves] + [value for run in runs for _, _, value in run.val]
+    lows += [percentile(run.loss[len(run.loss) // 2:], 0.02) for run in runs if len(run.loss) > 4]
+    lines = [value for _, value in references]
+    low = min(finite(lows + lines))
+    high = max(lines + [max(finite(curve[len(curve) // 12:]) or finite(curve)) for curve in curves])
     margin = 0.05 * (high - low) or 0.1
     return low - margin, high + margin
 
 
-def wide_range(values):
-    values = finite(values)
-    return bool(values) and min(values) > 0 and percentile(values, 0.99) > 8 * percentile(values, 0.01)
+def draw_series(axis, run, x, values, smooth):
+    """Draws every step faint, and the smoothed values on top."""
+    axis.plot(x, values, color=run.colour, alpha=0.22, linewidth=0.7)
+    axis.plot(x, smooth, color=run.colour, linestyle=run.dashes, linewidth=1.7)
 
 
 def draw_loss(axis, runs, curves, over, references):
     minutes = over == "hours" and max(run.hours[-1] for run in runs) < 1
     factor = 60 if minutes else 1
     for run, curve in zip(runs, curves):
-        x = [factor * value for value in getattr(run, over)]
-        axis.plot(x, run.loss, color=run.colour, alpha=0.22, linewidth=0.7)
-        axis.plot(x, curve, color=run.colour, linestyle=run.dashes, linewidth=1.7)
+        draw_series(axis, run, [factor * value for value in getattr(run, over)], run.loss, curve)
         if run.val:
             axis.plot([factor * v[0 if over == "tokens" else 1] for v in run.val], [v[2] for v in run.val],
                       color=run.colour, marker="o", markersize=4.5 if len(run.val) < 40 else 2.5,
                       markeredgecolor="white", markeredgewidth=0.6, linestyle="none", zorder=4)
     for name, value in references:
-        axis.axhline(value, color="#6B7280", linestyle=(0, (4, 3)), linewidth=1)
-        axis.annotate("%s %.4g" % (name, value), (1, value), (-2, 3), xycoords=axis.get_yaxis_transform(),
-                      textcoords="offset points", ha="right", va="bottom", fontsize=8, color="#6B7280")
+        mark(axis, "%s %.4g" % (name, value), value)
     axis.set_ylim(*loss_limits(runs, curves, references))
     axis.set_ylabel("loss, nats per token")
     axis.set_title("Loss over %s" % ("tokens" if over == "tokens" else "time"))
@@ -183,63 +174,56 @@ def draw_loss(axis, runs, curves, over, references):
         axis.set_xlabel("%s of training, evaluations left out" % ("minutes" if minutes else "hours"))
 
 
-def draw_series(axis, runs, key, steps, title, label):
+def draw_key(axis, runs, key, steps, title, label):
     for run in runs:
         values = getattr(run, key)
-        axis.plot(run.tokens, values, color=run.colour, alpha=0.22, linewidth=0.7)
-        if key == "speed":  # the first step sets things up: it is no speed of training
-            values = [math.nan] + values[1:]
-        axis.plot(run.tokens, smoothed(values, steps(run)), color=run.colour, linestyle=run.dashes, linewidth=1.7)
-    everything = [value for run in runs for value in getattr(run, key)]
-    if key == "norm" and wide_range(everything):
+        # the first step sets things up: it is not a speed of training
+        smooth = [math.nan] + values[1:] if key == "speed" else values
+        draw_series(axis, run, run.tokens, values, smoothed(smooth, steps(run)))
+    found = finite([value for run in runs for value in getattr(run, key)])
+    if key == "norm" and found and min(found) > 0 and percentile(found, 0.99) > 8 * percentile(found, 0.01):
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_major_formatter(FuncFormatter(short))
         axis.yaxis.set_minor_formatter(NullFormatter())
-    elif finite(everything):  # from 0, so that heights compare; a rare spike may leave the picture
-        axis.set_ylim(0, 1.12 * max(percentile(everything, 0.99), percentile(everything, 0.5)) or 1)
+    elif found:  # from 0, so that heights compare; a rare spike may leave the picture
+        axis.set_ylim(0, 1.12 * max(percentile(found, 0.99), percentile(found, 0.5)) or 1)
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v == 0 else power(v) if key == "lr" else short(v)))
     axis.set_title(title)
     axis.set_ylabel(label)
 
 
 def draw_hellaswag(axis, runs):
-    for run in runs:
-        if run.hellaswag:
-            axis.plot([v[0] for v in run.hellaswag], [100 * v[2] for v in run.hellaswag], color=run.colour,
-                      linestyle=run.dashes, marker="o", markersize=3.5, linewidth=1.7)
-    axis.axhline(25, color="#6B7280", linestyle=(0, (4, 3)), linewidth=1)
-    axis.annotate("guessing", (1, 25), (-2, 3), xycoords=axis.get_yaxis_transform(), textcoords="offset points",
-                  ha="right", va="bottom", fontsize=8, color="#6B7280")
+    for run in (run for run in runs if run.hellaswag):
+        axis.plot([v[0] for v in run.hellaswag], [100 * v[2] for v in run.hellaswag], color=run.colour,
+                  linestyle=run.dashes, marker="o", markersize=3.5, linewidth=1.7)
+    mark(axis, "guessing", 25)
     axis.set_xlim(0, 1.02 * max(run.tokens[-1] for run in runs))
     axis.set_title("HellaSwag")
     axis.set_ylabel("right, %")
 
 
 def label_of(run):
-    last = next((v for v in reversed(smoothed(run.loss, len(run.loss) / 50)) if math.isfinite(v)), math.nan)
-    text = "%s: loss %.4f" % (run.name, last)
-    return text + (", validation %.4f" % run.val[-1][2] if run.val else "")
+    last = (finite(smoothed(run.loss, len(run.loss) / 50)) or [math.nan])[-1]
+    return "%s: loss %.4f" % (run.name, last) + (", validation %.4f" % run.val[-1][2] if run.val else "")
 
 
 def draw_curves(runs, options):
-    steps = lambda run: options.smooth or max(3, len(run.loss) / 50)  # noqa: E731
+    def steps(run):
+        return options.smooth or max(3, len(run.loss) / 50)
+
     curves = [smoothed(run.loss, steps(run)) for run in runs]
-    hellaswag = any(run.hellaswag for run in runs)
-    figure, axes = plt.subplots(2, 3 if hellaswag else 2, figsize=(16 if hellaswag else 11.5, 7.6), layout="constrained")
-    axes = axes.flatten().tolist()
-    draw_loss(axes[0], runs, curves, "tokens", options.ref)
-    draw_loss(axes[1], runs, curves, "hours", options.ref)
-    if hellaswag:
-        draw_hellaswag(axes[2], runs)
-        draw_series(axes[5], runs, "lr", lambda run: 1, "Learning rate", "")
-        axes[5].yaxis.set_major_formatter(FuncFormatter(lambda v, _: ("%.1e" % v).replace("e-0", "e-") if v else "0"))
-    below = axes[3:] if hellaswag else axes[2:]
-    draw_series(below[0], runs, "norm", steps, "Gradient norm", "before clipping")
-    draw_series(below[1], runs, "speed", steps, "Speed", "tokens per second")
-    below[1].yaxis.set_major_formatter(FuncFormatter(short))
-    for axis in axes:
+    columns = 3 if any(run.hellaswag for run in runs) else 2
+    figure, grid = plt.subplots(2, columns, figsize=(16 if columns == 3 else 11.5, 7.6), layout="constrained")
+    draw_loss(grid[0, 0], runs, curves, "tokens", options.ref)
+    draw_loss(grid[0, 1], runs, curves, "hours", options.ref)
+    draw_key(grid[1, 0], runs, "norm", steps, "Gradient norm", "before clipping")
+    draw_key(grid[1, 1], runs, "speed", steps, "Speed", "tokens per second")
+    if columns == 3:
+        draw_hellaswag(grid[0, 2], runs)
+        draw_key(grid[1, 2], runs, "lr", lambda run: 1, "Learning rate", "")
+    for axis in grid.flatten():
         axis.margins(x=0.01)
-        if axis is not axes[1]:
+        if axis is not grid[0, 1]:
             axis.set_xlabel("tokens")
             axis.xaxis.set_major_formatter(FuncFormatter(short))
     handles = [plt.Line2D([], [], color=run.colour, linestyle=run.dashes, linewidth=2.2) for run in runs]
@@ -247,8 +231,8 @@ def draw_curves(runs, options):
     if any(run.val for run in runs):
         handles.append(plt.Line2D([], [], color="#555555", marker="o", markersize=4.5, linestyle="none"))
         labels.append("validation")
-    columns = max(1, min(len(handles), 130 // max(len(text) + 8 for text in labels)))
-    figure.legend(handles, labels, loc="outside upper left", ncols=columns)
+    figure.legend(handles, labels, loc="outside upper left",
+                  ncols=max(1, min(len(handles), 130 // max(len(text) + 8 for text in labels))))
     return figure
 
 
@@ -256,22 +240,19 @@ def draw_curves(runs, options):
 
 HEALTH = (("amax", "largest value"), ("saturated", "saturated, %"), ("zero", "flushed to zero, %"),
           ("subnormal", "subnormal, %"), ("clamped", "groups with k clamped, %"))
-HEALTH_WIDTH, HEALTH_HEIGHT = 12.2, 18.2  # inches at most, of 130 pixels
 NO_VALUE, ZERO, NOT_FINITE = "#FFFFFF", "#ECEEF1", "#E6007E"
 
 
 def grid_of(run, tensor, key):
-    """(layers x log lines) values, NaN where one is null or missing; None where the log has none."""
+    """Returns (layers x log lines) values, NaN for null or missing ones; None if the log has none."""
     columns = [line.get(tensor, {}).get(key) for _, line in run.fp8]
     layers = max((len(column) for column in columns if isinstance(column, list)), default=0)
-    if not layers:
-        return None
     filled = [list(column or []) + [None] * layers for column in columns]
-    return [[number(column[layer]) for column in filled] for layer in range(layers)]
+    return [[number(column[layer]) for column in filled] for layer in range(layers)] or None
 
 
 def edges_of(centres):
-    """Where the cells around these values begin and end."""
+    """Returns where the cells around these values begin and end."""
     if len(centres) == 1:
         return [centres[0] - 0.5, centres[0] + 0.5]
     between = [(x + y) / 2 for x, y in zip(centres, centres[1:])]
@@ -279,43 +260,42 @@ def edges_of(centres):
 
 
 def decades(values, most):
-    """Whole decades around the values, `most` of them: what is smaller does not matter beside the largest."""
+    """Returns a scale of whole decades around the values, `most` of them: the largest values matter."""
     top = math.ceil(math.log10(max(values)) + 1e-9)
     low = math.floor(math.log10(min(values)) + 1e-9)
     return LogNorm(10.0 ** max(min(low, top - 1), top - most), 10.0**top)
 
 
 def draw_health(run):
-    """A panel per figure. Its rows are the tensors, one strip each, with the layers from the first at the bottom."""
+    """Draws a panel per figure. Its rows are the tensors, one strip each, with the first layer at the bottom."""
     tensors = list(dict.fromkeys(tensor for _, line in run.fp8 for tensor in line))
     grids = {key: {tensor: grid_of(run, tensor, key) for tensor in tensors} for key, _ in HEALTH}
     panels = [(key, title) for key, title in HEALTH if any(grids[key].values())]
     if not panels:
         return None
-    strips, bottom = {}, 0.0  # where a tensor's strip begins and ends; the first tensor on top
+    strips, top = {}, 0.0  # where a tensor's strip begins and ends; the first tensor on top
     for tensor in reversed(tensors):
         layers = max(len(grids[key][tensor] or []) for key, _ in panels)
-        strips[tensor] = (bottom, bottom + (1.0 if layers > 1 else 0.6))
-        bottom = strips[tensor][1] + 0.14
+        strips[tensor] = (top, top + (1.0 if layers > 1 else 0.6))
+        top = strips[tensor][1] + 0.14
     figure, axes = plt.subplots(1, len(panels), sharey=True, squeeze=False, layout="constrained",
-                                figsize=(1.4 + (HEALTH_WIDTH - 1.4) * len(panels) / len(HEALTH),
-                                         min(HEALTH_HEIGHT, 1.9 + 0.62 * bottom)))
+                                figsize=(1.4 + 10.8 * len(panels) / len(HEALTH), min(18.2, 1.9 + 0.62 * top)))
     figure.suptitle("FP8 health of %s over steps; of each tensor the first layer at the bottom" % run.name, fontsize=11,
                     fontweight="bold", x=0.01, ha="left")
     for axis, (key, title) in zip(axes[0], panels):
         draw_health_panel(figure, axis, run, key, grids[key], strips)
         axis.set_title(title, fontsize=10)
-        axis.set_ylim(-0.14, bottom)
+        axis.set_ylim(-0.14, top)
         axis.spines[["left", "bottom"]].set_visible(False)
         axis.tick_params(axis="y", length=0)
     axes[0, 0].set_yticks([sum(strips[tensor]) / 2 for tensor in tensors], tensors)
-    figure.supxlabel("grey: exactly 0;  pink: not finite;  white: not in the log", fontsize=8, color="#6B7280", x=0.99,
+    figure.supxlabel("grey: exactly 0;  pink: not finite;  white: not in the log", fontsize=8, color=GREY, x=0.99,
                      ha="right")
     return figure
 
 
 def draw_health_panel(figure, axis, run, key, grids, strips):
-    """One figure of all tensors on one logarithmic scale of colours, so that they compare."""
+    """Draws one figure of all tensors on one logarithmic scale of colours, so that they compare."""
     scale = 1 if key == "amax" else 100
     positive = [scale * value for grid in grids.values() for row in grid or [] for value in row if value > 0]
     norm = decades(positive, 12 if scale == 1 else 4) if positive else LogNorm(0.01, 1)
@@ -331,10 +311,9 @@ def draw_health_panel(figure, axis, run, key, grids, strips):
             continue
         rows = [low + (high - low) * i / len(grid) for i in range(len(grid) + 1)]
         shown = [[scale * v if v > 0 else 10 * norm.vmax if math.isnan(v) else math.nan for v in row] for row in grid]
-        absent = [not isinstance(line.get(tensor, {}).get(key), list) for _, line in run.fp8]
         mesh = axis.pcolormesh(steps, rows, shown, norm=norm, cmap=colours, rasterized=True)
-        for i, gone in enumerate(absent):
-            if gone:
+        for i, (_, line) in enumerate(run.fp8):
+            if not isinstance(line.get(tensor, {}).get(key), list):
                 axis.fill_between(steps[i:i + 2], low, high, color=NO_VALUE, linewidth=0)
     if positive:
         bar = figure.colorbar(mesh, ax=axis, location="bottom", aspect=24, pad=0.02, shrink=0.92)
@@ -351,9 +330,7 @@ def reference(text):
 
 
 def save(figure, prefix):
-    folder = os.path.dirname(prefix)
-    if folder:
-        os.makedirs(folder, exist_ok=True)
+    os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
     figure.savefig(prefix + ".png", dpi=130)
     figure.savefig(prefix + ".svg", metadata={"Date": None})
     plt.close(figure)

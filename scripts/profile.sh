@@ -1,23 +1,20 @@
 #!/usr/bin/env bash
-# Where the time of a training step goes on one GPU, or on the first of several:
-# what each kind of kernel, and each kernel, adds to a micro-batch, with the card's
-# power and clock meanwhile; of several GPUs also what communication costs.
-# Prints the table; OUT/profile.md has it with all kernels, OUT/trace.tsv the
-# trace.
+# Where does the time of a training step go, on one GPU or on the first of several?
+# Prints what each kind of kernel adds to a micro-batch, with the card's power and clock;
+# for several GPUs also what communication costs. OUT/profile.md has all kernels, too,
+# OUT/trace.tsv the trace.
 #
 #   scripts/profile.sh 'data/tokens/mine_train_*.bin' [FLAGS OF THE TRAINER...]
-#       e.g. --model gpt2-xl --micro-batch 16
+#       for example --model gpt2-xl --micro-batch 16
 #
-# Settings come from the environment:
+# Environment:
 #   STEPS=6 OUT=runs/profile PROGRAM=./train_gpt2_fp8 LIBRARY=build/libtrace.so
 #   GPUS=1 MPIRUN="mpirun --bind-to none"
-#   TRAFFIC=build/bench_traffic
-#               says which bytes operations must move; where it is not there, their
-#               bandwidth is not in the table
-#   CEILINGS="3005 1480 775"
-#               a copy's GB/s and a large product's TFLOP/s in FP8 and BF16 on this
-#               card, as build/bench_head_gpu says first: each kind's floor beside
-#               its time
+#   TRAFFIC=build/bench_traffic   counts the bytes that operations must move; without
+#                                 it the table has no bandwidth
+#   CEILINGS="3005 1480 775"      a copy's GB/s and a large matmul's TFLOP/s in FP8 and
+#                                 BF16, as build/bench_head_gpu prints first: adds each
+#                                 kind's floor
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }

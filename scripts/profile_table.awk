@@ -1,19 +1,16 @@
-# What each kind of kernel, and each kernel, adds to a micro-batch: Markdown of build/libtrace.so's lines, for
-# scripts/profile.sh.
+# Prints what each kind of kernel, and each kernel, adds to a micro-batch, from the lines of build/libtrace.so: the
+# Markdown of scripts/profile.sh.
 #
 #   sort -n trace.tsv | awk [-v block_flops=N -v bf16_flops=N -v head_flops=N -v attention_flops=N -v traffic=FILE]
 #       [-v ceilings="GB/S FP8 BF16"] -f scripts/profile_table.awk
 #
-# A kernel adds what it ends later than all before it, so that what overlaps counts once; time in which none runs is a
-# gap. Communication adds the time in which it runs alone. Of the last step that is there from its beginning, per
-# micro-batch; block_flops and head_flops are the operations of a micro-batch's products, bf16_flops those of the former
-# that are in BF16, attention_flops of one of attention's two forward and five backward; FILE is what
-# build/bench_traffic --tsv says, of which the passes' bandwidth is made: they must move so many bytes, and a copy moves
-# them at the card's best. With ceilings, a copy's GB/s and a large product's TFLOP/s in FP8 and BF16, each kind has its
-# floor: its bytes and operations at these rates, the head's and attention's in BF16. (The ceiling of FP8 accumulates
-# fast, as forward's products do; backward's do not by default.)
+# A kernel adds the time by which it ends later than all before it, so that overlap counts once. Time without kernels is
+# a gap. Communication adds the time in which it runs alone. Figures are means per micro-batch of the last complete step.
+# block_flops, head_flops: operations of a micro-batch's matmuls; bf16_flops: those of the former in BF16;
+# attention_flops: of one of attention's two forward and five backward matmuls. traffic: output of bench_traffic --tsv.
+# ceilings: rates for each kind's floor; the head and attention use BF16's. (FP8's is for fast accumulation.)
 
-# Of a name as compiled that which ends with "_kernel": its length stands before it.
+# Returns the part of a compiled name that ends with "_kernel". Its length precedes it.
 function kernel_name(name,    end, from, count) {
     if (name !~ /^_Z/ || !match(name, /_kernel/)) return ""
     end = RSTART + RLENGTH
@@ -24,7 +21,7 @@ function kernel_name(name,    end, from, count) {
     return ""
 }
 
-# The source file that a kernel of this program is from, and its name; of a library the beginning of its name.
+# Returns the file and the name of a kernel of this program; of a library's kernel the beginning of its name.
 function short(name,    file, kernel) {
     if (match(name, /_GLOBAL__N__[0-9a-f]+_[0-9]+_[a-z0-9_]+_cu_/)) {
         file = substr(name, RSTART, RLENGTH)
@@ -39,7 +36,7 @@ function is_product(name) { return name ~ /nvjet|gemm|cutlass|cublas|splitK/ && 
 
 function is_communication(name) { return name ~ /nccl|comm_count/ }
 
-# Nanoseconds of [from, to] in which communication runs. Its intervals lie one behind the other, and calls go forward.
+# Returns the nanoseconds of [from, to] in which communication runs. Calls must be in the order of time.
 function communicated(from, to,    sum, k) {
     while (seen < intervals && sent_end[seen + 1] <= from) seen++
     for (k = seen + 1; k <= intervals && sent_start[k] < to; k++)
@@ -66,7 +63,7 @@ function kind(name) {
     return "others"
 }
 
-# The kind of kernel that does an operation, where it is bound by memory alone.
+# Returns the kind of kernel that does an operation, if it is bound by memory alone.
 function kind_of(part, operation) {
     if (operation == "gradients_add") return "" # not in all micro-batches
     if (part == "update") return "update"
@@ -79,7 +76,7 @@ function kind_of(part, operation) {
     return ""
 }
 
-# Nanoseconds of a micro-batch's kernels of a kind at the ceilings.
+# Returns the nanoseconds of a micro-batch's kernels of a kind at the ceilings.
 function attention_products(of) { return of == "attention forward" ? 2 : of == "attention backward" ? 5 : 0 }
 function floor_of(of) {
     if (of == "products") return (block_flops - bf16_flops) / fp8_rate / 1000 + bf16_flops / bf16_rate / 1000
@@ -107,14 +104,14 @@ BEGIN {
     name[n] = $4
     if ($4 ~ /embed_forward_kernel/) embedded = 1
     if ($4 !~ /adamw/) next
-    if (embedded && last) first = last + 1 # a step begins behind the update before
+    if (embedded && last) first = last + 1 # a step begins after the previous update
     embedded = 0
     last = n
 }
 END {
     if (!first) { print "error: the trace has no whole step: at least two updates are needed" > "/dev/stderr"; exit 1 }
     for (i = first; i <= last; i++) passes += name[i] ~ /embed_forward_kernel/
-    # the head's products: that before each kernel of the loss, and the two behind it
+    # the head's matmuls: the one before each kernel of the loss, and the two after it
     for (i = first; i <= last; i++) {
         if (name[i] !~ /loss_kernel/) continue
         for (k = i - 1; k >= first && !is_product(name[k]); k--);

@@ -1,23 +1,22 @@
 #!/usr/bin/env python3
-"""Uploads the log.jsonl of a run to Weights & Biases, during the run or after
-it.
+"""Uploads the log.jsonl of a run to Weights & Biases, during the run or after it.
 
     scripts/upload_wandb.py runs/gpt2 --project coat
-        what is there now
+        the steps that are there now
     scripts/upload_wandb.py runs/gpt2 --project coat --follow
-        goes on until the training has ended
+        until the training has ended
     WANDB_MODE=offline scripts/upload_wandb.py runs/gpt2
         into a local folder, without an account
 
-The curves have the names of the log's fields (loss, val_loss, grad_norm, lr,
-tokens, tokens_per_s, ms, skipped, hellaswag); FP8 health becomes
-fp8/TENSOR/FIGURE and products/TENSOR/FIGURE, the largest over the layers. The
-step is the optimizer's. Uploading the same folder again adds the steps that are
-new. Steps that a resumed training has done again stay as they were uploaded:
-W&B does not take a step twice; --id NAME begins a run of its own instead.
+The curves have the names of the log's fields (loss, val_loss, grad_norm, lr, tokens,
+tokens_per_s, ms, skipped, hellaswag). FP8 health becomes fp8/TENSOR/FIGURE and
+products/TENSOR/FIGURE, the largest over the layers. The step is the optimizer's. A second
+upload of a folder adds the steps that are new. Steps that a resumed training repeats stay
+as they were uploaded, because W&B does not take a step twice; --id NAME begins another
+run.
 
-The trainer itself never talks to a network. Needs wandb (pip install wandb) and
-a login (wandb login).
+Needs wandb (pip install wandb) and a login (wandb login). The trainer itself never uses
+the network.
 """
 import argparse
 import hashlib
@@ -27,12 +26,8 @@ import sys
 import time
 
 
-def fail(text):
-    sys.exit("upload_wandb.py: " + text)
-
-
 def flatten(fields):
-    """The numbers of a line of the log; what is null is left out."""
+    """Returns the numbers of a line of the log, without null."""
     figures = {}
     for key, value in fields.items():
         if key in ("fp8", "products") and isinstance(value, dict):
@@ -47,29 +42,23 @@ def flatten(fields):
 
 
 class Log:
-    """The steps of a log.jsonl that were not asked for yet, each with all its lines."""
+    """Reads a log.jsonl while it grows."""
 
     def __init__(self, path):
         self.path, self.offset, self.step, self.figures = path, 0, None, {}
 
-    def lines(self):
+    def new_steps(self, ended):
+        """Yields (step, figures) of new steps that are complete: another has begun, or the training has ended."""
         try:
             with open(self.path, "rb") as file:
-                if file.seek(0, os.SEEK_END) < self.offset:  # trimmed by a resumed training: read it again
+                if file.seek(0, os.SEEK_END) < self.offset:  # cut by a resumed training: read from the beginning
                     self.offset = 0
                 file.seek(self.offset)
-                while True:
-                    line = file.readline()
-                    if not line.endswith(b"\n"):  # the end, or a line that is being written
-                        return
-                    self.offset += len(line)
-                    yield line
+                lines = file.read().split(b"\n")[:-1]  # a line without an end is still being written
         except OSError as error:
-            fail("%s cannot be read: %s" % (self.path, error.strerror))
-
-    def steps(self, ended):
-        """(step, figures) of steps that are complete: another has begun, or the training has ended."""
-        for line in self.lines():
+            sys.exit("upload_wandb.py: %s cannot be read: %s" % (self.path, error.strerror))
+        self.offset += sum(len(line) + 1 for line in lines)
+        for line in lines:
             try:
                 fields = json.loads(line)
                 step = int(fields["step"])
@@ -86,24 +75,14 @@ class Log:
 
 
 def model_of(folder):
-    """What config.json of the newest checkpoint says of the model, for W&B's table of runs."""
-    steps = sorted(name for name in os.listdir(folder) if name.startswith("step-")) if os.path.isdir(folder) else []
+    """Returns what the newest checkpoint's config.json says of the model, for W&B's table of runs."""
+    steps = sorted(name for name in os.listdir(folder) if name.startswith("step-"))
     try:
         with open(os.path.join(folder, steps[-1], "config.json"), encoding="utf-8") as file:
             config = json.load(file)
     except (IndexError, OSError, ValueError):
         return {}
     return {key: config[key] for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size") if key in config}
-
-
-def upload(run, log, first, ended):
-    """Sends the steps from `first` on; returns how many."""
-    count = 0
-    for step, figures in log.steps(ended):
-        if step >= first:
-            run.log(figures, step=step)
-            count += 1
-    return count
 
 
 def main(arguments):
@@ -118,25 +97,25 @@ def main(arguments):
     options = parser.parse_args(arguments)
     path = os.path.join(options.run, "log.jsonl") if os.path.isdir(options.run) else options.run
     if not os.path.isfile(path):
-        fail("%s: there is no log" % path)
+        sys.exit("upload_wandb.py: %s: there is no log" % path)
     try:
         import wandb
     except ImportError as error:
-        fail("needs the Python package wandb: pip install wandb (%s)" % error)
+        sys.exit("upload_wandb.py: needs the Python package wandb: pip install wandb (%s)" % error)
     folder = os.path.dirname(os.path.abspath(path))
-    identity = options.id or hashlib.sha256(folder.encode()).hexdigest()[:16]
     run = wandb.init(project=options.project, entity=options.entity, name=options.name or os.path.basename(folder),
-                     id=identity, resume="allow", config=model_of(folder))
-    first, log, total, last = run.step or 0, Log(path), 0, time.time()
-    while True:
-        quiet = time.time() - last > options.patience
-        count = upload(run, log, first, ended=quiet or not options.follow)
-        total += count
-        if not options.follow or quiet:
-            break
-        if count:
+                     id=options.id or hashlib.sha256(folder.encode()).hexdigest()[:16], resume="allow",
+                     config=model_of(folder))
+    first, log, total, last, ended = run.step or 0, Log(path), 0, time.time(), False
+    while not ended:
+        ended = not options.follow or time.time() - last > options.patience
+        for step, figures in log.new_steps(ended):
             last = time.time()
-        time.sleep(min(5, max(0.05, options.patience / 10)))
+            if step >= first:
+                run.log(figures, step=step)
+                total += 1
+        if not ended:
+            time.sleep(min(5, max(0.05, options.patience / 10)))
     run.finish()
     print("%s: %d steps uploaded" % (path, total))
     return 0

@@ -1,7 +1,8 @@
-# Shared by the tests of scripts/fidelity.sh, at the repository's root: lines of tests, a machine without a GPU, and in
+# Shared by the tests of scripts/lab.py fidelity, at the repository's root: lines of tests, a machine without a GPU, and in
 # $folder/gpus and $folder/pretend one with two GPUs and a program that pretends to train on them.
 # shellcheck shell=bash disable=SC2034 # what the tests read
 . dev/test/program_fixture.sh
+command -v python3 >/dev/null || { echo "skip - scripts/lab.py: no python3"; exit 0; }
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 export VERSION=tested
 unset RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT TEXTS FROM TO EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS CUDA_VISIBLE_DEVICES
@@ -91,6 +92,15 @@ head -c 100000 /dev/zero >"$folder/train_000000.bin"
 head -c 100000 /dev/zero >"$folder/val"
 pretend() { # RECIPES SEEDS [SETTING...]: the study of them in $folder/study; what it says
     PATH="$folder/gpus:$path" BIN=$folder/pretend CALLS=$folder/calls RECIPES=$1 SEEDS=$2 STEPS=${steps:-20} \
-        scripts/fidelity.sh --out "$folder/study" "$folder/train*" "$folder/val" "${@:3}" 2>&1
+        scripts/lab.py fidelity --out "$folder/study" "$folder/train*" "$folder/val" "${@:3}" 2>&1
 }
 page_of() { sed -n '/^## /,$p' "$1/fidelity.md"; }
+# figures STUDY SETTING RECIPE SEED [COLUMN,...]: a run's figures in fidelity.tsv, the first 16 without columns; nothing if
+# it has not ended
+figures() {
+    awk -F'\t' -v run="$2 $3 $4" -v columns="${5:-}" '
+        /^#/ { next }
+        !n { n = columns == "" ? 16 : split(columns, name, ","); for (i = 1; i <= NF; i++) { at[$i] = i; if (columns == "") name[i] = $i } next }
+        $1 " " $2 " " $3 == run { for (i = 1; i <= n; i++) printf "%s%s", name[i] in at ? $at[name[i]] : "-", i < n ? " " : "\n" }
+    ' "$1/fidelity.tsv" 2>/dev/null
+}

@@ -93,13 +93,19 @@ said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh alone says who u
 
 # --help says what a script is for, and runs nothing
 for script in scripts/*.sh scripts/*.sbatch; do
-    case $script in scripts/launch.sh | scripts/gpu.sh | scripts/work.sh | scripts/fidelity_*.sh | scripts/reproduce_*.sh) continue ;; esac
+    case $script in scripts/launch.sh | scripts/gpu.sh) continue ;; esac
     said=$(PROGRAM=$folder/program timeout 10 bash "$script" --help 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]] && ok "$script --help" || bad "$script --help" "$said"
 done
-for script in scripts/reproduce.sh scripts/stability.sh scripts/fidelity.sh dev/test/check_kill.sh dev/test/check_lost.sh dev/test/check_resume.sh; do
+for script in dev/test/check_kill.sh dev/test/check_lost.sh dev/test/check_resume.sh; do
     said=$(PROGRAM=$folder/program timeout 10 "$script" -h 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]] && ok "$script -h" || bad "$script -h" "$said"
+done
+for command in fidelity reproduce stability draw; do
+    command -v python3 >/dev/null || { echo "skip - scripts/lab.py $command --help: no python3"; continue; }
+    said=$(scripts/lab.py $command --help 2>&1)
+    [[ $? -eq 0 && $said == *"scripts/lab.py $command"* && $said == "$(scripts/lab.py $command -h)" && $(scripts/lab.py --help) == *"lab.py $command"* ]] &&
+        ok "scripts/lab.py $command --help" || bad "scripts/lab.py $command --help" "$said"
 done
 for script in scripts/run_*.sh; do
     said=$("$script" --help)
@@ -201,7 +207,7 @@ planned_row() { # RECIPE NAME MODEL: what the page's row must be; italics: more 
             --seq-len 2048 --micro-batch $batch --gpus $gpus --zero $((gpus > 1 ? 3 : 0)))" '
             BEGIN { if (planned + 0 > 80) planned = "*" planned "*" }
             $1 == "table7" && $2 == model && $3 == gpus && $4 == 2048 && $6 == recipe { paper = " (" ($9 == "OOM" ? "out of memory" : $9) ")" }
-            END { printf " %s%s |", planned, paper }' scripts/paper_figures.txt)
+            END { printf " %s%s |", planned, paper }' scripts/results/paper.txt)
     done
     echo "$cells"
 }

@@ -100,9 +100,10 @@ val_loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/trained.$1/log.
 awk -v a="$(val_loss fp32)" -v b="$(val_loss coat)" 'BEGIN { exit !(a > 2 && a < 3.5 && b < 1.01 * a && b > 0.99 * a) }'
 report $? "validation loss with --moments coat within 1 % of fp32's ($(val_loss coat), $(val_loss fp32))"
 
-"$build"/quant_error "$folder/fp32/step-00000012" "$folder/ranges.svg" >"$folder/table" 2>&1 &&
+"$build"/quant_error "$folder/fp32/step-00000012" "$folder/ranges.tsv" >"$folder/table" 2>&1 &&
     awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" { both = $3 }
-         END { exit !(plain > both && both > 0) }' "$folder/table" && grep -q '</svg>' "$folder/ranges.svg"
+         END { exit !(plain > both && both > 0) }' "$folder/table" &&
+    awk -F'\t' 'NF != 69 { exit bad = 1 } NR > 1 { for (i = 6; i <= NF; i++) sum[NR] += $i } END { exit bad || NR != 5 || !sum[2] || sum[2] != sum[4] || sum[3] != sum[5] }' "$folder/ranges.tsv"
 report $? "the error table: expansion lowers the error of the update"
 grep -qE "^a group's plain / expanded: median [0-9.]+, 90 % of them from [0-9.]+ to [0-9.]+$" "$folder/table" &&
     "$build"/quant_error --every 3 "$folder/fp32/step-00000012" >"$folder/said" 2>&1 &&

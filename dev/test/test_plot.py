@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of scripts/plot.py: what it reads of a log, and that it draws it.
+"""Tests of scripts/plot.py and scripts/lab.py draw: what they read, and that they draw it.
 
     python3 dev/test/test_plot.py        needs matplotlib, else it is skipped
 """
@@ -55,13 +55,64 @@ def without_matplotlib(script, *arguments):
                               text=True, env={**os.environ, "PYTHONPATH": folder})
 
 
+def lab_figures(plot, folder):
+    """Draws a folder of every kind of results, and looks at what the figures hold."""
+    sys.path.insert(0, os.path.join(ROOT, "scripts"))
+    from lab import draw
+
+    def write(name, *lines):
+        path = os.path.join(folder, name)
+        with open(path, "w") as file:
+            file.write("".join("\t".join(map(str, line)) + "\n" for line in lines))
+        return path
+
+    eighths = ["loss_%d" % k for k in range(1, 9)]
+    note = "# setting %s: --steps 8; data: a, 1 bytes; validation: b, 1 bytes"
+    rows = [(recipe, seed, *(loss * (9 - k) for k in range(8)), loss)
+            for recipe, seed, loss in (("bf16", 1, 1), ("bf16", 3, 1), ("coat", 1, 1.01), ("coat", 3, 1.03))]
+    path = write("fidelity.tsv", [note % "262k"], ["setting", "ended", "recipe", "seed", *eighths, "val_loss"],
+                 *[("262k", "done", *row) for row in rows])
+    (name, figure), = draw.draw_fidelity(plot, path)
+    left, right = figure.axes
+    lines = [line.get_ydata() for line in left.lines if len(line.get_ydata()) == 8]
+    check("a line per pair and their mean", name == "262k" and len(lines) == 3 and
+          [round(line[0], 6) for line in lines] == [1, 3, 2], lines)
+    check("the end with its error", [round(float(x), 3) for x in right.containers[0][0].get_ydata()] == [2], right.containers)
+    path = write("stability.tsv", ["recipe", "rate", "seed", "ended", "loss", "first_loss"], ["bf16", 1e-3, 1, "done", 3, 5],
+                 ["bf16", 1e-3, 2, "done", 3.5, 5], ["bf16", 1e-2, 1, "diverged", "-", 5])
+    (_, figure), = draw.draw_stability(plot, path)
+    mean, lost = figure.axes[0].lines
+    check("mean losses, and a cross per run that diverged", list(mean.get_ydata()) == [3.25] and
+          list(lost.get_xdata()) == [1e-2] and lost.get_marker() == "x")
+    path = write("sharpness.tsv", ["recipe", "rate", "direction", "distance", "loss"], ["bf16", 1e-3, 0, 0, 3],
+                 *[["bf16", 1e-3, k, x, 3 + k * x * x] for k in (1, 2) for x in (-1, -0.5, 0.5, 1)], ["bf16", 1e-3, 3, 1, 9])
+    (_, figure), = draw.draw_sharpness(plot, path)
+    check("directions of all distances, through 0, and their mean", [list(line.get_ydata()) for line in figure.axes[0].lines] == [
+        [4, 3.25, 3, 3.25, 4], [5, 3.5, 3, 3.5, 5], [4.5, 3.375, 3, 3.375, 4.5]])
+    shutil.copy(os.path.join(ROOT, "scripts/results/h100/reproduce.md"), folder)
+    (_, figure), = draw.draw_memory(plot, os.path.join(folder, "reproduce.md"))
+    words = [text.get_text() for text in figure.axes[0].texts]
+    check("bars of the paper and of this program", words.count("out of memory") == 4 and "35.6" in words and
+          "27.8, planned" in words and len(words) == 32, words)
+    write("ranges-0.95.tsv", ["quantity", "low", "high", "mark", "mark_name", "bin_1", "bin_2"], ["m", 0, 4, 1, "k = 1", 3, 5])
+    shutil.copy(os.path.join(ROOT, "scripts/results/ranges.tsv"), folder)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        draw.main([folder])
+    drawn = sorted(name for name in os.listdir(folder) if name.endswith(".svg"))
+    check("all of it is drawn", drawn == ["262k.svg", "memory.svg", "ranges-0.95.svg", "ranges-h100-h100x2-h200-0.95.svg",
+                                          "ranges-h100-h100x2-h200-0.999.svg", "ranges-h200x2-0.95.svg",
+                                          "ranges-h200x2-0.999.svg", "sharpness.svg", "stability.svg"] and
+          len(said.getvalue().split()) == 9 and
+          all(ElementTree.parse(os.path.join(folder, name)).getroot().tag.endswith("svg") for name in drawn), drawn)
+
+
 def main():
-    for script in ("plot.py", "plot_stability.py"):
-        said = without_matplotlib(script, "--help")
+    for script, *words in (("plot.py",), ("lab.py", "draw")):
+        said = without_matplotlib(script, *words, "--help")
         check("scripts/%s --help without matplotlib" % script, said.returncode == 0 and "Needs matplotlib" in said.stdout, said)
-        said = without_matplotlib(script, "runs/none")
-        check("scripts/%s says that it lacks it" % script, said.returncode == 1 and
-              said.stderr == "%s needs matplotlib: pip install matplotlib (none here)\n" % script, said)
+        said = without_matplotlib(script, *words, "runs/none")
+        check("scripts/%s says that it lacks it" % script, said.returncode == 1 and said.stderr.count("\n") == 1 and
+              said.stderr.endswith("needs matplotlib: pip install matplotlib (none here)\n"), said)
     if importlib.util.find_spec("matplotlib") is None:
         print("skip - scripts/plot.py: the Python package matplotlib is not installed")
         return 0
@@ -124,6 +175,9 @@ def main():
                 check(name + " is refused", False)
             except SystemExit as stop:
                 check(name + " is refused", str(stop).startswith("plot.py: ") and "\n" not in str(stop), stop)
+        os.mkdir(os.path.join(folder, "lab"))
+        with plot.plt.rc_context(plot.STYLE):
+            lab_figures(plot, os.path.join(folder, "lab"))
     finally:
         shutil.rmtree(folder)
     return status()

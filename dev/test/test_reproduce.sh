@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# scripts/reproduce.sh: what it would run, its page on a machine without a GPU, and, with programs that only pretend to
+# scripts/lab.py reproduce: what it would run, its page on a machine without a GPU, and, with programs that only pretend to
 # run on one, that every figure lands in its row.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
+command -v python3 >/dev/null || { echo "skip - scripts/lab.py: no python3"; exit 0; }
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 unset TRAIN TEXTS TOKENS QUICK MPIRUN CUDA_VISIBLE_DEVICES
 export TEXT=coat STEPS=20
@@ -11,21 +12,17 @@ without_gpu
 mkdir "$folder/gpu" "$folder/programs"
 
 # --- without a GPU
-said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" all 2>&1)
+said=$(scripts/lab.py reproduce --dry-run --out "$folder/dry" all 2>&1)
 check "a dry run ends well" $? "$said"
 has "it shows the training, from point to point" "$said" 'train_gpt2_fp8_cpu --model olmo:d2 .*--schedule constant .*--beta2 0\.999 --recipe bf16 --master split16 --steps 5 .*--resume'
 has "it shows the plans" "$said" '--plan=json --model llama2-7b .*--gpus 8 --zero 3 --recipe coat'
-has "it shows the error table and its picture" "$said" "quant_error --every 1 $folder/dry/states-0\\.95/step-00000020 $folder/dry/ranges-0\\.95\\.svg"
+has "it shows the error table and its histograms" "$said" "quant_error --every 1 $folder/dry/states-0\\.95/step-00000020 $folder/dry/ranges-0\\.95\\.tsv"
 [ ! -e "$folder/dry" ]
 check "and writes nothing" $?
-said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" figure4 2>&1)
+said=$(scripts/lab.py reproduce --dry-run --out "$folder/dry" figure4 2>&1)
 has "what nothing would run of says so" "$said" '^# figure4 needs a GPU'
-said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" losses differences 2>&1)
-has "so do losses" "$said" '^# losses runs nothing: .*scripts/fidelity\.sh'
-has "and peers" "$(scripts/reproduce.sh --dry-run --out "$folder/dry" peers 2>&1)" '^# peers runs nothing: scripts/reproduce_peers\.md is copied to the page$'
-has "and differences, with what is copied" "$said" '^# differences runs nothing: scripts/reproduce_differences\.md is copied to the page$'
 
-said=$(scripts/reproduce.sh --out "$folder/cpu" 2>&1)
+said=$(scripts/lab.py reproduce --out "$folder/cpu" 2>&1)
 check "all of it on the CPU" $? "$said"
 page=$(cat "$folder/cpu/reproduce.md")
 planned=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model llama2-7b --seq-len 2048 --micro-batch 2 --gpus 4 \
@@ -42,10 +39,7 @@ has "GPT-2 with the moments and saved activations of the plan" "$page" "^\\| gpt
 has "what a layer keeps, in the paper's units" "$page" '^\| coat \| 1\.00 → 1\.13 \| 4\.00 → 3\.02 \| 2\.00 → 0\.00 \| 3\.00 → 3\.02 \| 3\.33 → 1\.00 \| 13\.33 → 8\.17 \| 1\.70 → 1\.97 \(1\.16\) \|$'
 has "and per token" "$page" '^\| olmo \| 4096, 2048 \| coat \| 5\.89 → – \| 10\.96 → – \| 16\.85 → – \| 1\.58 → – \| 66896 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| memory planned, time not measured \|$'
 has "a layer that the paper lacks" "$page" '^\| llama2-7b \| 4096, 4096 \| bf16 \| – \| – \| – \| – \| 131720 \| 16\.08 \| 1\.00 \|'
-has "OLMo-1B's losses by eighths" "$page" '^\| 105M tokens, seed 4 \| coat \| -0\.05 % \|'
-has "what each part costs" "$page" '^\| `--recipe bf16 --moments=coat` \| 4 \| \+0\.00 ± 0\.00 % \|'
-has "other programs" "$page" '^\| PyTorch 2\.11, .* \| 429,200, 37\.5 GB \|'
-has "what differs from the published method" "$page" '^\| scales per token, .* \| dev/NOTES\.md, Why scales per token\? \|$'
+has "where the stored figures are" "$page" 'scripts/results: losses\.md .* peers\.md .* differences\.md'
 has "the head says that there is no GPU" "$page" '^\| GPU \| none'
 has "and how long it took" "$page" '^\| took \| [0-9]+ min [0-9]+ s \|$'
 error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error-0.95-20.log")
@@ -54,37 +48,23 @@ has "the error with expansion is the tool's" "$page" "^\| E4M3\+exp \| .* \| 0\.
 check "the states at three points, for two beta2" $? "$page"
 ! compgen -G "$folder/cpu/states-*/step-*" >/dev/null
 check "whose checkpoints are gone" $?
-[ "$(grep -c '>out of memory<' "$folder/cpu/memory.svg")" -eq 4 ] && grep -q ">$planned, planned<" "$folder/cpu/memory.svg"
-check "bars of both" $?
-awk -F'"' '/stroke-dasharray/ { split($2, at, /[M ]/); line = at[2] }
-    /^<text x=/ && /text-anchor="start"/ && $2 > 190 { figures++; split($0, text, /[<>]/); if ($2 < line && $2 + 6.6 * length(text[3]) > line) exit crossed = 1 }
-    END { exit crossed || !line || figures < 10 }' "$folder/cpu/memory.svg"
-check "and the line of the limit crosses no figure" $?
 [ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 12 ]
 check "all formats have a row" $? "$page"
 
-[ "$(scripts/reproduce.sh -h)" = "$(scripts/reproduce.sh --help)" ]
+[ "$(scripts/lab.py reproduce -h)" = "$(scripts/lab.py reproduce --help)" ]
 check "-h is --help" $?
 for setting in STEPS TOKENS SPEED_STEPS; do
-    refuses "$setting with a zero in front, which would be octal" "$setting: a number from 1 on, .* not 0100" env $setting=0100 scripts/reproduce.sh --out "$folder/octal"
+    refuses "$setting with a zero in front, which would be octal" "$setting: must be a whole number of at least 1 .is 0100" env $setting=0100 scripts/lab.py reproduce --out "$folder/octal"
 done
-has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| training loss \| 2\.551 \| – \| 2\.568 \| \+0\.67 % \|$'
-has "and this program's" "$page" '^\| here, OLMo-1B, 45M tokens, seed 4 \| loss of validation \| 2\.045 \| – \| 2\.033 \| -0\.60 % \|$'
-has "a pair that goes on from a checkpoint says so" "$page" '^\| here, OLMo-1B, 84M tokens, seed 4, together in BF16 to 31M \| loss of validation \| 1\.443 \| – \| 1\.445 \| \+0\.15 % \|$'
-! grep -qE '^\| here, .*\| – \|$' <<<"$page"
-check "and runs of BF16 without a pair have no row" $?
-has "and those of another script" "$page" '^RECIPES="bf16 fp8-linear coat" .*scripts/fidelity\.sh .* olmo-1b$'
-said=$(TEXTS=$'wiki=w*\nc4=c.bin' scripts/reproduce.sh --out "$folder/losses" losses losses 2>&1)
-[ $? -eq 0 ] && [ "$(grep -c '^## ' "$folder/losses/reproduce.md")" -eq 1 ]
+said=$(scripts/lab.py reproduce --out "$folder/twice" table2 table2 2>&1)
+[ $? -eq 0 ] && [ "$(grep -c '^## ' "$folder/twice/reproduce.md")" -eq 1 ]
 check "a piece that is named twice is there once" $? "$said"
-has "further texts are in that script's command" "$(cat "$folder/losses/reproduce.md")" "^RECIPES=.* SEEDS=4 TEXTS='wiki=w\\* c4=c\\.bin' scripts/fidelity\\.sh TRAIN_GLOB VAL_GLOB olmo-1b\$"
-has "and in its own" "$(cat "$folder/losses/reproduce.md")" "^\\| command \\| \`.*TEXTS='wiki=w\\* c4=c\\.bin' scripts/reproduce\\.sh "
-refuses "an unknown flag" '--dryrun: not one of --dry-run, --out, --help$' scripts/reproduce.sh --dryrun
-refuses "an unknown piece" 'table9: not one of table1 table2' scripts/reproduce.sh table9
+refuses "an unknown flag" '.*--dryrun' scripts/lab.py reproduce --dryrun
+refuses "an unknown piece" 'table9: must be one of table1, table2' scripts/lab.py reproduce table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
 refuses "a build that lacks a program" 'nothing/quant_error is not built: make .*nothing/quant_error' \
-    env BUILD="$folder/nothing" scripts/reproduce.sh --out "$folder/lacks" table1
+    env BUILD="$folder/nothing" scripts/lab.py reproduce --out "$folder/lacks" table1
 [ ! -e "$folder/lacks" ]
 check "is refused before anything runs" $?
 
@@ -93,11 +73,11 @@ count=1
 started() { [ "$(wc -l 2>/dev/null <"$folder/running")" = "$count" ]; }
 printf '#!/bin/sh\nls -d "$3" >>%s/measured\necho "error: no states"\nexit 3\n' "$folder" >"$folder/nothing/quant_error"
 chmod +x "$folder/nothing/quant_error"
-said=$(BUILD=$folder/nothing scripts/reproduce.sh --out "$folder/states" table1 2>&1)
-[ $? -eq 1 ] && grep -q '^failed: error: no states' <<<"$said" && grep -q 'states-0.95/step-' "$folder/measured" && [ -z "$(find "$folder/states" -name '*step-*')" ]
+said=$(BUILD=$folder/nothing scripts/lab.py reproduce --out "$folder/states" table1 2>&1)
+[ $? -eq 1 ] && grep -q '^failed: no states' <<<"$said" && grep -q 'states-0.95/step-' "$folder/measured" && [ -z "$(find "$folder/states" -name '*step-*')" ]
 check "a table1 that fails leaves no checkpoint" $? "$said $(find "$folder/states")"
 printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/nothing/quant_error"
-BUILD=$folder/nothing scripts/reproduce.sh --out "$folder/states" table1 >/dev/null 2>&1 &
+BUILD=$folder/nothing scripts/lab.py reproduce --out "$folder/states" table1 >/dev/null 2>&1 &
 script=$!
 for ((i = 0; i < 600; i++)); do if started; then break; else sleep 0.1; fi; done
 kill $script
@@ -155,7 +135,7 @@ said=$("$BUILD/narrow_tokens" 100 3000 "$TRAIN" "$folder/pipe" 2>&1)
 [ $? -eq 2 ] && [ "$said" = "error: $folder/pipe: not a file; name another" ]
 check "a result that would replace what is no file is refused" $? "$said"
 export PATH="$folder/gpu:$path"
-said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/reproduce.sh --out "$folder/pretended" table6 table7 figure4 gpt2 2>&1)
+said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/lab.py reproduce --out "$folder/pretended" table6 table7 figure4 gpt2 2>&1)
 check "with a GPU" $? "$said"
 page=$(cat "$folder/pretended/reproduce.md")
 has "the head names it" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
@@ -171,18 +151,18 @@ has "QUICK=1 plans the largest" "$page" '^\| gpt2 \| 1 \| 1024 \| largest in 80G
 has "and measures the equal, of 1558M too" "$page" '^\| gpt2-xl \| 1 \| 1024 \| equal batch \| coat \| 16 \| [0-9].*\| measured \|$'
 has "figure 4" "$page" '^\| 11008 x 16384 \| 1\.37 → 0\.137 \(0\.10\) \| 0\.10 → 0\.0050 \(0\.05\) \| 13\.7 → 27\.4 \(2\.00\) \| 0\.0040 \| measured \|$'
 
-said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" table1 table7 2>&1)
+said=$(scripts/lab.py reproduce --dry-run --out "$folder/dry" table1 table7 2>&1)
 has "on a GPU the states are OLMo-1B's" "$said" '^.*train_gpt2_fp8 --model olmo-1b .*--batch-tokens 65536 .*--warmup 102 .*--beta2 0\.95 .*--steps 512 '
 has "of some of the groups" "$said" 'quant_error --every 16 '
 has "and Llama has the tokens that it knows" "$said" 'narrow_tokens 32000 4194304 .* [^ ]*/dry/narrow\.bin'
 
-said=$(MEMORY=81559 BIN=$folder/programs BUILD=$folder/programs QUICK=1 PAUSE=0 scripts/reproduce.sh --out "$folder/h100" table7 2>&1)
+said=$(MEMORY=81559 BIN=$folder/programs BUILD=$folder/programs QUICK=1 PAUSE=0 scripts/lab.py reproduce --out "$folder/h100" table7 2>&1)
 check "with 80 GB" $? "$said"
 has "a ratio of plans is told from what was measured" "$(cat "$folder/h100/reproduce.md")" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| [0-9.]+, planned \| measured \|$'
 
 # four GPUs: one thing on each, then what needs several on these
 : >"$folder/programs/gpus"
-said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 MPIRUN="mpirun-2 --bind-to none" BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/reproduce.sh --out "$folder/four" table6 table7 figure4 gpt2 2>&1)
+said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 MPIRUN="mpirun-2 --bind-to none" BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/lab.py reproduce --out "$folder/four" table6 table7 figure4 gpt2 2>&1)
 check "on four GPUs at once" $? "$said"
 page=$(cat "$folder/four/reproduce.md")
 has "told" "$page" '^What needs one GPU was measured on 4 at the same time'
@@ -192,21 +172,21 @@ has "eight are planned" "$page" '^\| llama2-7b \| 8 \| 2048 \| equal batch \| co
 diff <(grep -vE '^\| (date|command|took)|^[|].*\| [24] \| (1024|2048) \||^MODELS|^What' "$folder/pretended/reproduce.md" | cat -s) <(grep -vE '^\| (date|command|took)|^[|].*\| [24] \| (1024|2048) \||^MODELS|^What' "$folder/four/reproduce.md" | cat -s) >"$folder/difference"
 check "the rest of the page is the same" $? "$(cat "$folder/difference")"
 [ "$(grep -c ^. "$folder/programs/gpus")" -gt 8 ] && [ "$(grep -xc '[4-7]' "$folder/programs/gpus")" -gt 2 ] && [ "$(grep -x '[4-7]' "$folder/programs/gpus" | sort -u | wc -l)" -gt 2 ] &&
-    grep -qx 4,5 "$folder/programs/gpus" && grep -qx 4,5,6,7 "$folder/programs/gpus" && ! find "$folder/four" -name '.?*' | grep -q .
+    grep -qx 4,5 "$folder/programs/gpus" && grep -qx 4,5,6,7 "$folder/programs/gpus" && ! find "$folder/four" -name '.?*' ! -name .lock | grep -q .
 check "each on its own or on those that it needs, and nothing is left of the jobs" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
 
 # a speed that fails is told with its reason, in its row too, and the page is no success: on one GPU and on several
 largest=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --memory-limit 80GB | sed 's/.*"largest_micro_batch": \([0-9]*\).*/\1/')
 pretend_speeds() { # OUT SETTING...: what it says
-    env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 "${@:2}" scripts/reproduce.sh --out "$1" gpt2 2>&1
+    env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 "${@:2}" scripts/lab.py reproduce --out "$1" gpt2 2>&1
 }
 for gpus in 4 4,5; do
     out=$folder/speeds-$gpus
     said=$(pretend_speeds "$out" CUDA_VISIBLE_DEVICES=$gpus QUICK=1 FAILS='--recipe fp8-linear')
-    [ $? -eq 1 ] && [ "$(grep -c "^failed: error: device memory: --recipe fp8-linear does not fit (see $out/speed-gpt2" <<<"$said")" -eq 2 ]
+    [ $? -eq 1 ] && [ "$(grep -c "^failed: device memory: --recipe fp8-linear does not fit (see $out/speed-gpt2" <<<"$said")" -eq 2 ]
     check "speeds that fail on GPU $gpus: told, and it ends with 1" $? "$said"
     page=$(cat "$out/reproduce.md")
-    has "and on the page" "$page" '^\*\*Failed\*\*, status 1: `.*MODELS=gpt2 .*scripts/measure\.sh .*a b_train\* fp8-linear`: error: device memory: --recipe fp8-linear does not fit$'
+    has "and on the page" "$page" '^\*\*Failed\*\*, status 1: `.*MODELS=gpt2 .*scripts/measure\.sh .*a b_train\*. fp8-linear`: device memory: --recipe fp8-linear does not fit$'
     has "its row has the plan" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| fp8-linear \| 64 \| – \| – \| 1\.0 \| 15\.9 \| 19\.5 \| – \|.*\| \*\*failed\*\*: planned, not measured \|$'
     has "the others theirs" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| coat \| 64 \|.*\| measured \|$'
 done
@@ -214,7 +194,7 @@ said=$(pretend_speeds "$folder/largest" MEMORY=81559 FAILS="--micro-batch $large
 [ $? -eq 1 ]
 check "a largest batch without room is a failure" $? "$said"
 page=$(cat "$folder/largest/reproduce.md")
-has "and is told" "$page" "^\\*\\*Failed\\*\\*, status 1: .* MICRO_BATCH=$largest .*: error: device memory: --micro-batch $largest --batch does not fit\$"
+has "and is told" "$page" "^\\*\\*Failed\\*\\*, status 1: .* MICRO_BATCH=$largest .*: device memory: --micro-batch $largest --batch does not fit\$"
 has "in its row too" "$page" "^\\| gpt2 \\| 1 \\| 1024 \\| largest in 80GB \\| coat \\| $largest \\| – \\|.*\\*\\*failed\\*\\*"
 has "other models are measured" "$page" '^\| gpt2-xl \| 1 \| 1024 \| largest in 80GB \| coat \|.*\| measured \|$'
 has "larger ones only where the GPU has the memory" "$(grep -c 141GB <<<"$page")" '^0$'
@@ -238,7 +218,7 @@ alive() {
 for gpus in 4 4,5; do
     count=$((1 + ${#gpus} / 3))
     rm -f "$folder/running"
-    CUDA_VISIBLE_DEVICES=$gpus BIN=$folder/slow BUILD=$folder/slow scripts/reproduce.sh --out "$folder/ended" table6 figure4 >/dev/null 2>&1 &
+    CUDA_VISIBLE_DEVICES=$gpus BIN=$folder/slow BUILD=$folder/slow scripts/lab.py reproduce --out "$folder/ended" table6 figure4 >/dev/null 2>&1 &
     script=$!
     for ((i = 0; i < 100; i++)); do if started; then break; else sleep 0.1; fi; done
     kill $script
@@ -251,7 +231,7 @@ done
 
 rm -f "$folder/running"
 count=1
-CUDA_VISIBLE_DEVICES=4 BIN=$folder/slow BUILD=$folder/slow scripts/reproduce.sh --out "$folder/ended" gpt2 >/dev/null 2>&1 &
+CUDA_VISIBLE_DEVICES=4 BIN=$folder/slow BUILD=$folder/slow scripts/lab.py reproduce --out "$folder/ended" gpt2 >/dev/null 2>&1 &
 script=$!
 for ((i = 0; i < 100; i++)); do if started; then break; else sleep 0.1; fi; done
 kill $script
@@ -261,16 +241,30 @@ started && ! alive
 check "a speed that is measured, too" $? "$(cat "$folder/running")"
 
 printf '#!/bin/sh\necho "error: the GPU is lost"\nexit 3\n' >"$folder/programs/bench_layer_gpu"
-said=$(BIN=$folder/programs BUILD=$folder/programs scripts/reproduce.sh --out "$folder/failed" table6 figure4 2>&1)
+said=$(BIN=$folder/programs BUILD=$folder/programs scripts/lab.py reproduce --out "$folder/failed" table6 figure4 2>&1)
 [ $? -eq 1 ] && grep -q 'Failed.*the GPU is lost' "$folder/failed/reproduce.md" && grep -q '^| 11008 x 16384 .*measured' "$folder/failed/reproduce.md"
 check "a piece that fails is told, and the others are done" $? "$said"
+
+# --- what scripts/results/losses.md says of runs is what their pages say
+rows_are_on() { # COUNT PATTERN PAGE...: COUNT rows of losses.md match, and their differences are on the pages
+    local cells count=0
+    while read -r cells; do
+        count=$((count + 1))
+        grep -qF -- "$cells" <(sed 's/ | within | / | /; s/ | beyond | / | /; s/ %//g' "${@:3}") || { echo "$cells"; return 1; }
+    done < <(sed -n "/$2/s/^|[^|]*|[^|]*| \([+-].*\) |\$/\1/p" scripts/results/losses.md | sed 's/ %//g')
+    [ $count -eq "$1" ] || { echo "$count rows"; return 1; }
+}
+said=$(rows_are_on 14 '^| `--recipe' scripts/results/fidelity-olmo-small/fidelity.md)
+check "what each part costs" $? "$said"
+said=$(rows_are_on 8 '^| [0-9]*M tokens' scripts/results/fidelity{,-olmo-1b}/fidelity.md)
+check "losses by eighths" $? "$said"
 
 # --- the picture says what the plan does: 14.75 C bytes per token and layer, and FP32 sums beside them
 saved() { "$BIN/train_gpt2_fp8_cpu" --plan=json --layers "$1" --heads 16 --channels 2048 --seq-len 1024 --micro-batch 1 --recipe coat | sed 's/.*"saved": \([0-9]*\).*/\1/'; }
 awk -v bytes=$(($(saved 2) - $(saved 1))) 'BEGIN { exit bytes != 1024 * (14.75 * 2048 + 16 + 4 * 16) }'
 check "a layer keeps 14.75 C bytes per token" $? "$(($(saved 2) - $(saved 1)))"
 if command -v python3 >/dev/null; then
-    python3 scripts/draw_coat.py "$folder/coat.svg" && cmp "$folder/coat.svg" docs/coat.svg
+    python3 dev/tools/draw_coat.py "$folder/coat.svg" && cmp "$folder/coat.svg" docs/coat.svg
     check "docs/coat.svg is what its script draws" $?
 else
     echo "skip - docs/coat.svg is what its script draws: no python3"

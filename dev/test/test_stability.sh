@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# scripts/stability.sh: with programs that only pretend to train, that every figure lands in its place, that nothing is
+# scripts/lab.py stability: with programs that only pretend to train, that every figure lands in its place, that nothing is
 # done twice, and that what fails is told; with the real ones, a small study on the CPU and what moves its weights.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
+command -v python3 >/dev/null || { echo "skip - scripts/lab.py: no python3"; exit 0; }
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 unset RECIPES RATES SEEDS MODEL BATCH TRAINING STEPS DIRECTIONS CURVES POINTS JOBS TEXT CUDA_VISIBLE_DEVICES
 
@@ -11,24 +12,24 @@ without_gpu
 mkdir "$folder/gpus" "$folder/pretend"
 
 # --- what it would do
-said=$(scripts/stability.sh --dry-run --out "$folder/dry" 'a b*' v 2>&1)
+said=$(scripts/lab.py stability --dry-run --out "$folder/dry" 'a b*' v 2>&1)
 check "a dry run ends well" $? "$said"
-has "it shows the runs" "$said" 'train_gpt2_fp8_cpu .*--recipe coat .*--train a\\ b\\\* --val v .*--lr 1\.6e-2 --seed 3 '
+has "it shows the runs" "$said" 'train_gpt2_fp8_cpu .*--recipe coat .*--train .a b\*. --val v .*--lr 1\.6e-2 --seed 3 '
 [ "$(grep -c -- ' --lr ' <<<"$said")" -eq 54 ]
 check "every recipe, rate and seed" $? "$said"
 has "it shows the sharpness" "$said" "perturb_weights $folder/dry/runs/fp8-linear/BEST/1/step-LAST "
 [ ! -e "$folder/dry" ]
 check "and writes nothing" $?
-has "flags behind a recipe" "$(RECIPES=coat,scaling=tensor,head=fp8 scripts/stability.sh --dry-run 2>&1)" '--recipe coat --scaling=tensor --head=fp8 '
-[ "$(scripts/stability.sh -h)" = "$(scripts/stability.sh --help)" ]
+has "flags behind a recipe" "$(RECIPES=coat,scaling=tensor,head=fp8 scripts/lab.py stability --dry-run 2>&1)" '--recipe coat --scaling=tensor --head=fp8 '
+[ "$(scripts/lab.py stability -h)" = "$(scripts/lab.py stability --help)" ]
 check "-h is --help" $?
-refuses "one glob alone" 'name TRAIN_GLOB and VAL_GLOB' scripts/stability.sh --out "$folder/refused" a
-refuses "an unknown flag" '--fast: not one of' scripts/stability.sh --fast
-refuses "an even number of points" 'POINTS: an odd number' env POINTS=4 scripts/stability.sh --out "$folder/refused"
-refuses "STEPS that are no number" 'STEPS: not a number: many' env STEPS=many scripts/stability.sh --out "$folder/refused"
-refuses "a pattern without files" 'no file matches nothing' scripts/stability.sh --out "$folder/refused" 'nothing*' 'nothing*'
+refuses "one glob alone" 'name TRAIN_GLOB and VAL_GLOB' scripts/lab.py stability --out "$folder/refused" a
+refuses "an unknown flag" '.*--fast' scripts/lab.py stability --fast
+refuses "an even number of points" 'POINTS: must be an odd number' env POINTS=4 scripts/lab.py stability --out "$folder/refused"
+refuses "STEPS that are not a number" 'STEPS: must be .*many' env STEPS=many scripts/lab.py stability --out "$folder/refused"
+refuses "a pattern without files" 'no file matches nothing' scripts/lab.py stability --out "$folder/refused" 'nothing*' 'nothing*'
 touch "$folder/train_000000.bin" "$folder/val"
-refuses "programs that are not built" 'none/train_gpt2_fp8_cpu is not built: make ' env BIN="$folder/none" scripts/stability.sh --out "$folder/refused"
+refuses "programs that are not built" 'none/train_gpt2_fp8_cpu is not built: make ' env BIN="$folder/none" scripts/lab.py stability --out "$folder/refused"
 
 # --- with programs that pretend to run on two GPUs
 # The loss after training is 3 + (rate - 2)^2 + seed / 1000, in coat 0.5 more; at rate 7 runs end above their start, at
@@ -74,11 +75,8 @@ ln -s "$folder/pretend/train_gpt2_fp8" "$folder/pretend/train_gpt2_fp8_cpu"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/pretend/"
 pretend() { # RATES: the study of them in $folder/study; what it says
     PATH="$folder/gpus:$path" BIN=$folder/pretend BUILD=$folder/pretend CALLS=$folder/calls RECIPES="bf16 coat" RATES=$1 SEEDS="1 3" STEPS=10 \
-        scripts/stability.sh --out "$folder/study" "$folder/train*" "$folder/val" 2>&1
+        scripts/lab.py stability --out "$folder/study" "$folder/train*" "$folder/val" 2>&1
 }
-pictures='!\[sharpness\]\(sharpness\.svg\)'
-python3 -c 'import matplotlib' 2>/dev/null || pictures='^No pictures: Python has no matplotlib here'
-
 said=$(pretend "1 2 7 8")
 check "a study on two GPUs" $? "$said"
 page=$(cat "$folder/study/stability.md")
@@ -87,12 +85,11 @@ has "diverged, as the trainer says" "$page" '^\| 8 \| 2 of 2 diverged \| 2 of 2 
 has "diverged, above the start" "$page" '^\| 7 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
 # at 1: 1 above the best, at 7 and 8: 5.5 - 3.002
 has "best rate, sensitivity, and the curvature of a known parabola" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.4990 \| 5\.000 ± 0\.000 \|$'
-has "pictures, or why there are none" "$page" "$pictures"
 [ "$(grep -c 'GPU [01]: ' "$folder/calls")" -eq 16 ] && grep -q 'GPU 0: ' "$folder/calls" && grep -q 'GPU 1: ' "$folder/calls"
 check "both work, and no run is done twice" $? "$(cat "$folder/calls")"
 # 0 once; 2 directions at 20 distances, 6 at 2
-[ "$(grep -c 'coat looks' "$folder/calls")" -eq 53 ] && [ "$(grep -c '^coat ' "$folder/study/sharpness.txt")" -eq 53 ]
-check "every direction and distance" $? "$(cat "$folder/study/sharpness.txt")"
+[ "$(grep -c 'coat looks' "$folder/calls")" -eq 53 ] && [ "$(grep -c $'^coat\t' "$folder/study/sharpness.tsv")" -eq 53 ]
+check "every direction and distance" $? "$(cat "$folder/study/sharpness.tsv")"
 [ "$(find "$folder/study/runs" -name 'step-*' | wc -l)" -eq 6 ] && [ -z "$(find "$folder/study/runs" -name 'step-*' -path '*/3/*')" ]
 check "checkpoints of the first seed alone are kept" $? "$(find "$folder/study/runs" -name 'step-*')"
 
@@ -102,7 +99,7 @@ check "the same once more" $? "$said"
 [ ! -e "$folder/calls" ] && [ "$page" = "$(cat "$folder/study/stability.md")" ]
 check "does nothing again, and writes the same page" $? "$(cat "$folder/calls" 2>&1)"
 said=$(pretend "1 2 7 8 9")
-[ $? -eq 1 ] && [ "$(grep -c 'failed: .* rate 9, seed [13], status 3: error: the GPU is lost' <<<"$said")" -eq 4 ]
+[ $? -eq 1 ] && [ "$(grep -c 'failed: .* rate 9, seed [13], status 3: the GPU is lost' <<<"$said")" -eq 4 ]
 check "a failure is told, and the study ends with 1" $? "$said"
 page=$(cat "$folder/study/stability.md")
 has "on the page too" "$page" '^\| 9 \| 2 of 2 failed \| 2 of 2 failed \|$'
@@ -110,40 +107,41 @@ has "and takes nothing from the others" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.
 [ "$(grep -c . "$folder/calls")" -eq 4 ]
 check "only what is new has run" $? "$(cat "$folder/calls")"
 said=$(MODEL="--layers 3" pretend "1 2" 2>&1)
-[ $? -eq 1 ] && grep -q '^error: .*study with other settings' <<<"$said" && grep -q '^> MODEL=--layers 3' <<<"$said"
+[ $? -eq 1 ] && grep -q "^error: setting study: .*'--layers 6 .*'--layers 3 .*choose another --out" <<<"$said"
 check "other settings are refused" $? "$said"
 exec 8>"$folder/study/.lock"
 flock 8
 said=$(pretend "1 2")
-[ $? -eq 1 ] && grep -q '^error: another study is at work in ' <<<"$said"
+[ $? -eq 1 ] && grep -q '^error: .*study: another process works there' <<<"$said"
 check "two at the same time are refused" $? "$said"
 exec 8>&-
 
 # --- a small model, on the CPU
 export RECIPES="bf16 coat" RATES="4e-3 1000" SEEDS=1 STEPS=60 MODEL="--layers 1 --heads 2 --channels 32 --positions 32" TEXT=coat
 export BATCH="--seq-len 32 --micro-batch 8 --val-batches 10 --threads 1" POINTS=5 CURVES=1 DIRECTIONS=2 OMP_NUM_THREADS=1
-said=$(scripts/stability.sh --out "$folder/small" 2>&1)
+said=$(scripts/lab.py stability --out "$folder/small" 2>&1)
 check "a study on the CPU" $? "$said"
 page=$(cat "$folder/small/stability.md")
 loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/runs/coat/4e-3/1/log.jsonl")
 base=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/runs/bf16/4e-3/1/log.jsonl")
 has "its losses are the runs'" "$page" "^\| 4e-3 \| $(printf %.4f "$base") \| $(printf %.4f "$loss") \("
 has "a rate that is too large is marked" "$page" '^\| 1000 \| 1 of 1 diverged \| 1 of 1 diverged \|$'
-grep -q "^coat 0 0 $loss\$" "$folder/small/sharpness.txt" && grep -q "^bf16 0 0 $base\$" "$folder/small/sharpness.txt"
-check "the loss at distance 0 is the run's own" $? "$loss $base" "$(cat "$folder/small/sharpness.txt")"
-awk '{ loss[$1, $2, $3] = $4 } END {
+sharpness=$folder/small/sharpness.tsv
+grep -q $'^coat\t4e-3\t0\t0\t'"$loss\$" "$sharpness" && grep -q $'^bf16\t4e-3\t0\t0\t'"$base\$" "$sharpness"
+check "the loss at distance 0 is the run's own" $? "$loss $base" "$(cat "$sharpness")"
+awk '{ loss[$1, $3, $4] = $5 } END {
     for (i = split("bf16 coat", recipe, " "); i; i--) {
         r = recipe[i]
         if (!(loss[r, 0, 0] < loss[r, 1, "0.5"] && loss[r, 1, "0.5"] < loss[r, 1, 1])) exit 1
         if (!(loss[r, 0, 0] < loss[r, 1, "-0.5"] && loss[r, 1, "-0.5"] < loss[r, 1, -1])) exit 1
     }
-}' "$folder/small/sharpness.txt"
-check "and rises on both sides" $? "$(cat "$folder/small/sharpness.txt")"
+}' "$sharpness"
+check "and rises on both sides" $? "$(cat "$sharpness")"
 
 # stopped in the middle of a run: it goes on from there, to the same loss
 export RECIPES=coat RATES=4e-3 STEPS=500 DIRECTIONS=0
-scripts/stability.sh --out "$folder/straight" >/dev/null 2>&1
-scripts/stability.sh --out "$folder/stopped" >"$folder/said" 2>&1 &
+scripts/lab.py stability --out "$folder/straight" >/dev/null 2>&1
+scripts/lab.py stability --out "$folder/stopped" >"$folder/said" 2>&1 &
 study=$!
 for ((i = 0; i < 600; i++)); do
     ! grep -q '"loss"' "$folder/stopped/runs/coat/4e-3/1/log.jsonl" 2>/dev/null || break
@@ -151,14 +149,14 @@ for ((i = 0; i < 600; i++)); do
 done
 kill -TERM $study
 wait $study
-[ $? -eq 1 ] && [ ! -e "$folder/stopped/runs/coat/4e-3/1/result" ] &&
-    grep -q '^ended by SIGTERM after step [0-9]* of 500: saved' "$folder/stopped/runs/coat/4e-3/1/output.txt" && grep -q '^stopped; the same command' "$folder/said"
+[ $? -eq 1 ] && ! grep -q ^coat "$folder/stopped/stability.tsv" &&
+    grep -q '^ended by SIGTERM after step [0-9]* of 500: saved' "$folder/stopped/runs/coat/4e-3/1/output.txt" && grep -q '^error: stopped; the same command' "$folder/said"
 check "a study that is stopped saves its run" $? "$(cat "$folder/said" "$folder/stopped/runs/coat/4e-3/1/output.txt")"
-[ -z "$(find "$folder/stopped" -name '.work*')" ]
+[ -z "$(find "$folder/stopped" -name '.moved*' -o -name '*.part')" ]
 check "and cleans up" $?
-said=$(scripts/stability.sh --out "$folder/stopped" 2>&1)
+said=$(scripts/lab.py stability --out "$folder/stopped" 2>&1)
 check "started again, it ends well" $? "$said"
-diff "$folder/straight/losses.txt" "$folder/stopped/losses.txt" >"$folder/difference"
+diff <(grep ^coat "$folder/straight/stability.tsv") <(grep ^coat "$folder/stopped/stability.tsv") >"$folder/difference"
 check "and has gone on to the same loss" $? "$(cat "$folder/difference")"
 
 # --- the weights that are moved

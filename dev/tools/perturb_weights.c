@@ -1,4 +1,4 @@
-// Moves a checkpoint's weights along a random direction, for the loss around a minimum (scripts/stability.sh):
+// Moves a checkpoint's weights along a random direction, for the loss around a minimum (scripts/lab.py stability):
 // perturb_weights CHECKPOINT OUT SEED ALPHA writes a folder OUT that the trainer takes as --model, with the weights
 // w + ALPHA d. d is normal, and each of its filters has the norm of the weights' own (Li et al., "Visualizing the Loss
 // Landscape of Neural Nets", 2018): a filter is what makes one output of a linear layer, or one row of an embedding.

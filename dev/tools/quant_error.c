@@ -1,6 +1,7 @@
-// The quantisation error of the optimizer's update, as COAT's table and Figure 2 show it, from the FP32 moments of a
-// checkpoint: quant_error [--every N] CHECKPOINT [PICTURE.svg]. Error: sum (u - û)^2 / sum u^2 over all elements, with
-// u = m̂ / (sqrt v̂ + eps); groups of 128; a non-zero v never becomes 0 in any column.
+// Measures the quantization error of the optimizer's update, as COAT's table and Figure 2 show it, from the FP32
+// moments of a checkpoint: quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv].
+//   error = sum (u - û)^2 / sum u^2 over all elements, with u = m̂ / (sqrt v̂ + eps), in groups of 128.
+// A non-zero v never becomes 0 in any column.
 #include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
@@ -14,14 +15,14 @@
 #include "coat/ops.h"
 #include "coat/save/run_state.h"
 #include "codebook.h"
-#include "histogram_svg.h"
+#include "histogram.h"
 
-static const char usage[] = "usage: quant_error [--every N] CHECKPOINT [PICTURE.svg]\n"
+static const char usage[] = "usage: quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv]\n"
                             "\n"
                             "Prints the quantisation error of the optimizer's update in each pair of formats,\n"
-                            "from a checkpoint whose moments are in FP32 (--moments fp32); PICTURE has the\n"
-                            "ranges and exponents of their groups. --every 16 measures one of 16 groups,\n"
-                            "which is enough of a model with billions of parameters.\n";
+                            "from a checkpoint whose moments are in FP32 (--moments fp32). HISTOGRAMS gets\n"
+                            "the ranges and exponents of their groups. --every 16 measures one of 16\n"
+                            "groups, which is enough for a model with billions of parameters.\n";
 
 // The groups are dealt to as many sums as PARTS, which are added in their order: the number of threads changes nothing.
 enum { GROUP = 128, FORMATS = 6, PARTS = 64, BLOCK = 8192 * GROUP, STATE_LIMIT = 1 << 20, PATH_ROOM = 4096 };
@@ -207,27 +208,16 @@ static bool read_state(Table *table, const char *folder, Error *err) {
 }
 
 static void prepare(Table *table) {
-    static const char *const names[] = {"m", "v"};
     memset(table, 0, sizeof *table);
     table->gain.low = -8;
     table->gain.high = 8;
     for (int which = 0; which < 2; which++) {
         codebook_de8(&table->de8[which], which == 0);
-        Histogram *range = &table->range[which], *k = &table->k[which];
-        snprintf(range->title, sizeof range->title, "%s: dynamic range of a group", names[which]);
-        snprintf(range->axis, sizeof range->axis, "log2(largest / smallest)");
-        range->low = 0;
-        range->high = 32;
-        range->mark = log2(448 * 512.0);
-        range->mark_text = "E4M3";
-        range->colour = "#2563a8";
-        snprintf(k->title, sizeof k->title, "%s: exponent k", names[which]);
-        k->low = 0;
-        k->high = which ? 8 : 4;
-        snprintf(k->axis, sizeof k->axis, "k (below 1 compresses, above expands; last bar: %g and more)", k->high);
-        k->mark = 1;
-        k->mark_text = "k = 1";
-        k->colour = "#3b8f5a";
+        const double widest = log2(448 * 512.0);
+        table->range[which] = (Histogram){
+            which ? "v: log2(largest / smallest)" : "m: log2(largest / smallest)", 0, 32, widest, "E4M3", {0}, 0, 0};
+        table->k[which] =
+            (Histogram){which ? "v: exponent k" : "m: exponent k", 0, which ? 8.0 : 4.0, 1, "k = 1", {0}, 0, 0};
     }
 }
 
@@ -273,9 +263,8 @@ static bool run(int argc, char **argv, Error *err) {
     bool good = read_state(table, argv[1], err) && read_moments(table, argv[1], err);
     if (good) print_table(table);
     if (good && argc == 3) {
-        Histogram list[4] = {table->range[0], table->range[1], table->k[0], table->k[1]};
-        good = histograms_svg(argv[2], "Optimizer states: how many groups of 128 have which range and exponent", list,
-                              4, err);
+        const Histogram *list[] = {&table->range[0], &table->range[1], &table->k[0], &table->k[1]};
+        good = histograms_write(argv[2], list, 4, err);
     }
     free(table);
     return good;

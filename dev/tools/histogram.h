@@ -1,0 +1,64 @@
+// Histograms: what quant_error counts, and the TSV file from which scripts/lab.py draws them.
+#pragma once
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "coat/error.h"
+#include "coat/io/files.h"
+
+enum { HISTOGRAM_BINS = 64 };
+
+typedef struct {
+    const char *name;
+    double low, high; // values outside count in the first and last bin
+    double mark;      // a value to compare with, named mark_name
+    const char *mark_name;
+    int64_t bins[HISTOGRAM_BINS], count;
+    double sum;
+} Histogram;
+
+static inline void histogram_add(Histogram *h, double value) {
+    int bin = (int)floor((value - h->low) / (h->high - h->low) * HISTOGRAM_BINS);
+    h->bins[bin < 0 ? 0 : bin >= HISTOGRAM_BINS ? HISTOGRAM_BINS - 1 : bin]++;
+    h->count++;
+    h->sum += value;
+}
+
+static inline void histogram_add_all(Histogram *h, const Histogram *other) {
+    for (int i = 0; i < HISTOGRAM_BINS; i++) h->bins[i] += other->bins[i];
+    h->count += other->count;
+    h->sum += other->sum;
+}
+
+// Returns the value that the given fraction of all values is below, to the width of a bin.
+static inline double histogram_quantile(const Histogram *h, double fraction) {
+    double seen = 0, width = (h->high - h->low) / HISTOGRAM_BINS;
+    for (int i = 0; i < HISTOGRAM_BINS; i++) {
+        seen += (double)h->bins[i];
+        if (seen >= fraction * (double)h->count) return h->low + (i + 0.5) * width;
+    }
+    return h->high;
+}
+
+// Writes a header and a row per histogram, cells separated by tabs.
+static inline bool histograms_write(const char *path, const Histogram *const *list, int count, Error *err) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) fatal(EXIT_DEVICE, "host memory: no room for the histograms %s", path);
+    fputs("quantity\tlow\thigh\tmark\tmark_name", out);
+    for (int i = 1; i <= HISTOGRAM_BINS; i++) fprintf(out, "\tbin_%d", i);
+    for (int k = 0; k < count; k++) {
+        const Histogram *h = list[k];
+        fprintf(out, "\n%s\t%g\t%g\t%g\t%s", h->name, h->low, h->high, h->mark, h->mark_name);
+        for (int i = 0; i < HISTOGRAM_BINS; i++) fprintf(out, "\t%lld", (long long)h->bins[i]);
+    }
+    fputs("\n", out);
+    fclose(out);
+    bool good = file_replace(path, text, size, err);
+    free(text);
+    return good;
+}

@@ -1,0 +1,1 @@
+"""The experiments of scripts/lab.py."""

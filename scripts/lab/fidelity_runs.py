@@ -1,0 +1,309 @@
+"""The runs of `scripts/lab.py fidelity`: each is trained, resumed or skipped, and its last checkpoint evaluated."""
+import collections
+import dataclasses
+import glob
+import os
+import re
+import shutil
+import threading
+
+from . import work as lab
+from .fidelity_page import EIGHTHS
+from .results import Failure, find, is_number, read_log, remove, value_at, write_file
+from .work import number, setting
+
+KEY = "setting", "recipe", "seed"
+
+
+def bytes_of(pattern):
+    return sum(os.path.getsize(path) for path in glob.glob(pattern))
+
+
+def flags_of(name, row):
+    """Returns the flags of the model, the batch and the optimizer of a row of SETTINGS."""
+    training = "--lr %s --schedule cosine --warmup %s --lr-final %s --beta2 0.95 --weight-decay 0.1" % row[2]
+    return (row[0], "--seq-len %s --micro-batch %s --batch-tokens %s" % row[1],
+            training + " --eps 1e-5" * (name == "olmo-1b"))
+
+
+class Setting:
+    """SETTING[-from-STEP][-to-STEP]: `steps` of the `schedule` are trained, the first `start` by the baseline."""
+
+    def __init__(self, name, row, files, start, end):
+        model, batch, training = flags_of(name, row)
+        self.name = name + (f"-from-{start}" if start else "") + (f"-to-{end}" if end else "")
+        self.train, self.val = files
+        batch = setting("BATCH", batch).split()
+        self.flags = setting("MODEL", model).split() + ["--tokenizer", "bytes"] * (name == "bytes") + batch
+        self.flags += setting("TRAINING", training).split()
+        value = dict(zip(batch, batch[1:]))  # of the last flag of a name
+        self.length = number("--seq-len", value.get("--seq-len", "missing"), 1)
+        self.micro_batch = number("--micro-batch", value.get("--micro-batch", "missing"), 1)
+        self.schedule = number("STEPS", setting("STEPS", row[3]))
+        self.val_tokens = 40960 if name == "bytes" else 2097152
+        self.start, self.steps = start or 0, end or self.schedule
+        if self.steps > self.schedule:
+            raise Failure(f"TO: {name} has {self.schedule} steps")
+        if self.steps - self.start < 8:
+            after = " after FROM" if start else ""
+            raise Failure(f"{'TO' if end else 'STEPS'}: at least 8 steps{after} are needed, one for each eighth of "
+                          f"the run (are {self.steps - self.start})")
+
+    def note(self, baseline):
+        """Returns what makes runs of this setting comparable."""
+        files = [f"{name}: {os.path.basename(files)}, {bytes_of(files)} bytes"
+                 for name, files in (("data", self.train), ("validation", self.val))]
+        start = [f"from step {self.start} of {baseline}"] if self.start else []
+        return "; ".join([" ".join(self.flags + ["--steps", str(self.schedule)]), *files, *start])
+
+    def micro_batch_of(self, seed):
+        return int(seed.split("@")[1]) if "@" in seed else self.micro_batch
+
+    def tokens_of(self, pattern):
+        """Returns how many 2-byte tokens of these files can be read. (Of 4-byte tokens the trainer reads all.)"""
+        return bytes_of(pattern) // 2 - len(glob.glob(pattern)) * (512 + self.length)
+
+    def val_batches(self, seed, pattern):
+        """Returns the number of micro-batches with which all runs of the setting read the same tokens."""
+        tokens = min(self.val_tokens, self.tokens_of(pattern)) if glob.glob(pattern) else self.val_tokens
+        batches = tokens // (self.micro_batch * self.length)
+        return str(batches * (self.micro_batch // self.micro_batch_of(seed)) if batches > 0 else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run of the setting `of`. Its folder has the log, the output and, until it ends, checkpoints."""
+
+    of: Setting
+    recipe: str
+    seed: str
+    out: str
+
+    @property
+    def key(self):
+        return self.of.name, self.recipe, self.seed
+
+    @property
+    def folder(self):
+        return os.path.join(self.out, *self.key)
+
+    @property
+    def log(self):
+        return self.folder + "/log.jsonl"
+
+    def checkpoint(self, step):
+        return f"{self.folder}/step-{step:08}"
+
+    def is_validated(self):
+        return value_at(self.log, self.of.steps, "val_loss") is not None
+
+    def __str__(self):
+        return f"{self.of.name}, {self.recipe}, seed {self.seed}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Point(Run):
+    """The run of the baseline to the step FROM, where all runs of its seed begin."""
+
+    @property
+    def folder(self):
+        return os.path.join(self.out, "branch-points", re.sub("-to-.*", "", self.of.name), self.seed)
+
+    def __str__(self):
+        return f"{super().__str__()}, to step {self.of.start}"
+
+
+class Runs:
+    def __init__(self, study):
+        self.study, self.work, self.results, self.dry = study, study.work, study.results, study.work.dry_run
+        self.machine = lab.gpu_name() if self.work.gpus else "CPU"
+        self.version = "" if self.dry else lab.version_of(study.trainer)
+        self.lock, self.point_locks, self.lost_points = threading.Lock(), collections.defaultdict(threading.Lock), set()
+        # the recipes of a seed together, so that two GPUs have a pair
+        self.runs = list(dict.fromkeys(Run(of, recipe, re.sub(f"@{of.micro_batch}$", "", seed), study.out)
+                                       for of in study.settings for seed in study.seeds for recipe in study.recipes))
+
+    def row_of(self, run):
+        """Returns the figures of a run; None if it has not ended."""
+        return self.results.find(**dict(zip(KEY, run.key)))
+
+    def tell_what_is_missing(self):
+        """Lists the runs that ended before EVALUATE or TEXTS had a name: their checkpoints are gone."""
+        for column in ["in " + name for name in self.study.evaluations] + ["on " + name for name in self.study.texts]:
+            rows = [row for row in map(self.row_of, self.runs) if row and row["ended"] == "done"]
+            names = [" ".join(row[key] for key in KEY) for row in rows if row.get(column, "-") == "-"]
+            if names:
+                lab.tell(f"note: ended before, not evaluated {column}: {', '.join(names)}; their checkpoints are "
+                         "gone, another --out trains them again")
+
+    def work_on(self, run):
+        if isinstance(run, Point):
+            if self.is_needed(run):
+                self.train_point(run)
+            return
+        try:
+            self.train(run)
+        finally:
+            point = self.point_of(run)
+            if run.of.start and not self.dry and not setting("KEEP_BRANCH_POINTS") and not self.is_needed(point):
+                remove(point.folder, "step-*", "events.*")
+
+    def command(self, run, save_every, *more):
+        """Returns the command that trains a run, or resumes it."""
+        of, (seed, *cut) = run.of, run.seed.split("@")
+        flags = of.flags + self.study.flags(run.recipe) + ["--micro-batch", *cut] * len(cut)
+        val_every = of.steps if of.steps < of.schedule else 0
+        return [self.study.trainer, *flags, "--train", of.train, "--val", of.val, "--steps", str(of.schedule),
+                "--seed", seed, "--val-every", str(val_every), "--val-batches", of.val_batches(run.seed, of.val),
+                "--sample-tokens", "0", "--health-every", "0", "--quiet", "--save-every", str(save_every), *more,
+                "--out", run.folder, "--resume"]
+
+    def is_trained(self, run):
+        """True if the run has come to its end and, if EVALUATE or TEXTS need it, its last checkpoint is there."""
+        needed = self.study.evaluations or self.study.texts
+        return run.is_validated() and (not needed or os.path.exists(run.checkpoint(run.of.steps)))
+
+    def train(self, run):
+        if self.row_of(run):
+            return
+        of, output, status = run.of, run.folder + "/output.txt", 0
+        if not self.is_trained(run):
+            if not self.dry:
+                os.makedirs(run.folder, exist_ok=True)
+                self.start_from_point(run)
+                lab.tell(f"training {run}")
+            if of.steps < of.schedule:
+                status = self.work.run(output, self.command(run, of.steps), run.is_validated)
+                if self.dry:
+                    print(f"# ended at step {of.steps}")
+            else:
+                save_every = of.steps // (self.study.saves + 1) + 1
+                status = self.work.run(output, self.command(run, save_every, "--keep", "1"))
+            if status != 4 and not self.dry and not self.is_trained(run):
+                raise self.work.failure(run, status, output)
+        losses = self.evaluate(run) if status != 4 else {}
+        if self.dry:
+            return
+        row = {**dict(zip(KEY, run.key)), **figures(run.log, of.start, of.steps, status == 4), **losses,
+               "machine": self.machine, "version": self.version}
+        with self.lock:
+            self.results.rows.append(row)
+            self.results.save()
+        remove(run.folder, "step-*", "events.*")
+
+    def evaluate(self, run):
+        """Returns the losses of a run's last checkpoint in the recipes of EVALUATE, and in its own on TEXTS."""
+        of, losses = run.of, {}
+        jobs = [("in " + name, name, f"evaluated-{name}.txt", of.val) for name in self.study.evaluations]
+        jobs += [("on " + name, run.recipe, f"text-{name}.txt", files) for name, files in self.study.texts.items()]
+        for column, recipe, log, files in jobs:
+            log = os.path.join(run.folder, log)
+            status = self.work.run(log, [
+                self.study.trainer, "--eval-only", "--model", run.checkpoint(of.steps), *self.study.flags(recipe),
+                "--micro-batch", str(of.micro_batch_of(run.seed)), "--val", files,
+                "--val-batches", of.val_batches(run.seed, files), "--quiet", "--json"])
+            losses[column] = value_at(log, of.steps, "val_loss")
+            if losses[column] is None and not self.dry:
+                raise self.work.failure(f"{run}, evaluated {column}", status, log)
+        return losses
+
+    # --- branch points ------------------------------------------------------------------------------------------------
+
+    def point_of(self, run):
+        return Point(run.of, self.study.baseline, run.seed.split("@")[0], run.out)
+
+    def has_begun(self, run):
+        return self.row_of(run) or find(run.folder, "step-*") or self.is_trained(run)
+
+    def is_needed(self, point):
+        return any(self.point_of(run) == point and not self.has_begun(run) for run in self.runs)
+
+    def with_branch_points(self):
+        """Returns items for work_on(): the runs and, ahead of them, their branch points, JOBS at a time."""
+        if not setting("FROM"):
+            return [(run,) for run in self.runs]
+        runs, items = collections.defaultdict(list), []
+        for run in self.runs:
+            runs[self.point_of(run)].append((run,))
+        for k in range(len(runs) + self.study.jobs):
+            items += list(runs.values())[k - self.study.jobs] if k >= self.study.jobs else []
+            items += [(point,) for point in list(runs)[k:k + 1]]
+        return items
+
+    def train_point(self, point):
+        """Trains the baseline until the step FROM is saved. The first run that needs it does so, the others wait."""
+        checkpoint, output = point.checkpoint(point.of.start), point.folder + "/output.txt"
+        command = self.command(point, point.of.start)
+        if self.dry:
+            self.work.run(output, command)
+            print(f"# ended when it has saved step {point.of.start}, from which the runs below continue")
+            return
+        with self.point_locks[point]:
+            if point in self.lost_points:
+                raise Failure("")  # reported by the run that tried
+            if os.path.exists(checkpoint):
+                return
+            self.lost_points.add(point)
+            lab.tell(f"training {point}")
+            os.makedirs(point.folder, exist_ok=True)
+            status = self.work.run(output, command, lambda: os.path.exists(checkpoint))
+            if not os.path.exists(checkpoint):
+                raise self.work.failure(point, status, output)
+            for path in set(find(point.folder, "step-*")) - {checkpoint}:  # of a few more steps
+                shutil.rmtree(path)
+            self.check_point(point, checkpoint)
+            self.lost_points.remove(point)
+
+    @staticmethod
+    def check_point(point, checkpoint):
+        """Checks a point that is trained once more, for more recipes, against the logs of earlier runs."""
+        start, seed = point.of.start, point.seed
+        runs = find(os.path.join(point.out, point.of.name), f"*/{seed}/log.jsonl", f"*/{seed}@*/log.jsonl")
+        ways = {(value_at(log, start, "loss"), value_at(log, start, "grad_norm")) for log in [point.log, *runs]}
+        if len(ways - {(None, None)}) > 1:
+            shutil.rmtree(checkpoint)
+            raise Failure(f"{point}: trained again, it differs from what other runs continued from, as on another "
+                          "machine; choose another --out")
+
+    def start_from_point(self, run):
+        """Gives a run's folder the checkpoint, by links (checkpoints are not written in place), and its log."""
+        if not run.of.start or self.has_begun(run):
+            return
+        point, copy = self.point_of(run), run.folder + "/.copy"
+        self.train_point(point)
+        remove(run.folder, ".copy")
+        try:
+            shutil.copytree(point.checkpoint(run.of.start), copy, copy_function=os.link)
+        except OSError:  # shutil.Error is one
+            remove(run.folder, ".copy")
+            shutil.copytree(point.checkpoint(run.of.start), copy)
+        with open(point.log, encoding="utf-8") as log:
+            lines = [line for line in log if int(re.search("[0-9]+", line)[0]) <= run.of.start]
+        write_file(run.log, "".join(lines))
+        os.rename(copy, run.checkpoint(run.of.start))
+
+
+def figures(path, start, steps, failed):
+    """Returns the columns of fidelity.tsv that a log has."""
+    sums, counts, largest, first, val, last = [0.0] * 8, [0] * 8, 0.0, None, None, 0
+    for line in read_log(path):
+        step = line["step"]
+        if step > steps:  # a run that was told to end may have made a few more
+            continue
+        val = line.get("val_loss", val) if step == steps else val
+        if "loss" not in line:
+            continue
+        first, last = line["loss"] if step == 1 else first, step
+        if step > start and is_number(line["loss"]):
+            eighth = (8 * (step - start) - 1) // (steps - start)
+            sums[eighth] += float(line["loss"])
+            counts[eighth] += 1
+        if step > start and is_number(line.get("grad_norm")):
+            largest = max(largest, float(line["grad_norm"]))
+    good = not failed and is_number(val) and is_number(first) and float(val) <= float(first)
+    row = {"ended": "done" if good else "diverged", "steps": str(steps), "val_loss": val if is_number(val) else "-",
+           "first_loss": first if is_number(first) else "-", "largest_grad_norm": f"{largest:.6g}"}
+    for k, key in enumerate(EIGHTHS):
+        complete = counts[k] and last >= start + (k + 1) * (steps - start) // 8
+        row[key] = f"{sums[k] / counts[k]:.8g}" if complete else "-"
+    return row

@@ -1,0 +1,119 @@
+"""Files of results: the trainer's log.jsonl, and TSV files with comment lines; means, and Markdown tables."""
+import contextlib
+import glob
+import json
+import math
+import os
+import re
+import shutil
+
+
+class Failure(Exception):
+    """One line for the user. It ends the program with exit code 1. A run that raises it is reported, and the other runs
+    go ahead. Without text it is silent."""
+
+
+def read_text(path):
+    """Returns the text of a file; "" if it cannot be read."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+    return ""
+
+
+def write_file(path, text):
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".part", path)
+
+
+def find(folder, *patterns):
+    return [path for pattern in patterns for path in glob.glob(os.path.join(glob.escape(folder), pattern))]
+
+
+def remove(folder, *patterns):
+    for path in find(folder, *patterns):
+        (shutil.rmtree if os.path.isdir(path) else os.remove)(path)
+
+
+def read_log(path):
+    """Returns the lines of a log.jsonl as dictionaries. Numbers are the text of the file. Skips damaged lines."""
+    lines = []
+    for line in read_text(path).splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            fields = json.loads(line, parse_float=str, parse_int=str)
+            lines.append({**fields, "step": int(fields["step"])})
+    return lines
+
+
+def value_at(log, step, key):
+    """Returns the last value of `key` that a log has at `step`; None without one."""
+    return ([line[key] for line in read_log(log) if line["step"] == step and key in line] or [None])[-1]
+
+
+def is_number(text):
+    return isinstance(text, str) and re.match("-?[0-9]", text) is not None
+
+
+def markdown(columns, rows):
+    """Returns the lines of a Markdown table."""
+    return ["| " + " | ".join(cells) + " |" for cells in [columns, ["---"] * len(columns), *rows]]
+
+
+class Table:
+    """A TSV file: comment lines `# KIND NAME: TEXT` (`notes`) and `# command: TEXT` (`commands`), a header, and `rows`,
+    which are dictionaries. "-" stands for a figure that a row does not have."""
+
+    def __init__(self, path, *columns):
+        self.path, self.first_columns = path, columns
+        self.read()
+
+    def read(self):
+        self.notes, self.commands, self.rows, self.columns, lines = {}, [], [], list(self.first_columns), []
+        with contextlib.suppress(FileNotFoundError), open(self.path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        for line in lines:
+            note = re.match(r"# (?:command|(\w+) (\S+)): (.*)", line)
+            if note and note[1]:
+                self.notes[note[1], note[2]] = note[3]
+            elif note:
+                self.commands.append(note[3])
+            elif line.startswith(self.columns[0] + "\t"):
+                self.columns = line.split("\t")
+            elif not line.startswith("#"):
+                self.rows.append(dict(zip(self.columns, line.split("\t"))))
+
+    def save(self):
+        self.columns += dict.fromkeys(column for row in self.rows for column in row if column not in self.columns)
+        lines = [f"# {kind} {name}: {text}" for (kind, name), text in self.notes.items()]
+        lines += ["# command: " + command for command in self.commands] + ["\t".join(self.columns)]
+        lines += ["\t".join(row.get(column) or "-" for column in self.columns) for row in self.rows]
+        write_file(self.path, "\n".join(lines) + "\n")
+
+    def note(self, kind, name, text, remedy):
+        """Records what a name stands for. It is the same for all runs of the file."""
+        there = self.notes.setdefault((kind, name), text)
+        if there != text:
+            raise Failure(f"{kind} {name}: {self.path} has it as '{there}', this command as '{text}'; "
+                          f"choose another {remedy}")
+
+    def find(self, **cells):
+        """Returns the first row with these cells; None without one."""
+        return next((row for row in self.rows if cells.items() <= row.items()), None)
+
+
+class Sample:
+    """The mean of the values that are not None, their standard deviation, and the standard error of the mean."""
+
+    def __init__(self, values):
+        values = [value for value in values if value is not None]
+        self.count = len(values)
+        self.mean = sum(values) / self.count if values else 0.0
+        squares = sum((value - self.mean) ** 2 for value in values)
+        self.deviation = math.sqrt(squares / (self.count - 1)) if self.count > 1 else 0.0
+        self.error = self.deviation / math.sqrt(self.count) if values else 0.0
+
+    def text(self, digits=4):
+        return f"{self.mean:.{digits}f}" if self.count else "–"
+
+    def with_deviation(self, digits=4):
+        return self.text(digits) + (f" ± {self.deviation:.{digits}f}" if self.count > 1 else "")

@@ -1,0 +1,242 @@
+"""What the experiments of scripts/lab.py share: settings from the environment, the machine's GPUs, and a folder in
+which programs run, several at a time."""
+import argparse
+import contextlib
+import fcntl
+import glob
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+
+from .results import Failure, read_text
+
+
+def tell(text):
+    sys.stderr.write(text + "\n")  # in one piece, whatever other threads write
+
+
+# --- the command line and the environment -----------------------------------------------------------------------------
+
+class Parser(argparse.ArgumentParser):
+    """Parses a command whose help is the docstring of its module."""
+
+    def __init__(self, command, about):
+        super().__init__("scripts/lab.py " + command, description=about, allow_abbrev=False,
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
+        self.add_argument("--dry-run", action="store_true", help="print what would run")
+        self.add_argument("--out", default="runs/" + command, metavar="FOLDER", help="default: runs/" + command)
+
+    def error(self, message):
+        raise Failure(f"{message}; see {self.prog} --help")
+
+
+def setting(name, default=""):
+    return os.environ.get(name) or default
+
+
+def number(name, text, least=0):
+    """Returns the whole number `text`. Refuses leading zeros."""
+    if not re.fullmatch("0|[1-9][0-9]*", str(text)) or int(text) < least:
+        raise Failure(f"{name}: must be a whole number of at least {least} (is {text})")
+    return int(text)
+
+
+def check_tokens(name, pattern):
+    if not glob.glob(pattern):
+        raise Failure(f"{name}no file matches {pattern}; make token files with data/prepare.py, or correct the pattern")
+
+
+def token_globs(words, work):
+    """Returns the arguments TRAIN_GLOB and VAL_GLOB; without them those of prepare_text()."""
+    if len(words) == 1:
+        raise Failure(f"{words[0]}: name TRAIN_GLOB and VAL_GLOB, or neither")
+    for pattern in [] if work.dry_run else words[:2]:
+        check_tokens("", pattern)
+    return words[:2] or [work.out + "/text_train.bin", work.out + "/text_val.bin"]
+
+
+def command_line(command, names, arguments):
+    """Returns a command with its environment, for a page. Absolute paths are shown by their last part."""
+    values = [(name, re.sub("(^|=)/[^ ]*/", r"\1", " ".join(setting(name).split()))) for name in names if setting(name)]
+    return " ".join([f"{name}={shlex.quote(value)}" for name, value in values] + ["scripts/lab.py " + command] +
+                    [shlex.quote(re.sub("(^|=)/.*/", r"\1", word)) for word in arguments])
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+def output_of(*command):
+    """Returns what a command prints; "" if it fails, or is not there."""
+    with contextlib.suppress(OSError):
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.stdout if done.returncode == 0 else ""
+    return ""
+
+
+def query_gpus(fields, form="csv,noheader"):
+    """Returns a line of nvidia-smi for each GPU that may be used."""
+    visible = setting("CUDA_VISIBLE_DEVICES")
+    options = ["-i", visible] if visible else []
+    return output_of("nvidia-smi", *options, "--query-gpu=" + fields, "--format=" + form).splitlines()
+
+
+def fp8_gpus():
+    """Returns the GPUs that may be used; none if they cannot compute in FP8, for which they need capability 8.9."""
+    capability = query_gpus("compute_cap")
+    if not capability or float(re.match("[0-9.]*", capability[0])[0] or 0) < 8.9:
+        return []
+    visible = setting("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else query_gpus("index")
+
+
+def gpu_name():
+    return (query_gpus("name") or ["CPU"])[0]
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+BIN, BUILD = setting("BIN", "."), setting("BUILD", "build")
+CPU_TRAINER, GPU_TRAINER = BIN + "/train_gpt2_fp8_cpu", BIN + "/train_gpt2_fp8"
+
+
+def is_built(program):
+    return os.access(program, os.X_OK)
+
+
+def check_built(programs, needed_by=""):
+    for program in programs:
+        if not is_built(program):
+            raise Failure(f"{needed_by}{program} is not built: make {re.sub('^[.]/', '', program)}")
+
+
+def version_of(program):
+    """Returns the version for a page: VERSION, else the checkout's, else the program's."""
+    return setting("VERSION") or (output_of("git", "describe", "--always", "--dirty") or
+                                  output_of(program, "--version")).strip()
+
+
+def recipe_flags(recipe):
+    """Returns the flags of RECIPE[,FLAG=VALUE...]."""
+    name, *flags = recipe.split(",")
+    return ["--recipe", name] + ["--" + flag for flag in flags]
+
+
+def error_in(output):
+    """Returns the error in a program's output, else its last line."""
+    found = re.search(r"\berror: (.*)", output)
+    return found[1] if found else (output.splitlines() or ["no output"])[-1]
+
+
+# --- a folder at work -------------------------------------------------------------------------------------------------
+
+class Work:
+    """Runs programs in the folder `out`, one at a time on each GPU. A signal ends what runs. Threads may share it."""
+
+    def __init__(self, out, dry_run):
+        self.out, self.dry_run, self.stopped, self.failed, self.gpus = out, dry_run, False, False, fp8_gpus()
+        self.running, self.guard, self.mine = set(), threading.RLock(), threading.local()
+
+    def begin(self):
+        """Locks the folder. The programs that run there keep it locked, too."""
+        if self.dry_run:
+            return
+        os.makedirs(self.out, exist_ok=True)
+        self.lock = open(self.out + "/.lock", "w")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Failure(f"{self.out}: another process works there; wait for it, or choose another --out")
+        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(name, self.stop)
+
+    def stop(self, *_):
+        with self.guard:
+            self.stopped = True
+            for process in self.running:
+                self.end(process)
+
+    @staticmethod
+    def end(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+
+    def run(self, log, command, until=None):
+        """Runs a command, its output in the file `log`, and returns its exit status. A dry run prints the command.
+        until: the command is told to end as soon as until() is true."""
+        if self.dry_run:
+            print(shlex.join(command))
+            return 0
+        environment = {**os.environ, **getattr(self.mine, "environment", {})}
+        with open(log, "w") as output, self.guard:
+            if self.stopped:
+                return 1
+            try:
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                           env=environment, start_new_session=True, pass_fds=[self.lock.fileno()])
+            except OSError as error:
+                raise Failure(f"{command[0]} cannot be started: {error.strerror}")
+            self.running.add(process)
+            if self.stopped:  # by a signal that came while the process started
+                self.end(process)
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1 if until else None)
+            if until and until():
+                self.end(process)
+                until = None
+        with self.guard:
+            self.running.discard(process)
+        return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+    @staticmethod
+    def failure(what, status, log):
+        """Returns the Failure of a program, with the error in its output."""
+        return Failure(f"{what}, status {status}: {error_in(read_text(log))} (see {log})")
+
+    def report(self, failure):
+        self.failed = True
+        if str(failure) and not self.stopped:
+            tell(f"failed: {failure}")
+
+    def places(self, jobs):
+        """Returns CUDA_VISIBLE_DEVICES for each of `jobs` threads: one of several GPUs; None: unchanged."""
+        return [self.gpus[k % len(self.gpus)] if len(self.gpus) > 1 else None for k in range(jobs)]
+
+    def each(self, function, items, places):
+        """Calls function(*item) for each item, on a thread per place. Reports failures; the other items go ahead."""
+        rest = iter(items)
+
+        def work(place):
+            self.mine.environment = {"CUDA_VISIBLE_DEVICES": place} if place else {}
+            while not self.stopped:
+                with self.guard:
+                    item = next(rest, None)
+                if item is None:
+                    return
+                try:
+                    function(*item)
+                except (Failure, OSError) as failure:
+                    self.report(failure)
+                except Exception as error:
+                    self.report(f"internal error: {error!r}")
+
+        threads = [threading.Thread(target=work, args=(place,)) for place in places[:1 if self.dry_run else None]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.5)  # lets signals in
+        if self.stopped:
+            raise Failure("stopped; the same command continues from here")
+
+    def prepare_text(self):
+        """Makes OUT/text_train.bin and OUT/text_val.bin, which the model of bytes reads."""
+        log, text = self.out + "/text.log", self.out + "/text"
+        if not os.path.exists(text + "_val.bin"):
+            command = [BUILD + "/prepare_bytes", setting("TEXT", "--headers"), "--overwrite", "--out", text]
+            status = self.run(log, command)
+            if status:
+                raise self.failure("text", status, log)
