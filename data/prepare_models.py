@@ -103,15 +103,34 @@ class JsonModel(Model):
             raise
         except Exception as error:
             raise Failure("tokenizer %s: not a tokenizer.json (%s)" % (path, first_line(error)))
-        self.tokenizer.encode_special_tokens = True  # a name such as <|endoftext|> within text is text
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
-        special = [token["content"] for token in parsed.get("added_tokens") or () if token.get("special")]
+        added = [token for token in parsed.get("added_tokens") or () if token["content"]]
+        self.check_ids(path, added)
+        special = [token["content"] for token in added if token.get("special")]
         end = next((self.token(name) for name in ENDS if name in special), None)
         bos = template_token(parsed.get("post_processor") or {})
         characters = '"ByteLevel"' not in json.dumps(parsed.get("pre_tokenizer"))
         vocab = max(self.tokenizer.get_vocab().values()) + 1
         self.finish(path, vocab, characters, bos and self.token(bos), end, self.tokenizer.id_to_token)
+
+    def check_ids(self, path, added):
+        """Refuses added tokens to which the package gives other ids than the file, whose ids the trainer uses."""
+        self.tokenizer.encode_special_tokens = False
+        rows = self.ids([token["content"] for token in added])
+        self.tokenizer.encode_special_tokens = True  # a name such as <|endoftext|> within text is text
+        ids = {}
+        for token, row in zip(added, rows):
+            name, number = json.dumps(token["content"], ensure_ascii=False), token["id"]
+            if name in ids:
+                raise Failure("tokenizer %s: the added token %s is listed twice, with the ids %d and %d; remove one of "
+                              "them" % (path, name, ids[name], number))
+            ids[name] = number
+            used = row * (len(row) == 1) + [self.token(token["content"])] * token["special"] + [number]
+            if set(used) != {number}:
+                raise Failure("tokenizer %s: the added token %s has the id %d in the file, but the tokenizers package "
+                              "encodes it as %d; list added_tokens in the order of their ids, without a missing id"
+                              % (path, name, number, next(other for other in used if other != number)))
 
     def token(self, name):
         return self.tokenizer.token_to_id(name)

@@ -88,6 +88,53 @@ class ModelsTest(unittest.TestCase):
             self.assertEqual(prepare_tokenizers.Pairs.find(self.path("f")), found)
             self.assertEqual(prepare_tokenizers.Pairs.find(made), made)  # as it is named
 
+    def ours(self, path, texts):
+        """The ids of texts by the trainer's tokenizer."""
+        with open(self.path("texts"), "wb") as file:
+            file.write("\0".join(texts).encode())
+        done = subprocess.run([TOKENIZE, path, self.path("texts")], capture_output=True, check=True)
+        rows = [[]]
+        for token in array.array("I", done.stdout):
+            rows.append([]) if token == 0xFFFFFFFF else rows[-1].append(token)
+        return rows[:-1]
+
+    # --- ids
+
+    def test_ids_of_added_tokens(self):
+        """Ids of the file that the package replaces are refused; the trainer uses the file's."""
+        with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
+            parsed = json.load(file)
+        source, own = self.write("a.txt", "a<x>b"), list(parsed["added_tokens"])
+        word = max(filter(str.isascii, parsed["model"]["vocab"]), key=lambda name: (name.isalpha(), len(name)))
+
+        def added(content, number, **flags):
+            return dict(own[1], content=content, id=number, **flags)
+
+        def path_of(tokens):
+            return self.write("t/tokenizer.json", json.dumps(dict(parsed, added_tokens=own + tokens)))
+
+        cases = [([added("<x>", 900)], '"<x>" has the id 900', "as 385"),
+                 ([added("<x>", 900, special=True)], '"<x>" has the id 900', "as 385"),
+                 ([added("<y>", 386), added("<x>", 385)], '"<y>" has the id 386', "as 385"),
+                 ([added("<x>", 385), added("<x>", 386)], '"<x>" is listed twice', "385 and 386"),
+                 ([added("<x>", 385), added("<x>", 385, special=True)], '"<x>" is listed twice', "385 and 385"),
+                 ([added("the", 5)], '"the" has the id 5 ', "as 385"),
+                 ([added("<|endoftext|>", 385)], '"<|endoftext|>" is listed twice', "0 and 385"),
+                 ([added("e\u0301", 385, normalized=True), added("\u212b", 386, normalized=True),
+                   added("A\u030a", 387, normalized=True)], '"A\u030a" has the id 387', "as 386"),
+                 ([added(word, 385)], '"%s" has the id 385' % word, "as %d" % parsed["model"]["vocab"][word])]
+        for tokens, *expected in cases:
+            path = path_of(tokens)
+            self.refused([path, *expected], "--tokenizer", path, "--out", self.path("l"), source)
+        tokens = [added("e\u0301", 385, normalized=True), added("<x>", 386),
+                  added("the m", 387, normalized=True), added("\u00e9<x>", 388), added("", 389)]
+        path, texts = path_of(tokens), ["ae\u0301 \u00e9 a<x>b\u00e9<x>", "the model the"]
+        got = prepare_tokenizers.open_tokenizer(path).encode([text.encode() for text in texts])
+        self.assertEqual(list(array.array("H", got[1]))[:1], [387])
+        if os.path.exists(TOKENIZE):
+            self.assertEqual([list(array.array("H", row)) for row in got], self.ours(path, texts))
+            self.assertEqual(self.ours(path_of(cases[0][0]), ["<x>"]), [[900]])  # what would not have agreed
+
     def test_both_ends_of_a_single_text(self):
         source = self.write("one.txt", base.words(3, 9000))
         path = os.path.join(KINDS, "llama.model")
