@@ -12,7 +12,7 @@ import json
 from prepare_inputs import CHUNK_ROWS, open_parquet
 from prepare_prompts import Fixed, Template, read_template
 from prepare_records import Malformed, Place, kind_of_record, parsed
-from prepare_tokenizers import Failure, first_line, pack, several
+from prepare_tokenizers import Failure, encode_each, first_line, pack, several
 
 IGNORED = -100  # a label
 LABELS = '"labels" is no list as long as "input_ids"'
@@ -213,7 +213,8 @@ class Chat:
                 kept.append((place, identity, made if tokens else None))
                 if not tokens:
                     rows.append(made)
-        encoded = self.format.encode(rows) if rows else iter(())
+        places = [place for place, _, made in kept if made is None]
+        encoded = iter(encode_each(self.format.encode, rows, places) if rows else ())
         examples = []
         for place, identity, made in kept:
             tokens, mask = (identity, made[1]) if made else next(encoded)

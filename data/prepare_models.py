@@ -6,7 +6,7 @@ import json
 import os
 import re
 
-from prepare_tokenizers import Failure, first_line, little_endian, need
+from prepare_tokenizers import Failure, PackageFailure, first_line, from_package, little_endian, need
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # the trainer has the same: coat/text/tokenizer_json.c
 HEADS = "\x01", "a"  # what merges with no line end and no blank, so that they are encoded as within a text
@@ -97,12 +97,7 @@ class JsonModel(Model):
     def __init__(self, path):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
         parsed = read_json(path, "tokenizer.json")
-        try:
-            self.tokenizer = need("tokenizers").Tokenizer.from_file(path)
-        except Failure:
-            raise
-        except Exception as error:
-            raise Failure("tokenizer %s: not a tokenizer.json (%s)" % (path, first_line(error)))
+        self.tokenizer = need("tokenizers").Tokenizer.from_file(path)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         added = [token for token in parsed.get("added_tokens") or () if token["content"]]
@@ -143,13 +138,7 @@ class SentencePiece(Model):
     """tokenizer.model."""
 
     def __init__(self, path):
-        try:
-            self.pieces = need("sentencepiece").SentencePieceProcessor(model_file=path)
-        except Failure:
-            raise
-        except Exception as error:
-            raise Failure("tokenizer %s: not SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the "
-                          "model's tokenizer.json" % (path, first_line(error)))
+        self.pieces = need("sentencepiece").SentencePieceProcessor(model_file=path)
         bos, end = (token if token >= 0 else None for token in (self.pieces.bos_id(), self.pieces.eos_id()))
         self.finish(path, self.pieces.vocab_size(), True, bos, end, self.pieces.id_to_piece)
 
@@ -164,7 +153,12 @@ class SentencePiece(Model):
 def open_model(path):
     """The tokenizer of a file; None where it is neither kind."""
     if re.search(r"\.model(\.v\d+)?$", path):
-        return SentencePiece(path)
-    if not path.endswith(".json"):
+        kind, what = SentencePiece, "SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the model's tokenizer.json"
+    elif path.endswith(".json") and isinstance(read_json(path, "vocabulary").get("model"), dict):
+        kind, what = JsonModel, "a tokenizer.json (%s)"
+    else:
         return None
-    return JsonModel(path) if isinstance(read_json(path, "vocabulary").get("model"), dict) else None
+    try:
+        return from_package(kind, path)
+    except PackageFailure as error:
+        raise Failure("tokenizer %s: not %s" % (path, what % error))

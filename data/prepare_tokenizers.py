@@ -28,6 +28,10 @@ class Failure(Exception):
         self.code = code
 
 
+class PackageFailure(Failure):
+    """An error that a package raised."""
+
+
 def need(module, package=None):
     """Imports what only some runs need."""
     try:
@@ -40,6 +44,31 @@ def need(module, package=None):
 
 def first_line(error):
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def from_package(function, *arguments, **more):
+    """Returns the result of a function of a package, whose errors become PackageFailures, a panic of Rust, too."""
+    try:
+        return function(*arguments, **more)
+    except (Failure, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic does not derive from Exception
+        raise PackageFailure(first_line(error))
+
+
+def encode_each(encode, rows, places):
+    """Returns the list encode(rows). If that fails, encodes the rows one by one to name the place of the wrong one."""
+    try:
+        return from_package(lambda: list(encode(rows)))
+    except Failure:
+        for row, place in zip(rows, places):
+            try:
+                from_package(lambda: list(encode([row])))
+            except PackageFailure as error:
+                raise Failure("%s: the tokenizer fails (%s)" % (place, error))
+            except Failure as error:
+                raise Failure("%s: %s" % (place, error))
+        raise
 
 
 def not_downloaded(what, error, instead):
@@ -195,16 +224,19 @@ class Pairs(Plain):
         if not merges:
             raise Failure("tokenizer %s: its merges are missing, vocab.bpe or merges.txt in the same folder" % path)
         try:
-            with open(path, encoding="utf-8") as file:
-                vocabulary = json.load(file)
-            with open(merges[0], encoding="utf-8") as file:
-                pairs = [line.rstrip("\r\n") for line in file]
-            pairs = [tuple(line.split(" ")) for line in pairs if line and not line.startswith("#version")]
-            self.vocab = max(vocabulary.values()) + 1
-            self.end_of_text = vocabulary.get("<|endoftext|>")
-            ordered = all(vocabulary[a + b] == 256 + rank for rank, (a, b) in enumerate(pairs))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Failure("tokenizer %s: not a vocabulary with its merges (%s)" % (path, first_line(error)))
+            from_package(self.read_pair, path, merges[0])
+        except PackageFailure as error:
+            raise Failure("tokenizer %s: not a vocabulary with its merges (%s)" % (path, error))
+
+    def read_pair(self, path, merges):
+        with open(path, encoding="utf-8") as file:
+            vocabulary = json.load(file)
+        with open(merges, encoding="utf-8") as file:
+            pairs = [line.rstrip("\r\n") for line in file]
+        pairs = [tuple(line.split(" ")) for line in pairs if line and not line.startswith("#version")]
+        self.vocab = max(vocabulary.values()) + 1
+        self.end_of_text = vocabulary.get("<|endoftext|>")
+        ordered = all(vocabulary[a + b] == 256 + rank for rank, (a, b) in enumerate(pairs))
         self.check_gpt2(path)
         if ordered:  # tiktoken takes a token's id for the rank of its merge
             try:

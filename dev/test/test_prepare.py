@@ -365,6 +365,12 @@ class PrepareTest(unittest.TestCase):
             self.refused([why + ", so GPT-2's rule may not be"], "--tokenizer", self.path("t"),
                          "--out", out, source)
             self.write("t/tokenizer_config.json", '{"tokenizer_class": "GPT2Tokenizer"}')
+        if have("tiktoken", "tokenizers"):
+            for number, (vocabulary, merges) in enumerate((('"a": 0, "\u5b57": 1', ""), ('"a": 0, "b": 1', "a b"), (
+                    '"a": 0, "b": 1, "ab": 2', "a b\nb a"), ("1", ""))):
+                folder = os.path.dirname(self.write("v%d/vocab.bpe" % number, merges))
+                self.write("v%d/encoder.json" % number, '{%s, "<|endoftext|>": 3}' % vocabulary)
+                self.refused(["v%d/encoder.json: not a vocabulary" % number], "--tokenizer", folder, "--out", out, source)
         blocked = self.write("file", b"x")
         self.refused(["could not be written"], "--bytes", "--out", os.path.join(blocked, "x"), source)
 

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare as base  # noqa: E402
@@ -97,6 +98,30 @@ class ModelsTest(unittest.TestCase):
         for token in array.array("I", done.stdout):
             rows.append([]) if token == 0xFFFFFFFF else rows[-1].append(token)
         return rows[:-1]
+
+    def test_panic_of_a_package(self):
+        """An error that does not derive from Exception is reported like any other."""
+        class Panic(BaseException):
+            pass
+
+        def panicking(_, texts):
+            if any("PANIC" in text for text in texts):
+                raise Panic("called unwrap()\non an Err")
+            return [[0]] * len(texts)
+
+        kind = os.path.join(KINDS, "qwen.json")
+        source = self.write("d.jsonl", '{"text": "a"}\n{"text": "PANIC"}\n{"text": "b"}')
+        arguments = ("--tokenizer", kind, "--workers", 1, "--overwrite", "--out", self.path("l"))
+        model = type(prepare_tokenizers.open_tokenizer(kind))
+        with unittest.mock.patch.object(model, "ids", panicking), unittest.mock.patch.object(model, "check_ids"):
+            self.refused(["d.jsonl, line 2: the tokenizer fails (called unwrap())"], *arguments, source)
+            chat = self.write("c.jsonl", '{"prompt": "a", "response": "b"}\n{"prompt": "PANIC", "response": "b"}')
+            self.refused(["c.jsonl, line 2: the tokenizer fails"], *arguments, "--chat", "--prompt-format", "plain", chat)
+        import tokenizers
+
+        path = self.write("p/tokenizer.json", json.dumps({"model": {}}))
+        with unittest.mock.patch.object(tokenizers, "Tokenizer", unittest.mock.Mock(**{"from_file.side_effect": Panic("x")})):
+            self.refused([path + ": not a tokenizer.json (x)"], "--tokenizer", path, "--out", self.path("l"), source)
 
     # --- ids
 
@@ -260,7 +285,9 @@ class ModelsTest(unittest.TestCase):
     def test_errors(self):
         source, out = self.write("a.txt", "text\n"), self.path("e")
         bad = {"x/tokenizer.json": ('{"model": {}}', "not a tokenizer.json"), "y.json": ("[", "not a vocabulary"),
-               "z/tokenizer.model": ("IQ== 0\n", "tiktoken's ranks")}
+               "z/tokenizer.model": ("IQ== 0\n", "tiktoken's ranks"),
+               "w/tokenizer.json": ('{"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []}',
+                                    "not a tokenizer.json")}
         for name, (text, expected) in bad.items():
             self.refused([expected], "--tokenizer", self.write(name, text), "--out", out, source)
 
