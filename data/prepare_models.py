@@ -1,14 +1,17 @@
 """Tokenizers of models as their own files have them: tokenizer.json by the package tokenizers, SentencePiece's
 tokenizer.model by sentencepiece. What is put
 around documents follows from the family: data/README.md has the table."""
-import array
+import functools
 import json
 import os
 import re
 
-from prepare_tokenizers import Failure, PackageFailure, first_line, from_package, little_endian, need
+from prepare_tokenizers import (PLACES, Encoder, Failure, PackageFailure, first_line, from_package, need,
+                                places_before)
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # the trainer has the same: coat/text/tokenizer_json.c
+SPACE = "\u2581"  # SentencePiece's, for a space
+LETTERS, FOLLOWING = "aZ1\u00e9\u5b57", "a1.' \n\u5b57"  # characters of all kinds that tokenizers distinguish
 HEADS = "\x01", "a"  # what merges with no line end and no blank, so that they are encoded as within a text
 
 
@@ -42,7 +45,7 @@ def template_token(processor):
     return name
 
 
-class Model:
+class Model(Encoder):
     """What both kinds share: `rule` says which tokens `before` and `after` are put around each document."""
 
     strict = True  # text may only be cut where no rule joins the two sides
@@ -60,7 +63,7 @@ class Model:
         if end is None:
             raise Failure("tokenizer %s: it has no end-of-text token; name it as eos_token in a tokenizer_config.json "
                           "beside it" % path)
-        self.vocab, self.end_of_text = vocab, end
+        self.vocab, self.end_of_text, self.characters = vocab, end, characters
         self.code = "H" if vocab <= 1 << 16 else "I"
         self.before = [bos] if bos is not None else [] if characters else [end]
         self.after = [end] if characters or self.before != [end] else []
@@ -71,24 +74,28 @@ class Model:
         unknown = self.ids(["\x01"]) == self.ids(["\x02"])  # it would be one with an unknown character after it
         self.head_text = HEADS[unknown]
         self.head = self.ids([self.head_text])[0]
-        self.prefixed = self.ids(["\n"])[0] != self.ids([self.head_text + "\n"])[0][len(self.head):]
+        self.prefixed = any(self.ids([text])[0] != self.ids([self.head_text + text])[0][len(self.head):]
+                            for text in ("\n", " a"))
 
     def named(self, config, key):
         name = config_token(config, key)
         return self.token(name) if isinstance(name, str) else None
 
-    def encode(self, texts, continued=False):
-        """Documents (bytes) to little-endian tokens; continued: the texts go on from others (True, or one per text)."""
-        texts = [text.decode("utf-8", errors="replace") for text in texts]
-        within = [continued] * len(texts) if isinstance(continued, bool) else continued
-        within = [flag and self.prefixed for flag in within]
-        rows = self.ids([self.head_text + text if flag else text for text, flag in zip(texts, within)])
-        for i, flag in enumerate(within):
-            if flag and rows[i][:len(self.head)] != self.head:
-                raise Failure("this tokenizer merges what a text is cut between: give texts of one document each as "
-                              "JSONL")
-            rows[i] = rows[i][len(self.head):] if flag else rows[i]
-        return [little_endian(array.array(self.code, row)) for row in rows]
+    @functools.cached_property
+    def places(self):
+        return places_before("".join(filter(self.is_place, PLACES)))
+
+    def is_place(self, character):
+        """True if a text can be divided between a letter or digit and this character without a change of its tokens."""
+        joint = re.compile(r"[^\W_]" + re.escape(character))
+        if any(joint.search(name.replace(SPACE, " ")) for name in self.spanning(character)):
+            return False
+        samples = [(a, character + b) for a in LETTERS for b in FOLLOWING]
+        whole, parts = ([[] for _ in samples] for _ in range(2))
+        for number, (before, after) in enumerate(samples):
+            self.encode_parts([(number, before + after, False)], whole)
+            self.encode_parts([(number, before, False), (number, after, self.prefixed)], parts)
+        return all(b"".join(a) == b"".join(b) for a, b in zip(whole, parts))
 
 
 class JsonModel(Model):
@@ -130,6 +137,16 @@ class JsonModel(Model):
     def token(self, name):
         return self.tokenizer.token_to_id(name)
 
+    def spanning(self, character):
+        """The names of all tokens in which this character could follow a letter or digit."""
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        names = [token.content + end for token in added for end in ("", " ", "\n")[:3 if token.rstrip else 1]]
+        rule = self.tokenizer.pre_tokenizer
+        if rule and all(any(begin == 1 for _, (begin, _) in rule.pre_tokenize_str(a + character + b))
+                        for a in LETTERS for b in FOLLOWING):
+            return names  # no other token has characters of both sides
+        return names + (list(self.tokenizer.get_vocab()) if self.characters else ["a" + character])
+
     def ids(self, texts):
         return [row.ids for row in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
@@ -145,6 +162,9 @@ class SentencePiece(Model):
     def token(self, name):
         found = self.pieces.piece_to_id(name)
         return found if self.pieces.id_to_piece(found) == name else None
+
+    def spanning(self, character):
+        return map(self.pieces.id_to_piece, range(self.vocab))
 
     def ids(self, texts):
         return self.pieces.encode(texts)

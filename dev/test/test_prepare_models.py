@@ -9,6 +9,7 @@ Skipped without the packages of scripts/setup.sh --python.
 import array
 import json
 import os
+import random
 import subprocess
 import sys
 import unittest
@@ -19,7 +20,7 @@ import test_prepare as base  # noqa: E402
 
 prepare_tokenizers = base.prepare_tokenizers
 KINDS = os.path.join(base.ROOT, "dev", "test", "tokenizers")
-TOKENIZE = os.path.join(base.ROOT, os.environ.get("BUILD", "build"), "tokenize")
+TOKENIZE = base.TOKENIZE
 NEEDS = "needs tokenizers and sentencepiece: scripts/setup.sh --python"
 
 
@@ -89,6 +90,8 @@ class ModelsTest(unittest.TestCase):
             self.assertEqual(prepare_tokenizers.Pairs.find(self.path("f")), found)
             self.assertEqual(prepare_tokenizers.Pairs.find(made), made)  # as it is named
 
+    # --- long documents
+
     def ours(self, path, texts):
         """The ids of texts by the trainer's tokenizer."""
         with open(self.path("texts"), "wb") as file:
@@ -98,6 +101,80 @@ class ModelsTest(unittest.TestCase):
         for token in array.array("I", done.stdout):
             rows.append([]) if token == 0xFFFFFFFF else rows[-1].append(token)
         return rows[:-1]
+
+    def test_division_changes_no_token(self):
+        """The tokens of a document are those of its parts, wherever it can be divided, and those of the trainer."""
+        pick = random.Random(4)
+        ends = [" ", "  ", "\n", "\n\n", ".", ",", "\u3002", "\u3001", "\t", "'s", "\u0301", "<|extra|>", " \u5b57"]
+        texts = ["".join(pick.choice(["the", "x", "\u5b57", "12345", "caf\u00e9", ")"]) + pick.choice(ends)
+                         for _ in range(60)) for _ in range(60)] + [base.words(6, 3000)]
+        for kind in sorted(os.listdir(KINDS)):
+            if not kind.endswith((".json", ".model")):
+                continue
+            path = os.path.join(KINDS, kind)
+            tokenizer, encoded = prepare_tokenizers.open_tokenizer(path), [text.encode() for text in texts]
+            whole, parts = tokenizer.encode(encoded), 0
+            for length in (1, 7, 40):
+                with unittest.mock.patch.object(prepare_tokenizers, "PART", length):
+                    parts += sum(len(tokenizer.divide(text)) for text in texts)
+                    self.assertTrue(tokenizer.encode(encoded) == whole, (kind, length))
+            self.assertGreater(parts, 3000)
+            if os.path.exists(TOKENIZE):
+                self.assertTrue([list(array.array("H", row)) for row in whole] == self.ours(path, texts), kind)
+
+    def test_tokens_that_join_words_prevent_division(self):
+        with open(os.path.join(KINDS, "first.json"), encoding="utf-8") as file:
+            parsed = json.load(file)
+        path = self.write("j/tokenizer.json", json.dumps(parsed))
+        self.assertIn(" ", prepare_tokenizers.open_tokenizer(path).places.pattern)
+        added = dict(parsed["added_tokens"][0], special=False, id=560)
+        for token in ({"content": "x y"}, {"content": "x\u2581y"}, {"content": "xyzzy", "rstrip": True}):
+            parsed["added_tokens"][3:] = [{**added, **token}]
+            self.write("j/tokenizer.json", json.dumps(parsed))
+            pattern = prepare_tokenizers.open_tokenizer(path).places.pattern
+            self.assertEqual((" " in pattern, "," in pattern), (False, True))
+        del parsed["added_tokens"][3:]
+        parsed["model"]["vocab"]["e\u2581"] = 560
+        self.write("j/tokenizer.json", json.dumps(parsed))
+        self.assertNotIn(" ", prepare_tokenizers.open_tokenizer(path).places.pattern)
+
+    def test_parts_are_bounded(self):
+        """No more text than a part, and a batch of small ones, is given to a package at once."""
+        lengths, text = [], base.words(8, 30000)
+        source = self.write("d.jsonl", json.dumps({"text": text}) + 500 * '\n{"text": "the model"}')
+        for kind in ("qwen.json", "legacy.json", "llama.model"):
+            model = type(prepare_tokenizers.open_tokenizer(os.path.join(KINDS, kind)))
+            original = model.ids
+
+            def counting(tokenizer, texts):
+                lengths.append(sum(map(len, texts)))
+                return original(tokenizer, texts)
+
+            expected = self.prepared(os.path.join(KINDS, kind), source)[0]
+            with unittest.mock.patch.object(prepare_tokenizers, "PART", 1000), \
+                    unittest.mock.patch.object(model, "ids", counting):
+                self.assertTrue(self.prepared(os.path.join(KINDS, kind), source)[0] == expected)
+            self.assertLess(max(lengths), 2100)
+
+    def test_text_that_cannot_be_divided(self):
+        kind = os.path.join(KINDS, "qwen.json")
+        word = "x" * (prepare_tokenizers.MAX_PART + 10)
+        lines = json.dumps({"text": "a"}) + "\n" + json.dumps({"text": word}) + "\n"
+        source = self.write("d.jsonl", lines)
+        arguments = ("--tokenizer", kind, "--overwrite", "--val-fraction", 0, "--out", self.path("l"), "--workers")
+        for workers in (1, 2):
+            self.refused(["d.jsonl, line 2: 8,388,618 characters have no space", "at most 8,388,608"], *arguments, workers,
+                         source)
+        arguments += (1,)
+        with unittest.mock.patch.multiple(prepare_tokenizers, PART=5, MAX_PART=200):
+            self.refused(["t.txt: 300 characters have no space"], *arguments, self.write("t.txt", "x" * 300))
+            text = "a<|endoftext|>%s<|endoftext|>b" % ("x" * 300)
+            self.refused(["s.txt, document at byte 14: 300 characters"], *arguments, self.write("s.txt", text))
+            self.refused(["h.jsonl: 300 characters"], *arguments, "--hellaswag", self.write("h.jsonl", json.dumps(
+                {"ctx": "x" * 300, "endings": ["a", "b", "c", "d"], "label": 2}) + "\n"))
+            chat = self.write("c.jsonl", '\n{"prompt": "a", "response": "b"}\n{"prompt": "a", "response": "%s"}' % (
+                "x" * 300))
+            self.refused(["c.jsonl, line 3: 300 characters"], *arguments, "--chat", "--prompt-format", "plain", chat)
 
     def test_panic_of_a_package(self):
         """An error that does not derive from Exception is reported like any other."""
