@@ -10,7 +10,7 @@ import itertools
 import json
 
 from prepare_inputs import CHUNK_ROWS, open_parquet
-from prepare_prompts import Fixed, Template, read_template
+from prepare_prompts import Fixed, Template, read_template, special_tokens
 from prepare_records import Malformed, Place, kind_of_record, parsed
 from prepare_tokenizers import Failure, encode_each, first_line, pack, several
 
@@ -230,9 +230,10 @@ class Chat:
 
 def chat_settings(spec, options):
     """What the examples depend on, for the manifest."""
-    text = read_template(spec)[1] if options.prompt_format == "template" else None
+    path, _, text, config = read_template(spec) if options.prompt_format == "template" else (None,) * 4
+    template = json.dumps([text, special_tokens(path, config)]) if path else ""
     return {"field": None, "prompt_format": options.prompt_format, "trained": options.trained,
-            "template": hashlib.sha256((text or "").encode()).hexdigest(), "skip_malformed": options.skip_malformed}
+            "template": hashlib.sha256(template.encode()).hexdigest(), "skip_malformed": options.skip_malformed}
 
 
 def describe(splits, skipped):

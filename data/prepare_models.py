@@ -31,9 +31,10 @@ def config_beside(path):
     return read_json(beside, "tokenizer_config.json") if os.path.exists(beside) else {}
 
 
-def config_token(config, key):
-    value = config.get(key)
-    return value.get("content") if isinstance(value, dict) else value
+def token_text(entry):
+    """Returns the text of a special token, which files give as it is or as an object; None if it is neither."""
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else None
 
 
 def template_token(processor):
@@ -78,8 +79,8 @@ class Model(Encoder):
                             for text in ("\n", " a"))
 
     def named(self, config, key):
-        name = config_token(config, key)
-        return self.token(name) if isinstance(name, str) else None
+        name = token_text(config.get(key))
+        return self.token(name) if name is not None else None
 
     @functools.cached_property
     def places(self):
@@ -136,6 +137,14 @@ class JsonModel(Model):
 
     def token(self, name):
         return self.tokenizer.token_to_id(name)
+
+    def add_special(self, tokens):
+        """Makes special tokens of tokens in the vocabulary, given as texts or entries with flags, as transformers does."""
+        made = need("tokenizers").AddedToken
+        for token in tokens:
+            given = token if isinstance(token, dict) else {}
+            flags = {flag: bool(given[flag]) for flag in ("lstrip", "rstrip", "normalized", "single_word") if flag in given}
+            self.tokenizer.add_tokens([made(token_text(token), special=True, **flags)])
 
     def spanning(self, character):
         """The names of all tokens in which this character could follow a letter or digit."""
