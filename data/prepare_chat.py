@@ -209,6 +209,9 @@ class Chat:
                 except Malformed as error:
                     wrong(place, error)
                     continue
+                except RecursionError:
+                    wrong(place, "its values are nested too deeply")
+                    continue
                 tokens = isinstance(made, tuple)
                 kept.append((place, identity, made if tokens else None))
                 if not tokens:

@@ -4,15 +4,18 @@ A fixed format gives parts (text or token id, whether it counts) that are encode
 inference before the answer follows; the name of a special token within a message is text. The chat template of a
 model is rendered and encoded whole, as transformers does, special tokens in messages too.
 """
+import contextlib
 import datetime
 import json
 import os
 import re
+import signal
 
 from prepare_models import config_beside, read_json, token_text
 from prepare_records import Malformed
-from prepare_tokenizers import Failure, Pairs, first_line, need, pack, width_of
+from prepare_tokenizers import MAX_PART, Failure, Pairs, first_line, need, pack, width_of
 
+MAX_SECONDS = 10  # of processor time in which a chat template is read, or writes a text
 # The special tokens of transformers' classes if no file names others.
 END = "<|endoftext|>"
 GPT2 = {"bos_token": END, "eos_token": END, "unk_token": END}
@@ -169,11 +172,16 @@ def read_template(spec):
     source, config = os.path.join(os.path.dirname(path), "tokenizer_config.json"), config_beside(path)
     text = config.get("chat_template")
     if isinstance(text, list):  # several, by name
-        text = next((entry.get("template") for entry in text if entry.get("name") == "default"), None)
+        text = {entry.get("name"): entry.get("template") for entry in text if isinstance(entry, dict)}
+    text = text.get("default") if isinstance(text, dict) else text
     own = os.path.join(os.path.dirname(path), "chat_template.jinja")
     if os.path.exists(own):
-        with open(own, encoding="utf-8") as file:
-            source, text = own, file.read()
+        source = own
+        try:
+            with open(own, encoding="utf-8") as file:
+                text = file.read()
+        except ValueError as error:
+            raise Failure("the chat template %s is not UTF-8 (%s)" % (own, first_line(error)))
     return path, source, text, config
 
 
@@ -201,12 +209,31 @@ def special_tokens(path, config):
     return {key: text for key, text in named.items() if text is not None}, [t for t in tokens if token_text(t)]
 
 
+@contextlib.contextmanager
+def time_limit():
+    """Raises Overtime in the body after MAX_SECONDS of this process's time."""
+    def stop(*_):
+        raise Overtime("it takes more than %g s" % MAX_SECONDS)
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+class Overtime(BaseException):
+    """The time limit. It does not derive from Exception because Jinja2 handles any Exception."""
+
+
 class Template:
     """The chat template of a tokenizer's folder, in the sandbox and with the functions that transformers gives it."""
 
     def __init__(self, tokenizer, spec):
         path, self.source, text, config = read_template(spec)
-        if text is None:
+        if not isinstance(text, str):
             raise Failure("--prompt-format template: tokenizer %s has no chat template (chat_template in "
                           "tokenizer_config.json, or chat_template.jinja); name a format" % spec)
         if not hasattr(tokenizer, "tokenizer") or not path.endswith(".json"):
@@ -257,20 +284,22 @@ class Template:
         environment.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
         self.marks = re.search(r"\{%-?\s*generation\s*-?%\}", text) is not None
         try:
-            self.template = environment.from_string(text)
-        except jinja2.TemplateError as error:
-            raise Failure("the chat template is not one that Jinja2 reads (%s)" % first_line(error))
+            with time_limit():
+                self.template = environment.from_string(text)
+        except (Exception, Overtime) as error:
+            raise Failure("the chat template %s is not one that Jinja2 reads (%s)" % (self.source, first_line(error)))
 
     def render(self, messages, tools, prompt=False):
         try:
-            return self.template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=prompt,
-                                        **self.variables)
-        except Exception as error:  # of a template, on what a record holds
+            with time_limit():
+                return self.template.render(messages=messages, tools=tools, documents=None,
+                                            add_generation_prompt=prompt, **self.variables)
+        except (Exception, Overtime) as error:  # of a template, on what a record holds
             lost = re.match(r"'(\w+_token)' is undefined", str(error))
             if lost:
                 raise Failure("the chat template %s needs %s; name the token in tokenizer_config.json"
                               % (self.source, lost.group(1)))
-            raise Malformed("the chat template refuses it (%s)" % first_line(error))
+            raise Malformed("the chat template %s refuses it (%s)" % (self.source, first_line(error)))
 
     def parts(self, messages, counted, _, tools):
         """[(text, whether it counts), ...] of the whole example. counted: whether each answer does."""
@@ -298,6 +327,9 @@ class Template:
     def encode(self, rows):
         texts = ["".join(text for text, _ in parts).encode("utf-8", "replace").decode() for parts in rows]
         for text in texts:
+            if len(text) > MAX_PART:
+                raise Failure("its text has %s characters; at most %s are supported; divide it"
+                              % (format(len(text), ","), format(MAX_PART, ",")))
             lost = next((token for token in self.missing if token in text), None)
             if lost is not None:
                 raise Failure("its text has the special token %s, which %s lacks; load the folder with transformers and "

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare_chat as shared  # noqa: E402
@@ -183,7 +184,7 @@ class PromptsTest(unittest.TestCase):
         expected = self.by_offsets(arguments[1], text, spans)
         self.assertEqual(self.prepared([record], tokenizer=arguments), [expected])
         self.write("model/chat_template.jinja", "{{ raise_exception('roles must alternate') }}")  # goes first
-        self.refused(["r.jsonl, line 1: the chat template refuses it (roles must alternate)"], *arguments, "--chat",
+        self.refused(["r.jsonl, line 1: the chat template ", "chat_template.jinja refuses it (roles must alternate)"], *arguments, "--chat",
                      "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
         self.write("model/chat_template.jinja", "{{ messages | length }}")
         self.refused(["line 1: the chat template does not write an answer behind its prompt"], *arguments, "--chat",
@@ -324,6 +325,56 @@ class PromptsTest(unittest.TestCase):
             parameters = inspect.signature(getattr(transformers, name)).parameters
             theirs = {key: str(parameters[key].default) for key in names if key in parameters and parameters[key].default}
             self.assertEqual(tokens, theirs, name)
+
+    # --- templates that fail
+
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
+    def test_templates_that_fail(self):
+        """One line names the template and, where one is read, the record."""
+        _, arguments = self.model("qwen.json")
+        source = self.write("r.jsonl", json.dumps({"messages": messages("a", "b")}))
+        out = (*arguments, "--chat", "--overwrite", "--workers", 1, "--out", self.path("c"), source)
+        unreadable = ["{{ %s1%s }}" % ("(" * 5000, ")" * 5000), "{{ a%s }}" % (".b" * 20000), "{{ %s }}" % ("9" * 5000),
+                      "{% if 1 %}" * 2000 + "{% endif %}" * 2000, "{% for i in [1] %}" * 30 + "{% endfor %}" * 30]
+        for template in unreadable:
+            path = self.write("model/chat_template.jinja", template)
+            self.refused([path, "not one that Jinja2 reads"], *out)
+        refusing = {"{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}": "recursion", "{{ 'x' * 10 ** 15 }}": "MemoryError",
+                    "{{ messages[0].content * 10 ** 30 }}": "integer", "{% for i in range(10 ** 12) %}{% endfor %}": "Range",
+                    "{{ 2.0 ** (messages | length * 10000) }}": "out of range", "{{ 1 // 0 }}": "by zero"}
+        for template, reason in refusing.items():
+            path = self.write("model/chat_template.jinja", template)
+            self.refused(["r.jsonl, line 1: the chat template %s refuses it (" % path, reason], *out)
+        loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+        with unittest.mock.patch.object(prepare_prompts, "MAX_SECONDS", 0.2):
+            for template in (loops, "{%% macro m() %%}%s{%% endmacro %%}{{ m() }}" % loops):
+                path = self.write("model/chat_template.jinja", template)
+                self.refused(["r.jsonl, line 1: the chat template %s refuses it (it takes more than 0.2 s)" % path], *out)
+            self.write("model/chat_template.jinja", "{% if messages[0].content == 'x' %}" + loops + "{% endif %}" + CHATML)
+            chats = [{"messages": messages(text, "b")} for text in "axa"]
+            self.assertEqual(len(self.prepared(chats, "--skip-malformed", tokenizer=arguments)), 2)
+            self.assertIn("line 2: the chat template", self.said[1])
+        path = self.write("model/chat_template.jinja", b"caf\xe9")
+        self.refused([path, "is not UTF-8"], *out)
+        os.remove(path)
+        for template in (5, [1], [{"name": "other", "template": "x"}], {"default": 5}):
+            self.model("qwen.json", chat_template=template)
+            self.refused(["has no chat template"], *out)
+        self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template={"default": CHATML})
+        self.assertEqual(len(self.prepared([{"messages": messages("a", "b")}], tokenizer=arguments)), 1)
+
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
+    def test_records_that_are_too_deep_or_too_long(self):
+        _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=CHATML)
+        good = json.dumps({"messages": messages("a", "b")})
+        for depth in (200, 450, 900, 980):  # one of which can be read, but not written again
+            deep = json.dumps({"messages": messages("a", "b")}).replace('"a"', "[" * depth + "]" * depth)
+            source = self.write("r.jsonl", good + "\n" + deep)
+            out = (*arguments, "--chat", "--overwrite", "--workers", 1, "--out", self.path("c"))
+            self.refused(["r.jsonl, line 2: "], *out, source)
+        with unittest.mock.patch.object(prepare_prompts, "MAX_PART", 50):
+            source = self.write("r.jsonl", json.dumps({"messages": messages("a" * 100, "b")}))
+            self.refused(["r.jsonl, line 1: its text has", "at most 50"], *out, source)
 
 
 if __name__ == "__main__":
