@@ -139,11 +139,11 @@ class JsonModel(Model):
         return self.tokenizer.token_to_id(name)
 
     def add_special(self, tokens):
-        """Makes special tokens of tokens in the vocabulary, given as texts or entries with flags, as transformers does."""
-        made = need("tokenizers").AddedToken
+        """Finds tokens of the vocabulary (texts, or entries with flags) in text, as transformers does with special ones."""
+        made, names = need("tokenizers").AddedToken, ("lstrip", "rstrip", "normalized", "single_word")
         for token in tokens:
             given = token if isinstance(token, dict) else {}
-            flags = {flag: bool(given[flag]) for flag in ("lstrip", "rstrip", "normalized", "single_word") if flag in given}
+            flags = {name: bool(given[name]) for name in names if name in given}
             self.tokenizer.add_tokens([made(token_text(token), special=True, **flags)])
 
     def spanning(self, character):
@@ -182,7 +182,8 @@ class SentencePiece(Model):
 def open_model(path):
     """The tokenizer of a file; None where it is neither kind."""
     if re.search(r"\.model(\.v\d+)?$", path):
-        kind, what = SentencePiece, "SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the model's tokenizer.json"
+        kind = SentencePiece
+        what = "SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the model's tokenizer.json"
     elif path.endswith(".json") and isinstance(read_json(path, "vocabulary").get("model"), dict):
         kind, what = JsonModel, "a tokenizer.json (%s)"
     else:
