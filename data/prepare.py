@@ -32,7 +32,8 @@ from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_in
 from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
 from prepare_records import to_utf8
-from prepare_tokenizers import COMMAND, NAME, Bytes, Failure, Pairs, open_tokenizer, several, width_of, write_atomically
+from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, encode_each, open_tokenizer, several, width_of,
+                                write_atomically)
 
 SHOWN = 10  # of the records that are skipped
 MUCH_VAL = 0.2  # of the text: more than this is said
@@ -85,34 +86,35 @@ def work(job):
     tokenizer, field, fraction, chat = worker
     if chat:
         return work_examples(number, pieces, wanted, chat, fraction)
-    texts, splits, starts, ends, notes = [], [], [], [], {}
+    texts, places, splits, ends, notes = [], [], [], [], {}
     for piece in pieces:
         kind, path, begin, end, split, start, last = piece
         if kind != "text":
-            documents = [document for document in documents_of(piece, field) if document]
+            documents = [(place, document) for place, document in documents_of(piece, field) if document]
         elif split in wanted:
             with open(path, "rb") as file:
                 file.seek(begin)
-                documents = [file.read(end - begin)]
+                documents = [(path, file.read(end - begin))]
         else:
             continue
         if kind in ("text", "documents") and not isinstance(tokenizer, Bytes):
-            for document in documents:
+            for _, document in documents:
                 notes.update(not_utf8(document, path))
-        for document in documents:
+        for place, document in documents:
             part = split or ("val" if is_val(document, fraction) else "train")
             if part in wanted:
-                texts.append(document)
+                texts.append((document, not start))
+                places.append(place)
                 splits.append(part)
-                starts.append(start)
                 ends.append(last)
     width = width_of(tokenizer.vocab)
     before = b"".join(token.to_bytes(width, "little") for token in tokenizer.before)
     after = b"".join(token.to_bytes(width, "little") for token in tokenizer.after)
     out = {split: [] for split in wanted}
-    rows = tokenizer.encode(texts, [not start for start in starts])
-    for tokens, split, start, last in zip(rows, splits, starts, ends):
-        out[split] += [before if start else b"", tokens, after if last else b""]
+    rows = encode_each(lambda rows: tokenizer.encode([text for text, _ in rows], [flag for _, flag in rows]), texts,
+                       places)
+    for tokens, (_, continued), split, last in zip(rows, texts, splits, ends):
+        out[split] += [b"" if continued else before, tokens, after if last else b""]
     return number, {split: b"".join(parts) for split, parts in out.items()}, [], notes
 
 

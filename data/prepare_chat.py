@@ -10,9 +10,9 @@ import itertools
 import json
 
 from prepare_inputs import CHUNK_ROWS, open_parquet
-from prepare_prompts import Fixed, Template, read_template
+from prepare_prompts import Fixed, Template, read_template, special_tokens
 from prepare_records import Malformed, Place, kind_of_record, parsed
-from prepare_tokenizers import Failure, first_line, pack, several
+from prepare_tokenizers import Failure, encode_each, first_line, pack, several
 
 IGNORED = -100  # a label
 LABELS = '"labels" is no list as long as "input_ids"'
@@ -209,11 +209,15 @@ class Chat:
                 except Malformed as error:
                     wrong(place, error)
                     continue
+                except RecursionError:
+                    wrong(place, "its values are nested too deeply")
+                    continue
                 tokens = isinstance(made, tuple)
                 kept.append((place, identity, made if tokens else None))
                 if not tokens:
                     rows.append(made)
-        encoded = self.format.encode(rows) if rows else iter(())
+        places = [place for place, _, made in kept if made is None]
+        encoded = iter(encode_each(self.format.encode, rows, places) if rows else ())
         examples = []
         for place, identity, made in kept:
             tokens, mask = (identity, made[1]) if made else next(encoded)
@@ -229,9 +233,10 @@ class Chat:
 
 def chat_settings(spec, options):
     """What the examples depend on, for the manifest."""
-    text = read_template(spec)[1] if options.prompt_format == "template" else None
+    path, _, text, config = read_template(spec) if options.prompt_format == "template" else (None,) * 4
+    template = json.dumps([text, special_tokens(path, config)]) if path else ""
     return {"field": None, "prompt_format": options.prompt_format, "trained": options.trained,
-            "template": hashlib.sha256((text or "").encode()).hexdigest(), "skip_malformed": options.skip_malformed}
+            "template": hashlib.sha256(template.encode()).hexdigest(), "skip_malformed": options.skip_malformed}
 
 
 def describe(splits, skipped):

@@ -12,7 +12,7 @@ import os
 import sys
 
 from prepare_records import Malformed, parsed
-from prepare_tokenizers import Failure, little_endian, open_tokenizer, width_of, write_atomically
+from prepare_tokenizers import Failure, encode_each, little_endian, open_tokenizer, width_of, write_atomically
 
 MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # versions by bytes of a word
 
@@ -66,7 +66,7 @@ def make_hellaswag(inputs, out, spec):
     for texts, label in examples_of(inputs[0]):
         if count == 1 << 16:
             raise Failure("%s has more than 65536 examples" % inputs[0])
-        words = packed(tokenizer, count, texts, label)
+        words, = encode_each(lambda rows: [packed(tokenizer, count, *row) for row in rows], [(texts, label)], inputs)
         longest = max(longest, words[1])
         stream += little_endian(words)
         count += 1

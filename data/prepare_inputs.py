@@ -256,7 +256,7 @@ def units(inputs, identities, fraction, strict=False):
 
 
 def documents_of(piece, field):
-    """The documents of a piece that is not of a text, as bytes."""
+    """(place, document in bytes) of each document of a piece that is not of a text."""
     kind, path, begin, end, *_ = piece
     if kind == "parquet":
         yield from parquet_documents(path, begin, field)
@@ -266,7 +266,8 @@ def documents_of(piece, field):
         text = file.read(end - begin)
     if kind == "documents":
         for document in text.split(SEPARATOR):
-            yield document.strip(b"\r\n")
+            yield "%s, document at byte %d" % (path, begin), document.strip(b"\r\n")
+            begin += len(document) + len(SEPARATOR)
         return
     for number, line in enumerate(text.split(b"\n")):
         if line.strip():
@@ -274,7 +275,7 @@ def documents_of(piece, field):
                 document = text_in(parsed(line, path), field)
             except Malformed as error:
                 raise Failure("%s: %s" % (Place(path, begin, number), error))
-            yield document.encode("utf-8", errors="replace")
+            yield Place(path, begin, number), document.encode("utf-8", errors="replace")
 
 
 def parquet_documents(path, group, field):
@@ -282,11 +283,12 @@ def parquet_documents(path, group, field):
     names = file.schema_arrow.names
     if field not in names:
         raise Failure("%s: %s" % (path, without_field(names, field)))
+    number = sum(file.metadata.row_group(before).num_rows for before in range(group))
     try:
         for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=[field]):
-            for text in batch.column(0).to_pylist():
+            for number, text in enumerate(batch.column(0).to_pylist(), number + 1):
                 if text is not None and not isinstance(text, str):
                     raise Failure("%s: column %s holds no text: use --field" % (path, field))
-                yield (text or "").encode("utf-8")
+                yield "%s, row %d" % (path, number), (text or "").encode("utf-8")
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
         raise Failure("%s could not be read (%s)" % (path, first_line(error)))

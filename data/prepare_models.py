@@ -1,14 +1,17 @@
 """Tokenizers of models as their own files have them: tokenizer.json by the package tokenizers, SentencePiece's
 tokenizer.model by sentencepiece. What is put
 around documents follows from the family: data/README.md has the table."""
-import array
+import functools
 import json
 import os
 import re
 
-from prepare_tokenizers import Failure, first_line, little_endian, need
+from prepare_tokenizers import (PLACES, Encoder, Failure, PackageFailure, first_line, from_package, need,
+                                places_before)
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # the trainer has the same: coat/text/tokenizer_json.c
+SPACE = "\u2581"  # SentencePiece's, for a space
+LETTERS, FOLLOWING = "aZ1\u00e9\u5b57", "a1.' \n\u5b57"  # characters of all kinds that tokenizers distinguish
 HEADS = "\x01", "a"  # what merges with no line end and no blank, so that they are encoded as within a text
 
 
@@ -28,9 +31,10 @@ def config_beside(path):
     return read_json(beside, "tokenizer_config.json") if os.path.exists(beside) else {}
 
 
-def config_token(config, key):
-    value = config.get(key)
-    return value.get("content") if isinstance(value, dict) else value
+def token_text(entry):
+    """Returns the text of a special token, which files give as it is or as an object; None if it is neither."""
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else None
 
 
 def template_token(processor):
@@ -42,7 +46,7 @@ def template_token(processor):
     return name
 
 
-class Model:
+class Model(Encoder):
     """What both kinds share: `rule` says which tokens `before` and `after` are put around each document."""
 
     strict = True  # text may only be cut where no rule joins the two sides
@@ -60,7 +64,7 @@ class Model:
         if end is None:
             raise Failure("tokenizer %s: it has no end-of-text token; name it as eos_token in a tokenizer_config.json "
                           "beside it" % path)
-        self.vocab, self.end_of_text = vocab, end
+        self.vocab, self.end_of_text, self.characters = vocab, end, characters
         self.code = "H" if vocab <= 1 << 16 else "I"
         self.before = [bos] if bos is not None else [] if characters else [end]
         self.after = [end] if characters or self.before != [end] else []
@@ -71,24 +75,28 @@ class Model:
         unknown = self.ids(["\x01"]) == self.ids(["\x02"])  # it would be one with an unknown character after it
         self.head_text = HEADS[unknown]
         self.head = self.ids([self.head_text])[0]
-        self.prefixed = self.ids(["\n"])[0] != self.ids([self.head_text + "\n"])[0][len(self.head):]
+        self.prefixed = any(self.ids([text])[0] != self.ids([self.head_text + text])[0][len(self.head):]
+                            for text in ("\n", " a"))
 
     def named(self, config, key):
-        name = config_token(config, key)
-        return self.token(name) if isinstance(name, str) else None
+        name = token_text(config.get(key))
+        return self.token(name) if name is not None else None
 
-    def encode(self, texts, continued=False):
-        """Documents (bytes) to little-endian tokens; continued: the texts go on from others (True, or one per text)."""
-        texts = [text.decode("utf-8", errors="replace") for text in texts]
-        within = [continued] * len(texts) if isinstance(continued, bool) else continued
-        within = [flag and self.prefixed for flag in within]
-        rows = self.ids([self.head_text + text if flag else text for text, flag in zip(texts, within)])
-        for i, flag in enumerate(within):
-            if flag and rows[i][:len(self.head)] != self.head:
-                raise Failure("this tokenizer merges what a text is cut between: give texts of one document each as "
-                              "JSONL")
-            rows[i] = rows[i][len(self.head):] if flag else rows[i]
-        return [little_endian(array.array(self.code, row)) for row in rows]
+    @functools.cached_property
+    def places(self):
+        return places_before("".join(filter(self.is_place, PLACES)))
+
+    def is_place(self, character):
+        """True if a text can be divided between a letter or digit and this character without a change of its tokens."""
+        joint = re.compile(r"[^\W_]" + re.escape(character))
+        if any(joint.search(name.replace(SPACE, " ")) for name in self.spanning(character)):
+            return False
+        samples = [(a, character + b) for a in LETTERS for b in FOLLOWING]
+        whole, parts = ([[] for _ in samples] for _ in range(2))
+        for number, (before, after) in enumerate(samples):
+            self.encode_parts([(number, before + after, False)], whole)
+            self.encode_parts([(number, before, False), (number, after, self.prefixed)], parts)
+        return all(b"".join(a) == b"".join(b) for a, b in zip(whole, parts))
 
 
 class JsonModel(Model):
@@ -97,24 +105,56 @@ class JsonModel(Model):
     def __init__(self, path):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
         parsed = read_json(path, "tokenizer.json")
-        try:
-            self.tokenizer = need("tokenizers").Tokenizer.from_file(path)
-        except Failure:
-            raise
-        except Exception as error:
-            raise Failure("tokenizer %s: not a tokenizer.json (%s)" % (path, first_line(error)))
-        self.tokenizer.encode_special_tokens = True  # a name such as <|endoftext|> within text is text
+        self.tokenizer = need("tokenizers").Tokenizer.from_file(path)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
-        special = [token["content"] for token in parsed.get("added_tokens") or () if token.get("special")]
+        added = [token for token in parsed.get("added_tokens") or () if token["content"]]
+        self.check_ids(path, added)
+        special = [token["content"] for token in added if token.get("special")]
         end = next((self.token(name) for name in ENDS if name in special), None)
         bos = template_token(parsed.get("post_processor") or {})
         characters = '"ByteLevel"' not in json.dumps(parsed.get("pre_tokenizer"))
         vocab = max(self.tokenizer.get_vocab().values()) + 1
         self.finish(path, vocab, characters, bos and self.token(bos), end, self.tokenizer.id_to_token)
 
+    def check_ids(self, path, added):
+        """Refuses added tokens to which the package gives other ids than the file, whose ids the trainer uses."""
+        self.tokenizer.encode_special_tokens = False
+        rows = self.ids([token["content"] for token in added])
+        self.tokenizer.encode_special_tokens = True  # a name such as <|endoftext|> within text is text
+        ids = {}
+        for token, row in zip(added, rows):
+            name, number = json.dumps(token["content"], ensure_ascii=False), token["id"]
+            if name in ids:
+                raise Failure("tokenizer %s: the added token %s is listed twice, with the ids %d and %d; remove one of "
+                              "them" % (path, name, ids[name], number))
+            ids[name] = number
+            used = row * (len(row) == 1) + [self.token(token["content"])] * token["special"] + [number]
+            if set(used) != {number}:
+                raise Failure("tokenizer %s: the added token %s has the id %d in the file, but the tokenizers package "
+                              "encodes it as %d; list added_tokens in the order of their ids, without a missing id"
+                              % (path, name, number, next(other for other in used if other != number)))
+
     def token(self, name):
         return self.tokenizer.token_to_id(name)
+
+    def add_special(self, tokens):
+        """Finds tokens of the vocabulary (texts, or entries with flags) in text, as transformers does with special ones."""
+        made, names = need("tokenizers").AddedToken, ("lstrip", "rstrip", "normalized", "single_word")
+        for token in tokens:
+            given = token if isinstance(token, dict) else {}
+            flags = {name: bool(given[name]) for name in names if name in given}
+            self.tokenizer.add_tokens([made(token_text(token), special=True, **flags)])
+
+    def spanning(self, character):
+        """The names of all tokens in which this character could follow a letter or digit."""
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        names = [token.content + end for token in added for end in ("", " ", "\n")[:3 if token.rstrip else 1]]
+        rule = self.tokenizer.pre_tokenizer
+        if rule and all(any(begin == 1 for _, (begin, _) in rule.pre_tokenize_str(a + character + b))
+                        for a in LETTERS for b in FOLLOWING):
+            return names  # no other token has characters of both sides
+        return names + (list(self.tokenizer.get_vocab()) if self.characters else ["a" + character])
 
     def ids(self, texts):
         return [row.ids for row in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
@@ -124,19 +164,16 @@ class SentencePiece(Model):
     """tokenizer.model."""
 
     def __init__(self, path):
-        try:
-            self.pieces = need("sentencepiece").SentencePieceProcessor(model_file=path)
-        except Failure:
-            raise
-        except Exception as error:
-            raise Failure("tokenizer %s: not SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the "
-                          "model's tokenizer.json" % (path, first_line(error)))
+        self.pieces = need("sentencepiece").SentencePieceProcessor(model_file=path)
         bos, end = (token if token >= 0 else None for token in (self.pieces.bos_id(), self.pieces.eos_id()))
         self.finish(path, self.pieces.vocab_size(), True, bos, end, self.pieces.id_to_piece)
 
     def token(self, name):
         found = self.pieces.piece_to_id(name)
         return found if self.pieces.id_to_piece(found) == name else None
+
+    def spanning(self, character):
+        return map(self.pieces.id_to_piece, range(self.vocab))
 
     def ids(self, texts):
         return self.pieces.encode(texts)
@@ -145,7 +182,13 @@ class SentencePiece(Model):
 def open_model(path):
     """The tokenizer of a file; None where it is neither kind."""
     if re.search(r"\.model(\.v\d+)?$", path):
-        return SentencePiece(path)
-    if not path.endswith(".json"):
+        kind = SentencePiece
+        what = "SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the model's tokenizer.json"
+    elif path.endswith(".json") and isinstance(read_json(path, "vocabulary").get("model"), dict):
+        kind, what = JsonModel, "a tokenizer.json (%s)"
+    else:
         return None
-    return JsonModel(path) if isinstance(read_json(path, "vocabulary").get("model"), dict) else None
+    try:
+        return from_package(kind, path)
+    except PackageFailure as error:
+        raise Failure("tokenizer %s: not %s" % (path, what % error))

@@ -4,14 +4,30 @@ A fixed format gives parts (text or token id, whether it counts) that are encode
 inference before the answer follows; the name of a special token within a message is text. The chat template of a
 model is rendered and encoded whole, as transformers does, special tokens in messages too.
 """
+import contextlib
 import datetime
 import json
 import os
 import re
+import signal
 
-from prepare_models import config_beside, config_token
+from prepare_models import config_beside, read_json, token_text
 from prepare_records import Malformed
-from prepare_tokenizers import Failure, Pairs, first_line, need, pack, width_of
+from prepare_tokenizers import MAX_PART, Failure, Pairs, first_line, need, pack, width_of
+
+MAX_SECONDS = 10  # of processor time in which a chat template is read, or writes a text
+# The special tokens of transformers' classes if no file names others.
+END = "<|endoftext|>"
+GPT2 = {"bos_token": END, "eos_token": END, "unk_token": END}
+LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+QWEN2 = {"eos_token": END, "unk_token": END, "pad_token": END}
+CLASS_TOKENS = {
+    "GPT2Tokenizer": GPT2, "GPTNeoXTokenizer": {**GPT2, "pad_token": "<|padding|>"}, "LlamaTokenizer": LLAMA,
+    "CodeLlamaTokenizer": LLAMA, "Qwen2Tokenizer": QWEN2, "Qwen3_5Tokenizer": QWEN2,
+    "GemmaTokenizer": {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>",
+                       "mask_token": "<mask>"},
+    "CohereTokenizer": {"bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>", "unk_token": "<UNK>",
+                        "pad_token": "<PAD>", "cls_token": "<CLS>", "sep_token": "<SEP>", "mask_token": "<MASK_TOKEN>"}}
 
 ALPACA = "Below is an instruction that describes a task%s. Write a response that appropriately completes the request."
 ALPACA_INPUT = ", paired with an input that provides further context"
@@ -149,37 +165,83 @@ class Fixed:
 
 
 def read_template(spec):
-    """(path of a tokenizer, its chat template or None, its tokenizer_config.json)."""
+    """Returns (path of a tokenizer, path of its chat template, the template or None, the tokenizer_config.json)."""
     path = Pairs.find(spec) if spec not in ("bytes", "gpt2") else None
     if path is None:
-        return None, None, {}
-    config = config_beside(path)
+        return None, None, None, {}
+    source, config = os.path.join(os.path.dirname(path), "tokenizer_config.json"), config_beside(path)
     text = config.get("chat_template")
     if isinstance(text, list):  # several, by name
-        text = next((entry.get("template") for entry in text if entry.get("name") == "default"), None)
+        text = {entry.get("name"): entry.get("template") for entry in text if isinstance(entry, dict)}
+    text = text.get("default") if isinstance(text, dict) else text
     own = os.path.join(os.path.dirname(path), "chat_template.jinja")
     if os.path.exists(own):
-        with open(own, encoding="utf-8") as file:
-            text = file.read()
-    return path, text, config
+        source = own
+        try:
+            with open(own, encoding="utf-8") as file:
+                text = file.read()
+        except ValueError as error:
+            raise Failure("the chat template %s is not UTF-8 (%s)" % (own, first_line(error)))
+    return path, source, text, config
 
 
 MARK = "\ufdd0\ufdd1"  # no characters: text has none
+
+
+def special_tokens(path, config):
+    """Returns the special tokens that transformers finds in a folder: ({name: text} of those that a chat template can use
+    by name, [text, or entry with flags, of all])."""
+    name = str(config.get("tokenizer_class")).replace("Fast", "")
+    if name == "LlamaTokenizer" and "ByteLevel" in json.dumps(read_json(path, "tokenizer.json").get("pre_tokenizer")):
+        name = None  # transformers ignores the class of Llama-3's
+    named, extra, files = dict(CLASS_TOKENS.get(name, {})), [], [config]
+    own = os.path.join(os.path.dirname(path), "special_tokens_map.json")
+    if "added_tokens_decoder" not in config and os.path.exists(own):  # else transformers does not read it
+        files.append(read_json(own, "special_tokens_map.json"))
+    for entries in files:
+        named.update((key, value) for key, value in entries.items() if key.endswith("_token"))
+        more = entries.get("extra_special_tokens") or not extra and entries.get("additional_special_tokens") or []
+        named.update(more if isinstance(more, dict) else {})
+        extra += more if isinstance(more, list) else []
+    decoder = config.get("added_tokens_decoder")
+    tokens = [*named.values(), *extra, *(decoder.values() if isinstance(decoder, dict) else ())]
+    named = {key: token_text(value) for key, value in named.items()}
+    return {key: text for key, text in named.items() if text is not None}, [t for t in tokens if token_text(t)]
+
+
+@contextlib.contextmanager
+def time_limit():
+    """Raises Overtime in the body after MAX_SECONDS of this process's time."""
+    def stop(*_):
+        raise Overtime("it takes more than %g s" % MAX_SECONDS)
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+class Overtime(BaseException):
+    """The time limit. It does not derive from Exception because Jinja2 handles any Exception."""
 
 
 class Template:
     """The chat template of a tokenizer's folder, in the sandbox and with the functions that transformers gives it."""
 
     def __init__(self, tokenizer, spec):
-        path, text, config = read_template(spec)
-        if text is None:
+        path, self.source, text, config = read_template(spec)
+        if not isinstance(text, str):
             raise Failure("--prompt-format template: tokenizer %s has no chat template (chat_template in "
                           "tokenizer_config.json, or chat_template.jinja); name a format" % spec)
         if not hasattr(tokenizer, "tokenizer") or not path.endswith(".json"):
             raise Failure("--prompt-format template: it needs the model's tokenizer.json")
-        self.tokenizer = tokenizer
-        self.variables = {key: config_token(config, key) for key in config if key.endswith("_token")}
-        self.variables = {key: value for key, value in self.variables.items() if isinstance(value, str)}
+        self.tokenizer, self.path = tokenizer, path
+        self.variables, tokens = special_tokens(path, config)
+        self.missing = {token_text(token) for token in tokens if tokenizer.token(token_text(token)) is None}
+        tokenizer.add_special([token for token in tokens if token_text(token) not in self.missing])
         self.compile(text)
         added = tokenizer.tokenizer.get_added_tokens_decoder()
         self.ends = {token for token in added if added[token].content.strip()} | {tokenizer.end_of_text}
@@ -222,16 +284,22 @@ class Template:
         environment.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
         self.marks = re.search(r"\{%-?\s*generation\s*-?%\}", text) is not None
         try:
-            self.template = environment.from_string(text)
-        except jinja2.TemplateError as error:
-            raise Failure("the chat template is not one that Jinja2 reads (%s)" % first_line(error))
+            with time_limit():
+                self.template = environment.from_string(text)
+        except (Exception, Overtime) as error:
+            raise Failure("the chat template %s is not one that Jinja2 reads (%s)" % (self.source, first_line(error)))
 
     def render(self, messages, tools, prompt=False):
         try:
-            return self.template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=prompt,
-                                        **self.variables)
-        except Exception as error:  # of a template, on what a record holds
-            raise Malformed("the chat template refuses it (%s)" % first_line(error))
+            with time_limit():
+                return self.template.render(messages=messages, tools=tools, documents=None,
+                                            add_generation_prompt=prompt, **self.variables)
+        except (Exception, Overtime) as error:  # of a template, on what a record holds
+            lost = re.match(r"'(\w+_token)' is undefined", str(error))
+            if lost:
+                raise Failure("the chat template %s needs %s; name the token in tokenizer_config.json"
+                              % (self.source, lost.group(1)))
+            raise Malformed("the chat template %s refuses it (%s)" % (self.source, first_line(error)))
 
     def parts(self, messages, counted, _, tools):
         """[(text, whether it counts), ...] of the whole example. counted: whether each answer does."""
@@ -258,6 +326,14 @@ class Template:
 
     def encode(self, rows):
         texts = ["".join(text for text, _ in parts).encode("utf-8", "replace").decode() for parts in rows]
+        for text in texts:
+            if len(text) > MAX_PART:
+                raise Failure("its text has %s characters; at most %s are supported; divide it"
+                              % (format(len(text), ","), format(MAX_PART, ",")))
+            lost = next((token for token in self.missing if token in text), None)
+            if lost is not None:
+                raise Failure("its text has the special token %s, which %s lacks; load the folder with transformers and "
+                              "save it again (save_pretrained)" % (lost, self.path))
         for parts, row in zip(rows, self.tokenizer.tokenizer.encode_batch(texts, add_special_tokens=False)):
             spans, at = [], 0
             for text, counts in parts:

@@ -1,5 +1,6 @@
 """The tokenizers of prepare.py: documents as bytes in, little-endian token ids out. Packages are imported when used."""
 import array
+import functools
 import json
 import os
 import re
@@ -18,6 +19,11 @@ NO_CONNECTION = {"URLError", "ConnectionError", "ConnectError", "ConnectTimeout"
 
 MADE = '"made_from":"tokenizer.model"'  # in a tokenizer.json that the trainer has made: coat/text/tokenizer_json_write.c
 RANKS = re.compile(rb"(?:[A-Za-z0-9+/=]{4})+ [0-9]")  # tiktoken's: a token in base64, a blank, its rank
+PART = 1 << 20  # characters that are encoded at once; the package tokenizers needs up to 260 bytes of memory for each
+MAX_PART = 1 << 23  # of a text that cannot be divided; regular expressions of tokenizers fail at 10 million spaces
+PLACES = " \n,.\u3002\u3001"  # long texts are divided before one of these, after a letter or digit
+# White space of Rust's regular expressions. tiktoken's fail at a run of a million.
+LONG_RUN = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{65536,}")
 
 
 class Failure(Exception):
@@ -26,6 +32,10 @@ class Failure(Exception):
     def __init__(self, text, code=2):
         super().__init__(text)
         self.code = code
+
+
+class PackageFailure(Failure):
+    """An error that a package raised."""
 
 
 def need(module, package=None):
@@ -40,6 +50,51 @@ def need(module, package=None):
 
 def first_line(error):
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def from_package(function, *arguments, **more):
+    """Returns the result of a function of a package, whose errors become PackageFailures, a panic of Rust, too."""
+    try:
+        return function(*arguments, **more)
+    except (Failure, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic does not derive from Exception
+        raise PackageFailure(first_line(error))
+
+
+def encode_each(encode, rows, places):
+    """Returns the list encode(rows). If that fails, encodes the rows one by one to name the place of the wrong one."""
+    try:
+        return from_package(lambda: list(encode(rows)))
+    except Failure:
+        for row, place in zip(rows, places):
+            try:
+                from_package(lambda: list(encode([row])))
+            except PackageFailure as error:
+                raise Failure("%s: the tokenizer fails (%s)" % (place, error))
+            except Failure as error:
+                raise Failure("%s: %s" % (place, error))
+        raise
+
+
+def places_before(characters):
+    """Returns the pattern of the places where texts are divided: after a letter or digit, before one of `characters`."""
+    return re.compile(r"(?<=[^\W_])[%s]" % re.escape(characters) if characters else "(?!)")
+
+
+def divided(text, places):
+    """Returns a text in parts of about PART characters. Fails if places are so far apart that one exceeds MAX_PART."""
+    parts, at = [], 0
+    while len(text) - at > PART:
+        found = places.search(text, at + PART)
+        parts.append(text[at:found.start() if found else len(text)])
+        at += len(parts[-1])
+    parts += [text[at:]] * (at < len(text))
+    longest = max(map(len, parts))
+    if longest > MAX_PART:
+        raise Failure("%s characters have no space or line end after a word; at most %s are supported; divide them"
+                      % (format(longest, ","), format(MAX_PART, ",")))
+    return parts
 
 
 def not_downloaded(what, error, instead):
@@ -84,6 +139,42 @@ def write_atomically(path, *parts):
         raise Failure("%s could not be written: %s" % (path, error.strerror or error))
 
 
+class Encoder:
+    """Encodes documents by ids(texts), in parts of a bounded length whose tokens are those of the whole document.
+
+    prefixed: ids() puts a space before each text; a text that continues another is encoded after head_text, whose
+    tokens are `head`."""
+
+    places, prefixed, head_text, head = places_before(PLACES), False, "", []
+
+    def divide(self, text):
+        return divided(text, self.places) if len(text) > PART else [text]
+
+    def encode(self, texts, continued=False):
+        """Returns the little-endian tokens of documents (bytes). continued: whether they continue others (one for all, or
+        one per text)."""
+        flags = [continued] * len(texts) if isinstance(continued, bool) else continued
+        out, batch, characters = [[] for _ in texts], [], 0
+        for number, (text, flag) in enumerate(zip(texts, flags)):
+            for part in self.divide(text.decode("utf-8", errors="replace")):
+                batch.append((number, part, self.prefixed and flag))
+                characters, flag = characters + len(part), True
+                if characters >= PART:
+                    self.encode_parts(batch, out)
+                    batch, characters = [], 0
+        self.encode_parts(batch, out)
+        return [b"".join(parts) for parts in out]
+
+    def encode_parts(self, batch, out):
+        """Appends the tokens of parts (number of the document, text, whether it follows head_text) to out[number]."""
+        rows = self.ids([self.head_text + text if headed else text for _, text, headed in batch])
+        for (number, _, headed), row in zip(batch, rows):
+            if headed and row[:len(self.head)] != self.head:
+                raise Failure("this tokenizer merges what a text is cut between: give texts of one document each as "
+                              "JSONL")
+            out[number].append(little_endian(array.array(self.code, row[len(self.head):] if headed else row)))
+
+
 class Plain:
     """Every document begins with the end-of-text token; what text begins with changes no token of the rest."""
 
@@ -117,7 +208,7 @@ class Bytes(Plain):
         return out
 
 
-class Pairs(Plain):
+class Pairs(Encoder, Plain):
     """GPT-2's byte-pair encoding, by tiktoken where it is installed and the vocabulary fits it, else by tokenizers."""
 
     def __init__(self, spec):
@@ -197,16 +288,19 @@ class Pairs(Plain):
         if not merges:
             raise Failure("tokenizer %s: its merges are missing, vocab.bpe or merges.txt in the same folder" % path)
         try:
-            with open(path, encoding="utf-8") as file:
-                vocabulary = json.load(file)
-            with open(merges[0], encoding="utf-8") as file:
-                pairs = [line.rstrip("\r\n") for line in file]
-            pairs = [tuple(line.split(" ")) for line in pairs if line and not line.startswith("#version")]
-            self.vocab = max(vocabulary.values()) + 1
-            self.end_of_text = vocabulary.get("<|endoftext|>")
-            ordered = all(vocabulary[a + b] == 256 + rank for rank, (a, b) in enumerate(pairs))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Failure("tokenizer %s: not a vocabulary with its merges (%s)" % (path, first_line(error)))
+            from_package(self.read_pair, path, merges[0])
+        except PackageFailure as error:
+            raise Failure("tokenizer %s: not a vocabulary with its merges (%s)" % (path, error))
+
+    def read_pair(self, path, merges):
+        with open(path, encoding="utf-8") as file:
+            vocabulary = json.load(file)
+        with open(merges, encoding="utf-8") as file:
+            pairs = [line.rstrip("\r\n") for line in file]
+        pairs = [tuple(line.split(" ")) for line in pairs if line and not line.startswith("#version")]
+        self.vocab = max(vocabulary.values()) + 1
+        self.end_of_text = vocabulary.get("<|endoftext|>")
+        ordered = all(vocabulary[a + b] == 256 + rank for rank, (a, b) in enumerate(pairs))
         self.check_gpt2(path)
         if ordered:  # tiktoken takes a token's id for the rank of its merge
             try:
@@ -234,13 +328,33 @@ class Pairs(Plain):
         special = {"<|endoftext|>": self.end_of_text}
         return tiktoken.Encoding("local", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
 
-    def encode(self, texts, continued=False):
-        texts = [text.decode("utf-8", errors="replace") for text in texts]
+    def divide(self, text):
+        return super().divide(text) if self.encoding is None else [text]  # tiktoken needs little memory
+
+    def ids(self, texts):
         if self.encoding is not None:
-            rows = [self.encoding.encode_ordinary(text) for text in texts]
-        else:
-            rows = [row.ids for row in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
-        return [little_endian(array.array(self.code, row)) for row in rows]
+            return [self.with_long_runs(text) for text in texts]
+        return [row.ids for row in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    def with_long_runs(self, text):
+        """Token ids by tiktoken, whose pattern is not asked to match long runs of white space.
+
+        GPT-2's pattern makes one piece of a run at the end of the text. Of any other run it makes one piece of all but
+        the last character, which it matches together with the text that follows."""
+        ids, at = [], 0
+        for run in LONG_RUN.finditer(text):
+            end = run.end() - (run.end() < len(text))
+            ids += self.encoding.encode_ordinary(text[at:run.start()])
+            ids += self.pieces.encode_ordinary(text[run.start():end])
+            at = end
+        return ids + self.encoding.encode_ordinary(text[at:])
+
+    @functools.cached_property
+    def pieces(self):
+        """The same vocabulary with a pattern that makes one piece of any text."""
+        ranks = {self.encoding.decode_single_token_bytes(token): token for token in range(self.vocab)
+                 if token != self.end_of_text}
+        return type(self.encoding)("pieces", pat_str="(?s:.+)", mergeable_ranks=ranks, special_tokens={})
 
 
 def little_endian(tokens):

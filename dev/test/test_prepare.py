@@ -13,7 +13,9 @@ import io
 import json
 import os
 import random
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -22,13 +24,15 @@ import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(ROOT, "data"))
+sys.path[:0] = [os.path.join(ROOT, "data"), os.path.join(ROOT, "dev", "test")]
 
 import prepare  # noqa: E402
 import prepare_inputs  # noqa: E402
 import prepare_output  # noqa: E402
 import prepare_tokenizers  # noqa: E402
+import tiktoken_json  # noqa: E402
 
+TOKENIZE = os.path.join(ROOT, os.environ.get("BUILD", "build"), "tokenize")
 GPT2 = os.path.join(ROOT, "..", "shared", "data", "gpt2")
 SHAKESPEARE = os.path.join(ROOT, "..", "shared", "data", "tinyshakespeare.txt")
 
@@ -367,6 +371,12 @@ class PrepareTest(unittest.TestCase):
             self.refused([why + ", so GPT-2's rule may not be"], "--tokenizer", self.path("t"),
                          "--out", out, source)
             self.write("t/tokenizer_config.json", '{"tokenizer_class": "GPT2Tokenizer"}')
+        if have("tiktoken", "tokenizers"):
+            for number, (vocabulary, merges) in enumerate((('"a": 0, "\u5b57": 1', ""), ('"a": 0, "b": 1', "a b"), (
+                    '"a": 0, "b": 1, "ab": 2', "a b\nb a"), ("1", ""))):
+                folder = os.path.dirname(self.write("v%d/vocab.bpe" % number, merges))
+                self.write("v%d/encoder.json" % number, '{%s, "<|endoftext|>": 3}' % vocabulary)
+                self.refused(["v%d/encoder.json: not a vocabulary" % number], "--tokenizer", folder, "--out", out, source)
         blocked = self.write("file", b"x")
         self.refused(["could not be written"], "--bytes", "--out", os.path.join(blocked, "x"), source)
 
@@ -528,6 +538,46 @@ class PrepareTest(unittest.TestCase):
         data = text.encode()
         parts = b"".join(tokenizer.encode([data[a:b] for a, b in zip(places, places[1:])]))
         self.assertEqual(parts, tokenizer.encode([data])[0])
+
+    def pairs(self):
+        """GPT-2's pair of files with few merges, of white space mostly."""
+        character = tiktoken_json.characters()
+        names = [character[byte] for byte in range(256)]
+        merges = [("a", "b"), *((character[byte],) * 2 for byte in (*b" \t\n", 0xA0))]
+        space, wide = character[0x20], "".join(character[byte] for byte in "\u3000".encode())
+        merges += [(space * 2, space * 2), (space, "a"), (wide[0], wide[1]), (wide[:2], wide[2]), (wide, wide)]
+        vocabulary = {name: number for number, name in enumerate([*names, *map("".join, merges), "<|endoftext|>"])}
+        self.write("pair/vocab.bpe", "#version: 0.2\n" + "".join("%s %s\n" % pair for pair in merges))
+        return os.path.dirname(self.write("pair/encoder.json", json.dumps(vocabulary)))
+
+    @unittest.skipUnless(have("tiktoken"), "needs tiktoken: scripts/setup.sh --python")
+    def test_long_runs_of_white_space(self):
+        """Runs that tiktoken's regular expressions fail at have the tokens of the trainer, which has no such limit."""
+        folder = self.pairs()
+        tokenizer = prepare_tokenizers.open_tokenizer(folder)
+        self.assertIsNotNone(tokenizer.encoding)
+        pick, short = random.Random(5), prepare_tokenizers.LONG_RUN.pattern.replace("{65536,}", "{3,}")
+        spaces = "\t\n\x0b\r \x85\u00a0\u1680\u2003\u2028\u202f\u205f\u3000"
+        for _ in range(1000):
+            text = "".join(pick.choice(["ab", "1", "'s", "\x1c", "\u200b", "\u5b57", " a"]) if pick.random() < 0.5 else
+                           pick.choice(spaces) * pick.choice((1, 2, 3, 4, 7)) for _ in range(pick.randrange(9)))
+            with unittest.mock.patch.object(prepare_tokenizers, "LONG_RUN", re.compile(short)):
+                self.assertEqual(tokenizer.ids([text]), [tokenizer.encoding.encode_ordinary(text)], repr(text))
+        around = [("a ", "ab"), ("", ""), ("ab", " ab"), ("1", "")]
+        texts = [before + space * 1000001 + after for space, (before, after) in zip(" \n\u3000", around)]
+        texts += [before + space * 65537 + after for space in "\t\n\u00a0" for before, after in around]
+        rows = [list(array.array("H", row)) for row in tokenizer.encode([text.encode() for text in texts])]
+        if os.path.exists(TOKENIZE):
+            path = self.write("runs", "\0".join(texts))
+            done = subprocess.run([TOKENIZE, folder, path], capture_output=True, check=True)
+            expected = [token for row in rows for token in (*row, 0xFFFFFFFF)]
+            self.assertTrue(list(array.array("I", done.stdout)) == expected)
+        source = self.write("r.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts[:2]))
+        for workers in (1, 2):
+            self.run_program("--tokenizer", folder, "--val-fraction", 0, "--workers", workers, "--out",
+                             self.path("r%d" % workers), source)
+            end = tokenizer.end_of_text
+            self.assertTrue(self.tokens(self.path("r%d" % workers), "train") == [end, *rows[0], end, *rows[1]])
 
     # --- Parquet
 

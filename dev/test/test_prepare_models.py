@@ -9,16 +9,18 @@ Skipped without the packages of scripts/setup.sh --python.
 import array
 import json
 import os
+import random
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare as base  # noqa: E402
 
 prepare_tokenizers = base.prepare_tokenizers
 KINDS = os.path.join(base.ROOT, "dev", "test", "tokenizers")
-TOKENIZE = os.path.join(base.ROOT, os.environ.get("BUILD", "build"), "tokenize")
+TOKENIZE = base.TOKENIZE
 NEEDS = "needs tokenizers and sentencepiece: scripts/setup.sh --python"
 
 
@@ -87,6 +89,153 @@ class ModelsTest(unittest.TestCase):
                 self.write("f/tokenizer.model" if text == b"" else "f/tokenizer.json", text)
             self.assertEqual(prepare_tokenizers.Pairs.find(self.path("f")), found)
             self.assertEqual(prepare_tokenizers.Pairs.find(made), made)  # as it is named
+
+    # --- long documents
+
+    def ours(self, path, texts):
+        """The ids of texts by the trainer's tokenizer."""
+        with open(self.path("texts"), "wb") as file:
+            file.write("\0".join(texts).encode())
+        done = subprocess.run([TOKENIZE, path, self.path("texts")], capture_output=True, check=True)
+        rows = [[]]
+        for token in array.array("I", done.stdout):
+            rows.append([]) if token == 0xFFFFFFFF else rows[-1].append(token)
+        return rows[:-1]
+
+    def test_division_changes_no_token(self):
+        """The tokens of a document are those of its parts, wherever it can be divided, and those of the trainer."""
+        pick = random.Random(4)
+        ends = [" ", "  ", "\n", "\n\n", ".", ",", "\u3002", "\u3001", "\t", "'s", "\u0301", "<|extra|>", " \u5b57"]
+        texts = ["".join(pick.choice(["the", "x", "\u5b57", "12345", "caf\u00e9", ")"]) + pick.choice(ends)
+                         for _ in range(60)) for _ in range(60)] + [base.words(6, 3000)]
+        for kind in sorted(os.listdir(KINDS)):
+            if not kind.endswith((".json", ".model")):
+                continue
+            path = os.path.join(KINDS, kind)
+            tokenizer, encoded = prepare_tokenizers.open_tokenizer(path), [text.encode() for text in texts]
+            whole, parts = tokenizer.encode(encoded), 0
+            for length in (1, 7, 40):
+                with unittest.mock.patch.object(prepare_tokenizers, "PART", length):
+                    parts += sum(len(tokenizer.divide(text)) for text in texts)
+                    self.assertTrue(tokenizer.encode(encoded) == whole, (kind, length))
+            self.assertGreater(parts, 3000)
+            if os.path.exists(TOKENIZE):
+                self.assertTrue([list(array.array("H", row)) for row in whole] == self.ours(path, texts), kind)
+
+    def test_tokens_that_join_words_prevent_division(self):
+        with open(os.path.join(KINDS, "first.json"), encoding="utf-8") as file:
+            parsed = json.load(file)
+        path = self.write("j/tokenizer.json", json.dumps(parsed))
+        self.assertIn(" ", prepare_tokenizers.open_tokenizer(path).places.pattern)
+        added = dict(parsed["added_tokens"][0], special=False, id=560)
+        for token in ({"content": "x y"}, {"content": "x\u2581y"}, {"content": "xyzzy", "rstrip": True}):
+            parsed["added_tokens"][3:] = [{**added, **token}]
+            self.write("j/tokenizer.json", json.dumps(parsed))
+            pattern = prepare_tokenizers.open_tokenizer(path).places.pattern
+            self.assertEqual((" " in pattern, "," in pattern), (False, True))
+        del parsed["added_tokens"][3:]
+        parsed["model"]["vocab"]["e\u2581"] = 560
+        self.write("j/tokenizer.json", json.dumps(parsed))
+        self.assertNotIn(" ", prepare_tokenizers.open_tokenizer(path).places.pattern)
+
+    def test_parts_are_bounded(self):
+        """No more text than a part, and a batch of small ones, is given to a package at once."""
+        lengths, text = [], base.words(8, 30000)
+        source = self.write("d.jsonl", json.dumps({"text": text}) + 500 * '\n{"text": "the model"}')
+        for kind in ("qwen.json", "legacy.json", "llama.model"):
+            model = type(prepare_tokenizers.open_tokenizer(os.path.join(KINDS, kind)))
+            original = model.ids
+
+            def counting(tokenizer, texts):
+                lengths.append(sum(map(len, texts)))
+                return original(tokenizer, texts)
+
+            expected = self.prepared(os.path.join(KINDS, kind), source)[0]
+            with unittest.mock.patch.object(prepare_tokenizers, "PART", 1000), \
+                    unittest.mock.patch.object(model, "ids", counting):
+                self.assertTrue(self.prepared(os.path.join(KINDS, kind), source)[0] == expected)
+            self.assertLess(max(lengths), 2100)
+
+    def test_text_that_cannot_be_divided(self):
+        kind = os.path.join(KINDS, "qwen.json")
+        word = "x" * (prepare_tokenizers.MAX_PART + 10)
+        lines = json.dumps({"text": "a"}) + "\n" + json.dumps({"text": word}) + "\n"
+        source = self.write("d.jsonl", lines)
+        arguments = ("--tokenizer", kind, "--overwrite", "--val-fraction", 0, "--out", self.path("l"), "--workers")
+        for workers in (1, 2):
+            self.refused(["d.jsonl, line 2: 8,388,618 characters have no space", "at most 8,388,608"], *arguments, workers,
+                         source)
+        arguments += (1,)
+        with unittest.mock.patch.multiple(prepare_tokenizers, PART=5, MAX_PART=200):
+            self.refused(["t.txt: 300 characters have no space"], *arguments, self.write("t.txt", "x" * 300))
+            text = "a<|endoftext|>%s<|endoftext|>b" % ("x" * 300)
+            self.refused(["s.txt, document at byte 14: 300 characters"], *arguments, self.write("s.txt", text))
+            self.refused(["h.jsonl: 300 characters"], *arguments, "--hellaswag", self.write("h.jsonl", json.dumps(
+                {"ctx": "x" * 300, "endings": ["a", "b", "c", "d"], "label": 2}) + "\n"))
+            chat = self.write("c.jsonl", '\n{"prompt": "a", "response": "b"}\n{"prompt": "a", "response": "%s"}' % (
+                "x" * 300))
+            self.refused(["c.jsonl, line 3: 300 characters"], *arguments, "--chat", "--prompt-format", "plain", chat)
+
+    def test_panic_of_a_package(self):
+        """An error that does not derive from Exception is reported like any other."""
+        class Panic(BaseException):
+            pass
+
+        def panicking(_, texts):
+            if any("PANIC" in text for text in texts):
+                raise Panic("called unwrap()\non an Err")
+            return [[0]] * len(texts)
+
+        kind = os.path.join(KINDS, "qwen.json")
+        source = self.write("d.jsonl", '{"text": "a"}\n{"text": "PANIC"}\n{"text": "b"}')
+        arguments = ("--tokenizer", kind, "--workers", 1, "--overwrite", "--out", self.path("l"))
+        model = type(prepare_tokenizers.open_tokenizer(kind))
+        with unittest.mock.patch.object(model, "ids", panicking), unittest.mock.patch.object(model, "check_ids"):
+            self.refused(["d.jsonl, line 2: the tokenizer fails (called unwrap())"], *arguments, source)
+            chat = self.write("c.jsonl", '{"prompt": "a", "response": "b"}\n{"prompt": "PANIC", "response": "b"}')
+            self.refused(["c.jsonl, line 2: the tokenizer fails"], *arguments, "--chat", "--prompt-format", "plain", chat)
+        import tokenizers
+
+        path = self.write("p/tokenizer.json", json.dumps({"model": {}}))
+        with unittest.mock.patch.object(tokenizers, "Tokenizer", unittest.mock.Mock(**{"from_file.side_effect": Panic("x")})):
+            self.refused([path + ": not a tokenizer.json (x)"], "--tokenizer", path, "--out", self.path("l"), source)
+
+    # --- ids
+
+    def test_ids_of_added_tokens(self):
+        """Ids of the file that the package replaces are refused; the trainer uses the file's."""
+        with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
+            parsed = json.load(file)
+        source, own = self.write("a.txt", "a<x>b"), list(parsed["added_tokens"])
+        word = max(filter(str.isascii, parsed["model"]["vocab"]), key=lambda name: (name.isalpha(), len(name)))
+
+        def added(content, number, **flags):
+            return dict(own[1], content=content, id=number, **flags)
+
+        def path_of(tokens):
+            return self.write("t/tokenizer.json", json.dumps(dict(parsed, added_tokens=own + tokens)))
+
+        cases = [([added("<x>", 900)], '"<x>" has the id 900', "as 385"),
+                 ([added("<x>", 900, special=True)], '"<x>" has the id 900', "as 385"),
+                 ([added("<y>", 386), added("<x>", 385)], '"<y>" has the id 386', "as 385"),
+                 ([added("<x>", 385), added("<x>", 386)], '"<x>" is listed twice', "385 and 386"),
+                 ([added("<x>", 385), added("<x>", 385, special=True)], '"<x>" is listed twice', "385 and 385"),
+                 ([added("the", 5)], '"the" has the id 5 ', "as 385"),
+                 ([added("<|endoftext|>", 385)], '"<|endoftext|>" is listed twice', "0 and 385"),
+                 ([added("e\u0301", 385, normalized=True), added("\u212b", 386, normalized=True),
+                   added("A\u030a", 387, normalized=True)], '"A\u030a" has the id 387', "as 386"),
+                 ([added(word, 385)], '"%s" has the id 385' % word, "as %d" % parsed["model"]["vocab"][word])]
+        for tokens, *expected in cases:
+            path = path_of(tokens)
+            self.refused([path, *expected], "--tokenizer", path, "--out", self.path("l"), source)
+        tokens = [added("e\u0301", 385, normalized=True), added("<x>", 386),
+                  added("the m", 387, normalized=True), added("\u00e9<x>", 388), added("", 389)]
+        path, texts = path_of(tokens), ["ae\u0301 \u00e9 a<x>b\u00e9<x>", "the model the"]
+        got = prepare_tokenizers.open_tokenizer(path).encode([text.encode() for text in texts])
+        self.assertEqual(list(array.array("H", got[1]))[:1], [387])
+        if os.path.exists(TOKENIZE):
+            self.assertEqual([list(array.array("H", row)) for row in got], self.ours(path, texts))
+            self.assertEqual(self.ours(path_of(cases[0][0]), ["<x>"]), [[900]])  # what would not have agreed
 
     def test_both_ends_of_a_single_text(self):
         source = self.write("one.txt", base.words(3, 9000))
@@ -213,7 +362,9 @@ class ModelsTest(unittest.TestCase):
     def test_errors(self):
         source, out = self.write("a.txt", "text\n"), self.path("e")
         bad = {"x/tokenizer.json": ('{"model": {}}', "not a tokenizer.json"), "y.json": ("[", "not a vocabulary"),
-               "z/tokenizer.model": ("IQ== 0\n", "tiktoken's ranks")}
+               "z/tokenizer.model": ("IQ== 0\n", "tiktoken's ranks"),
+               "w/tokenizer.json": ('{"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []}',
+                                    "not a tokenizer.json")}
         for name, (text, expected) in bad.items():
             self.refused([expected], "--tokenizer", self.write(name, text), "--out", out, source)
 

@@ -9,12 +9,17 @@ import json
 import os
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare_chat as shared  # noqa: E402
 
+import prepare_prompts  # noqa: E402
+from prepare_tokenizers import open_tokenizer  # noqa: E402
+
 base, messages = shared.base, shared.messages
 KINDS = os.path.join(base.ROOT, "dev", "test", "tokenizers")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 NEEDS = "needs tokenizers: scripts/setup.sh --python"
 CHATML = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
@@ -25,6 +30,58 @@ LLAMA3 = ("{% for message in messages %}{% set content = '<|start_header_id|>' +
           "'<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
           "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
           "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}")
+
+CHATS = [messages("the model", "the step"), messages("u", "\n\n a", system="be <|im_end|> short"),
+         messages(" x", " the step of a model ", "b", "caf\u00e9 \u4f60\u597d", "c", "d")]
+# a vocabulary, the tokens that begin and end its texts, and a class of transformers that has them by default
+CLASSES = [("qwen.json", "<|endoftext|>", "<|endoftext|>", "Qwen2Tokenizer"), ("llama3.json", "<|begin_of_text|>",
+           "<|end_of_text|>", None), ("first.json", "<s>", "</s>", "LlamaTokenizer"), ("neox.json", "<|endoftext|>",
+           "<|endoftext|>", "GPTNeoXTokenizer")]
+
+
+def places(begin, end, class_name=None, other="<|im_end|>"):
+    """{place: (tokenizer_config.json, special_tokens_map.json or None)} of all places where transformers finds the names of
+    the tokens that begin and end a text. class_name: a class of which they are the default. other: a third token."""
+    named = {"bos_token": begin, "eos_token": end}
+    flags = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
+    objects = {key: {"content": text, **flags} for key, text in named.items()}
+    found = {"config": (named, None), "objects": ({key: {"__type": "AddedToken", **entry} for key, entry in objects.items()},
+                                                  None),
+             "map": ({}, named), "map of objects": ({}, objects), "both": ({"bos_token": other}, named),
+             "map that is not read": ({**named, "added_tokens_decoder": {}}, {"bos_token": other}),
+             "extra": ({"extra_special_tokens": named}, None), "extra of the map": ({}, {"extra_special_tokens": named}),
+             "list": ({**named, "additional_special_tokens": [other]}, None)}
+    for name in (class_name, class_name + "Fast") if class_name else ():
+        others = {key: text for key, text in named.items() if key not in prepare_prompts.CLASS_TOKENS[class_name]}
+        found[name] = ({"tokenizer_class": name, **others}, None)
+    return found
+
+
+def write_place(folder, template, config, names):
+    """Writes one of places() to a folder that has a tokenizer.json."""
+    for name, entries in ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **config}), (
+            "special_tokens_map.json", names or {}):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            json.dump(entries, file)
+    with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8") as file:
+        file.write(template)
+
+
+def by_transformers(folder, chats, own):
+    """[(ids, mask)] of chats by transformers. Version 4 leaves out answers that begin with a space, and cannot read all
+    folders; `own` is used instead."""
+    import transformers
+
+    old = int(transformers.__version__.split(".")[0]) < 5
+    try:
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    except AttributeError:
+        if old:
+            return own
+        raise
+    marked = "{% generation" in theirs.chat_template and not old
+    rows = [theirs.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=marked) for chat in chats]
+    return [(row["input_ids"], row["assistant_masks"] if marked else mask) for row, (_, mask) in zip(rows, own)]
 
 
 class PromptsTest(unittest.TestCase):
@@ -127,7 +184,7 @@ class PromptsTest(unittest.TestCase):
         expected = self.by_offsets(arguments[1], text, spans)
         self.assertEqual(self.prepared([record], tokenizer=arguments), [expected])
         self.write("model/chat_template.jinja", "{{ raise_exception('roles must alternate') }}")  # goes first
-        self.refused(["r.jsonl, line 1: the chat template refuses it (roles must alternate)"], *arguments, "--chat",
+        self.refused(["r.jsonl, line 1: the chat template ", "chat_template.jinja refuses it (roles must alternate)"], *arguments, "--chat",
                      "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
         self.write("model/chat_template.jinja", "{{ messages | length }}")
         self.refused(["line 1: the chat template does not write an answer behind its prompt"], *arguments, "--chat",
@@ -192,26 +249,132 @@ class PromptsTest(unittest.TestCase):
             self.assertEqual(self.prepared(records, tokenizer=arguments),
                              self.prepared(records, "--prompt-format", name, tokenizer=arguments))
 
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
+    def test_special_tokens_of_every_place(self):
+        chats = [{"messages": chat} for chat in CHATS]
+        for kind, begin, end, class_name in CLASSES:
+            _, arguments = self.model(kind, "<|im_start|>", "<|im_end|>")
+            rows = []
+            for config, names in places(begin, end, class_name).values():
+                write_place(arguments[1], MARKED, config, names)
+                rows.append(self.prepared(chats, tokenizer=arguments))
+            self.assertEqual(rows, rows[:1] * len(rows))
+            self.assertEqual(rows[0][0][0][0], open_tokenizer(arguments[1]).token(begin))
+        write_place(arguments[1], MARKED, {"tokenizer_class": class_name, "bos_token": None, "eos_token": None}, None)
+        self.assertNotEqual(self.prepared(chats, tokenizer=arguments), rows[0])  # null removes the default of the class
+
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
+    def test_special_tokens_that_no_file_defines(self):
+        _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>")
+        source = self.write("r.jsonl", json.dumps({"messages": messages("a <|new|>", "b")}))
+        out = ("--chat", "--skip-malformed", "--overwrite", "--out", self.path("c"), source)
+        for config in ({"bos_token": "<|new|>"}, {"extra_special_tokens": ["<|new|>"]}, {"eos_token": "<|new|>"}):
+            write_place(arguments[1], MARKED, config, None)
+            self.refused(["r.jsonl, line 1: ", "the special token <|new|>", "tokenizer.json lacks"], *arguments, *out)
+        for name in ("bos_token", "image_token"):
+            write_place(arguments[1], "{{ %s + messages[0].content }}" % name, {}, None)
+            self.refused(["chat_template.jinja needs %s" % name], *arguments, *out)
+        self.write("model/special_tokens_map.json", "[")
+        self.refused(["model/special_tokens_map.json: not a special_tokens_map.json"], *arguments, *out)
+        write_place(arguments[1], CHATML, {"added_tokens_decoder": [1], "extra_special_tokens": 5, "bos_token": 3,
+                                           "additional_special_tokens": [4, {"content": 6}, ""]}, None)
+        self.prepared([{"messages": messages("a", "b")}], tokenizer=arguments)  # other values are ignored
+
     @unittest.skipUnless(base.have("tokenizers", "jinja2", "transformers"), "needs transformers")
     def test_template_as_transformers(self):
+        chats = [{"messages": chat} for chat in CHATS]
+        for kind, begin, end, class_name in CLASSES:
+            _, arguments = self.model(kind, "<|im_start|>", "<|im_end|>")
+            for template in (MARKED, CHATML):
+                for place, (config, names) in places(begin, end, class_name).items():
+                    write_place(arguments[1], template, config, names)
+                    got = self.prepared(chats, tokenizer=arguments)
+                    self.assertEqual(got, by_transformers(arguments[1], CHATS, got), (kind, place))
+
+    @unittest.skipUnless(base.have("tokenizers", "jinja2", "transformers"), "needs transformers")
+    def test_listed_tokens_as_transformers(self):
+        """Tokens of the vocabulary that are only listed as special are found in text, with the flags of their entries."""
+        with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
+            parsed = json.load(file)
+        parsed["model"]["vocab"]["<|x|>"] = len(parsed["model"]["vocab"])
+        parsed["added_tokens"][1]["id"] += 1
+        self.write("model/tokenizer.json", json.dumps(parsed))
+        entry = {"content": "<|x|>", "lstrip": True, "rstrip": True, "normalized": False, "single_word": False}
+        named = {"eos_token": "<|endoftext|>"}
+        chat = messages("the <|x|> model<|x|>", " a <|x|>")
+        for config, names in (
+                ({"extra_special_tokens": ["<|x|>"]}, None), ({"additional_special_tokens": ["<|x|>"]}, None), (named, None),
+                ({}, {"additional_special_tokens": ["<|x|>"]}), ({}, {"bos_token": entry}), ({"bos_token": "<|x|>"}, None),
+                ({"extra_special_tokens": ["<|extra|>"]}, {"extra_special_tokens": [entry]}),
+                ({"extra_special_tokens": ["<|extra|>"]}, {"additional_special_tokens": ["<|x|>"]}),
+                ({"added_tokens_decoder": {"384": {**entry, "special": True}}}, None)):
+            write_place(self.path("model"), MARKED, {**named, **config}, names)
+            got = self.prepared([{"messages": chat}], tokenizer=("--tokenizer", self.path("model")))
+            self.assertEqual(got, by_transformers(self.path("model"), [chat], got), (config, names))
+
+    @unittest.skipUnless(base.have("transformers"), "needs transformers")
+    def test_classes_are_those_of_transformers(self):
+        import inspect
+
         import transformers
 
-        chats = [messages("the model", "the step"), messages("u", "\n\n a", system="be <|im_end|> short"),
-                 messages(" x", " the step of a model ", "b", "caf\u00e9 \u4f60\u597d", "c", "d")]
-        kinds = {"qwen.json": "<|endoftext|>", "llama3.json": "<|begin_of_text|>", "legacy.json": "<s>",
-                 "neox.json": "<|endoftext|>"}
-        for kind, special in kinds.items():
-            for template in (MARKED, CHATML):
-                _, arguments = self.model(kind, "<|im_start|>", "<|im_end|>", chat_template=template, bos_token=special,
-                                          eos_token="<|im_end|>", tokenizer_class="PreTrainedTokenizerFast")
-                theirs = transformers.AutoTokenizer.from_pretrained(arguments[1])
-                got = self.prepared([{"messages": chat} for chat in chats], tokenizer=arguments)
-                marked = template == MARKED
-                for chat, (ids, mask) in zip(chats, got):
-                    row = theirs.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=marked)
-                    self.assertEqual(ids, row["input_ids"])
-                    if marked:
-                        self.assertEqual(mask, row["assistant_masks"])
+        if int(transformers.__version__.split(".")[0]) < 5:
+            self.skipTest("needs transformers 5")
+        names = ["%s_token" % name for name in ("bos", "eos", "unk", "pad", "cls", "sep", "mask")]
+        for name, tokens in prepare_prompts.CLASS_TOKENS.items():
+            parameters = inspect.signature(getattr(transformers, name)).parameters
+            theirs = {key: str(parameters[key].default) for key in names if key in parameters and parameters[key].default}
+            self.assertEqual(tokens, theirs, name)
+
+    # --- templates that fail
+
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
+    def test_templates_that_fail(self):
+        """One line names the template and, where one is read, the record."""
+        _, arguments = self.model("qwen.json")
+        source = self.write("r.jsonl", json.dumps({"messages": messages("a", "b")}))
+        out = (*arguments, "--chat", "--overwrite", "--workers", 1, "--out", self.path("c"), source)
+        unreadable = ["{{ %s1%s }}" % ("(" * 5000, ")" * 5000), "{{ a%s }}" % (".b" * 20000), "{{ %s }}" % ("9" * 5000),
+                      "{% if 1 %}" * 2000 + "{% endif %}" * 2000, "{% for i in [1] %}" * 30 + "{% endfor %}" * 30]
+        for template in unreadable:
+            path = self.write("model/chat_template.jinja", template)
+            self.refused([path, "not one that Jinja2 reads"], *out)
+        refusing = {"{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}": "recursion", "{{ 'x' * 10 ** 15 }}": "MemoryError",
+                    "{{ messages[0].content * 10 ** 30 }}": "integer", "{% for i in range(10 ** 12) %}{% endfor %}": "Range",
+                    "{{ 2.0 ** (messages | length * 10000) }}": "out of range", "{{ 1 // 0 }}": "by zero"}
+        for template, reason in refusing.items():
+            path = self.write("model/chat_template.jinja", template)
+            self.refused(["r.jsonl, line 1: the chat template %s refuses it (" % path, reason], *out)
+        loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+        with unittest.mock.patch.object(prepare_prompts, "MAX_SECONDS", 0.2):
+            for template in (loops, "{%% macro m() %%}%s{%% endmacro %%}{{ m() }}" % loops):
+                path = self.write("model/chat_template.jinja", template)
+                self.refused(["r.jsonl, line 1: the chat template %s refuses it (it takes more than 0.2 s)" % path], *out)
+            self.write("model/chat_template.jinja", "{% if messages[0].content == 'x' %}" + loops + "{% endif %}" + CHATML)
+            chats = [{"messages": messages(text, "b")} for text in "axa"]
+            self.assertEqual(len(self.prepared(chats, "--skip-malformed", tokenizer=arguments)), 2)
+            self.assertIn("line 2: the chat template", self.said[1])
+        path = self.write("model/chat_template.jinja", b"caf\xe9")
+        self.refused([path, "is not UTF-8"], *out)
+        os.remove(path)
+        for template in (5, [1], [{"name": "other", "template": "x"}], {"default": 5}):
+            self.model("qwen.json", chat_template=template)
+            self.refused(["has no chat template"], *out)
+        self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template={"default": CHATML})
+        self.assertEqual(len(self.prepared([{"messages": messages("a", "b")}], tokenizer=arguments)), 1)
+
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
+    def test_records_that_are_too_deep_or_too_long(self):
+        _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=CHATML)
+        good = json.dumps({"messages": messages("a", "b")})
+        for depth in (200, 450, 900, 980):  # one of which can be read, but not written again
+            deep = json.dumps({"messages": messages("a", "b")}).replace('"a"', "[" * depth + "]" * depth)
+            source = self.write("r.jsonl", good + "\n" + deep)
+            out = (*arguments, "--chat", "--overwrite", "--workers", 1, "--out", self.path("c"))
+            self.refused(["r.jsonl, line 2: "], *out, source)
+        with unittest.mock.patch.object(prepare_prompts, "MAX_PART", 50):
+            source = self.write("r.jsonl", json.dumps({"messages": messages("a" * 100, "b")}))
+            self.refused(["r.jsonl, line 1: its text has", "at most 50"], *out, source)
 
 
 if __name__ == "__main__":
