@@ -32,7 +32,8 @@ from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_in
 from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
 from prepare_records import to_utf8
-from prepare_tokenizers import COMMAND, NAME, Bytes, Failure, Pairs, open_tokenizer, several, width_of, write_atomically
+from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, first_line, open_tokenizer, say, several, width_of,
+                                write_atomically)
 
 SHOWN = 10  # of the records that are skipped
 MUCH_VAL = 0.2  # of the text: more than this is said
@@ -166,8 +167,8 @@ def tokenize(options, inputs, identities):
     kind = ExampleSplit if options.chat else Split
     splits = {name: kind(name, options.out, settings, kept[name]) for name in ("train", "val")}
     rule = "prompt format %s" % options.prompt_format if options.chat else tokenizer.rule
-    print("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), 8 * width_of(tokenizer.vocab),
-                                                  rule))
+    say("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), 8 * width_of(tokenizer.vocab),
+                                                rule), sys.stdout)
     if not complete:
         try:
             skipped = make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule,
@@ -175,12 +176,12 @@ def tokenize(options, inputs, identities):
         except (Failure, OSError):
             left = ["%s_%s_*.bin" % (options.out, name) for name, split in splits.items() if split.finished]
             if left:
-                print("note: %s are not complete: the same command goes on, or begins again with --overwrite where "
-                      "inputs or flags have changed" % " and ".join(left), file=sys.stderr)
+                say("note: %s are not complete: the same command goes on, or begins again with --overwrite where "
+                    "inputs or flags have changed" % " and ".join(left))
             raise
     what = ["%s in %s" % (several(split.tokens(), kind + " token"), several(len(split.finished), "file"))
             for kind, split in (("training", splits["train"]), ("validation", splits["val"]))]
-    print("%s: %s%s" % (options.out, ", ".join(what), " (were complete)" if complete else ""))
+    say("%s: %s%s" % (options.out, ", ".join(what), " (were complete)" if complete else ""), sys.stdout)
     if options.chat:
         describe(splits.values(), sum(skipped.values()))
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
@@ -189,10 +190,10 @@ def tokenize(options, inputs, identities):
                else ", as examples are held out whole: name more of them, or give a larger --val-fraction"
                if options.chat
                else ", as files and documents are held out whole: name more of them, or one text file alone")
-        print("note: %.0f %% of the text is held out for validation%s" % (100 * share, why), file=sys.stderr)
+        say("note: %.0f %% of the text is held out for validation%s" % (100 * share, why))
     if options.val_fraction > 0 and not splits["val"].finished:
-        print("no %s was chosen for validation: raise --val-fraction, or leave --val away when training"
-              % ("example" if options.chat else "document"), file=sys.stderr)
+        say("no %s was chosen for validation: raise --val-fraction, or leave --val away when training"
+            % ("example" if options.chat else "document"))
 
 
 def make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule, strict):
@@ -228,13 +229,13 @@ def make(options, inputs, identities, spec, settings, manifest, splits, skipped,
     for number, tokens, records, notes in run_jobs(jobs(), options.workers,
                                                    (spec, options.field, options.val_fraction, chat)):
         for record in records[:max(0, SHOWN - shown)]:
-            print("skipped: " + record, file=sys.stderr)
+            say("skipped: " + record)
         shown += len(records)
         if records:
             skipped[str(number)] = len(records)
         for path in sorted(notes.keys() - noted):
             if len(noted) < SHOWN:
-                print("note: " + notes[path], file=sys.stderr)
+                say("note: " + notes[path])
             noted.add(path)
         wrote = [splits[name].add(number, part) for name, part in tokens.items()]
         if any(wrote):
@@ -244,7 +245,7 @@ def make(options, inputs, identities, spec, settings, manifest, splits, skipped,
         if split.waiting:
             split.write(len(plan), 0)
     if len(noted) > SHOWN:
-        print("note: %s files are not UTF-8 in all" % format(len(noted), ","), file=sys.stderr)
+        say("note: %s files are not UTF-8 in all" % format(len(noted), ","))
     if not any(split.finished for split in splits.values()):
         os.remove(manifest)
         raise Failure("no %s left in %s%s" % ("examples" if options.chat else "text", ", ".join(options.inputs),
@@ -259,10 +260,10 @@ def make(options, inputs, identities, spec, settings, manifest, splits, skipped,
 def number(text):
     """100M, 64k or 1000."""
     scale = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}.get(text[-1:].lower(), 1)
-    value = int(float(text[:-1] if scale > 1 else text) * scale)
+    value = float(text[:-1] if scale > 1 else text) * scale
     if not 1 <= value < 2**31:
         raise ValueError
-    return value
+    return int(value)
 
 
 def fraction(text):
@@ -343,14 +344,19 @@ def main(arguments):
         tokenize(options, inputs, identities)
         return 0
     except Failure as failure:
-        print("%s: %s" % (NAME, failure), file=sys.stderr)
+        say("%s: %s" % (NAME, failure))
         return failure.code
-    except OSError as error:  # an input that has gone, a disk that fails
-        print("%s: %s" % (NAME, error), file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        print("\n%s: stopped: the files are not complete; the same command continues" % NAME, file=sys.stderr)
+        print(file=sys.stderr)
+        say("%s: stopped: the files are not complete; the same command continues" % NAME)
         return 130
+    except MemoryError:
+        say("%s: out of memory; start again with fewer --workers" % NAME)
+    except OSError as error:  # an input that has gone, a disk that fails
+        say("%s: %s" % (NAME, "%s: %s" % (error.filename, error.strerror) if error.filename else error))
+    except Exception as error:
+        say("%s: internal error: %s (%s)" % (NAME, first_line(error), type(error).__name__))
+    return 2
 
 
 if __name__ == "__main__":

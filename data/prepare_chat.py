@@ -8,11 +8,12 @@ An answer of weight 0 does not count; tokens that an `attention_mask` has as 0 a
 import hashlib
 import itertools
 import json
+import sys
 
 from prepare_inputs import CHUNK_ROWS, open_parquet
 from prepare_prompts import Fixed, Template, read_template
 from prepare_records import Malformed, Place, kind_of_record, parsed
-from prepare_tokenizers import Failure, first_line, pack, several
+from prepare_tokenizers import Failure, first_line, pack, say, several
 
 IGNORED = -100  # a label
 LABELS = '"labels" is no list as long as "input_ids"'
@@ -240,6 +241,6 @@ def describe(splits, skipped):
     tokens, counted, examples = (sum(shard[key] for shard in shards) for key in ("tokens", "counted", "examples"))
     longest = max((shard["longest"] for shard in shards), default=0)
     left_out = "; %s %s skipped" % (several(skipped, "malformed record"), "was" if skipped == 1 else "were")
-    print("%s, the longest of %s; %.3g %% of all tokens count in the loss%s"
-          % (several(examples, "example"), several(longest, "token"), 100 * counted / max(1, tokens),
-             left_out if skipped else ""))
+    say("%s, the longest of %s; %.3g %% of all tokens count in the loss%s"
+        % (several(examples, "example"), several(longest, "token"), 100 * counted / max(1, tokens),
+           left_out if skipped else ""), sys.stdout)

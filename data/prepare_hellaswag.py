@@ -12,7 +12,7 @@ import os
 import sys
 
 from prepare_records import Malformed, parsed
-from prepare_tokenizers import Failure, little_endian, open_tokenizer, width_of, write_atomically
+from prepare_tokenizers import Failure, little_endian, open_tokenizer, say, several, width_of, write_atomically
 
 MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # versions by bytes of a word
 
@@ -75,4 +75,4 @@ def make_hellaswag(inputs, out, spec):
     header = b"".join(n.to_bytes(4, "little") for n in (MAGIC, VERSIONS[width], count, longest)).ljust(1024, b"\0")
     path = out + ("" if out.endswith(".bin") else ".bin")
     write_atomically(path, header, stream)
-    print("%s: %s example%s" % (path, format(count, ","), "" if count == 1 else "s"))
+    say("%s: %s" % (path, several(count, "example")), sys.stdout)

@@ -10,11 +10,10 @@ import hashlib
 import mmap
 import os
 import shlex
-import sys
 import urllib.request
 
 from prepare_records import Malformed, Place, foreign_encoding, parsed, text_in, without_field
-from prepare_tokenizers import NAME, Failure, first_line, need, not_downloaded, write_atomically
+from prepare_tokenizers import NAME, Failure, first_line, need, not_downloaded, say, write_atomically
 
 UNIT_BYTES = 1 << 20  # text that a worker gets at a time
 HEAD = 1 << 16  # bytes that tell whether a file is text
@@ -107,7 +106,7 @@ def local_inputs(arguments, field):
         if kind is None or os.path.getsize(path) == 0:
             continue
         if kind == "parquet" and not named and field is not None and lacks_text(path, field):
-            print("%s: %s has no column %s and is left out" % (NAME, path, field), file=sys.stderr)
+            say("%s: %s has no column %s and is left out" % (NAME, path, field))
             continue
         try:
             identity = file_hash(path)

@@ -8,7 +8,7 @@ import time
 from prepare_inputs import file_hash
 from prepare_masks import masked_file
 from prepare_prompts import FORMATS
-from prepare_tokenizers import Failure, first_line, width_of, write_atomically
+from prepare_tokenizers import Failure, first_line, say, width_of, write_atomically
 
 HEADER_BYTES = 1024
 
@@ -99,7 +99,7 @@ def verified(out, shards):
         path = os.path.join(folder, shard["file"])
         if not os.path.exists(path) or file_hash(path) != shard["sha256"]:
             state = "is damaged" if os.path.exists(path) else "is missing"
-            print("%s %s: it and what follows it are made again" % (path, state), file=sys.stderr)
+            say("%s %s: it and what follows it are made again" % (path, state))
             return shards[:i]
     return shards
 

@@ -57,6 +57,14 @@ def not_downloaded(what, error, instead):
     return Failure("%s could not be downloaded (%s): %s" % (what, why, instead))
 
 
+def say(text, file=None):
+    """Prints a line to stderr or `file`. Characters that a terminal would obey or hide are written as escapes."""
+    file = file or sys.stderr
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    print(shown.encode(encoding, "backslashreplace").decode(encoding), file=file)
+
+
 def several(count, noun):
     """1 file, 2,000 files."""
     return "%s %s%s" % (format(count, ","), noun, "" if count == 1 else "s")
