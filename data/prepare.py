@@ -27,6 +27,7 @@ import signal
 import sys
 
 from prepare_chat import Chat, chat_settings, describe
+from prepare_files import contents, readers
 from prepare_hellaswag import make_hellaswag
 from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_inputs, units
 from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
@@ -48,6 +49,7 @@ def start_worker(spec, field, fraction, chat):
     global worker
     tokenizer = open_tokenizer(spec)
     worker = (tokenizer, field, fraction, chat and Chat(tokenizer, spec, *chat))
+    readers.clear()
 
 
 def start_process(*initial):
@@ -92,9 +94,7 @@ def work(job):
         if kind != "text":
             documents = [document for document in documents_of(piece, field) if document]
         elif split in wanted:
-            with open(path, "rb") as file:
-                file.seek(begin)
-                documents = [file.read(end - begin)]
+            documents = [contents(path, begin, end)]
         else:
             continue
         if kind in ("text", "documents") and not isinstance(tokenizer, Bytes):
@@ -146,13 +146,14 @@ def run_jobs(jobs, workers, initial):
 # --- the run -------------------------------------------------------------------------------------------------
 
 
-def tokenize(options, inputs, identities):
+def tokenize(options, inputs):
     spec = "bytes" if options.bytes else options.tokenizer
     tokenizer = open_tokenizer(spec)  # here too, so that what is wrong with it is said once
     if spec not in ("bytes", "gpt2"):
         spec_identity = file_hash(Pairs.find(spec))
     else:
         spec_identity = spec
+    identities = [[made.kind, made.identity] for made in inputs]
     settings = {"inputs": hashlib.sha256(json.dumps(identities).encode()).hexdigest(), "tokenizer": spec_identity,
                 "vocab": tokenizer.vocab, "field": options.field, "val_fraction": options.val_fraction,
                 "shard_tokens": options.shard_tokens}
@@ -167,11 +168,11 @@ def tokenize(options, inputs, identities):
     kind = ExampleSplit if options.chat else Split
     splits = {name: kind(name, options.out, settings, kept[name]) for name in ("train", "val")}
     rule = "prompt format %s" % options.prompt_format if options.chat else tokenizer.rule
-    say("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), 8 * width_of(tokenizer.vocab),
-                                                rule), sys.stdout)
+    width = 8 * width_of(tokenizer.vocab)
+    say("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), width, rule), sys.stdout)
     if not complete:
         try:
-            skipped = make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule,
+            skipped = make(options, inputs, spec, settings, manifest, splits, skipped, rule,
                            tokenizer.strict)
         except (Failure, OSError):
             left = ["%s_%s_*.bin" % (options.out, name) for name, split in splits.items() if split.finished]
@@ -196,7 +197,7 @@ def tokenize(options, inputs, identities):
             % ("example" if options.chat else "document"))
 
 
-def make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule, strict):
+def make(options, inputs, spec, settings, manifest, splits, skipped, rule, strict):
     """Writes what is missing; returns how many records were skipped, by unit. skipped: those of an earlier run."""
     def save(complete):
         record = {"settings": settings, "documents": rule, "complete": complete, "skipped": skipped,
@@ -209,7 +210,7 @@ def make(options, inputs, identities, spec, settings, manifest, splits, skipped,
             os.remove(path)
     elif present and not os.path.exists(manifest):
         raise Failure("%s exists, but %s does not: use another --out, or --overwrite" % (present[0], manifest))
-    plan = list(units(inputs, identities, options.val_fraction, strict))
+    plan = list(units(inputs, options.val_fraction, strict))
     progress = Progress(sum(weight for _, weight in plan))
 
     def jobs():
@@ -338,10 +339,10 @@ def main(arguments):
         if named and len(options.inputs) > 1:
             raise Failure("a named set comes alone: %s" % named[0], 1)
         if named:
-            inputs, identities = named_inputs(named[0], options.sample, options.cache)
+            inputs = named_inputs(named[0], options.sample, options.cache)
         else:
-            inputs, identities = local_inputs(options.inputs, None if options.chat else options.field)
-        tokenize(options, inputs, identities)
+            inputs = local_inputs(options.inputs, None if options.chat else options.field)
+        tokenize(options, inputs)
         return 0
     except Failure as failure:
         say("%s: %s" % (NAME, failure))

@@ -10,9 +10,9 @@ import itertools
 import json
 import sys
 
-from prepare_inputs import CHUNK_ROWS, open_parquet
+from prepare_inputs import CHUNK_ROWS, json_records, open_parquet
 from prepare_prompts import Fixed, Template, read_template
-from prepare_records import Malformed, Place, kind_of_record, parsed
+from prepare_records import Malformed, kind_of_record
 from prepare_tokenizers import Failure, first_line, pack, say, several
 
 IGNORED = -100  # a label
@@ -131,21 +131,11 @@ def labelled(record, vocab, trained):
 
 def records_of(piece):
     """(place, record or what is wrong with it) of a piece."""
-    kind, path, begin, end, *_ = piece
+    kind, path, begin, *_ = piece
     if kind == "parquet":
         yield from rows_of(path, begin)
         return
-    with open(path, "rb") as file:
-        file.seek(begin)
-        text = file.read(end - begin)
-    for number, line in enumerate(text.split(b"\n")):
-        if not line.strip():
-            continue
-        try:
-            record = parsed(line, path)
-        except Malformed as error:
-            record = error
-        yield Place(path, begin, number), record
+    yield from json_records(piece)
 
 
 def rows_of(path, group):

@@ -11,7 +11,8 @@ import array
 import os
 import sys
 
-from prepare_records import Malformed, parsed
+from prepare_files import blocks
+from prepare_records import Malformed, foreign_encoding, not_utf8, parsed
 from prepare_tokenizers import Failure, little_endian, open_tokenizer, say, several, width_of, write_atomically
 
 MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # versions by bytes of a word
@@ -19,10 +20,12 @@ MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # versions b
 
 def examples_of(path):
     """(situation, endings, label) of every line."""
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
+    text = b"".join(blocks(path))
+    encoding = foreign_encoding(text)
+    if encoding:
+        raise Failure("%s: %s" % (path, not_utf8(path, encoding)))
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if line.strip():
             try:
                 example = parsed(line, path)
                 situation, endings, label = example["ctx"], list(example["endings"]), int(example["label"])

@@ -1,25 +1,27 @@
 """The inputs of prepare.py: finding them, telling their kinds, and cutting them into units of work.
 
-An input is (kind, path): "text" (one document), "documents" (text with separators between them), "jsonl" or
-"parquet". A piece of one is (kind, path, begin, end, split, starts, ends): bytes, of Parquet a row group. The bytes of
-a text belong to a split, and start and end a document or not; the documents of the other kinds are divided by their
-hashes (split None). A unit of work is (pieces, weight in bytes); the units and their order depend on the inputs alone.
+An Input's kind is "text" (one document), "documents" (text with separators between them), "jsonl" (a record per line),
+"json" (one array of records, or one record) or "parquet". A piece of one is (kind, path, begin, end, split, starts,
+ends): bytes, of Parquet a row group. The bytes of a text belong to a split, and start and end a document or not; the
+documents of the other kinds are divided by their hashes (split None). A unit of work is (pieces, weight in bytes); the
+units and their order depend on the inputs alone.
 """
-import glob
+import collections
 import hashlib
-import mmap
 import os
-import shlex
 import urllib.request
 
-from prepare_records import Malformed, Place, foreign_encoding, parsed, text_in, without_field
-from prepare_tokenizers import NAME, Failure, first_line, need, not_downloaded, say, write_atomically
+from prepare_files import Contents, Notes, blocks, contents, files_of, head, stem
+from prepare_records import (Malformed, Place, as_record, foreign_encoding, is_one_value, kinds_in, not_utf8, parsed,
+                             text_in, value_records, without_field)
+from prepare_tokenizers import Failure, first_line, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # text that a worker gets at a time
-HEAD = 1 << 16  # bytes that tell whether a file is text
+PIECE_BYTES = 1 << 28  # of a line, or of text without a place to cut it at: at most
 SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
 CHUNK_ROWS = 1024  # rows of a Parquet file read at a time
+RECORDS = (".jsonl", ".ndjson", ".jsonlines", ".jl", ".json")  # endings of files that hold records
 
 SETS = {
     "tinyshakespeare": {
@@ -30,31 +32,15 @@ SETS = {
     "fineweb-edu": {"repo": "HuggingFaceFW/fineweb-edu", "files": "sample/{sample}/"},
 }
 
-
-def kind_of(path):
-    lower = path.lower()
-    if lower.endswith((".jsonl", ".ndjson")):
-        return "jsonl"
-    if lower.endswith(".parquet"):
-        return "parquet"
-    if lower.endswith((".gz", ".zst", ".xz", ".bz2", ".zip")):
-        raise Failure("%s is compressed: unpack it first" % path)
-    with open(path, "rb") as file:
-        if b"\0" in file.read(HEAD):
-            return None
-        if os.path.getsize(path) == 0:
-            return "text"
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            return "documents" if text.find(SEPARATOR) >= 0 else "text"
+Input = collections.namedtuple("Input", "kind path identity size")  # identity: a hash of its contents; size: in bytes
 
 
-def files_under(folder):
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = os.path.join(parent, name)
-            if not name.startswith(".") and os.path.isfile(path):
-                yield path
+class Unfit(Exception):
+    """Why a file is not read, and what is said of it if it was named."""
+
+    def __init__(self, reason, named):
+        super().__init__(reason)
+        self.named = named
 
 
 def file_hash(path):
@@ -66,64 +52,93 @@ def file_hash(path):
     return digest.hexdigest()
 
 
-def lacks_text(path, field):
-    """A Parquet file that was only found, not named, may be a table of other things."""
-    return field not in open_parquet(path).schema_arrow.names
+def has_records(kind, path, field):
+    """True if the first record has the field, or of --chat (None) the keys of an example."""
+    try:
+        if kind == "parquet":
+            keys = open_parquet(path).schema_arrow.names
+        elif kind == "json":
+            keys = as_record(next(iter(value_records(path)), None))
+        else:
+            text = Contents(path)
+            end = text.find(b"\n", 0, PIECE_BYTES)
+            keys = as_record(parsed(text.part(0, end if end >= 0 else PIECE_BYTES), path))
+    except Malformed:
+        return False
+    return not isinstance(keys, Malformed) and (field in keys if field is not None else bool(kinds_in(keys)))
+
+
+def kind_of(path, named, field):
+    """The kind of a file by its name and first bytes; of text, whether it has separators is not looked at."""
+    name, start = stem(path).lower(), head(path)
+    encoding = foreign_encoding(start)
+    if encoding:
+        raise Unfit("in %s" % encoding, not_utf8(path, encoding))
+    if not start:
+        raise Unfit("empty", None)
+    kind = "parquet" if name.endswith(".parquet") else "text"
+    if name.endswith(RECORDS):
+        kind = "json" if is_one_value(name, start) else "jsonl"
+    elif kind == "parquet" and name != path.lower():
+        raise Unfit("compressed Parquet", "compressed Parquet is not supported; unpack it first")
+    elif kind == "text" and b"\0" in start:
+        raise Unfit("binary", "it is not a text file: it has bytes of 0")
+    elif kind == "text" and field is None:
+        raise Unfit("neither JSON nor Parquet", "it is neither JSON nor Parquet by its name")
+    # a folder of data has descriptions in JSON, and may have tables of other things
+    if not named and name.endswith((".json", ".parquet")) and not has_records(kind, path, field):
+        raise Unfit("%s without %s" % ("Parquet" if kind == "parquet" else "JSON", "examples of --chat" if field is None
+                                       else '"%s" (--field)' % field), None)
+    return kind
+
+
+def text_input(kind, path):
+    """The Input of a file; a text is searched for separators."""
+    digest, size, end, separated = hashlib.sha256(), 0, b"", False
+    for block in blocks(path):
+        digest.update(block)
+        size += len(block)
+        if kind == "text":
+            end += block
+            separated = separated or SEPARATOR in end
+            end = end[-len(SEPARATOR):]
+    return Input("documents" if separated else kind, path, digest.hexdigest(), size)
 
 
 def local_inputs(arguments, field):
-    """(inputs, identities) of files, folders and patterns; equal files count once. field None: they hold records."""
-    paths = []
+    """The inputs of files, folders and patterns; equal files count once. field None: they hold records."""
+    inputs, seen, notes = [], set(), Notes()
     for argument in arguments:
-        if os.path.isdir(argument):
-            paths += [(path, False) for path in files_under(argument)]
-        elif os.path.isfile(argument):
-            paths.append((argument, True))
-        else:
-            found = [path for path in sorted(glob.glob(argument, recursive=True)) if os.path.isfile(path)]
-            if not found:
-                named = "" if field is None else ", nor one of the named sets " + ", ".join(SETS)
-                raise Failure("%s: no such file or folder, nor a pattern that matches one%s" % (argument, named))
-            paths += [(path, True) for path in found]
-    inputs, identities, seen = [], [], set()
-    for path, named in paths:
-        try:
-            kind = kind_of(path)
-        except OSError as error:
-            raise Failure("%s: %s" % (path, error.strerror or error))
-        except Failure:
-            if named:
-                raise
-            continue
-        if field is None and kind in ("text", "documents"):
-            if named:
-                raise Failure("%s is neither JSONL nor Parquet by its name; of a JSON array, jq -c '.[]' %s >NEW.jsonl "
-                              "makes lines" % (path, shlex.quote(path)))
-            continue
-        if kind is None and named:
-            encoding = foreign_encoding(path)
-            raise Failure("%s: %s" % (path, encoding) if encoding else "%s is not a text file" % path)
-        if kind is None or os.path.getsize(path) == 0:
-            continue
-        if kind == "parquet" and not named and field is not None and lacks_text(path, field):
-            say("%s: %s has no column %s and is left out" % (NAME, path, field))
-            continue
-        try:
-            identity = file_hash(path)
-        except OSError as error:
-            raise Failure("%s: %s" % (path, error.strerror or error))
-        if identity in seen:
-            continue
-        seen.add(identity)
-        inputs.append((kind, path))
-        identities.append(identity)
+        paths, found = list(files_of(argument, notes)), []
+        if not paths and not os.path.exists(argument):
+            named = "" if field is None else ", nor one of the named sets " + ", ".join(SETS)
+            raise Failure("%s: no such file or folder, nor a pattern that matches one%s" % (argument, named))
+        for path, named in paths:
+            try:
+                found.append((kind_of(path, named, field), path, named))
+            except Unfit as error:
+                if named and error.named:
+                    raise Failure("%s: %s" % (path, error.named))
+                notes.leave_out(path, str(error))
+        data = any(kind != "text" and not named for kind, _, named in found)
+        for kind, path, named in found:
+            if data and kind == "text" and not named:
+                notes.leave_out(path, "text among data files (to add it, name it)")
+                continue
+            made = text_input(kind, path)
+            if made.identity in seen:
+                notes.leave_out(path, "equal to another")
+                continue
+            seen.add(made.identity)
+            inputs.append(made)
+    notes.say()
     if not inputs:
         raise Failure("no %s found in %s" % ("text" if field is not None else "records", ", ".join(arguments)))
-    return inputs, identities
+    return inputs
 
 
 def named_inputs(name, sample, cache):
-    """(inputs, identities) of a public data set; its files come through the cache."""
+    """The inputs of a public data set; its files come through the cache."""
     entry = SETS[name]
     if "url" in entry:
         path = os.path.join(cache, name + ".txt")
@@ -133,7 +148,7 @@ def named_inputs(name, sample, cache):
                     write_atomically(path, reply.read())
             except OSError as error:
                 raise not_downloaded(name, error, LOCAL)
-        return [(kind_of(path), path)], [name]
+        return [text_input("text", path)._replace(identity=name)]
     hub = need("huggingface_hub")
     prefix = entry["files"].format(sample=sample)
     try:
@@ -146,67 +161,74 @@ def named_inputs(name, sample, cache):
         raise
     except Exception as error:
         raise not_downloaded(name, error, LOCAL)
-    return [(kind_of(path), path) for path in paths], ["%s@%s/%s" % (entry["repo"], info.sha, n) for n in names]
+    inputs = [Input("parquet", path, None, os.path.getsize(path)) if path.endswith(".parquet") else
+              text_input("text", path) for path in paths]
+    return [made._replace(identity="%s@%s/%s" % (entry["repo"], info.sha, n)) for made, n in zip(inputs, names)]
 
 
-def cut_before_last_newline(text, at, end, strict=False):
-    """A place at or after `at` where cutting changes no token of GPT-2: before a line end that text follows.
-    strict: nor one of Llama's, OLMo's and Qwen's, which join a line end with what is no letter or number before it."""
+def text_cut(text, at, size, strict):
+    """A place in text after `at` where cutting changes no token of GPT-2: before a line end that text follows.
+    strict: nor one of Llama's, OLMo's and Qwen's, which join a line end with what is no letter or number before it.
+    A line of PIECE_BYTES is cut within."""
+    last = min(size, at + PIECE_BYTES)
     while True:
-        at = text.find(b"\n", at, end)
-        if at < 0 or at + 1 >= end:
-            return end
-        before = text[max(0, at - 4) : at].decode("utf-8", errors="replace")[-1:].isalnum()
-        if not text[at + 1 : at + 2].isspace() and text[at + 1] < 0x80 and (before or not strict):
+        at = text.find(b"\n", at, last - 1)
+        if at < 0:
+            while last < size and text.part(last, last + 1)[0] & 0xC0 == 0x80:  # within a character
+                last += 1
+            return last
+        after = text.part(at + 1, at + 2)
+        joins = strict and not text.part(at - 4, at).decode("utf-8", errors="replace")[-1:].isalnum()
+        if not after.isspace() and after < b"\x80" and not joins:
             return at
         at += 1
 
 
-def cuts(kind, path, strict=False):
-    """Places that divide a text-like file into pieces of about UNIT_BYTES, from 0 to its size."""
-    size = os.path.getsize(path)
-    found = [0]
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        while found[-1] < size:
-            at = found[-1] + UNIT_BYTES
-            if at >= size:
-                at = size
-            elif kind == "text":
-                at = cut_before_last_newline(text, at, size, strict)
-            elif kind == "documents":
-                at = text.find(SEPARATOR, at)
-                at = size if at < 0 else at + len(SEPARATOR)
+def cuts(kind, path, size, strict=False):
+    """Places that divide a file but Parquet into pieces of about UNIT_BYTES, from 0 to its size."""
+    text, at = Contents(path), 0
+    yield at
+    while at < size:
+        begin, mark = at + UNIT_BYTES, SEPARATOR if kind == "documents" else b"\n"
+        if begin >= size or kind == "json":
+            at = size
+        else:
+            text.move(begin - 4)
+            if kind == "text":
+                at = text_cut(text, begin, size, strict)
             else:
-                at = text.find(b"\n", at) + 1 or size
-            found.append(at)
-    return found
+                found = text.find(mark, begin, begin + PIECE_BYTES)
+                if found < 0 and size - begin > PIECE_BYTES:
+                    raise Failure("%s: more than %d MiB without %s" % (
+                        Place(path, begin, 0), PIECE_BYTES >> 20, "a line end" if mark == b"\n" else mark.decode()))
+                at = size if found < 0 else found + len(mark)
+        yield at
 
 
-def held_out(inputs, identities, fraction):
+def held_out(inputs, fraction):
     """The split of every text file: {path: "val"} for those held out whole, by the order of their hashes."""
-    files = [(identity, path) for (kind, path), identity in zip(inputs, identities) if kind == "text"]
+    files = [made for made in inputs if made.kind == "text"]
     if len(files) == 0 or len(inputs) == 1 or fraction <= 0:
         return {}
-    sizes = {path: os.path.getsize(path) for _, path in files}
-    target, total, chosen = fraction * sum(sizes.values()), 0, {}
-    for _, path in sorted(files):
-        if total + sizes[path] <= target:
-            total += sizes[path]
-            chosen[path] = "val"
+    target, total, chosen = fraction * sum(made.size for made in files), 0, {}
+    for made in sorted(files, key=lambda made: made.identity):
+        if total + made.size <= target:
+            total += made.size
+            chosen[made.path] = "val"
     if not chosen and len(files) == len(inputs):  # none is small enough, and nothing else gives validation text
-        chosen[min(files, key=lambda f: (sizes[f[1]], f))[1]] = "val"
+        chosen[min(files, key=lambda made: (made.size, made.identity)).path] = "val"
     return chosen
 
 
-def text_pieces(path, split, tail, strict):
+def text_pieces(path, size, split, tail, strict):
     """The pieces of a text; where `tail` is not 0, its last part is validation text and a document of its own."""
-    places = cuts("text", path, strict)
-    size = places[-1]
+    places = list(cuts("text", path, size, strict))
     if not tail:
         return [("text", path, begin, end, split, begin == 0, end == size) for begin, end in zip(places, places[1:])]
     at = int((1 - tail) * size)
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        border = cut_before_last_newline(text, at, size, strict)
+    text = Contents(path)
+    text.move(max(0, at - 4))
+    border = text_cut(text, at, size, strict)
     border = at if border == size else border
     places = sorted(set(places + [border]))
     return [("text", path, begin, end, "val" if begin >= border else "train", begin in (0, border),
@@ -221,20 +243,20 @@ def open_parquet(path):
         raise Failure("%s is not a readable Parquet file (%s)" % (path, first_line(error)))
 
 
-def units(inputs, identities, fraction, strict=False):
+def units(inputs, fraction, strict=False):
     """The units of work, in order."""
-    chosen = held_out(inputs, identities, fraction)
+    chosen = held_out(inputs, fraction)
     batch, weight = [], 0
-    for kind, path in inputs:
+    for kind, path, _, size in inputs:
         if kind == "parquet":
             groups = open_parquet(path).num_row_groups
             pieces = [(kind, path, group, group + 1, None, True, True) for group in range(groups)]
-            weights = [os.path.getsize(path) // groups] * groups if groups else []
+            weights = [size // groups] * groups if groups else []
         else:
             if kind == "text":
-                pieces = text_pieces(path, chosen.get(path, "train"), fraction if len(inputs) == 1 else 0, strict)
+                pieces = text_pieces(path, size, chosen.get(path, "train"), fraction if len(inputs) == 1 else 0, strict)
             else:
-                places = cuts(kind, path)
+                places = list(cuts(kind, path, size))
                 pieces = [(kind, path, begin, end, None, True, True) for begin, end in zip(places, places[1:])]
             weights = [end - begin for _, _, begin, end, *_ in pieces]
         for piece, piece_weight in zip(pieces, weights):
@@ -247,26 +269,43 @@ def units(inputs, identities, fraction, strict=False):
         yield batch, weight
 
 
+def json_records(piece):
+    """(place, record or what is wrong with it) of a piece of lines, or of a file that is one value."""
+    kind, path, begin, end, *_ = piece
+    if kind == "json":
+        try:
+            for number, record in enumerate(value_records(path), 1):
+                yield "%s, record %d" % (path, number), as_record(record)
+        except Malformed as error:
+            raise Failure("%s: %s" % (path, error))
+        return
+    for number, line in enumerate(contents(path, begin, end).split(b"\n")):
+        if line.strip():
+            try:
+                record = as_record(parsed(line, path))
+            except Malformed as error:
+                record = error
+            yield Place(path, begin, number), record
+
+
 def documents_of(piece, field):
     """The documents of a piece that is not of a text, as bytes."""
     kind, path, begin, end, *_ = piece
     if kind == "parquet":
         yield from parquet_documents(path, begin, field)
         return
-    with open(path, "rb") as file:
-        file.seek(begin)
-        text = file.read(end - begin)
     if kind == "documents":
-        for document in text.split(SEPARATOR):
+        for document in contents(path, begin, end).split(SEPARATOR):
             yield document.strip(b"\r\n")
         return
-    for number, line in enumerate(text.split(b"\n")):
-        if line.strip():
-            try:
-                document = text_in(parsed(line, path), field)
-            except Malformed as error:
-                raise Failure("%s: %s" % (Place(path, begin, number), error))
-            yield document.encode("utf-8", errors="replace")
+    for place, record in json_records(piece):
+        try:
+            if isinstance(record, Malformed):
+                raise record
+            document = text_in(record, field)
+        except Malformed as error:
+            raise Failure("%s: %s" % (place, error))
+        yield document.encode("utf-8", errors="replace")
 
 
 def parquet_documents(path, group, field):

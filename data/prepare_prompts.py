@@ -11,7 +11,7 @@ import re
 
 from prepare_models import config_beside, config_token
 from prepare_records import Malformed
-from prepare_tokenizers import Failure, Pairs, first_line, need, pack, width_of
+from prepare_tokenizers import Failure, Pairs, first_line, need, no_pointer, pack, width_of
 
 ALPACA = "Below is an instruction that describes a task%s. Write a response that appropriately completes the request."
 ALPACA_INPUT = ", paired with an input that provides further context"
@@ -159,7 +159,7 @@ def read_template(spec):
         text = next((entry.get("template") for entry in text if entry.get("name") == "default"), None)
     own = os.path.join(os.path.dirname(path), "chat_template.jinja")
     if os.path.exists(own):
-        with open(own, encoding="utf-8") as file:
+        with open(no_pointer(own), encoding="utf-8") as file:
             text = file.read()
     return path, text, config
 

@@ -5,6 +5,7 @@
 
 Needs nothing but Python; the parts that need pyarrow or zstandard are skipped without them.
 """
+import gzip
 import json
 import os
 import sys
@@ -60,6 +61,215 @@ class InputsTest(unittest.TestCase):
                 self.refused([words], "--bytes", "--out", self.path("o"), source)
         for number in ("1e400", "nan", "-1", "x"):
             self.refused(["--workers"], "--bytes", "--out", self.path("o"), "--workers", number, source, code=1)
+
+    # --- what is read
+
+    def packed(self, name, text, ending):
+        if ending == ".gz":
+            text = gzip.compress(text[:99]) + gzip.compress(text[99:])  # of several members
+        elif ending == ".zst":
+            import zstandard
+
+            text = zstandard.compress(text[:99]) + zstandard.compress(text[99:])
+        return self.write(name + ending, text)
+
+    @unittest.skipUnless(base.have("zstandard"), "needs zstandard")
+    def test_compressed_files(self):
+        """Compressed files give the tokens of their contents, whatever their kind, alone and in a folder."""
+        texts = {"a.jsonl": "".join(json.dumps({"text": base.words(i, 40)}) + "\n" for i in range(99)),
+                 "b.json": json.dumps([{"text": base.words(i, 40)} for i in range(100, 150)], indent=1),
+                 "c.txt": base.words(1, 9000), "d.txt": "\n<|endoftext|>\n".join(base.words(i, 9) for i in range(99))}
+        made = {}
+        for ending in ("", ".gz", ".zst", ".GZ"):
+            names = ["%s/%s%s" % (ending or "plain", name, ending) for name in texts]
+            for (name, text), path in zip(texts.items(), names):
+                self.packed(path[:len(path) - len(ending)], text.encode(), ending.lower())
+                if ending == ".GZ":
+                    os.rename(self.path(path[:-3] + ".gz"), self.path(path))
+            inputs = [[self.path(name)] for name in names] + [[self.path(name) for name in names]]
+            inputs += [[self.path(os.path.dirname(names[0]) + "/" + name)] for name in ("[ab]*", "c.txt*", "*.txt*")]
+            for number, paths in enumerate(inputs):
+                self.run_program("--bytes", "--val-fraction", 0.2, "--workers", 1 + number % 2, "--overwrite", "--out",
+                                 self.path("o"), *paths)
+                self.assertEqual(made.setdefault(number, self.snapshot()), self.snapshot(), (ending, number))
+            self.assertGreater(len(made[len(texts)]), 1)
+
+    def test_damaged_compressed_files(self):
+        """Truncated and damaged data, and a missing package, are named; what is not compressed is read as it is."""
+        out, text = ("--bytes", "--overwrite", "--workers", 1, "--out", self.path("o")), base.words(1, 9000).encode()
+        data = gzip.compress(text)
+        self.refused(["a.txt.gz: its compressed data is truncated"], *out, self.write("a.txt.gz", data[:-9]))
+        self.refused(["a.txt.gz: its compressed data is damaged"], *out,
+                     self.write("a.txt.gz", data[:999] + bytes(99) + data[999:]))
+        with unittest.mock.patch.dict(sys.modules, {"zstandard": None}):
+            self.refused(["the Python package zstandard is missing"], *out,
+                         self.write("a.txt.zst", b"\x28\xb5\x2f\xfd" + bytes(20)))
+        if base.have("zstandard"):
+            import zstandard
+
+            data = zstandard.compress(text)
+            self.refused(["a.txt.zst: its compressed data is truncated"], *out, self.write("a.txt.zst", data[:-999]))
+        self.assertEqual(self.prepared(self.write("a.jsonl.gz", '{"text": "x"}'))[0], [b"x"])
+        self.refused(["binary.gz: it is not a text file"], *out, self.write("binary.gz", gzip.compress(bytes(99))))
+        latin = self.write("latin.jsonl.gz", gzip.compress(b'{"text": "caf\xe9"}'))
+        self.refused(["gzip -dc %s | iconv -f latin1 -t utf-8 >NEW.jsonl" % latin], *out, latin)
+
+    def test_endings_of_records(self):
+        """Records are read as such whatever their file is called, as lines, one array or one object."""
+        records = [{"text": "caf\u00e9 \u2028 %d" % i, "n": [{}]} for i in range(999)]
+        expected = [record["text"].encode() for record in records]
+        lines, array = "\n".join(map(json.dumps, records)), json.dumps(records)
+        forms = {"lines": lines, "array": array, "indented": json.dumps(records, indent=2, ensure_ascii=False),
+                 "marked": b"\xef\xbb\xbf" + array.encode(), "spaced": "\n [\n" + array[1:]}
+        for ending in (".json", ".JSON", ".jsonl", ".jsonlines", ".jl", ".ndjson", ".json.gz"):
+            for form, text in forms.items():
+                data = text.encode() if isinstance(text, str) else text
+                path = self.write(form + ending, gzip.compress(data) if ending.endswith(".gz") else data)
+                self.assertEqual(self.prepared(path)[0], expected, path)
+                self.write("folder/x" + ending, data)
+                self.assertEqual(self.prepared(self.path("folder"))[0], expected, path)
+                os.remove(self.path("folder/x" + ending))
+        one = self.write("one.json", json.dumps(records[0], indent=1))
+        self.assertEqual(self.prepared(one)[0], expected[:1])
+        out = ("--bytes", "--overwrite", "--workers", 1, "--out", self.path("o"))
+        self.refused(["cut.json: it is not JSON"], *out, self.write("cut.json", array[:-20]))
+        self.refused(["many.json: it is not JSON (Extra data, line 6", "jq -c . "], *out,
+                     self.write("many.json", json.dumps(records[0], indent=1) * 2))
+        self.refused(['bad.json, record 2: it is not a JSON object'], *out,
+                     self.write("bad.json", '[{"text": "a"}, 1]'))
+        self.refused(['bad.json, record 1: it has no "text" but body: use --field'], *out,
+                     self.write("bad.json", '[{"body": "a"}]'))
+        with unittest.mock.patch("prepare_records.VALUE_BYTES", 99):
+            self.refused(["array.json: it is one JSON value of more than 1 GiB", "jq"], *out, self.path("array.json"))
+        chat = self.write("chat.json", json.dumps([{"prompt": "a", "response": "b"}] * 9))
+        said, _ = self.run_program(*out, "--chat", "--prompt-format", "plain", chat)
+        self.assertIn("9 examples", said)
+
+    # --- what is left out
+
+    def test_folders_leave_nothing_out_without_a_word(self):
+        texts = ["text %d\n" % i for i in range(9)]
+        for i, text in enumerate(texts):
+            self.write("in/%d.txt" % i, text)
+        self.write("in/again.txt", texts[3])
+        self.write("in/empty.txt", "")
+        self.write("in/.git/x", "hidden")
+        self.write("in/.DS_Store", "hidden")
+        self.write("in/utf16.txt", "text".encode("utf-16"))
+        self.write("in/utf32.txt", "text".encode("utf-32-be"))
+        for i in range(5):
+            self.write("in/tokens%d.bin" % i, b"\1\0\2\0\3\0" * 99)
+        self.write("in/nul.txt", b"text" * 999 + b"\0")
+        self.write("in/package.json", '{"name": "x",\n "text": "y"\n}\n')
+        self.write("in/tsconfig.json", "{ // not JSON\n}")
+        self.write("in/list.json", "[1, 2]")
+        os.symlink("nowhere", self.path("in/broken"))
+        os.mkfifo(self.path("in/pipe"))
+        notes = ["1 equal to another (again.txt)", "1 empty (empty.txt)", "2 hidden (.DS_Store, .git)",
+                 "1 in UTF-16 (utf16.txt)", "1 in UTF-32BE", "6 binary (nul.txt, tokens0.bin, tokens1.bin, ...)",
+                 '2 JSON without "text" (--field) (list.json, tsconfig.json)',
+                 "2 neither a file nor a folder (broken, pipe)"]
+        got, errors = self.prepared(self.path("in"))
+        self.assertEqual(got, [b"y"])  # package.json holds a record
+        self.assertIn("10 text among data files (to add it, name it) (0.txt, 1.txt, 2.txt, ...)", errors.replace(
+            self.path("in/"), ""))
+        self.write("in/package.json", '{"name": "x"}\n')
+        got, errors = self.prepared(self.path("in"))
+        self.assertEqual(got, [text.encode() for text in texts])
+        self.assertEqual(errors.count("\n"), 1, errors)
+        notes[-2] = '3 JSON without "text" (--field) (list.json, package.json, tsconfig.json)'
+        for note in notes:
+            self.assertIn(note, errors.replace(self.path("in/"), ""))
+        self.assertEqual(self.prepared(self.path("i*"))[0], got)  # a pattern that matches a folder
+
+    def test_chat_folders_too(self):
+        self.write("in/a.jsonl", '{"prompt": "a", "response": "b"}\n')
+        self.write("in/b.json", '[{"prompt": "c", "response": "d"}]')
+        self.write("in/c.jsonl.gz", gzip.compress(b'{"prompt": "e", "response": "f"}\n'))
+        self.write("in/notes.txt", "text\n")
+        self.write("in/info.json", '{"default": {"features": {}}}')
+        self.write("in/x.bin", b"\0")
+        said, errors = self.run_program("--bytes", "--chat", "--prompt-format", "plain", "--val-fraction", 0,
+                                        "--out", self.path("c"), self.path("in"))
+        self.assertIn("3 examples", said)
+        for note in ("1 neither JSON nor Parquet (", "1 JSON without examples of --chat (", "1 binary ("):
+            self.assertIn(note, errors)
+        self.assertEqual(errors.count("\n"), 1)
+
+    def test_a_data_set_is_read_without_what_describes_it(self):
+        """Of a folder with JSONL or Parquet its texts and other JSON are left out; what is named is read."""
+        self.write("set/README.md", "# Data\n")
+        self.write("set/LICENSE", "License\n")
+        self.write("set/dataset_infos.json", json.dumps({"default": {"features": {"text": {"dtype": "string"}}}}))
+        self.write("set/data/train.jsonl", '{"text": "one"}\n')
+        got, errors = self.prepared(self.path("set"))
+        self.assertEqual(got, [b"one"])
+        self.assertIn("2 text among data files", errors)
+        self.assertIn("1 JSON without", errors)
+        self.assertEqual(self.prepared(self.path("set"), self.path("set/LICENSE"))[0], [b"one", b"License\n"])
+        self.assertEqual(self.prepared(self.path("set/[LRd]*[aEd]"))[0], [b"License\n", b"# Data\n", b"one"])
+        if base.have("pyarrow"):
+            import pyarrow as pa
+            import pyarrow.parquet
+
+            os.remove(self.path("set/data/train.jsonl"))
+            for name, column in (("train", "text"), ("ids", "id")):
+                pa.parquet.write_table(pa.table({column: ["two"]}), self.path("set/data/%s.parquet" % name))
+            got, errors = self.prepared(self.path("set"))
+            self.assertEqual(got, [b"two"])
+            self.assertIn('1 Parquet without "text" (--field) (%s)' % self.path("set/data/ids.parquet"), errors)
+            self.assertIn("2 text among data files", errors)
+
+    def test_links(self):
+        """Linked folders are read, once, whatever the circle; a note names links that lead out of a folder."""
+        self.write("in/a/one.txt", "one\n")
+        self.write("other/two.txt", "two\n")
+        self.write("other/deep/three.txt", "three\n")
+        self.write("four.txt", "four\n")
+        os.symlink("..", self.path("in/a/up"))
+        os.symlink("a", self.path("in/b"))
+        self.assertEqual(self.prepared(self.path("in")), ([b"one\n"], ""))
+        os.symlink(self.path("other"), self.path("in/c"))
+        os.symlink("../other", self.path("in/d"))
+        os.symlink("../../in", self.path("other/deep/back"))
+        os.symlink("../four.txt", self.path("in/e.txt"))
+        got, errors = self.prepared(self.path("in"))
+        self.assertEqual(sorted(got), [b"four\n", b"one\n", b"three\n", b"two\n"])
+        self.assertEqual(errors, "note: followed out of a named folder: 3 links (%s)\n" % ", ".join(
+            self.path("in/" + name) for name in ("c", "d", "e.txt")))
+        os.symlink(self.path("in"), self.path("whole"))
+        self.assertEqual(sorted(self.prepared(self.path("whole"))[0]), sorted(got))
+
+    def test_unreadable_folder(self):
+        self.write("in/a.txt", "text\n")
+        with unittest.mock.patch.object(os, "scandir", side_effect=PermissionError(13, "Permission denied", "in/x")):
+            self.refused(["in/x: Permission denied"], "--bytes", "--out", self.path("o"), self.path("in"))
+
+    def test_pointers_of_git_lfs(self):
+        """A pointer is named as such wherever a file is opened, and never trained on."""
+        pointer = ("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 12345\n" % ("0" * 64)).encode()
+        words = "%s is a Git LFS pointer, not the file; run git lfs pull"
+        out = ("--overwrite", "--workers", 1, "--out", self.path("o"))
+        for name in ("a.txt", "a.jsonl", "a.json", "a.parquet", "a.txt.gz", "a.bin", "a.npy"):
+            path = self.write("in/" + name, pointer)
+            self.refused([words % path], "--bytes", *out, path)
+            self.write("in/b.txt", "text\n")
+            self.refused([words % path], "--bytes", *out, self.path("in"))
+            os.remove(path)
+        path = self.write("chat.jsonl", pointer)
+        self.refused([words % path], "--bytes", "--chat", "--prompt-format", "plain", *out, path)
+        self.refused([words % path], "--bytes", "--hellaswag", *out, path)
+        source = self.write("a.txt", "text\n")
+        for names in (["tokenizer.json"], ["tokenizer.model"], ["encoder.json"], ["vocab.json"],
+                      ["vocab.bpe", "encoder.json:{}"], ["merges.txt", "vocab.json:{}"],
+                      ["tokenizer_config.json", "encoder.json:{}", "vocab.bpe:"]):
+            folder = "t-" + names[0]
+            for name in names:
+                name, _, text = name.partition(":")
+                self.write(folder + "/" + name, text if name != names[0] else pointer)
+            if names[0] == "tokenizer_config.json":
+                self.write(folder + "/encoder.json", '{"a": 0, "<|endoftext|>": 1}')
+            self.refused([words % self.path(folder + "/" + names[0])], "--tokenizer", self.path(folder), *out, source)
 
 
 if __name__ == "__main__":
