@@ -32,23 +32,22 @@ from prepare_hellaswag import make_hellaswag
 from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_inputs, units
 from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
-from prepare_records import to_utf8
+from prepare_records import DESCRIBED, Skipped, to_utf8
 from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, first_line, open_tokenizer, say, several, width_of,
                                 write_atomically)
 
-SHOWN = 10  # of the records that are skipped
 MUCH_VAL = 0.2  # of the text: more than this is said
-OF_CHAT = {"--prompt-format": "template", "--trained": "answers", "--skip-malformed": False}  # flags and defaults
+OF_CHAT = {"--prompt-format": "template", "--trained": "answers"}  # flags and defaults
 
 # --- work ---------------------------------------------------------------------------------------------------
 
-worker = None  # (tokenizer, field, fraction, Chat or None) of this process
+worker = None  # (tokenizer, field, fraction, Chat or None, Skipped) of this process
 
 
-def start_worker(spec, field, fraction, chat):
+def start_worker(spec, field, fraction, chat, skip_malformed):
     global worker
-    tokenizer = open_tokenizer(spec)
-    worker = (tokenizer, field, fraction, chat and Chat(tokenizer, spec, *chat))
+    tokenizer, skipped = open_tokenizer(spec), Skipped(skip_malformed)
+    worker = (tokenizer, field, fraction, chat and Chat(tokenizer, spec, *chat, skipped), skipped)
     readers.clear()
 
 
@@ -63,13 +62,12 @@ def is_val(document, fraction):
 
 def work_examples(number, pieces, wanted, chat, fraction):
     """work() of records: {split: [(tokens, mask), ...]}."""
-    examples, skipped = chat.examples(pieces)
     out = {split: [] for split in wanted}
-    for identity, tokens, mask in examples:
+    for identity, tokens, mask in chat.examples(pieces):
         split = "val" if is_val(identity, fraction) else "train"
         if split in wanted:
             out[split].append((tokens, mask))
-    return number, out, skipped, chat.notes()
+    return number, out, chat.skipped.take(), chat.notes()
 
 
 def not_utf8(text, path):
@@ -85,14 +83,14 @@ def not_utf8(text, path):
 def work(job):
     """Tokenizes a unit: {split: bytes of its tokens} of the splits that are still needed, what was skipped, and notes."""
     number, pieces, wanted = job
-    tokenizer, field, fraction, chat = worker
+    tokenizer, field, fraction, chat, skipped = worker
     if chat:
         return work_examples(number, pieces, wanted, chat, fraction)
     texts, splits, starts, ends, notes = [], [], [], [], {}
     for piece in pieces:
         kind, path, begin, end, split, start, last = piece
         if kind != "text":
-            documents = [document for document in documents_of(piece, field) if document]
+            documents = list(documents_of(piece, field, skipped))
         elif split in wanted:
             documents = [contents(path, begin, end)]
         else:
@@ -114,7 +112,7 @@ def work(job):
     rows = tokenizer.encode(texts, [not start for start in starts])
     for tokens, split, start, last in zip(rows, splits, starts, ends):
         out[split] += [before if start else b"", tokens, after if last else b""]
-    return number, {split: b"".join(parts) for split, parts in out.items()}, [], notes
+    return number, {split: b"".join(parts) for split, parts in out.items()}, skipped.take(), notes
 
 
 def run_jobs(jobs, workers, initial):
@@ -156,7 +154,7 @@ def tokenize(options, inputs):
     identities = [[made.kind, made.identity] for made in inputs]
     settings = {"inputs": hashlib.sha256(json.dumps(identities).encode()).hexdigest(), "tokenizer": spec_identity,
                 "vocab": tokenizer.vocab, "field": options.field, "val_fraction": options.val_fraction,
-                "shard_tokens": options.shard_tokens}
+                "shard_tokens": options.shard_tokens, "skip_malformed": options.skip_malformed}
     if options.chat:
         settings.update(chat_settings(spec, options))
     if tokenizer.strict:  # what else the tokens depend on
@@ -182,9 +180,12 @@ def tokenize(options, inputs):
             raise
     what = ["%s in %s" % (several(split.tokens(), kind + " token"), several(len(split.finished), "file"))
             for kind, split in (("training", splits["train"]), ("validation", splits["val"]))]
+    left_out = sum(skipped.values())
+    if left_out and not options.chat:
+        what.append("%s left out" % several(left_out, "record"))
     say("%s: %s%s" % (options.out, ", ".join(what), " (were complete)" if complete else ""), sys.stdout)
     if options.chat:
-        describe(splits.values(), sum(skipped.values()))
+        describe(splits.values(), left_out)
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
     if share > MUCH_VAL:
         why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction
@@ -210,7 +211,7 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
             os.remove(path)
     elif present and not os.path.exists(manifest):
         raise Failure("%s exists, but %s does not: use another --out, or --overwrite" % (present[0], manifest))
-    plan = list(units(inputs, options.val_fraction, strict))
+    plan = list(units(inputs, options.val_fraction, None if options.chat else [options.field], strict))
     progress = Progress(sum(weight for _, weight in plan))
 
     def jobs():
@@ -225,17 +226,17 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
     skipped = {unit: count for unit, count in skipped.items() if int(unit) < min(first.values())}
     save(False)
     shown = 0
-    chat = (options.prompt_format, options.trained, options.skip_malformed) if options.chat else None
+    chat = (options.prompt_format, options.trained) if options.chat else None
+    initial = (spec, options.field, options.val_fraction, chat, options.skip_malformed)
     noted = set()
-    for number, tokens, records, notes in run_jobs(jobs(), options.workers,
-                                                   (spec, options.field, options.val_fraction, chat)):
-        for record in records[:max(0, SHOWN - shown)]:
+    for number, tokens, records, notes in run_jobs(jobs(), options.workers, initial):
+        for record in records[:max(0, DESCRIBED - shown)]:
             say("skipped: " + record)
         shown += len(records)
         if records:
             skipped[str(number)] = len(records)
         for path in sorted(notes.keys() - noted):
-            if len(noted) < SHOWN:
+            if len(noted) < DESCRIBED:
                 say("note: " + notes[path])
             noted.add(path)
         wrote = [splits[name].add(number, part) for name, part in tokens.items()]
@@ -245,12 +246,12 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
     for split in splits.values():
         if split.waiting:
             split.write(len(plan), 0)
-    if len(noted) > SHOWN:
+    if len(noted) > DESCRIBED:
         say("note: %s files are not UTF-8 in all" % format(len(noted), ","))
     if not any(split.finished for split in splits.values()):
         os.remove(manifest)
         raise Failure("no %s left in %s%s" % ("examples" if options.chat else "text", ", ".join(options.inputs),
-                                              " (%s skipped)" % format(shown, ",") if options.chat else ""))
+                                              " (%s skipped)" % format(shown, ",") if shown or options.chat else ""))
     save(True)
     progress.close()
     return skipped
@@ -306,8 +307,8 @@ def parse(arguments):
                         "tokenizer's folder)")
     parser.add_argument("--trained", choices=["answers", "last", "all"],
                         help="of --chat: which tokens the loss counts; last: of the last answer (default answers)")
-    parser.add_argument("--skip-malformed", action="store_true", default=None,
-                        help="of --chat: leave out records that are not as they should be, and count them")
+    parser.add_argument("--skip-malformed", action="store_true", help="leave out malformed records, and count them; "
+                        "records whose text is null or empty are always left out (default: the first ends the program)")
     parser.add_argument("--field", help="where JSONL and Parquet hold the text (default text)")
     parser.add_argument("--val-fraction", type=fraction, default=0.01, help="share held out (default 0.01)")
     parser.add_argument("--shard-tokens", type=number, default=10**8, help="tokens per file (default 100M)")

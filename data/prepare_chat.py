@@ -10,10 +10,10 @@ import itertools
 import json
 import sys
 
-from prepare_inputs import CHUNK_ROWS, json_records, open_parquet
+from prepare_inputs import records_of
 from prepare_prompts import Fixed, Template, read_template
 from prepare_records import Malformed, kind_of_record
-from prepare_tokenizers import Failure, first_line, pack, say, several
+from prepare_tokenizers import pack, say, several
 
 IGNORED = -100  # a label
 LABELS = '"labels" is no list as long as "input_ids"'
@@ -129,35 +129,20 @@ def labelled(record, vocab, trained):
     return ids, mask
 
 
-def records_of(piece):
-    """(place, record or what is wrong with it) of a piece."""
-    kind, path, begin, *_ = piece
-    if kind == "parquet":
-        yield from rows_of(path, begin)
-        return
-    yield from json_records(piece)
-
-
-def rows_of(path, group):
-    file = open_parquet(path)
-    number = sum(file.metadata.row_group(g).num_rows for g in range(group))
-    try:
-        for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group]):
-            for record in batch.to_pylist():
-                number += 1
-                for message in filter(lambda m: isinstance(m, dict), record.get("messages") or ()):  # has all fields
-                    for key in [key for key, value in message.items() if value is None and key != "content"]:
-                        del message[key]
-                yield "%s, row %d" % (path, number), record
-    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
-        raise Failure("%s could not be read (%s)" % (path, first_line(error)))
+def without_nulls(record):
+    """A row of Parquet, whose messages have all fields, without those that are null."""
+    turns = record.get("messages")
+    for message in filter(lambda m: isinstance(m, dict), turns if isinstance(turns, list) else ()):
+        for key in [key for key, value in message.items() if value is None and key != "content"]:
+            del message[key]
+    return record
 
 
 class Chat:
     """What a process needs to make examples."""
 
-    def __init__(self, tokenizer, spec, name, trained, skip):
-        self.tokenizer, self.trained, self.skip = tokenizer, trained, skip
+    def __init__(self, tokenizer, spec, name, trained, skipped):
+        self.tokenizer, self.trained, self.skipped = tokenizer, trained, skipped
         self.spec, self.name, self.format = spec, name, None  # not before one is needed: tokens need none
 
     def parts(self, record):
@@ -185,20 +170,14 @@ class Chat:
         return {"endless": ENDLESS} if self.format is not None and self.format.endless else {}
 
     def examples(self, pieces):
-        """([(what tells it from others, tokens, mask), ...], [what was skipped, ...]) of a unit."""
-        kept, rows, skipped = [], [], []
-
-        def wrong(place, reason):
-            if not self.skip:
-                raise Failure("%s: %s (--skip-malformed goes on without)" % (place, reason))
-            skipped.append("%s: %s" % (place, reason))
-
+        """[(what tells it from others, tokens, mask), ...] of a unit."""
+        kept, rows = [], []
         for piece in pieces:
             for place, record in records_of(piece):
                 try:
-                    identity, made = self.parts(record)
+                    identity, made = self.parts(without_nulls(record) if piece[0] == "parquet" else record)
                 except Malformed as error:
-                    wrong(place, error)
+                    self.skipped.wrong(place, error)
                     continue
                 tokens = isinstance(made, tuple)
                 kept.append((place, identity, made if tokens else None))
@@ -214,8 +193,8 @@ class Chat:
             if any(mask):
                 examples.append((identity, bytes(tokens), bytes(mask)))
             else:
-                wrong(place, "none of its %d tokens counts" % len(mask))
-        return examples, skipped
+                self.skipped.wrong(place, "none of its %d tokens counts" % len(mask))
+        return examples
 
 
 def chat_settings(spec, options):

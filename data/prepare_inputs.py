@@ -2,7 +2,7 @@
 
 An Input's kind is "text" (one document), "documents" (text with separators between them), "jsonl" (a record per line),
 "json" (one array of records, or one record) or "parquet". A piece of one is (kind, path, begin, end, split, starts,
-ends): bytes, of Parquet a row group. The bytes of a text belong to a split, and start and end a document or not; the
+ends): bytes, of Parquet rows. The bytes of a text belong to a split, and start and end a document or not; the
 documents of the other kinds are divided by their hashes (split None). A unit of work is (pieces, weight in bytes); the
 units and their order depend on the inputs alone.
 """
@@ -12,15 +12,15 @@ import os
 import urllib.request
 
 from prepare_files import Contents, Notes, blocks, contents, files_of, head, stem
+from prepare_parquet import open_parquet, row_pieces, rows_of
 from prepare_records import (Malformed, Place, as_record, foreign_encoding, is_one_value, kinds_in, not_utf8, parsed,
                              text_in, value_records, without_field)
-from prepare_tokenizers import Failure, first_line, need, not_downloaded, write_atomically
+from prepare_tokenizers import Failure, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # text that a worker gets at a time
 PIECE_BYTES = 1 << 28  # of a line, or of text without a place to cut it at: at most
 SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
-CHUNK_ROWS = 1024  # rows of a Parquet file read at a time
 RECORDS = (".jsonl", ".ndjson", ".jsonlines", ".jl", ".json")  # endings of files that hold records
 
 SETS = {
@@ -52,20 +52,20 @@ def file_hash(path):
     return digest.hexdigest()
 
 
-def has_records(kind, path, field):
-    """True if the first record has the field, or of --chat (None) the keys of an example."""
+def first_keys(kind, path):
+    """The keys of the first record, or the columns of Parquet; none if it is malformed."""
+    if kind == "parquet":
+        return open_parquet(path).schema_arrow.names
     try:
-        if kind == "parquet":
-            keys = open_parquet(path).schema_arrow.names
-        elif kind == "json":
-            keys = as_record(next(iter(value_records(path)), None))
+        if kind == "json":
+            record = next(iter(value_records(path)), None)
         else:
             text = Contents(path)
             end = text.find(b"\n", 0, PIECE_BYTES)
-            keys = as_record(parsed(text.part(0, end if end >= 0 else PIECE_BYTES), path))
+            record = parsed(text.part(0, end if end >= 0 else PIECE_BYTES), path)
     except Malformed:
-        return False
-    return not isinstance(keys, Malformed) and (field in keys if field is not None else bool(kinds_in(keys)))
+        return []
+    return list(record) if isinstance(record, dict) else []
 
 
 def kind_of(path, named, field):
@@ -85,10 +85,12 @@ def kind_of(path, named, field):
         raise Unfit("binary", "it is not a text file: it has bytes of 0")
     elif kind == "text" and field is None:
         raise Unfit("neither JSON nor Parquet", "it is neither JSON nor Parquet by its name")
-    # a folder of data has descriptions in JSON, and may have tables of other things
-    if not named and name.endswith((".json", ".parquet")) and not has_records(kind, path, field):
-        raise Unfit("%s without %s" % ("Parquet" if kind == "parquet" else "JSON", "examples of --chat" if field is None
-                                       else '"%s" (--field)' % field), None)
+    # a folder of data has descriptions in JSON, too, and may have tables of other things
+    if kind == "parquet" or name.endswith(".json") and not named:
+        keys = first_keys(kind, path)
+        if not (field in keys if field is not None else kinds_in(keys)):
+            raise Unfit("%s without %s" % ("Parquet" if kind == "parquet" else "JSON", "examples of --chat"
+                                           if field is None else '"%s" (--field)' % field), without_field(keys, field))
     return kind
 
 
@@ -235,23 +237,15 @@ def text_pieces(path, size, split, tail, strict):
              end in (border, size)) for begin, end in zip(places, places[1:])]
 
 
-def open_parquet(path):
-    parquet = need("pyarrow.parquet", "pyarrow")
-    try:
-        return parquet.ParquetFile(path)
-    except Exception as error:
-        raise Failure("%s is not a readable Parquet file (%s)" % (path, first_line(error)))
-
-
-def units(inputs, fraction, strict=False):
+def units(inputs, fraction, columns=None, strict=False):
     """The units of work, in order."""
     chosen = held_out(inputs, fraction)
     batch, weight = [], 0
     for kind, path, _, size in inputs:
         if kind == "parquet":
-            groups = open_parquet(path).num_row_groups
-            pieces = [(kind, path, group, group + 1, None, True, True) for group in range(groups)]
-            weights = [size // groups] * groups if groups else []
+            rows = list(row_pieces(path, columns, UNIT_BYTES))
+            pieces = [(kind, path, begin, end, None, True, True) for begin, end, _ in rows]
+            weights = [weight for *_, weight in rows]
         else:
             if kind == "text":
                 pieces = text_pieces(path, size, chosen.get(path, "train"), fraction if len(inputs) == 1 else 0, strict)
@@ -269,55 +263,43 @@ def units(inputs, fraction, strict=False):
         yield batch, weight
 
 
-def json_records(piece):
-    """(place, record or what is wrong with it) of a piece of lines, or of a file that is one value."""
+def records_of(piece, columns=None):
+    """(place, record or what is wrong with it) of a piece of records. columns: of Parquet, that are read; None: all."""
     kind, path, begin, end, *_ = piece
-    if kind == "json":
+    if kind == "parquet":
+        for number, row in rows_of(path, begin, end, columns):
+            yield "%s, row %d" % (path, number), row
+    elif kind == "json":
         try:
             for number, record in enumerate(value_records(path), 1):
                 yield "%s, record %d" % (path, number), as_record(record)
         except Malformed as error:
             raise Failure("%s: %s" % (path, error))
-        return
-    for number, line in enumerate(contents(path, begin, end).split(b"\n")):
-        if line.strip():
-            try:
-                record = as_record(parsed(line, path))
-            except Malformed as error:
-                record = error
-            yield Place(path, begin, number), record
+    else:
+        for number, line in enumerate(contents(path, begin, end).split(b"\n")):
+            if line.strip():
+                try:
+                    record = as_record(parsed(line, path))
+                except Malformed as error:
+                    record = error
+                yield Place(path, begin, number), record
 
 
-def documents_of(piece, field):
+def documents_of(piece, field, skipped):
     """The documents of a piece that is not of a text, as bytes."""
     kind, path, begin, end, *_ = piece
-    if kind == "parquet":
-        yield from parquet_documents(path, begin, field)
-        return
     if kind == "documents":
         for document in contents(path, begin, end).split(SEPARATOR):
-            yield document.strip(b"\r\n")
+            if document.strip(b"\r\n"):
+                yield document.strip(b"\r\n")
         return
-    for place, record in json_records(piece):
+    for place, record in records_of(piece, [field]):
         try:
-            if isinstance(record, Malformed):
-                raise record
             document = text_in(record, field)
         except Malformed as error:
-            raise Failure("%s: %s" % (place, error))
-        yield document.encode("utf-8", errors="replace")
-
-
-def parquet_documents(path, group, field):
-    file = open_parquet(path)
-    names = file.schema_arrow.names
-    if field not in names:
-        raise Failure("%s: %s" % (path, without_field(names, field)))
-    try:
-        for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=[field]):
-            for text in batch.column(0).to_pylist():
-                if text is not None and not isinstance(text, str):
-                    raise Failure("%s: column %s holds no text: use --field" % (path, field))
-                yield (text or "").encode("utf-8")
-    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
-        raise Failure("%s could not be read (%s)" % (path, first_line(error)))
+            skipped.wrong(place, error)
+            continue
+        if document:
+            yield document.encode("utf-8", errors="replace")
+        else:
+            skipped.add(place, "its text is %s" % ("null" if document is None else "empty"))

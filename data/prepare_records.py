@@ -5,7 +5,9 @@ import re
 import shlex
 
 from prepare_files import blocks, stem
+from prepare_tokenizers import Failure
 
+DESCRIBED = 10  # of the records that are left out
 VALUE_BYTES = 1 << 30  # of a file that is one JSON value, at most
 SHOWN = 8  # keys of a record that fits nothing
 # keys of a question and its answer, or of all of an example
@@ -16,6 +18,28 @@ OTHERS = {"question": "prompt", "completion": "response", "answer": "response"} 
 
 class Malformed(Exception):
     """What is wrong with a record."""
+
+
+class Skipped:
+    """Records that a process leaves out: the first are described. malformed: whether malformed ones are left out, too."""
+
+    def __init__(self, malformed):
+        self.malformed, self.described, self.of_unit = malformed, 0, []
+
+    def add(self, place, reason):
+        self.of_unit.append("%s: %s" % (place, reason) if self.described < DESCRIBED else None)
+        self.described += 1
+
+    def wrong(self, place, reason):
+        """Leaves out a malformed record, or ends the program."""
+        if not self.malformed:
+            raise Failure("%s: %s (--skip-malformed leaves out such records)" % (place, reason))
+        self.add(place, reason)
+
+    def take(self):
+        """What was left out since the last call, as text or None."""
+        taken, self.of_unit = self.of_unit, []
+        return taken
 
 
 class Place:
@@ -138,13 +162,15 @@ def kind_of_record(record):
 
 
 def text_in(record, field):
-    """The text of a record without --chat."""
+    """The text of a record without --chat; None if it is null."""
+    if isinstance(record, Malformed):
+        raise record
     text = record.get(field)
-    if isinstance(text, str):
-        return text
-    if text is not None:
-        raise Malformed('"%s" is no text: use --field' % field)
-    raise Malformed(without_field([key for key, value in record.items() if value is not None], field))
+    if text is not None and not isinstance(text, str):
+        raise Malformed('"%s" is not text: use --field' % field)
+    if field not in record:
+        raise Malformed(without_field([key for key, value in record.items() if value is not None], field))
+    return text
 
 
 def without_field(keys, field):

@@ -326,8 +326,7 @@ class PrepareTest(unittest.TestCase):
                          "--bytes", "--out", out, "--workers", workers, "--overwrite", bad)
         lines = {b"{": "not JSON (Expecting property name enclosed in double quotes, column 2)",
                  b'{"text": "a" "b"}': "not JSON (Expecting ',' delimiter, column 14)", b"[1]": "not a JSON object",
-                 b'"x"': "not a JSON object", b'{"text": 1}': '"text" is no text: use --field', b"[" * 100000: "not JSON",
-                 b'{"text": null}': 'it has no "text": use --field',
+                 b'"x"': "not a JSON object", b'{"text": 1}': '"text" is not text: use --field', b"[" * 100000: "not JSON",
                  b'{"text": "caf\xe9"}': "not UTF-8 (byte 0xe9 in column 14): if it is Latin-1, iconv -f latin1 ",
                  b'{"prompt": "a", "response": "b"}': "it has prompt and response: add --chat",
                  b'{"messages": []}': "it has messages: add --chat",
@@ -339,7 +338,7 @@ class PrepareTest(unittest.TestCase):
         blank = self.write("blank.jsonl", b"\n \n")
         self.refused(["no text left in " + blank], "--bytes", "--out", self.path("blank"), "--workers", 1, blank)
         self.assertFalse(os.path.exists(self.path("blank_manifest.json")))
-        for flag in (("--prompt-format", "plain"), ("--trained", "all"), ("--skip-malformed",)):
+        for flag in (("--prompt-format", "plain"), ("--trained", "all")):
             self.refused(["%s is of --chat: add --chat" % flag[0]], "--bytes", "--out", out, *flag, bad, code=1)
         source = self.write("a.txt", b"text\n")
         self.refused(["no such file"], "--tokenizer", self.path("absent"), "--out", out, source)

@@ -8,6 +8,8 @@ Needs nothing but Python; the parts that need pyarrow or zstandard are skipped w
 import gzip
 import json
 import os
+import resource
+import subprocess
 import sys
 import unittest
 import unittest.mock
@@ -270,6 +272,114 @@ class InputsTest(unittest.TestCase):
             if names[0] == "tokenizer_config.json":
                 self.write(folder + "/encoder.json", '{"a": 0, "<|endoftext|>": 1}')
             self.refused([words % self.path(folder + "/" + names[0])], "--tokenizer", self.path(folder), *out, source)
+
+    # --- records
+
+    def written(self, name, texts):
+        """A file of records with these texts, which may be null or (of JSON) of another type."""
+        if not name.endswith(".parquet"):
+            lines = [json.dumps({"text": text}) for text in texts]
+            return self.write(name, "[%s]" % ", ".join(lines) if name.endswith(".json") else "\n".join(lines))
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        pa.parquet.write_table(pa.table({"text": pa.array(texts, pa.string())}), self.path(name), row_group_size=7)
+        return self.path(name)
+
+    def test_null_and_empty_texts(self):
+        """They are left out and counted, in all forms of records alike, by this run and the next."""
+        texts = ["one", None, "two", "", None, "three"] + [None] * 20
+        for name in ("a.jsonl", "a.json") + ("a.parquet",) * base.have("pyarrow"):
+            source = self.written(name, texts)
+            where = {"a.jsonl": "line", "a.json": "record", "a.parquet": "row"}[name]
+            arguments = ("--bytes", "--val-fraction", 0, "--out", self.path("o"), source)
+            for workers in (1, 2):
+                said, errors = self.run_program(*arguments, "--workers", workers, "--overwrite")
+                self.assertEqual(self.documents(self.tokens(self.path("o"), "train")), [b"one", b"two", b"three"])
+                self.assertIn("0 validation tokens in 0 files, 23 records left out\n", said)
+                self.assertEqual(errors.splitlines()[:3], ["skipped: %s, %s %d: its text is %s" % (
+                    source, where, number, kind) for number, kind in ((2, "null"), (4, "empty"), (5, "null"))])
+                self.assertEqual(errors.count("\n"), 10)
+            self.assertIn("23 records left out (were complete)", self.run_program(*arguments)[0])
+            source = self.written("none" + name[1:], [None, ""])
+            _, errors = self.run_program("--bytes", "--workers", 1, "--out", self.path("n"), source, code=2)
+            self.assertIn("no text left in %s (2 skipped)" % source, errors)
+
+    def test_malformed_records(self):
+        """A line that is malformed or cut off ends the run by its name, or is left out and counted."""
+        for bad, reason in (('{"text": "thr', "it is not JSON"), ('{"text": 3}', '"text" is not text'),
+                            ('{"body": "x"}', 'it has no "text" but body'), ("3", "it is not a JSON object"),
+                            (b'{"text": "caf\xe9"}', "it is not UTF-8"), ("{", "it is not JSON"),
+                            ("[" * 99999, "it is not JSON"), ('{"text": %s}' % ("9" * 9999), "")):
+            bad = bad if isinstance(bad, bytes) else bad.encode()
+            for name, data in (("a.jsonl", bad), ("a.jsonl.gz", gzip.compress(b'{"text": "one"}\n' + bad))):
+                source = self.write(name, data if name.endswith("gz") else b'{"text": "one"}\n' + bad)
+                arguments = ("--bytes", "--val-fraction", 0, "--workers", 1, "--overwrite", "--out", self.path("o"), source)
+                self.refused([name + ", line 2: ", reason, "--skip-malformed"], *arguments)
+                said, errors = self.run_program(*arguments, "--skip-malformed")
+                self.assertIn("4 training tokens in 1 file, 0 validation tokens in 0 files, 1 record left out\n", said)
+                self.assertIn("skipped: %s, line 2: " % source, errors)
+        source = self.write("a.json", '[{"text": "one"}, {"body": "x"}, 3, {"text": 3}]')
+        self.assertIn("3 records left out", self.run_program("--bytes", "--val-fraction", 0, "--overwrite", "--workers", 1,
+                                                             "--skip-malformed", "--out", self.path("o"), source)[0])
+
+    def test_many_records_left_out(self):
+        """Only those that are shown are looked for in the file, or a file of nulls is read again for each."""
+        source = self.write("a.jsonl", '{"text": null}\n' * 9999 + '{"text": "x"}')
+        with unittest.mock.patch.object(base.prepare_inputs.Place, "__str__", return_value="x") as described:
+            self.assertIn("9,999 records left out", self.run_program("--bytes", "--val-fraction", 0, "--workers", 1,
+                                                                      "--out", self.path("o"), source)[0])
+            self.assertEqual(described.call_count, 10)
+
+    # --- Parquet
+
+    @unittest.skipUnless(base.have("pyarrow"), "needs pyarrow")
+    def test_rows_in_pieces(self):
+        """Row groups larger than a unit are divided, and give the same documents in the same order."""
+        texts = [base.words(i, i % 50) or "x" for i in range(900)]
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        made = []
+        for size, more in ((900, {}), (64, {}), (900, {"use_dictionary": False}),
+                           (500, {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY", "n": "PLAIN"}})):
+            pa.parquet.write_table(pa.table({"n": list(range(900)), "text": texts}), self.path("a.parquet"),
+                                   row_group_size=size, **more)
+            for workers in (1, 2):
+                self.run_program("--bytes", "--val-fraction", 0.2, "--workers", workers, "--overwrite", "--out",
+                                 self.path("o"), self.path("a.parquet"))
+                made.append(self.snapshot())
+        self.assertEqual(made, made[:1] * len(made))
+        self.assertEqual(len(self.documents(self.tokens(self.path("o"), "train")) + self.documents(
+            self.tokens(self.path("o"), "val"))), 900)
+        pieces = list(base.prepare_inputs.row_pieces(self.path("a.parquet"), ["text"], 5000))
+        self.assertGreater(len(pieces), 20)
+        self.assertEqual([begin for begin, _, _ in pieces], [0] + [end for _, end, _ in pieces[:-1]])
+
+    @unittest.skipUnless(base.have("pyarrow"), "needs pyarrow")
+    def test_small_files_with_much_text(self):
+        """A file of 1 KB with gigabytes of text ends in one line and little memory; so does a cell that is too long."""
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        def repeated(first, count, longest):
+            numbers = pa.array([0] + [1] * count, pa.int32())
+            return pa.table({"text": pa.DictionaryArray.from_arrays(numbers, [first, "a" * longest])})
+
+        deltas = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}
+        cases = {"dictionary": (repeated("x", 1 << 14, 10**6), {}, "rows 1 to "),
+                 "deltas": (repeated("x", 400, 10**6).cast(pa.schema({"text": pa.string()})), deltas, "rows 1 to "),
+                 "cell": (repeated("x", 1, 3 * 10**8), {"use_dictionary": False}, "row 2: ")}
+        for name, (table, more, words) in cases.items():
+            path = self.path(name + ".parquet")
+            pa.parquet.write_table(table, path, compression="brotli", store_schema=False, **more)
+            self.assertLess(os.path.getsize(path), 2000)
+            program = [sys.executable, os.path.join(base.ROOT, "data", "prepare.py"), "--bytes", "--workers", "1"]
+            run = subprocess.run([*program, "--out", self.path("o"), path], capture_output=True, text=True)
+            self.assertEqual((run.returncode, run.stderr.count("\n")), (2, 1), run.stderr)
+            self.assertIn("%s, %s" % (path, words), run.stderr)
+            self.assertIn("more than 256 MiB of text", run.stderr)
+        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, 4 << 20)  # KiB
 
 
 if __name__ == "__main__":
