@@ -13,9 +13,9 @@ program and the manifest say: with GPT-2's, the end-of-text token is before each
 where it was when started again; finished files are checked against their checksums first. With --chat the inputs are
 records of questions and answers, and files have a mask of the tokens that the loss counts.
 
-Validation text: documents (of JSONL, Parquet, or text that holds <|endoftext|> between them) go by the hash of
-their text, examples of --chat by that of their messages or tokens; plain text files are held out whole; of a single
-text file it is the end.
+Validation text: whole documents by the hash of their text or, where they are too few to give the fraction asked for,
+the end of each. Documents are text files, records of JSON and Parquet, and text between <|endoftext|>. Examples of
+--chat are always held out whole, by the hash of their messages or tokens.
 """
 import argparse
 import collections
@@ -29,25 +29,27 @@ import sys
 from prepare_chat import Chat, chat_settings, describe
 from prepare_files import contents, readers
 from prepare_hellaswag import make_hellaswag
-from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_inputs, units
+from prepare_inputs import SETS, documents_in, documents_of, file_hash, local_inputs, named_inputs, units
 from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
 from prepare_records import DESCRIBED, Skipped, to_utf8
+from prepare_splits import BY_HASH, parts_of, rule_of
 from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, first_line, open_tokenizer, say, several, width_of,
                                 write_atomically)
 
+VERSION = 2  # of the order of documents and of what is held out: other versions' files are not continued
 MUCH_VAL = 0.2  # of the text: more than this is said
 OF_CHAT = {"--prompt-format": "template", "--trained": "answers"}  # flags and defaults
 
 # --- work ---------------------------------------------------------------------------------------------------
 
-worker = None  # (tokenizer, field, fraction, Chat or None, Skipped) of this process
+worker = None  # (tokenizer, field, rule, fraction, Chat or None, Skipped) of this process
 
 
-def start_worker(spec, field, fraction, chat, skip_malformed):
+def start_worker(spec, field, rule, fraction, chat, skip_malformed):
     global worker
     tokenizer, skipped = open_tokenizer(spec), Skipped(skip_malformed)
-    worker = (tokenizer, field, fraction, chat and Chat(tokenizer, spec, *chat, skipped), skipped)
+    worker = (tokenizer, field, rule, fraction, chat and Chat(tokenizer, spec, *chat, skipped), skipped)
     readers.clear()
 
 
@@ -83,7 +85,7 @@ def not_utf8(text, path):
 def work(job):
     """Tokenizes a unit: {split: bytes of its tokens} of the splits that are still needed, what was skipped, and notes."""
     number, pieces, wanted = job
-    tokenizer, field, fraction, chat, skipped = worker
+    tokenizer, field, rule, fraction, chat, skipped = worker
     if chat:
         return work_examples(number, pieces, wanted, chat, fraction)
     texts, splits, starts, ends, notes = [], [], [], [], {}
@@ -99,12 +101,12 @@ def work(job):
             for document in documents:
                 notes.update(not_utf8(document, path))
         for document in documents:
-            part = split or ("val" if is_val(document, fraction) else "train")
-            if part in wanted:
-                texts.append(document)
-                splits.append(part)
-                starts.append(start)
-                ends.append(last)
+            for part, text in [(split, document)] if split else parts_of(document, rule, fraction):
+                if part in wanted:
+                    texts.append(text)
+                    splits.append(part)
+                    starts.append(start)
+                    ends.append(last)
     width = width_of(tokenizer.vocab)
     before = b"".join(token.to_bytes(width, "little") for token in tokenizer.before)
     after = b"".join(token.to_bytes(width, "little") for token in tokenizer.after)
@@ -152,7 +154,7 @@ def tokenize(options, inputs):
     else:
         spec_identity = spec
     identities = [[made.kind, made.identity] for made in inputs]
-    settings = {"inputs": hashlib.sha256(json.dumps(identities).encode()).hexdigest(), "tokenizer": spec_identity,
+    settings = {"version": VERSION, "inputs": hashlib.sha256(json.dumps(identities).encode()).hexdigest(), "tokenizer": spec_identity,
                 "vocab": tokenizer.vocab, "field": options.field, "val_fraction": options.val_fraction,
                 "shard_tokens": options.shard_tokens, "skip_malformed": options.skip_malformed}
     if options.chat:
@@ -188,10 +190,8 @@ def tokenize(options, inputs):
         describe(splits.values(), left_out)
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
     if share > MUCH_VAL:
-        why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction
-               else ", as examples are held out whole: name more of them, or give a larger --val-fraction"
-               if options.chat
-               else ", as files and documents are held out whole: name more of them, or one text file alone")
+        why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction else ", as %s are held out whole: name "
+               "more of them, or give a larger --val-fraction" % ("examples" if options.chat else "documents"))
         say("note: %.0f %% of the text is held out for validation%s" % (100 * share, why))
     if options.val_fraction > 0 and not splits["val"].finished:
         say("no %s was chosen for validation: raise --val-fraction, or leave --val away when training"
@@ -211,7 +211,9 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
             os.remove(path)
     elif present and not os.path.exists(manifest):
         raise Failure("%s exists, but %s does not: use another --out, or --overwrite" % (present[0], manifest))
-    plan = list(units(inputs, options.val_fraction, None if options.chat else [options.field], strict))
+    field = None if options.chat else options.field
+    held_out = BY_HASH if options.chat else rule_of(documents_in(inputs, field), options.val_fraction)
+    plan = list(units(inputs, held_out, options.val_fraction, field, strict))
     progress = Progress(sum(weight for _, weight in plan))
 
     def jobs():
@@ -227,7 +229,7 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
     save(False)
     shown = 0
     chat = (options.prompt_format, options.trained) if options.chat else None
-    initial = (spec, options.field, options.val_fraction, chat, options.skip_malformed)
+    initial = (spec, options.field, held_out, options.val_fraction, chat, options.skip_malformed)
     noted = set()
     for number, tokens, records, notes in run_jobs(jobs(), options.workers, initial):
         for record in records[:max(0, DESCRIBED - shown)]:

@@ -2,9 +2,9 @@
 
 An Input's kind is "text" (one document), "documents" (text with separators between them), "jsonl" (a record per line),
 "json" (one array of records, or one record) or "parquet". A piece of one is (kind, path, begin, end, split, starts,
-ends): bytes, of Parquet rows. The bytes of a text belong to a split, and start and end a document or not; the
-documents of the other kinds are divided by their hashes (split None). A unit of work is (pieces, weight in bytes); the
-units and their order depend on the inputs alone.
+ends): bytes, of Parquet rows. The bytes of a text belong to a split, and start and end a document or not; split None:
+each document has its own. A unit of work is (pieces, weight in bytes); the units and their order depend on the inputs
+and the rule by which documents are held out.
 """
 import collections
 import hashlib
@@ -13,8 +13,9 @@ import urllib.request
 
 from prepare_files import Contents, Notes, blocks, contents, files_of, head, stem
 from prepare_parquet import open_parquet, row_pieces, rows_of
-from prepare_records import (Malformed, Place, as_record, foreign_encoding, is_one_value, kinds_in, not_utf8, parsed,
-                             text_in, value_records, without_field)
+from prepare_records import (DESCRIBED, Malformed, Place, Skipped, as_record, foreign_encoding, is_one_value, kinds_in,
+                             not_utf8, parsed, text_in, value_records, without_field)
+from prepare_splits import end_of, key_of, split_of
 from prepare_tokenizers import Failure, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # text that a worker gets at a time
@@ -32,7 +33,7 @@ SETS = {
     "fineweb-edu": {"repo": "HuggingFaceFW/fineweb-edu", "files": "sample/{sample}/"},
 }
 
-Input = collections.namedtuple("Input", "kind path identity size")  # identity: a hash of its contents; size: in bytes
+Input = collections.namedtuple("Input", "kind path identity size")  # identity: SHA-256 of its contents; size: in bytes
 
 
 class Unfit(Exception):
@@ -150,7 +151,7 @@ def named_inputs(name, sample, cache):
                     write_atomically(path, reply.read())
             except OSError as error:
                 raise not_downloaded(name, error, LOCAL)
-        return [text_input("text", path)._replace(identity=name)]
+        return [text_input("text", path)]
     hub = need("huggingface_hub")
     prefix = entry["files"].format(sample=sample)
     try:
@@ -163,9 +164,8 @@ def named_inputs(name, sample, cache):
         raise
     except Exception as error:
         raise not_downloaded(name, error, LOCAL)
-    inputs = [Input("parquet", path, None, os.path.getsize(path)) if path.endswith(".parquet") else
-              text_input("text", path) for path in paths]
-    return [made._replace(identity="%s@%s/%s" % (entry["repo"], info.sha, n)) for made, n in zip(inputs, names)]
+    return [Input("parquet", path, "%s@%s/%s" % (entry["repo"], info.sha, n), os.path.getsize(path))
+            if path.endswith(".parquet") else text_input("text", path) for path, n in zip(paths, names)]
 
 
 def text_cut(text, at, size, strict):
@@ -207,56 +207,51 @@ def cuts(kind, path, size, strict=False):
         yield at
 
 
-def held_out(inputs, fraction):
-    """The split of every text file: {path: "val"} for those held out whole, by the order of their hashes."""
-    files = [made for made in inputs if made.kind == "text"]
-    if len(files) == 0 or len(inputs) == 1 or fraction <= 0:
-        return {}
-    target, total, chosen = fraction * sum(made.size for made in files), 0, {}
-    for made in sorted(files, key=lambda made: made.identity):
-        if total + made.size <= target:
-            total += made.size
-            chosen[made.path] = "val"
-    if not chosen and len(files) == len(inputs):  # none is small enough, and nothing else gives validation text
-        chosen[min(files, key=lambda made: (made.size, made.identity)).path] = "val"
-    return chosen
-
-
-def text_pieces(path, size, split, tail, strict):
-    """The pieces of a text; where `tail` is not 0, its last part is validation text and a document of its own."""
-    places = list(cuts("text", path, size, strict))
-    if not tail:
-        return [("text", path, begin, end, split, begin == 0, end == size) for begin, end in zip(places, places[1:])]
-    at = int((1 - tail) * size)
-    text = Contents(path)
-    text.move(max(0, at - 4))
-    border = text_cut(text, at, size, strict)
-    border = at if border == size else border
-    places = sorted(set(places + [border]))
+def text_pieces(path, size, split, fraction, strict):
+    """The pieces of a text. split None: its end is held out, as a document of its own."""
+    border = {"train": size, "val": 0}.get(split)
+    if border is None:
+        border = end_of(size, fraction, lambda begin, end: contents(path, begin, end))
+    places = sorted({border, *cuts("text", path, size, strict)})
     return [("text", path, begin, end, "val" if begin >= border else "train", begin in (0, border),
              end in (border, size)) for begin, end in zip(places, places[1:])]
 
 
-def units(inputs, fraction, columns=None, strict=False):
+def record_pieces(made, field):
+    """(piece, weight) of an input but a text."""
+    kind, path, _, size = made
+    if kind == "parquet":
+        pieces = row_pieces(path, None if field is None else [field], UNIT_BYTES)
+    else:
+        places = list(cuts(kind, path, size))
+        pieces = [(begin, end, end - begin) for begin, end in zip(places, places[1:])]
+    for begin, end, weight in pieces:
+        yield (kind, path, begin, end, None, True, True), weight
+
+
+def documents_in(inputs, field):
+    """(key, size) of all documents."""
+    ignored = Skipped(True, DESCRIBED)
+    yield from ((made.identity[:16], made.size) for made in inputs if made.kind == "text")
+    for made in inputs:
+        for piece, _ in record_pieces(made, field) if made.kind != "text" else ():
+            yield from ((key_of(document), len(document)) for document in documents_of(piece, field, ignored))
+
+
+def units(inputs, rule, fraction, field, strict=False):
     """The units of work, in order."""
-    chosen = held_out(inputs, fraction)
     batch, weight = [], 0
-    for kind, path, _, size in inputs:
-        if kind == "parquet":
-            rows = list(row_pieces(path, columns, UNIT_BYTES))
-            pieces = [(kind, path, begin, end, None, True, True) for begin, end, _ in rows]
-            weights = [weight for *_, weight in rows]
+    for made in inputs:
+        if made.kind == "text":
+            split = split_of(made.identity[:16], rule, fraction)
+            pieces = ((piece, piece[3] - piece[2])
+                      for piece in text_pieces(made.path, made.size, split, fraction, strict))
         else:
-            if kind == "text":
-                pieces = text_pieces(path, size, chosen.get(path, "train"), fraction if len(inputs) == 1 else 0, strict)
-            else:
-                places = list(cuts(kind, path, size))
-                pieces = [(kind, path, begin, end, None, True, True) for begin, end in zip(places, places[1:])]
-            weights = [end - begin for _, _, begin, end, *_ in pieces]
-        for piece, piece_weight in zip(pieces, weights):
+            pieces = record_pieces(made, field)
+        for piece, piece_weight in pieces:
             batch.append(piece)
             weight += piece_weight
-            if weight >= UNIT_BYTES or kind == "parquet":
+            if weight >= UNIT_BYTES or made.kind == "parquet":
                 yield batch, weight
                 batch, weight = [], 0
     if batch:

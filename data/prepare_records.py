@@ -21,10 +21,11 @@ class Malformed(Exception):
 
 
 class Skipped:
-    """Records that a process leaves out: the first are described. malformed: whether malformed ones are left out, too."""
+    """Records that a process leaves out. malformed: True if it leaves out malformed ones, too; described: how many
+    have been described, of DESCRIBED."""
 
-    def __init__(self, malformed):
-        self.malformed, self.described, self.of_unit = malformed, 0, []
+    def __init__(self, malformed, described=0):
+        self.malformed, self.described, self.of_unit = malformed, described, []
 
     def add(self, place, reason):
         self.of_unit.append("%s: %s" % (place, reason) if self.described < DESCRIBED else None)

@@ -26,6 +26,7 @@ sys.path.insert(0, os.path.join(ROOT, "data"))
 import prepare  # noqa: E402
 import prepare_inputs  # noqa: E402
 import prepare_output  # noqa: E402
+import prepare_splits  # noqa: E402
 import prepare_tokenizers  # noqa: E402
 
 GPT2 = os.path.join(ROOT, "..", "shared", "data", "gpt2")
@@ -193,14 +194,6 @@ class PrepareTest(unittest.TestCase):
         self.assertFalse(os.path.exists(out + "_val_000000.bin"))
 
     def test_much_validation_is_noted(self):
-        for name in ("h/a.txt", "h/b.txt"):
-            self.write(name, words(ord(name[2]), 300))
-        out = self.path("halves")
-        _, errors = self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0.05, self.path("h"))
-        share = len(self.tokens(out, "val")) / (len(self.tokens(out, "train")) + len(self.tokens(out, "val")))
-        self.assertGreater(share, 0.2)
-        self.assertEqual(errors, "note: %.0f %% of the text is held out for validation, as files and documents are held out "
-                         "whole: name more of them, or one text file alone\n" % (100 * share))
         source = self.write("one.txt", words(3, 3000))
         _, errors = self.run_program("--bytes", "--out", self.path("o"), "--workers", 1, "--val-fraction", 0.5, source)
         self.assertEqual(errors, "note: 50 % of the text is held out for validation, as --val-fraction asks\n")
@@ -227,6 +220,12 @@ class PrepareTest(unittest.TestCase):
         expected = self.snapshot()
         self.assertGreater(len(expected), 8)
         self.assertGreater(self.stop_everywhere([*arguments, self.path("r")], expected), 10)
+        sources = [self.write("%d.txt" % i, words(i, 4000)) for i in range(2)]  # of which the ends are held out
+        arguments[-2:] = [*sources, "--overwrite", "--out"]
+        self.run_program(*arguments, self.path("r"))
+        expected = self.snapshot()
+        arguments.remove("--overwrite")
+        self.assertGreater(self.stop_everywhere([*arguments, self.path("r")], expected), 5)
 
     def test_files_that_are_not_complete_are_noted(self):
         """Where a run fails in the middle, of the splits that have any; and the same command goes on."""
@@ -306,7 +305,7 @@ class PrepareTest(unittest.TestCase):
         text[150000] ^= 1
         self.run_program(*arguments, "--overwrite", source, self.write("two.txt", bytes(text)))
         both = self.tokens(self.path("r"), "train") + self.tokens(self.path("r"), "val")
-        self.assertEqual(len(self.documents(both)), 2)
+        self.assertEqual(len(self.documents(both)), 4)  # of each, its end is held out
 
     # --- errors
 

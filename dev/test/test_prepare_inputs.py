@@ -381,6 +381,71 @@ class InputsTest(unittest.TestCase):
             self.assertIn("more than 256 MiB of text", run.stderr)
         self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, 4 << 20)  # KiB
 
+    # --- validation
+
+    def halves(self, fraction, *inputs, more=()):
+        """(training documents, validation documents) of a run; the fraction is what was asked for."""
+        arguments = ("--bytes", "--workers", 1, "--overwrite", "--out", self.path("o"), "--val-fraction", fraction)
+        _, errors = self.run_program(*arguments, *more, *inputs)
+        self.assertFalse([line for line in errors.splitlines() if "held out" in line and fraction < 0.2], errors)
+        made = [self.documents(self.tokens(self.path("o"), split)) for split in ("train", "val")]
+        got = sum(map(len, made[1])) / sum(len(document) for documents in made for document in documents)
+        self.assertLess(abs(got - fraction), 0.01, (fraction, inputs))
+        return made
+
+    def test_few_documents(self):
+        """Of few documents the end of each is held out, at a line end, so that the fraction is the one asked for."""
+        texts = [base.words(i, 400 + 700 * i).encode() for i in range(2)]
+        records = self.write("two.jsonl", "".join(json.dumps({"text": text.decode()}) + "\n" for text in texts))
+        forms = [[self.write("%d.txt" % i, text) for i, text in enumerate(texts)], [records],
+                 [self.write("two.txt", b"<|endoftext|>".join(texts))]]
+        if base.have("pyarrow"):
+            forms.append([self.written("two.parquet", [text.decode() for text in texts])])
+        for inputs in forms:
+            for fraction in (0.01, 0.05, 0.1, 0.3):
+                train, val = self.halves(fraction, *inputs)
+                whole = texts if "two.txt" not in inputs[0] else [text.strip(b"\r\n") for text in texts]
+                self.assertEqual([a + b for a, b in zip(train, val)], whole)
+                self.assertEqual([text[-1:] for text in train], [b"\n"] * 2)
+        more = [self.write("large.txt", base.words(5, 20000)), *forms[0]]
+        self.assertEqual(len(self.halves(0.05, *more)[1]), 3)
+        train, val = self.halves(0.05, records, *more)  # of which two are equal to two of the others
+        self.assertEqual((len(val), set(train) & set(val)), (5, set()))
+        train, val = self.halves(0.05, self.write("line.txt", "\u4f60\u597d" * 9000), self.write("b.txt", "caf\u00e9" * 9000))
+        for text in train + val:
+            text.decode()  # not cut within a character
+        _, errors = self.run_program("--bytes", "--out", self.path("short"), self.write("short.jsonl", '{"text": "one"}'))
+        self.assertIn("no document was chosen for validation", errors)
+
+    def test_many_documents(self):
+        """Of many documents some are held out whole, equal ones together."""
+        texts = ["%d: %s" % (i % 900, base.words(i % 900, 5 + i % 90)) for i in range(1800)]
+        forms = [[self.write("many.jsonl", "\n".join(json.dumps({"text": text}) for text in texts))],
+                 [self.write("in/%d.txt" % i, text) for i, text in enumerate(texts[:900])],
+                 [self.write("many.txt", "<|endoftext|>".join(text.strip() for text in texts))]]
+        for inputs in forms:
+            for fraction in (0.01, 0.05, 0.3, 0.9):
+                train, val = self.halves(fraction, *inputs)
+                whole = {text.encode() for text in texts}
+                self.assertTrue(whole.issuperset(train + val) or inputs == forms[2])
+                self.assertFalse(set(train) & set(val))
+        made = self.halves(0.05, forms[0][0], *forms[1][:300])  # records equal to files
+        self.assertFalse(set(made[0]) & set(made[1]))
+        with unittest.mock.patch.object(base.prepare_splits, "MANY", 100):  # no more of them are looked at
+            train, val = self.halves(0.3, forms[0][0])
+            self.assertFalse(set(train) & set(val))
+
+    def test_rules(self):
+        """Large or equal documents do not count as many, whatever comes first."""
+        splits = base.prepare_splits
+        keys = ["%016x" % (i * 0x9E3779B97F4A7C15 % 2**64) for i in range(99999)]
+        self.assertEqual(splits.rule_of(((key, 7) for key in keys), 0.05), splits.BY_HASH)
+        self.assertEqual(splits.rule_of([(keys[0], 7)] * 99999, 0.05), splits.ENDS)
+        self.assertEqual(splits.rule_of([(keys[0], 10**9), *((key, 7) for key in keys[1:9999])], 0.05), splits.ENDS)
+        self.assertEqual(splits.rule_of([(key, 7) for key in keys[:9]], 0), frozenset())
+        held = splits.rule_of([(key, 7) for key in keys[:1000]], 0.05)
+        self.assertEqual(sorted(held), sorted(keys[:1000])[:50])
+
 
 if __name__ == "__main__":
     report = base.Report()
