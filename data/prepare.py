@@ -162,7 +162,7 @@ def tokenize(options, inputs):
     if tokenizer.strict:  # what else the tokens depend on
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
-    shards, skipped, complete = nothing() if options.overwrite else read_manifest(manifest, settings)
+    shards, skipped, complete = nothing() if options.overwrite else read_manifest(manifest, options.out, settings)
     kept = {name: verified(options.out, shards[name]) for name in ("train", "val")}
     complete = complete and all(len(kept[name]) == len(shards[name]) for name in kept)
     kind = ExampleSplit if options.chat else Split
@@ -225,6 +225,8 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
                 progress.add(weight)
 
     first = {name: split.unit for name, split in splits.items()}
+    if max(first.values()) > len(plan):
+        raise Failure("%s does not match the inputs; use --overwrite to start again" % manifest)
     skipped = {unit: count for unit, count in skipped.items() if int(unit) < min(first.values())}
     save(False)
     shown = 0

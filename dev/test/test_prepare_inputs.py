@@ -446,6 +446,47 @@ class InputsTest(unittest.TestCase):
         held = splits.rule_of([(key, 7) for key in keys[:1000]], 0.05)
         self.assertEqual(sorted(held), sorted(keys[:1000])[:50])
 
+    # --- manifests
+
+    def test_hostile_manifests(self):
+        """A manifest with wrong types, huge numbers or names of other files ends in one line, and no file is touched."""
+        source, name = self.write("a.txt", base.words(1, 3000)), self.path("o_manifest.json")
+        arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--out", self.path("o"), source)
+        self.run_program(*arguments)
+        with open(name, encoding="utf-8") as file:
+            good = file.read()
+        files = self.snapshot()
+        shard = json.loads(good)["shards"]["train"][1]
+        values = [None, [], {}, "x", -1, 1.5, True, 10**30, float("inf"), "../" + shard["file"]]
+        changes = [(("shards", "train", 1, key), value) for key in shard for value in values]
+        changes += [(("shards", "train"), value) for value in values[3:] + [5, {"0": shard}]]
+        changes += [(key, value) for key in (("shards",), ("settings",), ("skipped",)) for value in values if value != {}]
+        changes += [(("skipped",), value) for value in ({"x": 1}, {"-1": 1}, {"1": "x"}, {"1": 1e99}, {"9" * 5000: 1})]
+        changes += [(("settings", key), value) for key in ("vocab", "inputs", "version") for value in values]
+        for keys, value in changes:
+            manifest = json.loads(good)
+            manifest["complete"] = False
+            place = manifest
+            for key in keys[:-1]:
+                place = place[key]
+            if keys[-1] == "sha256" and isinstance(value, str) or keys == ("settings", "field"):
+                continue
+            place[keys[-1]] = value
+            self.write("o_manifest.json", json.dumps(manifest))
+            _, errors = self.run_program(*arguments, code=2)
+            self.assertEqual(errors.count("\n"), 1, (keys, value, errors))
+            self.assertIn(name, errors)
+            self.assertNotIn("internal error", errors)
+            self.assertEqual(self.snapshot(), files)
+        for text in ("", "[]", "5", "{}", "[" * 99999, "\xff", "9" * 9999, '{"settings": {"field": "x\x1b"}}'):
+            self.write("o_manifest.json", text)
+            self.refused([name + " cannot be read"], *arguments)
+        manifest = json.loads(good)
+        manifest["shards"]["train"][-1]["unit"] = 10**9
+        manifest["complete"] = False
+        self.write("o_manifest.json", json.dumps(manifest))
+        self.assertIn("%s does not match the inputs" % name, self.run_program(*arguments, code=2)[1])
+
 
 if __name__ == "__main__":
     report = base.Report()
