@@ -177,8 +177,8 @@ def tokenize(options, inputs):
         except (Failure, OSError):
             left = ["%s_%s_*.bin" % (options.out, name) for name, split in splits.items() if split.finished]
             if left:
-                say("note: %s are not complete: the same command goes on, or begins again with --overwrite where "
-                    "inputs or flags have changed" % " and ".join(left))
+                say("note: %s are not complete; the same command continues, or use --overwrite if inputs or flags have "
+                    "changed" % " and ".join(left))
             raise
     what = ["%s in %s" % (several(split.tokens(), kind + " token"), several(len(split.finished), "file"))
             for kind, split in (("training", splits["train"]), ("validation", splits["val"]))]
@@ -311,8 +311,8 @@ def parse(arguments):
                         "tokenizer's folder)")
     parser.add_argument("--trained", choices=["answers", "last", "all"],
                         help="of --chat: which tokens the loss counts; last: of the last answer (default answers)")
-    parser.add_argument("--skip-malformed", action="store_true", help="leave out malformed records, and count them; "
-                        "records whose text is null or empty are always left out (default: the first ends the program)")
+    parser.add_argument("--skip-malformed", action="store_true", help="leave out and count malformed records "
+                        "(default: the first one ends the program)")
     parser.add_argument("--field", help="where JSONL and Parquet hold the text (default text)")
     parser.add_argument("--val-fraction", type=fraction, default=0.01, help="share held out (default 0.01)")
     parser.add_argument("--shard-tokens", type=number, default=10**8, help="tokens per file (default 100M)")
@@ -357,7 +357,7 @@ def main(arguments):
         say("%s: stopped: the files are not complete; the same command continues" % NAME)
         return 130
     except MemoryError:
-        say("%s: out of memory; start again with fewer --workers" % NAME)
+        say("%s: out of memory; use fewer --workers" % NAME)
     except OSError as error:  # an input that has gone, a disk that fails
         say("%s: %s" % (NAME, "%s: %s" % (error.filename, error.strerror) if error.filename else error))
     except Exception as error:

@@ -6,7 +6,7 @@ import zlib
 
 from prepare_tokenizers import Failure, first_line, need, no_pointer, say, several
 
-READ = 1 << 20  # bytes at a time
+READ = 1 << 16  # bytes at a time
 READ_PACKED = 1 << 12  # bytes of compressed data at a time, which unpack to at most 128 MiB
 HEAD = 1 << 16  # bytes that tell what a file is
 NAMES = 3  # of the files that a note is about, which it shows

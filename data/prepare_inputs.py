@@ -23,6 +23,7 @@ PIECE_BYTES = 1 << 28  # of a line, or of text without a place to cut it at: at 
 SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
 RECORDS = (".jsonl", ".ndjson", ".jsonlines", ".jl", ".json")  # endings of files that hold records
+ARCHIVES = (".bz2", ".xz", ".lzma", ".lz4", ".br", ".zip", ".7z", ".rar", ".tar", ".tgz")  # of those that are not read
 
 SETS = {
     "tinyshakespeare": {
@@ -37,7 +38,7 @@ Input = collections.namedtuple("Input", "kind path identity size")  # identity: 
 
 
 class Unfit(Exception):
-    """Why a file is not read, and what is said of it if it was named."""
+    """Why a file is not read. named: the error if it was named."""
 
     def __init__(self, reason, named):
         super().__init__(reason)
@@ -77,6 +78,8 @@ def kind_of(path, named, field):
         raise Unfit("in %s" % encoding, not_utf8(path, encoding))
     if not start:
         raise Unfit("empty", None)
+    if name.endswith(ARCHIVES):
+        raise Unfit("compressed or archives", "only gzip and zstd are unpacked; unpack it first")
     kind = "parquet" if name.endswith(".parquet") else "text"
     if name.endswith(RECORDS):
         kind = "json" if is_one_value(name, start) else "jsonl"
@@ -187,9 +190,8 @@ def text_cut(text, at, size, strict):
 
 
 def cuts(kind, path, size, strict=False):
-    """Places that divide a file but Parquet into pieces of about UNIT_BYTES, from 0 to its size."""
+    """Where the pieces of a file but Parquet end, of about UNIT_BYTES each. The last is its size."""
     text, at = Contents(path), 0
-    yield at
     while at < size:
         begin, mark = at + UNIT_BYTES, SEPARATOR if kind == "documents" else b"\n"
         if begin >= size or kind == "json":
@@ -212,7 +214,7 @@ def text_pieces(path, size, split, fraction, strict):
     border = {"train": size, "val": 0}.get(split)
     if border is None:
         border = end_of(size, fraction, lambda begin, end: contents(path, begin, end))
-    places = sorted({border, *cuts("text", path, size, strict)})
+    places = sorted({0, border, *cuts("text", path, size, strict)})
     return [("text", path, begin, end, "val" if begin >= border else "train", begin in (0, border),
              end in (border, size)) for begin, end in zip(places, places[1:])]
 
@@ -221,12 +223,13 @@ def record_pieces(made, field):
     """(piece, weight) of an input but a text."""
     kind, path, _, size = made
     if kind == "parquet":
-        pieces = row_pieces(path, None if field is None else [field], UNIT_BYTES)
-    else:
-        places = list(cuts(kind, path, size))
-        pieces = [(begin, end, end - begin) for begin, end in zip(places, places[1:])]
-    for begin, end, weight in pieces:
-        yield (kind, path, begin, end, None, True, True), weight
+        for begin, end, weight in row_pieces(path, None if field is None else [field], UNIT_BYTES):
+            yield (kind, path, begin, end, None, True, True), weight
+        return
+    begin = 0
+    for end in cuts(kind, path, size):
+        yield (kind, path, begin, end, None, True, True), end - begin
+        begin = end
 
 
 def documents_in(inputs, field):

@@ -99,7 +99,7 @@ def verified(out, shards):
         path = os.path.join(folder, shard["file"])
         if not os.path.exists(path) or file_hash(path) != shard["sha256"]:
             state = "is damaged" if os.path.exists(path) else "is missing"
-            say("%s %s: it and what follows it are made again" % (path, state))
+            say("note: %s %s; it and the files after it are written again" % (path, state))
             return shards[:i]
     return shards
 

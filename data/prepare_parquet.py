@@ -2,7 +2,7 @@
 
 A value that is repeated is stored once, in a dictionary, so that a file of 1 KB can hold 16 GB of text.
 """
-from prepare_files import READ, reader
+from prepare_files import reader
 from prepare_tokenizers import Failure, first_line, need
 
 ROWS = 1024  # of a piece, at most
@@ -12,7 +12,7 @@ ROWS_BYTES = 1 << 28  # of a row, and of the rows of a piece, at most
 def open_parquet(path, **options):
     parquet = need("pyarrow.parquet", "pyarrow")
     try:
-        return parquet.ParquetFile(path, buffer_size=READ, **options)
+        return parquet.ParquetFile(path, buffer_size=1 << 20, **options)
     except Exception as error:
         raise Failure("%s is not a readable Parquet file (%s)" % (path, first_line(error)))
 

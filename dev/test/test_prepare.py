@@ -232,8 +232,8 @@ class PrepareTest(unittest.TestCase):
         good = [json.dumps({"text": words(i, 30)}) for i in range(100)]
         source, out = self.write("d.jsonl", "\n".join(good + ["{"])), self.path("r")
         arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--val-fraction", 0, "--out", out, source)
-        note = ("note: %s_train_*.bin are not complete: the same command goes on, or begins again with --overwrite "
-                "where inputs or flags have changed" % out)
+        note = ("note: %s_train_*.bin are not complete; the same command continues, or use --overwrite if inputs or flags "
+                "have changed" % out)
         for _ in range(2):  # the second fails again, before it makes a file
             errors = self.run_program(*arguments, code=2)[1].splitlines()
             self.assertEqual((errors[0], len(errors)), (note, 2))
@@ -477,7 +477,7 @@ class PrepareTest(unittest.TestCase):
         text = words(9, 30000)
         tokenizer = prepare_tokenizers.open_tokenizer(GPT2)
         source = self.write("one.txt", text)
-        places = list(prepare_inputs.cuts("text", source, os.path.getsize(source)))
+        places = [0] + list(prepare_inputs.cuts("text", source, os.path.getsize(source)))
         self.assertGreater(len(places), 10)
         data = text.encode()
         parts = b"".join(tokenizer.encode([data[a:b] for a, b in zip(places, places[1:])]))

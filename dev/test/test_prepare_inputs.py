@@ -112,6 +112,11 @@ class InputsTest(unittest.TestCase):
             data = zstandard.compress(text)
             self.refused(["a.txt.zst: its compressed data is truncated"], *out, self.write("a.txt.zst", data[:-999]))
         self.assertEqual(self.prepared(self.write("a.jsonl.gz", '{"text": "x"}'))[0], [b"x"])
+        for name in ("a.txt.bz2", "a.XZ", "a.zip", "a.tar.gz"):
+            self.refused([name + ": only gzip and zstd are unpacked; unpack it first"], *out, self.write(name, "text"))
+            self.assertIn("1 compressed or archives (%s)" % self.write("in/" + name, "text"), self.prepared(
+                self.path("in"), self.path("a.jsonl.gz"))[1])
+            os.remove(self.path("in/" + name))
         self.refused(["binary.gz: it is not a text file"], *out, self.write("binary.gz", gzip.compress(bytes(99))))
         latin = self.write("latin.jsonl.gz", gzip.compress(b'{"text": "caf\xe9"}'))
         self.refused(["gzip -dc %s | iconv -f latin1 -t utf-8 >NEW.jsonl" % latin], *out, latin)
@@ -287,7 +292,7 @@ class InputsTest(unittest.TestCase):
         return self.path(name)
 
     def test_null_and_empty_texts(self):
-        """They are left out and counted, in all forms of records alike, by this run and the next."""
+        """They are left out and counted, in every form of records, by this run and the next."""
         texts = ["one", None, "two", "", None, "three"] + [None] * 20
         for name in ("a.jsonl", "a.json") + ("a.parquet",) * base.have("pyarrow"):
             source = self.written(name, texts)
@@ -324,7 +329,7 @@ class InputsTest(unittest.TestCase):
                                                              "--skip-malformed", "--out", self.path("o"), source)[0])
 
     def test_many_records_left_out(self):
-        """Only those that are shown are looked for in the file, or a file of nulls is read again for each."""
+        """Lines are counted only for those that are shown, because each count reads the file from its start."""
         source = self.write("a.jsonl", '{"text": null}\n' * 9999 + '{"text": "x"}')
         with unittest.mock.patch.object(base.prepare_inputs.Place, "__str__", return_value="x") as described:
             self.assertIn("9,999 records left out", self.run_program("--bytes", "--val-fraction", 0, "--workers", 1,
