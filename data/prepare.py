@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Text to token files for train_gpt2_fp8: local text, JSONL and Parquet, or named public data sets.
+"""Text to token files for train_gpt2_fp8: local text, JSON and Parquet, or named public data sets.
 
     data/prepare.py --out data/tokens/shakespeare tinyshakespeare
     data/prepare.py --out data/tokens/mine --tokenizer FOLDER notes/ 'logs/*.jsonl' more.parquet
@@ -304,7 +304,7 @@ def parse(arguments):
     parser.add_argument("--bytes", action="store_true", help="byte-level tokens (256 = end of text), no tokenizer")
     parser.add_argument("--hellaswag", action="store_true", help="the input is HellaSwag's JSONL: write OUT.bin for "
                         "the trainer's --hellaswag")
-    parser.add_argument("--chat", action="store_true", help="the inputs are JSONL or Parquet of messages, instruction "
+    parser.add_argument("--chat", action="store_true", help="the inputs are JSON or Parquet of messages, instruction "
                         "and output, prompt or query and response, or input_ids and labels")
     parser.add_argument("--prompt-format", choices=["template", *FORMATS],
                         help="of --chat: how messages become text (default template: the chat template in the "
@@ -313,7 +313,7 @@ def parse(arguments):
                         help="of --chat: which tokens the loss counts; last: of the last answer (default answers)")
     parser.add_argument("--skip-malformed", action="store_true", help="leave out and count malformed records "
                         "(default: the first one ends the program)")
-    parser.add_argument("--field", help="where JSONL and Parquet hold the text (default text)")
+    parser.add_argument("--field", help="key or column that holds the text of a record (default text)")
     parser.add_argument("--val-fraction", type=fraction, default=0.01, help="share held out (default 0.01)")
     parser.add_argument("--shard-tokens", type=number, default=10**8, help="tokens per file (default 100M)")
     parser.add_argument("--workers", type=number, default=os.cpu_count() or 1, help="processes (default all cores)")

@@ -19,11 +19,11 @@ from prepare_splits import end_of, key_of, split_of
 from prepare_tokenizers import Failure, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # text that a worker gets at a time
-PIECE_BYTES = 1 << 28  # of a line, or of text without a place to cut it at: at most
+PIECE_BYTES = 1 << 28  # longest line of JSON or document between separators; a text is cut if it has no line end before
 SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
 RECORDS = (".jsonl", ".ndjson", ".jsonlines", ".jl", ".json")  # endings of files that hold records
-ARCHIVES = (".bz2", ".xz", ".lzma", ".lz4", ".br", ".zip", ".7z", ".rar", ".tar", ".tgz")  # of those that are not read
+ARCHIVES = (".bz2", ".xz", ".lzma", ".lz4", ".br", ".zip", ".7z", ".rar", ".tar", ".tgz")  # endings that are not read
 
 SETS = {
     "tinyshakespeare": {
@@ -90,7 +90,7 @@ def kind_of(path, named, field):
     elif kind == "text" and field is None:
         raise Unfit("neither JSON nor Parquet", "it is neither JSON nor Parquet by its name")
     # a folder of data has descriptions in JSON, too, and may have tables of other things
-    if kind == "parquet" or name.endswith(".json") and not named:
+    if kind == "parquet" and field is not None or not named and name.endswith((".json", ".parquet")):
         keys = first_keys(kind, path)
         if not (field in keys if field is not None else kinds_in(keys)):
             raise Unfit("%s without %s" % ("Parquet" if kind == "parquet" else "JSON", "examples of --chat"
@@ -129,7 +129,7 @@ def local_inputs(arguments, field):
         data = any(kind != "text" and not named for kind, _, named in found)
         for kind, path, named in found:
             if data and kind == "text" and not named:
-                notes.leave_out(path, "text among data files (to add it, name it)")
+                notes.leave_out(path, "text next to data files, read only if named")
                 continue
             made = text_input(kind, path)
             if made.identity in seen:

@@ -152,6 +152,24 @@ class InputsTest(unittest.TestCase):
         said, _ = self.run_program(*out, "--chat", "--prompt-format", "plain", chat)
         self.assertIn("9 examples", said)
 
+    def test_long_lines(self):
+        """A text without a line end is cut; a line of JSON or a document that is longer than the limit is refused."""
+        text = "caf\u00e9 \u4f60\u597d" * 9000
+        out = ("--bytes", "--val-fraction", 0, "--overwrite", "--workers", 1, "--out", self.path("o"))
+        with unittest.mock.patch.object(base.prepare_inputs, "PIECE_BYTES", 20000):
+            self.assertEqual(self.prepared(self.write("a.txt", text))[0], [text.encode()])
+            places = list(base.prepare_inputs.cuts("text", self.path("a.txt"), len(text.encode())))
+            self.assertGreater(len(places), 3)
+            for begin, end in zip([0] + places, places):
+                text.encode()[begin:end].decode()
+            line = json.dumps({"text": text})
+            self.refused(["a.jsonl, line 3: more than 0 MiB without a line end"], *out,
+                         self.write("a.jsonl", '{"text": "x"}\n\n%s\n{"text": "x"}' % line))
+            self.refused(["b.txt, line 1: more than 0 MiB without <|endoftext|>"], *out,
+                         self.write("b.txt", text + "<|endoftext|>" + text))
+            self.assertEqual(self.prepared(self.write("c.jsonl", json.dumps({"text": text[:3000]})))[0],
+                             [text[:3000].encode()])
+
     # --- what is left out
 
     def test_folders_leave_nothing_out_without_a_word(self):
@@ -178,7 +196,7 @@ class InputsTest(unittest.TestCase):
                  "2 neither a file nor a folder (broken, pipe)"]
         got, errors = self.prepared(self.path("in"))
         self.assertEqual(got, [b"y"])  # package.json holds a record
-        self.assertIn("10 text among data files (to add it, name it) (0.txt, 1.txt, 2.txt, ...)", errors.replace(
+        self.assertIn("10 text next to data files, read only if named (0.txt, 1.txt, 2.txt, ...)", errors.replace(
             self.path("in/"), ""))
         self.write("in/package.json", '{"name": "x"}\n')
         got, errors = self.prepared(self.path("in"))
@@ -202,6 +220,17 @@ class InputsTest(unittest.TestCase):
         for note in ("1 neither JSON nor Parquet (", "1 JSON without examples of --chat (", "1 binary ("):
             self.assertIn(note, errors)
         self.assertEqual(errors.count("\n"), 1)
+        if base.have("pyarrow"):
+            import pyarrow as pa
+            import pyarrow.parquet
+
+            for path in (self.path("in/ids.parquet"), self.path("ids.parquet")):
+                pa.parquet.write_table(pa.table({"id": [1], "messages": [5]} if "in/" not in path else {"id": [1]}), path)
+            said, errors = self.run_program("--bytes", "--chat", "--prompt-format", "plain", "--val-fraction", 0,
+                                            "--out", self.path("d"), self.path("in"))
+            self.assertIn("1 Parquet without examples of --chat (", errors)
+            self.refused(["ids.parquet, row 1: "], "--bytes", "--chat", "--prompt-format", "plain", "--workers", 1,
+                         "--out", self.path("e"), self.path("ids.parquet"))
 
     def test_a_data_set_is_read_without_what_describes_it(self):
         """Of a folder with JSONL or Parquet its texts and other JSON are left out; what is named is read."""
@@ -211,7 +240,7 @@ class InputsTest(unittest.TestCase):
         self.write("set/data/train.jsonl", '{"text": "one"}\n')
         got, errors = self.prepared(self.path("set"))
         self.assertEqual(got, [b"one"])
-        self.assertIn("2 text among data files", errors)
+        self.assertIn("2 text next to data files", errors)
         self.assertIn("1 JSON without", errors)
         self.assertEqual(self.prepared(self.path("set"), self.path("set/LICENSE"))[0], [b"one", b"License\n"])
         self.assertEqual(self.prepared(self.path("set/[LRd]*[aEd]"))[0], [b"License\n", b"# Data\n", b"one"])
@@ -225,7 +254,7 @@ class InputsTest(unittest.TestCase):
             got, errors = self.prepared(self.path("set"))
             self.assertEqual(got, [b"two"])
             self.assertIn('1 Parquet without "text" (--field) (%s)' % self.path("set/data/ids.parquet"), errors)
-            self.assertIn("2 text among data files", errors)
+            self.assertIn("2 text next to data files", errors)
 
     def test_links(self):
         """Linked folders are read, once, whatever the circle; a note names links that lead out of a folder."""
