@@ -57,7 +57,7 @@ def file_hash(path):
 def first_keys(kind, path):
     """The keys of the first record, or the columns of Parquet; none if it is malformed."""
     if kind == "parquet":
-        return open_parquet(path).schema_arrow.names
+        return open_parquet(path)[1]
     try:
         if kind == "json":
             record = next(iter(value_records(path)), None)
@@ -239,6 +239,7 @@ def documents_in(inputs, field):
     for made in inputs:
         for piece, _ in record_pieces(made, field) if made.kind != "text" else ():
             yield from ((key_of(document), len(document)) for document in documents_of(piece, field, ignored))
+            ignored.take()
 
 
 def units(inputs, rule, fraction, field, strict=False):

@@ -10,28 +10,31 @@ ROWS_BYTES = 1 << 28  # of a row, and of the rows of a piece, at most
 
 
 def open_parquet(path, **options):
+    """(file, names of its columns, paths of the columns of values within them)."""
     parquet = need("pyarrow.parquet", "pyarrow")
     try:
-        return parquet.ParquetFile(path, buffer_size=1 << 20, **options)
+        file = parquet.ParquetFile(path, buffer_size=1 << 20, **options)
+        leaves = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
+        return file, file.schema_arrow.names, leaves
     except Exception as error:
         raise Failure("%s is not a readable Parquet file (%s)" % (path, first_line(error)))
 
 
-def groups_of(metadata, columns):
+def groups_of(file, leaves, columns):
     """(first row, end, bytes of these columns; None: of all) of each row group."""
     end = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        chunks = [group.column(i) for i in range(group.num_columns)]
-        size = sum(chunk.total_uncompressed_size for chunk in chunks
-                   if columns is None or chunk.path_in_schema.split(".")[0] in columns)
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        size = sum(group.column(i).total_uncompressed_size for i, leaf in enumerate(leaves)
+                   if columns is None or leaf.split(".")[0] in columns)
         begin, end = end, end + group.num_rows
         yield begin, end, size
 
 
 def row_pieces(path, columns, size_wanted):
     """(first row, end, bytes) of pieces of about a size, each within a row group."""
-    for begin, end, size in groups_of(open_parquet(path).metadata, columns):
+    file, _, leaves = open_parquet(path)
+    for begin, end, size in groups_of(file, leaves, columns):
         step = max(1, min(ROWS, size_wanted * (end - begin) // max(1, size)))
         for at in range(begin, end, step):
             rows = min(step, end - at)
@@ -43,13 +46,13 @@ class Table:
 
     def __init__(self, path, begin, columns):
         self.path, self.begin, self.columns, self.batch = path, begin, columns, None
-        file = open_parquet(path)
-        groups = list(groups_of(file.metadata, columns))
+        file, _, leaves = open_parquet(path)
+        groups = list(groups_of(file, leaves, columns))
         number = next(number for number, (_, end, _) in enumerate(groups) if begin < end)
         self.begin, self.end, size = groups[number]
-        chunks = [file.metadata.row_group(number).column(i) for i in range(file.metadata.num_columns)]
-        repeated = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
-        first = self.guarded(next, open_parquet(path, read_dictionary=repeated).iter_batches(
+        chunks = [file.metadata.row_group(number).column(i) for i in range(len(leaves))]
+        repeated = [leaf for leaf, chunk in zip(leaves, chunks) if chunk.has_dictionary_page]
+        first = self.guarded(next, open_parquet(path, read_dictionary=repeated)[0].iter_batches(
             1, row_groups=[number], columns=columns))
         deltas = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)  # a row may repeat all before it
         longest = max(1, first.nbytes, size if deltas else size // (self.end - self.begin))  # nbytes: of dictionaries
@@ -77,9 +80,9 @@ class Table:
             size += rows.nbytes
             if size > ROWS_BYTES:
                 one = rows.nbytes > ROWS_BYTES or self.begin - begin == 1
+                where = "row %d" % self.begin if one else "rows %d to %d" % (begin + 1, self.begin)
                 raise Failure("%s, %s: more than %d MiB of text; write the file without such rows" % (
-                    self.path, "row %d" % self.begin if one else "rows %d to %d" % (begin + 1, self.begin),
-                    ROWS_BYTES >> 20))
+                    self.path, where, ROWS_BYTES >> 20))
             yield from enumerate(self.guarded(rows.to_pylist), at + 1)
 
 
