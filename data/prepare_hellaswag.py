@@ -12,7 +12,7 @@ import os
 import sys
 
 from prepare_files import blocks
-from prepare_records import Malformed, foreign_encoding, not_utf8, parsed
+from prepare_records import Malformed, foreign_encoding, encoding_error, parsed
 from prepare_tokenizers import Failure, little_endian, open_tokenizer, say, several, width_of, write_atomically
 
 MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # versions by bytes of a word
@@ -23,7 +23,7 @@ def examples_of(path):
     text = b"".join(blocks(path))
     encoding = foreign_encoding(text)
     if encoding:
-        raise Failure("%s: %s" % (path, not_utf8(path, encoding)))
+        raise Failure("%s: %s" % (path, encoding_error(path, encoding)))
     for number, line in enumerate(text.split(b"\n"), 1):
         if line.strip():
             try:

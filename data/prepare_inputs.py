@@ -14,7 +14,7 @@ import urllib.request
 from prepare_files import Contents, Notes, blocks, contents, files_of, head, stem
 from prepare_parquet import open_parquet, row_pieces, rows_of
 from prepare_records import (DESCRIBED, Malformed, Place, Skipped, as_record, foreign_encoding, is_one_value, kinds_in,
-                             not_utf8, parsed, text_in, value_records, without_field)
+                             encoding_error, parsed, text_in, value_records, without_field)
 from prepare_splits import end_of, key_of, split_of
 from prepare_tokenizers import Failure, need, not_downloaded, write_atomically
 
@@ -75,7 +75,7 @@ def kind_of(path, named, field):
     name, start = stem(path).lower(), head(path)
     encoding = foreign_encoding(start)
     if encoding:
-        raise Unfit("in %s" % encoding, not_utf8(path, encoding))
+        raise Unfit("in %s" % encoding, encoding_error(path, encoding))
     if not start:
         raise Unfit("empty", None)
     if name.endswith(ARCHIVES):

@@ -78,7 +78,7 @@ def foreign_encoding(head):
     return re.sub("-(?=[bl]e$)", "", found).upper()
 
 
-def not_utf8(path, encoding):
+def encoding_error(path, encoding):
     return "it is %s, not UTF-8: %s" % (encoding, to_utf8(path, encoding.lower()))
 
 
