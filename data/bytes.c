@@ -13,9 +13,9 @@
 #include "documents.h"
 
 #define END_OF_TEXT 256
-#define ENOUGH_VAL 0.6        // of what was asked for: with less in whole texts, the end of one is held out
-#define LITTLE_VAL 0.2        // of what was asked for: less than this is said
-#define MUCH_VAL 0.2          // of the text: more than this is said
+#define TOLERANCE 0.01 // of the text: whole texts give what was asked for within it, or the end of one is held out, too
+#define LITTLE_VAL 0.2 // of what was asked for: less than this is said
+#define MUCH_VAL 0.2   // of the text: more than this is said
 #define FEW_HEADERS (1 << 20) // with less text than this, a sample will not look like C
 
 typedef struct {
@@ -31,8 +31,8 @@ static const char usage[] =
     "\n"
     "Writes NAME_train.bin and NAME_val.bin: token = byte, 256 = end of text, for\n"
     "--tokenizer bytes. Folders are searched for text files, of which those over 1 MB\n"
-    "are cut into pieces; hidden and binary files are left out, equal ones count\n"
-    "once.\n"
+    "are cut into pieces; links are followed. Hidden and binary files are left\n"
+    "out, equal ones count once; a note names what is left out.\n"
     "\n"
     "  --out NAME           path of the output, without _train.bin\n"
     "  --val-fraction F     share of the text held out for validation, in whole files\n"
@@ -89,11 +89,11 @@ static void choose(Documents *documents, const Options *options) {
     for (int64_t i = 0; i < documents->count; i++) {
         const Document *document = &documents->list[i];
         bool duplicate = i > 0 && is_duplicate(document);
-        documents->duplicates += duplicate && document->offset == 0;
+        if (duplicate && document->offset == 0) leave_out(documents, EQUAL, document->path);
         bool fits = (double)(sum + document->bytes) <= limit;
         keep[i] = !duplicate && fits;
         if (keep[i]) sum += document->bytes;
-        documents->beyond += !duplicate && !fits;
+        if (!duplicate && !fits) leave_out(documents, BEYOND, document->path);
     }
     drop(documents, keep);
     free(keep);
@@ -122,7 +122,7 @@ static bool hold_out_end(Documents *documents, int64_t bytes) {
 // that is asked for, and the end of another where these are too few; the smallest if that does not help.
 static void hold_out(Documents *documents, double fraction) {
     Document *list = documents->list;
-    const int64_t target = (int64_t)(fraction * (double)total_bytes(documents));
+    const int64_t total = total_bytes(documents), target = (int64_t)(fraction * (double)total);
     int64_t sum = 0, smallest = 0, next;
     if (fraction <= 0) return;
     for (int64_t i = 0; i < documents->count; i = next) {
@@ -134,7 +134,7 @@ static void hold_out(Documents *documents, double fraction) {
         if (val) sum += bytes;
         if (list[i].bytes < list[smallest].bytes) smallest = i;
     }
-    const bool enough = sum > 0 && (double)sum >= ENOUGH_VAL * (double)target;
+    const bool enough = sum > 0 && 2 * sum >= target && (double)(target - sum) <= TOLERANCE * (double)total;
     if (!enough && !hold_out_end(documents, target - sum) && sum == 0) list[smallest].val = list[smallest].bytes;
 }
 
@@ -152,14 +152,18 @@ static bool write_tokens(FILE *file, const unsigned char *text, int64_t begin, i
     return true;
 }
 
-// The bytes of a document that belong to one of the two files: of one whose end is held out, whole lines, where there
-// are any near.
+// Sets *begin and *end to the bytes of a document that belong to one of the two files. If its end is held out, it is
+// cut at the line end nearest to document->val bytes before its end, unless that is farther away than TOLERANCE allows.
 static void document_part(const Document *document, const unsigned char *text, bool val, int64_t *begin, int64_t *end) {
-    const int64_t even = document->bytes - document->val;
-    const int64_t least = document->val > 0 && even > document->val ? even - document->val : 0;
+    const int64_t even = document->bytes - document->val, smaller = even < document->val ? even : document->val;
+    const int64_t allowed = (int64_t)(TOLERANCE * (double)document->bytes);
+    const int64_t most = allowed < smaller / 2 ? allowed : smaller / 2;
     int64_t cut = even;
-    while (cut > least && cut < document->bytes && text[cut - 1] != '\n') cut--;
-    if (cut == least) cut = even; // a long line
+    for (int64_t away = 0; smaller > 0 && away <= most; away++) {
+        if (text[even - away - 1] == '\n') cut = even - away;
+        if (text[even + away - 1] == '\n') cut = even + away;
+        if (text[cut - 1] == '\n') break;
+    }
     *begin = val ? cut : 0;
     *end = val ? document->bytes : cut;
 }
@@ -284,13 +288,36 @@ static bool check_output(const Options *options, Error *err) {
     return true;
 }
 
+// Prints what was left out of the folders that were named, and the links that were followed out of them.
+static void say_left_out(const Documents *documents) {
+    static const char *const reasons[REASONS] = {[BINARY] = "binary or in UTF-16",
+                                                 [LARGE] = "over 1 GB",
+                                                 [UNREADABLE] = "unreadable",
+                                                 [EMPTY] = "empty",
+                                                 [HIDDEN] = "hidden",
+                                                 [OTHER] = "neither a file nor a folder"};
+    const char *before = "note: left out: ";
+    for (int i = 0; i < REASONS; i++) {
+        const Named *named = &documents->left_out[i];
+        if (!named->count) continue;
+        fprintf(stderr, "%s%" PRId64 " %s (%s)", before, named->count, reasons[i], named->names);
+        before = "; ";
+    }
+    if (*before == ';') fprintf(stderr, "\n");
+    const Named *links = &documents->links;
+    if (links->count)
+        fprintf(stderr, "note: followed out of a named folder: %" PRId64 " link%s (%s)\n", links->count,
+                plural(links->count), links->names);
+}
+
 static bool gather(Documents *documents, const Options *options, int count, char **paths, Error *err) {
     for (int i = 0; i < count; i++)
         if (!add_named(documents, paths[i], err)) return false;
+    say_left_out(documents);
     if (options->headers) add_headers(documents);
     choose(documents, options);
     int64_t bytes = total_bytes(documents);
-    if (documents->count == 0 && documents->beyond > 0)
+    if (documents->count == 0 && documents->left_out[BEYOND].count > 0)
         return error_set(err, EXIT_DATA,
                          "--max-bytes: no text is as short; take more, or a folder, whose files over 1 MB "
                          "are taken in pieces");
@@ -345,11 +372,11 @@ static void say_result(const Documents *documents, const Options *options, int64
         snprintf(cut, sizeof cut, " texts, with the pieces of %" PRId64 " file%s over 1 MB", documents->cut,
                  plural(documents->cut));
     held_out_text(held_out, sizeof held_out, documents);
+    const Named *left_out = documents->left_out;
     printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 "%s (%s); left out: %" PRId64
            " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64 " unreadable, %" PRId64 " beyond --max-bytes\n",
-           out, train_tokens, val_tokens, documents->count, cut, held_out, documents->duplicates, documents->binary,
-           documents->large, documents->unreadable, documents->beyond);
-    if (documents->left_out[0]) fprintf(stderr, "note: left out as binary or large: %s\n", documents->left_out);
+           out, train_tokens, val_tokens, documents->count, cut, held_out, left_out[EQUAL].count,
+           left_out[BINARY].count, left_out[LARGE].count, left_out[UNREADABLE].count, left_out[BEYOND].count);
     const double share = (double)val_tokens / (double)(train_tokens + val_tokens);
     const bool much = share > MUCH_VAL, asked = share <= 1.1 * options->val_fraction;
     if (much || share < LITTLE_VAL * options->val_fraction)
@@ -376,6 +403,7 @@ int main(int argc, char **argv) {
     if (ok) say_result(&documents, &options, train_tokens, val_tokens);
     for (int64_t i = 0; i < documents.count; i++) free(documents.list[i].path);
     free(documents.list);
+    free(documents.folders);
     if (ok) return EXIT_DONE;
     fprintf(stderr, "%s: %s\n", program_invocation_short_name, err.text);
     return (int)err.code;

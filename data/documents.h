@@ -29,11 +29,27 @@ typedef struct {
 } Document;
 
 typedef struct {
+    int64_t count;
+    char names[1024]; // of the first few
+} Named;
+
+typedef struct {
+    dev_t device;
+    ino_t inode;
+} Folder;
+
+// Why a file or folder is left out. BEYOND: it does not fit into --max-bytes. OTHER: neither a file nor a folder.
+typedef enum { EQUAL, BINARY, LARGE, UNREADABLE, BEYOND, EMPTY, HIDDEN, OTHER, REASONS } Reason;
+
+typedef struct {
     Document *list;
     int64_t count, capacity;
-    int64_t cut;                                           // files that are more than one document
-    int64_t duplicates, binary, large, unreadable, beyond; // left out; beyond: of --max-bytes
-    char left_out[PATH_BYTES];                             // the names of the first that are binary or large
+    int64_t cut; // files that are more than one document
+    Named left_out[REASONS];
+    Named links;              // that lead out of the folders that were named
+    char pointer[PATH_BYTES]; // a file that is a pointer of Git LFS; "": none
+    Folder *folders;          // that have been read
+    int64_t folder_count;
 } Documents;
 
 // What becomes of files over LARGE_BYTES: those of a folder are cut at ends of lines, so that some of each can be held
@@ -73,25 +89,33 @@ static int64_t cut_of(const unsigned char *text, int64_t bytes) {
     return cut ? cut : bytes;
 }
 
-// Takes down the name of a file that is not taken, one of the first.
-static void name_left_out(Documents *documents, const char *path) {
-    enum { MOST_NAMED = 3 };
-    const int64_t before = documents->binary + documents->large; // with this one
-    const size_t used = strlen(documents->left_out), room = sizeof documents->left_out - used;
-    if (before > MOST_NAMED + 1 || strlen(path) + 8 > room) return;
-    snprintf(documents->left_out + used, room, "%s%s", used ? ", " : "", before > MOST_NAMED ? "..." : path);
-    text_printable(documents->left_out, strlen(documents->left_out), "");
+// Counts a path and appends its name, if it is one of the first.
+static void add_name(Named *named, const char *path) {
+    enum { SHOWN = 3 };
+    const size_t used = strlen(named->names), room = sizeof named->names - used;
+    if (++named->count <= SHOWN + 1 && used + 8 < sizeof named->names)
+        snprintf(named->names + used, room - 5, "%s%s", used ? ", " : "", named->count > SHOWN ? "..." : path);
+    text_printable(named->names, strlen(named->names), "");
+}
+
+static void leave_out(Documents *documents, Reason reason, const char *path) {
+    add_name(&documents->left_out[reason], path);
+}
+
+// True if a file begins as a pointer of Git LFS does.
+static bool is_pointer(const unsigned char *text, int64_t bytes) {
+    static const char start[] = "version https://git-lfs.github.com/spec/v1";
+    return bytes >= (int64_t)strlen(start) && memcmp(text, start, strlen(start)) == 0;
 }
 
 static void add_file(Documents *documents, const char *path, int64_t bytes, Large large) {
     if (bytes > (large == LARGE_LEFT ? LARGE_BYTES : large == LARGE_WHOLE ? FILE_MAX : INT64_MAX)) {
-        documents->large++;
-        if (large != LARGE_LEFT) name_left_out(documents, path);
+        leave_out(documents, LARGE, path);
         return;
     }
     const int64_t before = documents->count, limit = large == LARGE_CUT && bytes > LARGE_BYTES ? PIECE_BYTES : FILE_MAX;
-    int64_t *reason = NULL; // why it is left out
-    for (int64_t at = 0; at < bytes && !reason;) {
+    Reason reason = bytes ? REASONS : EMPTY; // why it is left out
+    for (int64_t at = 0; at < bytes && reason == REASONS;) {
         Document document;
         memset(&document, 0, sizeof document);
         document.offset = at;
@@ -99,10 +123,12 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
         document.file_bytes = bytes;
         unsigned char *text = read_part(path, at, document.bytes, bytes);
         if (!text) {
-            reason = &documents->unreadable;
+            reason = UNREADABLE;
         } else if (memchr(text, 0, (size_t)document.bytes)) {
-            reason = &documents->binary;
+            reason = BINARY;
         } else {
+            if (at == 0 && is_pointer(text, document.bytes))
+                snprintf(documents->pointer, sizeof documents->pointer, "%s", path);
             if (at + document.bytes < bytes) document.bytes = cut_of(text, document.bytes);
             add_document(documents, path, text, document);
             at += document.bytes;
@@ -115,49 +141,82 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
         hash = XXH3_128bits(both, sizeof both);
     }
     for (int64_t i = before; i < documents->count; i++) documents->list[i].file_hash = hash;
-    if (reason) {
-        ++*reason;
-        if (reason == &documents->binary) name_left_out(documents, path);
+    if (reason != REASONS) {
+        leave_out(documents, reason, path);
         while (documents->count > before) free(documents->list[--documents->count].path);
     }
     documents->cut += documents->count > before + 1;
 }
 
-// Adds a folder's files and those of the folders in it; links to folders are not followed, so there is no loop.
-static void add_folder(Documents *documents, const char *folder, int depth, Large large) {
-    DIR *dir = opendir(folder);
-    if (!dir || depth > FOLDER_DEPTH) {
-        documents->unreadable++;
-        if (dir) closedir(dir);
+// True the first time for each folder, whatever path leads to it.
+static bool is_new_folder(Documents *documents, int fd) {
+    struct stat info;
+    if (fstat(fd, &info) != 0) return false;
+    const int64_t count = documents->folder_count;
+    for (int64_t i = 0; i < count; i++)
+        if (documents->folders[i].inode == info.st_ino && documents->folders[i].device == info.st_dev) return false;
+    documents->folders = (Folder *)realloc(documents->folders, (size_t)(count + 1) * sizeof *documents->folders);
+    if (!documents->folders) fatal(EXIT_DEVICE, "host memory: could not hold a list of the folders");
+    documents->folders[count].device = info.st_dev;
+    documents->folders[count].inode = info.st_ino;
+    documents->folder_count++;
+    return true;
+}
+
+// True if a link leads out of the folder `root`.
+static bool leads_out(const char *path, const char *root) {
+    char *to = realpath(path, NULL), *from = realpath(root, NULL);
+    const size_t length = from ? strlen(from) : 0;
+    const bool out = to && from && (strncmp(to, from, length) != 0 || (to[length] && to[length] != '/')) && length > 1;
+    free(to);
+    free(from);
+    return out;
+}
+
+// Adds the files of a folder and its subfolders. Links are followed. A folder that several lead to is read once.
+static void add_folder(Documents *documents, const char *folder, const char *root, int depth, Large large) {
+    DIR *dir = depth > FOLDER_DEPTH ? NULL : opendir(folder);
+    if (!dir) leave_out(documents, UNREADABLE, folder);
+    if (dir && !is_new_folder(documents, dirfd(dir))) {
+        closedir(dir);
         return;
     }
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
         char path[PATH_BYTES];
-        struct stat link, info;
-        int length = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (entry->d_name[0] == '.' || length >= (int)sizeof path) continue;
-        if (lstat(path, &link) != 0 || stat(path, &info) != 0) continue;
-        if (S_ISDIR(link.st_mode))
-            add_folder(documents, path, depth + 1, large);
-        else if (S_ISREG(info.st_mode))
-            add_file(documents, path, (int64_t)info.st_size, large);
+        struct stat info;
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        const int length = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (entry->d_name[0] == '.') {
+            leave_out(documents, HIDDEN, path);
+        } else if (length >= (int)sizeof path) {
+            leave_out(documents, UNREADABLE, path);
+        } else if (stat(path, &info) != 0 || !(S_ISDIR(info.st_mode) || S_ISREG(info.st_mode))) {
+            leave_out(documents, OTHER, path);
+        } else {
+            if (path_is_link(path) && leads_out(path, root)) add_name(&documents->links, path);
+            if (S_ISDIR(info.st_mode))
+                add_folder(documents, path, root, depth + 1, large);
+            else
+                add_file(documents, path, (int64_t)info.st_size, large);
+        }
     }
-    closedir(dir);
+    if (dir) closedir(dir);
 }
 
 static bool add_named(Documents *documents, const char *path, Error *err) {
     struct stat info;
     if (stat(path, &info) != 0) return error_set(err, EXIT_DATA, "%s: %s", path, strerror(errno));
     if (S_ISDIR(info.st_mode)) {
-        add_folder(documents, path, 0, LARGE_CUT);
-        return true;
+        add_folder(documents, path, path, 0, LARGE_CUT);
+    } else {
+        const int64_t before = documents->count;
+        if (S_ISREG(info.st_mode)) add_file(documents, path, (int64_t)info.st_size, LARGE_WHOLE);
+        if (!S_ISREG(info.st_mode) || (documents->count == before && info.st_size > 0))
+            return error_set(err, EXIT_DATA, "%s is not a readable text file of at most %d MB", path,
+                             (int)(FILE_MAX >> 20));
     }
-    int64_t refused = documents->binary + documents->large + documents->unreadable;
-    if (S_ISREG(info.st_mode)) add_file(documents, path, (int64_t)info.st_size, LARGE_WHOLE);
-    if (!S_ISREG(info.st_mode) || documents->binary + documents->large + documents->unreadable > refused)
-        return error_set(err, EXIT_DATA, "%s is not a readable text file of at most %d MB", path,
-                         (int)(FILE_MAX >> 20));
-    return true;
+    if (!documents->pointer[0]) return true;
+    return error_set(err, EXIT_DATA, "%s is a Git LFS pointer, not the file; run git lfs pull", documents->pointer);
 }
 
 static void add_headers(Documents *documents) {
@@ -166,7 +225,7 @@ static void add_headers(Documents *documents) {
         glob_t found;
         memset(&found, 0, sizeof found);
         if (glob(places[i], 0, NULL, &found) == 0)
-            for (size_t k = 0; k < found.gl_pathc; k++) add_folder(documents, found.gl_pathv[k], 0, LARGE_LEFT);
+            for (size_t k = 0; k < found.gl_pathc; k++) add_folder(documents, found.gl_pathv[k], "/", 0, LARGE_LEFT);
         globfree(&found);
     }
 }

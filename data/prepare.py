@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Text to token files for train_gpt2_fp8: local text, JSONL and Parquet, or named public data sets.
+"""Text to token files for train_gpt2_fp8: local text, JSON and Parquet, or named public data sets.
 
     data/prepare.py --out data/tokens/shakespeare tinyshakespeare
     data/prepare.py --out data/tokens/mine --tokenizer FOLDER notes/ 'logs/*.jsonl' more.parquet
@@ -13,9 +13,9 @@ program and the manifest say: with GPT-2's, the end-of-text token is before each
 where it was when started again; finished files are checked against their checksums first. With --chat the inputs are
 records of questions and answers, and files have a mask of the tokens that the loss counts.
 
-Validation text: documents (of JSONL, Parquet, or text that holds <|endoftext|> between them) go by the hash of
-their text, examples of --chat by that of their messages or tokens; plain text files are held out whole; of a single
-text file it is the end.
+Validation text: whole documents by the hash of their text or, where they are too few to give the fraction asked for,
+the end of each. Documents are text files, records of JSON and Parquet, and text between <|endoftext|>. Examples of
+--chat are always held out whole, by the hash of their messages or tokens.
 """
 import argparse
 import collections
@@ -27,27 +27,30 @@ import signal
 import sys
 
 from prepare_chat import Chat, chat_settings, describe
+from prepare_files import contents, readers
 from prepare_hellaswag import make_hellaswag
-from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_inputs, units
+from prepare_inputs import SETS, documents_in, documents_of, file_hash, local_inputs, named_inputs, units
 from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
-from prepare_records import to_utf8
-from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, encode_each, open_tokenizer, several, width_of,
-                                write_atomically)
+from prepare_records import DESCRIBED, Skipped, to_utf8
+from prepare_splits import BY_HASH, parts_of, rule_of
+from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, encode_each, first_line, open_tokenizer, say,
+                                several, width_of, write_atomically)
 
-SHOWN = 10  # of the records that are skipped
+VERSION = 2  # of the order of documents and of what is held out: other versions' files are not continued
 MUCH_VAL = 0.2  # of the text: more than this is said
-OF_CHAT = {"--prompt-format": "template", "--trained": "answers", "--skip-malformed": False}  # flags and defaults
+OF_CHAT = {"--prompt-format": "template", "--trained": "answers"}  # flags and defaults
 
 # --- work ---------------------------------------------------------------------------------------------------
 
-worker = None  # (tokenizer, field, fraction, Chat or None) of this process
+worker = None  # (tokenizer, field, rule, fraction, Chat or None, Skipped) of this process
 
 
-def start_worker(spec, field, fraction, chat):
+def start_worker(spec, field, rule, fraction, chat, skip_malformed):
     global worker
-    tokenizer = open_tokenizer(spec)
-    worker = (tokenizer, field, fraction, chat and Chat(tokenizer, spec, *chat))
+    tokenizer, skipped = open_tokenizer(spec), Skipped(skip_malformed)
+    worker = (tokenizer, field, rule, fraction, chat and Chat(tokenizer, spec, *chat, skipped), skipped)
+    readers.clear()
 
 
 def start_process(*initial):
@@ -61,13 +64,12 @@ def is_val(document, fraction):
 
 def work_examples(number, pieces, wanted, chat, fraction):
     """work() of records: {split: [(tokens, mask), ...]}."""
-    examples, skipped = chat.examples(pieces)
     out = {split: [] for split in wanted}
-    for identity, tokens, mask in examples:
+    for identity, tokens, mask in chat.examples(pieces):
         split = "val" if is_val(identity, fraction) else "train"
         if split in wanted:
             out[split].append((tokens, mask))
-    return number, out, skipped, chat.notes()
+    return number, out, chat.skipped.take(), chat.notes()
 
 
 def not_utf8(text, path):
@@ -83,30 +85,28 @@ def not_utf8(text, path):
 def work(job):
     """Tokenizes a unit: {split: bytes of its tokens} of the splits that are still needed, what was skipped, and notes."""
     number, pieces, wanted = job
-    tokenizer, field, fraction, chat = worker
+    tokenizer, field, rule, fraction, chat, skipped = worker
     if chat:
         return work_examples(number, pieces, wanted, chat, fraction)
     texts, places, splits, ends, notes = [], [], [], [], {}
     for piece in pieces:
         kind, path, begin, end, split, start, last = piece
         if kind != "text":
-            documents = [(place, document) for place, document in documents_of(piece, field) if document]
+            documents = list(documents_of(piece, field, skipped))
         elif split in wanted:
-            with open(path, "rb") as file:
-                file.seek(begin)
-                documents = [(path, file.read(end - begin))]
+            documents = [(path, contents(path, begin, end))]
         else:
             continue
         if kind in ("text", "documents") and not isinstance(tokenizer, Bytes):
             for _, document in documents:
                 notes.update(not_utf8(document, path))
         for place, document in documents:
-            part = split or ("val" if is_val(document, fraction) else "train")
-            if part in wanted:
-                texts.append((document, not start))
-                places.append(place)
-                splits.append(part)
-                ends.append(last)
+            for part, text in [(split, document)] if split else parts_of(document, rule, fraction):
+                if part in wanted:
+                    texts.append((text, not start))
+                    places.append(place)
+                    splits.append(part)
+                    ends.append(last)
     width = width_of(tokenizer.vocab)
     before = b"".join(token.to_bytes(width, "little") for token in tokenizer.before)
     after = b"".join(token.to_bytes(width, "little") for token in tokenizer.after)
@@ -115,7 +115,7 @@ def work(job):
                        places)
     for tokens, (_, continued), split, last in zip(rows, texts, splits, ends):
         out[split] += [b"" if continued else before, tokens, after if last else b""]
-    return number, {split: b"".join(parts) for split, parts in out.items()}, [], notes
+    return number, {split: b"".join(parts) for split, parts in out.items()}, skipped.take(), notes
 
 
 def run_jobs(jobs, workers, initial):
@@ -147,57 +147,59 @@ def run_jobs(jobs, workers, initial):
 # --- the run -------------------------------------------------------------------------------------------------
 
 
-def tokenize(options, inputs, identities):
+def tokenize(options, inputs):
     spec = "bytes" if options.bytes else options.tokenizer
     tokenizer = open_tokenizer(spec)  # here too, so that what is wrong with it is said once
     if spec not in ("bytes", "gpt2"):
         spec_identity = file_hash(Pairs.find(spec))
     else:
         spec_identity = spec
-    settings = {"inputs": hashlib.sha256(json.dumps(identities).encode()).hexdigest(), "tokenizer": spec_identity,
+    identities = [[made.kind, made.identity] for made in inputs]
+    settings = {"version": VERSION, "inputs": hashlib.sha256(json.dumps(identities).encode()).hexdigest(), "tokenizer": spec_identity,
                 "vocab": tokenizer.vocab, "field": options.field, "val_fraction": options.val_fraction,
-                "shard_tokens": options.shard_tokens}
+                "shard_tokens": options.shard_tokens, "skip_malformed": options.skip_malformed}
     if options.chat:
         settings.update(chat_settings(spec, options))
     if tokenizer.strict:  # what else the tokens depend on
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
-    shards, skipped, complete = nothing() if options.overwrite else read_manifest(manifest, settings)
+    shards, skipped, complete = nothing() if options.overwrite else read_manifest(manifest, options.out, settings)
     kept = {name: verified(options.out, shards[name]) for name in ("train", "val")}
     complete = complete and all(len(kept[name]) == len(shards[name]) for name in kept)
     kind = ExampleSplit if options.chat else Split
     splits = {name: kind(name, options.out, settings, kept[name]) for name in ("train", "val")}
     rule = "prompt format %s" % options.prompt_format if options.chat else tokenizer.rule
-    print("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), 8 * width_of(tokenizer.vocab),
-                                                  rule))
+    width = 8 * width_of(tokenizer.vocab)
+    say("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), width, rule), sys.stdout)
     if not complete:
         try:
-            skipped = make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule,
+            skipped = make(options, inputs, spec, settings, manifest, splits, skipped, rule,
                            tokenizer.strict)
         except (Failure, OSError):
             left = ["%s_%s_*.bin" % (options.out, name) for name, split in splits.items() if split.finished]
             if left:
-                print("note: %s are not complete: the same command goes on, or begins again with --overwrite where "
-                      "inputs or flags have changed" % " and ".join(left), file=sys.stderr)
+                say("note: %s are not complete; the same command continues, or use --overwrite if inputs or flags have "
+                    "changed" % " and ".join(left))
             raise
     what = ["%s in %s" % (several(split.tokens(), kind + " token"), several(len(split.finished), "file"))
             for kind, split in (("training", splits["train"]), ("validation", splits["val"]))]
-    print("%s: %s%s" % (options.out, ", ".join(what), " (were complete)" if complete else ""))
+    left_out = sum(skipped.values())
+    if left_out and not options.chat:
+        what.append("%s left out" % several(left_out, "record"))
+    say("%s: %s%s" % (options.out, ", ".join(what), " (were complete)" if complete else ""), sys.stdout)
     if options.chat:
-        describe(splits.values(), sum(skipped.values()))
+        describe(splits.values(), left_out)
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
     if share > MUCH_VAL:
-        why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction
-               else ", as examples are held out whole: name more of them, or give a larger --val-fraction"
-               if options.chat
-               else ", as files and documents are held out whole: name more of them, or one text file alone")
-        print("note: %.0f %% of the text is held out for validation%s" % (100 * share, why), file=sys.stderr)
+        why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction else ", as %s are held out whole: name "
+               "more of them, or give a larger --val-fraction" % ("examples" if options.chat else "documents"))
+        say("note: %.0f %% of the text is held out for validation%s" % (100 * share, why))
     if options.val_fraction > 0 and not splits["val"].finished:
-        print("no %s was chosen for validation: raise --val-fraction, or leave --val away when training"
-              % ("example" if options.chat else "document"), file=sys.stderr)
+        say("no %s was chosen for validation: raise --val-fraction, or leave --val away when training"
+            % ("example" if options.chat else "document"))
 
 
-def make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule, strict):
+def make(options, inputs, spec, settings, manifest, splits, skipped, rule, strict):
     """Writes what is missing; returns how many records were skipped, by unit. skipped: those of an earlier run."""
     def save(complete):
         record = {"settings": settings, "documents": rule, "complete": complete, "skipped": skipped,
@@ -210,7 +212,9 @@ def make(options, inputs, identities, spec, settings, manifest, splits, skipped,
             os.remove(path)
     elif present and not os.path.exists(manifest):
         raise Failure("%s exists, but %s does not: use another --out, or --overwrite" % (present[0], manifest))
-    plan = list(units(inputs, identities, options.val_fraction, strict))
+    field = None if options.chat else options.field
+    held_out = BY_HASH if options.chat else rule_of(documents_in(inputs, field), options.val_fraction)
+    plan = list(units(inputs, held_out, options.val_fraction, field, strict))
     progress = Progress(sum(weight for _, weight in plan))
 
     def jobs():
@@ -222,21 +226,23 @@ def make(options, inputs, identities, spec, settings, manifest, splits, skipped,
                 progress.add(weight)
 
     first = {name: split.unit for name, split in splits.items()}
+    if max(first.values()) > len(plan):
+        raise Failure("%s does not match the inputs; use --overwrite to start again" % manifest)
     skipped = {unit: count for unit, count in skipped.items() if int(unit) < min(first.values())}
     save(False)
     shown = 0
-    chat = (options.prompt_format, options.trained, options.skip_malformed) if options.chat else None
+    chat = (options.prompt_format, options.trained) if options.chat else None
+    initial = (spec, options.field, held_out, options.val_fraction, chat, options.skip_malformed)
     noted = set()
-    for number, tokens, records, notes in run_jobs(jobs(), options.workers,
-                                                   (spec, options.field, options.val_fraction, chat)):
-        for record in records[:max(0, SHOWN - shown)]:
-            print("skipped: " + record, file=sys.stderr)
+    for number, tokens, records, notes in run_jobs(jobs(), options.workers, initial):
+        for record in records[:max(0, DESCRIBED - shown)]:
+            say("skipped: " + record)
         shown += len(records)
         if records:
             skipped[str(number)] = len(records)
         for path in sorted(notes.keys() - noted):
-            if len(noted) < SHOWN:
-                print("note: " + notes[path], file=sys.stderr)
+            if len(noted) < DESCRIBED:
+                say("note: " + notes[path])
             noted.add(path)
         wrote = [splits[name].add(number, part) for name, part in tokens.items()]
         if any(wrote):
@@ -245,12 +251,12 @@ def make(options, inputs, identities, spec, settings, manifest, splits, skipped,
     for split in splits.values():
         if split.waiting:
             split.write(len(plan), 0)
-    if len(noted) > SHOWN:
-        print("note: %s files are not UTF-8 in all" % format(len(noted), ","), file=sys.stderr)
+    if len(noted) > DESCRIBED:
+        say("note: %s files are not UTF-8 in all" % format(len(noted), ","))
     if not any(split.finished for split in splits.values()):
         os.remove(manifest)
         raise Failure("no %s left in %s%s" % ("examples" if options.chat else "text", ", ".join(options.inputs),
-                                              " (%s skipped)" % format(shown, ",") if options.chat else ""))
+                                              " (%s skipped)" % format(shown, ",") if shown or options.chat else ""))
     save(True)
     progress.close()
     return skipped
@@ -261,10 +267,10 @@ def make(options, inputs, identities, spec, settings, manifest, splits, skipped,
 def number(text):
     """100M, 64k or 1000."""
     scale = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}.get(text[-1:].lower(), 1)
-    value = int(float(text[:-1] if scale > 1 else text) * scale)
+    value = float(text[:-1] if scale > 1 else text) * scale
     if not 1 <= value < 2**31:
         raise ValueError
-    return value
+    return int(value)
 
 
 def fraction(text):
@@ -299,16 +305,16 @@ def parse(arguments):
     parser.add_argument("--bytes", action="store_true", help="byte-level tokens (256 = end of text), no tokenizer")
     parser.add_argument("--hellaswag", action="store_true", help="the input is HellaSwag's JSONL: write OUT.bin for "
                         "the trainer's --hellaswag")
-    parser.add_argument("--chat", action="store_true", help="the inputs are JSONL or Parquet of messages, instruction "
+    parser.add_argument("--chat", action="store_true", help="the inputs are JSON or Parquet of messages, instruction "
                         "and output, prompt or query and response, or input_ids and labels")
     parser.add_argument("--prompt-format", choices=["template", *FORMATS],
                         help="of --chat: how messages become text (default template: the chat template in the "
                         "tokenizer's folder)")
     parser.add_argument("--trained", choices=["answers", "last", "all"],
                         help="of --chat: which tokens the loss counts; last: of the last answer (default answers)")
-    parser.add_argument("--skip-malformed", action="store_true", default=None,
-                        help="of --chat: leave out records that are not as they should be, and count them")
-    parser.add_argument("--field", help="where JSONL and Parquet hold the text (default text)")
+    parser.add_argument("--skip-malformed", action="store_true", help="leave out and count malformed records "
+                        "(default: the first one ends the program)")
+    parser.add_argument("--field", help="key or column that holds the text of a record (default text)")
     parser.add_argument("--val-fraction", type=fraction, default=0.01, help="share held out (default 0.01)")
     parser.add_argument("--shard-tokens", type=number, default=10**8, help="tokens per file (default 100M)")
     parser.add_argument("--workers", type=number, default=os.cpu_count() or 1, help="processes (default all cores)")
@@ -339,20 +345,25 @@ def main(arguments):
         if named and len(options.inputs) > 1:
             raise Failure("a named set comes alone: %s" % named[0], 1)
         if named:
-            inputs, identities = named_inputs(named[0], options.sample, options.cache)
+            inputs = named_inputs(named[0], options.sample, options.cache)
         else:
-            inputs, identities = local_inputs(options.inputs, None if options.chat else options.field)
-        tokenize(options, inputs, identities)
+            inputs = local_inputs(options.inputs, None if options.chat else options.field)
+        tokenize(options, inputs)
         return 0
     except Failure as failure:
-        print("%s: %s" % (NAME, failure), file=sys.stderr)
+        say("%s: %s" % (NAME, failure))
         return failure.code
-    except OSError as error:  # an input that has gone, a disk that fails
-        print("%s: %s" % (NAME, error), file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        print("\n%s: stopped: the files are not complete; the same command continues" % NAME, file=sys.stderr)
+        print(file=sys.stderr)
+        say("%s: stopped: the files are not complete; the same command continues" % NAME)
         return 130
+    except MemoryError:
+        say("%s: out of memory; use fewer --workers" % NAME)
+    except OSError as error:  # an input that has gone, a disk that fails
+        say("%s: %s" % (NAME, "%s: %s" % (error.filename, error.strerror) if error.filename else error))
+    except Exception as error:
+        say("%s: internal error: %s (%s)" % (NAME, first_line(error), type(error).__name__))
+    return 2
 
 
 if __name__ == "__main__":

@@ -8,11 +8,12 @@ An answer of weight 0 does not count; tokens that an `attention_mask` has as 0 a
 import hashlib
 import itertools
 import json
+import sys
 
-from prepare_inputs import CHUNK_ROWS, open_parquet
+from prepare_inputs import records_of
 from prepare_prompts import Fixed, Template, read_template, special_tokens
-from prepare_records import Malformed, Place, kind_of_record, parsed
-from prepare_tokenizers import Failure, encode_each, first_line, pack, several
+from prepare_records import Malformed, kind_of_record
+from prepare_tokenizers import encode_each, pack, say, several
 
 IGNORED = -100  # a label
 LABELS = '"labels" is no list as long as "input_ids"'
@@ -128,45 +129,20 @@ def labelled(record, vocab, trained):
     return ids, mask
 
 
-def records_of(piece):
-    """(place, record or what is wrong with it) of a piece."""
-    kind, path, begin, end, *_ = piece
-    if kind == "parquet":
-        yield from rows_of(path, begin)
-        return
-    with open(path, "rb") as file:
-        file.seek(begin)
-        text = file.read(end - begin)
-    for number, line in enumerate(text.split(b"\n")):
-        if not line.strip():
-            continue
-        try:
-            record = parsed(line, path)
-        except Malformed as error:
-            record = error
-        yield Place(path, begin, number), record
-
-
-def rows_of(path, group):
-    file = open_parquet(path)
-    number = sum(file.metadata.row_group(g).num_rows for g in range(group))
-    try:
-        for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group]):
-            for record in batch.to_pylist():
-                number += 1
-                for message in filter(lambda m: isinstance(m, dict), record.get("messages") or ()):  # has all fields
-                    for key in [key for key, value in message.items() if value is None and key != "content"]:
-                        del message[key]
-                yield "%s, row %d" % (path, number), record
-    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
-        raise Failure("%s could not be read (%s)" % (path, first_line(error)))
+def without_nulls(record):
+    """A row of Parquet, whose messages have all fields, without those that are null."""
+    turns = record.get("messages")
+    for message in filter(lambda m: isinstance(m, dict), turns if isinstance(turns, list) else ()):
+        for key in [key for key, value in message.items() if value is None and key != "content"]:
+            del message[key]
+    return record
 
 
 class Chat:
     """What a process needs to make examples."""
 
-    def __init__(self, tokenizer, spec, name, trained, skip):
-        self.tokenizer, self.trained, self.skip = tokenizer, trained, skip
+    def __init__(self, tokenizer, spec, name, trained, skipped):
+        self.tokenizer, self.trained, self.skipped = tokenizer, trained, skipped
         self.spec, self.name, self.format = spec, name, None  # not before one is needed: tokens need none
 
     def parts(self, record):
@@ -194,23 +170,17 @@ class Chat:
         return {"endless": ENDLESS} if self.format is not None and self.format.endless else {}
 
     def examples(self, pieces):
-        """([(what tells it from others, tokens, mask), ...], [what was skipped, ...]) of a unit."""
-        kept, rows, skipped = [], [], []
-
-        def wrong(place, reason):
-            if not self.skip:
-                raise Failure("%s: %s (--skip-malformed goes on without)" % (place, reason))
-            skipped.append("%s: %s" % (place, reason))
-
+        """[(what tells it from others, tokens, mask), ...] of a unit."""
+        kept, rows = [], []
         for piece in pieces:
             for place, record in records_of(piece):
                 try:
-                    identity, made = self.parts(record)
+                    identity, made = self.parts(without_nulls(record) if piece[0] == "parquet" else record)
                 except Malformed as error:
-                    wrong(place, error)
+                    self.skipped.wrong(place, error)
                     continue
                 except RecursionError:
-                    wrong(place, "its values are nested too deeply")
+                    self.skipped.wrong(place, "its values are nested too deeply")
                     continue
                 tokens = isinstance(made, tuple)
                 kept.append((place, identity, made if tokens else None))
@@ -227,8 +197,8 @@ class Chat:
             if any(mask):
                 examples.append((identity, bytes(tokens), bytes(mask)))
             else:
-                wrong(place, "none of its %d tokens counts" % len(mask))
-        return examples, skipped
+                self.skipped.wrong(place, "none of its %d tokens counts" % len(mask))
+        return examples
 
 
 def chat_settings(spec, options):
@@ -245,6 +215,6 @@ def describe(splits, skipped):
     tokens, counted, examples = (sum(shard[key] for shard in shards) for key in ("tokens", "counted", "examples"))
     longest = max((shard["longest"] for shard in shards), default=0)
     left_out = "; %s %s skipped" % (several(skipped, "malformed record"), "was" if skipped == 1 else "were")
-    print("%s, the longest of %s; %.3g %% of all tokens count in the loss%s"
-          % (several(examples, "example"), several(longest, "token"), 100 * counted / max(1, tokens),
-             left_out if skipped else ""))
+    say("%s, the longest of %s; %.3g %% of all tokens count in the loss%s"
+        % (several(examples, "example"), several(longest, "token"), 100 * counted / max(1, tokens),
+           left_out if skipped else ""), sys.stdout)

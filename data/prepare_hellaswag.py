@@ -11,18 +11,22 @@ import array
 import os
 import sys
 
-from prepare_records import Malformed, parsed
-from prepare_tokenizers import Failure, encode_each, little_endian, open_tokenizer, width_of, write_atomically
+from prepare_files import blocks
+from prepare_records import Malformed, foreign_encoding, encoding_error, parsed
+from prepare_tokenizers import (Failure, encode_each, little_endian, open_tokenizer, say, several, width_of,
+                                write_atomically)
 
 MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # versions by bytes of a word
 
 
 def examples_of(path):
     """(situation, endings, label) of every line."""
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
+    text = b"".join(blocks(path))
+    encoding = foreign_encoding(text)
+    if encoding:
+        raise Failure("%s: %s" % (path, encoding_error(path, encoding)))
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if line.strip():
             try:
                 example = parsed(line, path)
                 situation, endings, label = example["ctx"], list(example["endings"]), int(example["label"])
@@ -75,4 +79,4 @@ def make_hellaswag(inputs, out, spec):
     header = b"".join(n.to_bytes(4, "little") for n in (MAGIC, VERSIONS[width], count, longest)).ljust(1024, b"\0")
     path = out + ("" if out.endswith(".bin") else ".bin")
     write_atomically(path, header, stream)
-    print("%s: %s example%s" % (path, format(count, ","), "" if count == 1 else "s"))
+    say("%s: %s" % (path, several(count, "example")), sys.stdout)

@@ -1,26 +1,29 @@
 """The inputs of prepare.py: finding them, telling their kinds, and cutting them into units of work.
 
-An input is (kind, path): "text" (one document), "documents" (text with separators between them), "jsonl" or
-"parquet". A piece of one is (kind, path, begin, end, split, starts, ends): bytes, of Parquet a row group. The bytes of
-a text belong to a split, and start and end a document or not; the documents of the other kinds are divided by their
-hashes (split None). A unit of work is (pieces, weight in bytes); the units and their order depend on the inputs alone.
+An Input's kind is "text" (one document), "documents" (text with separators between them), "jsonl" (a record per line),
+"json" (one array of records, or one record) or "parquet". A piece of one is (kind, path, begin, end, split, starts,
+ends): bytes, of Parquet rows. The bytes of a text belong to a split, and start and end a document or not; split None:
+each document has its own. A unit of work is (pieces, weight in bytes); the units and their order depend on the inputs
+and the rule by which documents are held out.
 """
-import glob
+import collections
 import hashlib
-import mmap
 import os
-import shlex
-import sys
 import urllib.request
 
-from prepare_records import Malformed, Place, foreign_encoding, parsed, text_in, without_field
-from prepare_tokenizers import NAME, Failure, first_line, need, not_downloaded, write_atomically
+from prepare_files import Contents, Notes, blocks, contents, files_of, head, stem
+from prepare_parquet import open_parquet, row_pieces, rows_of
+from prepare_records import (DESCRIBED, Malformed, Place, Skipped, as_record, foreign_encoding, is_one_value, kinds_in,
+                             encoding_error, parsed, text_in, value_records, without_field)
+from prepare_splits import end_of, key_of, split_of
+from prepare_tokenizers import Failure, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # text that a worker gets at a time
-HEAD = 1 << 16  # bytes that tell whether a file is text
+PIECE_BYTES = 1 << 28  # longest line of JSON or document between separators; a text is cut if it has no line end before
 SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
-CHUNK_ROWS = 1024  # rows of a Parquet file read at a time
+RECORDS = (".jsonl", ".ndjson", ".jsonlines", ".jl", ".json")  # endings of files that hold records
+ARCHIVES = (".bz2", ".xz", ".lzma", ".lz4", ".br", ".zip", ".7z", ".rar", ".tar", ".tgz")  # endings that are not read
 
 # Every set is pinned: by the file's checksum, or by a commit of the data set's repository.
 SETS = {
@@ -36,31 +39,15 @@ SETS = {
                     "revision": "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"},
 }
 
-
-def kind_of(path):
-    lower = path.lower()
-    if lower.endswith((".jsonl", ".ndjson")):
-        return "jsonl"
-    if lower.endswith(".parquet"):
-        return "parquet"
-    if lower.endswith((".gz", ".zst", ".xz", ".bz2", ".zip")):
-        raise Failure("%s is compressed: unpack it first" % path)
-    with open(path, "rb") as file:
-        if b"\0" in file.read(HEAD):
-            return None
-        if os.path.getsize(path) == 0:
-            return "text"
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            return "documents" if text.find(SEPARATOR) >= 0 else "text"
+Input = collections.namedtuple("Input", "kind path identity size")  # identity: SHA-256 of its contents; size: in bytes
 
 
-def files_under(folder):
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = os.path.join(parent, name)
-            if not name.startswith(".") and os.path.isfile(path):
-                yield path
+class Unfit(Exception):
+    """Why a file is not read. named: the error if it was named."""
+
+    def __init__(self, reason, named):
+        super().__init__(reason)
+        self.named = named
 
 
 def file_hash(path):
@@ -72,64 +59,97 @@ def file_hash(path):
     return digest.hexdigest()
 
 
-def lacks_text(path, field):
-    """A Parquet file that was only found, not named, may be a table of other things."""
-    return field not in open_parquet(path).schema_arrow.names
+def first_keys(kind, path):
+    """The keys of the first record, or the columns of Parquet; none if it is malformed."""
+    if kind == "parquet":
+        return open_parquet(path)[1]
+    try:
+        if kind == "json":
+            record = next(iter(value_records(path)), None)
+        else:
+            text = Contents(path)
+            end = text.find(b"\n", 0, PIECE_BYTES)
+            record = parsed(text.part(0, end if end >= 0 else PIECE_BYTES), path)
+    except Malformed:
+        return []
+    return list(record) if isinstance(record, dict) else []
+
+
+def kind_of(path, named, field):
+    """The kind of a file by its name and first bytes; of text, whether it has separators is not looked at."""
+    name, start = stem(path).lower(), head(path)
+    encoding = foreign_encoding(start)
+    if encoding:
+        raise Unfit("in %s" % encoding, encoding_error(path, encoding))
+    if not start:
+        raise Unfit("empty", None)
+    if name.endswith(ARCHIVES):
+        raise Unfit("compressed or archives", "only gzip and zstd are unpacked; unpack it first")
+    kind = "parquet" if name.endswith(".parquet") else "text"
+    if name.endswith(RECORDS):
+        kind = "json" if is_one_value(name, start) else "jsonl"
+    elif kind == "parquet" and name != path.lower():
+        raise Unfit("compressed Parquet", "compressed Parquet is not supported; unpack it first")
+    elif kind == "text" and b"\0" in start:
+        raise Unfit("binary", "it is not a text file: it has bytes of 0")
+    elif kind == "text" and field is None:
+        raise Unfit("neither JSON nor Parquet", "it is neither JSON nor Parquet by its name")
+    # a folder of data has descriptions in JSON, too, and may have tables of other things
+    if kind == "parquet" and field is not None or not named and name.endswith((".json", ".parquet")):
+        keys = first_keys(kind, path)
+        if not (field in keys if field is not None else kinds_in(keys)):
+            raise Unfit("%s without %s" % ("Parquet" if kind == "parquet" else "JSON", "examples of --chat"
+                                           if field is None else '"%s" (--field)' % field), without_field(keys, field))
+    return kind
+
+
+def text_input(kind, path):
+    """The Input of a file; a text is searched for separators."""
+    digest, size, end, separated = hashlib.sha256(), 0, b"", False
+    for block in blocks(path):
+        digest.update(block)
+        size += len(block)
+        if kind == "text":
+            end += block
+            separated = separated or SEPARATOR in end
+            end = end[-len(SEPARATOR):]
+    return Input("documents" if separated else kind, path, digest.hexdigest(), size)
 
 
 def local_inputs(arguments, field):
-    """(inputs, identities) of files, folders and patterns; equal files count once. field None: they hold records."""
-    paths = []
+    """The inputs of files, folders and patterns; equal files count once. field None: they hold records."""
+    inputs, seen, notes = [], set(), Notes()
     for argument in arguments:
-        if os.path.isdir(argument):
-            paths += [(path, False) for path in files_under(argument)]
-        elif os.path.isfile(argument):
-            paths.append((argument, True))
-        else:
-            found = [path for path in sorted(glob.glob(argument, recursive=True)) if os.path.isfile(path)]
-            if not found:
-                named = "" if field is None else ", nor one of the named sets " + ", ".join(SETS)
-                raise Failure("%s: no such file or folder, nor a pattern that matches one%s" % (argument, named))
-            paths += [(path, True) for path in found]
-    inputs, identities, seen = [], [], set()
-    for path, named in paths:
-        try:
-            kind = kind_of(path)
-        except OSError as error:
-            raise Failure("%s: %s" % (path, error.strerror or error))
-        except Failure:
-            if named:
-                raise
-            continue
-        if field is None and kind in ("text", "documents"):
-            if named:
-                raise Failure("%s is neither JSONL nor Parquet by its name; of a JSON array, jq -c '.[]' %s >NEW.jsonl "
-                              "makes lines" % (path, shlex.quote(path)))
-            continue
-        if kind is None and named:
-            encoding = foreign_encoding(path)
-            raise Failure("%s: %s" % (path, encoding) if encoding else "%s is not a text file" % path)
-        if kind is None or os.path.getsize(path) == 0:
-            continue
-        if kind == "parquet" and not named and field is not None and lacks_text(path, field):
-            print("%s: %s has no column %s and is left out" % (NAME, path, field), file=sys.stderr)
-            continue
-        try:
-            identity = file_hash(path)
-        except OSError as error:
-            raise Failure("%s: %s" % (path, error.strerror or error))
-        if identity in seen:
-            continue
-        seen.add(identity)
-        inputs.append((kind, path))
-        identities.append(identity)
+        paths, found = list(files_of(argument, notes)), []
+        if not paths and not os.path.exists(argument):
+            named = "" if field is None else ", nor one of the named sets " + ", ".join(SETS)
+            raise Failure("%s: no such file or folder, nor a pattern that matches one%s" % (argument, named))
+        for path, named in paths:
+            try:
+                found.append((kind_of(path, named, field), path, named))
+            except Unfit as error:
+                if named and error.named:
+                    raise Failure("%s: %s" % (path, error.named))
+                notes.leave_out(path, str(error))
+        data = any(kind != "text" and not named for kind, _, named in found)
+        for kind, path, named in found:
+            if data and kind == "text" and not named:
+                notes.leave_out(path, "text next to data files, read only if named")
+                continue
+            made = text_input(kind, path)
+            if made.identity in seen:
+                notes.leave_out(path, "equal to another")
+                continue
+            seen.add(made.identity)
+            inputs.append(made)
+    notes.say()
     if not inputs:
         raise Failure("no %s found in %s" % ("text" if field is not None else "records", ", ".join(arguments)))
-    return inputs, identities
+    return inputs
 
 
 def named_inputs(name, sample, cache):
-    """(inputs, identities) of a public data set; its files come through the cache."""
+    """The inputs of a public data set; its files come through the cache."""
     entry = SETS[name]
     if "url" in entry:
         path = os.path.join(cache, name + ".txt")
@@ -139,9 +159,10 @@ def named_inputs(name, sample, cache):
                     write_atomically(path, reply.read())
             except OSError as error:
                 raise not_downloaded(name, error, LOCAL)
-        if file_hash(path) != entry["sha256"]:
+        found = text_input("text", path)
+        if found.identity != entry["sha256"]:
             raise Failure("%s is damaged: its checksum does not match; delete it to download %s again" % (path, name))
-        return [(kind_of(path), path)], [name]
+        return [found]
     hub = need("huggingface_hub")
     prefix, revision = entry["files"].format(sample=sample), entry["revision"]
     try:
@@ -154,141 +175,139 @@ def named_inputs(name, sample, cache):
         raise
     except Exception as error:
         raise not_downloaded(name, error, LOCAL)
-    return [(kind_of(path), path) for path in paths], ["%s@%s/%s" % (entry["repo"], revision, n) for n in names]
+    return [Input("parquet", path, "%s@%s/%s" % (entry["repo"], revision, n), os.path.getsize(path))
+            if path.endswith(".parquet") else text_input("text", path) for path, n in zip(paths, names)]
 
 
-def cut_before_last_newline(text, at, end, strict=False):
-    """A place at or after `at` where cutting changes no token of GPT-2: before a line end that text follows.
-    strict: nor one of Llama's, OLMo's and Qwen's, which join a line end with what is no letter or number before it."""
+def text_cut(text, at, size, strict):
+    """A place in text after `at` where cutting changes no token of GPT-2: before a line end that text follows.
+    strict: nor one of Llama's, OLMo's and Qwen's, which join a line end with what is no letter or number before it.
+    A line of PIECE_BYTES is cut within."""
+    last = min(size, at + PIECE_BYTES)
     while True:
-        at = text.find(b"\n", at, end)
-        if at < 0 or at + 1 >= end:
-            return end
-        before = text[max(0, at - 4) : at].decode("utf-8", errors="replace")[-1:].isalnum()
-        if not text[at + 1 : at + 2].isspace() and text[at + 1] < 0x80 and (before or not strict):
+        at = text.find(b"\n", at, last - 1)
+        if at < 0:
+            while last < size and text.part(last, last + 1)[0] & 0xC0 == 0x80:  # within a character
+                last += 1
+            return last
+        after = text.part(at + 1, at + 2)
+        joins = strict and not text.part(at - 4, at).decode("utf-8", errors="replace")[-1:].isalnum()
+        if not after.isspace() and after < b"\x80" and not joins:
             return at
         at += 1
 
 
-def cuts(kind, path, strict=False):
-    """Places that divide a text-like file into pieces of about UNIT_BYTES, from 0 to its size."""
-    size = os.path.getsize(path)
-    found = [0]
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        while found[-1] < size:
-            at = found[-1] + UNIT_BYTES
-            if at >= size:
-                at = size
-            elif kind == "text":
-                at = cut_before_last_newline(text, at, size, strict)
-            elif kind == "documents":
-                at = text.find(SEPARATOR, at)
-                at = size if at < 0 else at + len(SEPARATOR)
+def cuts(kind, path, size, strict=False):
+    """Where the pieces of a file but Parquet end, of about UNIT_BYTES each. The last is its size."""
+    text, at = Contents(path), 0
+    while at < size:
+        begin, mark = at + UNIT_BYTES, SEPARATOR if kind == "documents" else b"\n"
+        if begin >= size or kind == "json":
+            at = size
+        else:
+            text.move(begin - 4)
+            if kind == "text":
+                at = text_cut(text, begin, size, strict)
             else:
-                at = text.find(b"\n", at) + 1 or size
-            found.append(at)
-    return found
+                found = text.find(mark, begin, begin + PIECE_BYTES)
+                if found < 0 and size - begin > PIECE_BYTES:
+                    raise Failure("%s: more than %d MiB without %s" % (
+                        Place(path, begin, 0), PIECE_BYTES >> 20, "a line end" if mark == b"\n" else mark.decode()))
+                at = size if found < 0 else found + len(mark)
+        yield at
 
 
-def held_out(inputs, identities, fraction):
-    """The split of every text file: {path: "val"} for those held out whole, by the order of their hashes."""
-    files = [(identity, path) for (kind, path), identity in zip(inputs, identities) if kind == "text"]
-    if len(files) == 0 or len(inputs) == 1 or fraction <= 0:
-        return {}
-    sizes = {path: os.path.getsize(path) for _, path in files}
-    target, total, chosen = fraction * sum(sizes.values()), 0, {}
-    for _, path in sorted(files):
-        if total + sizes[path] <= target:
-            total += sizes[path]
-            chosen[path] = "val"
-    if not chosen and len(files) == len(inputs):  # none is small enough, and nothing else gives validation text
-        chosen[min(files, key=lambda f: (sizes[f[1]], f))[1]] = "val"
-    return chosen
-
-
-def text_pieces(path, split, tail, strict):
-    """The pieces of a text; where `tail` is not 0, its last part is validation text and a document of its own."""
-    places = cuts("text", path, strict)
-    size = places[-1]
-    if not tail:
-        return [("text", path, begin, end, split, begin == 0, end == size) for begin, end in zip(places, places[1:])]
-    at = int((1 - tail) * size)
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        border = cut_before_last_newline(text, at, size, strict)
-    border = at if border == size else border
-    places = sorted(set(places + [border]))
+def text_pieces(path, size, split, fraction, strict):
+    """The pieces of a text. split None: its end is held out, as a document of its own."""
+    border = {"train": size, "val": 0}.get(split)
+    if border is None:
+        border = end_of(size, fraction, lambda begin, end: contents(path, begin, end))
+    places = sorted({0, border, *cuts("text", path, size, strict)})
     return [("text", path, begin, end, "val" if begin >= border else "train", begin in (0, border),
              end in (border, size)) for begin, end in zip(places, places[1:])]
 
 
-def open_parquet(path):
-    parquet = need("pyarrow.parquet", "pyarrow")
-    try:
-        return parquet.ParquetFile(path)
-    except Exception as error:
-        raise Failure("%s is not a readable Parquet file (%s)" % (path, first_line(error)))
+def record_pieces(made, field):
+    """(piece, weight) of an input but a text."""
+    kind, path, _, size = made
+    if kind == "parquet":
+        for begin, end, weight in row_pieces(path, None if field is None else [field], UNIT_BYTES):
+            yield (kind, path, begin, end, None, True, True), weight
+        return
+    begin = 0
+    for end in cuts(kind, path, size):
+        yield (kind, path, begin, end, None, True, True), end - begin
+        begin = end
 
 
-def units(inputs, identities, fraction, strict=False):
+def documents_in(inputs, field):
+    """(key, size) of all documents."""
+    ignored = Skipped(True, DESCRIBED)
+    yield from ((made.identity[:16], made.size) for made in inputs if made.kind == "text")
+    for made in inputs:
+        for piece, _ in record_pieces(made, field) if made.kind != "text" else ():
+            yield from ((key_of(document), len(document)) for _, document in documents_of(piece, field, ignored))
+            ignored.take()
+
+
+def units(inputs, rule, fraction, field, strict=False):
     """The units of work, in order."""
-    chosen = held_out(inputs, identities, fraction)
     batch, weight = [], 0
-    for kind, path in inputs:
-        if kind == "parquet":
-            groups = open_parquet(path).num_row_groups
-            pieces = [(kind, path, group, group + 1, None, True, True) for group in range(groups)]
-            weights = [os.path.getsize(path) // groups] * groups if groups else []
+    for made in inputs:
+        if made.kind == "text":
+            split = split_of(made.identity[:16], rule, fraction)
+            pieces = ((piece, piece[3] - piece[2])
+                      for piece in text_pieces(made.path, made.size, split, fraction, strict))
         else:
-            if kind == "text":
-                pieces = text_pieces(path, chosen.get(path, "train"), fraction if len(inputs) == 1 else 0, strict)
-            else:
-                places = cuts(kind, path)
-                pieces = [(kind, path, begin, end, None, True, True) for begin, end in zip(places, places[1:])]
-            weights = [end - begin for _, _, begin, end, *_ in pieces]
-        for piece, piece_weight in zip(pieces, weights):
+            pieces = record_pieces(made, field)
+        for piece, piece_weight in pieces:
             batch.append(piece)
             weight += piece_weight
-            if weight >= UNIT_BYTES or kind == "parquet":
+            if weight >= UNIT_BYTES or made.kind == "parquet":
                 yield batch, weight
                 batch, weight = [], 0
     if batch:
         yield batch, weight
 
 
-def documents_of(piece, field):
-    """(place, document in bytes) of each document of a piece that is not of a text."""
+def records_of(piece, columns=None):
+    """(place, record or what is wrong with it) of a piece of records. columns: of Parquet, that are read; None: all."""
     kind, path, begin, end, *_ = piece
     if kind == "parquet":
-        yield from parquet_documents(path, begin, field)
-        return
-    with open(path, "rb") as file:
-        file.seek(begin)
-        text = file.read(end - begin)
+        for number, row in rows_of(path, begin, end, columns):
+            yield "%s, row %d" % (path, number), row
+    elif kind == "json":
+        try:
+            for number, record in enumerate(value_records(path), 1):
+                yield "%s, record %d" % (path, number), as_record(record)
+        except Malformed as error:
+            raise Failure("%s: %s" % (path, error))
+    else:
+        for number, line in enumerate(contents(path, begin, end).split(b"\n")):
+            if line.strip():
+                try:
+                    record = as_record(parsed(line, path))
+                except Malformed as error:
+                    record = error
+                yield Place(path, begin, number), record
+
+
+def documents_of(piece, field, skipped):
+    """(place, document in bytes) of each document of a piece that is not of a text."""
+    kind, path, begin, end, *_ = piece
     if kind == "documents":
-        for document in text.split(SEPARATOR):
-            yield "%s, document at byte %d" % (path, begin), document.strip(b"\r\n")
+        for document in contents(path, begin, end).split(SEPARATOR):
+            if document.strip(b"\r\n"):
+                yield "%s, document at byte %d" % (path, begin), document.strip(b"\r\n")
             begin += len(document) + len(SEPARATOR)
         return
-    for number, line in enumerate(text.split(b"\n")):
-        if line.strip():
-            try:
-                document = text_in(parsed(line, path), field)
-            except Malformed as error:
-                raise Failure("%s: %s" % (Place(path, begin, number), error))
-            yield Place(path, begin, number), document.encode("utf-8", errors="replace")
-
-
-def parquet_documents(path, group, field):
-    file = open_parquet(path)
-    names = file.schema_arrow.names
-    if field not in names:
-        raise Failure("%s: %s" % (path, without_field(names, field)))
-    number = sum(file.metadata.row_group(before).num_rows for before in range(group))
-    try:
-        for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=[field]):
-            for number, text in enumerate(batch.column(0).to_pylist(), number + 1):
-                if text is not None and not isinstance(text, str):
-                    raise Failure("%s: column %s holds no text: use --field" % (path, field))
-                yield "%s, row %d" % (path, number), (text or "").encode("utf-8")
-    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
-        raise Failure("%s could not be read (%s)" % (path, first_line(error)))
+    for place, record in records_of(piece, [field]):
+        try:
+            document = text_in(record, field)
+        except Malformed as error:
+            skipped.wrong(place, error)
+            continue
+        if document:
+            yield place, document.encode("utf-8", errors="replace")
+        else:
+            skipped.add(place, "its text is %s" % ("null" if document is None else "empty"))

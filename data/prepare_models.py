@@ -6,7 +6,7 @@ import json
 import os
 import re
 
-from prepare_tokenizers import (PLACES, Encoder, Failure, PackageFailure, first_line, from_package, need,
+from prepare_tokenizers import (PLACES, Encoder, Failure, PackageFailure, first_line, from_package, need, no_pointer,
                                 places_before)
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # the trainer has the same: coat/text/tokenizer_json.c
@@ -17,7 +17,7 @@ HEADS = "\x01", "a"  # what merges with no line end and no blank, so that they a
 
 def read_json(path, what):
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(no_pointer(path), encoding="utf-8") as file:
             parsed = json.load(file)
         if isinstance(parsed, dict):
             return parsed

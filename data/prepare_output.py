@@ -9,7 +9,7 @@ import zlib
 from prepare_inputs import file_hash
 from prepare_masks import masked_file
 from prepare_prompts import FORMATS
-from prepare_tokenizers import Failure, first_line, width_of, write_atomically
+from prepare_tokenizers import Failure, first_line, say, width_of, write_atomically
 
 HEADER_BYTES = 1024
 
@@ -101,7 +101,7 @@ def verified(out, shards):
         path = os.path.join(folder, shard["file"])
         if not os.path.exists(path) or file_hash(path) != shard["sha256"]:
             state = "is damaged" if os.path.exists(path) else "is missing"
-            print("%s %s: it and what follows it are made again" % (path, state), file=sys.stderr)
+            say("note: %s %s; it and the files after it are written again" % (path, state))
             return shards[:i]
     return shards
 
@@ -111,26 +111,42 @@ def nothing():
     return {"train": [], "val": []}, {}, False
 
 
-def read_manifest(path, settings):
+def check_manifest(manifest, out):
+    """Raises KeyError, TypeError or ValueError if an entry is not as a run writes it."""
+    def number(value):
+        return type(value) is int and 0 <= value < 1 << 62
+
+    chat = manifest["settings"]["field"] is None
+    numbers = ("tokens", "unit", "unit_bytes") + ("examples", "counted", "longest") * chat
+    for split in ("train", "val"):
+        for i, shard in enumerate(manifest["shards"][split]):
+            if shard["file"] != "%s_%s_%06d.bin" % (os.path.basename(out), split, i) or not all(
+                    number(shard[key]) for key in numbers) or not isinstance(shard["sha256"], str):
+                raise ValueError("its entry of file %d of %s is damaged" % (i, split))
+    if not all(unit.isdecimal() and number(int(unit)) and number(count) for unit, count in manifest["skipped"].items()):
+        raise ValueError("its count of skipped records is damaged")
+
+
+def read_manifest(path, out, settings):
     """(finished files per split, records that were skipped by unit, whether the run was complete) of an earlier run
     with the same settings."""
     try:
         with open(path, encoding="utf-8") as file:
             manifest = json.load(file)
-        before, shards, complete = manifest["settings"], dict(manifest["shards"]), manifest["complete"]
-        skipped = dict(manifest.get("skipped", {}))
+        check_manifest(manifest, out)
     except (FileNotFoundError, NotADirectoryError):
         return nothing()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Failure("%s cannot be read (%s): use --overwrite to start again" % (path, first_line(error)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Failure("%s cannot be read (%s); use --overwrite to start again" % (path, first_line(error)))
+    before, shards, skipped = manifest["settings"], manifest["shards"], manifest["skipped"]
     if not shards["train"] and not shards["val"]:  # nothing to lose
         return nothing()
     for key in settings:
         if before.get(key) != settings[key]:
-            what = "the inputs" if key == "inputs" else "%s (%s, now %s)" % (key, before.get(key), settings[key])
+            what = "the inputs" if key == "inputs" else "%s (%.40s, now %s)" % (key, before.get(key), settings[key])
             raise Failure("%s was begun with other settings, %s: use another --out, or --overwrite to start again"
                           % (path, what))
-    return shards, skipped, complete
+    return shards, skipped, manifest.get("complete") is True
 
 
 class Progress:

@@ -13,7 +13,7 @@ import signal
 
 from prepare_models import config_beside, read_json, token_text
 from prepare_records import Malformed
-from prepare_tokenizers import MAX_PART, Failure, Pairs, first_line, need, pack, width_of
+from prepare_tokenizers import MAX_PART, Failure, Pairs, first_line, need, no_pointer, pack, width_of
 
 MAX_SECONDS = 10  # of processor time in which a chat template is read, or writes a text
 # The special tokens of transformers' classes if no file names others.
@@ -178,7 +178,7 @@ def read_template(spec):
     if os.path.exists(own):
         source = own
         try:
-            with open(own, encoding="utf-8") as file:
+            with open(no_pointer(own), encoding="utf-8") as file:
                 text = file.read()
         except ValueError as error:
             raise Failure("the chat template %s is not UTF-8 (%s)" % (own, first_line(error)))

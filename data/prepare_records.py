@@ -1,13 +1,14 @@
-"""Records of prepare.py: a line of JSONL to a record, where it is, what is wrong with it, and the kinds of --chat."""
+"""Records of prepare.py: JSON to a record, where it is, what is wrong with it, and the kinds of --chat."""
 import json
 import os
 import re
 import shlex
 
+from prepare_files import blocks, stem
 from prepare_tokenizers import Failure
 
-READ = 1 << 20  # bytes at a time
-HEAD = 1 << 16  # bytes that tell what a file is
+DESCRIBED = 10  # of the records that are left out
+VALUE_BYTES = 1 << 30  # of a file that is one JSON value, at most
 SHOWN = 8  # keys of a record that fits nothing
 # keys of a question and its answer, or of all of an example
 KINDS = (("messages",), ("conversations",), ("instruction", "output"), ("prompt", "response"), ("query", "response"),
@@ -19,6 +20,29 @@ class Malformed(Exception):
     """What is wrong with a record."""
 
 
+class Skipped:
+    """Records that a process leaves out. malformed: True if it leaves out malformed ones, too; described: how many
+    have been described, of DESCRIBED."""
+
+    def __init__(self, malformed, described=0):
+        self.malformed, self.described, self.of_unit = malformed, described, []
+
+    def add(self, place, reason):
+        self.of_unit.append("%s: %s" % (place, reason) if self.described < DESCRIBED else None)
+        self.described += 1
+
+    def wrong(self, place, reason):
+        """Leaves out a malformed record, or ends the program."""
+        if not self.malformed:
+            raise Failure("%s: %s (--skip-malformed leaves out such records)" % (place, reason))
+        self.add(place, reason)
+
+    def take(self):
+        """What was left out since the last call, as text or None."""
+        taken, self.of_unit = self.of_unit, []
+        return taken
+
+
 class Place:
     """Where a record is. Its line is counted when something is wrong with it."""
 
@@ -26,56 +50,82 @@ class Place:
         self.path, self.begin, self.number = path, begin, number
 
     def __str__(self):
-        lines = 1
-        with open(self.path, "rb") as file:
-            for left in range(self.begin, 0, -READ):
-                lines += file.read(min(left, READ)).count(b"\n")
+        lines, left = 1, self.begin
+        for block in blocks(self.path) if left else ():
+            lines += block.count(b"\n", 0, left)
+            left = max(0, left - len(block))
+            if not left:
+                break
         return "%s, line %d" % (self.path, self.number + lines)
 
 
 def to_utf8(path, encoding):
-    return "iconv -f %s -t utf-8 %s >NEW%s" % (encoding, shlex.quote(path), os.path.splitext(path)[1])
+    """The command that converts a file, which may be compressed."""
+    name, shown = stem(path), shlex.quote(path)
+    unpacked = "" if name == path else "%s -dc %s | " % ("gzip" if path.lower().endswith(".gz") else "zstd", shown)
+    return "%siconv -f %s -t utf-8 %s>NEW%s" % (unpacked, encoding, "" if unpacked else shown + " ",
+                                                os.path.splitext(name)[1])
 
 
-def foreign_encoding(path):
-    """What to do with a file in UTF-16 or UTF-32; None for any other."""
-    with open(path, "rb") as file:
-        found = json.detect_encoding(file.read(4))
+def foreign_encoding(head):
+    """UTF-16 or UTF-32, as iconv names it, of a file that begins with these bytes; None for any other file."""
+    found = json.detect_encoding(head[:4])
     if found.startswith("utf-8"):
         return None
-    name = re.sub("-(?=[bl]e$)", "", found).upper()  # iconv has no UTF-16-LE
-    return "it is %s, not UTF-8: %s" % (name, to_utf8(path, name.lower()))
+    text = head[:256 - 256 % 4].decode(found, errors="replace")
+    if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and not all(c.isprintable() or c.isspace() for c in text):
+        return None  # numbers
+    return re.sub("-(?=[bl]e$)", "", found).upper()
 
 
-def check_file(path):
-    """Ends the program where the file, not this line of it, is what is wrong."""
-    reason = foreign_encoding(path)
-    with open(path, "rb") as file:
-        head = file.read(HEAD)
-    if reason is None and re.match(rb"(\xef\xbb\xbf)?\s*\[\s*([{\]]|$)", head):
-        reason = "it is one JSON array, not a record per line: jq -c '.[]' %s >NEW.jsonl" % shlex.quote(path)
-    if reason is not None:
-        raise Failure("%s: %s" % (path, reason))
+def encoding_error(path, encoding):
+    return "it is %s, not UTF-8: %s" % (encoding, to_utf8(path, encoding.lower()))
 
 
-def parsed(line, path):
-    """The JSON object of a line of bytes."""
+def parsed(text, path):
+    """The JSON value of bytes of a file: a line, or all of it."""
     try:
-        record = json.loads(line.decode("utf-8-sig", "surrogatepass"))  # an unpaired surrogate is no other encoding
-        if isinstance(record, dict):
-            return record
-        reason = "it is no JSON object"
+        return json.loads(text.decode("utf-8-sig", "surrogatepass"))  # an unpaired surrogate is no other encoding
     except UnicodeDecodeError as error:
         reason = "it is not UTF-8 (byte 0x%02x in column %d): if it is Latin-1, %s" % (
-            line[error.start], error.start + 1, to_utf8(path, "latin1"))
+            text[error.start], error.start - text.rfind(b"\n", 0, error.start), to_utf8(path, "latin1"))
     except json.JSONDecodeError as error:
-        reason = "it is not JSON (%s, column %d)" % (error.msg, error.colno)
-        if line.strip() == b"{":
-            reason += ": jq -c . %s >NEW.jsonl makes a line of each object" % shlex.quote(path)
+        line = "line %d, " % error.lineno if b"\n" in text else ""
+        reason = "it is not JSON (%s, %scolumn %d)" % (error.msg, line, error.colno)
+        if line and error.msg == "Extra data":
+            reason += "; write a line per record, with jq -c . %s >NEW.jsonl" % shlex.quote(path)
     except (ValueError, RecursionError) as error:  # a number of too many digits, arrays in arrays
         reason = "it is not JSON (%s)" % error
-    check_file(path)
     raise Malformed(reason)
+
+
+def is_one_value(name, head):
+    """True if a file that begins with these bytes is one array, or in .json one object, and not a record per line."""
+    if re.match(rb"(\xef\xbb\xbf)?\s*\[\s*([{\]]|$)", head):
+        return True
+    line, end, _ = head.lstrip().partition(b"\n")
+    try:
+        parsed(line, name)
+    except Malformed:
+        return name.endswith(".json") and bool(end)
+    return False
+
+
+def value_records(path):
+    """The records of a file that is one array or one object. Malformed if it is not."""
+    text = bytearray()
+    for block in blocks(path):
+        text += block
+        if len(text) > VALUE_BYTES:
+            raise Malformed("it is one JSON value of more than 1 GiB; write a line per record, with jq -c '.[]' %s "
+                            ">NEW.jsonl" % shlex.quote(path))
+    value = parsed(text, path)
+    return value if isinstance(value, list) else [value]
+
+
+def as_record(value):
+    """The value, if it is an object; else what is wrong with it."""
+    return value if isinstance(value, (dict, Malformed)) else Malformed("it is not a JSON object")
 
 
 def listed(keys):
@@ -113,13 +163,15 @@ def kind_of_record(record):
 
 
 def text_in(record, field):
-    """The text of a record without --chat."""
+    """The text of a record without --chat; None if it is null."""
+    if isinstance(record, Malformed):
+        raise record
     text = record.get(field)
-    if isinstance(text, str):
-        return text
-    if text is not None:
-        raise Malformed('"%s" is no text: use --field' % field)
-    raise Malformed(without_field([key for key, value in record.items() if value is not None], field))
+    if text is not None and not isinstance(text, str):
+        raise Malformed('"%s" is not text: use --field' % field)
+    if field not in record:
+        raise Malformed(without_field([key for key, value in record.items() if value is not None], field))
+    return text
 
 
 def without_field(keys, field):

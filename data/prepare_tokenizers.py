@@ -18,6 +18,7 @@ NO_CONNECTION = {"URLError", "ConnectionError", "ConnectError", "ConnectTimeout"
                  "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 
 MADE = '"made_from":"tokenizer.model"'  # in a tokenizer.json that the trainer has made: coat/text/tokenizer_json_write.c
+POINTER = b"version https://git-lfs.github.com/spec/v1"
 RANKS = re.compile(rb"(?:[A-Za-z0-9+/=]{4})+ [0-9]")  # tiktoken's: a token in base64, a blank, its rank
 PART = 1 << 20  # characters that are encoded at once; the package tokenizers needs up to 260 bytes of memory for each
 MAX_PART = 1 << 23  # of a text that cannot be divided; regular expressions of tokenizers fail at 10 million spaces
@@ -46,6 +47,14 @@ def need(module, package=None):
         name = package or module
         raise Failure("the Python package %s is missing: %spip install %s" % (
             name, SETUP + " installs it, or " if name in SETUP_HAS else "", name))
+
+
+def no_pointer(path):
+    """Returns the path of a file. Fails if the file is a pointer of Git LFS."""
+    with open(path, "rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            raise Failure("%s is a Git LFS pointer, not the file; run git lfs pull" % path)
+    return path
 
 
 def first_line(error):
@@ -110,6 +119,14 @@ def not_downloaded(what, error, instead):
     else:
         why = first_line(error)
     return Failure("%s could not be downloaded (%s): %s" % (what, why, instead))
+
+
+def say(text, file=None):
+    """Prints a line to stderr or `file`. Characters that a terminal would obey or hide are written as escapes."""
+    file = file or sys.stderr
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    print(shown.encode(encoding, "backslashreplace").decode(encoding), file=file)
 
 
 def several(count, noun):
@@ -229,12 +246,12 @@ class Pairs(Encoder, Plain):
         if os.path.isdir(spec):
             for name in ("tokenizer.json", "tokenizer.model", "encoder.json", "vocab.json"):
                 if os.path.exists(os.path.join(spec, name)):
-                    return Pairs.made_of(os.path.join(spec, name))
+                    return Pairs.made_of(no_pointer(os.path.join(spec, name)))
             raise Failure("tokenizer %s: the folder holds no tokenizer.json, tokenizer.model, encoder.json or vocab.json" % spec)
         if not os.path.exists(spec):
             raise Failure("tokenizer %s: there is no such file or folder; a model's at Hugging Face is named by the "
                           "folder that its tokenizer files were downloaded to" % spec)
-        return spec
+        return no_pointer(spec)
 
     @staticmethod
     def made_of(path):
@@ -243,7 +260,7 @@ class Pairs(Encoder, Plain):
         if not path.endswith("tokenizer.json") or not os.path.exists(model):
             return path
         with open(path, encoding="utf-8", errors="replace") as file:
-            return model if MADE in file.read(4096) else path
+            return no_pointer(model) if MADE in file.read(4096) else path
 
     def check_gpt2(self, path):
         """The pair of files lacks the rule that cuts text, and GPT-2's is taken: the pairs of other models are not read."""
@@ -295,7 +312,7 @@ class Pairs(Encoder, Plain):
     def read_pair(self, path, merges):
         with open(path, encoding="utf-8") as file:
             vocabulary = json.load(file)
-        with open(merges, encoding="utf-8") as file:
+        with open(no_pointer(merges), encoding="utf-8") as file:
             pairs = [line.rstrip("\r\n") for line in file]
         pairs = [tuple(line.split(" ")) for line in pairs if line and not line.startswith("#version")]
         self.vocab = max(vocabulary.values()) + 1

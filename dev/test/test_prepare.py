@@ -29,6 +29,7 @@ sys.path[:0] = [os.path.join(ROOT, "data"), os.path.join(ROOT, "dev", "test")]
 import prepare  # noqa: E402
 import prepare_inputs  # noqa: E402
 import prepare_output  # noqa: E402
+import prepare_splits  # noqa: E402
 import prepare_tokenizers  # noqa: E402
 import tiktoken_json  # noqa: E402
 
@@ -199,14 +200,6 @@ class PrepareTest(unittest.TestCase):
         self.assertFalse(os.path.exists(out + "_val_000000.bin"))
 
     def test_much_validation_is_noted(self):
-        for name in ("h/a.txt", "h/b.txt"):
-            self.write(name, words(ord(name[2]), 300))
-        out = self.path("halves")
-        _, errors = self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0.05, self.path("h"))
-        share = len(self.tokens(out, "val")) / (len(self.tokens(out, "train")) + len(self.tokens(out, "val")))
-        self.assertGreater(share, 0.2)
-        self.assertEqual(errors, "note: %.0f %% of the text is held out for validation, as files and documents are held out "
-                         "whole: name more of them, or one text file alone\n" % (100 * share))
         source = self.write("one.txt", words(3, 3000))
         _, errors = self.run_program("--bytes", "--out", self.path("o"), "--workers", 1, "--val-fraction", 0.5, source)
         self.assertEqual(errors, "note: 50 % of the text is held out for validation, as --val-fraction asks\n")
@@ -233,14 +226,20 @@ class PrepareTest(unittest.TestCase):
         expected = self.snapshot()
         self.assertGreater(len(expected), 8)
         self.assertGreater(self.stop_everywhere([*arguments, self.path("r")], expected), 10)
+        sources = [self.write("%d.txt" % i, words(i, 4000)) for i in range(2)]  # of which the ends are held out
+        arguments[-2:] = [*sources, "--overwrite", "--out"]
+        self.run_program(*arguments, self.path("r"))
+        expected = self.snapshot()
+        arguments.remove("--overwrite")
+        self.assertGreater(self.stop_everywhere([*arguments, self.path("r")], expected), 5)
 
     def test_files_that_are_not_complete_are_noted(self):
         """Where a run fails in the middle, of the splits that have any; and the same command goes on."""
         good = [json.dumps({"text": words(i, 30)}) for i in range(100)]
         source, out = self.write("d.jsonl", "\n".join(good + ["{"])), self.path("r")
         arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--val-fraction", 0, "--out", out, source)
-        note = ("note: %s_train_*.bin are not complete: the same command goes on, or begins again with --overwrite "
-                "where inputs or flags have changed" % out)
+        note = ("note: %s_train_*.bin are not complete; the same command continues, or use --overwrite if inputs or flags "
+                "have changed" % out)
         for _ in range(2):  # the second fails again, before it makes a file
             errors = self.run_program(*arguments, code=2)[1].splitlines()
             self.assertEqual((errors[0], len(errors)), (note, 2))
@@ -312,7 +311,7 @@ class PrepareTest(unittest.TestCase):
         text[150000] ^= 1
         self.run_program(*arguments, "--overwrite", source, self.write("two.txt", bytes(text)))
         both = self.tokens(self.path("r"), "train") + self.tokens(self.path("r"), "val")
-        self.assertEqual(len(self.documents(both)), 2)
+        self.assertEqual(len(self.documents(both)), 4)  # of each, its end is held out
 
     # --- errors
 
@@ -324,17 +323,15 @@ class PrepareTest(unittest.TestCase):
             self.refused(["--val-fraction", "below 1"], "--bytes", "--out", out, "--val-fraction", share, "x", code=1)
         self.refused(["no such file"], "--bytes", "--out", out, self.path("absent"))
         self.refused(["not a text file"], "--bytes", "--out", out, self.write("b.txt", b"a\0b"))
-        self.refused(["compressed"], "--bytes", "--out", out, self.write("b.jsonl.gz", b"abc"))
         os.makedirs(self.path("nothing"))
         self.refused(["no text found"], "--bytes", "--out", out, self.path("nothing"))
         bad = self.write("bad.jsonl", b'{"text": "a"}\n{"body": "b"}\n')
         for workers in (1, 2):
             self.refused(["bad.jsonl, line 2: it has no \"text\" but body: use --field"],
                          "--bytes", "--out", out, "--workers", workers, "--overwrite", bad)
-        lines = {b"{": "not JSON (Expecting property name enclosed in double quotes, column 2): jq -c .",
-                 b'{"text": "a" "b"}': "not JSON (Expecting ',' delimiter, column 14)", b"[1]": "no JSON object",
-                 b'"x"': "no JSON object", b'{"text": 1}': '"text" is no text: use --field', b"[" * 100000: "not JSON",
-                 b'{"text": null}': 'it has no "text": use --field',
+        lines = {b"{": "not JSON (Expecting property name enclosed in double quotes, column 2)",
+                 b'{"text": "a" "b"}': "not JSON (Expecting ',' delimiter, column 14)", b"[1]": "not a JSON object",
+                 b'"x"': "not a JSON object", b'{"text": 1}': '"text" is not text: use --field', b"[" * 100000: "not JSON",
                  b'{"text": "caf\xe9"}': "not UTF-8 (byte 0xe9 in column 14): if it is Latin-1, iconv -f latin1 ",
                  b'{"prompt": "a", "response": "b"}': "it has prompt and response: add --chat",
                  b'{"messages": []}': "it has messages: add --chat",
@@ -346,7 +343,7 @@ class PrepareTest(unittest.TestCase):
         blank = self.write("blank.jsonl", b"\n \n")
         self.refused(["no text left in " + blank], "--bytes", "--out", self.path("blank"), "--workers", 1, blank)
         self.assertFalse(os.path.exists(self.path("blank_manifest.json")))
-        for flag in (("--prompt-format", "plain"), ("--trained", "all"), ("--skip-malformed",)):
+        for flag in (("--prompt-format", "plain"), ("--trained", "all")):
             self.refused(["%s is of --chat: add --chat" % flag[0]], "--bytes", "--out", out, *flag, bad, code=1)
         source = self.write("a.txt", b"text\n")
         self.refused(["no such file"], "--tokenizer", self.path("absent"), "--out", out, source)
@@ -399,9 +396,8 @@ class PrepareTest(unittest.TestCase):
         arrays += ["\n[\n%s\n]\n" % ",\n".join(json.dumps(record) for record in records)]
         for text in arrays:
             path = self.write("array.jsonl", text)
-            for more in ((), chat):
-                self.refused(["array.jsonl: it is one JSON array, not a record per line: jq -c '.[]' %s >NEW.jsonl"
-                              % path], *out, *more, path)
+            self.run_program(*out, "--val-fraction", 0, path)
+            self.assertEqual(self.documents(self.tokens(self.path("o"), "train")), ["caf\u00e9".encode(), b"b"])
         self.run_program(*out, self.write("bom.jsonl", b"\xef\xbb\xbf" + lines.encode()))  # which is UTF-8
 
     def test_text_that_is_not_utf8(self):
@@ -533,7 +529,7 @@ class PrepareTest(unittest.TestCase):
         text = words(9, 30000)
         tokenizer = prepare_tokenizers.open_tokenizer(GPT2)
         source = self.write("one.txt", text)
-        places = prepare_inputs.cuts("text", source)
+        places = [0] + list(prepare_inputs.cuts("text", source, os.path.getsize(source)))
         self.assertGreater(len(places), 10)
         data = text.encode()
         parts = b"".join(tokenizer.encode([data[a:b] for a, b in zip(places, places[1:])]))

@@ -98,7 +98,7 @@ large_files() {
     mkdir -p large/deep && seq 1 200000 >large/deep/numbers && seq 1 250000 | tr '\n' , >large/line && echo small >large/small
     { seq 1 300000 && printf '\0'; } >large/binary
     "$program" --out large/t large >out 2>err || return 1
-    grep -q "texts, with the pieces of 2 files over 1 MB (.* 1 binary, 0 large" out && [ "$(cat err)" = "note: left out as binary or large: large/binary" ] || { cat out err; return 1; }
+    grep -q "texts, with the pieces of 2 files over 1 MB (.* 1 binary, 0 large" out && [ "$(cat err)" = "note: left out: 1 binary or in UTF-16 (large/binary)" ] || { cat out err; return 1; }
     texts large/t_train.bin | tr @ '\n' >got.train && texts large/t_val.bin | tr @ '\n' >got.val
     cat got.train got.val | grep -v , | grep -v '^$' | grep -v small | sort -n | cmp - large/deep/numbers || return 1
     [ "$(cat got.train got.val | tr -dc , | wc -c)" -eq 250000 ] || return 1
@@ -142,6 +142,15 @@ mkdir halves && seq 1 500 >halves/a && seq 501 1000 >halves/b
 check "files that are larger than the share: no note" notes "" halves
 check "the end of one is held out" says 'from 2 files \(one.s end held out\)'
 check "which is as much as is asked for" shares 45 60
+mkdir quarters && seq 1 20000 >quarters/a && seq 1 900 >quarters/b
+check "a file of less than the share, with a large one: no note" notes "" quarters
+check "the fraction that is asked for" shares 40 60
+yes "a line of about a tenth of the text, without an end" | head -c 20000 | tr '\n' ' ' >line
+for i in 1 2 3 4 5 6 7 8 9; do cat line && echo $i; done >lines
+for tenths in 1 4 7 9; do
+    "$program" --overwrite --out note --val-fraction 0.$tenths lines >out 2>err
+    check "0.$tenths of long lines" shares $((100 * tenths - 10)) $((100 * tenths + 10))
+done
 seq 1 20000 >long.txt
 echo short >short.txt
 check "a file that is too small, beside a large one" notes "" long.txt short.txt
@@ -151,7 +160,7 @@ check "as much as is asked for, too" shares 45 60
 for bytes in 3000 50000 1000000 1048577 1113823 1300000 1700000 2500000; do
     rm -rf alone && mkdir alone && seq 1 500000 | head -c $bytes >alone/text
     check "a folder of $bytes bytes: no note" notes "" alone
-    check "and its share" shares 29 62
+    check "and its share" shares 40 60
     check "and no byte is lost or taken twice" test "$({ tokens note_train.bin; tokens note_val.bin; } | grep -vc '^256$')" -eq $bytes
 done
 yes 'a line that comes again and again' | head -c 2500000 >repeated.txt
@@ -180,19 +189,36 @@ equals() {
     "$program" --out=eq --val-fraction=0.2 --max-bytes=0 in >out 2>err && cmp eq_train.bin new/folders/t_train.bin && cmp eq_val.bin new/folders/t_val.bin
 }
 check "values behind =" equals
-check "what is left out is named" test "$(cat err)" = "note: left out as binary or large: in/binary"
+check "what is left out is named" grep -qE '^note: left out: 1 binary or in UTF-16 \(in/binary\); 1 empty \(in/empty\); 2 hidden \(in/\.(hidden, in/\.secret|secret, in/\.hidden)\); 1 neither a file nor a folder \(in/a/dangling\)$' err
 mkdir binaries && for i in 1 2 3 4 5; do printf 'a\0b' >binaries/$i; done
 "$program" --out named --overwrite binaries one.txt >out 2>err
-check "the first few" grep -qE '^note: left out as binary or large: binaries/[1-5], binaries/[1-5], binaries/[1-5], \.\.\.$' err
+check "the first few" grep -qE '^note: left out: 5 binary or in UTF-16 \(binaries/[1-5], binaries/[1-5], binaries/[1-5], \.\.\.\)$' err
 mkdir commands && printf 'a\0b' >$'commands/\033[2J\xc2\x9b2J'
 "$program" --out $'named\033[2J' commands one.txt >out 2>err
-check "a terminal gets no commands from their names" grep -qxF 'note: left out as binary or large: commands/?[2J?2J' err
+check "a terminal gets no commands from their names" grep -qF 'commands/?[2J?2J' err
 check "nor from that of the output" grep -q '^named?\[2J: ' out
+
+# Folders that links lead to are read, once; links out of a folder are named.
+linked() {
+    mkdir -p links/in/a links/other && echo one >links/in/a/1 && echo two >links/other/2 && echo three >links/3
+    ln -s .. links/in/a/up && ln -s a links/in/b
+    "$program" --overwrite --out link --val-fraction 0 links/in >out 2>err && [ "$(texts link_train.bin)" = @one ] && [ ! -s err ] || return 1
+    ln -s ../other links/in/c && ln -s ../in links/other/back && ln -s ../3 links/in/d
+    "$program" --overwrite --out link --val-fraction 0 links/in >out 2>err && [ "$(texts link_train.bin | tr @ '\n' | sort | xargs)" = "one three two" ] &&
+        grep -qE '^note: followed out of a named folder: 2 links \(links/in/[cd], links/in/[cd]\)$' err
+}
+check "linked folders are read, once" linked
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 12345\n' 0 >links/other/pointer
+check "a pointer of Git LFS in a folder" refused 2 "^prepare_bytes: links/other/pointer is a Git LFS pointer, not the file; run git lfs pull$" --out x links/other
+check "one that is named" refused 2 "pointer is a Git LFS pointer" --out x one.txt links/other/pointer
+mkdir escapes && printf '\0' >"escapes/$(printf 'a\033[31m')" && printf '\0' >"escapes/$(printf 'b\nc')"
+"$program" --out note --overwrite escapes one.txt >out 2>err
+check "no escapes of names reach the terminal" test "$(tr -d '\n[:print:]' <err | wc -c) $(wc -l <err)" = "0 1"
 check "not a number" refused 1 "--max-bytes needs a number" --out x --max-bytes 12MB in
 check "a flag without its value" refused 1 "--out needs a path" in --out
 check "a missing file" refused 2 "absent.txt" --out x absent.txt
 check "a binary file that is named" refused 2 "in/binary is not a readable text file" --out x in/binary
 mkdir nothing
 check "a folder without text" refused 2 "no text found" --out x nothing
-check "a folder that cannot be made" refused 2 "one.txt" --out one.txt/x in
+check "a folder that cannot be made" refused 2 "one.txt" --out one.txt/x one.txt
 exit $((failures > 0))

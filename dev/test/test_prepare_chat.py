@@ -247,7 +247,7 @@ class ChatTest(unittest.TestCase):
         bad = [
             ('{"prompt": "a"', "it is not JSON (Expecting ',' delimiter, column 15)"),
             ("[" * 100000, "it is not JSON"),
-            ("[1]", "no JSON object"),
+            ("[1]", "not a JSON object"),
             ({"text": "x"}, "it has none of messages"),
             ({"prompt": "a"}, "it has prompt but no response"),
             ({"prompt": "a", "response": None}, "it has prompt but no response"),
@@ -375,7 +375,8 @@ class ChatTest(unittest.TestCase):
         for name in ("chatml", "qwen", "llama3"):
             self.refused(["--prompt-format %s: the tokenizer has no <|" % name], *arguments, "--prompt-format", name,
                          "--overwrite", source)
-        self.refused(["neither JSONL nor Parquet", "jq"], *arguments, self.write("a.json", "[]"))
+        self.refused(["a.txt: it is neither JSON nor Parquet"], *arguments, self.write("a.txt", "[]"))
+        self.refused(["no examples left in"], *arguments, "--overwrite", self.write("a.json", "[]"))
         self.refused(["no such file"], *arguments, "tinyshakespeare")
         os.makedirs(self.path("empty"))
         self.refused(["no records found"], *arguments, self.path("empty"))

@@ -1,0 +1,91 @@
+"""Parquet files of prepare.py: pieces of rows, and a reader whose batches of rows have a bounded size in memory.
+
+A value that is repeated is stored once, in a dictionary, so that a file of 1 KB can hold 16 GB of text.
+"""
+from prepare_files import reader
+from prepare_tokenizers import Failure, first_line, need
+
+ROWS = 1024  # of a piece, at most
+ROWS_BYTES = 1 << 28  # of a row, and of the rows of a piece, at most
+
+
+def open_parquet(path, **options):
+    """(file, names of its columns, paths of the columns of values within them)."""
+    parquet = need("pyarrow.parquet", "pyarrow")
+    try:
+        file = parquet.ParquetFile(path, buffer_size=1 << 20, **options)
+        leaves = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
+        return file, file.schema_arrow.names, leaves
+    except Exception as error:
+        raise Failure("%s is not a readable Parquet file (%s)" % (path, first_line(error)))
+
+
+def groups_of(file, leaves, columns):
+    """(first row, end, bytes of these columns; None: of all) of each row group."""
+    end = 0
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        size = sum(group.column(i).total_uncompressed_size for i, leaf in enumerate(leaves)
+                   if columns is None or leaf.split(".")[0] in columns)
+        begin, end = end, end + group.num_rows
+        yield begin, end, size
+
+
+def row_pieces(path, columns, size_wanted):
+    """(first row, end, bytes) of pieces of about a size, each within a row group."""
+    file, _, leaves = open_parquet(path)
+    for begin, end, size in groups_of(file, leaves, columns):
+        step = max(1, min(ROWS, size_wanted * (end - begin) // max(1, size)))
+        for at in range(begin, end, step):
+            rows = min(step, end - at)
+            yield at, at + rows, size * rows // (end - begin)
+
+
+class Table:
+    """The rows of a Parquet file, read forward."""
+
+    def __init__(self, path, begin, columns):
+        self.path, self.begin, self.columns, self.batch = path, begin, columns, None
+        file, _, leaves = open_parquet(path)
+        groups = list(groups_of(file, leaves, columns))
+        number = next(number for number, (_, end, _) in enumerate(groups) if begin < end)
+        self.begin, self.end, size = groups[number]
+        chunks = [file.metadata.row_group(number).column(i) for i in range(len(leaves))]
+        repeated = [leaf for leaf, chunk in zip(leaves, chunks) if chunk.has_dictionary_page]
+        first = self.guarded(next, open_parquet(path, read_dictionary=repeated)[0].iter_batches(
+            1, row_groups=[number], columns=columns))
+        deltas = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)  # a row may repeat all before it
+        longest = max(1, first.nbytes, size if deltas else size // (self.end - self.begin))  # nbytes: of dictionaries
+        self.batches = file.iter_batches(max(1, min(ROWS, ROWS_BYTES // longest)), row_groups=[number], columns=columns)
+
+    def guarded(self, function, *arguments):
+        try:
+            return function(*arguments)
+        except Exception as error:  # StopIteration too: a row group with less rows than it says
+            raise Failure("%s could not be read (%s)" % (self.path, first_line(error)))
+
+    def rows(self, begin, end):
+        """(number from 1 on, row as a dict) of the rows from begin to end."""
+        if begin >= self.end:
+            self.__init__(self.path, begin, self.columns)
+        size = 0
+        while self.begin < end:
+            if not self.batch:
+                self.batch = self.guarded(next, self.batches)
+            at = self.begin
+            rows = self.batch.slice(0, (end if at >= begin else begin) - at)
+            self.batch, self.begin = self.batch.slice(len(rows)), at + len(rows)
+            if at < begin:
+                continue
+            size += rows.nbytes
+            if size > ROWS_BYTES:
+                one = rows.nbytes > ROWS_BYTES or self.begin - begin == 1
+                where = "row %d" % self.begin if one else "rows %d to %d" % (begin + 1, self.begin)
+                raise Failure("%s, %s: more than %d MiB of text; write the file without such rows" % (
+                    self.path, where, ROWS_BYTES >> 20))
+            yield from enumerate(self.guarded(rows.to_pylist), at + 1)
+
+
+def rows_of(path, begin, end, columns=None):
+    """(number, row) of a piece. columns: those that are read; None: all."""
+    return reader(Table, path, begin, columns).rows(begin, end)
