@@ -20,7 +20,7 @@ static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
 }
 
 // Compares the log with a checkpoint of `step`, and applies its settings.
-static void read_log(const Config *config, int64_t step) {
+static void compare_log(const Config *config, int64_t step) {
     Error err;
     char text[2 * PATH_MAX_LENGTH];
     log_contradiction(fuzz_path("log.jsonl"), step, 1.5, text, sizeof text);
@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_refused(&err, "log.jsonl");
 
     int64_t first_step = 2 + data[0];
-    read_log(&config, first_step - 1);
+    compare_log(&config, first_step - 1);
     size_t once_bytes, twice_bytes;
     char *once = trimmed(&config, first_step, &once_bytes);
     fuzz_check(once_bytes <= size - 1);

@@ -65,6 +65,7 @@ folder, pick, count = sys.argv[1], random.Random(2), 7 * 32 + 1 + 19
 with open(folder + "/src_val.bin", "rb") as file:
     header, tokens = bytearray(file.read(1024)), file.read(2 * count)
 header[8:12] = struct.pack("<i", count)
+header[32:40] = bytes(8)  # no checksum
 with open(folder + "/seven_val.bin", "wb") as file:
     file.write(header + tokens)
 with open(folder + "/masked_val.bin", "wb") as file:

@@ -102,6 +102,7 @@ fi
 bad_file() { # NAME SEQUENCE
     head -c $((1024 + 2 * (32 * 40 + 1))) "$folder/src_train.bin" >"$folder/$1.bin"
     printf '\x01\x05\x00\x00' | dd of="$folder/$1.bin" bs=1 seek=8 conv=notrunc status=none # 32 * 40 + 1 tokens
+    without_checksum "$folder/$1.bin"
     printf '\xff\xff' | dd of="$folder/$1.bin" bs=1 seek=$((1024 + 2 * 32 * $2)) conv=notrunc status=none
 }
 bad_file train 39 && bad_file val 3

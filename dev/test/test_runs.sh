@@ -263,6 +263,7 @@ small=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro
 head -c $((1024 + 2 * 32 * 40 + 2)) "$data" >"$folder/bad.bin"
 printf '\xff\xff' | dd of="$folder/bad.bin" bs=1 seek=$((1024 + 2 * 32 * 39)) conv=notrunc 2>/dev/null
 count=$((32 * 40 + 1))
+without_checksum "$folder/bad.bin"
 printf "$(printf '\\x%02x\\x%02x\\x00\\x00' $((count % 256)) $((count / 256)))" | dd of="$folder/bad.bin" bs=1 seek=8 conv=notrunc 2>/dev/null
 "$program" "${small[@]}" --train "$folder/bad.bin" --steps 10 --out "$folder/bad" >/dev/null 2>"$folder/said"
 [ $? -eq 2 ] && [ -d "$folder/bad/step-00000009" ] && grep -q '^error: ' "$folder/said"
