@@ -67,7 +67,6 @@ static Config small_config(Small s) {
     c.recipe.grads = FMT_BF16;
     c.recipe.group_size = 16;
     c.recipe.recompute = s.recompute;
-    c.recipe.second_moment = FMT_E4M3;
     c.recipe.master = MASTER_FP32;
     c.micro_batch = s.B;
     c.seq_len = s.T;

@@ -1,13 +1,12 @@
 /*
-COAT in C and CUDA: pretraining of GPT models with FP8 optimizer states and FP8 saved activations.
+COAT in C and CUDA: trains GPT models with FP8 optimizer states and FP8 saved activations.
 
-This file is the program, to be read from top to bottom: the model's forward, backward and update, written once
-against coat/operations.h, and main(). The training loop around them is coat/run/run.c. Which device runs the
-operations, in which formats tensors are kept and where they lie in memory is decided one level down: coat/cpu and
-coat/cuda hold the operations, coat/model/tensors.c the table of tensors, coat/model/arena.c the memory plan.
+This file is the program and reads from top to bottom: the model's forward, backward and update, and main(). The model
+is written once against coat/operations.h, which both backends implement (coat/cpu, coat/cuda). coat/model/tensors.c is
+the table of tensors with their formats, coat/model/arena.c the memory plan, coat/run/run.c the training loop.
 
-It compiles as CUDA C with both backends (train_gpt2_fp8) and as plain C with the CPU's (train_gpt2_fp8_cpu).
-Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of the feed-forward layer.
+It compiles as CUDA C with both backends (train_gpt2_fp8), and as plain C with the CPU backend (train_gpt2_fp8_cpu).
+Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of the MLP.
 */
 #include "coat/config/config_check.h"
 #include "coat/config/config_parse.h"
@@ -30,12 +29,11 @@ static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, Tenso
     n.weight = param(m, w, layer);
     n.bias = param(m, b, layer);
     n.eps = m->config.shape.norm_eps;
-    n.from_saved = m->config.recipe.norm_input == NORM_INPUT_SAVED;
-    n.centre = no_tensor();
+    n.from_saved = recipe_is_paper(&m->config.recipe);
     return n;
 }
 
-// The norms of a block, before attention and before the feed-forward half.
+// Returns the norm of the attention sublayer, and that of the MLP sublayer.
 static Norm first_norm(const Model *m, int l) {
     return norm(m, X_IN, MEAN1, RSTD1, LN1W, LN1B, l);
 }
@@ -43,22 +41,22 @@ static Norm second_norm(const Model *m, int l) {
     return norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
 }
 
-// Where the documents of this pass begin, and how far into one each token is; data NULL: each sequence is one.
+// Returns each token's position within its document; data NULL if documents are not masked from each other.
 static Tensor positions(const Model *m) {
     return m->apart ? act(m, POSITIONS, 0) : no_tensor();
 }
 
-// Of a table of positions, the rows of this pass.
+// Returns the rows of a per-position table that this pass uses.
 static Tensor of_positions(const Model *m, Tensor table) {
     return tensor_rows(table, m->before, m->T);
 }
 
-// Keys or values of this pass with those that the sample's passes before have left.
+// Returns keys or values of this pass together with the cached ones of earlier passes over the sample.
 static Tensor with_rows_before(const Model *m, Tensor t) {
     return tensor_rows(t, -m->before, m->before + t.rows);
 }
 
-// The attention of one layer: q, k and v are column ranges of the packed projection, for values and gradients.
+// Operands of one layer's attention. q, k and v are column ranges of the packed projection.
 typedef struct {
     AttentionShape shape;
     Tensor q, k, v, lse;
@@ -71,7 +69,7 @@ static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, 
     *v = tensor_cols(packed, nq + nk, nk);
 }
 
-// What happens to q, k and v before attention; nothing in GPT-2.
+// Returns clipping, QK-norm and RoPE of a layer; GPT-2 has none of them.
 static Heads heads(const Model *m, int layer) {
     Heads h;
     h.shape = attention_shape(&m->config.shape, m->B, m->T);
@@ -84,8 +82,8 @@ static Heads heads(const Model *m, int layer) {
     return h;
 }
 
-// The rotation, where backward of attention takes it back: not with norms before it, which want what is not rounded
-// yet.
+// Returns the RoPE table and removes it from h if attention's backward applies RoPE's backward. With QK-norm it does
+// not, because the norm's backward reads unrounded values.
 static Tensor take_rotations(Heads *h) {
     const Tensor rotations = h->rotations;
     if (h->q_weight.data) return no_tensor();
@@ -106,14 +104,14 @@ static Attention attention(const Model *m, Tensor qkv, int layer) {
     return a;
 }
 
-// Where h is stored as the product made it, the bias belongs into the product; where h is quantised, the kernel
-// that does so adds it on the way.
+// True if the fc matmul adds the bias. If h is quantized, the kernel that quantizes it adds the bias instead.
 static bool bias_in_fc_product(const Model *m) {
     return !format_is_fp8(act(m, H, 0).format);
 }
 
-// What a half of a block begins with: the residual stream with what the half before it made, y, and what its first
-// product reads. That is norm(r + y); or r + norm(y) by the norm of that half, where norms follow it (OLMo 2).
+// Begins a sublayer: adds the output y of the previous sublayer to the residual stream and computes n, which the
+// sublayer's first matmul reads. Pre-norm: r_out = r_in + y, n = norm(r_out) by `before`. Post-norm (OLMo 2):
+// n = r_out = r_in + norm(y) by `after`, the previous sublayer's norm.
 static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out, Tensor r_in, Tensor y,
                        Tensor y_bias) {
     if (m->config.shape.norm_place == NORM_AFTER)
@@ -122,21 +120,8 @@ static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, before, r_out, r_in, y, y_bias);
 }
 
-// In the first blocks with FP8 products, the first product of a half reads its norm less the mean of each channel: what
-// all tokens have in common would cost the codes precision and says nothing. Returns the product's bias, which puts it
-// back. `again`, in backward: with the means of the forward pass.
-static Tensor centre_norm(Model *m, int l, Norm *n, TensorId centre, TensorId shifted, Tensor r_in, Tensor y,
-                          Tensor y_bias, Weight w, Tensor bias, bool again) {
-    if (l < config_bf16_blocks(&m->config) || l >= config_centred_blocks(&m->config)) return bias;
-    Tensor shifted_bias = arena_tensor(&m->arena, shifted, VALUE, l);
-    n->centre = arena_tensor(&m->arena, centre, VALUE, l);
-    if (again) return shifted_bias;
-    m->ops->norm_centre(&m->exec, n->centre, shifted_bias, *n, r_in, y, y_bias, w, bias);
-    return shifted_bias;
-}
-
-// Counts the codes of a gradient as products read them, and those of its transpose where that has a format or scale of
-// its own. Nothing in passes that FP8 health does not look at.
+// Counts the FP8 values of a gradient as matmuls read them, and those of its transpose if that has its own scale. Does
+// nothing in passes that FP8 health does not examine.
 static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q, Tensor dy_qt) {
     if (!m->counts_codes || !format_is_fp8(dy_q.format)) return;
     CodeCounts *counts = (CodeCounts *)arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data;
@@ -148,46 +133,43 @@ static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q
 // ---------------------------------------------------------------------------------------------------------------
 // Forward
 
-// One block (COAT: saved activations): r -> r + proj(attention(norm(r))) -> + fcproj(gelu(fc(norm(.)))),
-// gelu standing for SwiGLU too, where fc makes gate and up.
-// The last sum of a block is left to the norm that follows it, in the next block or at the end: r_in is the
-// residual stream before it, y and y_bias what is still to be added (y.data NULL: nothing).
-// `again`: once more, in backward (--recompute 3).
-static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias, bool again) {
+// One block without its last matmul (COAT: saved activations): r + proj(attention(norm(r))), then
+// + fcproj(gelu(fc(norm(.)))). "gelu" stands for SwiGLU, too; fc then computes gate and up.
+// A sublayer's output is added to the residual stream by the next sublayer's norm. r_in is the stream before the
+// previous block's output y and y_bias are added (y.data NULL: nothing to add).
+// Backward calls this too, to recompute a block (--recompute 3).
+static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
 
-    // attention half; n1 (M, C), qkv (M, 3C), o (M, C); what attention reads is kept in place where a sample goes on
-    Norm first = first_norm(m, l), second = second_norm(m, l);
-    Tensor bias =
-        centre_norm(m, l, &first, CENTRE1, QKVB_SHIFTED, r_in, y, y_bias, weight(m, QKVW, l), param(m, QKVB, l), again);
-    half_input(m, act(m, N1, l), first, second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y, y_bias);
+    // attention sublayer; n1 (M, C), qkv (M, 3C), o (M, C). With a KV cache, q, k and v are changed in place.
+    half_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
+               y_bias);
     Tensor qkv = tensor_rows(act(m, QKV, l), m->before, (int64_t)m->B * m->T);
     Tensor read = m->keeps_heads ? qkv : act(m, HEADS, l);
-    ops->linear_forward(ex, qkv, act(m, N1, l), weight(m, QKVW, l), bias);
+    ops->linear_forward(ex, qkv, act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
     ops->heads_forward(ex, read, qkv, heads(m, l));
     Attention a = attention(m, read, l);
     ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, positions(m), a.shape);
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
 
-    // feed-forward half; n2 (M, C), h and g (M, F)
+    // MLP sublayer; n2 (M, C), h and g (M, F)
     bool in_product = bias_in_fc_product(m);
-    Tensor r_mid = act(m, RESID_IN, l), y_proj = act(m, Y_PROJ, l), proj_bias = param(m, PROJB, l);
-    bias = centre_norm(m, l, &second, CENTRE2, FCB_SHIFTED, r_mid, y_proj, proj_bias, weight(m, FCW, l),
-                       param(m, FCB, l), again);
-    half_input(m, act(m, N2, l), second, first_norm(m, l), act(m, RESID_MID, l), r_mid, y_proj, proj_bias);
+    Tensor bias = param(m, FCB, l);
+    half_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
+               act(m, Y_PROJ, l), param(m, PROJB, l));
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
     ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias,
-                            m->config.recipe.activation_input == ACTIVATION_INPUT_SAVED);
+                            recipe_is_paper(&m->config.recipe));
 }
 
-// The last product of a block: what it adds to the stream.
+// The last matmul of a block: y = fcproj(g), which the next norm adds to the residual stream.
 static void block_output(Model *m, int l) {
     m->ops->linear_forward(&m->exec, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
 }
 
-// Tokens in, normalised final residual NF (M, C) out.
+// Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens.
 void model_forward(Model *m) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -199,7 +181,7 @@ void model_forward(Model *m) {
     for (int l = 0; l < L; l++) {
         ops->range_push(ex, "block forward");
         shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1, false);
-        block_forward(m, l, r, y, y_bias, false);
+        block_forward(m, l, r, y, y_bias);
         block_output(m, l);
         ops->range_pop(ex);
         r = act(m, RESID_MID, l);
@@ -215,9 +197,9 @@ void model_forward(Model *m) {
     ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), last, r, y, y_bias);
 }
 
-// The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds their sum,
-// times the step's scale, to the state; backward leaves dn = d loss / d NF (M, C) and the head's part of the
-// tied embedding's gradient. dlogits is where the logits were, or FP8 codes beside them (--head).
+// The head and the loss, in chunks of tokens, so that the whole logits (M, Vp) never exist. Adds the losses' sum, times
+// the step's scale, to the state. With `backward`, also computes DN = d loss / d NF (M, C) and the head's gradient.
+// dlogits overwrites the logits, or is a separate FP8 tensor (--head).
 void model_loss(Model *m, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -249,21 +231,21 @@ void model_loss(Model *m, bool backward, bool accumulate) {
 // ---------------------------------------------------------------------------------------------------------------
 // Backward
 
-// FP8 health makes the weight gradient of qkv once more from what its FP8 product was made of, in BF16, and compares
-// the two. dqkv is still there, and the memory of dn is free for n1; dw is this micro-batch's product alone.
+// Computes wgrad of qkv again in BF16 and compares it with dw, the FP8 result of this micro-batch (--health-products).
+// dqkv still exists, and n1 is recomputed into the memory of dn.
 static void compare_product(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) {
     Exec *ex = &m->exec;
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
     InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
-    ex->trains = false; // checkpoints record the algorithms of training's own products
-    const bool after = m->config.shape.norm_place == NORM_AFTER; // then no norm makes it
+    ex->trains = false; // checkpoints record only the algorithms of training's own matmuls
+    const bool after = m->config.shape.norm_place == NORM_AFTER; // n1 is then the stream itself, not a norm's output
     m->ops->norm_rebuild(ex, n1, after ? saved(m, N1, l) : no_tensor(), input);
     m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);
     ex->trains = true;
     m->ops->inner_products(ex, dw, reference, found + l);
 }
 
-// A product's input as its weight gradient reads it: kept, or made again from what was kept.
+// Returns a matmul's input as its wgrad reads it: saved, or recomputed from saved activations.
 static Tensor rebuilt_input(Model *m, TensorId x_t, int l) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -273,26 +255,26 @@ static Tensor rebuilt_input(Model *m, TensorId x_t, int l) {
     case O_T: ops->quantize_rebuild(ex, t, act(m, OQ, l), saved(m, O, l)); break;
     case N2_T: ops->norm_rebuild(ex, t, saved(m, N2, l), second_norm(m, l)); break;
     case G_T: ops->activation_rebuild(ex, t, saved(m, G, l), saved(m, H, l)); break;
-    default: fatal(EXIT_DEVICE, "tensor %d is no input of a product", (int)x_t);
+    default: fatal(EXIT_DEVICE, "internal error: tensor %d is not the input of a matmul", (int)x_t);
     }
     return t;
 }
 
-// q, k and v as attention read them: kept, or made again from what their product left.
+// Returns q, k and v as attention read them: saved, or recomputed from the matmul's output.
 static Tensor rebuilt_heads(Model *m, int l) {
     Tensor kept = act(m, QKV, l), again = act(m, HEADS_AGAIN, l);
     if (again.data != kept.data) m->ops->heads_forward(&m->exec, again, kept, heads(m, l));
     return again;
 }
 
-// y = x w^T in reverse, from dy in codes (dy_q, and dy_qt for the sum over tokens). dx alone:
+// dgrad of y = x w^T: dx = dy_q w. dy_qt, the transpose of dy for wgrad, is only counted.
 static void product_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor dy_q, Tensor dy_qt,
                                   QuantizedGradient gradient) {
     count_codes(m, gradient, l, dy_q, dy_qt);
     m->ops->linear_backward_data(&m->exec, dx, dy_q, weight(m, w, l));
 }
 
-// dx, then the gradient of w:
+// dgrad and wgrad of y = x w^T: dx = dy_q w, then the gradient of w from dy_qt and the recomputed x.
 static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
                              QuantizedGradient gradient, bool accumulate) {
     product_backward_data(m, l, dx, w, dy_q, dy_qt, gradient);
@@ -300,14 +282,17 @@ static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_
     m->ops->linear_backward_weight(&m->exec, grad(m, w, l), dy_qt, x, accumulate);
 }
 
-// A half of a block in reverse has a norm at one of its ends, whose parameters these are. First the gradient of what
-// the half adds to the stream, where its norm comes after; then, to the stream's, that of what its first product reads.
+// Begins the backward of a sublayer: returns the gradient of its output. With post-norm this runs the norm's backward;
+// w and b are the norm's parameters.
 static Tensor half_backward_begin(Model *m, int l, TensorId w, TensorId b, Norm n, bool accumulate) {
     Tensor dbranch = act(m, DBRANCH, l);
     if (m->config.shape.norm_place == NORM_AFTER)
         m->ops->norm_backward(&m->exec, dbranch, grad(m, w, l), grad(m, b, l), act(m, DRESID, l), n, false, accumulate);
     return dbranch;
 }
+
+// Ends the backward of a sublayer: adds dn, the gradient of its first matmul's input, to that of the residual stream.
+// With pre-norm this runs the norm's backward.
 static void half_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn, Norm n, bool accumulate) {
     Tensor dresid = act(m, DRESID, l);
     if (m->config.shape.norm_place == NORM_AFTER)
@@ -316,15 +301,15 @@ static void half_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn
         m->ops->norm_backward(&m->exec, dresid, grad(m, w, l), grad(m, b, l), dn, n, true, accumulate);
 }
 
-// One block in reverse (COAT: FP8 flow). DRESID (M, C) is the gradient of the residual stream after the block
-// and becomes that before it.
+// Backward of one block (COAT: FP8 flow). DRESID (M, C) is the gradient of the residual stream after the block and
+// becomes the gradient before it.
 static void block_backward(Model *m, int l, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     Tensor dresid_q = act(m, DRESID_Q, l), dresid_qt = act(m, DRESID_QT, l);
     Tensor dn = act(m, DN, 0), dn2 = act(m, DN2, l);
 
-    // feed-forward half
+    // MLP sublayer
     Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
     Tensor dbranch = half_backward_begin(m, l, LN2W, LN2B, second_norm(m, l), accumulate);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dbranch, accumulate);
@@ -341,7 +326,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     product_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, GRADIENT_DH, accumulate);
     half_backward_end(m, l, LN2W, LN2B, dn2, second_norm(m, l), accumulate);
 
-    // attention half
+    // attention sublayer
     Tensor d_o = act(m, DO, 0), dqkv = act(m, DQKV, l), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
     dbranch = half_backward_begin(m, l, LN1W, LN1B, first_norm(m, l), accumulate);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dbranch, accumulate);
@@ -351,7 +336,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
     Heads h = heads(m, l);
     const Tensor rotations = take_rotations(&h);
-    if (heads_changed(&h)) dq.amax = NULL; // what is left changes them
+    if (heads_changed(&h)) dq.amax = NULL; // heads_backward changes the values and writes their amaxes
     ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), rotations,
                             a.shape);
     ops->heads_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), h, accumulate);
@@ -361,20 +346,21 @@ static void block_backward(Model *m, int l, bool accumulate) {
     if (m->compares_products) compare_product(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }
 
-// With --recompute 3 what backward reads of a block is made again, with the same bits, from the stream that it began
-// with. The last block's is still there. A norm that comes after the block is made by the next one's first operation.
+// Recomputes a block's saved activations, with the same bits, from the residual stream at its beginning (--recompute
+// 3). Those of the last block still exist. A post-norm is part of the next block's first operation and is recomputed
+// here.
 static void block_repeat(Model *m, int l) {
     if (!config_repeats_blocks(&m->config) || l + 1 == m->config.shape.layers) return;
     shards_weights_needed(&m->shards, l, -1, false);
-    block_forward(m, l, act(m, RESID_IN, l), no_tensor(), no_tensor(), true);
+    block_forward(m, l, act(m, RESID_IN, l), no_tensor(), no_tensor());
     if (m->config.shape.norm_place != NORM_AFTER) return;
     block_output(m, l);
     m->ops->branch_norm_forward(&m->exec, no_tensor(), second_norm(m, l), act(m, RESID_IN, l + 1), act(m, RESID_MID, l),
                                 act(m, Y, l));
 }
 
-// Everything behind model_loss(): gradients of all parameters, overwritten or added to, and summed over all processes
-// on the way, at the latest in the last micro-batch of a step.
+// Backward from DN to the embedding: writes or adds to the gradients of all parameters, and sums them over the
+// processes, at the latest in the last micro-batch of a step.
 static void model_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -391,7 +377,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
         ops->range_pop(ex);
     }
     Tensor dwte = grad(m, WTE, 0);
-    if (!m->config.shape.tied_head && !accumulate) // a tied head has left its own there
+    if (!m->config.shape.tied_head && !accumulate) // a tied head's gradient is already there
         ops->zero(ex, dwte.data, (size_t)tensor_elements(dwte) * format_bytes(dwte.format));
     ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), positions(m), m->T, accumulate);
     shards_pass_end(&m->shards, last);
@@ -419,9 +405,9 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
     if (positions) m->ops->upload(&m->exec, act(m, POSITIONS, 0).data, positions, bytes);
 }
 
-// Forward and backward of one micro-batch. Its operations are the same in every step, so a device may replay
-// them from a recording: one for the first micro-batch, which overwrites the gradients, one for the others. Those
-// that communicate are not recorded, nor is what FP8 health looks at.
+// Forward and backward of one micro-batch. The operations are the same in every step, so a device may replay them from
+// a recording (a CUDA graph): one for the first micro-batch, which overwrites the gradients, one for the others. Passes
+// that communicate or that FP8 health examines are not recorded.
 void micro_step(Model *m, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
     bool watched = m->counts_codes || m->compares_products;
@@ -438,7 +424,7 @@ void micro_step(Model *m, bool accumulate, bool last) {
     if (record) m->ops->replay_end(&m->exec, recording);
 }
 
-// What the host tells the device before a step.
+// Writes a step's settings to the device: learning rate, loss scale 1 / targets, AdamW's coefficients.
 void step_begin(Model *m, float lr, int64_t targets) {
     const Config *c = &m->config;
     m->host.lr = lr;
@@ -454,11 +440,12 @@ void step_begin(Model *m, float lr, int64_t targets) {
     state_upload(m);
 }
 
-// Has the device skip the update of an outlier. Costs a read back, with --skip-loss-z or --skip-grad-z alone.
+// Makes the device skip the update if loss or gradient norm is an outlier (--skip-loss-z, --skip-grad-z). Reads the
+// state back from the device, so it runs only with these flags.
 static void step_guard(Model *m) {
     const Config *c = &m->config;
     state_download(m);
-    if (m->host.nonfinite) return; // skipped already
+    if (m->host.nonfinite) return; // the device already skips it
     if (guard_refuses(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
         m->host.nonfinite = SKIP_OUTLIER;
         state_upload(m);
@@ -467,7 +454,8 @@ static void step_guard(Model *m) {
     }
 }
 
-// The update, unless a loss or gradient was not finite: the device decides. Then the step's only read back.
+// Updates the parameters, unless the device found a non-finite loss or gradient. Then reads the state back, once per
+// step.
 void step_end(Model *m) {
     shards_norm(&m->shards, m->state);
     if (m->guard) step_guard(m);
@@ -481,7 +469,7 @@ void step_end(Model *m) {
 static bool open_device(Model *m, Error *err) {
     const Config *c = &m->config;
 #ifdef COAT_CUDA
-    // a GPU that is there but cannot be used is an error: days on the CPU are not what was meant
+    // A GPU that exists but cannot be used is an error, because nobody wants to train on the CPU by mistake.
     if (c->device == DEVICE_CUDA || (c->device == DEVICE_AUTO && cuda_present())) {
         m->exec.ops = m->ops = cuda_ops();
         return m->ops->open(&m->exec, c, err);
@@ -496,9 +484,9 @@ static bool open_device(Model *m, Error *err) {
     return m->ops->open(&m->exec, c, err);
 }
 
-#define ALLOCATION_PATIENCE 600 // seconds that one process may wait for others to lock memory of the host
+#define ALLOCATION_PATIENCE 600 // timeout in seconds for the other processes to lock their host memory
 
-// Memory of the host is taken in turns, so that each process sees how much the others have left.
+// Allocates the arena. Processes lock host memory one after the other, so that each sees how much is left.
 static bool allocate(Model *m, Error *err) {
     if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
     comm_patience(m->comm, ALLOCATION_PATIENCE);
@@ -509,7 +497,7 @@ static bool allocate(Model *m, Error *err) {
     return ok;
 }
 
-// Device, the other processes, memory and parameter list; the parameters' values are still undefined.
+// Opens the device, connects to the other processes, and allocates memory. The parameters' values are still undefined.
 bool model_create(Model *m, const Config *config, const CommPlace *place, Error *err) {
     memset(m, 0, sizeof *m);
     m->config = *config;
@@ -538,7 +526,7 @@ void model_destroy(Model *m) {
     if (m->ops) m->ops->close(&m->exec);
 }
 
-#ifndef TESTING // the tests include all of the above
+#ifndef TESTING // test_gpt2.cu includes everything above
 
 #include "coat/clock.h"
 #include "coat/run/checkpoint_settings.h"
@@ -546,7 +534,7 @@ void model_destroy(Model *m) {
 #include "coat/run/run.h"
 #include "coat/signals.h"
 
-// What the flags leave open is looked up, in files and of the machine, and all of it checked.
+// Completes the configuration from the model's files, the vocabulary and the machine's GPUs, then checks it.
 static bool complete(Run *run, Config *config, Error *err) {
     const CommPlace *place = &run->place;
     if (!out_check(config, err)) return false;
@@ -572,12 +560,12 @@ int main(int argc, char **argv) {
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, "", 0}, why;
     bool exit_now = false;
-    all_failed(&run.all); // if at all: what the flags lead to is the same everywhere
+    all_failed(&run.all); // an error in the flags is the same in all processes
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
-    if (!exit_now) signals_fail_writes(); // what --help prints may be cut short
+    if (!exit_now) signals_fail_writes(); // --help into a closed pipe ends silently
     if (ok && !exit_now) {
-        ok = checkpoint_settings(&recorded, &line.flags, &err);
+        ok = checkpoint_settings(&recorded, &line.flags, &err); // of the checkpoint that the flags resume or load
         if (ok)
             ok = config_parse(&config, &line, &recorded, &err);
         else

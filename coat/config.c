@@ -13,27 +13,16 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->linear = LINEAR_BF16;
     recipe->head = HEAD_BF16;
     recipe->saved = SAVED_BF16;
-    recipe->scaling = SCALING_TOKEN;
-    recipe->gradient_codes_data = recipe->gradient_codes_weights = FMT_E5M2;
-    recipe->norm_input = NORM_INPUT_SAVED;
-    recipe->activation_input = ACTIVATION_INPUT_SAVED;
     recipe->grads = FMT_BF16;
     recipe->group_size = 16;
     recipe->moments = MOMENTS_FP32;
-    recipe->second_moment = FMT_E4M3;
-    recipe->second_moment_round = ROUND_NEAREST;
     recipe->master = MASTER_FP32;
     recipe->cache_transposed = true;
     // What makes the recipe.
     if (kind != RECIPE_BF16) recipe->linear = LINEAR_FP8;
-    if (kind == RECIPE_COAT) {
+    if (kind == RECIPE_COAT) recipe->bf16_blocks = -1;
+    if (kind == RECIPE_COAT || kind == RECIPE_COAT_PAPER) {
         recipe->saved = SAVED_COAT;
-        // Less rounding than published: norms and the activation read what was made, data gradients keep a bit more.
-        recipe->norm_input = NORM_INPUT_RESIDUAL;
-        recipe->activation_input = ACTIVATION_INPUT_PRODUCT;
-        recipe->gradient_codes_data = FMT_E4M3;
-        recipe->bf16_blocks = -1;
-        recipe->centred_blocks = 6;
         recipe->recompute = 1;
         recipe->moments = MOMENTS_COAT;
         recipe->master = MASTER_SPLIT16;

@@ -110,31 +110,23 @@ static inline bool prompt_format_named(PromptFormat format) {
 }
 
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
-typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT } RecipeKind;
+typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT, RECIPE_COAT_PAPER } RecipeKind;
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind; // FP32: everything, for exact comparisons
 typedef enum { LINEAR_BF16, LINEAR_FP8 } LinearKind;
 typedef enum { HEAD_BF16, HEAD_FP8, HEAD_FP8_BACKWARD } HeadKind; // BACKWARD: logits in BF16, gradients from codes
 typedef enum { SAVED_BF16, SAVED_COAT } SavedKind;
-typedef enum { SCALING_TOKEN, SCALING_TENSOR } ScalingKind;
-typedef enum { NORM_INPUT_SAVED, NORM_INPUT_RESIDUAL } NormInputKind;
-typedef enum { ACTIVATION_INPUT_SAVED, ACTIVATION_INPUT_PRODUCT } ActivationInputKind;
 typedef enum { MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT } MomentsKind;
 typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
-typedef enum { ROUND_NEAREST, ROUND_STOCHASTIC } RoundingKind;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT } ScheduleKind;
 
 // Names of these, in the order of their values, as flags take them and checkpoints and the report say them.
-#define RECIPE_NAMES "bf16|fp8-linear|coat"
+#define RECIPE_NAMES "bf16|fp8-linear|coat|coat-paper"
 #define PRECISION_NAMES "recipe|fp32"
 #define LINEAR_NAMES "bf16|fp8"
 #define HEAD_NAMES "bf16|fp8|fp8-backward"
 #define SAVED_NAMES "bf16|coat"
-#define SCALING_NAMES "token|tensor"
-#define NORM_INPUT_NAMES "saved|residual"
-#define ACTIVATION_INPUT_NAMES "saved|product"
 #define MOMENTS_NAMES "fp32|bf16|fp8|coat"
 #define MASTER_NAMES "fp32|split16|none"
-#define ROUNDING_NAMES "nearest|stochastic"
 #define SCHEDULE_NAMES "cosine|linear|wsd|constant"
 #define EXAMPLES_NAMES "cut|whole|split"
 #define DOCUMENTS_NAMES "joined|apart"
@@ -160,26 +152,31 @@ typedef struct {
     PrecisionKind precision;
     LinearKind linear;
     HeadKind head;
-    int bf16_blocks;     // with FP8 products, forward's of norms and attention in so many blocks stay in BF16; -1: few
-    int centred_blocks;  // the norms of so many are quantised less the mean of each channel
-    ScalingKind scaling; // of what FP8 products read, where both are possible
-    // of the gradients that the blocks' FP8 products read, those of data and of weight gradients: FMT_E5M2 or FMT_E4M3
-    Format gradient_codes_data, gradient_codes_weights;
+    int bf16_blocks; // with FP8 products, forward's of norms and attention in so many blocks stay in BF16; -1: few
     SavedKind saved;
-    NormInputKind norm_input;
-    ActivationInputKind activation_input;
     int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both);
                     // 3 whole blocks
     Format grads;   // of the linear layers' weights: FMT_BF16 or FMT_FP32; all other gradients are FP32
     int group_size; // of the per-group activations: 16, 32 or 128
     MomentsKind moments;
-    Format second_moment;             // FMT_E4M3 or FMT_E5M2, where moments are 8-bit
-    RoundingKind second_moment_round; // of the second moment's codes
     MasterKind master;
-    char moments_fp32[256]; // comma-separated name patterns of tensors exempt from 8-bit moments
-    bool cache_transposed;  // keep the transposed weight codes, or make them on demand
-    bool fast_accumulation_data, fast_accumulation_weights; // of those products
+    char moments_fp32[256];      // comma-separated name patterns of tensors exempt from 8-bit moments
+    bool cache_transposed;       // keep the transposed FP8 weights, or transpose them on demand
+    bool fast_accumulation_data; // dgrad uses the tensor cores' fast accumulation
 } Recipe;
+
+// True if the run follows the paper's numerics (COAT, section 5) where the recipe coat deviates from them. Then norms
+// and the activation function read the saved FP8 values in forward too, every FP8 operand has one scale per tensor, and
+// gradients are E5M2. Otherwise they read unrounded values, and operands have a scale per token if one pass can make
+// it.
+static inline bool recipe_is_paper(const Recipe *r) {
+    return r->kind == RECIPE_COAT_PAPER;
+}
+
+// Returns the FP8 format of the gradients that dgrad reads. Those that wgrad reads are always E5M2.
+static inline Format recipe_gradient_format(const Recipe *r) {
+    return r->saved == SAVED_COAT && !recipe_is_paper(r) ? FMT_E4M3 : FMT_E5M2;
+}
 
 typedef struct {
     // data
@@ -370,8 +367,8 @@ static inline bool config_repeats_blocks(const Config *c) {
 // makes it and the function again.
 static inline bool config_bounds_activation(const Config *c) {
     const Recipe *r = &c->recipe;
-    return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && r->scaling == SCALING_TOKEN &&
-           r->saved == SAVED_COAT && r->gradient_codes_data == FMT_E4M3 && r->recompute >= 1;
+    return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && !recipe_is_paper(r) && r->saved == SAVED_COAT &&
+           r->recompute >= 1;
 }
 
 // Blocks, from the first on, whose products of norms and of attention are in BF16 in forward passes where the others'
@@ -382,16 +379,6 @@ static inline int config_bf16_blocks(const Config *c) {
     const int third = c->shape.layers / 3, few = third < 1 ? 1 : third > 4 ? 4 : third;
     const int blocks = r->bf16_blocks < 0 ? few : r->bf16_blocks;
     return blocks < c->shape.layers ? blocks : c->shape.layers;
-}
-
-// Blocks, from the first on, whose products read their norms' results less the mean of each channel: layer norms with a
-// bias, which are made again for backward, where codes are made in one pass.
-static inline int config_centred_blocks(const Config *c) {
-    const Recipe *r = &c->recipe;
-    const bool fp8 = r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && r->scaling == SCALING_TOKEN;
-    const bool biased = c->shape.norm == NORM_LAYER && c->shape.biases;
-    if (!fp8 || !biased || !config_rebuilds_norms(c)) return 0;
-    return r->centred_blocks < c->shape.layers ? r->centred_blocks : c->shape.layers;
 }
 
 // Micro-batches per rank and optimizer step.

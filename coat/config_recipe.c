@@ -40,23 +40,8 @@ static bool has_matmul_table(const Config *c, int ranks) {
     (void)ranks;
     return c->matmul_table[0] && !may_use_gpu(c);
 }
-static bool wider_data_codes(const Config *c, int ranks) {
-    (void)ranks;
-    const Recipe *r = &c->recipe;
-    return r->linear == LINEAR_FP8 && r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E4M3;
-}
-static bool reads_product(const Config *c, int ranks) {
-    (void)ranks;
-    const Recipe *r = &c->recipe;
-    return r->activation_input == ACTIVATION_INPUT_PRODUCT && r->saved == SAVED_COAT && r->linear == LINEAR_FP8 &&
-           r->scaling == SCALING_TENSOR;
-}
 // clang-format off
 static const NotBuilt not_built[] = {
-    {wider_data_codes, false, "--gradient-codes-weights e4m3", "it is built beside --gradient-codes-data e4m3 alone",
-     "use e4m3 for both, or e5m2 for weights"},
-    {reads_product, false, "--activation-input product", "with one scale per tensor the activation function is made from the saved codes",
-     "use --scaling token"},
     {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
     {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
      "leave it away, and use perf or gprof as for any program"},
@@ -135,10 +120,11 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     if ((linear || head || saved) && !check_most(c, "--channels", s->channels, FP8_WIDEST_NORM,
                                                  "use --recipe bf16 without --linear, --head and --saved", err))
         return false;
-    const bool by_token = linear && r->scaling == SCALING_TOKEN, gated = s->activation == ACT_SWIGLU;
-    if (by_token && !check_most(c, "--ffn", s->ffn, FP8_WIDEST_ACTIVATION, "use --scaling tensor", err)) return false;
+    const bool by_token = linear && !recipe_is_paper(r), gated = s->activation == ACT_SWIGLU;
+    if (by_token && !check_most(c, "--ffn", s->ffn, FP8_WIDEST_ACTIVATION, "use --recipe coat-paper", err))
+        return false;
     if (by_token &&
-        !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_WIDEST_CAST, "use --scaling tensor", err))
+        !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_WIDEST_CAST, "use --recipe coat-paper", err))
         return false;
     // gate and up, side by side, share no group
     if (saved && gated && on_gpu(c) && !check_multiple("--ffn, --group-size", "the width", s->ffn, r->group_size, err))
@@ -218,7 +204,6 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
     if (!check_batch(config, ranks, err)) return false;
     config->recipe.bf16_blocks = config_bf16_blocks(config); // as many as take effect, for pages and records
-    config->recipe.centred_blocks = config_centred_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err)) return false;
     if (ranks == 1 && config->zero > 0) note_alone(config);

@@ -1,8 +1,7 @@
-// Number formats: FP32, BF16, and the two 8-bit floats of the FP8 recipes, E4M3 and E5M2. Encoding and decoding here
-// run on host and device and define what a conversion gives: decoding is exact, encoding rounds once. The kernels use
-// the hardware's conversions where it has them: dev/test/test_formats.cu compares these bit by bit on a GPU,
-// decoding of all codes, encoding of all BF16 values and of random FP32. They agree but for NaN, which stays a NaN
-// of the hardware's sign and payload.
+// Number formats: FP32, BF16, and the 8-bit floats E4M3 and E5M2. The functions here run on host and device and define
+// every conversion: decoding is exact, encoding rounds once. Kernels use the hardware's conversions if it has them;
+// dev/test/test_formats.cu compares both bit by bit on a GPU (all FP8 values, all BF16 values, random FP32). They
+// differ only for NaN, which stays a NaN with the hardware's sign and payload.
 #pragma once
 #include <math.h>
 #include <stdbool.h>
@@ -16,8 +15,8 @@
 #define COAT_HD
 #endif
 
-// The type that FMT_FP32 is stored in. The gradient check compiles the CPU backend with COAT_DOUBLE, so
-// that finite differences are exact enough to show a wrong term; nothing else does.
+// Storage type of FMT_FP32. Only the gradient check compiles the CPU backend with COAT_DOUBLE, so that finite
+// differences are exact enough to reveal a wrong term.
 #ifdef COAT_DOUBLE
 typedef double real;
 #else
@@ -63,7 +62,7 @@ COAT_HD static inline float bits_float(uint32_t u) {
     return x;
 }
 
-// BF16 is the upper half of an FP32; rounding to nearest even, NaN kept a (quiet) NaN.
+// Rounds to BF16, the upper half of an FP32, to nearest even. A NaN stays a (quiet) NaN.
 COAT_HD static inline uint16_t bf16_encode(float x) {
     uint32_t u = float_bits(x);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
@@ -74,9 +73,9 @@ COAT_HD static inline float bf16_decode(uint16_t b) {
     return bits_float((uint32_t)b << 16);
 }
 
-// FP32 -> 8-bit float with `mbits` mantissa bits and exponent bias `bias`, round to nearest even,
-// saturating to the largest finite code `max_code` (so are the infinities). NaN gives 0x7f with its sign:
-// callers detect non-finite values before the cast (COAT: FP8 products).
+// Encodes x as an 8-bit float with `mbits` mantissa bits and exponent bias `bias`. Rounds to nearest even. Saturates to
+// the largest finite value `max_code`, infinities too. NaN gives 0x7f with its sign; callers detect non-finite values
+// before the cast (COAT: FP8 matmuls).
 COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint8_t max_code) {
     uint32_t u = float_bits(x), sign = u >> 31, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
@@ -123,8 +122,8 @@ COAT_HD static inline float e5m2_decode(uint8_t c) {
     return fp8_decode_bits(c, 2, 15);
 }
 
-// The rounding that the split master weights use (COAT: optimizer states): half up in magnitude, so that the low
-// 16 bits alone tell whether the upper half was rounded up.
+// Rounds a master weight to BF16, halves away from zero (COAT: optimizer states). The low 16 bits alone then show
+// whether the upper half was rounded up, so master_join() restores all 32 bits.
 COAT_HD static inline uint16_t master_bf16(float x) {
     return (uint16_t)((float_bits(x) + 0x8000u) >> 16);
 }

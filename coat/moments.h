@@ -1,14 +1,14 @@
-// The optimizer's 8-bit states with dynamic range expansion (COAT: optimizer states): per group of consecutive elements
-// the codes, the absolute maximum a, and an exponent k that stretches the group's range onto the format's. One
-// definition for host and device.
+// The optimizer's 8-bit states with dynamic range expansion (COAT: optimizer states). A group of consecutive elements
+// has FP8 values, its amax a, and an exponent k that stretches the group's range to the format's. Shared by host and
+// device.
 //
-// What must agree between them to the last bit: a (a maximum of bits) and k, from moment_log2(), which consists of
-// integer operations, fmaf, and multiplications whose result is added to nothing; compile with -ffp-contract=off and
-// -fmad=false, without flushing subnormals. The elements' own logarithms and exponentials are the special-function
-// unit's on the device: codes then differ only where a value lies within about 1e-5 of a rounding boundary.
+// Host and device agree to the last bit in a (a maximum of bits) and in k. k comes from moment_log2(), which uses only
+// integer operations, fmaf, and products that are not added to anything. Compile with -ffp-contract=off and
+// -fmad=false, and do not flush subnormals. For the elements, the device uses its special-function unit: FP8 values
+// then differ only if a value lies within about 1e-5 of a rounding boundary.
 //
-// Non-finite inputs are found before (the gradient's norm). Should one come this far, its group's a is not finite and
-// every non-zero element of the group decodes to that: reported, never hidden.
+// The gradient norm detects non-finite gradients before the update. If one arrives here, its group's a is non-finite
+// and every non-zero element of the group decodes to that, so it is reported and not hidden.
 #pragma once
 #include "rng.h"
 
@@ -18,16 +18,16 @@ extern "C" {
 
 #define MOMENT_K_ONE 16       // k is stored in sixteenths, 1 .. 255
 #define MOMENT_K_LARGEST 255  // log2 of a group's range <= 16.8 / 15.9
-#define MOMENT_TINY 0x1p-149f // the smallest FP32: what decodes below it is not zero
+#define MOMENT_TINY 0x1p-149f // the smallest FP32; a non-zero FP8 value never decodes to less
 
-// Streams of the random numbers; the low bits hold the step.
-#define MOMENT_STREAM (0x76ULL << 56) // of the second moment's rounding
-#define WEIGHT_STREAM (0x77ULL << 56) // of weights without masters
+// Stream of the random numbers that round weights without masters; the low bits hold the step.
+#define WEIGHT_STREAM (0x77ULL << 56)
 
 // --- logarithm and exponential -------------------------------------------------------------------------------------
 
-// log2 x for x > 0, subnormals included: x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), and a minimax polynomial
-// for log2(1 + f) / f (relative error 2.7e-8). Powers of two are exact. Not finite or 0: some finite number.
+// Returns log2 x for x > 0, subnormals included. x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); a minimax
+// polynomial gives log2(1 + f) / f (relative error 2.7e-8). Powers of two are exact. x non-finite or 0: any finite
+// number.
 COAT_HD static inline float moment_log2(float x) {
     bool subnormal = float_bits(x) < 0x00800000u;
     uint32_t shifted = float_bits(subnormal ? x * 0x1p23f : x) + (0x3f800000u - 0x3f3504f3u);
@@ -45,8 +45,8 @@ COAT_HD static inline float moment_log2(float x) {
     return fmaf(p, f, (float)(subnormal ? n - 23 : n));
 }
 
-// 2^x for x in [-126, 0], 0 below; exact for whole x. The rounding to a whole number is an addition, whose result's
-// low bits are that number; the polynomial's relative error is 2e-9.
+// Returns 2^x for x in [-126, 0], and 0 below; exact for integers. An addition rounds x to an integer, which is then in
+// the low bits of the sum. The polynomial's relative error is 2e-9.
 COAT_HD static inline float moment_exp2(float x) {
     const float shift = 12582912.0f; // 1.5 * 2^23
     float clamped = x > -126.0f ? x : -126.0f;
@@ -63,7 +63,7 @@ COAT_HD static inline float moment_exp2(float x) {
     return x < -126.0f ? 0.0f : p * power;
 }
 
-// Of single elements.
+// Logarithm and exponential of single elements: on the device the special-function unit's.
 COAT_HD static inline float element_log2(float x) {
 #ifdef __CUDA_ARCH__
     return __log2f(x);
@@ -82,9 +82,10 @@ COAT_HD static inline float element_exp2(float x) {
 #endif
 }
 
-// --- codes as positive numbers -------------------------------------------------------------------------------------
+// --- FP8 values as positive numbers---------------------------------------------------------------------------------
 
-// F, the format's largest value, and log2(F / 2s), s its smallest subnormal: the range that k stretches a group to.
+// Return F, the format's largest value, its bits, and log2(F / 2s), the range that k stretches a group to. s is the
+// format's smallest subnormal.
 COAT_HD static inline float moment_largest(Format format) {
     return format == FMT_E4M3 ? E4M3_MAX : E5M2_MAX;
 }
@@ -95,15 +96,15 @@ COAT_HD static inline float moment_target(Format format) {
     return format == FMT_E4M3 ? 16.8073549f : 30.8073549f; // log2(448 * 2^8), log2(57344 * 2^15)
 }
 
-// The value of a code without sign.
+// Returns the magnitude of an FP8 value.
 COAT_HD static inline float code_magnitude(uint8_t code, Format format) {
     uint32_t c = code & 0x7fu;
     if (format == FMT_E4M3) return c < 8 ? (float)c * 0x1p-9f : bits_float((c << 20) + (120u << 23));
     return c < 4 ? (float)c * 0x1p-16f : bits_float((c << 21) + (112u << 23));
 }
 
-// The nearest code (ties to even) of y in [0, F]: what the FP8 casts of formats.h give, in fewer steps. Subnormal
-// codes are the low bits of a sum whose last place is s.
+// Returns the FP8 value nearest to y in [0, F], ties to even. Same result as the casts in formats.h, in fewer steps: a
+// subnormal is in the low bits of a sum whose last place is s.
 COAT_HD static inline uint8_t code_nearest(float y, Format format) {
     uint32_t u = float_bits(y);
     if (format == FMT_E4M3) {
@@ -116,32 +117,25 @@ COAT_HD static inline uint8_t code_nearest(float y, Format format) {
     return (uint8_t)(y < 0x1p-14f ? small : normal);
 }
 
-// The largest code not above y in [0, F].
-COAT_HD static inline uint8_t code_below(float y, Format format) {
-    uint32_t u = float_bits(y);
-    if (format == FMT_E4M3) return (uint8_t)(y < 0x1p-6f ? (uint32_t)(int32_t)(y * 0x1p9f) : (u >> 20) - (120u << 3));
-    return (uint8_t)(y < 0x1p-14f ? (uint32_t)(int32_t)(y * 0x1p16f) : (u >> 21) - (112u << 2));
-}
-
-// log2(code / F); exactly 0 for the largest code, without meaning for 0.
+// Returns log2(value / F): exactly 0 for the largest value, meaningless for 0.
 COAT_HD static inline float code_log2(uint8_t code, Format format) {
     return element_log2(code_magnitude(code, format) * (1.0f / moment_largest(format)));
 }
 
 // --- groups --------------------------------------------------------------------------------------------------------
 
-// What all elements of a group share. Zero groups: a = 0, k = 1.
+// Parameters of a group. A group of zeros has a = 0 and k = 1.
 typedef struct {
     float a;         // absolute maximum
-    float log2_a;    // 0 where a is not finite
+    float log2_a;    // 0 if a is 0 or non-finite
     float k, k_inv;  // exponent and 1 / k
     uint8_t k_16ths; // k as it is stored
-    bool deep;       // the smallest codes lie more than 2^-126 below a
+    bool deep;       // the smallest FP8 values decode to less than 2^-126 * a
 } MomentGroup;
 
-// k in sixteenths from log2 of the largest |x| less that of the smallest that is not zero, by moment_log2(). The
-// smallest then takes the format's second code, where it stays: what was decoded keeps its codes when it is encoded
-// again. (Rounding k down may leave it on the third or fourth code; then the first repetition can raise k, once.)
+// Returns k in sixteenths. range = log2(largest |x|) - log2(smallest non-zero |x|), by moment_log2(). The smallest
+// element then gets the format's second value and stays there: decoded values keep their FP8 values when they are
+// encoded again. (Rounding k down may put it on the third or fourth value; the next encoding can then raise k, once.)
 COAT_HD static inline uint8_t moment_exponent_of(float range, Format format) {
     float scaled = MOMENT_K_ONE * moment_target(format);
     if (!(range * MOMENT_K_LARGEST > scaled)) return MOMENT_K_LARGEST; // constant groups too
@@ -149,7 +143,7 @@ COAT_HD static inline uint8_t moment_exponent_of(float range, Format format) {
     return k < 1.0f ? 1 : (uint8_t)k;
 }
 
-// The same from the bits of the two.
+// Returns k from the bits of the largest and of the smallest non-zero |x|.
 COAT_HD static inline uint8_t moment_exponent(uint32_t largest, uint32_t smallest, Format format) {
     return moment_exponent_of(moment_log2(bits_float(largest)) - moment_log2(bits_float(smallest)), format);
 }
@@ -166,15 +160,15 @@ COAT_HD static inline MomentGroup moment_group(float a, uint8_t k_16ths, Format 
     return group;
 }
 
-// The group of values with these extremes: the unsigned maximum of the bits of |x|, and the minimum of those that are
-// not zero (any larger number where all are). Without `expand` k is 1.
+// Returns the group of elements whose largest |x| has the bits `largest` and whose smallest non-zero |x| has the bits
+// `smallest` (any larger number if all are zero). Without `expand`, k is 1.
 COAT_HD static inline MomentGroup moment_group_measured(uint32_t largest, uint32_t smallest, Format format,
                                                         bool expand) {
     bool plain = !expand || largest == 0 || largest >= 0x7f800000u;
     return moment_group(bits_float(largest), plain ? MOMENT_K_ONE : moment_exponent(largest, smallest, format), format);
 }
 
-// F 2^(k log2_ratio), on the device with F as a power of two in the exponent.
+// Returns F * 2^(k * log2_ratio). On the device F is part of the exponent.
 COAT_HD static inline float element_position(float log2_ratio, float k, Format format) {
 #ifdef __CUDA_ARCH__
     return element_exp2(fmaf(k, log2_ratio, format == FMT_E4M3 ? 8.80735492f : 15.8073549f)); // log2(448), log2(57344)
@@ -183,25 +177,25 @@ COAT_HD static inline float element_position(float log2_ratio, float k, Format f
 #endif
 }
 
-// F (|x| / a)^k: where |x| lies among the codes. In logarithms, so that no ratio leaves the range of FP32.
+// Returns F * (|x| / a)^k, the position of |x| on the format's scale. Uses logarithms, so no ratio leaves FP32's range.
 COAT_HD static inline float moment_position(float magnitude, MomentGroup group, Format format) {
     float log2_ratio = element_log2(magnitude) - group.log2_a;
-    // not below zero: the maximum itself, or not finite
+    // A log ratio of 0 or more is the maximum itself, or non-finite.
     return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
-// What the position of a second moment in E5M2 is multiplied by before it takes the nearest code. Where k > 1, values
-// are concave in position, so what is rounded to the nearest position in every step comes out too low, by the square of
-// the codes' distance: v of rare gradients by 1.1 %. The middle between the values of the codes c (1 - e) and c (1 + e)
-// lies at c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is 0.0042. Not below 0.95, so that what was decoded keeps
-// its code. In E4M3 v is 0.4 % low, and is rounded as published.
+// Returns the factor on the position of a second moment in E5M2 before it is rounded. If k > 1, values are concave in
+// position, so rounding to the nearest position in every step makes v too low, by the square of the values' distance:
+// by 1.1 % for rare gradients. The middle between the values at positions c (1 - e) and c (1 + e) lies at
+// c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is 0.0042. At least 0.95, so that decoded values keep their FP8
+// values. In E4M3 v is 0.4 % low, and is rounded as in the paper.
 COAT_HD static inline float moment_raise(float k_inv) {
     float raise = 1.0042f - 0.0042f * k_inv;
     return raise > 0.95f ? raise : 0.95f;
 }
 
-// Code of x, rounding to nearest even; a zero keeps its sign. The second moment is never negative, and is 0 only where
-// x is: with v = 0 and m not, the update m / (sqrt v + eps) would explode.
+// Returns the FP8 value of x, rounded to nearest even; a zero keeps its sign. A second moment has no sign and becomes 0
+// only if x is 0, because the update m / (sqrt(v) + eps) would explode with v = 0 and m != 0.
 COAT_HD static inline uint8_t moment_encode(float x, MomentGroup group, Format format, bool second) {
     uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
     float position = moment_position(bits_float(magnitude), group, format);
@@ -212,7 +206,7 @@ COAT_HD static inline uint8_t moment_encode(float x, MomentGroup group, Format f
     return (uint8_t)(sign | (magnitude == 0 ? 0 : code));
 }
 
-// a 2^exponent for an exponent <= 0 and a > 0, in steps that do not underflow on the way; never 0.
+// Returns a * 2^exponent for exponent <= 0 and a > 0, in steps that do not underflow; never 0.
 COAT_HD static inline float moment_scaled(float a, float exponent, bool deep) {
     float first = exponent > -126.0f ? exponent : -126.0f;
     float x = a * element_exp2(first);
@@ -223,43 +217,15 @@ COAT_HD static inline float moment_scaled(float a, float exponent, bool deep) {
     return x == 0.0f ? MOMENT_TINY : x;
 }
 
-// The value of a code.
+// Returns the value of an FP8 value in its group.
 COAT_HD static inline float moment_decode(uint8_t code, MomentGroup group, Format format) {
     float scaled = moment_scaled(group.a, code_log2(code, format) * group.k_inv, group.deep);
     uint32_t magnitude = (code & 0x7fu) == 0 || group.a == 0.0f ? 0 : float_bits(scaled);
     return bits_float(magnitude | (uint32_t)(code & 0x80u) << 24);
 }
 
-// --- stochastic rounding -------------------------------------------------------------------------------------------
-
-// Uniform in [0, 1) for the second moment of element `index` among all parameters in step t.
-COAT_HD static inline float moment_uniform(uint64_t seed, int64_t t, uint64_t index) {
-    uint64_t hash = rng_hash(seed, MOMENT_STREAM | (uint64_t)t, index);
-    return (float)(int32_t)(hash >> 40) * 0x1p-24f; // as rng_uniform(), in conversions that vectorise
-}
-
-// The codes between which v >= 0 lies.
-COAT_HD static inline uint8_t moment_code_below(float v, MomentGroup group, Format format) {
-    return code_below(moment_position(bits_float(float_bits(v) & 0x7fffffffu), group, format), format);
-}
-COAT_HD static inline uint8_t moment_code_above(uint8_t low, Format format) {
-    return (uint8_t)(low < moment_largest_code(format) ? low + 1 : low);
-}
-
-// Of them the one that v gets: the upper with the probability that makes the decoded values' mean v, save that nothing
-// but 0 gets code 0.
-COAT_HD static inline uint8_t moment_choose(float v, uint8_t low, uint8_t high, float below, float above,
-                                            float uniform) {
-    uint32_t code = uniform * (above - below) < v - below ? high : low;
-    return (uint8_t)(v == 0.0f ? 0 : low == 0 ? 1 : code);
-}
-
-COAT_HD static inline uint8_t moment_encode_stochastic(float v, MomentGroup group, Format format, float uniform) {
-    uint8_t low = moment_code_below(v, group, format), high = moment_code_above(low, format);
-    return moment_choose(v, low, high, moment_decode(low, group, format), moment_decode(high, group, format), uniform);
-}
-
-// BF16 by stochastic rounding, for weights without masters: up with the probability of the share that is cut off.
+// Rounds x to BF16 stochastically, for weights without masters: away from zero with the probability of the cut-off
+// part.
 COAT_HD static inline uint16_t bf16_encode_stochastic(float x, uint64_t seed, int64_t t, uint64_t index) {
     uint32_t u = float_bits(x);
     if ((u & 0x7f800000u) == 0x7f800000u) return bf16_encode(x);

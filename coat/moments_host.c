@@ -17,8 +17,6 @@ typedef struct {
     void (*decode)(float *x, const uint8_t *codes, int n, MomentGroup group, Format format);
     Extremes (*measure)(const float *x, int n);
     void (*encode)(uint8_t *codes, const float *x, int n, MomentGroup group, Format format, bool second);
-    void (*encode_stochastic)(uint8_t *codes, const float *v, int n, MomentGroup group, Format format,
-                              const MomentStore *how, uint64_t index);
 } MomentLoops;
 
 #define VARIANT(name) name##_base
@@ -70,8 +68,7 @@ void moments_load(Tensor moment, int64_t begin, int64_t n, real *values) {
     }
 }
 
-bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, const MomentStore *how,
-                   uint64_t index) {
+bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, const MomentStore *how) {
     require_groups(moment, begin);
     const MomentLoops *loops = moment_loops();
     float x[LARGEST_GROUP];
@@ -85,10 +82,7 @@ bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, 
         MomentGroup group = moment_group_measured(e.largest, e.smallest, moment.format, how->expand);
         ((float *)moment.scale)[g] = group.a;
         moment.exponent[g] = group.k_16ths;
-        if (how->second && how->stochastic)
-            loops->encode_stochastic(codes, x, count, group, moment.format, how, index + (uint64_t)(begin + i));
-        else
-            loops->encode(codes, x, count, group, moment.format, how->second);
+        loops->encode(codes, x, count, group, moment.format, how->second);
         finite = finite && e.largest < 0x7f800000u;
     }
     return finite;

@@ -4,17 +4,14 @@
 
 // How a moment is stored.
 typedef struct {
-    bool expand;     // k fits the group's range (--moments coat), else it is 1 (fp8)
-    bool second;     // the second moment: no sign, and 0 for zero alone
-    bool stochastic; // the second moment only
-    uint64_t seed;
-    int64_t t;
+    bool expand; // k fits the group's range (--moments coat), else it is 1 (fp8)
+    bool second; // the second moment: no sign, and 0 for zero alone
 } MomentStore;
 
 // values = elements [begin, begin + n) of a SCALE_EXPAND tensor, which begin and end with whole groups (the tensor's
 // last group may be shorter).
 void moments_load(Tensor moment, int64_t begin, int64_t n, real *values);
 
-// The reverse. `index` is the tensor's first element among all parameters, for stochastic rounding. False if a value
-// was not finite: its group's a is not finite either.
-bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, const MomentStore *how, uint64_t index);
+// Stores values into the same range of elements. False if a value is not finite; its group's a is then not finite
+// either.
+bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, const MomentStore *how);

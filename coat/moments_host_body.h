@@ -41,29 +41,6 @@ static void VARIANT(encode)(uint8_t *restrict codes, const float *restrict x, in
         VARIANT(encode_as)(codes, x, n, group, FMT_E5M2, true);
 }
 
-INLINE void VARIANT(bounds_as)(uint8_t *low, uint8_t *high, const float *v, int n, MomentGroup group, Format format) {
-    for (int i = 0; i < n; i++) low[i] = moment_code_below(v[i], group, format);
-    for (int i = 0; i < n; i++) high[i] = moment_code_above(low[i], format);
-}
-
-// moment_encode_stochastic() in steps that vectorise one by one.
-static void VARIANT(encode_stochastic)(uint8_t *restrict codes, const float *restrict v, int n, MomentGroup group,
-                                       Format format, const MomentStore *how, uint64_t index) {
-    uint8_t low[LARGEST_GROUP], high[LARGEST_GROUP];
-    float uniform[LARGEST_GROUP], below[LARGEST_GROUP], above[LARGEST_GROUP];
-    const uint64_t seed = how->seed;
-    const int64_t t = how->t;
-    for (int i = 0; i < n; i++) uniform[i] = moment_uniform(seed, t, index + (uint64_t)i);
-    if (format == FMT_E4M3)
-        VARIANT(bounds_as)(low, high, v, n, group, FMT_E4M3);
-    else
-        VARIANT(bounds_as)(low, high, v, n, group, FMT_E5M2);
-    VARIANT(decode)(below, low, n, group, format);
-    VARIANT(decode)(above, high, n, group, format);
-    for (int i = 0; i < n; i++) codes[i] = moment_choose(v[i], low[i], high[i], below[i], above[i], uniform[i]);
-}
-
-static const MomentLoops VARIANT(moment_loops) = {VARIANT(decode), VARIANT(measure), VARIANT(encode),
-                                                  VARIANT(encode_stochastic)};
+static const MomentLoops VARIANT(moment_loops) = {VARIANT(decode), VARIANT(measure), VARIANT(encode)};
 
 #undef INLINE

@@ -1,5 +1,5 @@
-// Counter-based random numbers: a value depends only on (seed, stream, index), never on how many were drawn
-// before, by which thread, or on which device. Users choose a stream (one per purpose or tensor) and count.
+// Counter-based random numbers. A value depends only on (seed, stream, index), not on earlier draws, threads or
+// devices. Callers choose a stream (one per purpose or tensor) and count the index up.
 #pragma once
 #include "formats.h"
 
@@ -9,7 +9,7 @@ extern "C" {
 
 #define RNG_STRIDE 0x9e3779b97f4a7c15ULL // odd, 2^64 over the golden ratio: consecutive counters lie far apart
 
-// A bijection of 64 bits in which every input bit changes each output bit with probability 1/2: two rounds of
+// Mixes 64 bits with a bijection in which every input bit flips each output bit with probability 1/2: two rounds of
 // xor-shift and multiplication by an odd constant, and a last xor-shift.
 COAT_HD static inline uint64_t rng_mix(uint64_t x) {
     x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ULL;
@@ -17,24 +17,24 @@ COAT_HD static inline uint64_t rng_mix(uint64_t x) {
     return x ^ (x >> 32);
 }
 
-// Where the sequence of (seed, stream) begins. The stream is mixed before it meets the seed, so that neither
+// Returns the first counter of (seed, stream). The stream is mixed before it is combined with the seed, so that neither
 // (seed + 1, stream) nor (seed, stream + 1) is a shifted copy of (seed, stream).
 COAT_HD static inline uint64_t rng_start(uint64_t seed, uint64_t stream) {
     return rng_mix(rng_mix(seed + RNG_STRIDE) ^ rng_mix(~stream * RNG_STRIDE));
 }
 
-// 64 random bits. rng_start() does not depend on index: compilers hoist it out of loops.
+// Returns 64 random bits. rng_start() does not depend on index, so compilers hoist it out of loops.
 COAT_HD static inline uint64_t rng_hash(uint64_t seed, uint64_t stream, uint64_t index) {
     return rng_mix(rng_start(seed, stream) + index * RNG_STRIDE);
 }
 
-// Uniform in [0, 1): a multiple of 2^-24.
+// Returns a uniform number in [0, 1), a multiple of 2^-24.
 COAT_HD static inline float rng_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
     return (float)(rng_hash(seed, stream, index) >> 40) * (1.0f / 16777216.0f);
 }
 
-// Standard normal, by Box and Muller's transform of one pair of hashes. In double and rounded once, so that
-// mathematics libraries that differ in the last bit agree in nearly every float.
+// Returns a standard normal number by the Box-Muller transform of two hashes. Computes in double and rounds once, so
+// that math libraries that differ in the last bit agree in nearly every float.
 COAT_HD static inline float rng_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     const double unit = 1.0 / 9007199254740992.0;                                     // 2^-53
     double radius = ((double)(rng_hash(seed, stream, 2 * index) >> 11) + 1.0) * unit; // (0, 1]: has a logarithm

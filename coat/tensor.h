@@ -1,5 +1,5 @@
-// The tensor descriptor that every operation takes: where the values are, in which format, and with
-// which scales. What a recipe changes is said here, so that the model's text does not change with it.
+// The tensor descriptor that every operation takes: address, shape, format and scales. A recipe changes descriptors, so
+// the model's text is the same for all recipes.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -7,26 +7,26 @@
 
 #include "formats.h"
 
-// How codes become values. The scale is always the dequantisation multiplier: value = code * scale.
+// Layout of the scales. A scale is always the dequantization multiplier: value = FP8 value * scale.
 typedef enum {
     SCALE_NONE,   // values are stored as they are (FP32, BF16, integers)
-    SCALE_TENSOR, // one FP32 scale, 16-byte aligned (the libraries demand it)
-    SCALE_ROW,    // one FP32 scale per row, a power of two: (rows). Of codes; and of what a product of such codes
-                  // leaves in BF16 for an operation that multiplies by it (value = stored * scale, exactly)
+    SCALE_TENSOR, // one FP32 scale, 16-byte aligned (cuBLASLt requires it)
+    SCALE_ROW,    // one FP32 scale per row, a power of two: (rows). Of FP8 values, or of the BF16 output of a matmul
+                  // that read such values and ignored their scales (value = stored * scale, exactly)
     SCALE_GROUP,  // one BF16 scale per `group` consecutive elements of a row: (rows, ceil(cols / group))
-    SCALE_EXPAND, // optimizer states: per `group` consecutive elements of the flat tensor an FP32 absolute
-                  // maximum a (in scale) and an exponent k in sixteenths (in exponent); COAT: optimizer states
+    SCALE_EXPAND, // per `group` consecutive elements of the flat tensor, an FP32 amax a (in scale) and an exponent k
+                  // in sixteenths (in exponent); COAT: optimizer states
 } Granularity;
 
 // A matrix (rows, cols), row-major: element (i, j) is at data[i * stride + j]. With `transposed` the
 // memory holds the transpose instead: element (i, j) is at data[j * stride + i].
-// data == NULL means "there is no such tensor in this recipe".
+// data == NULL: this recipe does not have the tensor.
 typedef struct {
     void *data;
     void *scale;       // see Granularity; NULL with SCALE_NONE
     uint8_t *exponent; // SCALE_EXPAND only: k * 16 per group
-    uint32_t *amax;    // maxima of the bits of |x| as its producer left them, one per row or, for several rows, one in
-                       // the place of one of them and 0 in the others'; NULL if unused
+    uint32_t *amax;    // (rows) bits of the largest |x| of each row, written by the operation that computes x. A value
+                       // may cover several rows; the other rows then have 0. NULL if unused
     int64_t rows, cols, stride;
     Format format;
     Granularity granularity;
@@ -34,15 +34,15 @@ typedef struct {
     bool transposed;
 } Tensor;
 
-// A weight of a linear layer (out, in), with the FP8 copies that FP8 products read.
+// A weight of a linear layer (out, in), with the FP8 copies that FP8 matmuls read.
 typedef struct {
     Tensor value;      // (out, in) BF16 or FP32
-    Tensor codes;      // (out, in) E4M3, SCALE_TENSOR; data NULL where products are not FP8
-    Tensor codes_t;    // its transpose, for the gradient of the input
-    uint32_t *maximum; // bits of the largest |value| as the optimizer left it for the codes; NULL where it is not kept
+    Tensor codes;      // (out, in) E4M3, SCALE_TENSOR; data NULL if its matmuls are not FP8
+    Tensor codes_t;    // transpose of codes, for dgrad
+    uint32_t *maximum; // bits of the largest |value|, left by the optimizer for the next quantization; NULL: none
 } Weight;
 
-// Every tensor begins at a multiple of it: what the libraries' fastest paths ask for.
+// Alignment of every tensor in bytes. The fastest paths of cuBLASLt and cuDNN need it.
 #define TENSOR_ALIGNMENT 256
 static inline size_t align_up(size_t bytes) {
     return (bytes + TENSOR_ALIGNMENT - 1) / TENSOR_ALIGNMENT * TENSOR_ALIGNMENT;
@@ -58,7 +58,7 @@ static inline int64_t tensor_elements(Tensor t) {
     return t.rows * t.cols;
 }
 
-// Rows [begin, begin + count): of a transposed tensor, that many of the columns that its memory holds.
+// Returns rows [begin, begin + count) of t. If t is transposed, these are columns of its memory.
 static inline Tensor tensor_rows(Tensor t, int64_t begin, int64_t count) {
     if (t.data) t.data = (char *)t.data + (size_t)(begin * (t.transposed ? 1 : t.stride)) * format_bytes(t.format);
     if (t.granularity == SCALE_GROUP && t.scale)
@@ -69,7 +69,7 @@ static inline Tensor tensor_rows(Tensor t, int64_t begin, int64_t count) {
     return t;
 }
 
-// Columns [begin, begin + count) of a plain tensor (no scales), for example q of a packed qkv.
+// Returns columns [begin, begin + count) of a plain tensor (no scales), for example q of a packed qkv.
 static inline Tensor tensor_cols(Tensor t, int64_t begin, int64_t count) {
     if (t.data) t.data = (char *)t.data + (size_t)begin * format_bytes(t.format);
     t.cols = count;

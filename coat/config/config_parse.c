@@ -241,8 +241,6 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
             "--moments-fp32 %.*s: no parameter has this name; use some of wte, qkvw, projw, fcw, fcprojw, headw, "
             "or a beginning as fc*, with commas and no spaces between, or none",
             (int)length, unmatched);
-    const bool one_scale = r->linear == LINEAR_FP8 && r->saved == SAVED_COAT && r->scaling == SCALING_TENSOR;
-    if (one_scale && !given(p, "activation-input")) r->activation_input = ACTIVATION_INPUT_SAVED;
     if (r->precision != PRECISION_FP32) return true;
     const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"
                         : given(p, "linear") && r->linear == LINEAR_FP8     ? "linear"

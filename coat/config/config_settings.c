@@ -89,24 +89,18 @@ static bool apply_settings(Config *config, const json_t *settings, Wanted wanted
     return good;
 }
 
-// Checkpoints record every setting of the arithmetic, but not the name that they were chosen by: the recipe's kind, and
-// with it what changes no result, follows from them.
+// Sets the recipe to the recorded one, with the recorded settings on top.
 static bool apply_recipe(Config *config, const json_t *settings, const char *path, Error *err) {
-    if (!setting_is(settings, "precision", "fp32") && !json_object_get(settings, "linear"))
+    const json_t *name = json_object_get(settings, "recipe");
+    if (name) {
+        Config *named = (Config *)xcalloc(1, sizeof *named);
+        const bool good = apply_setting(named, "recipe", name, is_of_recipe, path, err);
+        recipe_apply(&config->recipe, named->recipe.kind);
+        free(named);
+        if (!good) return false;
+    } else if (!setting_is(settings, "precision", "fp32")) {
         return error_set(err, EXIT_DATA, "%s: the setting \"linear\" is missing; use the version that wrote the file",
                          path);
-    const bool fp8 = setting_is(settings, "linear", "fp8"), coat = setting_is(settings, "saved", "coat");
-    Recipe *r = &config->recipe;
-    recipe_apply(r, coat ? RECIPE_COAT : fp8 ? RECIPE_FP8_LINEAR : RECIPE_BF16);
-    // What a record does not say is older than the choice: there was one way, the published one.
-    if (fp8) {
-        r->scaling = SCALING_TENSOR;
-        r->gradient_codes_data = r->gradient_codes_weights = FMT_E5M2;
-        r->bf16_blocks = r->centred_blocks = 0;
-    }
-    if (coat) {
-        r->norm_input = NORM_INPUT_SAVED;
-        r->activation_input = ACTIVATION_INPUT_SAVED;
     }
     return apply_settings(config, settings, is_of_recipe, path, err);
 }

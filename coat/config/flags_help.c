@@ -125,8 +125,12 @@ static void print_recipes(FILE *out) {
         "stays BF16",
         2, 0);
     print_wrapped(out,
-                  "coat: FP8 products, FP8 for what is saved for backward, FP8 moments with dynamic range expansion, "
-                  "master weights as the 16 bits that BF16 lacks",
+                  "coat: FP8 matmuls, saved activations and moments (with dynamic range expansion); master weights as "
+                  "the 16 bits that BF16 lacks",
+                  2, 0);
+    print_wrapped(out,
+                  "coat-paper: coat with the paper's choices, for reproduction: forward reads the saved FP8 values, "
+                  "operands have one scale per tensor, gradients are E5M2",
                   2, 0);
 }
 

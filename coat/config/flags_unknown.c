@@ -35,8 +35,9 @@ static const Foreign table[] = {
     {"untie-embeddings-and-output-weights", "no-tied-head", NULL},
     {"dropout attention-dropout hidden-dropout attn-pdrop resid-pdrop embd-pdrop", NULL, "there is no dropout; " LEAVE},
 
-    {"gradient-codes", "gradient-codes-data", "and --gradient-codes-weights, for the other products"},
-    {"fast-accumulation-backward", "fast-accumulation-data", "and --fast-accumulation-weights, for the other products"},
+    {"norm-input activation-input scaling gradient-codes gradient-codes-data gradient-codes-weights second-moment",
+     "recipe", "which fixes it; coat-paper has the paper's choices"},
+    {"fast-accumulation-backward", "fast-accumulation-data", NULL},
     {"dtype bf16 fp16 fp8 amp mixed-precision mixed-precision-param fp8-format fp8-recipe float8", "recipe",
      "bf16, fp8-linear or coat"},
     {"gradient-checkpointing activation-checkpointing activation-checkpoint.mode recompute-activations "

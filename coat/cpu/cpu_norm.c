@@ -59,30 +59,6 @@ static const real *norm_row(const Cpu *cpu, const void *from, int64_t row, RowBu
     return buffers.out;
 }
 
-// The scale that has room for every row of a norm's result, and for it less the centre, in a tensor's one scale.
-static void write_bound(Tensor n, const real *weight, const real *bias, const real *centre, int64_t C) {
-    const float root = sqrtf((float)C);
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < C; i++) {
-        const float bound = norm_bound(root, (float)weight[i], bias ? (float)bias[i] : 0.0f, (float)centre[i]);
-        largest = larger_bits(largest, magnitude_bits(bound));
-    }
-    *(float *)n.scale = row_scale_from_maximum(largest, n.format);
-}
-
-// Stores a row of a norm's result less its centre, in codes with a scale of its own, or with the tensor's. Returns the
-// maximum of both.
-static uint32_t store_centred(const Cpu *cpu, Tensor n, int64_t row, real *values, const real *centre) {
-    const int64_t C = n.cols;
-    uint32_t bits = cpu->kernels->maximum_bits(values, C);
-    for (int64_t i = 0; i < C; i++) values[i] -= centre[i];
-    bits = larger_bits(bits, cpu->kernels->maximum_bits(values, C));
-    float *const scale = (float *)n.scale + (n.granularity == SCALE_ROW ? row : 0);
-    if (n.granularity == SCALE_ROW) *scale = row_scale_from_maximum(bits, n.format);
-    cpu->kernels->encode_fp8((uint8_t *)row_address(n, row), values, C, scale_reciprocal(*scale), n.format);
-    return bits;
-}
-
 // Stores a row of x, the norm's saved input. Returns the maximum of what was quantised.
 static uint32_t save_row(const Cpu *cpu, Tensor x, int64_t row, const real *values) {
     if (x.granularity == SCALE_GROUP) return row_store_groups(cpu, x, row, values);
@@ -105,10 +81,7 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     if (save_x && !y.data && norm.x.data == r_in.data) save_x = false;
     bool read_x = save_x && (norm.from_saved || !r_out.data); // the norm reads what was saved
     bool codes = n.data && format_is_fp8(n.format);
-    const real *centre = scratch_vector(&scratch, cpu, norm.centre);
     if (!codes) require_plain(operation, n);
-    if (centre && !codes) fatal(EXIT_DEVICE, "%s: only codes are centred", operation);
-    if (centre && has_second_pass(n)) write_bound(n, weight, bias, centre, C);
     uint32_t saved_maximum = 0, maximum = 0;
     Scratch rows = scratch;
     int threads = scratch_slots(&rows, cpu, cpu_row_slot(C));
@@ -127,44 +100,16 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
             if (!n.data) continue;
             real *out = row_target(n, row, 0, y_buffer);
             cpu->kernels->norm_apply(out, r, s, weight, bias, C);
-            const uint32_t bits = centre ? store_centred(cpu, n, row, out, centre) : store_row(cpu, n, row, out);
-            maximum = larger_bits(maximum, bits);
+            maximum = larger_bits(maximum, store_row(cpu, n, row, out));
         }
     }
     note_maximum(exec, larger_bits(saved_maximum, maximum));
-    if (has_second_pass(n) && !centre) {
+    if (has_second_pass(n)) {
         NormRows from = {read_x ? norm.x : r_out.data ? r_out : r_in, norm, weight, bias};
         RowSource source = {norm_row, &from, M, C, C};
         write_scale(exec, n, maximum);
         quantize_rows(exec, scratch, &source, n, (Tensor){0});
     }
-}
-
-void cpu_norm_centre(Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tensor r_in, Tensor y, Tensor y_bias,
-                     Weight w, Tensor bias) {
-    require_plain("norm_centre", r_in);
-    require_product("norm_centre", y);
-    const Cpu *cpu = cpu_of(exec);
-    const int64_t C = r_in.cols, rows = centre_rows(r_in.rows);
-    Scratch scratch = scratch_begin(exec);
-    const real *weight = norm_weight(&scratch, cpu, norm, C), *norm_bias = scratch_vector(&scratch, cpu, norm.bias);
-    const real *added = scratch_vector(&scratch, cpu, y_bias), *before = scratch_vector(&scratch, cpu, bias);
-    real *r_buffer = scratch_take(&scratch, C), *y_buffer = scratch_take(&scratch, C),
-         *mean = scratch_take(&scratch, C);
-    memset(mean, 0, (size_t)C * sizeof(real));
-    for (int64_t i = 0; i < rows; i++) {
-        const real *r = residual_row(cpu, (Tensor){0}, r_in, y, added, centre_row(i, r_in.rows), r_buffer, y_buffer);
-        const NormStatistics s = cpu->kernels->norm_statistics(r, C, norm.eps, norm.mean.data != NULL);
-        cpu->kernels->norm_apply(y_buffer, r, s, weight, norm_bias, C);
-        cpu->kernels->add(mean, y_buffer, C);
-    }
-    for (int64_t i = 0; i < C; i++) mean[i] /= (real)rows;
-    row_store(cpu, centre, 0, 0, C, mean);
-    real *out = scratch_take(&scratch, shifted.cols);
-    for (int64_t j = 0; j < shifted.cols; j++)
-        out[j] = (before ? before[j] : 0) +
-                 cpu->kernels->sum_of_products(row_load(cpu, w.codes, j, 0, C, y_buffer), mean, C);
-    row_store(cpu, shifted, 0, 0, shifted.cols, out);
 }
 
 void cpu_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {

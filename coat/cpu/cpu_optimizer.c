@@ -116,8 +116,8 @@ static real *load_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
 
 // False if a value was not finite where the format hides it.
 static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, const real *values,
-                         const MomentStore *how, uint64_t index) {
-    if (moment.granularity == SCALE_EXPAND) return moments_store(moment, begin, n, values, how, index);
+                         const MomentStore *how) {
+    if (moment.granularity == SCALE_EXPAND) return moments_store(moment, begin, n, values, how);
     row_store(cpu, moment, 0, begin, n, values);
     return true;
 }
@@ -132,17 +132,16 @@ static uint32_t block_maximum(const Cpu *cpu, const Parameter *p, int64_t begin,
 static bool update_block(const Cpu *cpu, const Parameter *p, const AdamwStep *step, const StepState *state,
                          int64_t begin, int64_t n) {
     real value[BLOCK], grad[BLOCK], m_buffer[BLOCK], v_buffer[BLOCK];
-    const MomentStore how_m = {cpu->recipe.moments == MOMENTS_COAT, false, false, state->seed, state->t};
-    const MomentStore how_v = {cpu->recipe.moments == MOMENTS_COAT, true,
-                               cpu->recipe.second_moment_round == ROUND_STOCHASTIC, state->seed, state->t};
+    const MomentStore how_m = {cpu->recipe.moments == MOMENTS_COAT, false};
+    const MomentStore how_v = {cpu->recipe.moments == MOMENTS_COAT, true};
     const real decay = p->decay ? (real)state->lr * (real)state->weight_decay : 0;
     Tensor m = flat(p->m), v = flat(p->v);
     const real *master = load_master(cpu, p, begin, n, value);
     if (master != value) memcpy(value, master, (size_t)n * sizeof(real));
     real *mi = load_moment(cpu, m, begin, n, m_buffer), *vi = load_moment(cpu, v, begin, n, v_buffer);
     cpu->kernels->adamw(value, mi, vi, row_load(cpu, flat(p->grad), 0, begin, n, grad), step, decay, n);
-    bool finite = store_moment(cpu, m, begin, n, mi, &how_m, p->index);
-    finite = store_moment(cpu, v, begin, n, vi, &how_v, p->index) && finite;
+    bool finite = store_moment(cpu, m, begin, n, mi, &how_m);
+    finite = store_moment(cpu, v, begin, n, vi, &how_v) && finite;
     store_master(cpu, p, begin, n, value, state);
     return finite;
 }

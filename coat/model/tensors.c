@@ -51,10 +51,6 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     [H] =              {{"h", .per_layer = true},            RULE_GROUPS,      DIM_M,     DIM_H,      STAGE_FC,            STAGE_BWD_ACT},
     [Y_FC] =           {{"y_fc", .per_layer = true},         RULE_HIDDEN_OUT,  DIM_M,     DIM_H,      STAGE_FC,            STAGE_ACT,           .source = H, .product_of = N2},
     [G] =              {{"g", .per_layer = true},            RULE_ACT_OUT,     DIM_M,     DIM_F,      STAGE_ACT,           STAGE_FCPROJ,        .maxima = true, .scales = ROWS_BY_TOKEN},
-    [CENTRE1] =        {{"centre1", .per_layer = true},      RULE_RESIDENT,    DIM_1,     DIM_C,      STAGE_NORM1,         STAGE_NORM1,         .stored = AS_FP32, .when = WITH_CENTRES},
-    [QKVB_SHIFTED] =   {{"qkvb_shifted", .per_layer = true}, RULE_RESIDENT,    DIM_1,     DIM_QKV,    STAGE_NORM1,         STAGE_QKV,           .when = WITH_CENTRES},
-    [CENTRE2] =        {{"centre2", .per_layer = true},      RULE_RESIDENT,    DIM_1,     DIM_C,      STAGE_NORM2,         STAGE_NORM2,         .stored = AS_FP32, .when = WITH_CENTRES},
-    [FCB_SHIFTED] =    {{"fcb_shifted", .per_layer = true},  RULE_RESIDENT,    DIM_1,     DIM_H,      STAGE_NORM2,         STAGE_ACT,           .when = WITH_CENTRES},
     [X_FINAL] =        {{"x_final"},                         RULE_SAVED,       DIM_M,     DIM_C,      STAGE_NORMF,         STAGE_BWD_NORMF},
     [MEANF] =          {{"meanf"},                           RULE_SAVED,       DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF,     .when = WITH_MEANS, .stored = AS_FP32},
     [RSTDF] =          {{"rstdf"},                           RULE_SAVED,       DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF,     .stored = AS_FP32},
@@ -118,7 +114,6 @@ bool table_row_exists(const TableRow *row, const ModelShape *shape) {
     case WITH_ROTATIONS: return shape->position_kind == POSITIONS_ROTARY;
     case WITH_DOCUMENTS:
     case WITH_CARRIED:
-    case WITH_CENTRES:
     case WITH_COUNTS:
     case WITH_COMPARISONS: break; // by the run
     }

@@ -21,7 +21,6 @@ extern "C" {
 //   DN, DN2      of n1 and of n2
 //   .._Q, .._QT  FP8 codes, and those of the transposed tensor
 //   .._T         a product's input, transposed, for its weight gradient
-//   CENTRE..     means of a norm's channels; .._SHIFTED the bias that puts them back
 // Parameters first, in the order in which they are initialised, updated and saved. Their number seeds random numbers: a
 // new one comes last.
 typedef enum {
@@ -35,7 +34,7 @@ typedef enum {
     // forward
     RESID, RESID_IN, RESID_MID, RESID_FINAL,
     X_IN, MEAN1, RSTD1, N1, QKV, HEADS, O, LSE, OQ, Y_PROJ, Y,
-    X_MID, MEAN2, RSTD2, N2, H, Y_FC, G, CENTRE1, QKVB_SHIFTED, CENTRE2, FCB_SHIFTED,
+    X_MID, MEAN2, RSTD2, N2, H, Y_FC, G,
     X_FINAL, MEANF, RSTDF, NF,
     LOGITS, DLOGITS_Q, DLOGITS_QT, LOSSES,
     // backward

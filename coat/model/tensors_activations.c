@@ -32,7 +32,6 @@ bool activation_exists(const TableRow *row, const Config *c) {
     switch (row->when) {
     case WITH_DOCUMENTS: return c->documents == DOCUMENTS_APART;
     case WITH_CARRIED: return carries_residual(c);
-    case WITH_CENTRES: return config_centred_blocks(c) > config_bf16_blocks(c);
     case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
     case WITH_COMPARISONS: return trains && c->health_products > 0 && fp8;
     default: return table_row_exists(row, &c->shape);
@@ -55,10 +54,10 @@ static void make_codes(TensorLayout *t, const TableRow *row, const Recipe *r) {
     const bool rows = row->scales == ROWS_BY_TOKEN || (row->scales == ROWS_BY_TOKEN_IN_COAT && saves_groups(r));
     t->transposed = row->transpose_of != 0;
     if (row->gradient)
-        t->format = row->head ? FMT_E5M2 : t->transposed ? r->gradient_codes_weights : r->gradient_codes_data;
+        t->format = row->head || t->transposed ? FMT_E5M2 : recipe_gradient_format(r);
     else
         t->format = FMT_E4M3;
-    t->granularity = rows && r->scaling == SCALING_TOKEN ? SCALE_ROW : SCALE_TENSOR;
+    t->granularity = rows && !recipe_is_paper(r) ? SCALE_ROW : SCALE_TENSOR;
     t->has_amax = row->maxima && t->granularity == SCALE_TENSOR;
 }
 

@@ -202,7 +202,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     out[MOMENT_V] = out[MOMENT_M];
     bool exempt = moments_exempt(r, row);
     resolve_moment(&out[MOMENT_M], r, exempt, FMT_E4M3);
-    resolve_moment(&out[MOMENT_V], r, exempt, r->second_moment);
+    resolve_moment(&out[MOMENT_V], r, exempt, FMT_E4M3);
     if (plain == FMT_BF16 && r->master != MASTER_NONE)
         out[MASTER] = layout_of(row, c, CATEGORY_MASTER, r->master == MASTER_FP32 ? FMT_FP32 : FMT_U16);
     bool fp8 = (of_block && r->linear == LINEAR_FP8) || (of_head && r->head != HEAD_BF16);

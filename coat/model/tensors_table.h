@@ -70,7 +70,6 @@ typedef enum {
     // by the run, of activations
     WITH_DOCUMENTS,  // that are apart
     WITH_CARRIED,    // no saved tensor holds the residual stream (--saved coat; norms after)
-    WITH_CENTRES,    // products read norms less their channels' means
     WITH_COUNTS,     // gradients have codes that are to be counted
     WITH_COMPARISONS // FP8 products are to be compared with BF16's
 } When;

@@ -14,6 +14,14 @@
 
 #define STATE_LIMIT ((size_t)1 << 20)
 
+// Applies the settings of the file `path`. A recipe on the command line replaces the recorded one.
+static bool apply_record(json_t *settings, const char *path, const Config *flags, Config *recorded, Error *err) {
+    Error ignored;
+    const bool recipe = !flags->recipe_final;
+    return (settings_update(settings, path, recipe ? err : &ignored) || !recipe) &&
+           config_apply_settings(recorded, settings, recipe, flags, path, err);
+}
+
 // The apply_... functions below return false if the checkpoint in `folder` is damaged, so that an older one is tried.
 // False with err->code set ends the search.
 
@@ -28,8 +36,7 @@ static bool apply_settings(const char *folder, const Config *flags, Config *reco
     json_t *state = good ? json_read_object(path, STATE_LIMIT, &ignored) : NULL;
     if (!state) return false;
     json_t *settings = json_object_get(state, "settings");
-    settings_rename(settings);
-    good = config_apply_settings(recorded, settings, !flags->recipe_final, flags, path, err);
+    good = apply_record(settings, path, flags, recorded, err);
     if (good) recorded->recorded_step = checkpoint_step(folder);
     json_decref(state);
     return good;
@@ -84,8 +91,7 @@ static bool apply_logged(const Config *flags, Config *recorded, Error *err) {
     recorded->settings_logged = settings != NULL;
     recorded->nothing_to_resume = !settings;
     if (!settings) return true;
-    settings_rename(settings);
-    const bool good = config_apply_settings(recorded, settings, !flags->recipe_final, flags, path, err);
+    const bool good = apply_record(settings, path, flags, recorded, err);
     recorded->settings_recorded = good;
     json_decref(settings);
     return good;

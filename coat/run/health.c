@@ -223,10 +223,7 @@ static void warn(const Collection *c, char warning[HEALTH_WARNING]) {
 // The flag that gives a gradient codes that fit it better.
 static const char *advice(const Recipe *r, QuantizedGradient what, bool for_weights) {
     if (what == GRADIENT_DLOGITS) return "--head bf16";
-    if (for_weights && r->gradient_codes_weights == FMT_E4M3) return "--gradient-codes-weights e5m2";
-    if (for_weights || r->gradient_codes_data == FMT_E5M2) return "--linear bf16";
-    if (r->gradient_codes_weights == FMT_E5M2) return "--gradient-codes-data e5m2";
-    return "--gradient-codes-data e5m2 --gradient-codes-weights e5m2"; // the first alone is not built
+    return for_weights || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16" : "--recipe coat-paper";
 }
 
 // The share of a layer's codes that are too small (HEALTH_SMALL): of those that are not 0 for want of a target.

@@ -19,13 +19,6 @@ static void print_figures(FILE *out, const InnerProducts found[], int layers, do
     }
 }
 
-// The flag that makes the product a better one.
-static const char *advice(const Recipe *r) {
-    if (r->gradient_codes_weights == FMT_E4M3) return "--gradient-codes-weights e5m2";
-    if (r->fast_accumulation_weights) return "--no-fast-accumulation-weights";
-    return "--linear bf16";
-}
-
 // How far beyond what is harmless a layer is; what is no number is as far as can be. A gradient that is 0 in all
 // elements (and in FP8 too) is right.
 static double excess(InnerProducts p) {
@@ -34,21 +27,21 @@ static double excess(InnerProducts p) {
     return isfinite(bias_of(p)) && isfinite(x) ? x : INFINITY;
 }
 
-static void warn(const Recipe *r, const InnerProducts found[], int layers, char warning[HEALTH_WARNING]) {
+static void warn(const InnerProducts found[], int layers, char warning[HEALTH_WARNING]) {
     int worst = 0;
     for (int layer = 1; layer < layers; layer++)
         if (excess(found[layer]) > excess(found[worst])) worst = layer;
     if (!(excess(found[worst]) > 1)) return;
     if (found[worst].bb == 0) {
         snprintf(warning, HEALTH_WARNING,
-                 "fp8: the weight gradient qkvw of layer %d is not 0 as BF16's is; %s makes it more exact", worst,
-                 advice(r));
+                 "fp8: the weight gradient qkvw of layer %d is not 0, but BF16's is; --linear bf16 is more exact",
+                 worst);
         return;
     }
     snprintf(warning, HEALTH_WARNING,
-             "fp8: the weight gradient qkvw of layer %d differs from BF16's by %.1f %%, with a bias of %+.1f %%; %s "
-             "makes it more exact",
-             worst, 100 * error_of(found[worst]), 100 * bias_of(found[worst]), advice(r));
+             "fp8: the weight gradient qkvw of layer %d differs from BF16's by %.1f %%, with a bias of %+.1f %%; "
+             "--linear bf16 is more exact",
+             worst, 100 * error_of(found[worst]), 100 * bias_of(found[worst]));
 }
 
 char *health_products_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
@@ -68,7 +61,7 @@ char *health_products_json(const Arena *arena, Exec *exec, HealthWarned *warned,
     fclose(out);
     warning[0] = '\0';
     if (warned && !warned->products) {
-        warn(&arena->config.recipe, found, layers, warning);
+        warn(found, layers, warning);
         warned->products = warning[0];
     }
     free(found);

@@ -53,24 +53,13 @@ static void report_recipe(const Config *c, FILE *out) {
         item(out, "recipe", "everything in FP32");
         return;
     }
-    const Format data = r->gradient_codes_data, weights = r->gradient_codes_weights;
-    char products[96] = "", first[64] = ""; // how those in FP8 are quantised, and what the first blocks do instead
-    const int plain = config_bf16_blocks(c), most = config_centred_blocks(c), centred = most > plain ? most - plain : 0;
-    if (plain > 0 && centred > 0)
-        snprintf(first, sizeof first, " (forward: %d block%s bf16, %d centred)", plain, plural(plain), centred);
-    else if (plain > 0 || centred > 0)
-        snprintf(first, sizeof first, " (forward: %d block%s %s)", plain + centred, plural(plain + centred),
-                 plain > 0 ? "bf16" : "centred");
-    if (r->linear == LINEAR_FP8)
-        snprintf(products, sizeof products, ", scaling %s, gradient codes %s%s%s",
-                 r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(data), data == weights ? "" : "/",
-                 data == weights ? "" : format_name(weights));
-    item(out, "recipe", "%s: linear %s%s, head %s, saved %s%s, recompute %d, gradients %s, moments %s%s%s, master %s",
+    char first[64] = "";
+    const int plain = config_bf16_blocks(c);
+    if (plain > 0) snprintf(first, sizeof first, " (forward: %d block%s bf16)", plain, plural(plain));
+    item(out, "recipe", "%s: linear %s%s, head %s, saved %s, recompute %d, gradients %s, moments %s, master %s",
          choice_name(RECIPE_NAMES, r->kind).text, r->linear == LINEAR_FP8 ? "fp8" : "bf16", first,
-         choice_name(HEAD_NAMES, r->head).text, r->saved == SAVED_COAT ? "coat" : "bf16", products, r->recompute,
-         format_name(r->grads), choice_name(MOMENTS_NAMES, r->moments).text,
-         r->moments >= MOMENTS_FP8 ? ", second " : "", r->moments >= MOMENTS_FP8 ? format_name(r->second_moment) : "",
-         choice_name(MASTER_NAMES, r->master).text);
+         choice_name(HEAD_NAMES, r->head).text, r->saved == SAVED_COAT ? "coat" : "bf16", r->recompute,
+         format_name(r->grads), choice_name(MOMENTS_NAMES, r->moments).text, choice_name(MASTER_NAMES, r->master).text);
 }
 
 static int64_t tokens_of_step(const Report *report) {

@@ -19,37 +19,22 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
         return;
     }
     const bool fp8 = r->linear == LINEAR_FP8, coat = r->saved == SAVED_COAT;
-    // what is rebuilt from saved codes differs from what was made first where that was made from something else
-    const bool differs =
-        coat && (r->norm_input == NORM_INPUT_RESIDUAL || r->activation_input == ACTIVATION_INPUT_PRODUCT);
-    // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
-    const bool rescales = fp8 && r->scaling == SCALING_TOKEN;
-    // what the first blocks round less, norms only where these are made again
-    const bool first_blocks = fp8 && (r->bf16_blocks > 0 || r->centred_blocks > 0);
-    // 3 has the bits of 2, and but for these blocks 2 those of 1
+    // Without coat-paper, backward recomputes a value from FP8 that forward read unrounded, or with another scale.
+    const bool differs = (coat || fp8) && !recipe_is_paper(r);
+    // The first blocks' norms are in BF16 only if backward recomputes them.
+    const bool first_blocks = fp8 && r->bf16_blocks > 0;
+    // --recompute 3 gives the same bits as 2, and 2 the same as 1 but for the first blocks' norms.
     const int most = first_blocks && !coat ? 2 : 1, recompute = r->recompute < most ? r->recompute : most;
+    json_text_string(t, "recipe", choice_name(RECIPE_NAMES, r->kind).text);
     json_text_string(t, "linear", choice_name(LINEAR_NAMES, r->linear).text);
     json_text_string(t, "head", choice_name(HEAD_NAMES, r->head).text);
     json_text_string(t, "saved", choice_name(SAVED_NAMES, r->saved).text);
-    if (r->saved == SAVED_COAT) {
-        json_text_int(t, "group-size", r->group_size);
-        json_text_string(t, "norm-input", choice_name(NORM_INPUT_NAMES, r->norm_input).text);
-        json_text_string(t, "activation-input", choice_name(ACTIVATION_INPUT_NAMES, r->activation_input).text);
-    }
-    if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", choice_name(SCALING_NAMES, r->scaling).text);
-    if (r->linear == LINEAR_FP8) json_text_int(t, "bf16-blocks", r->bf16_blocks);
-    if (r->linear == LINEAR_FP8) json_text_int(t, "centred-blocks", r->centred_blocks);
-    if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-data", format_name(r->gradient_codes_data));
-    if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-weights", format_name(r->gradient_codes_weights));
-    if (differs || rescales || first_blocks) json_text_int(t, "recompute", recompute);
-    if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-data", r->fast_accumulation_data);
-    if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-weights", r->fast_accumulation_weights);
+    if (coat) json_text_int(t, "group-size", r->group_size);
+    if (fp8) json_text_int(t, "bf16-blocks", r->bf16_blocks);
+    if (differs || first_blocks) json_text_int(t, "recompute", recompute);
+    if (fp8) json_text_bool(t, "fast-accumulation-data", r->fast_accumulation_data);
     json_text_string(t, "grads", format_name(r->grads));
     json_text_string(t, "moments", choice_name(MOMENTS_NAMES, r->moments).text);
-    if (r->moments == MOMENTS_FP8 || r->moments == MOMENTS_COAT) {
-        json_text_string(t, "second-moment", format_name(r->second_moment));
-        json_text_string(t, "second-moment-rounding", choice_name(ROUNDING_NAMES, r->second_moment_round).text);
-    }
     if (r->moments != MOMENTS_FP32) json_text_string(t, "moments-fp32", r->moments_fp32);
     json_text_string(t, "master", choice_name(MASTER_NAMES, r->master).text);
 }
@@ -198,17 +183,68 @@ static void value_text(const json_t *value, char *text, size_t size) {
     text_printable(text, strlen(text), "");
 }
 
-void settings_rename(json_t *settings) {
-    static const char *const names[][3] = {
-        {"gradient-codes", "gradient-codes-data", "gradient-codes-weights"},
-        {"fast-accumulation-backward", "fast-accumulation-data", "fast-accumulation-weights"}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        json_t *value = json_object_get(settings, names[i][0]);
-        if (!value) continue;
-        json_object_set(settings, names[i][1], value);
-        json_object_set(settings, names[i][2], value);
-        json_object_del(settings, names[i][0]);
+// A setting that earlier versions recorded, which a recipe now fixes.
+typedef struct {
+    const char *key, *older, *paper, *other; // the value if absent; with coat-paper; with every other recipe
+    const char *relevant;                    // the setting, and its value, without which it was not recorded
+    const char *when;
+} Removed;
+
+static bool setting_is(const json_t *settings, const char *key, const char *value) {
+    const char *text = json_string_value(json_object_get(settings, key));
+    return text && strcmp(text, value) == 0;
+}
+
+bool settings_update(json_t *settings, const char *path, Error *err) {
+    const bool fp8 = setting_is(settings, "linear", "fp8"), coat = setting_is(settings, "saved", "coat");
+    const char *const data = coat ? "e4m3" : "e5m2";
+    const Removed removed[] = {
+        {"scaling", "tensor", "tensor", "token", "linear", "fp8"},
+        {"norm-input", "saved", "saved", "residual", "saved", "coat"},
+        {"activation-input", "saved", "saved", "product", "saved", "coat"},
+        {"gradient-codes-data", "e5m2", "e5m2", data, "linear", "fp8"},
+        {"gradient-codes-weights", "e5m2", "e5m2", "e5m2", "linear", "fp8"},
+        {"second-moment", "e4m3", "e4m3", "e4m3", NULL, NULL},
+        {"second-moment-rounding", "nearest", "nearest", "nearest", NULL, NULL},
+    };
+    enum { COUNT = sizeof removed / sizeof *removed };
+    if (!json_object_get(settings, "linear")) return true;
+    bool current = json_object_get(settings, "recipe"); // true if no setting was removed since
+    for (int i = 0; i < COUNT; i++) current = current && !json_object_get(settings, removed[i].key);
+    if (current) return true;
+    json_t *both = json_object_get(settings, "gradient-codes"),
+           *fast = json_object_get(settings, "fast-accumulation-backward");
+    if (both) json_object_set(settings, "gradient-codes-data", both);
+    if (both) json_object_set(settings, "gradient-codes-weights", both);
+    if (fast) json_object_set(settings, "fast-accumulation-data", fast);
+    if (fast) json_object_set(settings, "fast-accumulation-weights", fast);
+    const bool paper =
+        coat ? !setting_is(settings, "norm-input", "residual") : fp8 && !setting_is(settings, "scaling", "token");
+    const char *const recipe = paper ? "coat-paper" : coat ? "coat" : fp8 ? "fp8-linear" : "bf16";
+    bool good = true;
+    for (int i = 0; i < COUNT; i++) {
+        const Removed *r = &removed[i];
+        const char *recorded = json_string_value(json_object_get(settings, r->key));
+        const char *value = recorded ? recorded : r->older, *expected = paper ? r->paper : r->other;
+        const bool relevant = !r->relevant || setting_is(settings, r->relevant, r->when);
+        if (good && relevant && strcmp(value, expected) != 0)
+            good = error_set(err, EXIT_DATA,
+                             "%s: the recorded setting \"%s\": \"%s\" is not supported any more; use --recipe %s, "
+                             "which has \"%s\"",
+                             path, r->key, value, recipe, expected);
+        json_object_del(settings, r->key);
     }
+    if (good && json_is_true(json_object_get(settings, "fast-accumulation-weights")))
+        good = error_set(err, EXIT_DATA,
+                         "%s: the recorded setting \"fast-accumulation-weights\": true is not supported any "
+                         "more; use --recipe %s",
+                         path, recipe);
+    static const char *const dropped[] = {"gradient-codes", "fast-accumulation-backward", "fast-accumulation-weights",
+                                          "centred-blocks"};
+    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++) json_object_del(settings, dropped[i]);
+    if (fp8 && !json_object_get(settings, "bf16-blocks")) json_object_set_new(settings, "bf16-blocks", json_integer(0));
+    json_object_set_new(settings, "recipe", json_string(recipe));
+    return good;
 }
 
 // Fills in what is not written where it is the default, and what checkpoints older than the flag
@@ -230,19 +266,6 @@ static void fill_settings(json_t *settings) {
         json_object_set_new(settings, "documents", json_string(choice_name(DOCUMENTS_NAMES, DOCUMENTS_JOINED).text));
     if (!json_object_get(settings, "prompt-format"))
         json_object_set_new(settings, "prompt-format", json_string("none"));
-    static const char *const unsaid[][2] = {
-        {"scaling", "tensor"}, {"gradient-codes-data", "e5m2"}, {"gradient-codes-weights", "e5m2"}};
-    const char *saved = json_string_value(json_object_get(settings, "saved"));
-    if (saved && strcmp(saved, "coat") == 0 && !json_object_get(settings, "activation-input"))
-        json_object_set_new(settings, "activation-input", json_string("saved"));
-    const char *linear = json_string_value(json_object_get(settings, "linear"));
-    if (!linear || strcmp(linear, "fp8") != 0) return;
-    static const char *const blocks[] = {"bf16-blocks", "centred-blocks"};
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-        if (!json_object_get(settings, blocks[i])) json_object_set_new(settings, blocks[i], json_integer(0));
-    for (size_t i = 0; i < sizeof unsaid / sizeof *unsaid; i++)
-        if (!json_object_get(settings, unsaid[i][0]))
-            json_object_set_new(settings, unsaid[i][0], json_string(unsaid[i][1]));
 }
 
 static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, Error *err) {
@@ -254,10 +277,9 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
     json_t *now = json_parse_object(t.text, t.size, "settings", err);
     json_text_free(&t);
     if (!now) return false;
-    settings_rename(theirs);
+    bool good = settings_update(theirs, path, err) || !config->recipe_recorded;
     fill_settings(theirs);
     fill_settings(now);
-    bool good = true;
     bool trains = !config->eval_only && (config->train[0] || !config->prompt[0]); // else most of them do nothing
     for (void *at = json_object_iter(now); good && at; at = json_object_iter_next(now, at)) {
         const char *key = json_object_iter_key(at);

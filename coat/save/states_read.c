@@ -217,7 +217,7 @@ static void encode_piece(Reader *r, Held to, int64_t begin, int64_t n, const Mom
     } else if (format == FMT_BF16) {
         for (int64_t i = 0; i < n; i++) ((uint16_t *)r->bytes)[i] = bf16_encode((float)r->values[i]);
     } else {
-        moments_store(piece_of_codes(r, format, n), 0, n, r->values, how, 0);
+        moments_store(piece_of_codes(r, format, n), 0, n, r->values, how);
         ops->upload(r->exec, maxima_at(to, begin), r->a, (size_t)groups_of(n) * sizeof *r->a);
         ops->upload(r->exec, exponents_at(to, begin), r->k, (size_t)groups_of(n));
     }
@@ -226,7 +226,7 @@ static void encode_piece(Reader *r, Held to, int64_t begin, int64_t n, const Mom
 
 // Values that are not finite stay so in every format, and the next update reports them.
 static bool read_moment(Reader *r, Held to, Range range, bool second, Error *err) {
-    const MomentStore how = {r->arena->config.recipe.moments == MOMENTS_COAT, second, false, 0, 0};
+    const MomentStore how = {r->arena->config.recipe.moments == MOMENTS_COAT, second};
     if (to.tensor.granularity == SCALE_EXPAND && to.tensor.group != STORED_GROUP)
         return error_set(err, EXIT_DATA, "%s: '%s' cannot be read in groups of %d", r->stored.data.file->path,
                          r->stored.data.tensor->name, to.tensor.group);

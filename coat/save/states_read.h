@@ -1,6 +1,6 @@
 // Reading the optimizer's states: from the files of any number of processes into what this one holds, whatever their
 // number and stage now (checkpoint_shards.h), and whatever formats they are stored in and the run keeps them in
-// (--moments, --second-moment, --moments-fp32, --master). What is stored as the run stores it is copied byte for byte;
+// (--moments, --moments-fp32, --master). What is stored as the run stores it is copied byte for byte;
 // the rest is decoded to FP32 and encoded anew, in pieces, by the functions that the optimizer itself uses (COAT:
 // optimizer states), so that processes get the bits that one alone would.
 //   moments   rounded to nearest; the second moment is 0 only where it was, as after an update. Codes with expansion

@@ -45,10 +45,15 @@ static Tensor scale_only(Tensor t) {
     return t;
 }
 
+// True if the operands have one scale per tensor, as with coat-paper. Then operations read what is saved.
+static bool is_paper(const Operands *o) {
+    return o->codes[0].granularity != SCALE_ROW;
+}
+
 static Norm norm_of(const Operands *o, int s) {
     Norm n = {};
     n.x = o->saved[s], n.mean = o->mean, n.rstd = o->rstd, n.weight = o->weight, n.bias = o->bias, n.eps = 1e-5f;
-    n.from_saved = true;
+    n.from_saved = is_paper(o);
     return n;
 }
 
@@ -64,14 +69,14 @@ OPERATION(residual_norm_forward, residual_norm_forward, o->codes[s], norm_of(o, 
 OPERATION(branch_norm_forward, branch_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s])
 OPERATION(residual_backward, residual_backward, o->a[s], o->b[s])
 OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
-OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, true)
+OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, is_paper(o))
 OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
 OPERATION(activation_rebuild, activation_rebuild, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
 OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)
 OPERATION(activation_bound, activation_bound, o->grad[s], o->a[s], o->matrix, o->saved[s])
 OPERATION(activation_backward_rebuild, activation_backward_rebuild, o->grad[s], o->grad_t[s], o->sums, o->g_t[s],
           scale_only(o->codes[s]), o->a[s], o->saved[s], true)
-OPERATION(swiglu_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], Tensor{}, true)
+OPERATION(swiglu_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], Tensor{}, is_paper(o))
 OPERATION(swiglu_backward, activation_backward, o->grad[s], o->grad_t[s], Tensor{}, o->b[s], o->saved[s], true)
 OPERATION(swiglu_backward_rebuild, activation_backward_rebuild, o->grad[s], o->grad_t[s], Tensor{}, o->g_t[s],
           scale_only(o->codes[s]), o->b[s], o->saved[s], true)
@@ -124,8 +129,7 @@ static Tensor transposed_tensor(Bench *bench, Tensor of, Format format) {
     return t;
 }
 
-static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols) {
-    const Recipe *r = &bench->config.recipe;
+static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols, Format gradient) {
     memset(o, 0, sizeof *o);
     for (int s = 0; s < SETS; s++) {
         o->a[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
@@ -133,9 +137,9 @@ static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols) {
         o->c[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
         o->saved[s] = saved_tensor(bench, M, cols);
         o->codes[s] = bench_tensor(bench, M, cols, FMT_E4M3, 1.0f);
-        o->grad[s] = bench_tensor(bench, M, cols, r->gradient_codes_data, 1.0f);
+        o->grad[s] = bench_tensor(bench, M, cols, gradient, 1.0f);
         o->codes_t[s] = transposed_tensor(bench, o->codes[s], FMT_E4M3);
-        o->grad_t[s] = transposed_tensor(bench, o->grad[s], r->gradient_codes_weights);
+        o->grad_t[s] = transposed_tensor(bench, o->grad[s], FMT_E5M2);
         give_maxima(bench, &o->codes[s]);
         give_maxima(bench, &o->grad[s]);
     }
@@ -147,7 +151,7 @@ static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols) {
     o->sums2 = bench_tensor(bench, 1, cols, FMT_FP32, 1.0f);
 }
 
-// Codes with a scale per row, whose transposes have one of their own; y, which is a[s] or b[s], carries such scales.
+// Gives codes and gradients, which become E4M3, a scale per row, and their transposes one scale of their own.
 static void scale_by_row(Bench *bench, Operands *o) {
     const size_t bytes = (size_t)o->a[0].rows * sizeof(float);
     float *host = (float *)xmalloc(bytes);
@@ -160,6 +164,7 @@ static void scale_by_row(Bench *bench, Operands *o) {
         if (o->grad_t[s].scale != o->grad[s].scale) bench->exec.ops->release(&bench->exec, o->grad_t[s].scale);
         bench->exec.ops->release(&bench->exec, o->codes[s].scale);
         bench->exec.ops->release(&bench->exec, o->grad[s].scale);
+        o->grad[s].format = FMT_E4M3;
         o->codes[s].granularity = o->grad[s].granularity = SCALE_ROW;
         o->codes[s].scale = o->grad[s].scale = o->row_scales + o->a[0].rows;
         o->codes_t[s].scale = o->grad_t[s].scale = o->own_scale;
@@ -199,7 +204,7 @@ static void bench_narrow(Block *block, Operands *o) {
     Bench *bench = block->report.bench;
     const int64_t M = block->model->M, C = block->model->C;
     const double group = 1 + 2.0 / GROUP;
-    make_operands(bench, o, M, C);
+    make_operands(bench, o, M, C, FMT_E4M3);
     report_pass(block, o, "residual_norm_forward", M, C, 6 + 2 * group + 1, 1, run_residual_norm_forward);
     report_pass(block, o, "branch_norm_forward", M, C, 8 + group + 1, 0, run_branch_norm_forward);
     report_pass(block, o, "norm_rebuild", M, C, group + 1, 2, run_norm_rebuild);
@@ -237,10 +242,10 @@ static void bench_wide(Block *block, Operands *o) {
     Bench *bench = block->report.bench;
     const int64_t M = block->model->M, C = block->model->C, F = 4 * C;
     const double group = 1 + 2.0 / GROUP;
-    make_operands(bench, o, M, 3 * C);
+    make_operands(bench, o, M, 3 * C, FMT_E4M3);
     report_pass(block, o, "grad_quantize (dqkv)", M, 3 * C, 6, 1, run_grad_quantize);
     free_operands(bench, o);
-    make_operands(bench, o, M, F);
+    make_operands(bench, o, M, F, FMT_E5M2); // activation_backward with one scale
     report_pass(block, o, "activation_forward", M, F, 2 + 2 * group + 1, 0, run_activation_forward);
     report_pass(block, o, "activation_backward", M, F, 2 * (2 + group) + 2, 0, run_activation_backward);
     report_pass(block, o, "health", M, F, group, 0, run_health);
@@ -262,7 +267,7 @@ static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     const double groups = 2 * (1 + 2.0 / GROUP); // of gate and up
     Operands operands, *o = &operands;
     printf("\nSwiGLU, %lld tokens, g %lld wide\n", (long long)M, (long long)F);
-    make_operands(bench, o, M, 2 * F);
+    make_operands(bench, o, M, 2 * F, FMT_E5M2);
     for (int s = 0; s < SETS; s++) {
         o->b[s].cols = o->b[s].stride = o->codes[s].cols = o->codes[s].stride = F;
         o->codes_t[s].cols = F;

@@ -83,7 +83,7 @@ static Config layer_config(const LayerShape *s, const LayerRecipe *r) {
     config_defaults(&c);
     recipe_apply(&c.recipe, r->recipe);
     c.recipe.recompute = r->recompute;
-    c.recipe.bf16_blocks = c.recipe.centred_blocks = 0;
+    c.recipe.bf16_blocks = 0;
     c.shape = s->shape;
     c.shape.layers = 1;
     c.shape.positions = s->length;
@@ -175,7 +175,7 @@ static Figures measure(Model *m, int runs) {
         restore(m, &r);
         restore(m, &y);
         CUDA_CHECK(cudaEventRecord(at[0], stream), "timing");
-        block_forward(m, 0, r.original, y.original, param(m, FCPROJB, 0), false);
+        block_forward(m, 0, r.original, y.original, param(m, FCPROJB, 0));
         block_output(m, 0);
         CUDA_CHECK(cudaEventRecord(at[1], stream), "timing");
         restore(m, &dresid); // its memory may be scratch of forward

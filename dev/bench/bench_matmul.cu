@@ -100,11 +100,10 @@ static bool check_product(Bench *bench, Linear l) {
 static Linear layer_make(Bench *bench, int64_t tokens, int64_t in, int64_t out, bool fp8, bool with_bias) {
     Linear l = {};
     l.tokens = tokens, l.in = in, l.out = out, l.fp8 = fp8, l.with_bias = with_bias;
-    const Recipe *r = &bench->config.recipe;
     Format forward = fp8 ? FMT_E4M3 : FMT_BF16;
-    Format data = fp8 ? r->gradient_codes_data : FMT_BF16, weights = fp8 ? r->gradient_codes_weights : FMT_BF16;
+    Format gradient = fp8 ? recipe_gradient_format(&bench->config.recipe) : FMT_BF16;
     l.x = bench_tensor(bench, tokens, in, forward, 1.0f);
-    l.dy = bench_tensor(bench, tokens, out, data, 1.0f);
+    l.dy = bench_tensor(bench, tokens, out, gradient, 1.0f);
     l.y = bench_tensor(bench, tokens, out, FMT_BF16, 1.0f);
     l.dx = bench_tensor(bench, tokens, in, FMT_BF16, 1.0f);
     l.dw = bench_tensor(bench, out, in, FMT_BF16, 1.0f);
@@ -114,7 +113,7 @@ static Linear layer_make(Bench *bench, int64_t tokens, int64_t in, int64_t out, 
     l.w.codes = bench_tensor(bench, out, in, FMT_E4M3, 1.0f);
     l.w.codes_t = bench_tensor_transposed(bench, out, in, FMT_E4M3, 1.0f);
     l.x_t = bench_tensor_transposed(bench, tokens, in, FMT_E4M3, 1.0f);
-    l.dy_t = bench_tensor_transposed(bench, tokens, out, weights, 1.0f);
+    l.dy_t = bench_tensor_transposed(bench, tokens, out, FMT_E5M2, 1.0f);
     return l;
 }
 

@@ -17,12 +17,11 @@ typedef struct {
     int64_t channels, layers;
 } ModelSize;
 
-// A storage to time; 8-bit moments in E4M3 first, `second` second.
+// A storage to time.
 typedef struct {
     const char *name;
     MomentsKind moments;
-    Format second, master;
-    RoundingKind rounding;
+    Format master;
 } TimedStorage;
 
 // Memory for every role of all parameters, in the widest format of each, and what is cut from it.
@@ -72,22 +71,21 @@ static Tensor timed_moment(const Timing *t, bool second, int64_t at, int64_t ele
 // Adds a parameter whose elements begin at `at` of each role. The gradient's room is 4 bytes per element.
 static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t elements, bool matrix, Format grad) {
     const bool small = matrix && s->moments != MOMENTS_FP32;
-    const Format first = !small ? FMT_FP32 : s->moments == MOMENTS_BF16 ? FMT_BF16 : FMT_E4M3;
-    const Format second = !small ? FMT_FP32 : s->moments == MOMENTS_BF16 ? FMT_BF16 : s->second;
+    const Format moment = !small ? FMT_FP32 : s->moments == MOMENTS_BF16 ? FMT_BF16 : FMT_E4M3;
     Parameter *p = &t->parameters[t->count++];
     *p = Parameter{};
     p->weight.value = flat_tensor(t->value + 2 * at, elements, FMT_BF16);
     p->grad = flat_tensor(t->grad + 4 * at, elements, grad);
-    p->m = timed_moment(t, false, at, elements, first);
-    p->v = timed_moment(t, true, at, elements, second);
+    p->m = timed_moment(t, false, at, elements, moment);
+    p->v = timed_moment(t, true, at, elements, moment);
     if (s->master != FMT_NONE)
         p->master = flat_tensor(t->master + (size_t)at * format_bytes(s->master), elements, s->master);
     p->decay = matrix;
     p->index = (uint64_t)at;
     // FP32 masters: the value is only written
-    double each = (double)format_bytes(grad) + 2.0 * (double)(format_bytes(first) + format_bytes(second));
+    double each = (double)format_bytes(grad) + 4.0 * (double)format_bytes(moment);
     each += s->master == FMT_FP32 ? 10 : s->master == FMT_U16 ? 8 : 4;
-    if (format_is_fp8(first)) each += 2.0 * 2 * 5 / MOMENT_GROUP;
+    if (format_is_fp8(moment)) each += 2.0 * 2 * 5 / MOMENT_GROUP;
     t->bytes += each * (double)elements;
     t->elements += elements;
     gradients_kernel<<<1024, 256, 0, cuda_backend(&t->bench->exec)->stream>>>(p->grad.data, grad, elements,
@@ -125,8 +123,6 @@ static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
     Bench *bench = t->bench;
     Exec *e = &bench->exec;
     bench->config.recipe.moments = s->moments;
-    bench->config.recipe.second_moment = s->second;
-    bench->config.recipe.second_moment_round = s->rounding;
     cuda_backend(e)->recipe = bench->config.recipe;
     parameters_make(t, model, s);
     const size_t groups = (size_t)(t->room / MOMENT_GROUP);
@@ -153,15 +149,10 @@ static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
 // copy: what a large one reads and writes per second.
 static void time_model(Bench *bench, ModelSize model, double copy) {
     const TimedStorage storages[] = {
-        {"fp32, split16", MOMENTS_FP32, FMT_E4M3, FMT_U16, ROUND_NEAREST},
-        {"bf16, split16", MOMENTS_BF16, FMT_E4M3, FMT_U16, ROUND_NEAREST},
-        {"coat, split16", MOMENTS_COAT, FMT_E4M3, FMT_U16, ROUND_NEAREST},
-        {"coat e5m2, split16", MOMENTS_COAT, FMT_E5M2, FMT_U16, ROUND_NEAREST},
-        {"coat stochastic, split16", MOMENTS_COAT, FMT_E4M3, FMT_U16, ROUND_STOCHASTIC},
-        {"coat, fp32", MOMENTS_COAT, FMT_E4M3, FMT_FP32, ROUND_NEAREST},
-        {"coat, none", MOMENTS_COAT, FMT_E4M3, FMT_NONE, ROUND_NEAREST},
-        {"fp8, split16", MOMENTS_FP8, FMT_E4M3, FMT_U16, ROUND_NEAREST},
-        {"fp32, split16, again", MOMENTS_FP32, FMT_E4M3, FMT_U16, ROUND_NEAREST},
+        {"fp32, split16", MOMENTS_FP32, FMT_U16},        {"bf16, split16", MOMENTS_BF16, FMT_U16},
+        {"coat, split16", MOMENTS_COAT, FMT_U16},        {"coat, fp32", MOMENTS_COAT, FMT_FP32},
+        {"coat, none", MOMENTS_COAT, FMT_NONE},          {"fp8, split16", MOMENTS_FP8, FMT_U16},
+        {"fp32, split16, again", MOMENTS_FP32, FMT_U16},
     };
     Timing t = {};
     t.bench = bench;

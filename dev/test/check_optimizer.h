@@ -14,8 +14,6 @@
 // One storage of the states.
 typedef struct {
     MomentsKind moments;
-    Format second;
-    RoundingKind rounding;
     Format value, master, grad; // master FMT_NONE: none
 } Storage;
 
@@ -93,13 +91,13 @@ static inline void tensor_make(OptimizerCheck *c, CheckTensor *t, int64_t elemen
     const Storage *s = &c->storage;
     const bool exempt = tensor_exempt(number), fp8 = s->moments >= MOMENTS_FP8 && !exempt;
     const Format plain = s->moments == MOMENTS_BF16 && !exempt ? FMT_BF16 : FMT_FP32;
-    const Format m = fp8 ? FMT_E4M3 : plain, v = fp8 ? s->second : plain;
+    const Format moment = fp8 ? FMT_E4M3 : plain;
     const size_t n = (size_t)elements, groups = fp8 ? (n + CHECK_GROUP - 1) / CHECK_GROUP : 0;
     const size_t bytes[PARTS] = {n * format_bytes(s->value),
                                  n * format_bytes(s->master),
                                  n * format_bytes(s->grad),
-                                 n * format_bytes(m),
-                                 n * format_bytes(v),
+                                 n * format_bytes(moment),
+                                 n * format_bytes(moment),
                                  groups * sizeof(float),
                                  groups * sizeof(float),
                                  groups,
@@ -137,8 +135,8 @@ static inline void tensor_make(OptimizerCheck *c, CheckTensor *t, int64_t elemen
         p->grad.data = parts[PART_GRAD], p->grad.format = s->grad;
         p->master.data = parts[PART_MASTER], p->master.format = s->master;
         p->weight.maximum = (uint32_t *)parts[PART_MAXIMUM];
-        p->m = moment_tensor(t, side, 0, fp8, m);
-        p->v = moment_tensor(t, side, 1, fp8, v);
+        p->m = moment_tensor(t, side, 0, fp8, moment);
+        p->v = moment_tensor(t, side, 1, fp8, moment);
         p->decay = number % 2 == 0;
         p->index = (uint64_t)index;
     }

@@ -181,7 +181,7 @@ for device in cpu gpu; do
     changes bf16 $device --moments coat --master split16
     changes bf16 $device --moments bf16 --master none
     changes coat $device --moments fp32 --master fp32
-    changes coat $device --second-moment e5m2 --moments-fp32 wte
+    changes coat $device --moments fp8 --moments-fp32 wte
 done
 
 echo "$passed passed, $failed failed"

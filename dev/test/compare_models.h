@@ -116,7 +116,7 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         const Fp8Recipe r = ways[i](recipe);
         char name[128];
-        snprintf(name, sizeof name, "%s, scales per %s", r.name, scaling_name(r));
+        snprintf(name, sizeof name, "%s%s", r.name, r.paper ? ", as in the paper" : "");
         Config c = fp8_config(s, r);
         c.recipe.moments = moments;
         c.recipe.cache_transposed = r.recompute > 0; // with all saved, transposes on demand
@@ -124,13 +124,11 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
     }
 }
 
-// The same with forward products of the first block in BF16, and the norms of all less their means.
+// The same with forward matmuls of the first block in BF16.
 static void compare_bf16_block(Small s, int updates) {
-    Config c = fp8_config(s, by_token_exact(fp8_coat));
+    Config c = fp8_config(s, as_default(fp8_coat));
     c.recipe.bf16_blocks = 1;
     compare_models("coat --bf16-blocks 1", c, 0.0, updates);
-    c.recipe.centred_blocks = c.shape.layers;
-    compare_models("coat --bf16-blocks 1, all centred", c, 0.0, updates);
 }
 
 // A block of another architecture than GPT-2, all recipes.
@@ -139,12 +137,12 @@ static void compare_block(void) {
     Small s = {2, 4, 256, 500, 2, 104, true, 0};
     compare_models("bf16", small_config(s), 3e-2, UPDATES);
     compare_samples("bf16", small_config(s), 3e-2);
-    compare_samples("coat", fp8_config(s, by_token_exact(fp8_coat)), 0.0);
+    compare_samples("coat", fp8_config(s, as_default(fp8_coat)), 0.0);
     compare_ways(s, fp8_linear, MOMENTS_FP32, UPDATES);
     compare_ways(s, fp8_coat, MOMENTS_COAT, UPDATES);
     compare_bf16_block(s, UPDATES);
     if (!block->tied_head) compare_ways(s, fp8_coat_head, MOMENTS_FP32, UPDATES);
-    test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
+    test_fp8_watched(as_default(fp8_coat_head), DEVICE_CUDA);
     s.bf16 = false;
     compare_models("fp32", small_config(s), 1e-4, UPDATES);
     compare_samples("fp32", small_config(s), 1e-4);
@@ -155,25 +153,24 @@ static void compare_all_models(bool small_only) {
     Small s = {3, 4, 256, 1000, 4, 100, true, 0};
     compare_models("bf16", small_config(s), 3e-2, updates);
     compare_samples("bf16", small_config(s), 3e-2);
-    compare_samples("coat --head fp8", fp8_config(s, by_token_exact(fp8_coat_head)), 0.0);
+    compare_samples("coat --head fp8", fp8_config(s, as_default(fp8_coat_head)), 0.0);
     compare_ways(s, fp8_coat, MOMENTS_COAT, updates);
     compare_bf16_block(s, updates);
-    test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
+    test_fp8_watched(as_default(fp8_coat_head), DEVICE_CUDA);
     test_loss_scale(DEVICE_CUDA);
     test_documents(DEVICE_CUDA);
     if (small_only) {
         for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++; // shares heads, with norms of q and k
-        compare_models("coat", fp8_config(s, by_token_exact(fp8_coat_head)), 0.0, updates);
+        compare_models("coat", fp8_config(s, as_default(fp8_coat_head)), 0.0, updates);
         block = blocks;
         return;
     }
     for (block = blocks + 1; block < blocks + BLOCKS; block++) test_documents(DEVICE_CUDA);
     block = blocks;
-    test_fp8_watched(fp8_coat, DEVICE_CUDA);
-    test_fp8_watched(by_token_exact(fp8_linear), DEVICE_CUDA);
+    test_fp8_watched(as_paper(fp8_coat), DEVICE_CUDA);
+    test_fp8_watched(as_default(fp8_linear), DEVICE_CUDA);
     compare_ways(s, fp8_linear, MOMENTS_FP32, updates);
-    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16,           SAVED_BF16, NORM_INPUT_SAVED, 0, 16, HEAD_FP8,
-                            SCALING_TENSOR,    ACTIVATION_INPUT_SAVED};
+    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16, SAVED_BF16, 0, 16, HEAD_FP8, false};
     compare_models("bf16 --head fp8", fp8_config(s, head_alone), 0.0, updates);
     head_alone.head = HEAD_FP8_BACKWARD;
     compare_models("bf16 --head fp8-backward", fp8_config(s, head_alone), 0.0, updates);

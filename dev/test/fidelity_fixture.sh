@@ -31,7 +31,7 @@ while [ $# -gt 0 ]; do
     --eval-only) evaluates=yes ;;
     --plan=json) plans=yes ;;
     --head=fp8) ends=4 ;;
-    --scaling=tensor) ends=3 ;;
+    --recompute=0) ends=3 ;;
     esac
     shift
 done

@@ -24,12 +24,11 @@ static inline void run_plan(Run *run, int ranks) {
     memset(run->arena.base, 0, run->arena.total_bytes);
 }
 
-static inline void run_begin(Run *run, RecipeKind recipe, ScalingKind scaling, HeadKind head, int ranks) {
+static inline void run_begin(Run *run, RecipeKind recipe, HeadKind head, int ranks) {
     Error err;
     memset(run, 0, sizeof *run);
     config_defaults(&run->config);
     recipe_apply(&run->config.recipe, recipe);
-    run->config.recipe.scaling = scaling;
     run->config.recipe.head = head;
     run->config.shape.layers = 3;
     run->config.shape.heads = run->config.shape.kv_heads = 2;

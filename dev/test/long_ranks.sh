@@ -30,7 +30,7 @@ done
 # --- one micro-batch per step: all stages have the same bits
 # rows of 40 values are no groups of 128; odd widths leave processes without a share of the small tensors
 for kind in "--precision fp32" "--recipe bf16 --grads fp32" "--recipe coat" "--recipe coat --moments fp8 --master none" \
-    "--recipe bf16 --heads 5 --channels 40 --layers 1" "--recipe coat --second-moment e5m2 --master fp32 --recompute 0"; do
+    "--recipe bf16 --heads 5 --channels 40 --layers 1" "--recipe coat-paper --master fp32 --recompute 0"; do
     for np in 2 3; do
         for zero in 0 1 2 3; do
             train $np bits-$np-$zero --steps 4 --batch-tokens $((64 * np)) $kind --zero $zero --overwrite

@@ -2,70 +2,50 @@
 // operations: part of test_gpt2.cu.
 #pragma once
 
-// What the recipes that are compared differ in.
+// Settings in which the compared recipes differ.
 typedef struct {
     const char *name;
     LinearKind linear;
     SavedKind saved;
-    NormInputKind norm_input;
     int recompute, group;
     HeadKind head;
-    ScalingKind scaling;
-    ActivationInputKind activation_input;
+    bool paper; // as coat-paper
 } Fp8Recipe;
 
-static const Fp8Recipe fp8_linear = {"fp8-linear", LINEAR_FP8, SAVED_BF16,     NORM_INPUT_SAVED,      0,
-                                     16,           HEAD_BF16,  SCALING_TENSOR, ACTIVATION_INPUT_SAVED};
-static const Fp8Recipe fp8_coat = {"coat", LINEAR_FP8, SAVED_COAT,     NORM_INPUT_SAVED,      1,
-                                   16,     HEAD_BF16,  SCALING_TENSOR, ACTIVATION_INPUT_SAVED};
-static const Fp8Recipe fp8_coat_head = {
-    "coat --head fp8",     LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, HEAD_FP8, SCALING_TENSOR,
-    ACTIVATION_INPUT_SAVED};
+static const Fp8Recipe fp8_linear = {"fp8-linear", LINEAR_FP8, SAVED_BF16, 0, 16, HEAD_BF16, false};
+static const Fp8Recipe fp8_coat = {"coat", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_BF16, false};
+static const Fp8Recipe fp8_coat_head = {"coat --head fp8", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_FP8, false};
 
-static Fp8Recipe by_token(Fp8Recipe r) {
-    r.scaling = SCALING_TOKEN;
+// Scales per token, unrounded inputs of norms and activation, E4M3 gradients with saved FP8 activations.
+static Fp8Recipe as_default(Fp8Recipe r) {
+    r.paper = false;
     return r;
 }
 
-// Less rounding than published: norms and GELU read what was not rounded, data gradients read E4M3.
-static Fp8Recipe by_token_exact(Fp8Recipe r) {
-    r.scaling = SCALING_TOKEN;
-    r.norm_input = NORM_INPUT_RESIDUAL;
-    r.activation_input = ACTIVATION_INPUT_PRODUCT;
+// Scales per tensor, saved FP8 inputs of norms and activation, E5M2 gradients.
+static Fp8Recipe as_paper(Fp8Recipe r) {
+    r.paper = true;
     return r;
 }
 
-static const char *scaling_name(Fp8Recipe r) {
-    if (r.activation_input == ACTIVATION_INPUT_PRODUCT) return "token, inputs not rounded";
-    return r.scaling == SCALING_TOKEN ? "token" : "tensor";
-}
-
-static Fp8Recipe by_tensor(Fp8Recipe r) {
-    return r; // as they are
-}
-
-static Fp8Recipe (*const ways[3])(Fp8Recipe) = {by_tensor, by_token, by_token_exact};
+static Fp8Recipe (*const ways[2])(Fp8Recipe) = {as_paper, as_default};
 
 static void check_fp8_recipe(bool ok, Fp8Recipe r, const char *what) {
     char name[240];
-    snprintf(name, sizeof name, "%s, scales per %s: %s", r.name, scaling_name(r), what);
+    snprintf(name, sizeof name, "%s%s: %s", r.name, r.paper ? ", as in the paper" : "", what);
     check(ok, name);
 }
 
 static Config fp8_config(Small s, Fp8Recipe r) {
     Config c = small_config(s);
-    recipe_apply(&c.recipe, r.saved == SAVED_COAT ? RECIPE_COAT : RECIPE_FP8_LINEAR);
+    recipe_apply(&c.recipe, r.paper ? RECIPE_COAT_PAPER : r.saved == SAVED_COAT ? RECIPE_COAT : RECIPE_FP8_LINEAR);
     c.recipe.linear = r.linear;
     c.recipe.head = r.head;
-    c.recipe.scaling = r.scaling;
     c.recipe.saved = r.saved;
-    c.recipe.norm_input = r.norm_input;
-    c.recipe.activation_input = r.activation_input;
-    c.recipe.gradient_codes_data = r.activation_input == ACTIVATION_INPUT_PRODUCT ? FMT_E4M3 : FMT_E5M2;
     c.recipe.recompute = r.recompute;
     c.recipe.group_size = r.group;
     c.recipe.moments = MOMENTS_FP32;
-    c.recipe.bf16_blocks = c.recipe.centred_blocks = 0;
+    c.recipe.bf16_blocks = 0;
     return c;
 }
 
@@ -84,41 +64,22 @@ static void test_fp8_gradients(void) {
         Fp8Recipe recipe;
         double limit;
     } rows[] = {
-        {{"fp8-linear", LINEAR_FP8, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, HEAD_BF16, SCALING_TENSOR,
-          ACTIVATION_INPUT_SAVED},
-         0.18},
-        {{"coat", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, HEAD_BF16, SCALING_TENSOR, ACTIVATION_INPUT_SAVED},
-         0.18},
-        {{"coat --norm-input residual", LINEAR_FP8, SAVED_COAT, NORM_INPUT_RESIDUAL, 1, 16, HEAD_BF16, SCALING_TENSOR,
-          ACTIVATION_INPUT_SAVED},
-         0.18},
-        {{"coat --group-size 128", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 128, HEAD_BF16, SCALING_TENSOR,
-          ACTIVATION_INPUT_SAVED},
-         0.18},
-        {{"bf16 --saved coat", LINEAR_BF16, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, HEAD_BF16, SCALING_TENSOR,
-          ACTIVATION_INPUT_SAVED},
-         0.06},
-        {{"bf16 --head fp8", LINEAR_BF16, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, HEAD_FP8, SCALING_TENSOR,
-          ACTIVATION_INPUT_SAVED},
-         0.10},
-        {{"bf16 --head fp8-backward", LINEAR_BF16, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, HEAD_FP8_BACKWARD,
-          SCALING_TENSOR, ACTIVATION_INPUT_SAVED},
-         0.10},
-        {{"coat --head fp8", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, HEAD_FP8, SCALING_TENSOR,
-          ACTIVATION_INPUT_SAVED},
-         0.18},
-        {{"coat --head fp8-backward", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, HEAD_FP8_BACKWARD,
-          SCALING_TENSOR, ACTIVATION_INPUT_SAVED},
-         0.18},
+        {{"fp8-linear", LINEAR_FP8, SAVED_BF16, 0, 16, HEAD_BF16, false}, 0.18},
+        {{"coat", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_BF16, false}, 0.18},
+        {{"coat --group-size 128", LINEAR_FP8, SAVED_COAT, 1, 128, HEAD_BF16, false}, 0.18},
+        {{"bf16 --saved coat", LINEAR_BF16, SAVED_COAT, 1, 16, HEAD_BF16, false}, 0.06},
+        {{"bf16 --head fp8", LINEAR_BF16, SAVED_BF16, 0, 16, HEAD_FP8, false}, 0.10},
+        {{"bf16 --head fp8-backward", LINEAR_BF16, SAVED_BF16, 0, 16, HEAD_FP8_BACKWARD, false}, 0.10},
+        {{"coat --head fp8", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_FP8, false}, 0.18},
+        {{"coat --head fp8-backward", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_FP8_BACKWARD, false}, 0.18},
     };
     Small s = {3, 4, 128, 200, 4, 32, false, 0};
     Model full;
     create(&full, small_config(s));
     double expected = run_batch(&full, 3, true, false, 1.0);
     s.bf16 = true;
-    for (size_t i = 0; i < 3 * sizeof rows / sizeof rows[0]; i++) { // each in every way
-        const Fp8Recipe recipe = ways[i % 3](rows[i / 3].recipe);
-        if (i % 3 == 1 && recipe.linear == LINEAR_BF16) continue; // nothing is scaled per token
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) { // each in both ways
+        const Fp8Recipe recipe = ways[i % 2](rows[i / 2].recipe);
         Model m;
         fp8_create(&m, fp8_config(s, recipe));
         double loss = run_batch(&m, 3, true, false, 1.0);
@@ -127,18 +88,22 @@ static void test_fp8_gradients(void) {
         char name[160];
         snprintf(name, sizeof name, "against fp32: loss %.5f and %.5f, worst gradient %s, %.3f", loss, expected, worst,
                  error);
-        const double limit = rows[i / 3].limit * (m.config.shape.norm_place == NORM_AFTER ? 3 : 1);
+        const double limit = rows[i / 2].limit * (m.config.shape.norm_place == NORM_AFTER ? 3 : 1);
         check_fp8_recipe(fabs(loss - expected) < 2e-3 * expected && error < limit, recipe, name);
-        snprintf(name, sizeof name, "%s, scales per %s, against fp32", recipe.name, scaling_name(recipe));
+        snprintf(name, sizeof name, "%s%s, against fp32", recipe.name, recipe.paper ? ", as in the paper" : "");
         print_gradient_errors(name, &m, &full);
         model_destroy(&m);
     }
     model_destroy(&full);
 }
 
-// Norms and GELU that read what was not rounded (--norm-input residual, --activation-input product): other losses, as
-// near to those in FP32, and gradients too, although what is rebuilt from the saved codes is not what forward had.
-static void test_fp8_inputs(Fp8Recipe recipe) {
+// Norms and activation that read unrounded inputs, as in coat, or the saved FP8 values, as in coat-paper. With BF16
+// matmuls the two recipes differ in nothing else. Losses and gradients are as near to those in FP32, although backward
+// recomputes from the saved values.
+static void test_fp8_inputs(void) {
+    Fp8Recipe recipe = fp8_coat;
+    recipe.linear = LINEAR_BF16;
+    recipe.name = "bf16 --saved coat";
     Small s = {3, 4, 128, 200, 4, 32, false, 0};
     Model full;
     create(&full, small_config(s));
@@ -148,10 +113,7 @@ static void test_fp8_inputs(Fp8Recipe recipe) {
     s.bf16 = true;
     for (int exact = 0; exact < 2; exact++) {
         Model m;
-        Config c = fp8_config(s, recipe);
-        c.recipe.norm_input = exact ? NORM_INPUT_RESIDUAL : NORM_INPUT_SAVED;
-        c.recipe.activation_input = exact ? ACTIVATION_INPUT_PRODUCT : ACTIVATION_INPUT_SAVED;
-        fp8_create(&m, c);
+        fp8_create(&m, fp8_config(s, exact ? as_default(recipe) : as_paper(recipe)));
         run_batch(&m, 3, true, false, 1.0);
         error[exact] = gradients_differ(&m, &full, &worst);
         double *losses = values_of(&m, act(&m, LOSSES, 0));
@@ -168,11 +130,10 @@ static void test_fp8_inputs(Fp8Recipe recipe) {
     model_destroy(&full);
 }
 
-// What rounds less in the forward pass of the first blocks, with so many of three: products in BF16 (--bf16-blocks),
-// norms less their means (--centred-blocks). Losses and gradients stay as near to those in FP32, or come nearer: here,
-// before any training, the rounding of weights has the largest share.
+// Forward matmuls of the first blocks in BF16 (--bf16-blocks 0, 1, 3 of 3): losses and gradients stay as near to those
+// in FP32, or come nearer. Before any training, the rounding of weights is the largest part of the error.
 static void test_fp8_first_blocks(Fp8Recipe recipe) {
-    static const int blocks_of[][2] = {{0, 0}, {1, 0}, {3, 0}, {0, 3}, {1, 3}};
+    static const int blocks_of[] = {0, 1, 3};
     enum { CHOICES = sizeof blocks_of / sizeof *blocks_of };
     Small s = {3, 4, 128, 200, 4, 32, false, 0};
     Model full;
@@ -181,13 +142,11 @@ static void test_fp8_first_blocks(Fp8Recipe recipe) {
     double *expected = values_of(&full, act(&full, LOSSES, 0)), off[CHOICES] = {0}, error[CHOICES];
     s.bf16 = true;
     const char *worst;
-    bool near = true, centred = false;
+    bool near = true;
     for (int n = 0; n < CHOICES; n++) {
         Model m;
         Config c = fp8_config(s, recipe);
-        c.recipe.bf16_blocks = blocks_of[n][0];
-        c.recipe.centred_blocks = blocks_of[n][1];
-        centred |= config_centred_blocks(&c) > 0;
+        c.recipe.bf16_blocks = blocks_of[n];
         fp8_create(&m, c);
         run_batch(&m, 3, true, false, 1.0);
         double *losses = values_of(&m, act(&m, LOSSES, 0));
@@ -198,39 +157,12 @@ static void test_fp8_first_blocks(Fp8Recipe recipe) {
         free(losses);
         model_destroy(&m);
     }
-    const bool means = !centred ? off[3] == off[0] && error[3] == error[0] : off[3] != off[0] && off[3] < 1.2 * off[0];
     char name[200];
     snprintf(name, sizeof name,
-             "0, 1, 3 of 3 blocks in bf16; 3 centred, 1 of them in bf16: losses off by %.1e, %.1e, %.1e; %.1e, %.1e, "
-             "gradients %.3f, %.3f, %.3f; %.3f, %.3f",
-             off[0], off[1], off[2], off[3], off[4], error[0], error[1], error[2], error[3], error[4]);
-    check_fp8_recipe(near && means && off[2] != off[0] && off[2] < 1.2 * off[0], recipe, name);
+             "0, 1, 3 of 3 blocks in bf16: losses off by %.1e, %.1e, %.1e, gradients %.3f, %.3f, %.3f", off[0], off[1],
+             off[2], error[0], error[1], error[2]);
+    check_fp8_recipe(near && off[2] != off[0] && off[2] < 1.2 * off[0], recipe, name);
     free(expected);
-    model_destroy(&full);
-}
-
-// Codes with another bit of mantissa halve the error of gradients (--gradient-codes-data e4m3), and
-// the loss knows nothing of them.
-static void test_fp8_gradient_codes(Fp8Recipe recipe) {
-    Small s = {3, 4, 128, 200, 4, 32, false, 0};
-    Model full;
-    create(&full, small_config(s));
-    run_batch(&full, 3, true, false, 1.0);
-    s.bf16 = true;
-    double loss[2], error[2];
-    for (int i = 0; i < 2; i++) {
-        Model m;
-        Config c = fp8_config(s, recipe);
-        c.recipe.gradient_codes_data = c.recipe.gradient_codes_weights = i ? FMT_E4M3 : FMT_E5M2;
-        fp8_create(&m, c);
-        loss[i] = run_batch(&m, 3, true, false, 1.0);
-        const char *worst;
-        error[i] = gradients_differ(&m, &full, &worst);
-        model_destroy(&m);
-    }
-    char name[160];
-    snprintf(name, sizeof name, "gradients in e4m3 have less error than in e5m2, %.3f and %.3f", error[1], error[0]);
-    check_fp8_recipe(loss[0] == loss[1] && error[1] < 0.8 * error[0], recipe, name);
     model_destroy(&full);
 }
 
@@ -259,10 +191,9 @@ static void fp8_compare_gradients(Fp8Recipe a, Fp8Recipe b, bool cached, int thr
     model_destroy(&second);
 }
 
-// What is rebuilt from the saved codes is what was thrown away. But with scales per token the codes that are saved are
-// rounded again where the tensor's scale makes them subnormal, what is rebuilt from their source is rounded once: the
-// loss is the same. Where norms and GELU read what was not rounded, what is rebuilt was:
-// weight gradients differ by that.
+// With coat-paper, backward recomputes exactly the operands that forward read. Otherwise it recomputes them from saved
+// FP8 values that forward read unrounded, or with another scale: the loss is the same, weight gradients differ a
+// little.
 static void test_fp8_recompute(Fp8Recipe (*scaled)(Fp8Recipe), double limit) {
     Fp8Recipe a = scaled(fp8_coat), b = scaled(fp8_coat);
     a.recompute = 0;
@@ -459,7 +390,7 @@ static void test_fp8_others(Fp8Recipe (*way)(Fp8Recipe)) {
 
 static void test_fp8(void) {
     test_fp8_gradients();
-    Fp8Recipe a = by_tensor(fp8_coat), b = a;
+    Fp8Recipe a = as_paper(fp8_coat), b = a;
     a.recompute = 0;
     a.linear = b.linear = LINEAR_BF16;
     a.name = "bf16 --saved coat";
@@ -470,8 +401,8 @@ static void test_fp8(void) {
     test_fp8_repeat(a);
     const char *test_long = getenv("TEST_LONG");
     const bool thorough = test_long && *test_long;
-    static const double recompute_limit[3] = {0, 1e-2, 0.08};
-    for (int i = 0; i < 3; i++) {
+    static const double recompute_limit[2] = {0, 0.08};
+    for (int i = 0; i < 2; i++) {
         test_fp8_recompute(ways[i], recompute_limit[i]);
         test_fp8_repeat(ways[i](fp8_coat_head));
         test_fp8_same_bits(ways[i]);
@@ -481,9 +412,7 @@ static void test_fp8(void) {
         test_fp8_smaller_pass(ways[i](fp8_coat_head));
         test_fp8_first_blocks(ways[i](fp8_coat));
         test_fp8_watched(ways[i](fp8_coat_head), DEVICE_CPU);
-        if (block == blocks)
-            test_fp8_gradient_codes(ways[i](fp8_coat)); // forward's rounding has a larger share in others
-        if (block == blocks || ways[i] == by_token || thorough) test_fp8_others(ways[i]);
+        if (block == blocks || ways[i] == as_default || thorough) test_fp8_others(ways[i]);
     }
-    if (block == blocks) test_fp8_inputs(by_token(fp8_coat));
+    if (block == blocks) test_fp8_inputs();
 }

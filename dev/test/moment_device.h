@@ -14,7 +14,6 @@
 typedef struct {
     Bench *bench;
     MomentsKind kind;
-    Format second;
     bool odd; // the gradients on an odd address: no chunks, every group by the kernel for what is left
     size_t elements, groups;
     float *value, *grad;
@@ -41,9 +40,8 @@ static inline void optimizer_device_open(Bench *bench) {
     bench_exec_open(&bench->exec, cuda_ops(), DEVICE_CUDA, &bench->config);
 }
 
-static inline void optimizer_recipe(Bench *bench, MomentsKind kind, RoundingKind rounding) {
+static inline void optimizer_recipe(Bench *bench, MomentsKind kind) {
     cuda_backend(&bench->exec)->recipe.moments = bench->config.recipe.moments = kind;
-    cuda_backend(&bench->exec)->recipe.second_moment_round = bench->config.recipe.second_moment_round = rounding;
 }
 
 static inline void device_fill(Bench *bench, void *memory, int byte, size_t bytes) {
@@ -72,7 +70,7 @@ static inline StepState step_state(float lr, float beta1, float beta2, float eps
 
 static inline void bank_open(Bank *bank, Bench *bench, size_t elements) {
     *bank = Bank{};
-    bank->bench = bench, bank->kind = MOMENTS_COAT, bank->second = FMT_E4M3;
+    bank->bench = bench, bank->kind = MOMENTS_COAT;
     bank->elements = elements, bank->groups = (elements + GROUP - 1) / GROUP;
     bank->value = (float *)bench_allocate(bench, elements * sizeof(float));
     bank->grad = (float *)bench_allocate(bench, (elements + 1) * sizeof(float));
@@ -111,8 +109,7 @@ static inline void bank_clear(Bank *bank) {
 
 static inline Tensor bank_moment(Bank *bank, int which) {
     if (bank_is_fp8(bank))
-        return expanded_tensor(bank->data[which], bank->a[which], bank->k[which], bank->elements,
-                               which ? bank->second : FMT_E4M3);
+        return expanded_tensor(bank->data[which], bank->a[which], bank->k[which], bank->elements, FMT_E4M3);
     return flat_tensor(bank->data[which], bank->elements, bank->kind == MOMENTS_BF16 ? FMT_BF16 : FMT_FP32);
 }
 
@@ -182,6 +179,6 @@ static inline BankStates bank_states(Bank *bank, int which) {
 }
 
 // One element as the host decodes it.
-static inline float states_decode(const BankStates &s, Format format, size_t i) {
-    return moment_decode(s.codes[i], moment_group(s.a[i / GROUP], s.k[i / GROUP], format), format);
+static inline float states_decode(const BankStates &s, size_t i) {
+    return moment_decode(s.codes[i], moment_group(s.a[i / GROUP], s.k[i / GROUP], FMT_E4M3), FMT_E4M3);
 }

@@ -53,12 +53,12 @@ static inline Drift drift_of(const DriftSums *sums) {
     return drift;
 }
 
-// What training relies on. Of noise v keeps a share of each rounding for 1 / (1 - beta2) steps. Where v is right in the
-// mean and has a relative variance s, the error of 1 / sqrt(v) has s / 4, and its mean is 3/8 s too large.
-static inline bool drift_is_small(Drift drift, Pattern pattern, double beta2) {
+// True if the drift is within the limits that training relies on, with nearest rounding and beta2 = 0.95. With noise, a
+// rounding of v persists for about 1 / (1 - beta2) steps. If v has no bias and a relative variance s, then 1 / sqrt(v)
+// has the variance s / 4, and its mean is 3/8 s too large.
+static inline bool drift_is_small(Drift drift, Pattern pattern) {
     if (pattern == NOISE)
         return fabs(drift.v_mean) < 0.03 && fabs(drift.rate) < 0.02 &&
-               fabs(drift.rate - 1.5 * drift.update * drift.update) < 0.01 &&
-               drift.update < (beta2 < 0.99 ? 0.05 : 0.13);
+               fabs(drift.rate - 1.5 * drift.update * drift.update) < 0.01 && drift.update < 0.05;
     return fabs(drift.v_mean) < 0.01 && fabs(drift.rate) < 0.01 && drift.update < (pattern == RARE ? 0.08 : 0.03);
 }

@@ -19,7 +19,7 @@ static inline Tensor tensor_of(Stored *s, int n, Format format) {
 
 static inline bool store(Stored *s, const float *x, int n, Format format, const MomentStore *how) {
     memset(s, 0xa5, sizeof *s);
-    return moments_store(tensor_of(s, n, format), 0, n, x, how, 0);
+    return moments_store(tensor_of(s, n, format), 0, n, x, how);
 }
 
 static inline void load(const Stored *s, float *x, int n, Format format) {

@@ -99,7 +99,6 @@ static void order_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor 
     writes_data(norm.rstd);
     reads_data(norm.weight);
     reads_data(norm.bias);
-    reads_data(norm.centre);
     reads(r_out.data ? r_out : r_in);
     if (saves) reads(norm.x);
     if (codes(n)) {
@@ -108,21 +107,6 @@ static void order_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor 
         writes(n);
         writes_maxima(n);
     }
-}
-
-static void order_norm_centre(Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tensor r_in, Tensor y,
-                              Tensor y_bias, Weight w, Tensor bias) {
-    (void)exec;
-    begin("norm_centre");
-    reads(r_in);
-    reads(y);
-    if (y.data) reads_data(y_bias);
-    reads_data(norm.weight);
-    reads_data(norm.bias);
-    reads(w.codes);
-    reads_data(bias);
-    writes_data(centre);
-    writes_data(shifted);
 }
 
 static void order_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {

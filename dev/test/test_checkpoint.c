@@ -44,10 +44,9 @@ static void test_round_trips(void **state) {
     run_allocate(run);
     round_trip(run, "fp32");
     run = run_open(RECIPE_COAT, 2);
-    run->config.recipe.second_moment = FMT_E5M2;
     run->config.recipe.master = MASTER_NONE;
     run_allocate(run);
-    round_trip(run, "e5m2");
+    round_trip(run, "no-master");
     run = run_open(RECIPE_FP8_LINEAR, 2);
     run->config.recipe.moments = MOMENTS_BF16;
     run->config.recipe.master = MASTER_SPLIT16;
@@ -122,8 +121,6 @@ static void test_flags_without_effect(void **state) {
     c->save_every = 2;
     c->keep = 1;
     c->recipe.group_size = 32;
-    c->recipe.second_moment = FMT_E5M2;
-    c->recipe.scaling = c->recipe.scaling == SCALING_TENSOR ? SCALING_TOKEN : SCALING_TENSOR; // without FP8 products
     c->quiet = true;
     snprintf(c->out, sizeof c->out, "elsewhere");
     snprintf(b, sizeof b, "%s", save(run, "flags-b", &rs));
@@ -131,10 +128,10 @@ static void test_flags_without_effect(void **state) {
     run_close(run);
 }
 
-// Whether a checkpoint of this scaling has `text` in its state.
-static bool state_says(Run *run, const RunState *rs, ScalingKind scaling, int recompute, const char *name,
+// True if state.json of a checkpoint of this recipe has `text`.
+static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recompute, const char *name,
                        const char *text) {
-    run->arena.config.recipe.scaling = scaling;
+    run->arena.config.recipe.kind = kind;
     run->arena.config.recipe.recompute = recompute;
     const char *folder = save(run, name, rs);
     size_t size;
@@ -147,31 +144,23 @@ static bool state_says(Run *run, const RunState *rs, ScalingKind scaling, int re
     return found;
 }
 
-// The scaling of FP8 products is recorded; recomputation with scales per token alone, where it changes bits.
-static void test_scaling_recorded(void **state) {
+// The recipe is recorded; --recompute only if it changes bits.
+static void test_recipe_recorded(void **state) {
     (void)state;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
-    run->arena.config.recipe.norm_input = NORM_INPUT_SAVED; // as published
-    run->arena.config.recipe.activation_input = ACTIVATION_INPUT_SAVED;
-    run->arena.config.recipe.bf16_blocks = 1; // what a block in BF16 does depends on recomputation
-    run->arena.config.recipe.centred_blocks = 0;
-    assert_true(state_says(run, &rs, SCALING_TENSOR, 0, "scaling-m", "\"recompute\": 0"));
-    run->arena.config.recipe.bf16_blocks = 0;
-    assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-a", "\"scaling\": \"tensor\""));
-    assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-b", "\"scaling\": \"token\""));
-    assert_false(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-c", "\"recompute\""));
-    assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-d", "\"recompute\": 1"));
-    assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-e", "\"recompute\": 0"));
-    assert_true(state_says(run, &rs, SCALING_TOKEN, 2, "scaling-j", "\"recompute\": 1")); // has the same bits
-    assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-k", "\"gradient-codes-weights\": \"e5m2\""));
-    run->arena.config.recipe.norm_input = NORM_INPUT_RESIDUAL; // here it does with both, and is there once
-    assert_true(state_says(run, &rs, SCALING_TENSOR, 0, "scaling-f", "\"recompute\": 0"));
-    assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-g", "\"recompute\": 0"));
-    run->arena.config.recipe.linear = LINEAR_BF16;
-    assert_false(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-h", "\"scaling\""));
-    assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-i", "\"recompute\": 0"));
-    assert_false(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-l", "\"gradient-codes-data\""));
+    Recipe *r = &run->arena.config.recipe;
+    r->bf16_blocks = 1; // the first block's norms are in BF16 only if backward recomputes them
+    assert_true(state_says(run, &rs, RECIPE_COAT_PAPER, 0, "recipe-a", "\"recompute\": 0"));
+    r->bf16_blocks = 0;
+    assert_true(state_says(run, &rs, RECIPE_COAT_PAPER, 1, "recipe-b", "\"recipe\": \"coat-paper\""));
+    assert_false(state_says(run, &rs, RECIPE_COAT_PAPER, 0, "recipe-c", "\"recompute\""));
+    assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-d", "\"recipe\": \"coat\""));
+    assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-e", "\"recompute\": 0"));
+    assert_true(state_says(run, &rs, RECIPE_COAT, 2, "recipe-f", "\"recompute\": 1")); // has the same bits
+    r->linear = LINEAR_BF16;
+    assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-g", "\"recompute\": 0"));
+    assert_false(state_says(run, &rs, RECIPE_COAT, 0, "recipe-h", "\"bf16-blocks\""));
     run_close(run);
 }
 
@@ -217,7 +206,6 @@ static void test_changed_settings(void **state) {
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
     Error err;
-    run->arena.config.recipe.scaling = SCALING_TENSOR;
     snprintf(folder, sizeof folder, "%s", save(run, "changed", &rs));
     run->arena.config.lr = 1e-4f;
     run->arena.config.steps = 77;
@@ -227,14 +215,13 @@ static void test_changed_settings(void **state) {
     if (!good) fail_msg("%s", err.text);
     assert_string_equal(said, "resume: --lr was 0.0003 and is now 0.0001\n");
     free(said);
-    // the scales too
     run->arena.config.lr = 3e-4f;
-    run->arena.config.recipe.scaling = SCALING_TOKEN;
+    run->arena.config.recipe.kind = RECIPE_COAT_PAPER;
     kept = quiet_begin();
     good = checkpoint_load(folder, &run->arena, &run->exec, &rs, &err);
     said = quiet_end(kept);
     if (!good) fail_msg("%s", err.text);
-    assert_string_equal(said, "resume: --scaling was tensor and is now token\n");
+    assert_string_equal(said, "resume: --recipe was coat and is now coat-paper\n");
     free(said);
     run_close(run);
 }
@@ -312,36 +299,32 @@ static void expect_said(Run *run, const char *folder, const char *expected) {
     free(said);
 }
 
-// Codes of gradients are named as they change; and those and scales of runs from before there was a choice.
+// Settings that earlier versions recorded: those of a recipe are read, others are refused or, if a recipe was named,
+// noted.
 static void test_older_settings(void **state) {
     (void)state;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
-    Recipe *recipe = &run->arena.config.recipe;
+    Config *config = &run->arena.config;
     char folder[TEST_PATH];
-    recipe->gradient_codes_data = FMT_E4M3;
-    snprintf(folder, sizeof folder, "%s", save(run, "codes", &rs));
-    expect_said(run, folder, "");
-    recipe->gradient_codes_data = FMT_E5M2;
-    expect_said(run, folder, "resume: --gradient-codes-data was e4m3 and is now e5m2\n");
-    recipe->scaling = SCALING_TENSOR;
+    Error err;
+    config->recipe_recorded = true;
     snprintf(folder, sizeof folder, "%s", save(run, "older", &rs));
-    replace_text(in(folder, "state.json"), "\"scaling\"", "\"unknown\"");
-    replace_text(in(folder, "state.json"), "\"gradient-codes-data\"", "\"unknown-too\"");
-    replace_text(in(folder, "state.json"), "\"gradient-codes-weights\"", "\"nor-this\"");
+    const char *state_file = in(folder, "state.json");
+    replace_text(state_file, "\"recipe\": \"coat\"",
+                 "\"scaling\": \"token\", \"norm-input\": \"residual\", \"activation-input\": \"product\", "
+                 "\"gradient-codes-data\": \"e4m3\", \"gradient-codes-weights\": \"e5m2\", \"centred-blocks\": 3, "
+                 "\"second-moment\": \"e4m3\", \"second-moment-rounding\": \"nearest\"");
     expect_said(run, folder, "");
-    recipe->scaling = SCALING_TOKEN;
-    expect_said(run, folder, "resume: --scaling was tensor and is now token\n");
-    recipe->scaling = SCALING_TENSOR;
-    recipe->gradient_codes_data = FMT_E4M3;
-    expect_said(run, folder, "resume: --gradient-codes-data was e5m2 and is now e4m3\n");
-    // one flag for both products, as it was
-    recipe->gradient_codes_weights = FMT_E4M3;
-    replace_text(in(folder, "state.json"), "\"unknown-too\": \"e5m2\"", "\"gradient-codes\": \"e4m3\"");
-    replace_text(in(folder, "state.json"), "\"fast-accumulation-data\": false", "\"fast-accumulation-backward\": true");
-    replace_text(in(folder, "state.json"), "\"fast-accumulation-weights\"", "\"unknown-as-well\"");
-    recipe->fast_accumulation_data = recipe->fast_accumulation_weights = true;
-    expect_said(run, folder, "");
+    config->recipe.kind = RECIPE_COAT_PAPER;
+    expect_said(run, folder, "resume: --recipe was coat and is now coat-paper\n");
+    replace_text(state_file, "\"second-moment-rounding\": \"nearest\"", "\"second-moment-rounding\": \"stochastic\"");
+    assert_false(run_state_read(state_file, &rs, config, &run->exec, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, "second-moment-rounding");
+    assert_says(&err, "--recipe coat");
+    config->recipe_recorded = false;
+    expect_said(run, folder, "resume: --recipe was coat and is now coat-paper\n");
     run_close(run);
 }
 
@@ -422,7 +405,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_large_tensor),
         cmocka_unit_test(test_layout),           cmocka_unit_test(test_flags_without_effect),
-        cmocka_unit_test(test_scaling_recorded), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_recipe_recorded),  cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_changed_settings), cmocka_unit_test(test_older_settings),
         cmocka_unit_test(test_hostile_state),    cmocka_unit_test(test_weights_only),
         cmocka_unit_test(test_weights_damaged)};

@@ -45,28 +45,22 @@ static void refuse_record(const char *settings, const char *parts) {
 static void test_recorded(void **state) {
     (void)state;
     const Recipe *r = &config.recipe;
-    record(5, "{" PLAIN "\"moments\":\"fp8\",\"second-moment\":\"e5m2\",\"second-moment-rounding\":\"stochastic\","
-              "\"moments-fp32\":\"wte,wpe\",\"master\":\"none\"}");
+    record(5, "{" PLAIN "\"moments\":\"fp8\",\"moments-fp32\":\"wte,wpe\",\"master\":\"none\"}");
     go_on("");
     assert_true(config.recipe_recorded);
     assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_BF16 && r->saved == SAVED_BF16 && r->recompute == 0);
-    assert_true(r->moments == MOMENTS_FP8 && r->second_moment == FMT_E5M2 && r->master == MASTER_NONE);
-    assert_int_equal(r->second_moment_round, ROUND_STOCHASTIC);
+    assert_true(r->moments == MOMENTS_FP8 && r->master == MASTER_NONE);
     assert_string_equal(r->moments_fp32, "wte,wpe");
     go_on("--moments bf16 --head fp8");
     assert_true(r->moments == MOMENTS_BF16 && r->head == HEAD_FP8 && r->master == MASTER_NONE);
     go_on("--recipe coat"); // named: nothing of the record
-    assert_true(!config.recipe_recorded && r->moments == MOMENTS_COAT && r->second_moment == FMT_E4M3);
-    record(6, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\",\"group-size\":128,\"norm-input\":"
-              "\"residual\",\"recompute\":0,\"fast-accumulation-backward\":true,\"moments\":\"coat\",\"master\":"
-              "\"split16\",\"moments-fp32\":\"\"}");
+    assert_true(!config.recipe_recorded && r->moments == MOMENTS_COAT && r->master == MASTER_SPLIT16);
+    record(6, "{\"precision\":\"recipe\",\"recipe\":\"coat\",\"linear\":\"fp8\",\"saved\":\"coat\",\"group-size\":128,"
+              "\"recompute\":0,\"fast-accumulation-data\":true,\"moments\":\"coat\",\"master\":\"split16\","
+              "\"moments-fp32\":\"\"}");
     go_on("");
-    assert_true(r->kind == RECIPE_COAT && r->group_size == 128 && r->norm_input == NORM_INPUT_RESIDUAL);
-    assert_true(r->recompute == 0 && r->fast_accumulation_data && r->fast_accumulation_weights &&
-                r->moments_fp32[0] == '\0');
-    assert_int_equal(r->scaling, SCALING_TENSOR); // of records from before there was another
-    go_on("--scaling token");
-    assert_int_equal(r->scaling, SCALING_TOKEN);
+    assert_true(r->kind == RECIPE_COAT && r->group_size == 128);
+    assert_true(r->recompute == 0 && r->fast_accumulation_data && r->moments_fp32[0] == '\0');
     go_on("--resume=5");
     assert_int_equal(r->kind, RECIPE_BF16);
     go_on("--resume=7"); // there is none
@@ -80,40 +74,70 @@ static void test_recorded(void **state) {
     assert_false(config.recipe_recorded);
 }
 
-// The scaling that is recorded, whatever the default is; a flag is above it.
-static void test_scaling(void **state) {
+#define FP8_COAT "\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\""
+
+// Settings that a recipe fixes now: what older versions recorded is read if a recipe has these values.
+static void test_older_recipes(void **state) {
     (void)state;
-    const Recipe *r = &config.recipe;
-    record(5, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\",\"scaling\":\"token\",\"recompute\":0}");
-    record(6, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\",\"scaling\":\"tensor\"}");
-    go_on("--resume=5");
-    assert_true(config.recipe_recorded && r->kind == RECIPE_COAT && r->scaling == SCALING_TOKEN && r->recompute == 0);
-    go_on("--resume=5 --scaling tensor");
-    assert_true(config.recipe_recorded && r->scaling == SCALING_TENSOR && r->recompute == 0);
-    go_on("--resume=6");
-    assert_true(r->kind == RECIPE_FP8_LINEAR && r->scaling == SCALING_TENSOR);
-    go_on("--resume=6 --scaling token");
-    assert_true(r->kind == RECIPE_FP8_LINEAR && r->scaling == SCALING_TOKEN);
-    // of one that does not say it FP8 products have one scale per tensor; one that has none takes the default with them
-    record(7, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\"}");
-    record(8, "{" PLAIN "\"moments\":\"bf16\"}");
-    go_on("--resume=7");
-    assert_true(r->kind == RECIPE_COAT && r->scaling == SCALING_TENSOR);
-    assert_true(r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E5M2);
-    assert_true(r->norm_input == NORM_INPUT_SAVED && r->activation_input == ACTIVATION_INPUT_SAVED);
-    go_on("--resume=8 --linear fp8");
-    assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN);
-    assert_int_equal(r->gradient_codes_data, FMT_E5M2);
-    go_on("--resume=7 --recipe coat"); // named: nothing of the record
-    assert_true(r->scaling == SCALING_TOKEN && r->gradient_codes_data == FMT_E4M3);
-    assert_true(r->norm_input == NORM_INPUT_RESIDUAL && r->activation_input == ACTIVATION_INPUT_PRODUCT);
-    go_on("--no-resume --recipe fp8-linear");
-    assert_true(r->kind == RECIPE_FP8_LINEAR);
-    assert_true(r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E5M2);
-    go_on("--no-resume --gradient-codes-data e5m2");
-    assert_true(r->kind == RECIPE_COAT && r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E5M2);
-    go_on("--no-resume --scaling tensor"); // GELU of the product needs a scale per token
-    assert_true(r->norm_input == NORM_INPUT_RESIDUAL && r->activation_input == ACTIVATION_INPUT_SAVED);
+    static const struct {
+        const char *recorded;
+        RecipeKind kind;
+        Format gradients;
+    } records[] = {
+        {FP8_COAT ",\"scaling\":\"token\",\"norm-input\":\"residual\",\"activation-input\":\"product\","
+                  "\"gradient-codes-data\":\"e4m3\",\"gradient-codes-weights\":\"e5m2\",\"centred-blocks\":6",
+         RECIPE_COAT, FMT_E4M3},
+        {FP8_COAT ",\"scaling\":\"tensor\",\"norm-input\":\"saved\",\"activation-input\":\"saved\","
+                  "\"gradient-codes\":\"e5m2\",\"second-moment\":\"e4m3\",\"second-moment-rounding\":\"nearest\"",
+         RECIPE_COAT_PAPER, FMT_E5M2},
+        {FP8_COAT, RECIPE_COAT_PAPER, FMT_E5M2}, // from before there was a choice
+        {"\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\",\"scaling\":\"token\"", RECIPE_FP8_LINEAR,
+         FMT_E5M2},
+        {"\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\"", RECIPE_COAT_PAPER, FMT_E5M2},
+        {"\"precision\":\"recipe\",\"linear\":\"bf16\",\"saved\":\"coat\",\"norm-input\":\"saved\"", RECIPE_COAT_PAPER,
+         FMT_E5M2},
+        {PLAIN "\"moments\":\"bf16\"", RECIPE_BF16, FMT_E5M2},
+    };
+    char settings[1000];
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
+        snprintf(settings, sizeof settings, "{%s}", records[i].recorded);
+        record(5, settings);
+        go_on("--resume=5");
+        const Recipe *r = &config.recipe;
+        const bool fp8 = strstr(settings, "\"linear\":\"fp8\""), coat = strstr(settings, "\"saved\":\"coat\"");
+        if (!config.recipe_recorded || r->kind != records[i].kind ||
+            recipe_gradient_format(r) != records[i].gradients || (r->linear == LINEAR_FP8) != fp8 ||
+            (r->saved == SAVED_COAT) != coat || r->bf16_blocks != 0)
+            fail_msg("wrong recipe %d for %s", (int)r->kind, settings);
+    }
+    go_on("--resume=5 --recipe coat"); // a recipe on the command line wins over the whole record
+    assert_true(config.recipe.kind == RECIPE_COAT && config.recipe.bf16_blocks > 0);
+}
+
+// Values that no recipe has any more are refused; the message names the setting and a recipe.
+static void test_removed_settings(void **state) {
+    (void)state;
+    static const char *const refused[][2] = {
+        {"\"scaling\":\"tensor\",\"norm-input\":\"residual\"", "scaling"},
+        {"\"scaling\":\"token\",\"norm-input\":\"residual\",\"activation-input\":\"saved\"", "activation-input"},
+        {"\"gradient-codes\":\"e4m3\"", "gradient-codes-data"},
+        {"\"gradient-codes-weights\":\"e4m3\"", "gradient-codes-weights"},
+        {"\"second-moment\":\"e5m2\"", "second-moment"},
+        {"\"second-moment-rounding\":\"stochastic\"", "second-moment-rounding"},
+        {"\"fast-accumulation-weights\":true", "fast-accumulation-weights"},
+        {"\"fast-accumulation-backward\":true", "fast-accumulation-weights"},
+    };
+    char text[1000];
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        Error err;
+        snprintf(text, sizeof text, "{" FP8_COAT ",%s}", refused[i][0]);
+        json_t *settings = json_loads(text, 0, NULL);
+        if (settings_update(settings, "state.json", &err)) fail_msg("taken: %s", text);
+        assert_int_equal(err.code, EXIT_DATA);
+        assert_says(&err, refused[i][1]);
+        assert_says(&err, "--recipe coat");
+        json_decref(settings);
+    }
 }
 
 // A setting or a value of the recipe that this version does not know is an error, even if an older checkpoint is there.
@@ -132,7 +156,6 @@ static void test_strange(void **state) {
         {"{" PLAIN "\"group-size\":-16}", "\"group-size\": -16"},
         {"{" PLAIN "\"recompute\":1.5}", "\"recompute\": 1.5"},
         {"{" PLAIN "\"fast-accumulation-data\":\"true\"}", "\"fast-accumulation-data\": \"true\""},
-        {"{" PLAIN "\"scaling\":\"row\"}", "\"scaling\": \"row\""},
         {"{\"precision\":\"fp64\",\"linear\":\"bf16\"}", "\"precision\": \"fp64\""},
         {"{" PLAIN "\"no-such-flag\":[1]}", "\"no-such-flag\": [1]"},
         {"{" PLAIN "\"no-shuffle\":true}", "\"no-shuffle\": true"},
@@ -265,7 +288,7 @@ static void test_batch(void **state) {
 // The note says whose recipe is left, where FP8 cannot take the batch that it is resumed with.
 static void test_left(void **state) {
     (void)state;
-    record(9, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
+    record(9, "{\"precision\":\"recipe\",\"recipe\":\"fp8-linear\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
     go_on("--micro-batch 1 --seq-len 100");
     assert_int_equal(config.recipe.linear, LINEAR_BF16);
     const char *note =
@@ -297,7 +320,8 @@ static void test_share_of_pass(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_recorded, test_folder_make, test_folder_remove),
-        cmocka_unit_test_setup_teardown(test_scaling, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_older_recipes, test_folder_make, test_folder_remove),
+        cmocka_unit_test(test_removed_settings),
         cmocka_unit_test_setup_teardown(test_strange, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(test_training, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(test_batch, test_folder_make, test_folder_remove),

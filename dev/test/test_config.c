@@ -64,11 +64,6 @@ static void test_contradictions(void **state) {
     refuse("", EXIT_USER, "--train is missing");
     refuse("--val x", EXIT_USER, "--train is missing");
     refuse("--train x --profile 0", EXIT_USER, "--profile");
-    refuse_run("--train x --gradient-codes-data e5m2 --gradient-codes-weights e4m3", 1,
-               "--gradient-codes-weights e4m3&e5m2 for weights");
-    accept_run("--train x --recipe bf16 --gradient-codes-weights e4m3", 1); // which reads no codes
-    refuse_run("--train x --activation-input product --scaling tensor", 1,
-               "--activation-input product&use --scaling token");
     refuse("--train x --out o --resume --overwrite", EXIT_USER, "--resume contradicts --overwrite");
     refuse("--train x --resume", EXIT_USER, "--resume&--out DIR");
     refuse("--train x --save-every 5", EXIT_USER, "--save-every&--out DIR");
@@ -141,7 +136,7 @@ static void test_check(void **state) {
     // what a GPU's kernels are built for: attention's output with scales per token, whole groups of gate and of up;
     // both directions of SwiGLU take an FFN as wide as GELU's
     refuse_run("--plan --recipe coat --model llama:d1 --heads 160 --kv-heads 8 --head-dim 128 --channels 2048", 1,
-               "--head-dim 20480&at most 16384&--scaling tensor");
+               "--head-dim 20480&at most 16384&--recipe coat-paper");
     refuse_run("--plan --recipe coat --model qwen2:d1 --ffn 1040 --group-size 32", 1, "--group-size&of 32; use 1056");
     accept_run("--plan --recipe coat --model qwen2:d1 --ffn 1040 --group-size 32 --device cpu", 1);
     accept_run("--plan --recipe coat --model qwen2:d1 --ffn 1040", 1);
@@ -158,7 +153,7 @@ static void test_not_built(void **state) {
     accept_run("--train x --recipe fp8-linear --device cpu", 1);
     accept_run("--train x --recipe coat --device cpu", 1);
     accept_run("--train x --saved coat --device cuda", 1);
-    accept_run("--train x --moments coat --second-moment e5m2 --master none --device cpu", 1);
+    accept_run("--train x --moments coat --master none --device cpu", 1);
     accept_run("--train x --moments coat --master none --device cuda", 1);
     accept_run("--train x --moments bf16 --master split16 --device cuda", 1);
     refuse_run("--train x --out o --autotune --device cpu", 1, "--autotune&GPU");
@@ -291,7 +286,12 @@ static void test_recipes(void **state) {
     accept("--plan --recipe coat");
     assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
     assert_int_equal(config.recipe.grads, FMT_BF16);
-    assert_int_equal(config.recipe.second_moment, FMT_E4M3);
+    accept("--plan --recipe coat-paper");
+    assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
+    assert_int_equal(config.recipe.bf16_blocks, 0);
+    assert_int_equal(recipe_gradient_format(&config.recipe), FMT_E5M2);
+    accept("--plan --recipe coat");
+    assert_int_equal(recipe_gradient_format(&config.recipe), FMT_E4M3);
     assert_int_equal(config.recipe.group_size, 16);
     // a single flag overrides the recipe on either side of it
     accept("--plan --recipe coat --moments fp32 --recompute 0");
@@ -302,39 +302,6 @@ static void test_recipes(void **state) {
     assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_FP8, MASTER_NONE);
     assert_false(config.recipe.cache_transposed);
     assert_string_equal(choice_name(RECIPE_NAMES, RECIPE_FP8_LINEAR).text, "fp8-linear");
-}
-
-static void test_scaling(void **state) {
-    (void)state;
-    static const char *const recipes[] = {"bf16", "fp8-linear", "coat"};
-    char line[128];
-    for (size_t i = 0; i < 6; i++) { // on either side of the recipe
-        const char *recipe = recipes[i / 2];
-        snprintf(line, sizeof line, i % 2 ? "--plan --recipe %s --scaling token" : "--plan --scaling token --recipe %s",
-                 recipe);
-        accept_run(line, 1);
-        assert_int_equal(config.recipe.scaling, SCALING_TOKEN);
-        snprintf(line, sizeof line,
-                 i % 2 ? "--plan --recipe %s --scaling tensor" : "--plan --scaling tensor --recipe %s", recipe);
-        accept_run(line, 1);
-        assert_int_equal(config.recipe.scaling, SCALING_TENSOR);
-        assert_string_equal(choice_name(RECIPE_NAMES, config.recipe.kind).text, recipe);
-    }
-    accept("--plan --scaling token --scaling tensor"); // the last one wins
-    assert_int_equal(config.recipe.scaling, SCALING_TENSOR);
-    accept_run("--train x --scaling token --ffn 1000", 1); // also where coat is fallen back from
-    assert_int_equal(config.recipe.scaling, SCALING_TOKEN);
-    assert_int_equal(config.recipe.kind, RECIPE_BF16);
-    refuse("--train x --scaling row", EXIT_USER, "--scaling&row&token&tensor");
-    refuse("--train x --scaling", EXIT_USER, "--scaling");
-    accept("--train x --recipe coat --scaling token");
-    static Config token;
-    token = config;
-    accept("--train x --recipe coat --scaling tensor");
-    assert_true(recipe_fingerprint(&token) != recipe_fingerprint(&config));
-    token.recipe.scaling = SCALING_TENSOR;
-    token.recipe.activation_input = ACTIVATION_INPUT_SAVED; // it changes nothing else
-    assert_true(recipe_fingerprint(&token) == recipe_fingerprint(&config));
 }
 
 // What FP8 cannot compute: a note and bf16 where the recipe is the default, an error where it was named.
@@ -659,7 +626,7 @@ int main(void) {
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_recipes),
-        cmocka_unit_test(test_scaling),
+
         cmocka_unit_test(test_named_models),
         cmocka_unit_test(test_named_llamas),
         cmocka_unit_test(test_explicit_shapes),

@@ -22,13 +22,13 @@ has "it shows them" "$said" 'train_gpt2_fp8 --model gpt2 .*--recipe coat .*--ste
 has "and where they end" "$said" '^# ended at step 350$'
 [ "$(find "$folder/begun" -type f | wc -l)" -eq 0 ]
 check "and runs none, where one has begun" $? "$(find "$folder/begun")"
-said=$(RECIPES="bf16 coat,scaling=tensor,head=fp8" SEEDS="1 1@64 2@16" scripts/lab.py fidelity --dry-run --out "$folder/dry" a v 2>&1)
-has "262k where no setting is named, and flags behind a recipe" "$said" '--batch-tokens 262144 .*--lr 3e-4 .*--recipe coat --master split16 --scaling=tensor --head=fp8 '
+said=$(RECIPES="bf16 coat,grads=fp32,head=fp8" SEEDS="1 1@64 2@16" scripts/lab.py fidelity --dry-run --out "$folder/dry" a v 2>&1)
+has "262k where no setting is named, and flags behind a recipe" "$said" '--batch-tokens 262144 .*--lr 3e-4 .*--recipe coat --master split16 --grads=fp32 --head=fp8 '
 has "a micro-batch behind a seed, validated on the same tokens" "$said" '--micro-batch 16 .*--seed 2 .*--val-batches 128 .*/262k/bf16/2@16 '
 [ "$(wc -l <<<"$said")" -eq 4 ] && grep -q -- '--val-batches 32 .*/262k/bf16/1 ' <<<"$said"
 check "that of the setting is no other run" $? "$said"
-said=$(RECIPES="bf16 careful:coat,norm-input=residual" SEEDS=1 scripts/lab.py fidelity --dry-run --out "$folder/dry" a v 2>&1)
-has "a recipe by its name" "$said" '--recipe coat --master split16 --norm-input=residual .*/262k/careful/1 '
+said=$(RECIPES="bf16 careful:coat,group-size=32" SEEDS=1 scripts/lab.py fidelity --dry-run --out "$folder/dry" a v 2>&1)
+has "a recipe by its name" "$said" '--recipe coat --master split16 --group-size=32 .*/262k/careful/1 '
 [ "$(scripts/lab.py fidelity -h)" = "$(scripts/lab.py fidelity --help)" ]
 check "-h is --help" $?
 at() { scripts/lab.py fidelity --out "$folder/refused" "$@"; }
@@ -90,10 +90,10 @@ has "limits by name" "$(LIMIT=2.01 EIGHTH_LIMIT=2.5 scripts/lab.py fidelity --pa
     '^\| 262k \| coat \| 2 \| .* \| within \| \+3\.00 ± 0\.00 % \(8/8\) \| beyond \|$'
 
 mv "$folder/calls" "$folder/calls.before"
-said=$(pretend "bf16 coat,scaling=tensor" 3)
-[ $? -eq 1 ] && grep -q '^failed: 262k, coat,scaling=tensor, seed 3, status 3: the GPU is lost' <<<"$said"
+said=$(pretend "bf16 coat,recompute=0" 3)
+[ $? -eq 1 ] && grep -q '^failed: 262k, coat,recompute=0, seed 3, status 3: the GPU is lost' <<<"$said"
 check "a failure is told, and the script ends with 1" $? "$said"
-has "on the page too" "$(cat "$folder/study/fidelity.md")" '^- not finished: coat,scaling=tensor 3$'
+has "on the page too" "$(cat "$folder/study/fidelity.md")" '^- not finished: coat,recompute=0 3$'
 said=$(steps=24 pretend "bf16 coat" 3)
 [ $? -eq 1 ] && grep -q '^error: setting 262k: .* --steps 20; .* --steps 24; .*choose another --out' <<<"$said"
 check "other settings are refused" $? "$said"

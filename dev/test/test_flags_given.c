@@ -228,8 +228,8 @@ static void test_unknown(void **state) {
     refuse("--micro-bacth 5", EXIT_USER, "did you mean --micro-batch?");
     refuse("--overfit", EXIT_USER, "did you mean --overfit-one-batch?");
     refuse("--lrr 5", EXIT_USER, "did you mean --lr?");
-    static const char *const far[] = {"--maximum", "--mask",     "--colour", "--stop",
-                                      "--zz",      "--gradient", "--fast",   "---"};
+    refuse("--fast", EXIT_USER, "did you mean --fast-accumulation-data?");
+    static const char *const far[] = {"--maximum", "--mask", "--colour", "--stop", "--zz", "--gradient", "---"};
     for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
         refuse(far[i], EXIT_USER, "unknown flag; --help lists them all");
         assert_null(strstr(error.text, "did you mean"));

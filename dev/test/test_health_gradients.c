@@ -119,7 +119,7 @@ static void gradients_in_object(void **state) {
     (void)state;
     Run run;
     char warning[HEALTH_WARNING];
-    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, HEAD_FP8, 1);
+    run_begin(&run, RECIPE_COAT, HEAD_FP8, 1);
     for (int what = 0; what < GRADIENT_COUNT; what++)
         set_counts(&run, (QuantizedGradient)what, 0, 1, 10u * (unsigned)what, 5);
     set_counts(&run, GRADIENT_DH, 1, 2, 20, 7);
@@ -140,7 +140,7 @@ static void gradients_in_object(void **state) {
     assert_true(figure(found, "dlogits_q", "zero", 1, 0) == 0.04);
     json_decref(found);
     run_end(&run);
-    run_begin(&run, RECIPE_BF16, SCALING_TENSOR, HEAD_BF16, 1); // no codes, no counters
+    run_begin(&run, RECIPE_BF16, HEAD_BF16, 1); // no codes, no counters
     assert_null(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data);
     run_end(&run);
 }
@@ -155,9 +155,7 @@ static void assert_warning(Run *run, const char *expected) {
 static void gradients_warnings(void **state) {
     (void)state;
     Run run;
-    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, HEAD_FP8, 1);
-    Recipe *r = &run.arena.config.recipe;
-    r->gradient_codes_data = FMT_E5M2;
+    run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
     set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 0); // 1 % and 50 % are not more
     set_counts(&run, GRADIENT_DLOGITS, 0, 0, 700, 100);
     assert_warning(&run, "");
@@ -170,27 +168,22 @@ static void gradients_warnings(void **state) {
     assert_warning(&run, "fp8: dresid_q_proj of layer 2 has 80.0 % of its codes zero or subnormal; --linear bf16 keeps "
                          "more of it"); // the others have been said
     assert_warning(&run, "");
-    memset(&run.warned, 0, sizeof run.warned);
-    r->gradient_codes_data = FMT_E4M3; // their transposes have codes of their own
+    run_end(&run);
+    run_begin(&run, RECIPE_COAT, HEAD_FP8, 1); // E4M3 gradients have E5M2 transposes of their own
     for (int what = 0; what < GRADIENT_COUNT; what++) set_counts(&run, (QuantizedGradient)what, 0, 0, 0, 0);
     set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0); // data gradients do without small codes, not without large ones
     set_counts(&run, GRADIENT_DH, 0, 0, 900, 0);
     set_counts(&run, GRADIENT_DH, 1, 0, 900, 0);
     set_counts(&run, GRADIENT_DQKV, 1, 0, 0, 0);
-    assert_warning(
-        &run, "fp8: dh_qt of layer 2 has 100.0 % of its codes zero or subnormal; --linear bf16 keeps more of it\n"
-              "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --gradient-codes-data e5m2 keeps more of it");
+    assert_warning(&run,
+                   "fp8: dh_qt of layer 2 has 100.0 % of its codes zero or subnormal; --linear bf16 keeps more of it\n"
+                   "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --recipe coat-paper keeps more of it");
     memset(&run.warned, 0, sizeof run.warned);
-    r->gradient_codes_weights = FMT_E4M3; // the same codes for both
     memset(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data, 0, run.arena.layout[CODE_COUNTS][VALUE].data_bytes);
-    set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0);
-    set_counts(&run, GRADIENT_DRESID_FCPROJ, 0, 0, 300, 230);
     set_counts(&run, GRADIENT_DLOGITS, 0, 20, 0, 0);
-    assert_warning(&run, "fp8: dresid_q_fcproj of layer 2 has 63.0 % of its codes zero or subnormal; "
-                         "--gradient-codes-weights e5m2 keeps more of it\n"
-                         "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --gradient-codes-data e5m2 "
-                         "--gradient-codes-weights e5m2 keeps more of it\n"
-                         "fp8: dlogits_q of layer 0 has 2.0 % of its codes saturated; --head bf16 keeps more of it");
+    assert_warning(&run, "fp8: dlogits_q of layer 0 has 2.0 % of its codes saturated; --head bf16 keeps more of it");
+    run_end(&run);
+    run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
     // where 70 % of the targets do not count, as many zeros say nothing
     memset(&run.warned, 0, sizeof run.warned);
     run.warned.uncounted = 0.7;
@@ -199,12 +192,12 @@ static void gradients_warnings(void **state) {
     assert_warning(&run, "");
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 80);
     assert_warning(&run, "fp8: dqkv_q of layer 2 has 60.0 % of its codes zero or subnormal beyond what has no target; "
-                         "--gradient-codes-weights e5m2 keeps more of it");
+                         "--linear bf16 keeps more of it");
     memset(&run.warned, 0, sizeof run.warned);
     run.warned.uncounted = 0.7;
     set_counts(&run, GRADIENT_DQKV, 0, 0, 900, 0);
     assert_warning(&run, "fp8: dqkv_q of layer 2 has 100.0 % of its codes zero or subnormal beyond what has no target; "
-                         "--gradient-codes-weights e5m2 keeps more of it");
+                         "--linear bf16 keeps more of it");
     run.warned.uncounted = 0;
     set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0);
     // in a step that is skipped nothing is told of them, and all of it later
@@ -228,22 +221,15 @@ static void products_in_log(void **state) {
     (void)state;
     Run run;
     char warning[HEALTH_WARNING];
-    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, HEAD_BF16, 1);
+    run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);
     run.config.health_products = 1;
-    Recipe *r = &run.config.recipe;
-    r->gradient_codes_weights = r->gradient_codes_data = FMT_E4M3;
-    r->fast_accumulation_weights = true;
     run_plan(&run, 1);
-    for (int turn = 0; turn < 5; turn++) {
-        static const char *const flags[] = {"--gradient-codes-weights e5m2", "--no-fast-accumulation-weights",
-                                            "--linear bf16"};
+    for (int turn = 0; turn < 3; turn++) {
         char expected[256];
         for (int layer = 0; layer < 3; layer++) set_products(&run, layer, -0.0199, 0.199); // within the limits
         if (turn > 0) set_products(&run, 1, -0.03, 0.1);
         if (turn > 0) set_products(&run, 2, 0.01, 0.25);
-        if (turn == 2) run.arena.config.recipe.gradient_codes_weights = FMT_E5M2;
-        if (turn == 3) run.arena.config.recipe.fast_accumulation_weights = false;
-        if (turn < 4) run.warned.products = false;
+        if (turn < 2) run.warned.products = false;
         char *text = health_products_json(&run.arena, &run.exec, &run.warned, warning);
         json_t *found = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         assert_keys(found, "qkvw", 2);
@@ -251,10 +237,9 @@ static void products_in_log(void **state) {
         assert_true(fabs(figure(found, "qkvw", "error", 3, 2) - (turn ? 0.25 : 0.199)) < 1e-4);
         snprintf(
             expected, sizeof expected,
-            "fp8: the weight gradient qkvw of layer 1 differs from BF16's by 10.0 %%, with a bias of -3.0 %%; %s makes "
-            "it more exact",
-            flags[turn > 0 && turn < 4 ? turn - 1 : 0]);
-        assert_string_equal(warning, turn > 0 && turn < 4 ? expected : "");
+            "fp8: the weight gradient qkvw of layer 1 differs from BF16's by 10.0 %%, with a bias of -3.0 %%; --linear "
+            "bf16 is more exact");
+        assert_string_equal(warning, turn == 1 ? expected : "");
         json_decref(found);
         free(text);
     }
@@ -272,9 +257,8 @@ static void products_in_log(void **state) {
     assert_string_equal(warning, "");
     sums[2] = (InnerProducts){.ab = 0, .aa = 1, .bb = 0};
     free(health_products_json(&run.arena, &run.exec, &run.warned, warning));
-    assert_string_equal(warning,
-                        "fp8: the weight gradient qkvw of layer 2 is not 0 as BF16's is; --linear bf16 makes it "
-                        "more exact");
+    assert_string_equal(
+        warning, "fp8: the weight gradient qkvw of layer 2 is not 0, but BF16's is; --linear bf16 is more exact");
     run_end(&run);
 }
 
@@ -282,7 +266,7 @@ static void products_in_log(void **state) {
 static void products_in_plan(void **state) {
     (void)state;
     Run run;
-    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, HEAD_BF16, 1);
+    run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);
     assert_true(!run.arena.layout[QKVW_REFERENCE][VALUE].exists && !run.arena.layout[INNER_PRODUCTS][VALUE].exists);
     const int64_t before = (int64_t)run.arena.total_bytes;
     run.config.health_products = 100;

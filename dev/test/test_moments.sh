@@ -32,7 +32,7 @@ resumes() {
 }
 
 resumes coat --moments coat
-resumes stochastic --moments coat --second-moment e5m2 --second-moment-rounding stochastic --master none
+resumes none --moments coat --master none
 resumes fp8 --moments fp8 --master split16
 resumes bf16 --moments bf16
 train --steps 12 --out "$folder/fp32"
@@ -71,7 +71,7 @@ cp -r "$folder/coat.whole" "$folder/coat.exempt"
 train --steps 20 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 wte && train --steps 28 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 none &&
     grep -q "moments-fp32 was wte and is now none" "$folder/said" && grep -q "converted.*: 2 moments" "$folder/said"
 report $? "--moments-fp32 is taken back by none"
-continues coat.whole "5 moments, 16 master weights" --moments coat --second-moment e5m2 --master split16
+continues coat.whole "0 moments, 16 master weights" --moments coat --master split16
 cp -r "$folder/coat.whole" "$folder/coat.plain"
 train --steps 20 --out "$folder/coat.plain" --resume --moments fp8 && ! grep -q converted "$folder/said" &&
     grep -q "moments was coat and is now fp8" "$folder/said"

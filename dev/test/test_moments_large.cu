@@ -205,7 +205,7 @@ int main(void) {
         tap_skip("more than 2^31 elements", "15 GB of the GPU's memory are not free");
         return 0;
     }
-    optimizer_recipe(&bench, MOMENTS_COAT, ROUND_NEAREST);
+    optimizer_recipe(&bench, MOMENTS_COAT);
     cpu.ops = cpu_ops();
     cpu.ranks = 1;
     if (!cpu.ops->open(&cpu, &bench.config, &err)) fatal(err.code, "%s", err.text);

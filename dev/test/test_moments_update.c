@@ -1,4 +1,5 @@
-// Tests of stochastic rounding, and of the AdamW step on 8-bit states, on BF16 states and on weights without masters.
+// Tests of stochastic rounding to BF16, and of the AdamW step on 8-bit states, on BF16 states and on weights without
+// masters.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,72 +9,6 @@
 #include <cmocka.h>
 
 #include "moment_groups.h"
-
-static void stochastic_rounding_is_unbiased(void **state) {
-    (void)state;
-    enum { STEPS = 4000 };
-    static const double spreads[] = {0.3, 1, 3};
-    for (int d = 0; d < 3; d++) {
-        float v[GROUP], y[GROUP], low[GROUP], high[GROUP];
-        double sum[GROUP] = {0};
-        Stored s;
-        lognormal(v, GROUP, spreads[d], false, 77);
-        v[3] = 0.0f;
-        for (int t = 1; t <= STEPS; t++) {
-            MomentStore how = {true, true, true, 42, t};
-            store(&s, v, GROUP, FMT_E4M3, &how);
-            load(&s, y, GROUP, FMT_E4M3);
-            for (int i = 0; i < GROUP; i++) {
-                sum[i] += (double)y[i] - (double)v[i];
-                low[i] = t == 1 ? y[i] : fminf(low[i], y[i]);
-                high[i] = t == 1 ? y[i] : fmaxf(high[i], y[i]);
-            }
-        }
-        // each mean within five of its deviations, their squares together as chance has them, and no common drift
-        double chi2 = 0, drift = 0;
-        int random = 0;
-        for (int i = 0; i < GROUP; i++) {
-            if (low[i] == high[i]) {
-                assert_true(fabs(sum[i]) <= 1e-3 * STEPS * (double)v[i]); // on a code, nearly
-                continue;
-            }
-            double step = (double)high[i] - (double)low[i], share = ((double)v[i] - (double)low[i]) / step;
-            if (share < 0.01 || share > 0.99) continue; // too few of one kind for the normal distribution
-            double z = sum[i] / (step * sqrt(STEPS * share * (1 - share)));
-            if (fabs(z) > 5) fail_msg("element %d of spread %g: %.2f deviations", i, spreads[d], z);
-            chi2 += z * z;
-            drift += z;
-            random++;
-        }
-        assert_true(random > 100);
-        assert_true(fabs(chi2 - random) < 5 * sqrt(2.0 * random));
-        assert_true(fabs(drift) < 4 * sqrt((double)random));
-    }
-}
-
-static void stochastic_rounding_depends_on_seed_step_and_index(void **state) {
-    (void)state;
-    float v[GROUP];
-    Stored s, other;
-    lognormal(v, GROUP, 1, false, 78);
-    MomentStore how = {true, true, true, 42, 5};
-    store(&s, v, GROUP, FMT_E4M3, &how);
-    store(&other, v, GROUP, FMT_E4M3, &how);
-    assert_memory_equal(&s, &other, sizeof s);
-    MomentStore seed = how, step = how;
-    seed.seed++;
-    step.t++;
-    store(&other, v, GROUP, FMT_E4M3, &seed);
-    assert_memory_not_equal(s.codes, other.codes, GROUP);
-    store(&other, v, GROUP, FMT_E4M3, &step);
-    assert_memory_not_equal(s.codes, other.codes, GROUP);
-    moments_store(tensor_of(&other, GROUP, FMT_E4M3), 0, GROUP, v, &how, 1);
-    assert_memory_not_equal(s.codes, other.codes, GROUP);
-    MomentGroup group = moment_group(s.a, s.k, FMT_E4M3);
-    for (int i = 0; i < GROUP; i++)
-        assert_int_equal(s.codes[i],
-                         moment_encode_stochastic(v[i], group, FMT_E4M3, moment_uniform(42, 5, (uint64_t)i)));
-}
 
 static void stochastic_bf16(void **state) {
     (void)state;
@@ -121,7 +56,6 @@ static Tensor plain(void *data, Format format) {
 static Tensor moment_of(Optimizer *o, const Recipe *r, int which) {
     if (r->moments == MOMENTS_FP32) return plain(o->memory->moments[which], FMT_FP32);
     if (r->moments == MOMENTS_BF16) return plain(o->memory->bf16[which], FMT_BF16);
-    Format format = which ? r->second_moment : FMT_E4M3;
     Tensor t = {o->memory->codes[which],
                 o->memory->a[which],
                 o->memory->k[which],
@@ -129,19 +63,17 @@ static Tensor moment_of(Optimizer *o, const Recipe *r, int which) {
                 1,
                 COUNT,
                 COUNT,
-                format,
+                FMT_E4M3,
                 SCALE_EXPAND,
                 GROUP,
                 false};
     return t;
 }
 
-static Recipe recipe_of(MomentsKind moments, RoundingKind rounding, MasterKind master) {
+static Recipe recipe_of(MomentsKind moments, MasterKind master) {
     Recipe r;
     recipe_apply(&r, RECIPE_BF16);
     r.moments = moments;
-    r.second_moment = FMT_E4M3;
-    r.second_moment_round = rounding;
     r.master = master;
     return r;
 }
@@ -190,7 +122,7 @@ static void first_step_from_zero(void **unused) {
     static const MomentsKind kinds[] = {MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT};
     for (int kind = 0; kind < 4; kind++) {
         Optimizer o;
-        open_optimizer(&o, recipe_of(kinds[kind], ROUND_STOCHASTIC, MASTER_FP32), 2);
+        open_optimizer(&o, recipe_of(kinds[kind], MASTER_FP32), 2);
         step(&o);
         assert_int_equal(o.state.t, 1);
         assert_int_equal(o.state.nonfinite, 0);
@@ -221,9 +153,9 @@ static void compare_runs(Recipe recipe, int threads_a, int threads_b) {
 
 static void threads_do_not_matter(void **unused) {
     (void)unused;
-    compare_runs(recipe_of(MOMENTS_COAT, ROUND_STOCHASTIC, MASTER_NONE), 1, 3);
-    compare_runs(recipe_of(MOMENTS_COAT, ROUND_NEAREST, MASTER_FP32), 1, 2);
-    compare_runs(recipe_of(MOMENTS_FP8, ROUND_NEAREST, MASTER_NONE), 2, 5);
+    compare_runs(recipe_of(MOMENTS_COAT, MASTER_NONE), 1, 3);
+    compare_runs(recipe_of(MOMENTS_COAT, MASTER_FP32), 1, 2);
+    compare_runs(recipe_of(MOMENTS_FP8, MASTER_NONE), 2, 5);
 }
 
 // After 50 steps the weights stand where FP32 states would have put them, within a few percent of the way.
@@ -238,11 +170,11 @@ static void states_train_alike(void **unused) {
                 {MOMENTS_FP8, MASTER_FP32, 0.08},
                 {MOMENTS_FP32, MASTER_NONE, 0.08}};
     Optimizer exact;
-    open_optimizer(&exact, recipe_of(MOMENTS_FP32, ROUND_NEAREST, MASTER_FP32), 2);
+    open_optimizer(&exact, recipe_of(MOMENTS_FP32, MASTER_FP32), 2);
     for (int t = 0; t < 50; t++) step(&exact);
     for (int w = 0; w < 4; w++) {
         Optimizer o;
-        open_optimizer(&o, recipe_of(ways[w].moments, ROUND_NEAREST, ways[w].master), 2);
+        open_optimizer(&o, recipe_of(ways[w].moments, ways[w].master), 2);
         for (int t = 0; t < 50; t++) step(&o);
         double error = 0, way = 0, drift = 0;
         for (int i = 0; i < COUNT; i++) {
@@ -267,7 +199,7 @@ static void states_train_alike(void **unused) {
 static void overflow_is_reported(void **unused) {
     (void)unused;
     Optimizer o;
-    open_optimizer(&o, recipe_of(MOMENTS_COAT, ROUND_NEAREST, MASTER_FP32), 1);
+    open_optimizer(&o, recipe_of(MOMENTS_COAT, MASTER_FP32), 1);
     o.memory->grad[300] = 1e30f;
     o.exec.ops->adamw_update(&o.exec, &o.parameter, 1, &o.state);
     assert_int_equal(o.state.nonfinite, 1);
@@ -284,12 +216,8 @@ static void overflow_is_reported(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stochastic_rounding_is_unbiased),
-        cmocka_unit_test(stochastic_rounding_depends_on_seed_step_and_index),
-        cmocka_unit_test(stochastic_bf16),
-        cmocka_unit_test(first_step_from_zero),
-        cmocka_unit_test(threads_do_not_matter),
-        cmocka_unit_test(states_train_alike),
+        cmocka_unit_test(stochastic_bf16),       cmocka_unit_test(first_step_from_zero),
+        cmocka_unit_test(threads_do_not_matter), cmocka_unit_test(states_train_alike),
         cmocka_unit_test(overflow_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,8 +2,8 @@
 // is, on an arena that is planned as it is, but its device and its communication only say what they read and write
 // (order_ops.h), and order_memory.h judges: whatever computation and communication do at the same time must be ordered
 // by the events that the program places, and whatever is read must be what was meant. Shapes and formats decide which
-// operations there are, so many configurations are tried: as many as it takes that any three settings have met, with
-// --all every one.
+// operations there are, so many configurations are tried: every combination of the recipe's settings, and every
+// combination of any three settings. With --all, every combination of all settings.
 //
 // What finds nothing must be able to find something: each event that coat/model/shards.c places is left out
 // once, and faults are put into communication, into what a slot is believed to hold and into the lifetimes
@@ -95,11 +95,10 @@ enum {
     RECIPE,
     RECOMPUTE,
     HEAD,
-    ROUNDING, // as published, the default, and between the two
-    SCALING,
-    LAYERS,
     BF16_BLOCKS,
     TRANSPOSES,
+    RECIPE_SETTINGS,
+    LAYERS = RECIPE_SETTINGS,
     PRODUCTS,
     TRAINS,
     ZERO,
@@ -108,17 +107,24 @@ enum {
     BLOCK,
     SETTINGS
 };
-#define MOST_CHOICES 6
+#define MOST_CHOICES 7
+
+// Choices of RECIPE; those from FP8_LINEAR on have FP8 matmuls.
+enum { BF16, BF16_COAT, BF16_PAPER, FP8_LINEAR, FP8_PAPER, COAT, PAPER };
 
 static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
-    [RECIPE] = {"--recipe bf16", "--recipe fp8-linear", "--recipe coat"},
+    [RECIPE] = {[BF16] = "--recipe bf16",
+                [BF16_COAT] = "--recipe coat --linear bf16",
+                [BF16_PAPER] = "--recipe coat-paper --linear bf16",
+                [FP8_LINEAR] = "--recipe fp8-linear",
+                [FP8_PAPER] = "--recipe coat-paper --saved bf16",
+                [COAT] = "--recipe coat",
+                [PAPER] = "--recipe coat-paper"},
     [RECOMPUTE] = {"--recompute 0", "--recompute 1", "--recompute 2", "--recompute 3"},
     [HEAD] = {"--head bf16", "--head fp8", "--head fp8-backward"},
-    [ROUNDING] = {"--norm-input saved --activation-input saved --gradient-codes-data e5m2", "", "--norm-input saved"},
-    [SCALING] = {"--scaling token", "--scaling tensor"},
-    [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
     [BF16_BLOCKS] = {"--bf16-blocks 0", "--bf16-blocks 1", "--bf16-blocks 2"},
     [TRANSPOSES] = {"--cache-transposed", "--no-cache-transposed"},
+    [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
     [PRODUCTS] = {"", "--health-products 1"},
     [TRAINS] = {"", "", ""}, // or runs forward alone, as with --eval-only or --prompt; those flags would want weights
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first: one process alone
@@ -300,56 +306,68 @@ enum { SHARE = 4 }; // one of so many of these configurations: the same code, fo
 enum { SHARE = 1 };
 #endif
 
-// Whether some settings of this choice, STRENGTH of them, have not met before.
-#define STRENGTH 3
+// True if at least `wanted` combinations of this choice have not been tried before: of three settings or, in runs that
+// train, of all settings of the recipe.
 #define VALUES (SETTINGS * MOST_CHOICES)
-static bool is_new(const Choice *choice) {
-    static bool met[VALUES][VALUES][VALUES];
-    bool found = false;
-    for (int i = 0; i < SETTINGS; i++) {
-        for (int j = 0; j < i; j++) {
-            for (int k = 0; k < j; k++) {
-                bool *seen = &met[i * MOST_CHOICES + choice->of[i]][j * MOST_CHOICES + choice->of[j]]
-                                 [k * MOST_CHOICES + choice->of[k]];
-                found = found || !*seen;
-                *seen = true;
-            }
-        }
-    }
-    return found;
+static bool is_new(const Choice *choice, int wanted) {
+    static bool met[VALUES][VALUES][VALUES],
+        recipes[MOST_CHOICES * MOST_CHOICES * MOST_CHOICES * MOST_CHOICES * MOST_CHOICES];
+    bool *seen[SETTINGS * SETTINGS * SETTINGS];
+    int at[SETTINGS], recipe = 0, count = 0, fresh = 0;
+    for (int i = 0; i < SETTINGS; i++) at[i] = i * MOST_CHOICES + choice->of[i];
+    for (int i = 0; i < RECIPE_SETTINGS; i++) recipe = recipe * MOST_CHOICES + choice->of[i];
+    if (!choice->of[TRAINS]) seen[count++] = &recipes[recipe];
+    for (int i = 0; i < SETTINGS; i++)
+        for (int j = 0; j < i; j++)
+            for (int k = 0; k < j; k++) seen[count++] = &met[at[i]][at[j]][at[k]];
+    for (int i = 0; i < count; i++) fresh += !*seen[i];
+    for (int i = 0; i < count && fresh >= wanted; i++) *seen[i] = true;
+    return fresh >= wanted;
 }
 
-// Whether a setting is another's first value in effect: one process has one rank, the first alone compares products,
-// and where nothing is trained or multiplied in FP8 other settings change nothing.
+// True if a setting has the effect of an earlier value: one process has one rank, only the first rank compares matmuls,
+// one block is the most that one layer has, and some settings do nothing without training or without FP8 matmuls.
 static bool repeats(const Choice *choice) {
     const int *of = choice->of;
     return (of[ZERO] == 0 && of[RANK] > 0) ||
            (of[TRAINS] && (of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0 || of[PRODUCTS] > 0)) ||
-           (of[RECIPE] == 0 && (of[SCALING] > 0 || of[PRODUCTS] > 0)) || (of[RANK] > 0 && of[PRODUCTS] > 0);
+           (of[RECIPE] < FP8_LINEAR &&
+            (of[BF16_BLOCKS] > 0 || of[PRODUCTS] > 0 || (of[HEAD] == 0 && of[TRANSPOSES] > 0))) ||
+           (of[LAYERS] == 0 && of[BF16_BLOCKS] == 2) || (of[RANK] > 0 && of[PRODUCTS] > 0);
 }
 
+// Returns choice `number` of all `product` ones. Neighbouring numbers are far apart.
+static Choice choice_of(int64_t number, int64_t product) {
+    Choice choice;
+    int64_t rest = number * 15485863 % product; // a prime
+    for (int i = 0; i < SETTINGS; i++) {
+        choice.of[i] = (int)(rest % choices(i));
+        rest /= choices(i);
+    }
+    return choice;
+}
+
+// Choices with many new combinations come first, from a sample of all choices, because this needs fewer runs.
 static void every_access_is_ordered(void **state) {
     (void)state;
-    int product = 1, fresh = 0, runs = 0, all = 0, bad = 0;
+    int64_t product = 1;
+    int fresh = 0, runs = 0, all = 0, bad = 0;
     for (int i = 0; i < SETTINGS; i++) product *= choices(i);
-    for (int64_t n = 0; n < product; n++) {
-        Choice choice;
-        int64_t rest = n * 15485863 % product; // a prime: all of them, far from each other
-        for (int i = 0; i < SETTINGS; i++) {
-            choice.of[i] = (int)(rest % choices(i));
-            rest /= choices(i);
+    for (int wanted = all_of_them ? 1 : 64; wanted > 0; wanted /= 2) {
+        for (int64_t n = 0; n < (wanted > 1 ? product / 32 : product); n++) {
+            const Choice choice = choice_of(n, product);
+            if (repeats(&choice)) continue;
+            all += wanted == 1;
+            if (!all_of_them && (!is_new(&choice, wanted) || fresh++ % SHARE)) continue;
+            runs++;
+            if (faults_of(&choice, ALL_STEPS) == 0) continue;
+            if (bad++ < 20)
+                print_message("# %s%s\n", command_line(&choice),
+                              choice.of[TRAINS] == 1   ? "  (evaluates)"
+                              : choice.of[TRAINS] == 2 ? "  (samples)"
+                                                       : "");
+            for (int i = 0; bad < 20 && i < order.reports; i++) print_message("#     %s\n", order.report[i]);
         }
-        if (repeats(&choice)) continue;
-        all++;
-        if (!all_of_them && (!is_new(&choice) || fresh++ % SHARE)) continue;
-        runs++;
-        if (faults_of(&choice, ALL_STEPS) == 0) continue;
-        if (bad++ < 20)
-            print_message("# %s%s\n", command_line(&choice),
-                          choice.of[TRAINS] == 1   ? "  (evaluates)"
-                          : choice.of[TRAINS] == 2 ? "  (samples)"
-                                                   : "");
-        for (int i = 0; bad < 20 && i < order.reports; i++) print_message("#     %s\n", order.report[i]);
     }
     print_message("# %d of %d configurations, %d of them with faults\n", runs, all, bad);
     assert_int_equal(bad, 0);
@@ -359,12 +377,12 @@ static void every_access_is_ordered(void **state) {
 
 // All recipes and stages, of several processes and layers.
 static const Choice several[] = {
-    {{[RECIPE] = 0, [LAYERS] = 2, [ZERO] = 4, [MICRO_BATCHES] = 1}},
-    {{[RECIPE] = 2, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 3, [ZERO] = 4, [RANK] = 1, [MICRO_BATCHES] = 1}},
-    {{[RECIPE] = 1, [LAYERS] = 2, [ZERO] = 3, [RANK] = 1, [MICRO_BATCHES] = 2}},
-    {{[RECIPE] = 2, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 2, [ZERO] = 2, [RANK] = 0, [MICRO_BATCHES] = 1}},
-    {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 2, [ZERO] = 1, [RANK] = 2, [MICRO_BATCHES] = 1}},
-    {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 2, [ZERO] = 4, [MICRO_BATCHES] = 1, [BLOCK] = 2}},
+    {{[RECIPE] = BF16, [LAYERS] = 2, [ZERO] = 4, [MICRO_BATCHES] = 1}},
+    {{[RECIPE] = COAT, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 3, [ZERO] = 4, [RANK] = 1, [MICRO_BATCHES] = 1}},
+    {{[RECIPE] = FP8_LINEAR, [LAYERS] = 2, [ZERO] = 3, [RANK] = 1, [MICRO_BATCHES] = 2}},
+    {{[RECIPE] = COAT, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 2, [ZERO] = 2, [RANK] = 0, [MICRO_BATCHES] = 1}},
+    {{[RECIPE] = PAPER, [RECOMPUTE] = 1, [LAYERS] = 2, [ZERO] = 1, [RANK] = 2, [MICRO_BATCHES] = 1}},
+    {{[RECIPE] = COAT, [RECOMPUTE] = 1, [LAYERS] = 2, [ZERO] = 4, [MICRO_BATCHES] = 1, [BLOCK] = 2}},
 };
 #define SEVERAL ((int)(sizeof several / sizeof *several))
 
@@ -450,15 +468,15 @@ static void lifetimes_are_long_enough(void **state) {
     skip(); // a few configurations, thousands of times
 #endif
     static const Choice alone[] = {
-        {{[RECIPE] = 0, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
-        {{[RECIPE] = 1, [RECOMPUTE] = 2, [LAYERS] = 1, [SCALING] = 1, [MICRO_BATCHES] = 1}},
-        {{[RECIPE] = 1, [RECOMPUTE] = 0, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
-        {{[RECIPE] = 2, [RECOMPUTE] = 0, [LAYERS] = 1, [ROUNDING] = 1, [SCALING] = 1, [MICRO_BATCHES] = 1}},
-        {{[RECIPE] = 2, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
-        {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 1, [PRODUCTS] = 1, [MICRO_BATCHES] = 1}},
-        {{[RECIPE] = 1, [RECOMPUTE] = 2, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1}},
-        {{[RECIPE] = 1, [RECOMPUTE] = 1, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1, [BLOCK] = 4}},
-        {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1, [BLOCK] = 1}},
+        {{[RECIPE] = BF16, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = FP8_PAPER, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = FP8_LINEAR, [RECOMPUTE] = 0, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = PAPER, [RECOMPUTE] = 0, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = COAT, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = COAT, [RECOMPUTE] = 1, [LAYERS] = 1, [PRODUCTS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = FP8_LINEAR, [RECOMPUTE] = 2, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = FP8_LINEAR, [RECOMPUTE] = 1, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1, [BLOCK] = 4}},
+        {{[RECIPE] = COAT, [RECOMPUTE] = 1, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1, [BLOCK] = 1}},
     };
     static TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
     static char last_clash[sizeof order.report[0]];

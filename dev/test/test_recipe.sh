@@ -25,7 +25,7 @@ resuming="resuming from $folder/[a-z0-9/-]+"
 
 # --- the default
 train coat 4
-shows "coat is the default" $? 'coat: linear fp8 \(forward: 1 block bf16, 2 centred\), head bf16, saved coat, scaling token, gradient codes e4m3/e5m2, recompute 1,' ''
+shows "coat is the default" $? 'coat: linear fp8 \(forward: 1 block bf16\), head bf16, saved coat, recompute 1,' ''
 train named 4 --recipe coat
 same "and the same as --recipe coat" coat/step-00000004 named/step-00000004
 "$program" --plan "${model[@]}" 2>&1 | grep -q '^recipe      coat,' && ok "in the plan too" || bad "in the plan too"
@@ -51,8 +51,8 @@ for part in "--head fp8" "--saved coat" "--linear fp8"; do
     [ $? -eq 1 ] && [[ $said == "error: --channels 8256: FP8 on a GPU"* ]] && ok "nor with $part alone" || bad "nor with $part alone" "$said"
 done
 said=$("$program" --plan --layers 1 --ffn 32784 --recipe coat 2>&1)
-[ $? -eq 1 ] && [[ $said == "error: --ffn 32784: FP8 on a GPU is built for at most 32768; use --scaling tensor" ]] &&
-    "$program" --plan --layers 1 --ffn 32784 --recipe coat --scaling tensor >/dev/null && ok "nor an MLP so wide with scales per token" || bad "an MLP so wide" "$said"
+[ $? -eq 1 ] && [[ $said == "error: --ffn 32784: FP8 on a GPU is built for at most 32768; use --recipe coat-paper" ]] &&
+    "$program" --plan --layers 1 --ffn 32784 --recipe coat-paper >/dev/null && ok "nor an MLP so wide with scales per token" || bad "an MLP so wide" "$said"
 train flags 2 --channels 40 --moments coat --grads fp32
 shows "single flags hold" $? 'bf16: .*gradients fp32, moments coat' 'note: [^
 ]*'
@@ -70,7 +70,7 @@ said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 [[ $said == '{"step":0,"val_loss":'* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels' "$folder/said" && ok "weights without a record too" || bad "weights without a record too" "$said" "$(cat "$folder/said")"
 
 # --- blocks made again in backward have the bits that they had
-for recipe in "bf16 --recompute 2" "fp8-linear --recompute 2 --bf16-blocks 2 --centred-blocks 3" "coat" "coat --scaling tensor --head fp8" \
+for recipe in "bf16 --recompute 2" "fp8-linear --recompute 2 --bf16-blocks 2" "coat" "coat-paper --head fp8" \
     "coat --model olmo2:d2 --head fp8-backward" "coat --model qwen3:d3 --health-every 1 --health-products 1"; do
     rm -rf "$folder/kept" "$folder/repeated"
     # shellcheck disable=SC2086
@@ -84,13 +84,11 @@ counted() { grep -o '"d[a-z]*_q[a-z_]*":{[^}]*}' "$folder/$1/log.jsonl"; }
 [ -n "$(counted kept)" ] && [ "$(counted kept)" = "$(counted repeated)" ] && ok "nor what FP8 health counts of gradients" || bad "nor what FP8 health counts of gradients" "$(counted repeated)"
 
 # --- a run goes on with what its checkpoint records
-for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
-    "fp8-linear --scaling token --recompute 0 --gradient-codes-data e4m3 --gradient-codes-weights e4m3" \
-    "fp8-linear --recompute 2 --bf16-blocks 2 --centred-blocks 3" "fp8-linear --scaling tensor --recompute 2 --bf16-blocks 2" \
-    "coat --scaling tensor --norm-input saved --activation-input saved --recompute 0 --bf16-blocks 1" \
-    "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" "coat --bf16-blocks 2 --centred-blocks 3 --head fp8-backward" "coat --bf16-blocks 0" \
-    "coat --head fp8 --group-size 32 --norm-input saved --activation-input saved --gradient-codes-data e5m2 --fast-accumulation-data" \
-    "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do
+for recipe in "bf16" "fp8-linear --recompute 2" "fp8-linear --recompute 0" "fp8-linear --recompute 2 --bf16-blocks 2" \
+    "coat-paper --recompute 0 --bf16-blocks 1" "coat-paper --saved bf16 --master none" "coat --recompute 0" \
+    "coat --bf16-blocks 2 --head fp8-backward" "coat --bf16-blocks 0" \
+    "coat-paper --head fp8 --group-size 32 --fast-accumulation-data" \
+    "bf16 --moments coat --moments-fp32 wte --master none --grads fp32"; do
     name=${recipe%% *}
     rm -rf "$folder/whole" "$folder/cut"
     # shellcheck disable=SC2086
@@ -113,46 +111,31 @@ plan=$("$program" --plan --prompt x --model "$folder/evaluated/step-00000006" 2>
 rm -rf "$folder/exact" && train exact 2 --precision fp32 && train exact 4 --resume
 shows "resumed without --precision: fp32" $? 'everything in FP32' "$resuming"
 
-# --- the scales of what FP8 products read
-train per-token 3 --recipe coat --scaling token && train per-tensor 3 --recipe coat --scaling tensor
-cmp -s "$folder"/per-t{oken,ensor}/step-00000003/model.safetensors && bad "--scaling changes the training" || ok "--scaling changes the training"
-grep -q '"scaling": "token"' "$folder/per-token/step-00000003/state.json" && grep -q '"scaling": "tensor"' "$folder/per-tensor/step-00000003/state.json" && ok "--scaling is recorded" || bad "--scaling is recorded"
-cp -r "$folder/per-token" "$folder/rescaled"
-train rescaled 6 --resume --scaling tensor
-shows "resumed with another scaling" $? 'coat:' "resume: --activation-input was product and is now saved
-resume: --scaling was token and is now tensor
-resume: --centred-blocks was 3 and is now 0
+# --- the paper's recipe
+train paper 3 --recipe coat-paper && train plain-coat 3 --recipe coat --bf16-blocks 0
+cmp -s "$folder"/{paper,plain-coat}/step-00000003/model.safetensors && bad "coat-paper trains otherwise than coat" || ok "coat-paper trains otherwise than coat"
+grep -q '"recipe": "coat-paper"' "$folder/paper/step-00000003/state.json" && ok "the recipe is recorded" || bad "the recipe is recorded"
+train paper 6 --resume --recipe coat
+shows "resumed with coat" $? 'coat:' "resume: --recipe was coat-paper and is now coat
+resume: --bf16-blocks was 0 and is now 1
 $resuming"
-train bf16-token 3 --recipe bf16 --scaling token && train bf16-tensor 3 --recipe bf16 --scaling tensor
-same "without FP8 products it changes nothing" bf16-token/step-00000003 bf16-tensor/step-00000003
-train saved-token 3 --linear bf16 --scaling token && train saved-tensor 3 --linear bf16 --scaling tensor
-same "nor with saved activations alone" saved-token/step-00000003 saved-tensor/step-00000003
-plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes --recipe fp8-linear --scaling "$1" 2>&1; }
-[ "$(plan token | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan tensor | grep -q 'per token' && ok "the plan shows it" || bad "the plan shows it" "$(plan token)"
+train paper-bf16 3 --recipe coat-paper --linear bf16 --saved bf16 && train bf16-alone 3 --recipe coat --linear bf16 --saved bf16 --recompute 1
+cmp -s "$folder"/{paper-bf16,bf16-alone}/step-00000003/model.safetensors && ok "without FP8 matmuls and saved FP8 both are one" || bad "without FP8 matmuls and saved FP8 both are one"
+plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes --recipe "$1" 2>&1; }
+[ "$(plan fp8-linear | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan coat-paper | grep -q 'per token' && ok "the plan shows scales per token" || bad "the plan shows scales per token" "$(plan fp8-linear)"
 
 # --- what rounds less in the first blocks
-train none 3 --recipe coat --bf16-blocks 0 --centred-blocks 0 && train one-block 3 --recipe coat --bf16-blocks 1 --centred-blocks 0 --health-every 1
-train centred 3 --recipe coat --bf16-blocks 0 --centred-blocks 3
-for way in one-block centred; do
-    cmp -s "$folder"/{none,$way}/step-00000003/model.safetensors && bad "$way changes the training" || ok "$way changes the training"
-done
-train by-model 3 --recipe coat --centred-blocks 0
-cmp -s "$folder"/{one-block,by-model}/step-00000003/model.safetensors && ok "with learned positions one block of three is the default" || bad "with learned positions one block of three is the default"
+train none 3 --recipe coat --bf16-blocks 0 && train one-block 3 --recipe coat --bf16-blocks 1 --health-every 1
+cmp -s "$folder"/{none,one-block}/step-00000003/model.safetensors && bad "one block in BF16 changes the training" || ok "one block in BF16 changes the training"
+train by-model 3 --recipe coat
+cmp -s "$folder"/{one-block,by-model}/step-00000003/model.safetensors && ok "one block of three is the default" || bad "one block of three is the default"
 for layers in 2:1 6:2 15:4; do
-    train by-layers 1 --layers ${layers%:*} --centred-blocks 0 --overwrite
+    train by-layers 1 --layers ${layers%:*} --overwrite
     shows "${layers%:*} layers have ${layers#*:} in BF16" $? "coat: linear fp8 \\(forward: ${layers#*:} blocks? bf16\\)" '.*'
 done
 grep -qE '"oq":\{"amax":\[null,[0-9.e-]+,[0-9.e-]+\]' "$folder/one-block/log.jsonl" && ok "health has no codes of its operands" || bad "health has no codes of its operands" "$(grep -o '"oq".*' "$folder/one-block/log.jsonl" | head -n 1)"
 grep -qE '"dqkv_q":\{"amax":\[[0-9.e-]+,' "$folder/one-block/log.jsonl" && ok "but those of its gradients" || bad "but those of its gradients" "$(grep -o '"dqkv_q".*' "$folder/one-block/log.jsonl" | head -n 1)"
-train none 6 --resume && [ "$(grep -cE '"(bf16|centred)-blocks": 0' "$folder/none/step-00000006/state.json")" -eq 2 ] && ok "a run goes on without them" || bad "a run goes on without them"
-
-cp -r "$folder/per-token" "$folder/recoded"
-train recoded 6 --resume --gradient-codes-data e5m2
-shows "resumed with other codes of gradients" $? 'coat: .*scaling token, gradient codes e5m2,' "resume: --gradient-codes-data was e4m3 and is now e5m2
-$resuming"
-cmp -s "$folder"/re{scaled,coded}/step-00000006/model.safetensors && bad "they change the training" || ok "they change the training"
-train recoded 9 --resume
-shows "and the next resumption keeps them" $? 'coat: .*gradient codes e5m2,' "$resuming"
+train none 6 --resume && grep -q '"bf16-blocks": 0' "$folder/none/step-00000006/state.json" && ok "a run resumes without them" || bad "a run resumes without them"
 
 # --- another recipe is said
 train plain 3 --recipe bf16

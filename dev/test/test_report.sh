@@ -29,7 +29,7 @@ is "nothing on standard error" "$(cat "$folder/errors")" ""
 says "the device" '^device      .*2? threads?' "$folder/page"
 is "a peak that is not known is said to be so" "$(tr '\n' ' ' <"$folder/page" | tr -s ' ' | grep -c 'peak unknown, so MFU is not shown model ')" 1
 says "the model" '^model       0\.1 M parameters: 2 layers, 2 heads, 32 channels' "$folder/page"
-says "the recipe" '^recipe      coat: linear fp8 \(forward: 1 block bf16, 1 centred\), head bf16' "$folder/page"
+says "the recipe" '^recipe      coat: linear fp8 \(forward: 1 block bf16\), head bf16' "$folder/page"
 says "the data" '^train       1 shard, [0-9,]+ tokens, uint16$' "$folder/page"
 says "the validation" '^validation  1 shard, [0-9,]+ tokens, uint16, the first 128 of them every 2 steps$' "$folder/page"
 says "the batch" '^batch       4 x 32 tokens, 2 micro-batches per step: 256 tokens per step$' "$folder/page"

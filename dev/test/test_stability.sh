@@ -20,7 +20,7 @@ check "every recipe, rate and seed" $? "$said"
 has "it shows the sharpness" "$said" "perturb_weights $folder/dry/runs/fp8-linear/BEST/1/step-LAST "
 [ ! -e "$folder/dry" ]
 check "and writes nothing" $?
-has "flags behind a recipe" "$(RECIPES=coat,scaling=tensor,head=fp8 scripts/lab.py stability --dry-run 2>&1)" '--recipe coat --scaling=tensor --head=fp8 '
+has "flags behind a recipe" "$(RECIPES=coat,grads=fp32,head=fp8 scripts/lab.py stability --dry-run 2>&1)" '--recipe coat --grads=fp32 --head=fp8 '
 [ "$(scripts/lab.py stability -h)" = "$(scripts/lab.py stability --help)" ]
 check "-h is --help" $?
 refuses "one glob alone" 'name TRAIN_GLOB and VAL_GLOB' scripts/lab.py stability --out "$folder/refused" a

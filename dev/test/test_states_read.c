@@ -9,6 +9,7 @@
 #include "coat/save/snapshot.h"
 #include "coat/shapes.h"
 
+// `second`: format of 8-bit second moments. Runs store E4M3; E5M2 stands for the checkpoints of earlier versions.
 typedef struct {
     MomentsKind moments;
     Format second;
@@ -20,16 +21,23 @@ typedef struct {
 static void run_states(Run *run, Kind kind) {
     Recipe *r = &run->config.recipe;
     r->moments = kind.moments;
-    r->second_moment = kind.second;
     r->master = kind.master;
     snprintf(r->moments_fp32, sizeof r->moments_fp32, "%s", kind.exempt);
     model_shape_vocab(&run->config.shape, kind.vocab);
+}
+
+static void run_second(Run *run, Kind kind) {
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        TensorLayout *v = &run->arena.layout[id][MOMENT_V];
+        if (format_is_fp8(v->format)) v->format = kind.second;
+    }
 }
 
 static Run *run_as(Kind kind) {
     Run *run = run_open(RECIPE_COAT, 2);
     run_states(run, kind);
     run_allocate(run);
+    run_second(run, kind);
     return run;
 }
 
@@ -121,12 +129,12 @@ static void assert_encoded(Tensor from, Tensor have, bool second, bool expand) {
     int64_t n = tensor_elements(have), groups = (n + 127) / 128;
     float *x = values_of(from), *y = values_of(have);
     if (have.granularity == SCALE_EXPAND) {
-        const MomentStore how = {expand, second, false, 0, 0};
+        const MomentStore how = {expand, second};
         Tensor want = flat(have);
         want.data = xmalloc((size_t)n);
         want.scale = xmalloc((size_t)groups * sizeof(float));
         want.exponent = (uint8_t *)xmalloc((size_t)groups);
-        moments_store(want, 0, n, x, &how, 0);
+        moments_store(want, 0, n, x, &how);
         assert_memory_equal(have.data, want.data, (size_t)n);
         assert_memory_equal(have.scale, want.scale, (size_t)groups * sizeof(float));
         assert_memory_equal(have.exponent, want.exponent, (size_t)groups);
@@ -368,6 +376,7 @@ static Run *run_of_rank(Kind kind, int zero, int rank, int ranks) {
     run->exec.rank = rank;
     run->exec.ranks = ranks;
     arena_plan(&run->arena, &run->config, ranks, DEVICE_CPU);
+    run_second(run, kind);
     run->arena.rank = rank;
     if (!arena_allocate(&run->arena, &run->exec, &err)) fail_msg("%s", err.text);
     return run;

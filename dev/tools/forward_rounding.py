@@ -172,7 +172,7 @@ def main():
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
 
     def as_default(name, is_exact):
-        """--centred-blocks 6, and in BF16 what is_exact(kind, layer); fcproj never is."""
+        """Norms of six blocks minus their channel means, and in BF16 what is_exact(kind, layer); fcproj never is."""
         centred = ("centred", "codes")
         study.evaluate(name, lambda kind, layer: exact if kind != "fcproj" and is_exact(kind, layer) else
                        centred if kind in NORMS and layer < 6 else both)

@@ -24,7 +24,7 @@ static const char usage[] =
     "  --batch N       which micro-batch of the training data, in the order of --seed\n"
     "  --json FILE     the figures as JSON lines, too\n"
     "  --seed N  --no-shuffle  --device auto|cpu|cuda  --threads N  --matmul-table FILE\n"
-    "  --fast-accumulation-data --fast-accumulation-weights   as in training\n";
+    "  --fast-accumulation-data   as in training\n";
 
 // --- the command line ---------------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ typedef struct {
 static bool is_trainer_flag(const char *text, bool *has_value) {
     static const char *const with_value[] = {"--train", "--train-weight", "--micro-batch", "--seq-len",
                                              "--seed",  "--device",       "--threads",     "--matmul-table"};
-    static const char *const without[] = {"--no-shuffle", "--fast-accumulation-data", "--fast-accumulation-weights"};
+    static const char *const without[] = {"--no-shuffle", "--fast-accumulation-data"};
     const size_t length = strcspn(text, "=");
     for (size_t i = 0; i < sizeof with_value / sizeof *with_value; i++) {
         if (strlen(with_value[i]) != length || strncmp(with_value[i], text, length) != 0) continue;
@@ -264,7 +264,6 @@ static void print_head(const Model *m, const Options *options, const GradientTab
     printf("%s, micro-batch %lld of %d x %d tokens, loss %.4f, on %s\n", c->model, (long long)options->batch,
            c->micro_batch, c->seq_len, m->host.loss_sum, device);
     if (c->recipe.fast_accumulation_data) printf("data gradients with fast accumulation\n");
-    if (c->recipe.fast_accumulation_weights) printf("weight gradients with fast accumulation\n");
     if (c->gpu_without_fp8[0]) printf("note: no FP8 products are measured: %s\n", c->gpu_without_fp8);
     if (!accumulation_possible(any)) printf("note: FP8 products are measured where all sizes are multiples of 16\n");
     if (!json) return;
@@ -279,7 +278,6 @@ static void print_head(const Model *m, const Options *options, const GradientTab
     json_text_int(&line, "layers", c->shape.layers);
     json_text_int(&line, "channels", c->shape.channels);
     json_text_bool(&line, "fast_accumulation_data", c->recipe.fast_accumulation_data);
-    json_text_bool(&line, "fast_accumulation_weights", c->recipe.fast_accumulation_weights);
     json_text_double(&line, "loss", m->host.loss_sum);
     json_text_string(&line, "device", device);
     json_line_end(&line, json);

@@ -49,8 +49,8 @@ static void quantise(const Table *table, float *x, int n, int format, int which)
     uint8_t codes[GROUP], k;
     float a;
     Tensor t = {codes, &a, &k, NULL, 1, n, n, format < 2 ? FMT_E4M3 : FMT_E5M2, SCALE_EXPAND, GROUP, false};
-    MomentStore how = {expand, second, false, 0, 0};
-    moments_store(t, 0, n, x, &how, 0);
+    MomentStore how = {expand, second};
+    moments_store(t, 0, n, x, &how);
     moments_load(t, 0, n, x);
 }
 

@@ -21,7 +21,7 @@ Expected: 3 minutes for a run of 65k or 262k on an H200, 8 of 524k, 8 of 1558M, 
 
 Environment:
   RECIPES="bf16 coat"   the first is the baseline. RECIPE,FLAG=VALUE,... adds flags,
-                        NAME:RECIPE,... names a recipe: tensor:coat,scaling=tensor.
+                        NAME:RECIPE,... names a recipe: paper:coat-paper,head=fp8.
                         A recipe's flags override the setting's: slow:bf16,lr=2.9e-4
   SEEDS="1 2 3"         1@16 is seed 1 with micro-batches of 16 sequences and the same
                         tokens per step. The page shows how far such runs of the

@@ -28,7 +28,7 @@ struct RowWalk {
     LoadOrder order;
 };
 
-template <Format F, int THREADS, int SPANS, int BLOCKS, typename Op>
+template <int THREADS, int SPANS, int BLOCKS, typename Op>
 __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_constant__ Op op,
                                                                   const __grid_constant__ RowWalk w) {
     constexpr int WARPS = THREADS / WARP, OUTPUTS = Op::outputs;
@@ -86,7 +86,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
         if (lane == 0) maxima[turn][warp] = bits;
         __syncthreads(); // the other half of maxima is free since the barrier before
         bits = __reduce_max_sync(ALL_LANES, lane < WARPS ? maxima[turn][lane] : 0u);
-        const float scale = row_scale<F>(bits, w.scales + row, threadIdx.x == 0, w.state);
+        const float scale = row_scale(bits, w.scales + row, threadIdx.x == 0, w.state);
         const float reciprocal = row_scale_reciprocal(scale);
         if constexpr (Op::gradient) largest_scale = fmaxf(largest_scale, scale);
 #pragma unroll
@@ -94,7 +94,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
 #pragma unroll
             for (int o = 0; o < OUTPUTS; o++) {
                 Pack<uint32_t, SPAN / 4> codes;
-                encode<F, SPAN>(value[s][o], reciprocal, codes.value);
+                encode<FMT_E4M3, SPAN>(value[s][o], reciprocal, codes.value);
                 if (column_of(s) < w.cols)
                     store((uint32_t *)((w.codes + column_of(s) + o * w.cols) + (int64_t)row * w.row_bytes), codes);
             }
@@ -104,7 +104,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
     if constexpr (Op::gradient) {
         uint32_t over_rows = __float_as_uint(largest_scale);
         if (w.over_rows && threadIdx.x == 0 && last_block(w.tally, &over_rows))
-            *w.over_rows = scale_in_format(__uint_as_float(over_rows), F, w.transposed);
+            *w.over_rows = scale_in_format(__uint_as_float(over_rows), FMT_E4M3, w.transposed);
     }
     if constexpr (Op::sums) {
         if (!w.sums) return;
@@ -114,7 +114,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
     }
 }
 
-template <Format F, int THREADS, int SPANS, int BLOCKS, typename Op>
+template <int THREADS, int SPANS, int BLOCKS, typename Op>
 void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w, Tensor dbias, bool accumulate) {
     int64_t blocks = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     if (blocks > w.rows) blocks = w.rows;
@@ -125,7 +125,7 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
         if (blocks > most) blocks = most;
         w.sums = (float *)exec->workspace;
     }
-    act_row_kernel<F, THREADS, SPANS, BLOCKS><<<grid_of(blocks), THREADS, 0, cuda_backend(exec)->stream>>>(op, w);
+    act_row_kernel<THREADS, SPANS, BLOCKS><<<grid_of(blocks), THREADS, 0, cuda_backend(exec)->stream>>>(op, w);
     LAUNCH_CHECK("act_row_kernel");
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
 }
@@ -133,7 +133,7 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
 // Writes the codes and row scales of q; of a gradient also the column sums, and the scale of q_t, its transpose. About
 // as many threads as the usual widths have spans of 16; more blocks have more rows on their way, fewer have the
 // registers for sums, or for SwiGLU's two inputs of each value.
-template <Format F, typename Op>
+template <typename Op>
 void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
                   bool accumulate) {
     const int cols = (int)q.cols / Op::outputs, spans = cols / SPAN;
@@ -145,20 +145,20 @@ void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Ten
     static_assert(2048 * SPAN == FP8_WIDEST_ACTIVATION, "the widest activation of all");
     if (spans > 2048)
         fatal(EXIT_DEVICE,
-              "%s on the GPU: %d columns where at most %d are built with scales per token: use --scaling tensor",
+              "%s on the GPU: %d columns where at most %d are built with scales per token; use --recipe coat-paper",
               operation, w.cols, FP8_WIDEST_ACTIVATION);
     const auto launch = [&](auto run) { run(exec, operation, op, w, dbias, accumulate); };
     if constexpr (Op::gated) // 512 threads would spill ten times as much
-        if (spans > 1024 && spans <= 1280) return launch(act_rows_launch<F, 640, 2, 1, Op>);
-    if (spans > 1024) return launch(act_rows_launch<F, 512, 4, 1, Op>);
-    if (spans > 512) return launch(act_rows_launch<F, 512, 2, 1, Op>);
+        if (spans > 1024 && spans <= 1280) return launch(act_rows_launch<640, 2, 1, Op>);
+    if (spans > 1024) return launch(act_rows_launch<512, 4, 1, Op>);
+    if (spans > 512) return launch(act_rows_launch<512, 2, 1, Op>);
     if constexpr (Op::gated) {
-        if (spans > 192) return launch(act_rows_launch<F, 256, 2, 2, Op>);
-        return launch(act_rows_launch < F, 192, 1, Op::outputs == 2 ? 3 : 4, Op >);
+        if (spans > 192) return launch(act_rows_launch<256, 2, 2, Op>);
+        return launch(act_rows_launch < 192, 1, Op::outputs == 2 ? 3 : 4, Op >);
     } else {
-        if (spans > 416) return launch(act_rows_launch<F, 512, 1, 2, Op>);
-        if (spans > 192) return launch(act_rows_launch < F, 416, 1, Op::sums ? 2 : 3, Op >);
-        return launch(act_rows_launch < F, 192, 1, Op::sums ? 4 : 6, Op >);
+        if (spans > 416) return launch(act_rows_launch<512, 1, 2, Op>);
+        if (spans > 192) return launch(act_rows_launch < 416, 1, Op::sums ? 2 : 3, Op >);
+        return launch(act_rows_launch < 192, 1, Op::sums ? 4 : 6, Op >);
     }
 }
 

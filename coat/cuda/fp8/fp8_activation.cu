@@ -19,12 +19,12 @@ template <bool SAVED>
 void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *maxima) {
     const int64_t width = g.data ? g.cols : y.cols;
     for_hidden<SAVED>(exec, width, h, y, bias, [&](auto source) {
-        if (scaled_by_row(g))
-            act_rows_run<FMT_E4M3>(exec, operation, source, g, Tensor{}, Tensor{}, false);
-        else if (g.data && g.format == FMT_BF16)
+        if (g.data && g.format == FMT_BF16)
             act_walk_run<MAKES_BF16, 1, 3, true>(exec, source, y.rows, width, g);
         else if constexpr (SAVED)
             act_walk_run<MAKES_MAXIMA, 1, 3, true>(exec, source, y.rows, width, g, maxima);
+        else
+            act_rows_run(exec, operation, source, g, Tensor{}, Tensor{}, false);
     });
 }
 
@@ -38,7 +38,7 @@ void act_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
 // g's codes with a scale per row, from an h that is kept as it is.
 void act_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<false>(h, g.cols, [&](auto function) {
-        act_rows_run<FMT_E4M3>(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
+        act_rows_run(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
     });
 }
 
@@ -70,12 +70,8 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
         };
         if (dh.format == FMT_BF16)
             cast(act_tiles_run<FMT_BF16, FMT_BF16, true, Function>, Tensor{});
-        else if (dh.format == FMT_E5M2)
-            cast(act_tiles_run<FMT_E5M2, FMT_E5M2, true, Function>, dh_t);
-        else if (dh_t.format == FMT_E5M2)
-            cast(act_tiles_run<FMT_E4M3, FMT_E5M2, true, Function>, dh_t);
         else
-            cast(act_tiles_run<FMT_E4M3, FMT_E4M3, true, Function>, dh_t);
+            cast(act_tiles_run<FMT_E5M2, FMT_E5M2, true, Function>, dh_t);
     });
 }
 
@@ -84,11 +80,7 @@ void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
                    bool accumulate) {
     for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
         constexpr int outputs = Function::gated ? 2 : 1;
-        const auto rows = source_of<true, outputs>(function);
-        if (dh.format == FMT_E5M2)
-            act_rows_run<FMT_E5M2>(exec, operation, rows, dh, dh_t, dbias, accumulate);
-        else
-            act_rows_run<FMT_E4M3>(exec, operation, rows, dh, dh_t, dbias, accumulate);
+        act_rows_run(exec, operation, source_of<true, outputs>(function), dh, dh_t, dbias, accumulate);
     });
     fp8_transpose_rescaled(exec, dh_t, dh);
 }
@@ -117,7 +109,8 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     if (gated && (bias.data || (is_grouped(h) && g.cols % h.group)))
         fatal(EXIT_DEVICE, "%s on the GPU: SwiGLU is built without a bias, in whole groups", operation);
     uint32_t *const maxima = cast ? maxima_of(exec, operation, g) : NULL;
-    if (is_grouped(h)) { // with one scale, the pass behind this one reads the kept h
+    if (by_row && from_saved && is_grouped(h)) fatal(EXIT_DEVICE, "%s on the GPU: g has scales of its rows", operation);
+    if (is_grouped(h)) { // with one scale, the next pass reads the saved h
         (from_saved || !g.data || cast ? hidden_run<true> : hidden_run<false>)(exec, operation, g, h, y, bias, maxima);
     } else {
         plain_activation_forward(exec, Tensor{}, h, y, bias, true); // h is complete, or becomes so
@@ -145,12 +138,13 @@ void fp8_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
     const char *operation = "activation_backward";
     require_format(operation, "dg", dg, FMT_BF16);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
-    require_gradient_codes(operation, dh_q, dh_qt);
+    require_gradient_formats(operation, dh_q, dh_qt);
     require_spans(operation, "dg", dg);
     require_spans(operation, "dh", dh_q);
     require_spans(operation, "the transposed dh", dh_qt);
     require_gelu(operation, Tensor{}, h);
     if (dg.rows == 0) return;
+    if (format_is_fp8(dh_q.format)) require_format(operation, "dh", dh_q, scaled_by_row(dh_q) ? FMT_E4M3 : FMT_E5M2);
     if (scaled_by_row(dh_q)) {
         gradient_rows(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
         return;

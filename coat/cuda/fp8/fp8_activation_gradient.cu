@@ -112,7 +112,7 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy,
     for (int64_t row = (int64_t)blockIdx.x * SQUARES_WARPS + warp; row < dy.rows; row += gridDim.x * SQUARES_WARPS) {
         const double squares = row_squares(dy.codes + row * dy.stride, dy.cols, lane);
         const float bound = gradient_bound(squares, columns, *scale, *weight_scale, slopes.of_row(row, lane));
-        row_scale<FMT_E4M3>(__float_as_uint(bound), scales + row, lane == 0, state);
+        row_scale(__float_as_uint(bound), scales + row, lane == 0, state);
     }
 }
 
@@ -194,7 +194,7 @@ struct OnePass {
 
 // A block takes the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down the tensor; a
 // thread has its next row on its way.
-template <Format T, typename Source>
+template <typename Source>
 __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
                              Source::BLOCKS) void one_pass_kernel(const __grid_constant__ Source source,
                                                                   const __grid_constant__ OnePass w) {
@@ -229,7 +229,7 @@ __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
             for (int half = 0; half < HALVES; half++) {
                 Pack<uint32_t, SPAN / 4> words;
                 encode<FMT_E4M3, SPAN>(d[half], row_scale_reciprocal(scale), words.value);
-                rescale_codes<FMT_E4M3, T, SPAN>(words.value, scale * reciprocal_t, code[half][r]);
+                rescale_codes<FMT_E5M2, SPAN>(words.value, scale * reciprocal_t, code[half][r]);
                 char *const to = (w.codes + column + half * w.cols) + (int64_t)here * w.codes_bytes;
                 if (inside) store((uint32_t *)to, words);
             }
@@ -254,14 +254,13 @@ __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
     }
 }
 
-template <Format T, typename Source>
+template <typename Source>
 void one_pass_run(Exec *exec, const char *operation, const Source &source, OnePass w, Tensor dbias, bool accumulate) {
     const int64_t across = ceil_div(w.cols, Source::COLUMNS), down = ceil_div(w.rows, TILE_ROWS);
     const int64_t splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * Source::BLOCKS,
                                        tile_sum_parts(exec, operation, w.cols));
-    one_pass_kernel<T>
-        <<<dim3((unsigned)across, (unsigned)splits), TILE_THREADS<Source::COLUMNS>, 0, cuda_backend(exec)->stream>>>(
-            source, w);
+    one_pass_kernel<<<dim3((unsigned)across, (unsigned)splits), TILE_THREADS<Source::COLUMNS>, 0,
+                      cuda_backend(exec)->stream>>>(source, w);
     LAUNCH_CHECK("one_pass_kernel");
     if (w.sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)splits, w.cols, accumulate);
 }
@@ -319,7 +318,7 @@ void cuda_activation_backward_rebuild(Exec *exec, Tensor dh_q, Tensor dh_qt, Ten
     require_format(operation, "dh", dh_q, FMT_E4M3);
     require_format(operation, "the transposed g", g_t, FMT_E4M3);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
-    require_gradient_codes(operation, dh_q, dh_qt);
+    require_gradient_formats(operation, dh_q, dh_qt);
     const bool gated = h.cols != dg.cols;
     if (!is_grouped(h) || !scaled_by_row(dh_q) || (gated && (dbias.data || dg.cols % h.group)))
         fatal(EXIT_DEVICE,
@@ -342,12 +341,7 @@ void cuda_activation_backward_rebuild(Exec *exec, Tensor dh_q, Tensor dh_qt, Ten
                        (int)dh_qt.stride,
                        (int)g_t.stride,
                        LOAD_ORDER};
-    const auto run = [&](const auto &source) {
-        if (dh_qt.format == FMT_E5M2)
-            one_pass_run<FMT_E5M2>(exec, operation, source, w, dbias, accumulate);
-        else
-            one_pass_run<FMT_E4M3>(exec, operation, source, w, dbias, accumulate);
-    };
+    const auto run = [&](const auto &source) { one_pass_run(exec, operation, source, w, dbias, accumulate); };
     if (gated)
         run(SwigluBoth{bf16_reader<true>(dg), group_reader<true>(h), (int)dg.cols});
     else

@@ -53,8 +53,8 @@ struct DecodedCodes {
     }
 };
 
-// Codes in F with a scale per row, which become codes in TO with one scale.
-template <Format F, Format TO> struct RescaledCodes {
+// E4M3 codes with a scale per row, which become codes in TO with one scale.
+template <Format TO> struct RescaledCodes {
     static constexpr bool makes_codes = true, scaled = false;
     struct Loaded {
         Pack<uint32_t, SPAN / 4> codes;
@@ -66,7 +66,7 @@ template <Format F, Format TO> struct RescaledCodes {
     __device__ void begin(int) {}
     __device__ Loaded load(int row, int column) const { return {from.load(row, column), scales[row]}; }
     __device__ static void codes(const Loaded &loaded, float reciprocal, uint32_t out[SPAN / 4]) {
-        rescale_codes<F, TO, SPAN>(loaded.codes.value, loaded.scale * reciprocal, out);
+        rescale_codes<TO, SPAN>(loaded.codes.value, loaded.scale * reciprocal, out);
     }
 };
 

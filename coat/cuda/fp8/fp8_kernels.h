@@ -115,10 +115,10 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
     for (int i = 0; i < N; i++) out[i] *= scale;
 }
 
-// N codes in F times a power of two, as codes in TO: in the halves that hold them exactly. The power is at most 1, or
+// N E4M3 codes times a power of two, as codes in TO: in the halves that hold them exactly. The power is at most 1, or
 // 2^7 from E4M3 to E5M2. What a half cannot hold on the way is too small for a code: the result is the rounded
 // product.
-template <Format F, Format TO, int N>
+template <Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
 #if __CUDA_ARCH__ >= 890
     constexpr float smallest = 0x1p-24f; // of a half; two factors reach everything that is not 0 then
@@ -132,10 +132,7 @@ __device__ static inline void rescale_codes(const uint32_t code[N / 4], float fa
             const uint16_t pair = (uint16_t)(code[i] >> 16 * k);
             uint32_t halves;
             uint16_t rounded;
-            if constexpr (F == FMT_E5M2)
-                asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(pair));
-            else
-                asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
+            asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
             __half2 values;
             memcpy(&values, &halves, sizeof values);
             values = __hmul2(__hmul2(values, firsts), seconds);
@@ -153,7 +150,7 @@ __device__ static inline void rescale_codes(const uint32_t code[N / 4], float fa
     for (int i = 0; i < N / 4; i++) {
         out[i] = 0;
         for (int k = 0; k < 4; k++)
-            out[i] |= (uint32_t)fp8_encode(TO, fp8_decode(F, (uint8_t)(code[i] >> 8 * k)) * factor) << 8 * k;
+            out[i] |= (uint32_t)fp8_encode(TO, fp8_decode(FMT_E4M3, (uint8_t)(code[i] >> 8 * k)) * factor) << 8 * k;
     }
 #endif
 }
@@ -271,11 +268,10 @@ __device__ static inline void scale_write(float *scale, uint32_t maximum, float 
 // is plain, that of the maxima that lie with it; else they share one. Whether a kernel makes it, which
 // the next one may overlap with.
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
-// The scale of a row whose largest magnitude has these bits, in every thread that asks; `first` is true in one of them,
-// which stores it.
-template <Format F>
+// Returns the E4M3 scale of a row whose largest magnitude has these bits. `first` is true in one thread of the row,
+// which stores the scale at `address`.
 __device__ static inline float row_scale(uint32_t bits, float *address, bool first, StepState *state) {
-    const float scale = row_scale_from_maximum(bits, F);
+    const float scale = row_scale_from_maximum(bits, FMT_E4M3);
     if (first) {
         *address = scale;
         if (bits >= NONFINITE_BITS && state) state->nonfinite = 1;
@@ -310,10 +306,9 @@ static inline void require_spans(const char *operation, const char *what, Tensor
     if (format_is_fp8(t.format) && !t.scale) fatal(EXIT_DEVICE, "%s on the GPU: %s has no scale", operation, what);
 }
 
-// Ends the program unless codes of a gradient and of its transpose are in formats that kernels are built for: one, or
-// E4M3 and E5M2.
-static inline void require_gradient_codes(const char *operation, Tensor dy, Tensor dy_t) {
-    if (dy_t.format != FMT_E5M2 || dy.format != FMT_E4M3) require_format(operation, "the transpose", dy_t, dy.format);
+// Ends the program unless a gradient in FP8, E4M3 or E5M2, has a transpose in E5M2.
+static inline void require_gradient_formats(const char *operation, Tensor dy, Tensor dy_t) {
+    require_format(operation, "the transpose", dy_t, format_is_fp8(dy.format) ? FMT_E5M2 : dy.format);
 }
 
 static inline bool scaled_by_row(Tensor t) {

@@ -27,7 +27,6 @@ struct Fp8NormForward {
     Matrix<bf16> x, r_out;              // without data: not to be written
     Matrix<bf16> n;                     // without data: no result, or codes; with norms after it is r_out
     RowCodes n_codes;                   // of n, in one pass
-    const float *centre;                // (cols) that they are less; NULL: nothing
     uint32_t *maxima;                   // of the rows of n, for codes that another pass makes; NULL: not wanted
     Matrix<uint8_t> codes;              // of x in groups
     bf16 *scales;                       // (rows, groups)
@@ -152,8 +151,8 @@ __device__ inline void row_sum(const Fp8NormForward &a, const RowShare<Shape> &a
 }
 
 // The norm of a row, from its input to its result in `value`, stored where it is wanted in BF16; norms after add it to
-// r, which `value` then is. Returns the thread's largest, or what bounds it.
-template <NormPlace PLACE, bool CENTRED, typename Shape>
+// r, which `value` then is. Returns the thread's largest.
+template <NormPlace PLACE, typename Shape>
 __device__ inline float row_norm(const Fp8NormForward &a, const RowShare<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
                                  bf16 *r_out, float (*value)[ROW_WIDTH]) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
@@ -181,26 +180,15 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowShare<Shape> 
             store(n + k * STEP, packed<bf16, V>(value[k]));
             if (a.maxima) largest = largest_magnitude<V>(value[k], largest);
         } else {
-            const bool bounded = CENTRED && !a.n_codes.by_row; // a tensor's scale, ahead of its maximum (norm_bound)
-            if (!bounded) largest = largest_magnitude<V>(value[k], largest);
-            if constexpr (CENTRED) {
-                const float root = sqrtf((float)a.cols);
-                const Pack<float, V> centre = load<V, CACHE_PARAMETER>(a.centre + at.column + k * STEP);
-#pragma unroll
-                for (int i = 0; i < V; i++) {
-                    const float bound = norm_bound(root, weight[i], bias[i], centre.value[i]);
-                    value[k][i] -= centre.value[i];
-                    largest = larger_magnitude(largest, bounded ? bound : value[k][i]);
-                }
-            }
+            largest = largest_magnitude<V>(value[k], largest);
         }
     }
     return largest;
 }
 
 // The last rows come first, so that the pass behind this one, which begins with the first rows, finds their codes in
-// the L2 cache. CENTRED: codes of n - centre.
-template <NormInput INPUT, NormPlace PLACE, bool CENTRED, typename Shape>
+// the L2 cache.
+template <NormInput INPUT, NormPlace PLACE, typename Shape>
 __global__
 __launch_bounds__(ROW_THREADS,
                   Shape::WARPS == 1 ? 4 : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
@@ -228,7 +216,7 @@ __launch_bounds__(ROW_THREADS,
     float mean, rstd;
     row_statistics(a, at, value, &mean, &rstd);
     if (!AFTER && !a.n.data && !a.maxima && !a.n_codes.scales) return;
-    const float largest = row_norm<PLACE, CENTRED>(a, at, hat_of(mean, rstd), r, r_out, value);
+    const float largest = row_norm<PLACE>(a, at, hat_of(mean, rstd), r, r_out, value);
     // Its codes, or what their scale follows from.
     if (!a.maxima && !a.n_codes.scales) return;
     const uint32_t bits = row_maximum(at, largest);
@@ -242,10 +230,8 @@ __launch_bounds__(ROW_THREADS,
 
 template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
     const auto run = [&]<typename Shape>(Shape) {
-        auto *kernel = fp8_norm_forward_kernel<INPUT, PLACE, false, Shape>;
-        if constexpr (PLACE == NORM_BEFORE)
-            if (a.centre) kernel = fp8_norm_forward_kernel<INPUT, PLACE, true, Shape>;
-        kernel<<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
+        fp8_norm_forward_kernel<INPUT, PLACE, Shape>
+            <<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
         LAUNCH_CHECK("fp8_norm_forward_kernel");
     };
     if (for_rows_of_a_warp(a.cols, run)) return;
@@ -268,9 +254,7 @@ template <NormPlace PLACE>
 uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                        Tensor y_bias, bool from_saved) {
     const bool codes = n.data && format_is_fp8(n.format);
-    const bool one_pass = scaled_by_row(n) || (codes && norm.centre.data);
-    if (norm.centre.data && (!codes || PLACE == NORM_AFTER))
-        fatal(EXIT_DEVICE, "%s on the GPU: only codes of norms before are centred", operation);
+    const bool one_pass = scaled_by_row(n);
     Fp8NormForward a = {};
     a.r_in = matrix_of<const bf16>(r_in);
     a.y = matrix_of<const bf16>(y);
@@ -279,7 +263,6 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
     if (one_pass) a.n_codes = row_codes(exec, n);
     if (codes && !one_pass) a.maxima = maxima_of(exec, operation, n);
     if (!codes) a.maxima = n.amax; // for backward, which makes codes of what forward leaves plain
-    a.centre = (const float *)norm.centre.data;
     a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
     a.y_bias = (const bf16 *)y_bias.data;
     a.weight = (const bf16 *)norm.weight.data;

@@ -104,19 +104,18 @@ void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
     LAUNCH_CHECK("bf16_maxima_kernel");
 }
 
-template <Format F, Format TO> static void rescale_cast(Exec *exec, Tensor out, Tensor x, bool overlaps) {
-    const RescaledCodes<F, TO> source = {{(const uint8_t *)x.data, (int)x.stride}, (const float *)x.scale};
+template <Format TO> static void rescale_cast(Exec *exec, Tensor out, Tensor x, bool overlaps) {
+    const RescaledCodes<TO> source = {{(const uint8_t *)x.data, (int)x.stride}, (const float *)x.scale};
     cast_run<TO, TO, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols, Tensor{},
                                      false, overlaps);
 }
 
 static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
-    if (x.format == FMT_E5M2)
-        rescale_cast<FMT_E5M2, FMT_E5M2>(exec, out, x, overlaps);
-    else if (out.format == FMT_E5M2)
-        rescale_cast<FMT_E4M3, FMT_E5M2>(exec, out, x, overlaps);
+    require_format("transpose_codes", "the codes", x, FMT_E4M3);
+    if (out.format == FMT_E5M2)
+        rescale_cast<FMT_E5M2>(exec, out, x, overlaps);
     else
-        rescale_cast<FMT_E4M3, FMT_E4M3>(exec, out, x, overlaps);
+        rescale_cast<FMT_E4M3>(exec, out, x, overlaps);
 }
 
 void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x) {
@@ -188,8 +187,8 @@ void row_cast_launch(cudaStream_t stream, const RowCast &a) {
     if (vectors <= 16) return run(RowShape<4, 16>{});
     static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_CAST, "the widest cast of all");
     fatal(EXIT_DEVICE,
-          "quantize_forward on the GPU: %d columns where at most %d are built with scales per token: use --scaling "
-          "tensor",
+          "quantize_forward on the GPU: %d columns where at most %d are built with scales per token; use --recipe "
+          "coat-paper",
           a.cols, FP8_WIDEST_CAST);
 }
 
@@ -236,7 +235,7 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
     const char *operation = "grad_quantize";
     require_format(operation, "dy", dy, FMT_BF16);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
-    require_gradient_codes(operation, dy_q, dy_qt);
+    require_gradient_formats(operation, dy_q, dy_qt);
     require_spans(operation, "dy", dy);
     require_spans(operation, "dy_q", dy_q);
     require_spans(operation, "dy_qt", dy_qt);
@@ -253,8 +252,6 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
     typedef ValuesOf<Bf16Reader<true>> Source;
     if (dy_q.format == FMT_E5M2)
         cast(cast_run<FMT_E5M2, FMT_E5M2, true, true, 5, Source>);
-    else if (dy_qt.format == FMT_E5M2)
-        cast(cast_run<FMT_E4M3, FMT_E5M2, true, true, 5, Source>);
     else
-        cast(cast_run<FMT_E4M3, FMT_E4M3, true, true, 5, Source>);
+        cast(cast_run<FMT_E4M3, FMT_E5M2, true, true, 5, Source>);
 }

@@ -49,23 +49,21 @@ __device__ static inline uint32_t row_maximum(const RowShare<Shape, SPARE> &at, 
     return bits;
 }
 
-// E4M3 with a scale per row, or one that all rows find; scales NULL: not wanted.
+// E4M3 codes with a scale per row. scales NULL: not computed.
 struct RowCodes {
     Matrix<uint8_t> codes;
     float *scales;
-    bool by_row;
     StepState *state;
 };
 
 static inline RowCodes row_codes(const Exec *exec, Tensor t) {
-    return {matrix_of<uint8_t>(t), (float *)t.scale, scaled_by_row(t), exec->state};
+    return {matrix_of<uint8_t>(t), (float *)t.scale, exec->state};
 }
 
 // Stores scale and codes of a row with this maximum; values(k, out) makes the thread's vector k.
 template <typename Shape, bool SPARE, typename F>
 __device__ static inline void row_encode(const RowCodes &a, const RowShare<Shape, SPARE> &at, uint32_t bits, F values) {
-    float *const address = a.scales + (a.by_row ? at.row : 0);
-    const float scale = row_scale<FMT_E4M3>(bits, address, at.lane == 0 && (a.by_row || at.row == 0), a.state);
+    const float scale = row_scale(bits, a.scales + at.row, at.lane == 0, a.state);
     const float reciprocal = scale_reciprocal(scale);
     uint8_t *const codes_here = a.codes.at(at.row, at.column);
 #pragma unroll

@@ -9,10 +9,9 @@ namespace {
 constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // elements of a warp at a time
 constexpr int RUN = WARP / (CHUNK / GROUP);       // chunks one after the other: a group for each lane
 
-// Resident blocks per multiprocessor. Drawing random numbers for each element is arithmetic, which more warps hide;
-// elsewhere memory is the limit, and more warps only get in each other's way there.
-template <MasterStore MASTER, bool STOCHASTIC>
-constexpr int CHUNK_BLOCKS = STOCHASTIC || MASTER == IN_VALUE_BF16 ? 5 : 4;
+// Resident blocks per multiprocessor. Stochastic rounding draws a random number per element, and more warps hide that
+// arithmetic. Without it memory is the limit, and more warps only compete for it.
+template <MasterStore MASTER> constexpr int CHUNK_BLOCKS = MASTER == IN_VALUE_BF16 ? 5 : 4;
 
 // --- whole chunks -------------------------------------------------------------------------------------------
 // A group of a run, one for each lane: what is so small is read and written once for a whole run, in whole lines.
@@ -48,7 +47,7 @@ __device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
 }
 
 // `old` is the group of this lane's elements; returns it as it is after the step.
-template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
+template <MasterStore MASTER, typename G>
 __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
                                         const MomentEntry &e, int64_t begin, RunGroup old, uint32_t *maximum) {
     const int lane = (int)threadIdx.x % WARP;
@@ -71,8 +70,8 @@ __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateSc
     }
 
     float m[LANE_ELEMENTS], v[LANE_ELEMENTS];
-    decode_lane<FMT_E4M3, false>(tables, lane_group(tables, s.beta1 * old.a[0], old.k & 0xffu, FMT_E4M3), code[0], m);
-    decode_lane<SECOND, true>(tables, lane_group(tables, s.beta2 * old.a[1], old.k >> 8, SECOND), code[1], v);
+    decode_lane<false>(tables, lane_group(tables, s.beta1 * old.a[0], old.k & 0xffu), code[0], m);
+    decode_lane<true>(tables, lane_group(tables, s.beta2 * old.a[1], old.k >> 8), code[1], v);
     const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
     __nv_bfloat162 largest = __float2bfloat162_rn(0.0f);
 #pragma unroll
@@ -88,12 +87,9 @@ __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateSc
     if constexpr (MASTER != IN_VALUE) maximum_note(maximum, largest);
 
     LaneGroup fresh[2];
-    groups_measure<SECOND>(tables, lane_extremes(m, true), lane_extremes(v, false), table.expand, &fresh[0], &fresh[1]);
-    encode_lane<FMT_E4M3, false>(fresh[0], m, code[0]);
-    if constexpr (STOCHASTIC)
-        encode_lane_stochastic<SECOND>(tables, fresh[1], s, e.index + (uint64_t)first, v, code[1]);
-    else
-        encode_lane<SECOND, true>(fresh[1], v, code[1]);
+    groups_measure(tables, lane_extremes(m, true), lane_extremes(v, false), table.expand, &fresh[0], &fresh[1]);
+    encode_lane<false>(fresh[0], m, code[0]);
+    encode_lane<true>(fresh[1], v, code[1]);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
@@ -146,15 +142,16 @@ template <MasterStore MASTER, typename G> __device__ inline LaneLine lane_line(c
     return found;
 }
 
-template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
-__global__ __launch_bounds__(CHUNK_THREADS, CHUNK_BLOCKS<MASTER, STOCHASTIC>) void adamw_moments_kernel(
-    const __grid_constant__ MomentTable table) {
+template <MasterStore MASTER, typename G>
+__global__
+__launch_bounds__(CHUNK_THREADS,
+                  CHUNK_BLOCKS<MASTER>) void adamw_moments_kernel(const __grid_constant__ MomentTable table) {
     __shared__ CodeTables tables;
     __shared__ uint32_t maxima[ENTRIES]; // of this block's chunks
     const UpdateScalars scalars = *table.scalars;
     if (scalars.skip) return;
     for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS) maxima[i] = 0;
-    tables_fill<SECOND>(&tables);
+    tables_fill(&tables);
     constexpr int LINES = ChunkLines<MASTER, G>::per_lane;
     const int lane = (int)threadIdx.x % WARP, runs = table.first[table.count];
     const int stride = (int)gridDim.x * (CHUNK_THREADS / WARP);
@@ -182,8 +179,8 @@ __global__ __launch_bounds__(CHUNK_THREADS, CHUNK_BLOCKS<MASTER, STOCHASTIC>) vo
             // here + l / 8; after the step lane here + i takes its group back from lane 8 i.
             const int here = (chunk - begin) * (CHUNK / GROUP);
             const RunGroup old = group_of_lane(group, here + lane / GROUP_LANES);
-            const RunGroup fresh = update_chunk<MASTER, G, SECOND, STOCHASTIC>(
-                table, scalars, &tables, e, (int64_t)chunk * CHUNK, old, &maxima[entry]);
+            const RunGroup fresh =
+                update_chunk<MASTER, G>(table, scalars, &tables, e, (int64_t)chunk * CHUNK, old, &maxima[entry]);
             const RunGroup taken = group_of_lane(fresh, lane % (CHUNK / GROUP) * GROUP_LANES);
             if (lane / (CHUNK / GROUP) == chunk - begin) group = taken;
         }
@@ -198,8 +195,8 @@ __global__ __launch_bounds__(CHUNK_THREADS, CHUNK_BLOCKS<MASTER, STOCHASTIC>) vo
 // Groups that fill no chunk, the last of which may be short, and whole tensors on odd addresses: a warp per group, by
 // the functions of moments.h alone.
 // The group of a warp's values; lane 0 stores it.
-__device__ inline MomentGroup rest_measure(const MomentTable &table, const MomentEntry &e, int which, Format format,
-                                           int64_t at, const float x[GROUP / WARP]) {
+__device__ inline MomentGroup rest_measure(const MomentTable &table, const MomentEntry &e, int which, int64_t at,
+                                           const float x[GROUP / WARP]) {
     uint32_t largest = 0, negated = 0;
     for (int i = 0; i < GROUP / WARP; i++) {
         const uint32_t bits = float_bits(x[i]) & 0x7fffffffu;
@@ -208,7 +205,7 @@ __device__ inline MomentGroup rest_measure(const MomentTable &table, const Momen
     }
     largest = __reduce_max_sync(ALL_LANES, largest);
     negated = __reduce_max_sync(ALL_LANES, negated);
-    const MomentGroup group = moment_group_measured(largest, 0u - negated, format, table.expand);
+    const MomentGroup group = moment_group_measured(largest, 0u - negated, FMT_E4M3, table.expand);
     if (threadIdx.x % WARP == 0) {
         e.scale[which][at] = group.a;
         e.exponent[which][at] = group.k_16ths;
@@ -228,7 +225,7 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
     const MomentEntry &e = table.entry[entry];
     const int64_t at = e.chunks * (CHUNK / GROUP) + warp - table.first[entry], begin = at * GROUP + lane;
     const MomentGroup old_m = moment_group(s.beta1 * e.scale[0][at], e.exponent[0][at], FMT_E4M3);
-    const MomentGroup old_v = moment_group(s.beta2 * e.scale[1][at], e.exponent[1][at], table.second);
+    const MomentGroup old_v = moment_group(s.beta2 * e.scale[1][at], e.exponent[1][at], FMT_E4M3);
     const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
     float m[GROUP / WARP] = {}, v[GROUP / WARP] = {};
     uint32_t largest = 0;
@@ -236,28 +233,26 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
         const int64_t index = begin + i * WARP;
         if (index >= e.elements) continue;
         m[i] = moment_decode(e.code[0][index], old_m, FMT_E4M3);
-        v[i] = moment_decode(e.code[1][index], old_v, table.second);
+        v[i] = moment_decode(e.code[1][index], old_v, FMT_E4M3);
         const float grad = (float)((const G *)e.grad)[index];
         const float p = adamw_element_short(s, decay, grad, &m[i], &v[i], rest_load<MASTER>(e, index));
         largest = max(largest, rest_store<MASTER>(e, s, index, p));
     }
     largest = __reduce_max_sync(ALL_LANES, largest);
     if (lane == 0 && e.maximum) atomicMax(e.maximum, largest << 16);
-    const MomentGroup group_m = rest_measure(table, e, 0, FMT_E4M3, at, m);
-    const MomentGroup group_v = rest_measure(table, e, 1, table.second, at, v);
+    const MomentGroup group_m = rest_measure(table, e, 0, at, m);
+    const MomentGroup group_v = rest_measure(table, e, 1, at, v);
     for (int i = 0; i < GROUP / WARP; i++) {
         const int64_t index = begin + i * WARP;
         if (index >= e.elements) continue;
         e.code[0][index] = moment_encode(m[i], group_m, FMT_E4M3, false);
-        const float uniform = moment_uniform(s.seed, s.t, e.index + (uint64_t)index);
-        e.code[1][index] = table.stochastic ? moment_encode_stochastic(v[i], group_v, table.second, uniform)
-                                            : moment_encode(v[i], group_v, table.second, true);
+        e.code[1][index] = moment_encode(v[i], group_v, FMT_E4M3, true);
     }
 }
 
 // --- the host's side ----------------------------------------------------------------------------------------
-void require_moment(const char *what, Tensor t, bool is_fp8) {
-    if (t.granularity != SCALE_EXPAND || t.group != GROUP || !is_fp8)
+void require_moment(const char *what, Tensor t) {
+    if (t.granularity != SCALE_EXPAND || t.group != GROUP || t.format != FMT_E4M3)
         fatal(EXIT_DEVICE, "adamw_update on the GPU: %s in %s groups of %d is not built", what, format_name(t.format),
               t.group);
 }
@@ -268,8 +263,8 @@ MomentEntry entry_of(const Parameter &p) {
     e.master = p.master.data;
     e.grad = p.grad.data;
     const Tensor moments[] = {p.m, p.v};
-    require_moment("a first moment", p.m, p.m.format == FMT_E4M3);
-    require_moment("a second moment", p.v, format_is_fp8(p.v.format));
+    require_moment("a first moment", p.m);
+    require_moment("a second moment", p.v);
     for (int i = 0; i < 2; i++) {
         e.code[i] = (uint8_t *)moments[i].data;
         e.scale[i] = (float *)moments[i].scale;
@@ -303,26 +298,18 @@ template <MasterStore MASTER, typename G> void rest_launch(cudaStream_t stream, 
     LAUNCH_CHECK("adamw_moments_rest_kernel");
 }
 
-template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
-void chunks_launch(const CudaBackend *backend, MomentTable *table) {
+template <MasterStore MASTER, typename G> void chunks_launch(const CudaBackend *backend, MomentTable *table) {
     const int runs = count_pieces(table, false);
     if (runs == 0) return;
     const int64_t blocks = ceil_div(runs, CHUNK_THREADS / WARP);
-    const int64_t most = (int64_t)backend->sm_count * CHUNK_BLOCKS<MASTER, STOCHASTIC>;
-    adamw_moments_kernel<MASTER, G, SECOND, STOCHASTIC>
+    const int64_t most = (int64_t)backend->sm_count * CHUNK_BLOCKS<MASTER>;
+    adamw_moments_kernel<MASTER, G>
         <<<grid_of(blocks < most ? blocks : most), CHUNK_THREADS, 0, backend->stream>>>(*table);
     LAUNCH_CHECK("adamw_moments_kernel");
 }
 
 template <MasterStore MASTER, typename G> void table_launch(const CudaBackend *backend, MomentTable *table) {
-    if (table->second == FMT_E4M3 && !table->stochastic)
-        chunks_launch<MASTER, G, FMT_E4M3, false>(backend, table);
-    else if (table->second == FMT_E4M3)
-        chunks_launch<MASTER, G, FMT_E4M3, true>(backend, table);
-    else if (!table->stochastic)
-        chunks_launch<MASTER, G, FMT_E5M2, false>(backend, table);
-    else
-        chunks_launch<MASTER, G, FMT_E5M2, true>(backend, table);
+    chunks_launch<MASTER, G>(backend, table);
     rest_launch<MASTER, G>(backend->stream, table);
     table->count = 0;
 }
@@ -334,9 +321,7 @@ void update_kind(const CudaBackend *backend, const Parameter *parameters, int co
     for (int i = 0; i < count; i++) {
         const Parameter &p = parameters[i];
         if (p.m.granularity != SCALE_EXPAND || p.grad.format != grad || master_store(p) != MASTER) continue;
-        if (table->count == ENTRIES || (table->count > 0 && table->second != p.v.format))
-            table_launch<MASTER, G>(backend, table);
-        table->second = p.v.format;
+        if (table->count == ENTRIES) table_launch<MASTER, G>(backend, table);
         table->entry[table->count++] = entry_of(p);
     }
     if (table->count > 0) table_launch<MASTER, G>(backend, table);
@@ -357,7 +342,6 @@ void fp8_moments_update(Exec *exec, const Parameter *parameters, int count, cons
     table.scalars = scalars;
     table.state = state;
     table.expand = backend->recipe.moments == MOMENTS_COAT;
-    table.stochastic = backend->recipe.second_moment_round == ROUND_STOCHASTIC;
     update_both<IN_VALUE>(backend, parameters, count, &table);
     update_both<IN_VALUE_BF16>(backend, parameters, count, &table);
     update_both<IN_FP32>(backend, parameters, count, &table);

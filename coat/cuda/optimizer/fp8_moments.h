@@ -21,14 +21,13 @@ constexpr int CHUNK_THREADS = 128; // of a block
 // --- logarithms of codes ------------------------------------------------------------------------------------
 // What decoding looks up. Of code 0 it is -inf, whose power is the 0 that the code stands for.
 struct alignas(512) CodeTables {
-    float log2[2][128];   // log2(code / F) of a code without sign, of m's format and of v's
-    float inverse_k[256]; // of k in sixteenths
+    float log2[128];      // log2(code / F) of a code without its sign
+    float inverse_k[256]; // 1 / k, by k in sixteenths
 };
 
-template <Format SECOND> __device__ static inline void tables_fill(CodeTables *tables) {
+__device__ static inline void tables_fill(CodeTables *tables) {
     for (int i = (int)threadIdx.x; i < 256; i += CHUNK_THREADS) {
-        const int code = i % 128;
-        tables->log2[i / 128][code] = code == 0 ? -INFINITY : code_log2((uint8_t)code, i < 128 ? FMT_E4M3 : SECOND);
+        if (i < 128) tables->log2[i] = i == 0 ? -INFINITY : code_log2((uint8_t)i, FMT_E4M3);
         tables->inverse_k[i] = (float)MOMENT_K_ONE / (float)i;
     }
     __syncthreads();
@@ -58,22 +57,22 @@ struct LaneGroup {
     bool floors;  // of v: an element that is not zero could get code 0
 };
 
-__device__ static inline LaneGroup lane_group(const CodeTables *tables, float a, uint32_t k_16ths, Format format) {
+__device__ static inline LaneGroup lane_group(const CodeTables *tables, float a, uint32_t k_16ths) {
     LaneGroup group = {};
     group.a = a;
     group.k_16ths = (uint8_t)k_16ths;
     group.k_inverse = tables->inverse_k[k_16ths];
-    const float reach = (moment_target(format) + 1.0f) * group.k_inverse; // log2 of a over the smallest code's value
+    const float reach = (moment_target(FMT_E4M3) + 1.0f) * group.k_inverse; // log2 of a over the smallest code's value
     group.decodes = a == 0.0f || (a < INFINITY && reach - fminf(fast_log2(a), 0.0f) < 125.0f);
     return group;
 }
 
 // Values of a lane's codes, 4 to a word.
-template <Format FORMAT, bool SECOND>
+template <bool SECOND>
 __device__ static inline void decode_lane(const CodeTables *tables, LaneGroup group,
                                           const uint32_t word[LANE_ELEMENTS / 4], float out[LANE_ELEMENTS]) {
     if (group.decodes) {
-        const uint32_t table = (uint32_t)__cvta_generic_to_shared(tables->log2[SECOND]);
+        const uint32_t table = (uint32_t)__cvta_generic_to_shared(tables->log2);
 #pragma unroll
         for (int i = 0; i < LANE_ELEMENTS; i++) {
             const int byte = i % 4;
@@ -82,10 +81,10 @@ __device__ static inline void decode_lane(const CodeTables *tables, LaneGroup gr
             out[i] = SECOND ? x : bits_float(float_bits(x) | (word[i / 4] << (24 - 8 * byte) & 0x80000000u));
         }
     } else {
-        const MomentGroup whole = moment_group(group.a, group.k_16ths, FORMAT);
+        const MomentGroup whole = moment_group(group.a, group.k_16ths, FMT_E4M3);
 #pragma unroll
         for (int i = 0; i < LANE_ELEMENTS; i++)
-            out[i] = moment_decode((uint8_t)(word[i / 4] >> (8 * (i % 4))), whole, FORMAT);
+            out[i] = moment_decode((uint8_t)(word[i / 4] >> (8 * (i % 4))), whole, FMT_E4M3);
     }
 }
 
@@ -109,7 +108,6 @@ __device__ static inline LaneExtremes lane_extremes(const float x[LANE_ELEMENTS]
 
 // The groups of the fresh m and v from what each of their eight lanes saw. Lanes 0, 2, 4, 6 end with m's largest, m's
 // smallest, v's largest and v's smallest, and the lanes after them with the same.
-template <Format SECOND>
 __device__ static inline void groups_measure(const CodeTables *tables, LaneExtremes m, LaneExtremes v, bool expand,
                                              LaneGroup *group_m, LaneGroup *group_v) {
     const int lane = (int)threadIdx.x % WARP, first = lane & ~(GROUP_LANES - 1);
@@ -122,84 +120,61 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
     const uint32_t bits = smallest ? 0u - kept : kept;
     const float log2 = moment_log2(bits_float(bits)), other = __shfl_xor_sync(ALL_LANES, log2, 2);
     const float range = smallest ? other - log2 : log2 - other;
-    const float target = second ? moment_target(SECOND) : moment_target(FMT_E4M3);
-    uint32_t k = expand ? moment_exponent_of(range, second ? SECOND : FMT_E4M3) : MOMENT_K_ONE;
+    uint32_t k = expand ? moment_exponent_of(range, FMT_E4M3) : MOMENT_K_ONE;
     // where the smallest lies: 2^-1/2 below the smallest code still rounds to it
-    const bool floors = !(range * (float)k <= MOMENT_K_ONE * (target + 1.5f));
+    const bool floors = !(range * (float)k <= MOMENT_K_ONE * (moment_target(FMT_E4M3) + 1.5f));
     const uint32_t told = k | (uint32_t)(bits >= 0x00800000u) << 8 | (uint32_t)floors << 9;
-    const auto group_of = [&](int at, Format format) {
+    const auto group_of = [&](int at) {
         const uint32_t a = __shfl_sync(ALL_LANES, bits, first + at);
         uint32_t told_there = __shfl_sync(ALL_LANES, told, first + at + 2);
         const bool finite = a < 0x7f800000u;
         if (a == 0 || !finite) told_there = MOMENT_K_ONE | (uint32_t)finite << 8;
-        LaneGroup group = lane_group(tables, bits_float(a), told_there & 0xffu, format);
+        LaneGroup group = lane_group(tables, bits_float(a), told_there & 0xffu);
         group.encodes = told_there & 1u << 8;
         group.floors = told_there & 1u << 9;
         return group;
     };
-    *group_m = group_of(0, FMT_E4M3);
-    *group_v = group_of(4, SECOND);
+    *group_m = group_of(0);
+    *group_v = group_of(4);
 }
 
 // --- codes --------------------------------------------------------------------------------------------------
 // Where |x| lies among the codes, moment_position() for elements that are 0 or normal; what rounding leaves above F
 // saturates there.
-template <Format FORMAT> __device__ static inline float lane_position(float x, float k, float log2_a) {
-    return element_position(fast_log2(fabsf(x)) - log2_a, k, FORMAT);
+__device__ static inline float lane_position(float x, float k, float log2_a) {
+    return element_position(fast_log2(fabsf(x)) - log2_a, k, FMT_E4M3);
 }
 
-template <Format FORMAT, bool SECOND, bool FLOORS>
+template <bool SECOND, bool FLOORS>
 __device__ static inline void encode_short(LaneGroup group, const float x[LANE_ELEMENTS],
                                            uint32_t word[LANE_ELEMENTS / 4]) {
-    constexpr float smallest = FORMAT == FMT_E4M3 ? 0x1p-9f : 0x1p-16f; // code
+    constexpr float smallest = 0x1p-9f; // value of code 1
     const float k = (float)group.k_16ths * (1.0f / MOMENT_K_ONE), log2_a = group.a > 0.0f ? fast_log2(group.a) : 0.0f;
-    const float raise = moment_raise(group.k_inverse);
     const auto place = [&](float value) {
-        float y = lane_position<FORMAT>(value, k, log2_a);
-        if constexpr (SECOND && FORMAT == FMT_E5M2) y = y * raise;
+        const float y = lane_position(value, k, log2_a);
         if constexpr (FLOORS) return value == 0.0f ? 0.0f : fmaxf(y, smallest);
         return SECOND ? y : copysignf(y, value);
     };
 #pragma unroll
     for (int i = 0; i < LANE_ELEMENTS / 4; i++)
-        word[i] = encode_pair<FORMAT>(place(x[4 * i]), place(x[4 * i + 1])) |
-                  encode_pair<FORMAT>(place(x[4 * i + 2]), place(x[4 * i + 3])) << 16;
+        word[i] = encode_pair<FMT_E4M3>(place(x[4 * i]), place(x[4 * i + 1])) |
+                  encode_pair<FMT_E4M3>(place(x[4 * i + 2]), place(x[4 * i + 3])) << 16;
 }
 
 // Codes of a lane's elements, rounded to nearest even.
-template <Format FORMAT, bool SECOND>
+template <bool SECOND>
 __device__ static inline void encode_lane(LaneGroup group, const float x[LANE_ELEMENTS],
                                           uint32_t word[LANE_ELEMENTS / 4]) {
     if (group.encodes && !(SECOND && group.floors)) {
-        encode_short<FORMAT, SECOND, false>(group, x, word);
+        encode_short<SECOND, false>(group, x, word);
     } else if (group.encodes) {
-        encode_short<FORMAT, SECOND, SECOND>(group, x, word);
+        encode_short<SECOND, SECOND>(group, x, word);
     } else {
-        const MomentGroup whole = moment_group(group.a, group.k_16ths, FORMAT);
+        const MomentGroup whole = moment_group(group.a, group.k_16ths, FMT_E4M3);
 #pragma unroll
         for (int i = 0; i < LANE_ELEMENTS; i++) {
-            const uint32_t code = moment_encode(x[i], whole, FORMAT, SECOND);
+            const uint32_t code = moment_encode(x[i], whole, FMT_E4M3, SECOND);
             word[i / 4] = i % 4 == 0 ? code : word[i / 4] | code << (8 * (i % 4));
         }
-    }
-}
-
-// The same of v, rounded stochastically. `index` is that of the lane's first element among all parameters.
-template <Format FORMAT>
-__device__ static inline void encode_lane_stochastic(const CodeTables *tables, LaneGroup group, const UpdateScalars &s,
-                                                     uint64_t index, const float v[LANE_ELEMENTS],
-                                                     uint32_t word[LANE_ELEMENTS / 4]) {
-    const MomentGroup whole = moment_group(group.a, group.k_16ths, FORMAT);
-    const bool simple = group.decodes && group.encodes;
-    const auto value = [&](uint8_t code) { return group.a * element_exp2(tables->log2[1][code] * group.k_inverse); };
-#pragma unroll
-    for (int i = 0; i < LANE_ELEMENTS; i++) {
-        const int at = i / WIDTH * (GROUP_LANES * WIDTH) + i % WIDTH;
-        const float uniform = moment_uniform(s.seed, s.t, index + (uint64_t)at);
-        const uint8_t low = moment_code_below(v[i], whole, FORMAT), high = moment_code_above(low, FORMAT);
-        const float below = simple ? value(low) : moment_decode(low, whole, FORMAT);
-        const float above = simple ? value(high) : moment_decode(high, whole, FORMAT);
-        const uint32_t code = moment_choose(v[i], low, high, below, above, uniform);
-        word[i / 4] = i % 4 == 0 ? code : word[i / 4] | code << (8 * (i % 4));
     }
 }

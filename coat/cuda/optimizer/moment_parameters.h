@@ -23,8 +23,7 @@ struct MomentTable {
     MomentEntry entry[ENTRIES];
     int first[ENTRIES + 1]; // piece of work of each entry, a warp's run or (of what is left) group; and their sum
     int count;
-    bool expand, stochastic;
-    Format second; // of v
+    bool expand;
     const UpdateScalars *scalars;
     StepState *state;
 };

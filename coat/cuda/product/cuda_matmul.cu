@@ -83,7 +83,6 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
     Product p = product_make("linear_backward_weight", dw, x, dy, fp8, !fp8);
     if (fp8 && !(x.transposed && dy.transposed)) product_fail(&p, "FP8 operands must be stored transposed");
     product_size(&p, dw.cols, dw.rows, x.rows);
-    p.key.shape.fast = fp8 && cuda_backend(exec)->matmul->fast_weights;
     p.key.accumulate = accumulate;
     product_run(exec, &p);
 }
@@ -121,7 +120,6 @@ MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err) {
     }
     state->cublas_version = cublasLtGetVersion();
     state->fast_data = config->recipe.fast_accumulation_data;
-    state->fast_weights = config->recipe.fast_accumulation_weights;
     state->autotune = config->autotune;
     snprintf(state->gpu, sizeof state->gpu, "%s", ((const CudaBackend *)exec->backend)->device_name);
     state->samples = product_samples_open();

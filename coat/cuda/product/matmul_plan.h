@@ -36,7 +36,7 @@ struct MatmulState {
     cublasLtHandle_t handle;
     size_t cublas_version;
     char gpu[256];
-    bool fast_data, fast_weights, autotune;
+    bool fast_data, autotune;
     MatmulChoices resumed, given, committed; // of the checkpoint, of --matmul-table, of the program: in this order
     ProductSamples *samples;
     MatmulVisitor visitor; // report NULL: none
