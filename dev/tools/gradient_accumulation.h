@@ -27,7 +27,7 @@ static inline Tensor operand_codes(const Meter *m, int k, Tensor of, Format form
     return t;
 }
 
-// x or w in E4M3, both ways.
+// Quantizes operand k to E4M3: its codes and their transpose.
 static inline void make_operand_codes(Meter *m, int k, Tensor of) {
     const Tensor codes = operand_codes(m, k, of, FMT_E4M3, false), codes_t = operand_codes(m, k, of, FMT_E4M3, true);
     m->place.ops->quantize_forward(m->place.exec, codes, of);
@@ -83,7 +83,10 @@ static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w,
     a->measured = true;
     const Tensor dy_q = operand_codes(m, 0, dy, format, false), dy_qt = operand_codes(m, 0, dy, format, true);
     const Tensor x_qt = operand_codes(m, 1, x, FMT_E4M3, true), w_qt = operand_codes(m, 2, w, FMT_E4M3, true);
-    m->place.ops->grad_quantize(m->place.exec, dy_q, dy_qt, matrix(m->dbias, 1, s->out, FMT_FP32), dy, false);
+    if (format == FMT_E4M3)
+        make_operand_codes(m, 0, dy); // because grad_quantize transposes E4M3 gradients to E5M2
+    else
+        m->place.ops->grad_quantize(m->place.exec, dy_q, dy_qt, matrix(m->dbias, 1, s->out, FMT_FP32), dy, false);
     make_operand_codes(m, 1, x);
     make_operand_codes(m, 2, w);
     read_all(m, m->x, x_qt, one_part(s->in));
