@@ -31,7 +31,7 @@ static const char usage[] =
     "  --logits FOLDER OUT   write the logits of a model folder for dev/test/check_transformers.py, in BF16 or FP32\n";
 #endif
 
-static const CommPlace one_process = {0, 1, 0, 1, "", false};
+static const CommPlace one_process = {0, 1, 0, 1, "", false, ""};
 static int failures;
 
 static void check(bool ok, const char *name) {

@@ -575,10 +575,13 @@ int main(int argc, char **argv) {
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
     if (!exit_now) signals_fail_writes(); // what --help prints may be cut short
     if (ok && !exit_now) {
-        checkpoint_settings(&recorded, &line.flags); // of the one that the flags go on from
-        ok = config_parse(&config, &line, &recorded, &err);
+        ok = checkpoint_settings(&recorded, &line.flags, &err);
+        if (ok)
+            ok = config_parse(&config, &line, &recorded, &err);
+        else
+            arguments_free(&line.args);
     }
-    bool found = comm_discover(&config, &run.place, ok ? &err : &why);
+    bool found = comm_discover(&line.flags, &run.place, ok ? &err : &why);
     if (ok && !exit_now) {
         ok = found && complete(&run, &config, &err);
         if (ok) ok = config.plan ? report_plan(&config, stdout, &err) : run_whole(&run, &config, &err);

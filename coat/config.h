@@ -205,6 +205,9 @@ typedef struct {
     bool recipe_recorded;      // by the checkpoint that the run goes on from
     bool settings_recorded;    // so are the batch, the optimizer and the data's order, or what is needed of it
     int64_t recorded_step;     // of that checkpoint
+    bool settings_logged;      // settings and model are those of OUT/log.jsonl, because there is no checkpoint yet
+    bool nothing_to_resume;    // --resume finds neither a checkpoint in OUT nor settings in its log
+    bool model_named;          // a flag names the model, the tokenizer or the batch
     bool batch_recorded;       // the checkpoint's batch_tokens counts: no flag sets another; with micro_batch_recorded
     bool micro_batch_recorded; // the same of micro_batch
     char gpu_without_fp8[320]; // why this machine's GPU cannot multiply in FP8; "" = it can, or the CPU does

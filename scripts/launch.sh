@@ -140,6 +140,7 @@ in_own_session() { # COMMAND...
     wait "$child"
 }
 
+mkdir -p "$out" # --resume begins a run only in a folder that exists
 [ "${command[0]}" = mpirun ] || [ "${RESTARTS:-0}" != 0 ] || exec "${command[@]}"
 for ((left = ${RESTARTS:-0}; ; left--)); do
     status=0

@@ -46,6 +46,7 @@ if [ -n "$dry_run" ]; then
     echo
     exit 0
 fi
+mkdir -p "$out" # --resume begins a run only in a folder that exists
 "${command[@]}"
 
 if [ ! -d "$out/$(printf 'step-%08d' "$steps")" ]; then scontrol requeue "$SLURM_JOB_ID"; fi

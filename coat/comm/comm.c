@@ -66,15 +66,16 @@ static bool open_cpu(Comm *comm, Error *err) {
 #ifdef COAT_MPI
     if (!comm->place.mpi)
         return error_set(err, EXIT_USER,
-                         "%d processes on CPUs talk over MPI, which %s did not start; start them with mpirun -np %d "
-                         "(or srun --mpi=pmix)",
-                         comm->place.ranks, comm->place.launcher, comm->place.ranks);
+                         "%d processes on CPUs (%s) need MPI, which %s did not start; start them with mpirun -np %d or "
+                         "srun --mpi=pmix, or one alone with --world-size 1",
+                         comm->place.ranks, comm->place.origin, comm->place.launcher, comm->place.ranks);
     return comm_mpi_open(comm, err);
 #else
-    return error_set(err, EXIT_USER,
-                     "%d processes on CPUs: this program was built without MPI; install Open MPI (scripts/setup.sh "
-                     "--all) and build again, or start one process",
-                     comm->place.ranks);
+    return error_set(
+        err, EXIT_USER,
+        "%d processes on CPUs (%s): this program was built without MPI; install Open MPI (scripts/setup.sh "
+        "--all) and build again, or start one alone with --world-size 1",
+        comm->place.ranks, comm->place.origin);
 #endif
 }
 
@@ -84,9 +85,9 @@ static bool open_gpu(Comm *comm, const Config *config, Error *err) {
 #else
     (void)config;
     return error_set(err, EXIT_USER,
-                     "%d processes on GPUs: this program was built without NCCL; install it (or say NCCL_HOME=folder) "
-                     "and build again, or start one process",
-                     comm->place.ranks);
+                     "%d processes on GPUs (%s): this program was built without NCCL; install it (or say "
+                     "NCCL_HOME=folder) and build again, or start one alone with --world-size 1",
+                     comm->place.ranks, comm->place.origin);
 #endif
 }
 

@@ -33,10 +33,12 @@ typedef struct {
     int local_rank, local_ranks; // among the processes of this machine; local_ranks 0 = unknown
     const char *launcher;        // who told: "mpirun", "srun" ..., "" for one process
     bool mpi;                    // the launcher is MPI's: MPI may be initialised
+    char origin[96];             // the variables or flags that say so, as "SLURM_NTASKS=4, SLURM_PROCID=0"
 } CommPlace;
 
-// The place by the environment (OMPI_COMM_WORLD_*, PMI_*, RANK and WORLD_SIZE, SLURM_*) and the flags --world-size and
-// --rank, which may only add what the environment does not say. Calls nothing of MPI. EXIT_USER where they contradict.
+// Finds the place by the environment (OMPI_COMM_WORLD_*, PMI_*, RANK and WORLD_SIZE, SLURM_*) and by --world-size and
+// --rank. --world-size 1, and both flags together, win over the environment; one flag alone may only add what the
+// environment does not say. Calls nothing of MPI. EXIT_USER if they contradict each other.
 bool comm_discover(const Config *config, CommPlace *place, Error *err);
 // Whether the environment says that a launcher of MPI started this process, or any launcher several of them.
 bool comm_launched(void);

@@ -16,7 +16,7 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool over, running;
-    int rank;
+    const CommPlace *place;
 } Opening;
 
 static void *opening_watch(void *argument) {
@@ -27,19 +27,20 @@ static void *opening_watch(void *argument) {
     pthread_mutex_lock(&o->lock);
     while (!o->over && pthread_cond_timedwait(&o->changed, &o->lock, &until) != ETIMEDOUT) {}
     if (!o->over) {
-        fprintf(stderr,
-                "error: rank %d: waited %d s while MPI started for the other ranks, of which one hangs, is lost or has "
-                "no memory\n",
-                o->rank, COMM_PATIENCE);
+        fprintf(
+            stderr,
+            "error: rank %d: waited %d s while MPI started for the other ranks (%s), of which one hangs, is lost, has "
+            "no memory or was not started; --world-size 1 runs this one alone\n",
+            o->place->rank, COMM_PATIENCE, o->place->origin);
         _exit(EXIT_RANK);
     }
     pthread_mutex_unlock(&o->lock);
     return NULL;
 }
 
-static void opening_begin(Opening *o, int rank) {
+static void opening_begin(Opening *o, const CommPlace *place) {
     memset(o, 0, sizeof *o);
-    o->rank = rank;
+    o->place = place;
     pthread_mutex_init(&o->lock, NULL);
     comm_cond_init(&o->changed);
     sigset_t all, before; // signals are the main thread's
@@ -90,7 +91,7 @@ static CommMpi *open_watched(const CommPlace *place, Error *err) {
 
 CommMpi *mpi_open(const CommPlace *place, Error *err) {
     Opening opening;
-    opening_begin(&opening, place->rank);
+    opening_begin(&opening, place);
     CommMpi *mpi = open_watched(place, err);
     opening_end(&opening);
     return mpi;

@@ -102,7 +102,9 @@ static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     const char *const names[] = {l ? l->local_rank : NULL, "LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
                                  "SLURM_LOCALID"};
     place->local_rank = place->rank;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    const bool started_by_hand =
+        strcmp(place->launcher, "the flags") == 0; // a launcher's variables are of its processes
+    for (size_t i = 0; i < (started_by_hand ? 2 : sizeof names / sizeof names[0]); i++)
         if (is_set(names[i])) {
             if (!read_number(names[i], 0, &place->local_rank, err)) return false;
             break;
@@ -117,16 +119,13 @@ static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     return true;
 }
 
-static bool by_flags(const Config *c, CommPlace *place, Error *err) {
-    int rank, ranks; // one of the pair may be in the environment
-    if (!read_number("RANK", -1, &rank, err) || !read_number("WORLD_SIZE", 0, &ranks, err)) return false;
+// Finds the place by the flags and what they leave to the environment. over: they contradict a launcher, so that its
+// variables of this machine do not count either.
+static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
+    int rank = c->rank, ranks = c->world_size; // one of the pair may be in the environment
+    if (rank < 0 && !read_number("RANK", -1, &rank, err)) return false;
     if (rank < 0 && !read_number("PMIX_RANK", -1, &rank, err)) return false;
-    bool rank_told = rank >= 0, ranks_told = ranks > 0;
-    if ((rank_told && c->rank >= 0 && c->rank != rank) || (ranks_told && c->world_size > 0 && c->world_size != ranks))
-        return error_set(err, EXIT_USER, "--rank, --world-size: the environment says otherwise (%s); unset that",
-                         rank_told ? (is_set("RANK") ? "RANK" : "PMIX_RANK") : "WORLD_SIZE");
-    if (c->rank >= 0) rank = c->rank;
-    if (c->world_size > 0) ranks = c->world_size;
+    if (ranks <= 0 && !read_number("WORLD_SIZE", 0, &ranks, err)) return false;
     if (ranks > 1 && rank < 0)
         return error_set(err, EXIT_USER, "%s %d: each process needs its --rank too; or start them with mpirun -np %d",
                          c->world_size > 0 ? "--world-size" : "WORLD_SIZE", ranks, ranks);
@@ -140,9 +139,17 @@ static bool by_flags(const Config *c, CommPlace *place, Error *err) {
     if (ranks <= 1) return true;
     place->rank = rank;
     place->ranks = ranks;
-    place->launcher = rank_told || ranks_told ? "the environment" : "the flags";
-    place->mpi = is_set("PMIX_RANK");
-    return read_local(NULL, place, err);
+    place->launcher = c->rank >= 0 && c->world_size > 0 ? "the flags" : "the environment";
+    place->mpi = is_set("PMIX_RANK") && c->rank < 0;
+    snprintf(place->origin, sizeof place->origin, "%s%d, %s%d",
+             c->world_size > 0 ? "--world-size " : "WORLD_SIZE=", ranks,
+             c->rank >= 0     ? "--rank "
+             : is_set("RANK") ? "RANK="
+                              : "PMIX_RANK=",
+             rank);
+    place->local_rank = rank;
+    place->local_ranks = 0; // unknown
+    return over || read_local(NULL, place, err);
 }
 
 bool comm_launched(void) {
@@ -155,21 +162,32 @@ bool comm_discover(const Config *config, CommPlace *place, Error *err) {
     memset(place, 0, sizeof *place);
     place->ranks = place->local_ranks = 1;
     place->launcher = "";
+    if (config->world_size == 1) return true; // also in a shell that a launcher of several processes has started
     // torchrun leaves no doubt that it was the last; else the first in the table is taken
     bool torchrun = is_set("TORCHELASTIC_RUN_ID") && applies(&launchers[BY_ENVIRONMENT]);
     int chosen = torchrun ? BY_ENVIRONMENT : 0;
     while (chosen < LAUNCHERS && !applies(&launchers[chosen])) chosen++;
-    if (chosen == LAUNCHERS) return by_flags(config, place, err);
+    if (chosen == LAUNCHERS) return by_flags(config, false, place, err);
     const Launcher *l = &launchers[chosen];
     if (!read_launcher(l, &place->rank, &place->ranks, err)) return false;
+    const bool other_size = config->world_size > 0 && config->world_size != place->ranks;
+    const bool other_rank = config->rank >= 0 && config->rank != place->rank;
+    if ((other_size || other_rank) && config->world_size > 0 && config->rank >= 0)
+        return by_flags(config, true, place, err);
     if (!check_others(chosen, place->rank, place->ranks, err)) return false;
-    if (config->world_size > 0 && config->world_size != place->ranks)
-        return error_set(err, EXIT_USER, "--world-size %d: %s started %d process%s (%s); leave it away or use %s%s%d",
-                         config->world_size, l->name, place->ranks, place->ranks == 1 ? "" : "es", l->ranks, l->start,
-                         l->start[strlen(l->start) - 1] == '=' ? "" : " ", config->world_size);
-    if (config->rank >= 0 && config->rank != place->rank)
-        return error_set(err, EXIT_USER, "--rank %d: %s says that this is rank %d (%s); leave it away", config->rank,
-                         l->name, place->rank, l->rank);
+    snprintf(place->origin, sizeof place->origin, "%s=%d, %s=%d", l->ranks, place->ranks, l->rank, place->rank);
+    if (other_size)
+        return error_set(
+            err, EXIT_USER,
+            "--world-size %d: %s started %d process%s (%s); use %s%s%d, or add --rank, with which the flags "
+            "count alone",
+            config->world_size, l->name, place->ranks, place->ranks == 1 ? "" : "es", place->origin, l->start,
+            l->start[strlen(l->start) - 1] == '=' ? "" : " ", config->world_size);
+    if (other_rank)
+        return error_set(err, EXIT_USER,
+                         "--rank %d: %s says that this is rank %d (%s); remove it, or add --world-size, with which the "
+                         "flags count alone",
+                         config->rank, l->name, place->rank, place->origin);
     if (place->ranks == 1) return true;
     place->launcher = l->name;
     place->mpi = l->mpi || (!torchrun && is_set("PMIX_RANK"));

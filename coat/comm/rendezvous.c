@@ -227,18 +227,21 @@ static bool gather_ranks(int listener, int *fds, const CommPlace *place, size_t 
     return true;
 }
 
-static bool all_have_come(const int *fds, int ranks, const char *where, int patience, Error *err) {
+static bool all_have_come(const int *fds, const CommPlace *place, const char *where, int patience, Error *err) {
     char names[128] = "";
     int missing = 0;
-    for (int r = 1; r < ranks; r++) {
+    for (int r = 1; r < place->ranks; r++) {
         size_t used = strlen(names);
         if (fds[r] >= 0) continue;
         missing++;
         if (used < sizeof names - 16) snprintf(names + used, sizeof names - used, "%s%d", used ? ", " : "", r);
     }
     if (!missing) return true;
-    return error_set(err, EXIT_RANK, "waited %d s at %s for %d of %d processes, which did not come: rank %s%s",
-                     patience, where, missing, ranks, names, strlen(names) >= sizeof names - 16 ? " ..." : "");
+    return error_set(
+        err, EXIT_RANK,
+        "waited %d s at %s for %d of %d processes (%s), which did not come: rank %s%s; --world-size 1 runs "
+        "this one alone",
+        patience, where, missing, place->ranks, place->origin, names, strlen(names) >= sizeof names - 16 ? " ..." : "");
 }
 
 static bool host_meeting(const Meeting *m, const CommPlace *place, const void *data, size_t bytes, int patience,
@@ -250,8 +253,7 @@ static bool host_meeting(const Meeting *m, const CommPlace *place, const void *d
     for (int r = 0; r < place->ranks; r++) fds[r] = -1;
     char where[300];
     snprintf(where, sizeof where, "%s port %d", m->host, m->port);
-    bool ok =
-        gather_ranks(listener, fds, place, bytes, until, err) && all_have_come(fds, place->ranks, where, patience, err);
+    bool ok = gather_ranks(listener, fds, place, bytes, until, err) && all_have_come(fds, place, where, patience, err);
     for (int r = 1; r < place->ranks && ok; r++) {
         char done;
         ok = send_greeting(fds[r], WELCOME, place, bytes, until + 5) && send_all(fds[r], data, bytes, until + 5) &&

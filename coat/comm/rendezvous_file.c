@@ -93,8 +93,10 @@ static bool host_notes(const char *path, const CommPlace *place, char *whole, si
             published = true;
         }
         if (now_seconds() > until)
-            return error_set(err, EXIT_RANK, "waited %d s at %s for %d of %d processes, which did not come: rank %d%s",
-                             patience, path, place->ranks - 1 - (published ? taken : here), place->ranks,
+            return error_set(err, EXIT_RANK,
+                             "waited %d s at %s for %d of %d processes (%s), which did not come: rank %d%s; "
+                             "--world-size 1 runs this one alone",
+                             patience, path, place->ranks - 1 - (published ? taken : here), place->ranks, place->origin,
                              published ? place->ranks - 1 : missing, place->ranks - 1 - here > 1 ? " and others" : "");
         pause_a_little();
     }

@@ -1,6 +1,7 @@
 #include "config_check.h"
 
 #include "config_block.h"
+#include "io/files.h"
 #include "shapes.h"
 
 bool config_check_tokenizer(const Config *c, int tokens, Error *err) {
@@ -46,11 +47,23 @@ static bool check_shape(const Config *c, Error *err) {
     return config_check_tokenizer(c, named_vocabulary(c->tokenizer), err);
 }
 
-bool config_check(Config *config, int ranks, Error *err) {
-    if (config->plan == PLAN_NONE && config->world_size > 0 && config->world_size != ranks)
+// --resume without a checkpoint begins a run only if a flag says which: a mistyped --out must not begin another one.
+static bool check_resumed(const Config *c, Error *err) {
+    if (!c->nothing_to_resume || c->plan != PLAN_NONE) return true;
+    if (!path_is_folder(c->out))
         return error_set(err, EXIT_USER,
-                         "--world-size %d: the launcher started %d process%s; use mpirun -np %d or srun -n %d",
-                         config->world_size, ranks, ranks == 1 ? "" : "es", config->world_size, config->world_size);
+                         "--out %s: there is no such folder, so --resume has nothing to continue; correct the name, or "
+                         "create the folder to begin a run in it",
+                         c->out);
+    return c->model_named ||
+           error_set(err, EXIT_USER,
+                     "--resume: %s has neither a checkpoint nor a log with settings, and no flag names a model to "
+                     "begin with; correct --out, or add --model gpt2",
+                     c->out);
+}
+
+bool config_check(Config *config, int ranks, Error *err) {
+    if (!check_resumed(config, err)) return false;
     if (config->seq_len == 0) config->seq_len = config->shape.positions < 1024 ? config->shape.positions : 1024;
     return check_shape(config, err) && config_check_recipe(config, ranks, err);
 }

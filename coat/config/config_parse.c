@@ -85,18 +85,25 @@ static bool choose_model(Config *flags, Error *err) {
     return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the names %s", model, model_names());
 }
 
+// True if the model is that of the run's log, which flags of the shape may still change.
+static bool keeps_logged_model(const Parse *p) {
+    return p->recorded->settings_logged && !given(p, "model");
+}
+
 // The first half: what --recipe, --model, --tokenizer and --resume stand for, under the flags that refine it. `chosen`
 // holds the flags' values on top of the defaults.
 static void apply_presets(const Parse *p, const Config *chosen) {
     Config *config = p->config;
-    snprintf(config->model, sizeof config->model, "%s", chosen->model);
-    config->model_from_files = chosen->model_from_files;
+    if (!keeps_logged_model(p)) {
+        snprintf(config->model, sizeof config->model, "%s", chosen->model);
+        config->model_from_files = chosen->model_from_files;
+        model_shape_named(config->model, &config->shape);
+    }
     config->recipe_final = chosen->recipe_final;
     config->recipe_recorded = config->settings_recorded && !config->recipe_final;
     config->batch_recorded = config->settings_recorded && config->batch_tokens > 0 && !given(p, "batch-tokens");
     config->micro_batch_recorded = config->settings_recorded && !given(p, "micro-batch");
     if (!config->recipe_recorded) recipe_apply(&config->recipe, chosen->recipe.kind);
-    model_shape_named(config->model, &config->shape);
     const int vocab = named_vocabulary(chosen->tokenizer);
     if (vocab) model_shape_vocab(&config->shape, vocab);
 }
@@ -176,7 +183,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     if (config->model_from_files && any)
         return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; leave --%s away", first,
                          config->model, first);
-    if (given(p, "model"))
+    if (given(p, "model") || keeps_logged_model(p))
         snprintf(config->shape_files, sizeof config->shape_files, "%s", config->model_from_files ? config->model : "");
     else if (config->shape_files[0])
         config->model[0] = '\0';
@@ -210,8 +217,9 @@ static bool finish_shape(const Parse *p, Error *err) {
     if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;
     finish_vocab(config);
     shape->init_range = init_deviation(shape->init);
-    config->vocab_of_tokenizer =
-        config->tokenizer == TOKENIZER_FILE && !given(p, "vocab") && !model_keeps_vocabulary(config->model);
+    config->vocab_of_tokenizer = config->tokenizer == TOKENIZER_FILE && !given(p, "vocab") &&
+                                 !model_keeps_vocabulary(config->model) &&
+                                 (given(p, "tokenizer") || !keeps_logged_model(p));
     if (!p->recorded->shape_files[0] || p->recorded->shape.layers == 0) return true;
     if (!same_model(p, err)) return false;
     snprintf(config->shape_files, sizeof config->shape_files, "%s", p->recorded->shape_files);
@@ -405,6 +413,10 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     Config *config = p->config;
     apply_presets(p, chosen);
     if (!set_all(p->args, config, err)) return false;
+    char name[FLAG_TEXT_LENGTH];
+    config->model_named = given(p, "model") || shape_flag(p, NULL, name) || given(p, "tokenizer") ||
+                          given(p, "seq-len") || given(p, "micro-batch") || given(p, "batch-tokens");
+    if (p->args->may_start) config->nothing_to_resume = false;
     config->epochs_given = given(p, "epochs");
     if (config->epochs_given && !given(p, "steps")) config->steps = -1; // whatever a checkpoint says
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
@@ -422,7 +434,8 @@ bool config_parse(Config *config, CommandLine *line, const Config *recorded, Err
     const Parse parse = {&line->args, recorded, config};
     *config = *recorded;
     memcpy(config->notes, line->flags.notes, sizeof config->notes);
-    const bool ok = parse_flags(&parse, &line->flags, err);
+    bool ok = !keeps_logged_model(&parse) || !config->model[0] || choose_model(config, err);
+    ok = ok && parse_flags(&parse, &line->flags, err);
     arguments_free(&line->args);
     return ok;
 }

@@ -27,6 +27,13 @@ static bool is_of_training(const Flag *flag) {
            is_prompt_format(flag);
 }
 
+// True if a run without a checkpoint takes the flag from its log. --tokenizer and --model may name files, because the
+// log is the run's own. Not --logits-chunk: the log has the chosen one even if no flag named it.
+static bool is_of_new_run(const Flag *flag) {
+    return (is_of_training(flag) && strcmp(flag->name, "logits-chunk") != 0) || flag->group == GROUP_MODEL ||
+           flag->kind == FLAG_TOKENIZER;
+}
+
 // How far a sample looks back, and how it is asked.
 static bool is_of_sample(const Flag *flag) {
     return strcmp(flag->name, "seq-len") == 0 || is_prompt_format(flag);
@@ -40,35 +47,54 @@ static bool is_of_evaluation(const Flag *flag) {
     return is_of_sample(flag);
 }
 
-static bool take_setting(Config *config, const char *key, const json_t *value, Wanted wanted) {
+// Sets a flag's field to a recorded value. False if the flag does not take it.
+static bool set_value(const Flag *flag, Config *config, const json_t *value) {
     char number[32];
-    bool negated;
     Error ignored;
-    const Flag *flag = flag_find(key, strlen(key), &negated);
-    if (!flag || negated || !wanted(flag)) return true;
     if (flag->kind == FLAG_BOOL)
         return json_is_boolean(value) && flag_set(flag, config, NULL, json_is_false(value), &ignored);
     const char *text = json_string_value(value);
+    if (flag->kind == FLAG_STRING && (json_is_null(value) || (text && !text[0]))) {
+        ((char *)config)[flag->offset] = '\0';
+        return true;
+    }
     if (json_is_integer(value))
         snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))
         snprintf(number, sizeof number, "%.17g", json_real_value(value));
     if (json_is_number(value)) text = number;
-    return text && ((flag->kind == FLAG_STRING && !text[0]) || flag_set(flag, config, text, false, &ignored));
+    return text && flag_set(flag, config, text, false, &ignored);
 }
 
-static bool take_settings(Config *config, const json_t *settings, Wanted wanted) {
-    bool good = json_is_object(settings);
+// Sets one recorded setting if it is wanted. An unknown setting is an error even then: it may change results.
+static bool take_setting(Config *config, const char *key, const json_t *value, Wanted wanted, const char *path,
+                         Error *err) {
+    bool negated;
+    const Flag *flag = flag_find(key, strlen(key), &negated);
+    const bool none = config->settings_logged && json_is_null(value) && flag && flag->kind != FLAG_STRING;
+    if (flag && !negated && (!wanted(flag) || none || set_value(flag, config, value))) return true;
+    char *text = json_dumps(value, JSON_ENCODE_ANY);
+    error_set(err, EXIT_DATA,
+              "%s: this version does not support the setting \"%.100s\": %.200s; use the version that wrote the file",
+              path, key, text ? text : "?");
+    free(text);
+    return false;
+}
+
+static bool take_settings(Config *config, const json_t *settings, Wanted wanted, const char *path, Error *err) {
+    bool good = true;
     for (void *at = json_object_iter((json_t *)settings); good && at;
          at = json_object_iter_next((json_t *)settings, at))
-        good = take_setting(config, json_object_iter_key(at), json_object_iter_value(at), wanted);
+        good = take_setting(config, json_object_iter_key(at), json_object_iter_value(at), wanted, path, err);
     return good;
 }
 
 // Checkpoints record every setting of the arithmetic, but not the name that they were chosen by: the recipe's kind, and
 // with it what changes no result, follows from them.
-static bool take_recipe(Config *config, const json_t *settings) {
-    if (!setting_is(settings, "precision", "fp32") && !json_object_get(settings, "linear")) return false;
+static bool take_recipe(Config *config, const json_t *settings, const char *path, Error *err) {
+    if (!setting_is(settings, "precision", "fp32") && !json_object_get(settings, "linear"))
+        return error_set(err, EXIT_DATA, "%s: the setting \"linear\" is missing; use the version that wrote the file",
+                         path);
     const bool fp8 = setting_is(settings, "linear", "fp8"), coat = setting_is(settings, "saved", "coat");
     Recipe *r = &config->recipe;
     recipe_apply(r, coat ? RECIPE_COAT : fp8 ? RECIPE_FP8_LINEAR : RECIPE_BF16);
@@ -82,20 +108,22 @@ static bool take_recipe(Config *config, const json_t *settings) {
         r->norm_input = NORM_INPUT_SAVED;
         r->activation_input = ACTIVATION_INPUT_SAVED;
     }
-    return take_settings(config, settings, is_of_recipe);
+    return take_settings(config, settings, is_of_recipe, path, err);
 }
 
-bool config_take_settings(Config *config, const json_t *settings, bool recipe, const Config *flags) {
-    const Wanted wanted = !config_forward_only(flags) ? is_of_training
-                          : flags->eval_only          ? is_of_evaluation
-                                                      : is_of_sample;
-    Config *before = (Config *)xmalloc(sizeof *before);
-    *before = *config;
+bool config_take_settings(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
+                          Error *err) {
+    const Wanted wanted = config->settings_logged       ? is_of_new_run
+                          : !config_forward_only(flags) ? is_of_training
+                          : flags->eval_only            ? is_of_evaluation
+                                                        : is_of_sample;
     config->seq_len = 0; // if they do not say it
-    const bool good = (!recipe || take_recipe(config, settings)) && take_settings(config, settings, wanted);
-    if (!good) *config = *before;
-    free(before);
-    return good;
+    if ((recipe && !take_recipe(config, settings, path, err)) || !take_settings(config, settings, wanted, path, err))
+        return false;
+    if (!config->settings_logged) return true;
+    if (config->tokenizer == TOKENIZER_GPT2) config->tokenizer = TOKENIZER_ANY; // the log names it if no flag did
+    if (json_is_integer(json_object_get(settings, "epochs"))) config->steps = -1;
+    return true;
 }
 
 // ---------------------------------------------------------------- comparing

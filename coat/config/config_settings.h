@@ -10,10 +10,15 @@
 extern "C" {
 #endif
 
-// Sets in config what the record says: the recipe, where `recipe` asks for it, the batch, the optimizer and the order
-// of the data; where `flags` train nothing, of these seq_len and, to evaluate, micro_batch. seq_len is 0 where it is
-// not recorded. False where a value is none that its flag takes; config is as it was then.
-bool config_take_settings(Config *config, const json_t *settings, bool recipe, const Config *flags);
+// Sets the recorded settings in config. `settings` is an object of the file `path`.
+//   recipe: the recipe is taken, too
+//   flags:  if they train, the batch, the optimizer and the order of the data are taken; to evaluate, what its loss
+//           depends on; to sample, seq_len and the prompt format
+//   config->settings_logged: `settings` are the log's, of which the model and the tokenizer are taken, too
+// seq_len becomes 0 if it is not recorded. False with err (EXIT_DATA), which names setting, value and file, if this
+// version does not know a setting, or not the value of one that is taken.
+bool config_take_settings(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
+                          Error *err);
 
 // A number for a recipe, by which processes find out that theirs are the same. Never negative.
 int64_t recipe_fingerprint(const Config *config);

@@ -166,7 +166,7 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "val-every", FLAG_INT64, AT(val_every), "STEPS", 0, BIG, NULL,
      "steps between validations; 0: only at the end"},
     {GROUP_EVALUATION, "val-batches", FLAG_INT, AT(val_batches), "N", -1, 1 << 30, NULL,
-     "micro-batches per validation; -1: all of the data"},
+     "micro-batches per validation; -1: every full sequence of the data, whatever the micro-batch"},
     {GROUP_EVALUATION, "hellaswag", FLAG_STRING, AT(hellaswag), "FILE", 0, 0, "none",
      "examples of HellaSwag in llm.c's format, to report how many endings the model gets right"},
     {GROUP_EVALUATION, "hellaswag-every", FLAG_INT64, AT(hellaswag_every), "STEPS", 0, BIG, "as --val-every",
@@ -205,8 +205,8 @@ static const Flag table[] = {
     {GROUP_FILES, "keep-every", FLAG_INT64, AT(keep_every), "STEPS", 0, BIG, NULL,
      "checkpoints at multiples of this step are never removed; 0: none"},
     {GROUP_FILES, "resume", FLAG_RESUME, NOWHERE, "STEP", 0, BIG, "off",
-     "continue from the newest checkpoint in --out, or from that of STEP, with its model and settings where no "
-     "flag says otherwise; starts fresh where there is none"},
+     "continue from the newest checkpoint in --out, or from that of STEP, with its model and settings; flags win; before "
+     "the first checkpoint begin with those in --out's log"},
     {GROUP_FILES, "allow-other-data", FLAG_BOOL, AT(allow_other_data), "", 0, 0, NULL,
      "resume although --train names other data than before; the position is kept as a number of sequences"},
     {GROUP_FILES, "overwrite", FLAG_BOOL, AT(overwrite), "", 0, 0, NULL, "replace what an earlier run left in --out"},
@@ -242,7 +242,7 @@ static const Flag table[] = {
     {GROUP_PROCESSES, "zero", FLAG_INT, AT(zero), "0|1|2|3", 0, 3, NULL,
      "ZeRO stage: what GPUs share (1: moments and master, 2: gradients too, 3: weights too)"},
     {GROUP_PROCESSES, "world-size", FLAG_INT, AT(world_size), "N", 1, 1 << 20, "from the launcher",
-     "number of processes, one per GPU"},
+     "number of processes, one per GPU; 1: this one alone, whatever a launcher has set"},
     {GROUP_PROCESSES, "rank", FLAG_INT, AT(rank), "N", 0, 1 << 20, "from the launcher", "number of this process"},
     {GROUP_PROCESSES, "rendezvous", FLAG_STRING, AT(rendezvous), "HOST[:PORT]", 0, 0, "from the launcher",
      "where rank 0 listens while the processes find each other without MPI; or the path of a file that they share"},

@@ -93,6 +93,7 @@ typedef struct {
     char **from;        // where each is from: "FILE:LINE: ", "" for the command line
     int first;          // the first of the file, or of the command line, that is being read: lists replace those before
     const char *source; // of what is being read
+    bool may_start;     // llm.c's -y 1, which also begins a run whose folder does not exist
     char *notes;        // takes remarks about flags without effect
     size_t notes_size;
 } Arguments;

@@ -121,6 +121,7 @@ static bool rewrite_short(Arguments *args, const Short *s, const char *value, Er
         break;
     case SHORT_SWITCH:
         if (!zero && !one) return error_set(err, EXIT_USER, "%s %s: must be 0 or 1", s->name, value);
+        if (strcmp(s->target, "--resume") == 0) args->may_start = one;
         append_all(args, one ? s->target : s->off);
         return true;
     case SHORT_FILE:

@@ -62,21 +62,22 @@ static void tokenizer_field(JsonText *t, const Config *c) {
     text_field(t, "tokenizer", name, strlen(name));
 }
 
+// Null if there is no such number.
+static void number_field(JsonText *t, const char *key, int64_t number, bool exists) {
+    if (exists)
+        json_text_int(t, key, number);
+    else
+        json_text_null(t, key);
+}
+
 static void field(JsonText *t, const Flag *flag, const Config *c) {
     const void *value = (const char *)c + flag->offset;
     char text[FLAG_TEXT_LENGTH];
     switch (flag->kind) {
-    case FLAG_INT: json_text_int(t, flag->name, *(const int *)value); break;
+    case FLAG_INT: number_field(t, flag->name, *(const int *)value, *(const int *)value >= flag->min); break;
     case FLAG_INT64:
     case FLAG_BYTES:
-    case FLAG_DURATION: {
-        const int64_t number = *(const int64_t *)value;
-        if (number < 0) // none
-            json_text_null(t, flag->name);
-        else
-            json_text_int(t, flag->name, number);
-        break;
-    }
+    case FLAG_DURATION: number_field(t, flag->name, *(const int64_t *)value, *(const int64_t *)value >= 0); break;
     case FLAG_FLOAT: json_text_float(t, flag->name, *(const float *)value); break;
     case FLAG_BOOL: json_text_bool(t, flag->name, *(const bool *)value); break;
     case FLAG_SEED: // may exceed what JSON's numbers hold

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,11 +74,36 @@ static FILE *new_aside(char path[ASIDE_PATH], const Config *config, int64_t firs
     return file;
 }
 
-bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
+void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size) {
+    char begin[64];
+    Error ignored;
+    FILE *from = file_open_lines(path, &ignored);
+    text[0] = '\0';
+    if (!from) return;
+    snprintf(begin, sizeof begin, "{\"step\":%" PRId64 ",\"loss\":", step);
+    char *line = (char *)xmalloc(LONGEST_LINE);
+    bool any = false, found = false;
+    double logged = NAN; // which is null there
+    for (size_t length; !found && (length = file_read_line(from, line, LONGEST_LINE)) > 0;) {
+        any = any || memmem(line, length, ",\"loss\":", strlen(",\"loss\":"));
+        found = length > strlen(begin) && memcmp(line, begin, strlen(begin)) == 0;
+        if (found && line[strlen(begin)] != 'n') logged = strtod(line + strlen(begin), NULL);
+    }
+    free(line);
+    fclose(from);
+    const bool same = isfinite(loss) ? fabs(logged - loss) <= 1e-8 * fabs(loss) : isnan(logged);
+    if (any && !found)
+        snprintf(text, size, "%s has no line of step %" PRId64, path, step);
+    else if (found && !same)
+        snprintf(text, size, "%s has the loss %.9g for step %" PRId64 ", and the checkpoint %.9g", path, logged, step,
+                 loss);
+}
+
+bool log_set_aside(const Config *config, int64_t first_step, bool other, Error *err) {
     char path[LOG_PATH], kept[ASIDE_PATH];
     snprintf(path, sizeof path, "%s/log.jsonl", config->out);
     // a run that goes on from its newest checkpoint comes to the later steps again; another run does not
-    bool other_run = config->resume && (first_step <= 1 || config->resume_step >= 0);
+    bool other_run = config->resume && (first_step <= 1 || config->resume_step >= 0 || other);
     if (!other_run || !path_is_file(path)) return true;
     FILE *from = file_open_lines(path, err);
     if (!from) return false;
@@ -94,6 +118,27 @@ bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
     else if (to)
         unlink(kept);
     return good;
+}
+
+json_t *log_last_settings(const char *path) {
+    Error ignored;
+    FILE *from = file_open_lines(path, &ignored);
+    if (!from) return NULL;
+    char *line = (char *)xmalloc(LONGEST_LINE);
+    json_t *last = NULL;
+    for (size_t length; (length = file_read_line(from, line, LONGEST_LINE)) > 0;) {
+        if (!memmem(line, length, SETTINGS, strlen(SETTINGS))) continue;
+        json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
+        json_t *settings = json_object_get(object, "settings");
+        if (json_is_object(settings)) {
+            json_decref(last);
+            last = json_incref(settings);
+        }
+        json_decref(object);
+    }
+    free(line);
+    fclose(from);
+    return last;
 }
 
 bool log_trim(const char *path, int64_t first_step, LogKept *kept, Error *err) {

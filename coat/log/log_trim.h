@@ -1,5 +1,6 @@
 // What a run keeps of the log that it finds.
 #pragma once
+#include <jansson.h>
 #include <stdint.h>
 
 #include "config.h"
@@ -9,11 +10,17 @@
 extern "C" {
 #endif
 
-// Copies the lines of first_step and later, where another run begins, because of --resume=STEP or because
-// --resume found no checkpoint, to a new file, log-abandoned-STEP.jsonl: the steps before them. To be called before the
-// checkpoints of the abandoned run are renamed and before log_open() drops these lines, so that whatever of this a
-// crash comes between, every line is in a file. Rank 0 alone does so. False with err (EXIT_DATA): it cannot be written.
-bool log_set_aside(const Config *config, int64_t first_step, Error *err);
+// Writes to `text` in which way the log `path` contradicts a checkpoint of `step` with this loss: it has another loss
+// for the step, or none; "" if it does not, or has no steps. Equal runs have equal losses, so a checkpoint of another
+// run is found although checkpoints name no run.
+void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size);
+
+// Copies the lines of first_step and later to a new file, log-abandoned-STEP.jsonl (STEP: the steps before them), if
+// another run begins there: because of --resume=STEP, because --resume found no checkpoint, or because of `other`, a
+// checkpoint of another run. Is called before the checkpoints of the abandoned run are renamed and before log_open()
+// drops these lines, so that every line is in a file after a crash at any time. Rank 0 alone calls it. False with err
+// (EXIT_DATA): it cannot be written.
+bool log_set_aside(const Config *config, int64_t first_step, bool other, Error *err);
 
 // What the lines that stay say.
 typedef struct {
@@ -24,6 +31,9 @@ typedef struct {
 
 // Of the settings as one line; not 0.
 uint64_t log_settings_hash(const char *json, size_t length);
+
+// Returns the last settings that the log `path` records, which the caller releases; NULL if there are none.
+json_t *log_last_settings(const char *path);
 
 // Rewrites the log without the lines of first_step and later and without damaged ones: into a file beside it, which
 // then takes its name, so that a crash leaves either the old log or the new one. False with err (EXIT_DATA): it

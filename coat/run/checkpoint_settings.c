@@ -6,6 +6,7 @@
 #include "config/config_settings.h"
 #include "io/files.h"
 #include "io/json.h"
+#include "log/log_trim.h"
 #include "save/checkpoint.h"
 #include "save/hf.h"
 #include "save/manifest.h"
@@ -13,7 +14,10 @@
 
 #define STATE_LIMIT ((size_t)1 << 20)
 
-static bool take_settings(const char *folder, const Config *flags, Config *recorded) {
+// The apply_... functions below return false if the checkpoint in `folder` is damaged, so that an older one is tried.
+// False with err->code set ends the search.
+
+static bool apply_settings(const char *folder, const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
     Manifest manifest;
     Error ignored;
@@ -25,15 +29,15 @@ static bool take_settings(const char *folder, const Config *flags, Config *recor
     if (!state) return false;
     json_t *settings = json_object_get(state, "settings");
     settings_rename(settings);
-    good = config_take_settings(recorded, settings, !flags->recipe_final, flags);
+    good = config_take_settings(recorded, settings, !flags->recipe_final, flags, path, err);
     if (good) recorded->recorded_step = checkpoint_step(folder);
     json_decref(state);
     return good;
 }
 
 // config.json as the checkpoint was saved with it.
-static bool take_shape(const char *folder, const Config *flags, Config *recorded) {
-    (void)flags;
+static bool apply_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
+    (void)flags, (void)err;
     Manifest manifest;
     Error ignored;
     if (!manifest_open(&manifest, folder, &ignored)) return false;
@@ -45,37 +49,58 @@ static bool take_shape(const char *folder, const Config *flags, Config *recorded
     return true;
 }
 
-// The same where the vocabulary and generation_config.json, which are read too, are whole as well.
-static bool take_whole_shape(const char *folder, const Config *flags, Config *recorded) {
+// Takes the shape if the vocabulary and generation_config.json, which are read too, are undamaged as well.
+static bool apply_undamaged_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
     Manifest manifest;
     Error ignored;
     if (!manifest_open(&manifest, folder, &ignored)) return false;
     const bool good = manifest_check_texts(&manifest, &ignored);
     manifest_close(&manifest);
-    return good && take_shape(folder, flags, recorded);
+    return good && apply_shape(folder, flags, recorded, err);
 }
 
 // Takes it from the newest checkpoint in --out, or from that of --resume=STEP, that has it.
-static bool take_resumed(bool (*take)(const char *folder, const Config *flags, Config *recorded), const Config *flags,
-                         Config *recorded) {
+static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, Config *recorded, Error *err),
+                         const Config *flags, Config *recorded, Error *err) {
     char folder[PATH_MAX_LENGTH + 64];
     int64_t *steps;
     Error ignored;
     if (!flags->resume || !flags->out[0]) return false;
     int count = checkpoint_steps(flags->out, &steps, &ignored);
-    bool taken = false;
-    for (int i = 0; i < count && !taken; i++)
-        taken = (flags->resume_step < 0 || steps[i] == flags->resume_step) &&
-                checkpoint_folder(flags->out, steps[i], folder, sizeof folder, &ignored) &&
-                take(folder, flags, recorded);
+    bool applied = false;
+    for (int i = 0; i < count && !applied && err->code == EXIT_DONE; i++)
+        applied = (flags->resume_step < 0 || steps[i] == flags->resume_step) &&
+                  checkpoint_folder(flags->out, steps[i], folder, sizeof folder, &ignored) &&
+                  apply(folder, flags, recorded, err);
     free(steps);
-    return taken;
+    return applied;
 }
 
-void checkpoint_settings(Config *recorded, const Config *flags) {
+// Takes settings and model from OUT/log.jsonl: the run ended before it saved a checkpoint. No such settings: true.
+static bool apply_logged(const Config *flags, Config *recorded, Error *err) {
+    char path[PATH_MAX_LENGTH + 64];
+    Error ignored;
+    json_t *settings = path_join(path, sizeof path, flags->out, "log.jsonl", &ignored) ? log_last_settings(path) : NULL;
+    recorded->settings_logged = settings != NULL;
+    recorded->nothing_to_resume = !settings;
+    if (!settings) return true;
+    settings_rename(settings);
+    const bool good = config_take_settings(recorded, settings, !flags->recipe_final, flags, path, err);
+    recorded->settings_recorded = good;
+    json_decref(settings);
+    return good;
+}
+
+bool checkpoint_settings(Config *recorded, const Config *flags, Error *err) {
+    Error ignored;
     config_defaults(recorded);
-    recorded->settings_recorded = take_resumed(take_settings, flags, recorded) ||
-                                  (flags->model_from_files && config_forward_only(flags) &&
-                                   path_is_folder(flags->model) && take_settings(flags->model, flags, recorded));
-    if (!take_resumed(take_whole_shape, flags, recorded)) take_resumed(take_shape, flags, recorded);
+    err->code = EXIT_DONE;
+    const bool of_model = flags->model_from_files && config_forward_only(flags) && path_is_folder(flags->model);
+    recorded->settings_recorded = apply_newest(apply_settings, flags, recorded, err);
+    if (!recorded->settings_recorded && of_model && err->code == EXIT_DONE)
+        recorded->settings_recorded = apply_settings(flags->model, flags, recorded, err);
+    if (!apply_newest(apply_undamaged_shape, flags, recorded, err)) apply_newest(apply_shape, flags, recorded, err);
+    if (err->code != EXIT_DONE) return false;
+    const bool may_start = flags->resume && flags->resume_step < 0 && flags->out[0] && config_trains(flags);
+    return !may_start || checkpoint_expect(flags->out, -1, &ignored) || apply_logged(flags, recorded, err);
 }

@@ -6,13 +6,14 @@
 extern "C" {
 #endif
 
-// The defaults and on top of them what is recorded, for config_parse(), where the command line's `flags` go on from a
-// checkpoint:
-// - the settings (config_take_settings()) of the newest that --resume can find or, where nothing is trained, of that
-//   which --model names. One with a damaged record, or with a value that no flag takes, is ignored.
-// - shape_files, the folder of the newest that --resume can find and that has a shape, and the shape; of 0 layers
-//   where it cannot be read.
-void checkpoint_settings(Config *recorded, const Config *flags);
+// Sets `recorded`, for config_parse(), to the defaults and what the run records that `flags` continue:
+// - the settings (config_take_settings()) of the newest that --resume can find or, if nothing is trained, of the one
+//   that --model names. One with a damaged record is passed over.
+// - shape_files, the folder of the newest that --resume can find and that has a shape, and the shape; of 0 layers if it
+//   cannot be read.
+// If there is no checkpoint yet, a training begins with settings and model of OUT/log.jsonl (settings_logged), if it
+// has any. False with err (EXIT_DATA) if a setting or a value is recorded that this version does not know.
+bool checkpoint_settings(Config *recorded, const Config *flags, Error *err);
 
 #ifdef __cplusplus
 }

@@ -17,11 +17,10 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     int32_t *inputs = (int32_t *)xcalloc(3 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
     int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
     bool ok = true;
-    int64_t counted = 0; // targets of this process
-    const double all = (double)batches * (double)tokens;
+    int64_t counted = 0; // unmasked targets
     StepState before = m->host;
     m->host.loss_sum = 0.0;
-    m->host.loss_scale = (float)(1.0 / all);
+    m->host.loss_scale = 1.0f;
     state_upload(m);
     for (int first = 0; first < batches && (ok || m->exec.ranks > 1) && !stop_at_once(m); first += m->exec.ranks) {
         int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
@@ -35,9 +34,8 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     }
     shards_sum_loss(&m->shards, m->state);
     state_download(m);
-    *loss = m->host.loss_sum;
     counted = comm_sum_i64(m->comm, counted);
-    if (data_masked(loader) && counted > 0) *loss *= all / (double)counted;
+    *loss = m->host.loss_sum / (double)counted;
     m->host = before;
     state_upload(m);
     free(inputs);

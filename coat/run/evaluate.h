@@ -15,9 +15,9 @@ extern "C" {
 // only agree on it between steps.
 bool stop_at_once(const Model *m);
 
-// Mean loss of the targets that count in the first `batches` micro-batches of a token file, of fewer where a signal
-// ends the run. The processes share them; each makes as many passes as the others: one that has no batch left repeats
-// the last without weight, and one that cannot read its own goes on with zeros, as the others wait for it.
+// Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches of the data. A signal that
+// ends the run stops earlier. The processes divide the micro-batches among them and all make the same number of passes.
+// One without a batch left repeats the last with no target; one that cannot read its batch continues with zeros.
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err);
 
 // How many examples of HellaSwag the model gets right. Rows are short: so are the passes over them, which the processes

@@ -153,15 +153,16 @@ static const char *how_often(char text[48], int64_t every) {
     return text;
 }
 
-// How much of the validation data is evaluated: tokens of the stream; of data with a mask, whose sequences need not be
-// full, sequences, and "" where all are.
+// Writes how much of the validation data is evaluated: tokens if no file has a mask; else sequences, because those need
+// not be full, or "" if all are evaluated.
 static const char *validated(const Report *report, char text[96]) {
     const Config *c = report->config;
-    const int64_t batches = data_batches(report->val, c->val_batches), sequences = batches * c->micro_batch;
     const int64_t all = data_sequences(report->val);
+    int64_t sequences = (int64_t)data_batches(report->val, c->val_batches) * c->micro_batch;
+    if (sequences > all) sequences = all; // sequences without a target fill up the last micro-batch
     text[0] = 0;
     if (!data_masked(report->val))
-        snprintf(text, 96, ", the first %s of them", count((double)(batches * config_micro_tokens(c))));
+        snprintf(text, 96, ", the first %s of them", count((double)(sequences * c->seq_len)));
     else if (sequences < all)
         snprintf(text, 96, ", the first %s of %s sequences", count((double)sequences), count((double)all));
     return text;

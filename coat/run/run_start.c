@@ -1,5 +1,8 @@
 // A whole run, from the configuration over where it goes on from (inputs, weights, --out) to its end.
 #include "run_start.h"
+
+#include <math.h>
+
 #include "config/config_settings.h"
 #include "config/settings_line.h"
 #include "evaluate.h"
@@ -46,8 +49,9 @@ static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
     if (c->resume_step >= 0 || !config_trains(c)) return checkpoint_expect(c->out, c->resume_step, err);
-    if (!checkpoint_expect(c->out, -1, &none)) // who resumes means days that are done
-        run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning", c->out);
+    if (!checkpoint_expect(c->out, -1, &none)) // the user may expect days of work there
+        run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning%s", c->out,
+                        c->settings_logged ? " with the settings in its log.jsonl that no flag names" : "");
     return true;
 }
 
@@ -194,7 +198,14 @@ static bool same_documents(Run *run, Error *err) {
 // What another run than this one has left in --out is set aside, or deleted with --overwrite.
 static bool set_old_run_aside(Run *run, Error *err) {
     const Config *c = &run->model.config;
-    if (!log_set_aside(c, run->done.step + 1, err)) return false;
+    char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
+    snprintf(path, sizeof path, "%s/log.jsonl", c->out);
+    if (run->done.step > 0)
+        log_contradiction(path, run->done.step, run->done.state.loss_sum, contradiction, sizeof contradiction);
+    if (contradiction[0])
+        run_note_always(run, "the checkpoint of step %lld in %s may be of another run than the log: %s",
+                        (long long)run->done.step, c->out, contradiction);
+    if (!log_set_aside(c, run->done.step + 1, contradiction[0] != '\0', err)) return false;
     bool leaves = run->done.step > 0 && run->done.step < run->steps;
     if (leaves && !checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err)) return false;
     return out_clear(c, err);
@@ -205,9 +216,11 @@ static void write_settings(const Run *run) {
     JsonText text;
     Config resolved = run->model.config;
     const Exec *exec = &run->model.exec;
+    if (resolved.steps >= 0) resolved.epochs = 0; // none
     resolved.steps = run->steps;
     resolved.batch_tokens = config_accumulation(&resolved, exec->ranks) * config_micro_tokens(&resolved) * exec->ranks;
     resolved.logits_chunk = (int)run->model.arena.layout[LOGITS][VALUE].rows;
+    resolved.prompt_format = run->model.arena.config.prompt_format; // as checkpoints record it
     resolved.device = exec->ops->device;
     resolved.world_size = exec->ranks;
 #ifdef _OPENMP
@@ -284,8 +297,25 @@ static bool check_end(const Run *run, Error *err) {
     return true;
 }
 
+// Notes a learning rate that jumps at the resumed step, because --steps, --lr or another setting of the schedule is not
+// the one before: then the last step would have had another rate, too.
+static void note_rate(const Run *run) {
+    const Config *c = &run->model.config;
+    const int64_t step = run->done.step;
+    if (!run->train || step == 0 || step >= run->steps) return;
+    const double was = run->done.state.lr, now = schedule_lr(c, step, run->steps);
+    const double again = schedule_lr(c, step - 1, run->steps);
+    if (fabs(again - was) <= 1e-6 * was || fmin(was, now) >= 0.9 * fmax(was, now)) return;
+    run_note_always(run,
+                    "the learning rate jumps from %.3g at step %lld to %.3g at step %lld, because the schedule has "
+                    "changed; keep --steps and --lr, or continue with --schedule constant --lr %.3g; a run that is to "
+                    "be extended needs --schedule wsd from its start",
+                    was, (long long)step, now, (long long)step + 1, was);
+}
+
 static void note_settings(const Run *run) {
     const Config *c = &run->model.config;
+    note_rate(run);
     if (run->train && run->done.step > 0 && c->steps < 0 && !c->epochs_given)
         run_note(run, "--steps: without it the run goes on to step %lld, %d pass%s over the data",
                  (long long)run->steps, c->epochs, c->epochs == 1 ? "" : "es");

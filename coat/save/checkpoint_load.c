@@ -9,6 +9,7 @@
 #include "io/files.h"
 #include "io/matmul_choices.h"
 #include "llmc_weights.h"
+#include "log/step_line.h"
 #include "model/weights.h"
 #include "run_state.h"
 #include "states_read.h"
@@ -300,6 +301,9 @@ bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *
         HfWeights weights;
         if (!hf_weights_open(&weights, path, err)) return false;
         good = load_parameters(&weights, NULL, path, arena, exec, err);
+        if (good && weights.prefix[0] && exec->rank == 0)
+            print_remark("note: ", "--model %s: all names of tensors begin with '%s', and are read without it", path,
+                         weights.prefix);
         hf_weights_close(&weights);
     }
     StepState state;

@@ -139,12 +139,40 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     return lacks(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
 }
 
+// True if all names begin with the first `length` characters of `name`.
+static bool is_common(const HfWeights *weights, const char *name, size_t length) {
+    for (int i = 0; i < weights->count; i++)
+        for (int k = 0; k < weights->files[i].count; k++)
+            if (strncmp(weights->files[i].tensors[k].name, name, length) != 0) return false;
+    return true;
+}
+
+// Sets the prefix: what stands before the embedding's name, if all names begin with it. Wrappers add one: torch.compile
+// "_orig_mod.", DistributedDataParallel "module.", a class that has the model as a field that field's name.
+static void find_prefix(HfWeights *weights) {
+    static const char *const embeddings[] = {"transformer.wte.weight", "model.embed_tokens.weight", "wte.weight",
+                                             "embed_tokens.weight"};
+    for (size_t e = 0; e < sizeof embeddings / sizeof *embeddings; e++)
+        for (int i = 0; i < weights->count; i++)
+            for (int k = 0; k < weights->files[i].count; k++) {
+                const char *name = weights->files[i].tensors[k].name;
+                const size_t whole = strlen(name), end = strlen(embeddings[e]), before = whole < end ? 0 : whole - end;
+                if (whole < end || strcmp(name + before, embeddings[e]) != 0) continue;
+                if (before > 0 && (before >= sizeof weights->prefix || name[before - 1] != '.')) continue;
+                if (is_common(weights, name, before)) snprintf(weights->prefix, before + 1, "%s", name);
+                return;
+            }
+}
+
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err) {
-    weights->count = 0;
+    memset(weights, 0, sizeof *weights);
     weights->files = (SafeFile *)xcalloc(MAX_SHARDS, sizeof *weights->files);
     weights->used = (bool **)xcalloc(MAX_SHARDS, sizeof *weights->used);
     bool good = path_is_folder(path) ? add_folder(weights, path, err) : add_file(weights, path, err);
-    if (!good) hf_weights_close(weights);
+    if (good)
+        find_prefix(weights);
+    else
+        hf_weights_close(weights);
     return good;
 }
 
@@ -159,14 +187,17 @@ void hf_weights_close(HfWeights *weights) {
 }
 
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor) {
-    static const char *const prefixes[] = {"transformer.", "model."};
-    const char *bare = NULL;
+    static const char *const models[] = {"transformer.", "model."};
+    char full[sizeof weights->prefix + HF_NAME_LENGTH], bare[sizeof full];
+    snprintf(full, sizeof full, "%s%s", weights->prefix, name);
+    snprintf(bare, sizeof bare, "%s", full);
     for (int i = 0; i < 2; i++)
-        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) bare = name + strlen(prefixes[i]);
+        if (strncmp(name, models[i], strlen(models[i])) == 0)
+            snprintf(bare, sizeof bare, "%s%s", weights->prefix, name + strlen(models[i]));
     for (int i = 0; i < weights->count; i++) {
         *file = &weights->files[i];
-        *tensor = safetensors_find(*file, name);
-        if (!*tensor && bare) *tensor = safetensors_find(*file, bare);
+        *tensor = safetensors_find(*file, full);
+        if (!*tensor) *tensor = safetensors_find(*file, bare);
         if (!*tensor) continue;
         weights->used[i][*tensor - (*file)->tensors] = true;
         return true;
@@ -229,7 +260,7 @@ bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *e
         for (int k = 0; k < file->count; k++) {
             const SafeTensor *tensor = &file->tensors[k];
             if (weights->used[i][k] || holds_no_weights(shape, tensor->name)) continue;
-            if (shape->tied_head && strcmp(tensor->name, "lm_head.weight") == 0) {
+            if (shape->tied_head && strcmp(tensor->name + strlen(weights->prefix), "lm_head.weight") == 0) {
                 if (!check_tied_head(weights, shape, file, tensor, err)) return false;
                 continue;
             }

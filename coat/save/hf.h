@@ -38,11 +38,13 @@ typedef struct {
     SafeFile *files;
     bool **used; // of each file's tensors, whether one was found
     int count;
+    char prefix[64]; // that all names begin with, as torch.compile's "_orig_mod."; "": none
 } HfWeights;
 
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
-// Finds a tensor by its full name, or without the leading "transformer." or "model.". False if there is none.
+// Finds a tensor by its full name, or without the leading "transformer." or "model.", in either case after the prefix.
+// False if there is none.
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
 // Whether all tensors have been found, but for those that hold no weights of the model: one that is left would change
 // what the model computes. The head of a model that is tied may be there again, if it is the embedding.

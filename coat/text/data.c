@@ -108,7 +108,7 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
     set->sequences = loader->sequences - set->first_sequence;
     loader->tokens += set->tokens;
     if (set->sequences == 0 && !lacks_tokens(loader, set->first_shard, end, set->name, err)) return false;
-    const bool needs_one = loader->set_count > 1 || (loader->fills && loader->masked);
+    const bool needs_one = loader->set_count > 1 || loader->fills;
     if (needs_one && set->sequences == 0)
         return error_set(err, EXIT_DATA,
                          "%s: %" PRId64
@@ -136,7 +136,6 @@ static bool check_sets(DataLoader *loader, Error *err) {
     loader->fingerprint = XXH64_digest(hash);
     XXH64_freeState(hash);
     if (!ok) return false;
-    loader->fills = loader->fills && loader->masked; // else validation is of whole micro-batches, as ever
     int64_t needed = loader->fills ? 1 : (int64_t)loader->B * loader->ranks;
     char others[48] = ""; // what is counted here is of all sets
     if (loader->set_count > 1)
@@ -357,6 +356,6 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
 }
 
 int data_batches(const DataLoader *loader, int most) {
-    int64_t available = loader->sequences / loader->B + (loader->fills && loader->sequences % loader->B > 0);
+    const int64_t rest = loader->fills ? loader->B - 1 : 0, available = (loader->sequences + rest) / loader->B;
     return most > 0 && most < available ? most : (int)available;
 }

@@ -32,9 +32,9 @@ DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, u
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
                            int ranks, uint64_t seed, bool shuffle, int vocab, Error *err);
 
-// The same for validation: files in their order, of one process, whichever of its micro-batches the processes divide
-// among them. Where a file has a mask, the last micro-batch is filled up with sequences without a target (tokens 0), so
-// that every target counts whatever B is; other data have whole micro-batches alone.
+// Opens validation data: files in their order, as one process reads them. The processes divide its micro-batches among
+// them. The last micro-batch is filled up with sequences without a target (tokens 0), so that all sequences of the data
+// are evaluated whatever B is. Tokens at a file's end that do not fill a sequence are not used.
 DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab, Error *err);
 void data_close(DataLoader *loader);
 
@@ -58,8 +58,9 @@ PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different
 // How many of the targets that data_batch_at() gives count, at least one of every sequence of the data.
 int64_t data_count(const int32_t *targets, int64_t tokens);
 
-// Micro-batches of B sequences that a pass over the data has on one rank, that one which is filled up included: `most`,
-// or as many as there are where they are fewer or `most` is not above 0.
+// Returns the number of micro-batches of B sequences in a pass over the data on one rank, limited to `most` if that is
+// above 0.
+// Validation data count the last one, which is filled up; training data count full ones alone.
 int data_batches(const DataLoader *loader, int most);
 
 // The micro-batch of all ranks that begins with sequence `first` >= 0 of the run: this rank has the B sequences from

@@ -35,7 +35,7 @@ struct DataLoader {
     TextIds ids;                        // that begin and end the documents of files that do not say where these are
     int64_t tokens, sequences, counted; // tokens that count as targets
     bool masked;                        // not all do, or a file says so of each
-    bool fills;                         // the last micro-batch, with sequences without a target
+    bool fills;                         // validation data: sequences without a target fill up the last micro-batch
     void *buffer;                       // (T + 1) tokens as stored
 };
 

@@ -230,7 +230,7 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
     Model m;
     Error err;
     Config c = layer_config(s, r);
-    const CommPlace alone = {0, 1, 0, 1, "", false};
+    const CommPlace alone = {0, 1, 0, 1, "", false, ""};
     if (!model_create(&m, &c, &alone, &err)) fatal(err.code, "%s", err.text);
     m.B = c.micro_batch;
     m.T = c.seq_len;

@@ -162,11 +162,11 @@ int main(int argc, char **argv) {
     flags[count_flags++] = (char *)"--plan"; // it wants no data
     if (!command_line_read(&line, count_flags, flags, &printed, &err)) fatal(err.code, "%s", err.text);
     if (printed) return EXIT_DONE;
-    checkpoint_settings(&recorded, &line.flags);
-    if (!config_parse(&config, &line, &recorded, &err)) fatal(err.code, "%s", err.text);
+    if (!checkpoint_settings(&recorded, &line.flags, &err) || !config_parse(&config, &line, &recorded, &err))
+        fatal(err.code, "%s", err.text);
     config.device = DEVICE_CPU;
     if (!config_check(&config, config.gpus, &err)) fatal(err.code, "%s", err.text);
-    const CommPlace first = {0, config.gpus, 0, config.gpus, "bench_traffic", false};
+    const CommPlace first = {0, config.gpus, 0, config.gpus, "bench_traffic", false, ""};
     count_access = count;
     if (!model_create(&m, &config, &first, &err)) fatal(err.code, "%s", err.text);
     step_begin(&m, 1e-3f, 1);

@@ -1,5 +1,6 @@
 // A model's folder in Hugging Face's layout (coat/save/hf.c): config.json, weights in one file or in several with an
 // index, and the loading of the weights (coat/save/checkpoint_load.c). Input: sections "=== NAME".
+#include "coat/save/hf_names.h"
 #include "dev/fuzz/fuzz_load.h"
 
 static const char *const names[] = {"config.json",           "model.safetensors", "model.safetensors.index.json",
@@ -22,7 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             for (int k = 0; k < weights.files[i].count; k++) {
                 const SafeFile *file;
                 const SafeTensor *tensor;
-                fuzz_check(hf_weights_find(&weights, weights.files[i].tensors[k].name, &file, &tensor));
+                const char *name = weights.files[i].tensors[k].name + strlen(weights.prefix);
+                fuzz_check(strlen(name) >= HF_NAME_LENGTH || hf_weights_find(&weights, name, &file, &tensor));
             }
         }
         hf_weights_close(&weights);

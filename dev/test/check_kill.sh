@@ -59,7 +59,7 @@ finish || { status=$?; reason alone >&2; exit $status; }
 alone=$((($(date +%s%N) - begin) / 1000000))
 echo "alone: $alone ms"
 in_save=0
-rm -rf "$folder/killed"
+rm -rf "$folder/killed" && mkdir "$folder/killed" # in which --resume begins the run
 for ((i = 1; i <= kills; i++)); do
     start killed "${survive[@]}" --out "$folder/killed" --resume
     if [ $((i % 2)) -eq 1 ]; then # while a checkpoint is being written

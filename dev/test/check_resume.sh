@@ -66,6 +66,7 @@ train() {
     shift 3
     [ "$device" = cpu ] || program=$gpu_program
     [ "$device" = cpu ] || device=$gpu_device
+    mkdir -p "$folder/$out" # in which --resume begins the run
     "$program" "${run[@]}" --device "$device" --out "$folder/$out" --steps "$steps" --resume "$@" >"$folder/said" 2>&1 </dev/null
 }
 

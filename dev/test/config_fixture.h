@@ -22,8 +22,9 @@ static inline bool parse_words(int argc, char **argv) {
     config_defaults(&config);
     if (!command_line_read(&words, argc, argv, &printed, &error)) return false;
     if (printed) return true;
-    checkpoint_settings(&recorded, &words.flags);
-    return config_parse(&config, &words, &recorded, &error);
+    if (checkpoint_settings(&recorded, &words.flags, &error)) return config_parse(&config, &words, &recorded, &error);
+    arguments_free(&words.args);
+    return false;
 }
 
 // Splits a command line at blanks ('' stands for an empty value) and parses it.

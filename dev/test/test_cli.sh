@@ -154,7 +154,7 @@ grep -q "\"model\":\"$folder/won/step-00000001\"" "$folder/from/log.jsonl" && ok
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 2 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1 # nothing is new
-[ "$(grep -o '^{"step":[0-9]*,"settings"\|"steps":[0-9]*,"epochs":1,"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "steps":1,"epochs":1,"lr":0.002,"warmup" {"step":1,"settings" "steps":2,"epochs":1,"lr":0.002,"warmup" {"step":2,"settings" "steps":3,"epochs":1,"lr":0.004,"warmup" ' ] &&
+[ "$(grep -o '^{"step":[0-9]*,"settings"\|"steps":[0-9]*,"epochs":null,"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "steps":1,"epochs":null,"lr":0.002,"warmup" {"step":1,"settings" "steps":2,"epochs":null,"lr":0.002,"warmup" {"step":2,"settings" "steps":3,"epochs":null,"lr":0.004,"warmup" ' ] &&
     ok "which it has again where they change" || bad "which it has again where they change" "$(cat "$folder/won/log.jsonl")"
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
@@ -281,12 +281,72 @@ cp -r "$folder/straight" "$folder/course"
 loud=()
 for flag in "${run[@]}"; do [ "$flag" = --quiet ] || loud+=("$flag"); done
 for quiet in "" --quiet; do # a folder without a checkpoint
-    rm -rf "$folder/none"
+    rm -rf "$folder/none" && mkdir "$folder/none"
     # shellcheck disable=SC2086
     "$program" "${loud[@]}" $quiet --out "$folder/none" --resume >/dev/null 2>"$folder/said" && [ -d "$folder/none/step-00000002" ] &&
         [ "$(grep -c "^note: --resume: no checkpoint in $folder/none, starting from the beginning$" "$folder/said")" -eq 1 ] &&
         ok "--resume $quiet with nothing to resume starts from the beginning" || bad "--resume $quiet with nothing to resume starts from the beginning" "$(cat "$folder/said")"
 done
+# nothing to resume, and no flag that says what to begin: a mistyped --out begins no other run
+refuses "--resume in a folder that does not exist" 1 "^error: \-\-out $folder/absent: there is no such folder" "${run[@]}" --out "$folder/absent" --resume
+refuses "and with no model named" 1 "^error: \-\-out $folder/absent: there is no such folder" --train "$data" --steps 1 --out "$folder/absent" --resume
+[ ! -e "$folder/absent" ] && ok "and it is not made" || bad "and it is not made"
+mkdir "$folder/bare-out"
+refuses "--resume in an empty folder with no model named" 1 "^error: \-\-resume: $folder/bare-out has neither a checkpoint nor a log with settings" --train "$data" --steps 1 --out "$folder/bare-out" --resume
+"$program" "${run[@]}" --steps 1 --out "$folder/llmc-out" -y 1 >/dev/null 2>"$folder/said" && [ -d "$folder/llmc-out/step-00000001" ] && ok "llm.c's -y 1 begins a run as there" || bad "llm.c's -y 1 begins a run as there" "$(cat "$folder/said")"
+# a run that ended before its first save begins again with the settings of its log; flags win
+lost=(--tokenizer bytes --model llama:d2 --channels 32 --ffn 64 --init truncated --norm-eps 1e-4 --seq-len 32 --micro-batch 2 --batch-tokens 128 --recipe bf16 --moments fp8
+    --lr 0.01 --warmup 3 --schedule wsd --lr-final 0 --beta2 0.9 --seed 77 --no-shuffle --train "$data" --sample-tokens 0 --quiet)
+unsaved() { # NAME FLAGS...: what such a run leaves, and what it would have saved as NAME.whole
+    "$program" "${lost[@]}" "${@:2}" --out "$folder/$1" >/dev/null 2>&1 || bad "a run to be cut" "$1"
+    cp -r "$folder/$1" "$folder/$1.whole" && rm -r "$folder/$1"/step-*
+}
+unsaved lost --steps 6
+"$program" --train "$data" --sample-tokens 0 --quiet --out "$folder/lost" --resume >/dev/null 2>"$folder/said"
+[ $? -eq 0 ] && grep -q "^note: --resume: no checkpoint in $folder/lost, .*settings in its log.jsonl" "$folder/said" && said=$(diff -r "$folder/lost.whole/step-00000006" "$folder/lost/step-00000006") &&
+    ok "a run without a checkpoint yet has the model and settings of its log" || bad "a run without a checkpoint yet has the model and settings of its log" "$(cat "$folder/said")" "$said"
+unsaved lost2 --steps 6
+"$program" --train "$data" --sample-tokens 0 --quiet --out "$folder/lost2" --resume --lr 0.002 --layers 1 --steps 4 >/dev/null 2>&1 &&
+    grep -q '"layers":1,.*"channels":32,.*"steps":4,.*"lr":0.002,"warmup":3,' "$folder/lost2/log.jsonl" && [ -d "$folder/lost2/step-00000004" ] && ok "flags win" || bad "flags win" "$(head -c 3000 "$folder/lost2/log.jsonl")"
+rm -r "$folder"/lost2/step-* && "$program" --train "$data" --model d1 --channels 64 --sample-tokens 0 --quiet --out "$folder/lost2" --resume >/dev/null 2>&1 &&
+    grep -q '"model":"d1","layers":1,.*"channels":64,.*"norm":"layer"' "$folder/lost2/log.jsonl" && ok "so does another model" || bad "so does another model" "$(head -c 3000 "$folder/lost2/log.jsonl")"
+head -c $((1024 + 2 * 1000)) "$data" >"$folder/short.bin" && printf '\xe8\x03\x00\x00' | dd of="$folder/short.bin" bs=1 seek=8 conv=notrunc status=none
+lost=("${lost[@]/#$data/$folder/short.bin}")
+unsaved passes --epochs 2 --schedule cosine
+"$program" --train "$folder/short.bin" --sample-tokens 0 --quiet --out "$folder/passes" --resume >/dev/null 2>"$folder/said"
+[ $? -eq 0 ] && said=$(diff -r "$folder"/passes.whole/step-* "$folder"/passes/step-*) && ok "with --epochs, too" || bad "with --epochs, too" "$(cat "$folder/said")" "$said"
+tuned=(--model "$folder/lost.whole/step-00000006" --seq-len 32 --micro-batch 4 --train "$data" --steps 2 --sample-tokens 0 --quiet)
+"$program" "${tuned[@]}" --out "$folder/tuned" >/dev/null 2>&1 && cp -r "$folder/tuned" "$folder/tuned.whole" && rm -r "$folder"/tuned/step-*
+"$program" --train "$data" --sample-tokens 0 --quiet --out "$folder/tuned" --resume >/dev/null 2>"$folder/said"
+[ $? -eq 0 ] && said=$(diff -r "$folder/tuned.whole/step-00000002" "$folder/tuned/step-00000002") && ok "and from the weights that it began with" || bad "and from the weights that it began with" "$(cat "$folder/said")" "$said"
+for change in 's/"schedule":"wsd"/"schedule":"polynomial"/' 's/"lr":0.01/"lr":-1/' 's/"micro-batch":2/&,"lr-power":2/' 's/"layers":2/"layers":0/'; do
+    rm -rf "$folder/lost3" && cp -r "$folder/lost.whole" "$folder/lost3" && rm -r "$folder"/lost3/step-* && sed -i "$change" "$folder/lost3/log.jsonl"
+    refuses "a logged setting that is unknown: $change" 2 "^error: $folder/lost3/log.jsonl: this version does not support the setting \"(schedule|lr|lr-power|layers)\": (\"polynomial\"|-1|2|0); " --train "$data" --out "$folder/lost3" --resume
+done
+# a checkpoint of another run that lies in --out: noted, and the log's later lines are kept
+"$program" "${long[@]}" --seed 2 --out "$folder/stranger" >/dev/null 2>&1
+other() { # NAME PATTERN OUT FROM STEP...: a copy of the run FROM, of whose checkpoints these steps are the stranger's; PATTERN "": no note
+    local out=$folder/$3 step status=0
+    rm -rf "$out" && cp -r "$4" "$out" && rm -r "$out"/step-*
+    for step in "${@:5}"; do cp -r "$folder/stranger/step-000000$step" "$out"; done
+    "$program" "${long[@]}" --seed 2 --steps 22 --out "$out" --resume >/dev/null 2>"$folder/said" || status=$?
+    if [ -n "$2" ]; then grep -qE "^note: the checkpoint of step [0-9]+ in $out may be of another run than the log: $out/log.jsonl $2" "$folder/said"; else ! grep -q "another run" "$folder/said"; fi || status=1
+    check "$1" $status "$(cat "$folder/said")"
+}
+other "a checkpoint of another run is noted" "has the loss [0-9.]+ for step 10, and the checkpoint [0-9.]+" taken-over "$folder/straight" 10
+[ "$(strip "$folder/taken-over/log-abandoned-00000010.jsonl")" = "$(strip "$folder/straight/log.jsonl" | grep '"step":\(1[1-9]\|20\),')" ] && ok "and what the log had beyond it is kept" || bad "and what the log had beyond it is kept" "$(ls "$folder/taken-over")"
+head -n 12 "$folder/straight/log.jsonl" >"$folder/head.jsonl" && mkdir "$folder/early" "$folder/early/step-1" && cp "$folder/head.jsonl" "$folder/early/log.jsonl"
+other "so is one of a step that the log has not reached" "has no line of step 20" taken-over "$folder/early" 10 20
+other "the run's own is not" "" own-run "$folder/stranger" 10 20
+rm -r "$folder/early/log.jsonl"
+other "nor one in a folder without a log" "" taken-over "$folder/early" 10
+# a shell that a launcher of several processes has started: its variables are named, and --world-size 1 wins
+for set in "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_STEP_ID=0" "SLURM_PROCID=0 SLURM_NTASKS=4" "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0"; do
+    said=$(env $set timeout 60 "$program" "${run[@]}" 2>&1 >/dev/null </dev/null)
+    [ $? -eq 1 ] && grep -qE "^error: rank 0: 4 processes on CPUs \((SLURM_STEP_NUM_TASKS|SLURM_NTASKS|WORLD_SIZE)=4, (SLURM_PROCID|RANK)=0\).*--world-size 1" <<<"$said" && ok "one of several processes by $set: named" || bad "one of several processes by $set: named" "$said"
+    env $set timeout 60 "$program" "${run[@]}" --world-size 1 >/dev/null 2>"$folder/said" </dev/null && ok "and --world-size 1 wins" || bad "and --world-size 1 wins" "$(cat "$folder/said")"
+done
+env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 timeout 60 "$program" "${run[@]}" --world-size 1 >/dev/null 2>"$folder/said" </dev/null && ok "over Open MPI's, too" || bad "over Open MPI's, too" "$(cat "$folder/said")"
 # a checkpoint in place of its run: nothing is written into it
 before=$(find "$folder/straight" -type f -exec sha256sum {} + | sort)
 cp -r "$folder/straight/step-00000020" "$folder/copied" && cp -r "$folder/copied" "$folder/copied-before" && ln -s straight/step-00000010 "$folder/link"

@@ -131,10 +131,11 @@ static void test_contradictions(void **state) {
     assert_refused("WORLD_SIZE=4", "OMPI_COMM_WORLD_SIZE");
     environment("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2");
     config.world_size = 4;
-    assert_refused("--world-size 4: mpirun started 2 processes", "mpirun -np 4");
-    config.world_size = 2;
+    assert_refused("--world-size 4: mpirun started 2 processes (OMPI_COMM_WORLD_SIZE=2, OMPI_COMM_WORLD_RANK=1)",
+                   "mpirun -np 4");
+    config.world_size = 0;
     config.rank = 0;
-    assert_refused("--rank 0: mpirun says that this is rank 1", "leave it away");
+    assert_refused("--rank 0: mpirun says that this is rank 1 (OMPI_COMM_WORLD_SIZE=2", "add --world-size");
     environment("RANK=1 WORLD_SIZE=2");
     config.world_size = 3;
     assert_refused("--world-size 3", "WORLD_SIZE=3");
@@ -148,14 +149,34 @@ static void test_contradictions(void **state) {
     assert_refused("WORLD_SIZE 2", "--rank");
     environment("RANK=3");
     assert_refused("RANK 3", "--world-size");
-    environment("WORLD_SIZE=4");
+    environment("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0");
     config.world_size = 2;
-    config.rank = 1;
-    assert_refused("--world-size", "(WORLD_SIZE); unset");
-    environment("RANK=0");
-    config.world_size = 2;
-    config.rank = 1;
-    assert_refused("--rank", "(RANK); unset");
+    assert_refused("--world-size 2: srun started 4 processes (SLURM_STEP_NUM_TASKS=4, SLURM_PROCID=0)", "srun -n 2");
+}
+
+// A shell that a launcher of several processes has started, as `srun -n4 --pty bash` does: the flags win.
+static void test_flags_win(void **state) {
+    (void)state;
+    static const char *const shells[] = {
+        "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0",
+        "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0",
+        "RANK=3 WORLD_SIZE=4 LOCAL_RANK=3 LOCAL_WORLD_SIZE=4",
+        "RANK=three WORLD_SIZE=4",
+        "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LOCAL_SIZE=4",
+        "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 RANK=0 WORLD_SIZE=2",
+        "WORLD_SIZE=4",
+        "RANK=0",
+        "PMIX_RANK=3"};
+    for (size_t i = 0; i < sizeof shells / sizeof *shells; i++) {
+        environment(shells[i]);
+        config.world_size = 1;
+        assert_place(0, 1, 0, 1, "", false);
+        config.rank = 0;
+        assert_place(0, 1, 0, 1, "", false);
+        config.world_size = 3;
+        config.rank = 2;
+        if (i != 3) assert_place(2, 3, 2, 0, "the flags", false);
+    }
 }
 
 static void test_malformed(void **state) {
@@ -230,10 +251,15 @@ static void test_cpus_need_mpi(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_process),   cmocka_unit_test(test_mpirun),
-        cmocka_unit_test(test_torchrun),      cmocka_unit_test(test_srun),
-        cmocka_unit_test(test_flags),         cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_malformed),     cmocka_unit_test(test_collectives_of_one),
+        cmocka_unit_test(test_one_process),
+        cmocka_unit_test(test_mpirun),
+        cmocka_unit_test(test_torchrun),
+        cmocka_unit_test(test_srun),
+        cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_flags_win),
+        cmocka_unit_test(test_malformed),
+        cmocka_unit_test(test_collectives_of_one),
         cmocka_unit_test(test_cpus_need_mpi),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);

@@ -53,7 +53,7 @@ static void check_batch_notes(void) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char line[128];
-        snprintf(line, sizeof line, "%s --recipe bf16 --out o --resume", cases[i].line);
+        snprintf(line, sizeof line, "%s --recipe bf16 --out . --resume", cases[i].line);
         accept_run(line, 1);
         assert_string_equal(config.notes, cases[i].notes);
     }
@@ -457,7 +457,7 @@ static void test_flag_fingerprint(void **state) {
     }
     assert_true(fingerprint_of("train", "--train x") != 0 && fingerprint_of("eval-only", "--train x") != 0);
     assert_true(fingerprint_of("resume", "--train x --out x") !=
-                fingerprint_of("resume", "--train x --out x --resume"));
+                fingerprint_of("resume", "--model gpt2 --train x --out . --resume"));
     static const char *const paths[][2] = {{"val", "--val "}, {"out", "--out "}, {"hellaswag", "--hellaswag "}};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         char here[64], there[64];

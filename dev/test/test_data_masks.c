@@ -317,7 +317,8 @@ static void test_nothing_left(void **state) {
                                      "rows on 1 process): use a smaller --micro-batch, or more data"));
 }
 
-// Validation counts every target whatever the micro-batch: the last one is filled up with sequences without any.
+// Validation counts every target whatever the micro-batch, with and without a mask, because sequences without a target
+// fill up the last one. Tokens that do not fill a sequence of a file without a mask are not used.
 static void test_validation(void **state) {
     (void)state;
     Error err;
@@ -326,31 +327,34 @@ static void test_validation(void **state) {
     const TextIds nothing = {-1, 0, {0}};
     const File f = make_file(2, 58, 100, 6, "011111"); // 5 sequences, as in test_packed()
     write_as("p.bin", &f);
-    for (int B = 1; B <= 8; B++) {
-        DataLoader *loader = data_open_validation(path_of("p.bin"), EXAMPLES_CUT, B, 16, VOCAB, &err);
+    write_u16("plain.bin", 5 * 16 + 1 + 15, 1); // 5 sequences and 15 tokens
+    for (int i = 0; i < 16; i++) {
+        const int B = 1 + i % 8;
+        const bool plain = i >= 8;
+        DataLoader *loader =
+            data_open_validation(path_of(plain ? "plain.bin" : "p.bin"), EXAMPLES_CUT, B, 16, VOCAB, &err);
         assert_non_null(loader);
-        assert_true(data_keep_apart(loader, &nothing, 1, &found, &err));
+        assert_true(plain || data_keep_apart(loader, &nothing, 1, &found, &err));
         const int batches = (5 + B - 1) / B;
         assert_int_equal(data_batches(loader, -1), batches);
         assert_int_equal(data_batches(loader, 2), batches < 2 ? batches : 2);
         assert_true(data_check(loader, batches, &err));
         int64_t counted = 0;
         for (int n = 0; n < batches; n++) {
-            assert_true(data_batch_at(loader, (int64_t)n * B, in, target, position, &err));
+            assert_true(data_batch_at(loader, (int64_t)n * B, in, target, plain ? NULL : position, &err));
             counted += data_count(target, (int64_t)B * 16);
             for (int at = 0; at < B * 16; at++)
-                if (n * B + at / 16 >= 5) assert_true(in[at] == 0 && target[at] == -1 && position[at] == 0);
+                if (n * B + at / 16 >= 5) assert_true(in[at] == 0 && target[at] == -1 && (plain || position[at] == 0));
         }
-        assert_int_equal(counted, 9 * 5 + 3);
+        assert_int_equal(counted, plain ? 5 * 16 : 9 * 5 + 3);
         data_close(loader);
     }
-    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err)); // training is of whole ones
-    write_u16("plain.bin", 81, 1);                                // and so is what has no mask
-    DataLoader *loader = data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 4, 16, VOCAB, &err);
-    assert_non_null(loader);
-    assert_int_equal(data_batches(loader, -1), 1);
-    data_close(loader);
-    assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 6, 16, VOCAB, &err));
+    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err)); // training needs a full micro-batch
+    write_u16("plain.bin", 16, 1);
+    assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 1, 16, VOCAB, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_non_null(
+        strstr(err.text, "plain.bin: 16 tokens make no sequence of 16 + 1 tokens: use a smaller --seq-len"));
 }
 
 // Positions begin anew with each example, packed or split, and are 0 behind the last; a

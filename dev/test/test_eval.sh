@@ -134,6 +134,27 @@ header[last].update(dtype="F64", data_offsets=[begin, begin + 8 * count])
 text = json.dumps(header).encode()
 open(path, "wb").write(struct.pack("<Q", len(text)) + text + data[8 + size : 8 + size + begin] + bytes(8 * count))
 PYTHON
+# a prefix that wrappers put before all names is left out; one that only some names have is not
+"$program" --model llama:d1 --channels 64 --tokenizer bytes --train "$folder/src_train.bin" --seq-len 32 --micro-batch 2 --steps 2 --sample-tokens 0 --quiet --out "$folder/llama" >/dev/null 2>&1 || bad "a Llama"
+for case in "$checkpoint _orig_mod." "$checkpoint module._orig_mod." "$folder/llama/step-00000002 module."; do
+    python3 - ${case% *} "$folder/wrapped" "${case#* }" <<'PYTHON'
+import json, os, shutil, struct, sys
+shutil.rmtree(sys.argv[2], ignore_errors=True)
+shutil.copytree(sys.argv[1], sys.argv[2])
+for name in ("manifest.json", "model.safetensors.index.json"):
+    os.remove(sys.argv[2] + "/" + name)
+path = sys.argv[2] + "/model.safetensors"
+data = open(path, "rb").read()
+size = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8 : 8 + size])
+text = json.dumps({name if name == "__metadata__" else sys.argv[3] + name: value for name, value in header.items()}).encode()
+open(path, "wb").write(struct.pack("<Q", len(text)) + text + data[8 + size :])
+PYTHON
+    loss() { "$program" --model "$1" --eval-only --val "$folder/src_val.bin" --val-batches 2 --seq-len 32 --micro-batch 2 --tokenizer bytes --recipe bf16 --json --quiet 2>"$folder/said" | cut -d, -f2; }
+    plain=$(loss "${case% *}") wrapped=$(loss "$folder/wrapped")
+    [ -n "$wrapped" ] && [ "$wrapped" = "$plain" ] && [ "$(grep -c "^note: --model $folder/wrapped: .*'${case#* }'" "$folder/said")" -eq 1 ]
+    check "the prefix ${case#* } is left out" $? "$plain" "$wrapped" "$(cat "$folder/said")"
+done
 refuses "weights in FP64" 2 "is F64; weights must be F32, F16 or BF16" --model "$folder/double" --eval-only --val "$folder/src_val.bin"
 refuses "a token file" 2 "src_val.bin is not a HellaSwag file" --model "$checkpoint" --eval-only --hellaswag "$folder/src_val.bin"
 refuses "--hellaswag-every without a file" 1 "--hellaswag FILE" "${model[@]}" --hellaswag-every 5

@@ -440,16 +440,18 @@ static void encode(Dtype dtype, float value, void *to) {
 
 typedef struct {
     Dtype dtype;
-    const char *strip; // prefix left away from the names
-    int part, parts;   // which tensors go into this file
-    int id_poisoned;   // this tensor holds `poison` in one place; -1 = none
+    const char *strip;  // prefix left away from the names
+    const char *prefix; // put before all names then; NULL: none
+    int id_bare;        // except before this parameter's; -1 = none
+    int part, parts;    // which tensors go into this file
+    int id_poisoned;    // this tensor holds `poison` in one place; -1 = none
     float poison;
     int id_dropped, id_reshaped; // left out; of another shape; -1 = none
     const char *extra;           // one more tensor, with the values of the embedding; NULL = none
     ModelShape shape;            // of the run
 } Making;
 
-static const Making plain = {DTYPE_F32, "", 0, 1, -1, 0, -1, -1, NULL, {0}};
+static const Making plain = {DTYPE_F32, "", NULL, -1, 0, 1, -1, 0, -1, -1, NULL, {0}};
 
 // What GPT2LMHeadModel calls its tensors, whatever the table says.
 static void test_names(void **state) {
@@ -523,7 +525,10 @@ static void make_weights(const char *path, const Run *run, Making making) {
                 if (rank == 1) shape[0] = part->cols;
                 if (id == making.id_reshaped) shape[0]++;
                 size_t skip = strncmp(part->name, making.strip, strlen(making.strip)) == 0 ? strlen(making.strip) : 0;
-                safewriter_declare(&writer, part->name + skip, making.dtype, rank, shape, TAG(id, layer, i));
+                char name[2 * HF_NAME_LENGTH];
+                const bool bare = !making.prefix || id == making.id_bare;
+                snprintf(name, sizeof name, "%s%s", bare ? "" : making.prefix, part->name + skip);
+                safewriter_declare(&writer, name, making.dtype, rank, shape, TAG(id, layer, i));
             }
         }
     }
@@ -597,6 +602,33 @@ static void test_import(void **state) {
         }
         run_close(run);
     }
+}
+
+// A prefix that all names have is left out; names of which some have it are those of another model.
+static void test_prefix(void **state) {
+    (void)state;
+    static const char *const prefixes[] = {"_orig_mod.", "module.", "_orig_mod.module.", "base_model.model.", "model."};
+    Run *run = run_with(PRECISION_RECIPE);
+    const char *folder = make_folder("prefix", run);
+    char file[TEST_PATH];
+    snprintf(file, sizeof file, "%s", path_of("prefix/model.safetensors"));
+    Making making = plain;
+    for (int i = 0; i < 10; i++) {
+        making.prefix = prefixes[i / 2];
+        making.strip = i % 2 ? "transformer." : "";
+        make_weights(file, run, making);
+        assert_loads(folder, run);
+    }
+    making.extra = "model.extra.weight"; // with the prefix, and of no parameter
+    make_weights(file, run, making);
+    assert_refused(folder, run, "model.extra.weight");
+    making.extra = NULL;
+    for (int id = 0; id < 2; id++) {
+        making.id_bare = id ? LN2B : WTE;
+        make_weights(file, run, making);
+        assert_refused(folder, run, "has no tensor 'transformer.");
+    }
+    run_close(run);
 }
 
 // Masters hold what BF16 cannot.
@@ -853,20 +885,12 @@ static void test_bad_llmc_headers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),
-                                       cmocka_unit_test(test_config),
-                                       cmocka_unit_test(test_bad_configs),
-                                       cmocka_unit_test(test_other_configs),
-                                       cmocka_unit_test(test_import),
-                                       cmocka_unit_test(test_masters),
-                                       cmocka_unit_test(test_shards),
-                                       cmocka_unit_test(test_bad_weights),
-                                       cmocka_unit_test(test_leftovers),
-                                       cmocka_unit_test(test_bounds),
-                                       cmocka_unit_test(test_ids),
-                                       cmocka_unit_test(test_generation),
-                                       cmocka_unit_test(test_absent_keys),
-                                       cmocka_unit_test(test_llmc),
-                                       cmocka_unit_test(test_bad_llmc_headers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),           cmocka_unit_test(test_config),      cmocka_unit_test(test_bad_configs),
+        cmocka_unit_test(test_other_configs),   cmocka_unit_test(test_import),      cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_masters),         cmocka_unit_test(test_shards),      cmocka_unit_test(test_bad_weights),
+        cmocka_unit_test(test_leftovers),       cmocka_unit_test(test_bounds),      cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_generation),      cmocka_unit_test(test_absent_keys), cmocka_unit_test(test_llmc),
+        cmocka_unit_test(test_bad_llmc_headers)};
     return cmocka_run_group_tests_name("hf", tests, test_folder_make, test_folder_remove);
 }

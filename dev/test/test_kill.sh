@@ -25,6 +25,7 @@ ms=$((($(date +%s%N) - begin) / 1000000))
 killed=0 in_save=0
 kill_once() { # OUT: starts or goes on, and is killed
     local out=$1 pid wait_ms=$((RANDOM % ms)) save=$((RANDOM % 2)) number=$((1 + RANDOM % 6))
+    mkdir -p "$out"
     "$program" "${run[@]}" --out "$out" --resume >/dev/null 2>>"$folder/said" &
     pid=$!
     if [ $save -eq 1 ]; then # when the `number`th save that is seen has begun

@@ -111,7 +111,7 @@ static void lines_of_the_run_before(void **state) {
         config.resume = cases[i].resume;
         config.resume_step = cases[i].resume_step;
         capture(STDERR_FILENO);
-        assert_true(log_set_aside(&config, cases[i].first_step, &err));
+        assert_true(log_set_aside(&config, cases[i].first_step, false, &err));
         assert_string_equal(contents(path), torn); // the log itself is as it was
         log_close(log_open(&config, 0, 9, cases[i].first_step, 0, 1000, &err));
         const char *said = strstr(captured(), "are kept in ");
@@ -124,6 +124,37 @@ static void lines_of_the_run_before(void **state) {
     }
     snprintf(file, sizeof file, "ls %s | grep -vc 'log.jsonl\\|tfevents' | grep -qx 3", config.out);
     assert_int_equal(system(file), 0);
+}
+
+// A checkpoint of another run has another loss than the log has for its step, or one that the log does not have.
+static void checkpoints_of_other_runs(void **state) {
+    (void)state;
+    static const struct {
+        const char *log;
+        int64_t step;
+        double loss;
+        const char *text;
+    } cases[] = {
+        {"{\"step\":1,\"loss\":3.5,\"grad_norm\":1}\n{\"step\":2,\"loss\":0.123456789,\"lr\":1}\n", 2, 0.12345678912,
+         ""},
+        {"{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":0.123456789}\n", 2, 0.1234568,
+         "has the loss 0.123456789 for step 2"},
+        {"{\"step\":1,\"loss\":3.5}\n", 2, 3.5, "has no line of step 2"},
+        {"{\"step\":1,\"loss\":null}\n", 1, NAN, ""},
+        {"{\"step\":1,\"loss\":null}\n", 1, 3.5, "has the loss nan for step 1"},
+        {"{\"step\":1,\"loss\":3.5}\n", 1, INFINITY, "has the loss 3.5 for step 1"},
+        {"{\"step\":0,\"settings\":{\"lr\":1}}\n{\"step\":2,\"val_loss\":3.5}\n", 2, 3.5, ""}, // no step to compare
+        {"", 2, 3.5, ""},
+    };
+    char text[1024];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_log(cases[i].log);
+        log_contradiction(path, cases[i].step, cases[i].loss, text, sizeof text);
+        if (cases[i].text[0] ? !strstr(text, cases[i].text) : text[0]) fail_msg("case %zu: %s", i, text);
+    }
+    unlink(path);
+    log_contradiction(path, 2, 3.5, text, sizeof text);
+    assert_string_equal(text, "");
 }
 
 static void resume_without_a_log(void **state) {
@@ -160,14 +191,9 @@ static void full_disk_does_not_stop_the_run(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(resumed_run_continues),
-        TEST(fresh_run_empties),
-        TEST(damaged_lines_are_dropped),
-        TEST(validations_of_a_resumed_run),
-        TEST(hellaswag_of_a_resumed_run),
-        TEST(lines_of_the_run_before),
-        TEST(resume_without_a_log),
-        TEST(unwritable_folder_is_an_error),
+        TEST(resumed_run_continues),           TEST(fresh_run_empties),          TEST(damaged_lines_are_dropped),
+        TEST(validations_of_a_resumed_run),    TEST(hellaswag_of_a_resumed_run), TEST(lines_of_the_run_before),
+        TEST(checkpoints_of_other_runs),       TEST(resume_without_a_log),       TEST(unwritable_folder_is_an_error),
         TEST(full_disk_does_not_stop_the_run),
     };
     return cmocka_run_group_tests_name("log files", tests, test_folder_make, test_folder_remove);

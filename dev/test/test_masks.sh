@@ -51,6 +51,46 @@ done
 awk -v a="$(sed 's/.*"val_loss":\([^,}]*\).*/\1/' "$folder/eval")" -v b="$(values val_loss whole | tail -n 1)" \
     'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-11) }' && ok "--eval-only has the same loss" || bad "--eval-only has the same loss" "$(cat "$folder/eval")"
 
+# Validation over all data is one number: 7 sequences and 19 tokens that do not fill another, without and with a mask.
+python3 - "$folder" <<'PYTHON' || exit 1
+import random
+import struct
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, "data")
+from prepare_masks import masked_file
+
+folder, pick, count = sys.argv[1], random.Random(2), 7 * 32 + 1 + 19
+with open(folder + "/src_val.bin", "rb") as file:
+    header, tokens = bytearray(file.read(1024)), file.read(2 * count)
+header[8:12] = struct.pack("<i", count)
+with open(folder + "/seven_val.bin", "wb") as file:
+    file.write(header + tokens)
+with open(folder + "/masked_val.bin", "wb") as file:
+    file.write(masked_file(2, tokens, range(0, count, 32), bytes(pick.random() < 0.4 for i in range(count))))
+PYTHON
+all_losses() { # FILE: the validation loss of each micro-batch and number of processes
+    local processes micro
+    for processes in 1 2 3; do
+        for micro in 1 2 3 4 5 6 7 8 9; do
+            [ "$processes" -eq 1 ] || [ "$micro" -lt 4 ] || [ "$micro" -eq 9 ] || continue
+            local command=("$program" --eval-only --model "$folder/whole/step-00000006" --val "$folder/$1_val.bin" --micro-batch "$micro"
+                --val-batches -1 --precision fp32 --seq-len 32 --examples split --tokenizer bytes --device cpu --json --quiet)
+            [ "$processes" -eq 1 ] || command=("${mpirun[@]}" -np "$processes" "${command[@]}")
+            echo "$processes processes, $micro: $(timeout 100 "${command[@]}" 2>&1 </dev/null | sed 's/.*"val_loss":\([^,}]*\).*/\1/')"
+        done
+    done
+}
+for name in seven masked; do
+    all_losses $name >"$folder/losses"
+    awk '{ x = $NF + 0; if (NR == 1) first = x; d = x - first; if (!(x > 1 && d * d < 1e-12)) bad = 1 } END { exit bad || NR != 17 }' "$folder/losses" &&
+        ok "all of $name data have one loss" || bad "all of $name data have one loss" "$(cat "$folder/losses")"
+done
+flags=("${base[@]}" --train "$folder/src_train.bin" --val "$folder/seven_val.bin")
+for micro in 3 8; do train 1 all$micro --precision fp32 --lr 0 --steps 1 --val-batches -1 --micro-batch $micro; done
+near "and while training" val_loss 1e-6 all3 all8
+
 # A mask of ones changes no bit, in FP8 too.
 coat=(--recipe coat --micro-batch 4 --batch-tokens 256 --steps 4 --save-every 2 --val-every 2 --val-batches 4)
 for name in ones src; do files $name && train 1 $name "${coat[@]}"; done

@@ -263,7 +263,7 @@ static void check_used(const Arena *arena) {
 static size_t faults_of(const Choice *choice, int steps) {
     static Model m;
     const int ranks = ranks_of(choice);
-    const CommPlace place = {ranks > 1 ? choice->of[RANK] : 0, ranks, 0, 1, "the test", false};
+    const CommPlace place = {ranks > 1 ? choice->of[RANK] : 0, ranks, 0, 1, "the test", false, ""};
     order_rank = place.rank;
     accept(command_line(choice));
     config.eval_only = choice->of[TRAINS] == 1;

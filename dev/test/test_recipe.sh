@@ -184,7 +184,7 @@ $resuming
 note: .* renamed to .*"
 train several 3 --resume=7
 [ $? -eq 2 ] && ok "a checkpoint that is not there is an error as before" || bad "a checkpoint that is not there" "$(cat "$folder/said")"
-train fresh 2 --resume
+mkdir "$folder/fresh" && train fresh 2 --resume
 shows "nothing to resume: the default" $? 'coat:' 'note: --resume: no checkpoint in [^ ]*, starting from the beginning'
 
 # --- evaluation and samples follow the record; training from given weights does not

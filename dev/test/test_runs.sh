@@ -13,6 +13,7 @@ until_file() { until compgen -G "$1" >/dev/null || ! kill -0 "$2" 2>/dev/null; d
 
 # stop OUT SIGNAL GLOB: goes on in OUT and gets the signal once GLOB is there; sets $status
 stop() {
+    mkdir -p "$1"
     "$program" "${run[@]}" --out "$1" --resume >"$folder/out" 2>"$folder/said" &
     local pid=$!
     until_file "$3" $pid
@@ -173,6 +174,7 @@ PYTHON
 fi
 mixed=("${run[@]}" --train-weight 0.7 "${second[@]}" --train-weight)
 "$program" "${mixed[@]}" 0.3 --out "$folder/mixed" >/dev/null || bad "a run on two sets"
+mkdir "$folder/killed"
 for at in 32 64 96; do
     "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>&1 &
     pid=$!
@@ -228,6 +230,28 @@ failed "also of a run that was resumed" "the loss has risen, from [0-9.]+ in the
 ! grep -a '^warning: ' <("$program" "${run[@]}" --steps 20 2>&1)
 check "of others nothing is said" $?
 diverges "the same without the guard" "3 updates in a row had a non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
+
+# --- a learning rate that jumps when a run is resumed is noted, with both rates; one that goes on as it was is not
+rates=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --train "$data" --lr 1e-3 --lr-final 0)
+rate() { # NAME SCHEDULE STEPS PATTERN FLAGS...: resumes after 10 of STEPS steps; PATTERN "": no note
+    local said status=0
+    rm -rf "$folder/rate"
+    "$program" "${rates[@]}" --schedule "$2" --steps "$3" --save-every 10 --out "$folder/rate" >/dev/null 2>&1
+    rm -rf "$folder"/rate/step-0000001[1-9] "$folder"/rate/step-000000[2-9]*
+    said=$("$program" "${rates[@]}" --schedule "$2" --steps "$3" --out "$folder/rate" --resume "${@:5}" 2>&1 >/dev/null | grep "the learning rate jumps") || status=$?
+    if [ -n "$4" ]; then [ $status -eq 0 ] && grep -qE "^note: the learning rate jumps from $4 at step 11, " <<<"$said" && [ "$(wc -l <<<"$said")" -eq 1 ]; else [ -z "$said" ]; fi
+    check "$1" $? "$said"
+}
+rate "more steps of a cosine that has ended" cosine 10 "2.45e-05 at step 10 to 0.0005" --steps 20
+rate "of a linear schedule" linear 10 "0.0001 at step 10 to 0.0005" --steps 20
+rate "of one that decays in the end" wsd 10 "0.000293 at step 10 to 0.001" --steps 20
+rate "more steps in the middle" cosine 20 "0.000578 at step 10 to 0.000994" --steps 200
+rate "another --lr" constant 20 "0.001 at step 10 to 0.004" --lr 4e-3
+rate "a longer warm-up" constant 20 "0.001 at step 10 to 0.00011" --warmup 100
+rate "another schedule" linear 10 "0.0001 at step 10 to 0.001" --schedule constant --steps 20
+rate "the same schedule has no note" cosine 12 ""
+rate "nor has more of what is constant until then" wsd 20 "" --steps 40
+rate "nor the rate that it had" linear 10 "" --schedule constant --lr 1e-4 --steps 20
 
 # --- errors in the middle of a run take nothing of what was done
 "$program" --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --vocab 300 --train "$data" --steps 3 --prompt Once --sample-tokens 5 \

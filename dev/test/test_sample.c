@@ -51,7 +51,7 @@ static void draw_weights(Model *m) {
 
 // A model for samples alone, or one that trains and could sample.
 static void open_model(Model *m, const char *model, const char *recipe, bool trains, bool blas) {
-    static const CommPlace alone = {0, 1, 0, 1, "", false};
+    static const CommPlace alone = {0, 1, 0, 1, "", false, ""};
     char line[512];
     snprintf(line, sizeof line, "--device cpu --quiet --vocab %d --seq-len %d --micro-batch 2 --train x %s %s", VOCAB,
              WINDOW, model, recipe);

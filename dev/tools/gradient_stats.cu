@@ -299,7 +299,7 @@ static bool write_report(const Model *m, const Options *options, const GradientT
 }
 
 static bool run(Options *options, Model *m, Watch *watch, FILE *json, Error *err) {
-    static const CommPlace one_process = {0, 1, 0, 1, "", false};
+    static const CommPlace one_process = {0, 1, 0, 1, "", false, ""};
     Config *c = &options->config;
     if (c->shape_files[0] && !model_shape_from_files(c->shape_files, &c->shape, err)) return false;
 #ifdef COAT_CUDA
