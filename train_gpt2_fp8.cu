@@ -496,16 +496,16 @@ static bool open_device(Model *m, Error *err) {
     return m->ops->open(&m->exec, c, err);
 }
 
-#define ALLOCATION_PATIENCE 600 // seconds that one process may wait for others to lock memory of the host
+#define ALLOCATION_TIMEOUT_S 600 // while one process may wait for others to lock memory of the host
 
-// Memory of the host is taken in turns, so that each process sees how much the others have left.
+// The processes of a machine allocate host memory one after the other, so that each sees how much the others have left.
 static bool allocate(Model *m, Error *err) {
     if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
-    comm_patience(m->comm, ALLOCATION_PATIENCE);
-    const int64_t turns = comm_turn_begin(m->comm, m->exec.local_rank);
+    comm_set_timeout(m->comm, ALLOCATION_TIMEOUT_S);
+    const int64_t barriers = comm_serialize_begin(m->comm, m->exec.local_rank);
     const bool ok = arena_allocate(&m->arena, &m->exec, err);
-    comm_turn_end(m->comm, turns);
-    comm_patience(m->comm, 0);
+    comm_serialize_end(m->comm, barriers);
+    comm_set_timeout(m->comm, 0);
     return ok;
 }
 

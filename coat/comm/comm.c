@@ -1,8 +1,10 @@
-// The calls of comm.h, and their implementation for one process, where there is nothing to send.
+// The functions of comm.h, and their implementation for one process, which has nothing to send.
 #include "comm_internal.h"
 
 #include <string.h>
 #include <unistd.h>
+
+#include "watchdog.h"
 
 // --- one process --------------------------------------------------------------------------------------------------
 
@@ -18,46 +20,16 @@ static void copy(Comm *comm, void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-static void one_close(Comm *comm) {
-    (void)comm;
-}
-static void one_abort(Comm *comm, int code) {
-    (void)comm, (void)code;
-}
-static void one_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
-    (void)comm, (void)data, (void)count, (void)type, (void)op;
-}
 static void one_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     copy(comm, out, in, (size_t)count_per_rank * comm_type_bytes(type));
 }
+
 static void one_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     copy(comm, out, in, (size_t)count_per_rank * comm_type_bytes(type));
 }
-void comm_no_group(Comm *comm, bool begin) {
-    (void)comm, (void)begin;
-}
-static void one_host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {
-    (void)comm, (void)values, (void)count, (void)op;
-}
-void comm_no_after_compute(Comm *comm) {
-    (void)comm;
-}
-int comm_no_mark(Comm *comm) {
-    (void)comm;
-    return 0;
-}
-void comm_no_wait(Comm *comm, int ticket) {
-    (void)comm, (void)ticket;
-}
-bool comm_no_check(Comm *comm, Error *err) {
-    (void)comm, (void)err;
-    return true;
-}
 
 static const CommOps one_ops = {
-    "one process",         one_close,      one_abort,     one_all_reduce,
-    one_reduce_scatter,    one_all_gather, comm_no_group, one_host_reduce,
-    comm_no_after_compute, comm_no_mark,   comm_no_wait,  comm_no_check,
+    "one process", NULL, NULL, NULL, one_reduce_scatter, one_all_gather, NULL, NULL, NULL, NULL, NULL, NULL,
 };
 
 // --- opening ------------------------------------------------------------------------------------------------------
@@ -96,7 +68,7 @@ Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error 
     comm->ops = &one_ops;
     comm->place = *place;
     comm->exec = exec;
-    comm->patience = COMM_PATIENCE;
+    comm->timeout = COMM_TIMEOUT_S;
     if (place->ranks == 1) return comm;
     error_rank = place->rank;
     const bool gpu = exec->ops->device == DEVICE_CUDA;
@@ -107,13 +79,18 @@ Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error 
 
 void comm_close(Comm *comm) {
     if (!comm) return;
-    comm->ops->close(comm);
+    if (comm->watchdog) {
+        comm_barrier(comm); // because no rank may end communication that another still needs
+        watchdog_begin(comm->watchdog, "the end of communication");
+    }
+    if (comm->ops->close) comm->ops->close(comm);
     free(comm);
 }
 
 void comm_abort(Comm *comm, ExitCode code) {
     fflush(NULL);
-    if (comm) comm->ops->abort(comm, (int)code);
+    if (comm && comm->watchdog) watchdog_report_exit(comm->watchdog, (int)code);
+    if (comm && comm->ops->abort) comm->ops->abort(comm, (int)code);
     _exit((int)code);
 }
 
@@ -130,7 +107,7 @@ const char *comm_name(const Comm *comm) {
 }
 
 void comm_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
-    if (count > 0) comm->ops->all_reduce(comm, data, count, type, op);
+    if (count > 0 && comm->ops->all_reduce) comm->ops->all_reduce(comm, data, count, type, op);
 }
 void comm_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     if (count_per_rank > 0) comm->ops->reduce_scatter(comm, out, in, count_per_rank, type);
@@ -139,32 +116,32 @@ void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_ra
     if (count_per_rank > 0) comm->ops->all_gather(comm, out, in, count_per_rank, type);
 }
 void comm_group_begin(Comm *comm) {
-    comm->ops->group(comm, true);
+    if (comm->ops->group) comm->ops->group(comm, true);
 }
 void comm_group_end(Comm *comm) {
-    comm->ops->group(comm, false);
+    if (comm->ops->group) comm->ops->group(comm, false);
 }
 
 int64_t comm_max_i64(Comm *comm, int64_t mine) {
-    comm->ops->host_reduce(comm, &mine, 1, COMM_MAX);
+    if (comm->ops->host_reduce) comm->ops->host_reduce(comm, &mine, 1, COMM_MAX);
     return mine;
 }
 int64_t comm_sum_i64(Comm *comm, int64_t mine) {
-    comm->ops->host_reduce(comm, &mine, 1, COMM_SUM);
+    if (comm->ops->host_reduce) comm->ops->host_reduce(comm, &mine, 1, COMM_SUM);
     return mine;
 }
 void comm_barrier(Comm *comm) {
     (void)comm_sum_i64(comm, 0);
 }
 
-int64_t comm_turn_begin(Comm *comm, int local_rank) {
+int64_t comm_serialize_begin(Comm *comm, int local_rank) {
     const int64_t last = comm_max_i64(comm, local_rank);
     for (int turn = 0; turn < local_rank; turn++) comm_barrier(comm);
     return last - local_rank + 1;
 }
 
-void comm_turn_end(Comm *comm, int64_t turns) {
-    for (; turns > 0; turns--) comm_barrier(comm);
+void comm_serialize_end(Comm *comm, int64_t barriers) {
+    for (; barriers > 0; barriers--) comm_barrier(comm);
 }
 
 // The lowest rank that is not good is named, with its exit code: both in one number, of which the largest is taken.
@@ -179,17 +156,25 @@ bool comm_all_good(Comm *comm, bool good, Error *err) {
 }
 
 void comm_after_compute(Comm *comm) {
-    comm->ops->after_compute(comm);
+    if (comm->ops->after_compute) comm->ops->after_compute(comm);
 }
 int comm_mark(Comm *comm) {
-    return comm->ops->mark(comm);
+    return comm->ops->mark ? comm->ops->mark(comm) : 0;
 }
 void comm_wait(Comm *comm, int ticket) {
-    comm->ops->wait(comm, ticket);
+    if (comm->ops->wait) comm->ops->wait(comm, ticket);
 }
 bool comm_check(Comm *comm, Error *err) {
-    return comm->ops->check(comm, err);
+    return !comm->ops->check || comm->ops->check(comm, err);
 }
-void comm_patience(Comm *comm, int seconds) {
-    comm->patience = seconds > 0 ? seconds : COMM_PATIENCE;
+void comm_set_timeout(Comm *comm, int seconds) {
+    comm->timeout = seconds > 0 ? seconds : COMM_TIMEOUT_S;
+}
+
+void comm_list_rank(char *list, size_t size, int rank) {
+    const size_t used = strlen(list);
+    if (used + 32 < size)
+        snprintf(list + used, size - used, "%s%d", used ? ", " : "", rank);
+    else if (list[used - 1] != '.')
+        snprintf(list + used, size - used, " ...");
 }

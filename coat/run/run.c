@@ -191,9 +191,9 @@ static bool can_go_on(Run *run, Error *err) {
 
 // Waits for the last save, on all processes.
 static bool finish_saving(Run *run, Error *err) {
-    comm_patience(run->model.comm, FILES_PATIENCE);
+    comm_set_timeout(run->model.comm, FILES_TIMEOUT_S);
     bool saved = all_well(&run->all, !run->saver || saver_finish(run->saver, err), err);
-    comm_patience(run->model.comm, 0);
+    comm_set_timeout(run->model.comm, 0);
     return saved;
 }
 
@@ -222,12 +222,12 @@ static void rescue(Run *run, int64_t begun, Error *err) {
     if (!run->saver || (run->place.ranks > 1 && !run->all.failed)) return;
     bool saves = run->done.step > begun && err->code != EXIT_DIVERGED;
     if (saves) saver_save_last(run->saver, &run->done);
-    comm_patience(comm, FILES_PATIENCE);
+    comm_set_timeout(comm, FILES_TIMEOUT_S);
     saver_is_taken(run->saver, err);
     saver_close(run->saver); // waits for what is still being written, of a run that diverged too
     run->saver = NULL;
     comm_barrier(comm);
-    comm_patience(comm, 0);
+    comm_set_timeout(comm, 0);
 }
 
 // Whether there is a checkpoint to resume from, also one that is still being written.
@@ -321,13 +321,13 @@ bool run_make_up(Run *run, bool val, bool hellaswag, Error *err) {
     return true;
 }
 
-// Of one process of a machine after the other, so that each sees how much memory the others have left. (They wait with
-// the patience of run_all(), as for files.)
+// Opens the savers of a machine's processes one after the other, so that each sees how much memory the others have left.
+// They wait with the timeout of run_all() for files.
 static void open_saver(Run *run) {
     Model *m = &run->model;
-    const int64_t turns = comm_turn_begin(m->comm, run->place.local_rank);
+    const int64_t barriers = comm_serialize_begin(m->comm, run->place.local_rank);
     run->saver = saver_open(&m->config, &m->arena, &m->exec, run->log);
-    comm_turn_end(m->comm, turns);
+    comm_serialize_end(m->comm, barriers);
     saver_vocabulary(run->saver, run->tokenizer);
     if (run->folder) saver_watch(run->saver, run->folder);
 }
@@ -367,7 +367,7 @@ bool run_train(Run *run, Error *err) {
     error_saved(c->out, begun);
     bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
     ok = all_well(&run->all, ok, err);
-    comm_patience(m->comm, 0);
+    comm_set_timeout(m->comm, 0);
     if (ok && begun > 0) ok = run_make_up(run, due(begun, c->val_every), due(begun, hellaswag_every(c)), err);
     int64_t accumulation = config_accumulation(c, m->exec.ranks);
     run->next = (int32_t *)xmalloc((size_t)(BATCH_PLANES * accumulation * config_micro_tokens(c)) * sizeof(int32_t));

@@ -270,7 +270,7 @@ static bool open_run(Run *run, const Config *config, Error *err) {
     run->all.comm = m->comm;
     if (!m->comm || !all_well(&run->all, created, err)) return false;
     if (!same_settings(run, err)) return false;
-    comm_patience(m->comm, FILES_PATIENCE);
+    comm_set_timeout(m->comm, FILES_TIMEOUT_S);
     if (!all_well(&run->all, expect_checkpoint(run, config, err), err)) return false;
     if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
     if (!all_well(&run->all, open_data(run, config, err), err) || !same_files(run, err)) return false;
@@ -278,7 +278,7 @@ static bool open_run(Run *run, const Config *config, Error *err) {
     if (!all_well(&run->all, divide_documents(run, err), err) || !same_documents(run, err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
     if (!all_well(&run->all, start_or_resume(run, err), err)) return false;
-    comm_patience(m->comm, 0);
+    comm_set_timeout(m->comm, 0);
     return set_steps(run, err) || all_failed(&run->all);
 }
 
@@ -362,7 +362,7 @@ static bool is_ended(const Run *run) {
 static bool open_log(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
-    comm_patience(m->comm, FILES_PATIENCE); // rank 0 may have a large old run to delete; train() ends it
+    comm_set_timeout(m->comm, FILES_TIMEOUT_S); // rank 0 may have a large old run to delete; train() ends it
     if (!all_well(&run->all, !c->out[0] || m->exec.rank > 0 || set_old_run_aside(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
     run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
@@ -377,7 +377,7 @@ static bool open_log(Run *run, Error *err) {
 static bool end_again(Run *run, Error *err) {
     log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --%s",
              (long long)run->done.step, (long long)run->steps, run->model.config.steps < 0 ? "epochs" : "steps");
-    comm_patience(run->model.comm, 0);
+    comm_set_timeout(run->model.comm, 0);
     return run_validate(run, err) && run_make_up(run, false, true, err);
 }
 

@@ -179,10 +179,10 @@ static bool begin_together(Saver *s, const RunState *run) {
     Comm *comm = s->shards->comm;
     bool mine = s->snapshot.exec->rank > 0 ||
                 (saver_folder_prepare(&s->at, &s->saved, &s->err) && checkpoint_prepare(s->at.out, run->step, &s->err));
-    comm_patience(comm, FILES_PATIENCE); // rank 0 may still have been writing
+    comm_set_timeout(comm, FILES_TIMEOUT_S); // rank 0 may still have been writing
     saver_folder_share(&s->at, comm);
     s->good = comm_all_good(comm, mine, &s->err);
-    comm_patience(comm, 0);
+    comm_set_timeout(comm, 0);
     return s->good;
 }
 
@@ -202,9 +202,9 @@ void saver_save(Saver *s, const RunState *run) {
     if (!s->snapshot.memory || !aside_try(&s->writing, write_aside, s)) write_now(s);
     if (!s->writing.running && s->ms > s->longest_ms) s->longest_ms = s->ms;
     if (!s->foreground) return;
-    comm_patience(s->shards->comm, FILES_PATIENCE);
+    comm_set_timeout(s->shards->comm, FILES_TIMEOUT_S);
     comm_barrier(s->shards->comm);
-    comm_patience(s->shards->comm, 0);
+    comm_set_timeout(s->shards->comm, 0);
 }
 
 // Looks after the folder between saves. One that was made again has no checkpoint, and one that is nowhere has none
@@ -231,12 +231,12 @@ void saver_save_last(Saver *s, const RunState *run) {
     Comm *comm = s->shards ? s->shards->comm : NULL;
     s->at.last = true;
     for (int i = 0; i < 2; i++) {
-        if (comm) comm_patience(comm, FILES_PATIENCE);
+        if (comm) comm_set_timeout(comm, FILES_TIMEOUT_S);
         bool missing = saver_step(s) != run->step;
         bool lost = s->step < 0 || s->at.away.code != EXIT_DONE || s->at.taken.code != EXIT_DONE;
         bool again = missing && (i == 0 || lost);
         if (comm) again = comm_max_i64(comm, again);
-        if (comm) comm_patience(comm, 0);
+        if (comm) comm_set_timeout(comm, 0);
         if (!again) return;
         if (s->step == run->step || lost) s->said = true; // this one makes up for what became of it
         saver_save(s, run);
