@@ -134,6 +134,21 @@ void comm_barrier(Comm *comm) {
     (void)comm_sum_i64(comm, 0);
 }
 
+// Sends the text in numbers, of which the other ranks' are 0.
+void comm_share_text(Comm *comm, int from, char *text, size_t size) {
+    int64_t part[8] = {0};
+    const size_t length = comm->place.rank == from ? strlen(text) : 0;
+    if (!comm->ops->host_reduce) return;
+    for (size_t at = 0; at < size && (at == 0 || ((char *)part)[sizeof part - 1]); at += sizeof part) {
+        const size_t room = size - at < sizeof part ? size - at : sizeof part;
+        memset(part, 0, sizeof part);
+        if (length > at) memcpy(part, text + at, length - at < room ? length - at : room);
+        comm->ops->host_reduce(comm, part, 8, COMM_SUM);
+        memcpy(text + at, part, room);
+    }
+    text[size - 1] = '\0';
+}
+
 int64_t comm_serialize_begin(Comm *comm, int local_rank) {
     const int64_t last = comm_max_i64(comm, local_rank);
     for (int turn = 0; turn < local_rank; turn++) comm_barrier(comm);
@@ -144,15 +159,18 @@ void comm_serialize_end(Comm *comm, int64_t barriers) {
     for (; barriers > 0; barriers--) comm_barrier(comm);
 }
 
-// The lowest rank that is not good is named, with its exit code: both in one number, of which the largest is taken.
 bool comm_all_good(Comm *comm, bool good, Error *err) {
     enum { CODES = 256 };
-    int64_t mine = good ? 0 : (int64_t)(comm->place.ranks - comm->place.rank) * CODES + (int64_t)err->code;
-    int64_t worst = comm_max_i64(comm, mine);
+    const int rank = comm->place.rank, ranks = comm->place.ranks;
+    // the largest number is that of the lowest rank that is not good, and has its exit code
+    const int64_t worst = comm_max_i64(comm, good ? 0 : (int64_t)(ranks - rank) * CODES + (int64_t)err->code);
     if (worst == 0) return true;
-    int rank = comm->place.ranks - (int)(worst / CODES);
-    if (good) error_set(err, (ExitCode)(worst % CODES), "rank %d failed; it says why", rank);
-    return false;
+    if (comm_sum_i64(comm, !good) == ranks) return false;
+    const int first = ranks - (int)(worst / CODES);
+    char reason[sizeof err->text] = "";
+    if (rank == first) snprintf(reason, sizeof reason, "%s", err->text);
+    comm_share_text(comm, first, reason, sizeof reason);
+    return error_set(err, (ExitCode)(worst % CODES), "rank %d: %.1000s", first, reason);
 }
 
 void comm_after_compute(Comm *comm) {

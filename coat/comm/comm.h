@@ -73,12 +73,14 @@ void comm_group_end(Comm *comm);
 void comm_barrier(Comm *comm);
 int64_t comm_max_i64(Comm *comm, int64_t mine);
 int64_t comm_sum_i64(Comm *comm, int64_t mine);
+// Sets `text` to that of rank `from`, cut to the size.
+void comm_share_text(Comm *comm, int from, char *text, size_t size);
 // The processes of one machine execute the code between these two one after the other. The first returns the argument
 // of the second.
 int64_t comm_serialize_begin(Comm *comm, int local_rank);
 void comm_serialize_end(Comm *comm, int64_t barriers);
-// Returns false on all ranks if `good` is false on one. Then a rank whose `good` is true has an err that names the
-// failed rank and has its exit code.
+// Returns false on all ranks if `good` is false on one. Then err on every rank names the first failed rank and has its
+// reason and exit code. If all have failed, each keeps its own err.
 bool comm_all_good(Comm *comm, bool good, Error *err);
 
 // --- the order of communication and computation on a GPU ----------------------------------------------------------

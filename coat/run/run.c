@@ -168,15 +168,17 @@ static bool time_is_up(const Run *run) {
 // it might take longer than what is left. NULL: nothing. Processes agree on it: what one wants, all do. And on whether
 // something keeps one of them from the next step.
 static const char *end_early(Run *run) {
-    enum { SAVE = 1, OBSTACLE, TIME_LIMIT, SIGNAL }; // the largest wish counts
+    enum { FAILED_SAVE = 1, SAVE, OBSTACLE, TIME_LIMIT, SIGNAL }; // the largest wish counts
     int64_t wish = signals_stop()                    ? SIGNAL + signals_stop()
                    : time_is_up(run)                 ? TIME_LIMIT
                    : run->obstacle.code != EXIT_DONE ? OBSTACLE
                                                      : 0;
     if (run->place.ranks > 1) {
         if (wish == 0 && signals_take_save()) wish = SAVE;
+        if (wish == 0 && run->saver && saver_has_failed(run->saver)) wish = FAILED_SAVE;
         wish = comm_max_i64(run->model.comm, wish);
         run->save_asked = wish == SAVE;
+        if (wish == FAILED_SAVE) saver_give_up(run->saver);
     }
     run->obstructed = wish == OBSTACLE;
     return wish > SIGNAL ? signals_name((int)wish - SIGNAL) : wish == TIME_LIMIT ? "--time-limit" : NULL;

@@ -138,7 +138,7 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
             tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, s->arena->config.prompt_format, &manifest, err);
     if (good && s->choices)
         good = manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), err);
-    good = good && checkpoint_collect_shares(folder, s->exec->ranks, &manifest, err);
+    good = good && checkpoint_collect_shards(folder, s, &manifest, err);
     if (good) {
         run_state_text(&text, &s->run, &s->arena->config, s->exec->ranks);
         good = manifest_write_text(&manifest, folder, STATE_NAME, &text, err);

@@ -1,6 +1,5 @@
 #include "checkpoint_shards.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,9 +21,9 @@ void checkpoint_share_name(char *name, size_t size, int rank, int ranks) {
         snprintf(name, size, "optimizer-%05d-of-%05d.safetensors", rank, ranks);
 }
 
-// A note is a manifest of one file, or the text of an error.
-static void note_name(char *name, size_t size, int rank, bool good) {
-    snprintf(name, size, good ? "share-%05d.json" : "share-%05d.error", rank);
+// A note is a manifest of one file.
+static void note_name(char *name, size_t size, int rank) {
+    snprintf(name, size, "share-%05d.json", rank);
 }
 
 // ---------------------------------------------------------------- writing
@@ -33,20 +32,13 @@ bool checkpoint_write_share(const char *folder, const Snapshot *s, Error *err) {
     char name[NAME_BUFFER], note[NAME_BUFFER], path[PATH_BUFFER];
     int rank = s->exec->rank;
     JsonText text;
-    Error ignored;
     checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
     manifest_begin(&text);
     const TensorFile file = {name, s->optimizer, s->optimizer_count, NULL};
     bool good = checkpoint_write_tensors(folder, &file, 1, s->exec, &text, err);
     manifest_finish(&text);
-    note_name(note, sizeof note, rank, true);
+    note_name(note, sizeof note, rank);
     good = good && path_join(path, sizeof path, folder, note, err) && file_replace(path, text.text, text.size, err);
-    note_name(note, sizeof note, rank, false);
-    if (!good && path_join(path, sizeof path, folder, note, &ignored) &&
-        !file_replace(path, err->text, strlen(err->text), &ignored)) {
-        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666); // a full disk has room for a name at least
-        if (fd >= 0) close(fd);
-    }
     json_text_free(&text);
     return good;
 }
@@ -56,24 +48,18 @@ static int64_t file_bytes(const char *path) {
     return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
 }
 
-// Until a rank's note is there.
-static bool await_note(const char *folder, int rank, int ranks, char *path, size_t size, Error *err) {
-    char name[NAME_BUFFER], file[PATH_BUFFER], failed[PATH_BUFFER];
+// Waits until a rank's note is there, and sets `path` to its name.
+static bool await_note(const char *folder, int rank, const Snapshot *s, char *path, size_t size, Error *err) {
+    char name[NAME_BUFFER], file[PATH_BUFFER];
     const struct timespec pause = {0, 5000000};
-    checkpoint_share_name(name, sizeof name, rank, ranks);
+    checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
     if (!path_join(file, sizeof file, folder, name, err)) return false;
-    note_name(name, sizeof name, rank, false);
-    if (!path_join(failed, sizeof failed, folder, name, err)) return false;
-    note_name(name, sizeof name, rank, true);
+    note_name(name, sizeof name, rank);
     if (!path_join(path, size, folder, name, err)) return false;
     int64_t bytes = -1;
     for (double waited = 0; !path_is_file(path); waited += 0.005) {
-        if (path_is_file(failed)) {
-            char *why;
-            size_t length;
-            if (!file_read_all(failed, sizeof err->text, &why, &length, err)) return false;
-            error_set(err, EXIT_DATA, "rank %d: %.900s", rank, why);
-            free(why);
+        if (__atomic_load_n(&s->others_failed, __ATOMIC_ACQUIRE)) {
+            *err = s->others_error;
             return false;
         }
         if (!path_is_folder(folder))
@@ -81,11 +67,11 @@ static bool await_note(const char *folder, int rank, int ranks, char *path, size
         int64_t now = file_bytes(file);
         if (now != bytes) waited = 0;
         bytes = now;
-        const int patience = now < 0 ? ABSENT_SECONDS : STALLED_SECONDS;
-        if (waited > patience)
+        const int timeout = now < 0 ? ABSENT_SECONDS : STALLED_SECONDS;
+        if (waited > timeout)
             return error_set(err, EXIT_DATA,
                              "%s: rank %d has written nothing for %d s; do all processes see this folder?", file, rank,
-                             patience);
+                             timeout);
         nanosleep(&pause, NULL);
     }
     return true;
@@ -117,11 +103,11 @@ static bool copy_entry(JsonText *manifest, const char *note, const char *name, E
     return good;
 }
 
-bool checkpoint_collect_shares(const char *folder, int ranks, JsonText *manifest, Error *err) {
-    for (int rank = 1; rank < ranks; rank++) {
+bool checkpoint_collect_shards(const char *folder, const Snapshot *s, JsonText *manifest, Error *err) {
+    for (int rank = 1; rank < s->exec->ranks; rank++) {
         char name[NAME_BUFFER], note[PATH_BUFFER];
-        checkpoint_share_name(name, sizeof name, rank, ranks);
-        if (!await_note(folder, rank, ranks, note, sizeof note, err)) return false;
+        checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
+        if (!await_note(folder, rank, s, note, sizeof note, err)) return false;
         if (!copy_entry(manifest, note, name, err)) return false;
         unlink(note);
     }

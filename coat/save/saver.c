@@ -26,6 +26,7 @@ struct Saver {
     Snapshot snapshot;
     Shards *shards;  // with several processes
     bool foreground; // some of which have no room for the copy
+    bool agreed;     // they know whether the others have written their shards of the latest save
     Aside writing;
     atomic_bool written;
     // written aside, read once that has ended
@@ -98,6 +99,25 @@ static void join(Saver *s) {
     if (s->ms > s->longest_ms) s->longest_ms = s->ms;
 }
 
+// Tells all processes whether the others have written their shards of the latest save; those finish writing first. If
+// one could not, the save has failed on all of them with that rank's reason, and rank 0 stops waiting for its file. All
+// call this together. They may wait for each other's files afterwards, too: the caller ends the long timeout.
+static void agree(Saver *s) {
+    if (s->agreed) return;
+    s->agreed = true;
+    Comm *comm = s->shards->comm;
+    const int rank = comm_rank(comm);
+    comm_set_timeout(comm, FILES_TIMEOUT_S);
+    if (rank > 0) join(s);
+    Error failed = s->err;
+    if (comm_all_good(comm, rank == 0 || s->good, &failed)) return; // rank 0's own thread may still be writing
+    s->snapshot.others_error = failed;
+    __atomic_store_n(&s->snapshot.others_failed, true, __ATOMIC_RELEASE);
+    if (rank == 0) return;
+    s->good = false;
+    s->err = failed;
+}
+
 // After a failed save. Of a folder that is not the run's now, nothing is known.
 static const char *what_stays(const Saver *s) {
     int64_t *steps;
@@ -140,7 +160,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     s->log = log;
     saver_folder_open(&s->at, config, log);
     s->step = -1;
-    s->said = true;
+    s->said = s->agreed = true;
     snapshot_open(&s->snapshot, arena, exec);
     if (config->save_every > 0 && !snapshot_reserve(&s->snapshot) && !config->quiet)
         print_remark("note: ",
@@ -187,6 +207,7 @@ static bool begin_together(Saver *s, const RunState *run) {
 }
 
 void saver_save(Saver *s, const RunState *run) {
+    agree(s);
     join(s);
     see_saved(s);
     say(s);
@@ -196,13 +217,17 @@ void saver_save(Saver *s, const RunState *run) {
     s->ms = 0;
     s->good = s->shards ? begin_together(s, run) : saver_folder_prepare(&s->at, &s->saved, &s->err);
     if (!s->good) return;
+    s->agreed = !s->shards;
+    s->snapshot.others_failed = false;
     snapshot_take(&s->snapshot, run);
     s->ms = now_ms() - begin;
     atomic_store(&s->written, false);
+    // without a copy rank 0 cannot write and agree at the same time: the others write before it
+    if (s->foreground && s->snapshot.exec->rank == 0 && !s->snapshot.memory) agree(s);
     if (!s->snapshot.memory || !aside_try(&s->writing, write_aside, s)) write_now(s);
     if (!s->writing.running && s->ms > s->longest_ms) s->longest_ms = s->ms;
     if (!s->foreground) return;
-    comm_set_timeout(s->shards->comm, FILES_TIMEOUT_S);
+    agree(s);
     comm_barrier(s->shards->comm);
     comm_set_timeout(s->shards->comm, 0);
 }
@@ -221,6 +246,7 @@ static bool look_again(Saver *s) {
 }
 
 int64_t saver_step(Saver *s) {
+    agree(s);
     join(s);
     see_saved(s);
     look_again(s);
@@ -254,7 +280,19 @@ bool saver_poll(Saver *s, Error *err) {
     return s->at.taken.code == EXIT_DONE && !s->at.ends;
 }
 
+bool saver_has_failed(const Saver *s) {
+    return !s->agreed && !s->writing.running && !s->good && s->snapshot.exec->rank > 0;
+}
+
+void saver_give_up(Saver *s) {
+    agree(s);
+    join(s);
+    say(s);
+    comm_set_timeout(s->shards->comm, 0);
+}
+
 bool saver_is_taken(Saver *s, Error *err) {
+    agree(s);
     join(s);
     see_saved(s);
     if (!saver_folder_is_lost(&s->at, s->good, s->saved, err)) return false;

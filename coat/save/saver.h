@@ -46,6 +46,11 @@ void saver_save_last(Saver *saver, const RunState *run);
 // Looks after the folder once a second. False where the run must end, because another one has its folder.
 bool saver_poll(Saver *saver, Error *err);
 
+// True if this process, one of several, could not write its shard of the latest save and the others do not know it yet.
+// Then all of them call saver_give_up(), which tells them why; rank 0 prints it.
+bool saver_has_failed(const Saver *saver);
+void saver_give_up(Saver *saver);
+
 // Waits for the write under way. False where the latest save has failed, or the folder is lost to the run: err then
 // says where this one was saved last.
 bool saver_finish(Saver *saver, Error *err);

@@ -122,18 +122,9 @@ bool saver_folder_prepare(SaverFolder *f, int64_t *saved, Error *err) {
     return true;
 }
 
-// Seven bytes of a path in each number that the processes agree on.
 void saver_folder_share(SaverFolder *f, Comm *comm) {
-    const bool first = comm_rank(comm) == 0;
-    const int64_t length = comm_max_i64(comm, first && strcmp(f->out, f->agreed) != 0 ? (int64_t)strlen(f->out) : 0);
-    for (int64_t i = 0; i < length; i += 7) {
-        int64_t part = 0;
-        for (int64_t k = 6; first && k >= 0; k--)
-            part = part << 8 | (i + k < length ? (unsigned char)f->out[i + k] : 0);
-        part = comm_max_i64(comm, part);
-        for (int64_t k = 0; k < 7 && i + k < (int64_t)sizeof f->out; k++) f->out[i + k] = (char)(part >> 8 * k & 0xff);
-    }
-    if (length) f->out[length] = 0;
+    const bool moved = comm_rank(comm) == 0 && strcmp(f->out, f->agreed) != 0;
+    if (comm_max_i64(comm, moved)) comm_share_text(comm, 0, f->out, sizeof f->out);
     snprintf(f->agreed, sizeof f->agreed, "%s", f->out);
 }
 

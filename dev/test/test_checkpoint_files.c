@@ -410,10 +410,21 @@ static void test_no_folder_for_shares(void **state) {
     (void)state;
     Error err;
     JsonText manifest;
+    Exec exec;
+    Snapshot snapshot;
+    memset(&exec, 0, sizeof exec);
+    memset(&snapshot, 0, sizeof snapshot);
+    exec.ranks = 2;
+    snapshot.exec = &exec;
     manifest_begin(&manifest);
-    assert_false(checkpoint_collect_shares(path_of("removed"), 2, &manifest, &err));
+    assert_false(checkpoint_collect_shards(path_of("removed"), &snapshot, &manifest, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "removed/optimizer-00001-of-00002.safetensors: the folder was removed");
+    // nor those of a process that could not write its own
+    error_set(&snapshot.others_error, EXIT_DATA, "rank 1: no room");
+    snapshot.others_failed = true;
+    assert_false(checkpoint_collect_shards(test_folder, &snapshot, &manifest, &err));
+    assert_string_equal(err.text, "rank 1: no room");
     json_text_free(&manifest);
 }
 

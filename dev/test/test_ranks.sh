@@ -157,6 +157,63 @@ if [ $status -eq 2 ] && [ "$(grep -c "warning: --out .*/blocked cannot be used: 
 else
     bad "where a file has its name, two go on beside it" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/blocked*)"
 fi
+# A rank whose disk is full, or which cannot create files: the others hear why at once. A library before libc's plays
+# the disk, for files whose path contains $FAILS.
+cat >"$folder/disk.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int open(const char *path, int flags, ...) {
+    int (*libc)(const char *, int, ...) = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open");
+    va_list args;
+    va_start(args, flags);
+    const int mode = flags & O_CREAT ? va_arg(args, int) : 0;
+    va_end(args);
+    if (flags & O_CREAT && strcmp(getenv("HOW"), "create") == 0 && strstr(path, getenv("FAILS"))) return errno = EACCES, -1;
+    return libc(path, flags, mode);
+}
+ssize_t write(int fd, const void *data, size_t bytes) {
+    ssize_t (*libc)(int, const void *, size_t) = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
+    char name[64], path[4096] = "";
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    if (readlink(name, path, sizeof path - 1) > 0 && strcmp(getenv("HOW"), "full") == 0 && strstr(path, getenv("FAILS"))) return errno = ENOSPC, -1;
+    return libc(fd, data, bytes);
+}
+END
+# disk PROCESSES RANK HOW FAILS FLAGS...: a run in $folder/disk, with that disk for one rank
+disk() {
+    local first="[ \"\${OMPI_COMM_WORLD_RANK:-\${PMI_RANK:-}}\" != $2 ] || export LD_PRELOAD=$folder/disk.so; exec \"\$@\""
+    rm -rf "$folder/disk"
+    status=0 begun=$SECONDS
+    HOW=$3 FAILS=$4 timeout 200 "${mpirun[@]}" -np "$1" bash -c "$first" bash "$program" "${flags[@]}" --out "$folder/disk" --zero 1 --batch-tokens $((64 * $1)) \
+        --schedule constant --val-batches 1 "${@:5}" >"$folder/said" 2>&1 </dev/null || status=$?
+    seconds=$((SECONDS - begun))
+}
+warned() { grep -cE "^warning: the checkpoint of step $1 could not be saved: rank 1: $2; the run goes on" "$folder/said"; } # STEP WHY
+if [[ $build != *asan* ]] && ${CC:-cc} -shared -fPIC -o "$folder/disk.so" "$folder/disk.c" -ldl 2>/dev/null; then
+    for how in "full cannot write .*optimizer-00001-of-0000.*: No space left on device" "create cannot create .*optimizer-00001-of-0000.*: Permission denied"; do
+        disk 3 1 "${how%% *}" /.step- --steps 4 --save-every 2
+        [ $status -eq 2 ] && [ $seconds -lt 60 ] && [ "$(warned 2 "${how#* }")" -eq 1 ] && grep -qE "^error: the checkpoint of step 4 could not be saved: rank 1: ${how#* }$" "$folder/said" && ! ls -A "$folder/disk" | grep -q step-
+        check "a rank's disk, ${how%% *}: rank 0 says why, at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
+        disk 2 1 "${how%% *}" /.step- --steps 2 # written in the foreground
+        [ $status -eq 2 ] && [ $seconds -lt 60 ] && grep -qE "^error: the checkpoint of step 2 could not be saved: rank 1: ${how#* }$" "$folder/said"
+        check "also of the only save, which training waits for" $? "status $status after $seconds s" "$(cat "$folder/said")"
+    done
+    disk 2 1 full /.step-00000002 --steps 60 --save-every 2 # long enough that another step asks before the next save
+    [ $status -eq 0 ] && [ "$(warned 2 ".*No space left on device")" -eq 1 ] && [ "$(grep -c '^warning:' "$folder/said")" -eq 1 ] && [ -d "$folder/disk/step-00000004" ] && [ ! -d "$folder/disk/step-00000002" ] &&
+        train 2 diskless --zero 1 --batch-tokens 128 --schedule constant --val-batches 1 --steps 60 && same "once there is room, checkpoints are as ever" 00000060 diskless disk || bad "once there is room, checkpoints are as ever" "status $status" "$(cat "$folder/said")"
+    disk 2 0 full /.step- --steps 4 --save-every 2
+    [ $status -eq 2 ] && [ $seconds -lt 60 ] && grep -qE "^error: (rank 0: )?the checkpoint of step 4 could not be saved: cannot write .*: No space left on device$" "$folder/said"
+    check "rank 0's own disk" $? "status $status after $seconds s" "$(cat "$folder/said")"
+else
+    echo "skip - a rank whose disk is full: no C compiler, or sanitizers"
+fi
 # One that is killed: mpirun ends the others, whose last line says what is saved. Before the first save nothing is.
 lost_process() { # NAME PATTERN FLAGS...: three processes, one of which is killed once PATTERN is there; sets $advice
     local name=$1 pattern=$2 launcher
