@@ -570,7 +570,7 @@ int main(int argc, char **argv) {
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, "", 0}, why;
     bool exit_now = false;
-    all_failed(&run.all); // if at all: what the flags lead to is the same everywhere
+    on_all_ranks(&run.errors); // because errors of the flags are the same on all ranks
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
     if (!exit_now) signals_fail_writes(); // what --help prints may be cut short
@@ -589,7 +589,7 @@ int main(int argc, char **argv) {
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))
         ok = error_set(&err, EXIT_DATA,
                        "standard output could not be written: its reader has ended, or the disk is full");
-    if (!ok) agreement_say(&run.all, run.place.rank, &err);
+    if (!ok) report_error_once(&run.errors, run.place.rank, &err);
     return ok ? EXIT_DONE : (int)err.code;
 }
 #endif
