@@ -89,7 +89,7 @@ void comm_close(Comm *comm) {
 
 void comm_abort(Comm *comm, ExitCode code) {
     fflush(NULL);
-    if (comm && comm->watchdog) watchdog_report_exit(comm->watchdog, (int)code);
+    watchdog_report_exit((int)code);
     if (comm && comm->ops->abort) comm->ops->abort(comm, (int)code);
     _exit((int)code);
 }
@@ -122,12 +122,18 @@ void comm_group_end(Comm *comm) {
     if (comm->ops->group) comm->ops->group(comm, false);
 }
 
+static void host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {
+    if (comm->ops->host_reduce)
+        comm->ops->host_reduce(comm, values, count, op);
+    else
+        comm_all_reduce(comm, values, count, COMM_I64, op);
+}
 int64_t comm_max_i64(Comm *comm, int64_t mine) {
-    if (comm->ops->host_reduce) comm->ops->host_reduce(comm, &mine, 1, COMM_MAX);
+    host_reduce(comm, &mine, 1, COMM_MAX);
     return mine;
 }
 int64_t comm_sum_i64(Comm *comm, int64_t mine) {
-    if (comm->ops->host_reduce) comm->ops->host_reduce(comm, &mine, 1, COMM_SUM);
+    host_reduce(comm, &mine, 1, COMM_SUM);
     return mine;
 }
 void comm_barrier(Comm *comm) {
@@ -138,12 +144,11 @@ void comm_barrier(Comm *comm) {
 void comm_share_text(Comm *comm, int from, char *text, size_t size) {
     int64_t part[8] = {0};
     const size_t length = comm->place.rank == from ? strlen(text) : 0;
-    if (!comm->ops->host_reduce) return;
     for (size_t at = 0; at < size && (at == 0 || ((char *)part)[sizeof part - 1]); at += sizeof part) {
         const size_t room = size - at < sizeof part ? size - at : sizeof part;
         memset(part, 0, sizeof part);
         if (length > at) memcpy(part, text + at, length - at < room ? length - at : room);
-        comm->ops->host_reduce(comm, part, 8, COMM_SUM);
+        host_reduce(comm, part, 8, COMM_SUM);
         memcpy(text + at, part, room);
     }
     text[size - 1] = '\0';

@@ -51,7 +51,7 @@ typedef struct Comm Comm;
 Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error *err);
 // Called by all ranks if none has failed. comm may be NULL.
 void comm_close(Comm *comm);
-// Ends all ranks at once with this exit code, after the caller has printed the reason; only this process if comm is NULL.
+// Ends all ranks at once with this exit code; the caller has printed the reason. If comm is NULL, only this process.
 __attribute__((noreturn)) void comm_abort(Comm *comm, ExitCode code);
 
 int comm_rank(const Comm *comm);

@@ -16,7 +16,8 @@ typedef struct {
     void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*all_gather)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*group)(Comm *, bool begin);
-    void (*host_reduce)(Comm *, int64_t *values, int count, CommOp); // values in host memory; returns when done
+    void (*host_reduce)(Comm *, int64_t *values, int count, CommOp); // in host memory; returns when done.
+                                                                     // NULL: all_reduce is used
     void (*after_compute)(Comm *);
     int (*mark)(Comm *);
     void (*wait)(Comm *, int ticket);

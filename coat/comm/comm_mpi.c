@@ -1,5 +1,5 @@
-// Collectives over MPI between CPUs, and the start of MPI, for NCCL too. MPI only moves the data. Sums are computed here,
-// in the order of the ranks, so that an element's bits are the same in every run and collective.
+// Collectives over MPI between CPUs, and the start of MPI, for NCCL too. MPI only moves the data. Sums are computed
+// here, in the order of the ranks, so that an element's bits are the same in every run and collective.
 // Empty in a program without MPI.
 #include "comm_internal.h"
 
@@ -155,10 +155,6 @@ static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type,
     end(comm);
 }
 
-static void mpi_host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {
-    mpi_all_reduce(comm, values, count, COMM_I64, op);
-}
-
 // --- opening and closing ------------------------------------------------------------------------------------------
 
 CommMpi *mpi_open(const CommPlace *place, Error *err) {
@@ -214,7 +210,7 @@ static void mpi_comm_abort(Comm *comm, int code) {
 }
 
 static const CommOps mpi_ops = {
-    "MPI", mpi_comm_close, mpi_comm_abort, mpi_all_reduce, mpi_reduce_scatter, mpi_all_gather, NULL, mpi_host_reduce,
+    "MPI", mpi_comm_close, mpi_comm_abort, mpi_all_reduce, mpi_reduce_scatter, mpi_all_gather, NULL, NULL,
     NULL,  NULL,           NULL,           NULL,
 };
 

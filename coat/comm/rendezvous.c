@@ -128,12 +128,12 @@ static bool receive_all(int fd, void *data, size_t bytes) {
     return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
-static bool send_answer(int fd, ExitCode code, const char *error) {
+static bool send_answer(int fd, const Error *err) {
     Answer a;
     memset(&a, 0, sizeof a);
     memcpy(a.magic, magic, sizeof a.magic);
-    a.code = htonl((uint32_t)code);
-    snprintf(a.error, sizeof a.error, "%s", error);
+    a.code = htonl((uint32_t)err->code);
+    snprintf(a.error, sizeof a.error, "%.*s", (int)sizeof a.error - 1, err->text);
     return send_all(fd, &a, sizeof a);
 }
 
@@ -152,23 +152,18 @@ static bool resolve(const Rendezvous *r, double until, struct addrinfo **found, 
 
 // --- rank 0 ---------------------------------------------------------------------------------------------------------
 
-// A connection to rank 0.
+// A connection to rank 0. fd -1: none.
 typedef struct {
-    int fd;       // -1: this element is free
-    int rank;     // 0 until the hello has been received and accepted
-    size_t got;   // bytes of the hello
-    double until; // the hello must be complete by then
-    Hello hello;
+    int fd;
+    double until; // one that has not sent a complete hello by then is dropped
 } Client;
 
 typedef struct {
     const Rendezvous *r;
     const CommPlace *place;
     size_t bytes;
-    Client *clients;
-    int capacity;
-    int connected; // ranks, without rank 0
-    int strangers; // processes of other runs that were refused
+    Client *clients; // those of the ranks, by rank, before the OTHER_CLIENTS whose hello has not come
+    int strangers;   // processes of other runs that were refused
 } Server;
 
 static bool is_loopback(const struct sockaddr *a) {
@@ -204,10 +199,9 @@ static int listen_at(const Rendezvous *r, const CommPlace *place, const struct a
     return -1;
 }
 
-static void drop(Server *s, Client *c) {
+static void drop(Client *c) {
     close(c->fd);
     c->fd = -1;
-    if (c->rank) s->connected--;
 }
 
 // True if the other end has not closed the connection.
@@ -217,88 +211,92 @@ static bool is_open(const Client *c) {
     return n > 0 || (n < 0 && errno == EAGAIN);
 }
 
-// Decides about a connection whose hello is complete. Drops other programs and processes of other runs. A restarted
-// rank replaces its dead connection. Fails if processes of this run contradict each other.
+// Reads the hello of a connection and moves the connection to its rank. A restarted rank replaces its dead connection.
+// Drops other programs and processes of other runs. Fails if processes of this run contradict each other.
 static bool admit(Server *s, Client *c, Error *err) {
-    const Hello *h = &c->hello;
-    const int rank = (int)ntohl(h->rank), ranks = s->place->ranks;
-    if (memcmp(h->magic, magic, sizeof magic) != 0 || h->run != s->r->run) {
-        Error why;
-        error_set(&why, EXIT_USER,
+    Hello h;
+    Error refused;
+    const int ranks = s->place->ranks;
+    if (recv(c->fd, &h, sizeof h, MSG_DONTWAIT) != (ssize_t)sizeof h || memcmp(h.magic, magic, sizeof magic) != 0) {
+        drop(c);
+        return true;
+    }
+    const int rank = (int)ntohl(h.rank);
+    if (h.run != s->r->run) {
+        error_set(&refused, EXIT_USER,
                   "rank 0 at %s port %d is of another run, whose job or --out differs; start all processes with the "
                   "same --out, or name another port with --rendezvous HOST:PORT",
                   s->r->host, s->r->port);
-        if (memcmp(h->magic, magic, sizeof magic) == 0) s->strangers += send_answer(c->fd, why.code, why.text);
-        drop(s, c);
+        send_answer(c->fd, &refused);
+        s->strangers++;
+        drop(c);
         return true;
     }
-    c->rank = rank;
-    s->connected++;
-    if (ntohl(h->ranks) != (uint32_t)ranks || ntohl(h->bytes) != s->bytes || rank < 1 || rank >= ranks)
-        return error_set(err, EXIT_USER,
-                         "rank %d was started as one of %u processes, rank 0 as one of %d (%s); start all of them with "
-                         "the same number",
-                         rank, ntohl(h->ranks), ranks, s->place->origin);
-    for (Client *o = s->clients; o < s->clients + s->capacity; o++) {
-        if (o == c || o->fd < 0 || o->rank != rank) continue;
-        if (is_open(o)) return error_set(err, EXIT_USER, "two processes are rank %d; give each its own rank", rank);
-        drop(s, o);
+    bool ok = true;
+    if (ntohl(h.ranks) != (uint32_t)ranks || ntohl(h.bytes) != s->bytes || rank < 1 || rank >= ranks)
+        ok = error_set(err, EXIT_USER,
+                       "rank %d was started as one of %u processes, rank 0 as one of %d (%s); start all of them with "
+                       "the same number",
+                       rank, ntohl(h.ranks), ranks, s->place->origin);
+    else if (s->clients[rank].fd >= 0 && is_open(&s->clients[rank]))
+        ok = error_set(err, EXIT_USER, "two processes are rank %d; give each its own rank", rank);
+    if (!ok) {
+        send_answer(c->fd, err);
+        return false;
     }
+    if (s->clients[rank].fd >= 0) drop(&s->clients[rank]);
+    s->clients[rank] = *c;
+    c->fd = -1;
     return true;
-}
-
-// Reads from a connection without waiting.
-static bool hear(Server *s, Client *c, Error *err) {
-    char *to = (char *)&c->hello + c->got; // after a complete hello a rank sends nothing, so that recv() returns 0
-    const ssize_t n = recv(c->fd, to, sizeof c->hello - c->got, MSG_DONTWAIT);
-    if (n < 0 && errno == EAGAIN) return true;
-    if (n <= 0) {
-        drop(s, c);
-        return true;
-    }
-    c->got += (size_t)n;
-    return c->got < sizeof c->hello || admit(s, c, err);
 }
 
 static bool not_connected(const Server *s, int timeout, Error *err) {
     char names[128] = "", refused[96] = "";
+    int missing = 0;
     for (int rank = 1; rank < s->place->ranks; rank++) {
-        bool connected = false;
-        for (int i = 0; i < s->capacity; i++) connected |= s->clients[i].fd >= 0 && s->clients[i].rank == rank;
-        if (!connected) comm_list_rank(names, sizeof names, rank);
+        if (s->clients[rank].fd >= 0) continue;
+        comm_list_rank(names, sizeof names, rank);
+        missing++;
     }
+    if (!missing) return false;
     if (s->strangers)
         snprintf(refused, sizeof refused, "; %d of another run, whose job or --out differs, were refused",
                  s->strangers);
-    return error_set(err, EXIT_RANK,
-                     "waited %d s at %s port %d for %d of %d processes (%s), which did not connect: rank %s%s; "
-                     "--world-size 1 runs this one alone",
-                     timeout, s->r->host, s->r->port, s->place->ranks - 1 - s->connected, s->place->ranks,
-                     s->place->origin, names, refused);
+    error_set(err, EXIT_RANK,
+              "waited %d s at %s port %d for %d of %d processes (%s), which did not connect: rank %s%s; --world-size 1 "
+              "runs this one alone",
+              timeout, s->r->host, s->r->port, missing, s->place->ranks, s->place->origin, names, refused);
+    return true;
 }
 
 // Accepts connections and reads their hellos, from all at the same time, until all ranks are connected.
 static bool all_connected(Server *s, int listener, struct pollfd *p, int timeout, Error *err) {
+    const int ranks = s->place->ranks, capacity = ranks + OTHER_CLIENTS;
     const double until = now_seconds() + timeout;
-    while (s->connected < s->place->ranks - 1) {
+    while (not_connected(s, timeout, err)) {
         const double now = now_seconds();
         Client *unused = NULL;
-        if (now > until) return not_connected(s, timeout, err);
-        for (int i = 0; i < s->capacity; i++) {
+        if (now > until) return false;
+        for (int i = 0; i < capacity; i++) {
             Client *c = &s->clients[i];
-            if (c->fd >= 0 && !c->rank && now > c->until) drop(s, c);
-            if (c->fd < 0) unused = c;
+            if (i >= ranks && c->fd >= 0 && now > c->until) drop(c);
+            if (i >= ranks && c->fd < 0) unused = c;
             p[i].fd = c->fd;
             p[i].events = POLLIN;
         }
-        p[s->capacity].fd = unused ? listener : -1;
-        p[s->capacity].events = POLLIN;
-        if (poll(p, (nfds_t)s->capacity + 1, 200) <= 0) continue;
-        for (int i = 0; i < s->capacity; i++)
-            if (p[i].revents && s->clients[i].fd == p[i].fd && !hear(s, &s->clients[i], err)) return false;
-        const int fd = p[s->capacity].revents ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
+        p[capacity].fd = unused ? listener : -1;
+        p[capacity].events = POLLIN;
+        if (poll(p, (nfds_t)capacity + 1, 200) <= 0) continue;
+        for (int i = 0; i < capacity; i++) {
+            if (!p[i].revents) continue;
+            if (i < ranks) // lost, or sends more than its hello
+                drop(&s->clients[i]);
+            else if (!admit(s, &s->clients[i], err))
+                return false;
+        }
+        const int fd = p[capacity].revents ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1, hello = sizeof(Hello);
         if (fd < 0) continue;
-        memset(unused, 0, sizeof *unused);
+        setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &hello, sizeof hello); // poll() waits for a complete hello
         unused->fd = fd;
         unused->until = now + HELLO_S;
     }
@@ -312,14 +310,14 @@ static bool serve(const Rendezvous *r, const CommPlace *place, const void *data,
     Client *clients = (Client *)xcalloc((size_t)capacity, sizeof *clients);
     for (int i = 0; i < capacity; i++) clients[i].fd = -1;
     struct pollfd *polled = (struct pollfd *)xcalloc((size_t)capacity + 1, sizeof *polled);
-    Server s = {r, place, bytes, clients, capacity, 0, 0};
+    Server s = {r, place, bytes, clients, 0};
     const bool ok = all_connected(&s, listener, polled, timeout, err);
+    if (ok) error_set(err, EXIT_DONE, "%s", "");
     for (int i = 0; i < capacity; i++) {
-        const int fd = clients[i].fd;
-        if (fd < 0) continue;
-        if (clients[i].rank && send_answer(fd, ok ? EXIT_DONE : err->code, ok ? "" : err->text) && ok)
-            send_all(fd, data, bytes); // if the rank is lost by now, the next collective ends the run
-        close(fd);
+        if (clients[i].fd < 0) continue;
+        // a rank that is lost by now is noticed in the next collective
+        if (i < place->ranks && send_answer(clients[i].fd, err) && ok) send_all(clients[i].fd, data, bytes);
+        drop(&clients[i]);
     }
     free(polled);
     free(clients);

@@ -1,5 +1,5 @@
-// How processes without MPI find each other: rank 0 listens at an address that all ranks know, the others connect to it.
-// Once all have connected, a few bytes of rank 0 (NCCL's id) are sent to all.
+// How processes without MPI find each other: rank 0 listens at an address that all ranks know, and the others connect.
+// Once all have connected, rank 0 sends a few bytes (NCCL's id) to all.
 #pragma once
 #include "comm.h"
 

@@ -23,6 +23,7 @@ typedef struct {
     uint32_t begun; // collectives
 } Entry;
 
+// Times are in milliseconds.
 struct Watchdog {
     CommPlace place;
     const volatile int *timeout;
@@ -30,24 +31,20 @@ struct Watchdog {
     Entry *board; // (ranks)
     char name[64];
     pthread_t thread;
-    pthread_mutex_t lock; // for the fields below, and for `board` and `shared` until all ranks are connected
+    pthread_mutex_t lock; // for the fields below, and for `board` until all ranks are connected
     pthread_cond_t wake;
     bool shared; // the board is in shared memory
     bool closing;
     const char *doing; // between watchdog_begin() and watchdog_end()
     int64_t doing_since;
-};
-
-// The state of the thread between two looks; times in milliseconds.
-typedef struct {
-    int64_t last;             // the look before
+    int64_t last;             // the thread last looked
     int64_t since;            // this rank last began or finished a collective
     int64_t busy;             // this rank's work between its last collective and the one in progress
     int64_t judge_from;       // before this time the other ranks' signs of life may be out of date
-    uint32_t begun, finished; // collectives, at the look before
-} Look;
+    uint32_t begun, finished; // collectives, when the thread last looked
+};
 
-static Watchdog *the_watchdog; // for exit(), which has no argument to pass
+static Watchdog *the_watchdog; // for exit(), which has no argument to pass; NULL after its report
 
 static int status_of(const Watchdog *w, int rank) {
     return __atomic_load_n(&w->board[rank].status, __ATOMIC_ACQUIRE);
@@ -70,7 +67,7 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int
     if (reported)
         code = own - FAILED;
     else
-        watchdog_report_exit(w, code);
+        watchdog_report_exit(code);
     if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout); // unless another thread is printing
     if (!reported) dprintf(STDERR_FILENO, "%s\n", text);
     _exit(code);
@@ -85,23 +82,21 @@ static bool is_late(const Watchdog *w, int rank) {
     return status == FINISHED || (int32_t)(w->counters[0] - begun) > 0;
 }
 
-static void end_waiting(Watchdog *w, const char *doing, int64_t seconds) {
-    char late[200] = "";
-    const int rank = w->place.rank;
+static void end_waiting(Watchdog *w, const char *doing, int64_t ms) {
+    char late[128] = "", who[400];
     for (int r = 0; r < w->place.ranks && w->shared; r++)
-        if (r != rank && is_late(w, r)) comm_list_rank(late, sizeof late, r);
-    if (late[0])
-        end(w, EXIT_RANK, "error: rank %d: waited %lld s in %s for rank %s, which hangs or is lost; %s", rank,
-            (long long)seconds, doing, late, error_advice());
-    if (w->shared)
-        end(w, EXIT_RANK,
-            "error: rank %d: waited %lld s in %s for a rank of another machine, which hangs or is lost, or cannot be "
-            "reached; %s",
-            rank, (long long)seconds, doing, error_advice());
-    end(w, EXIT_RANK,
-        "error: rank %d: waited %lld s in %s for the other ranks (%s), of which one hangs, is lost, has no memory or "
-        "was not started; --world-size 1 runs this one alone",
-        rank, (long long)seconds, doing, w->place.origin);
+        if (r != w->place.rank && is_late(w, r)) comm_list_rank(late, sizeof late, r);
+    if (!w->shared)
+        snprintf(who, sizeof who,
+                 "the other ranks (%s), of which one hangs, is lost, has no memory or was not started; --world-size 1 "
+                 "runs this one alone",
+                 w->place.origin);
+    else if (late[0])
+        snprintf(who, sizeof who, "rank %s, which hangs or is lost; ", late);
+    else
+        snprintf(who, sizeof who, "a rank of another machine, which hangs or is lost, or cannot be reached; ");
+    end(w, EXIT_RANK, "error: rank %d: waited %lld s in %s for %s%s", w->place.rank, (long long)ms / 1000, doing, who,
+        w->shared ? error_advice() : "");
 }
 
 static void look_at_others(Watchdog *w, int64_t now, bool judge) {
@@ -122,39 +117,37 @@ static void look_at_others(Watchdog *w, int64_t now, bool judge) {
 // --- the thread -----------------------------------------------------------------------------------------------------
 
 // Tells the other ranks how far this rank is, and ends the process if something takes too long.
-static void look(Watchdog *w, Look *l) {
+static void look(Watchdog *w) {
     Entry *own = &w->board[w->place.rank];
     const int64_t now = (int64_t)now_ms(), limit = (int64_t)*w->timeout * 1000;
     const uint32_t begun = w->counters[0], finished = w->counters[1];
     __atomic_store_n(&own->beat_ms, now, __ATOMIC_RELEASE);
     __atomic_store_n(&own->begun, begun, __ATOMIC_RELEASE);
-    if (now - l->last > 10 * INTERVAL_MS) { // this process was stopped, and maybe all were: no rank is late yet
-        l->judge_from = now + 10 * INTERVAL_MS;
-        l->since = w->doing_since = now;
+    if (now - w->last > 10 * INTERVAL_MS) { // this process was stopped, and maybe all were: no rank is late yet
+        w->judge_from = now + 10 * INTERVAL_MS;
+        w->since = w->doing_since = now;
     }
-    if (begun != l->begun || finished != l->finished) {
-        l->busy = l->begun == l->finished ? now - l->since : 0;
-        l->since = now;
+    if (begun != w->begun || finished != w->finished) {
+        w->busy = w->begun == w->finished ? now - w->since : 0;
+        w->since = now;
     }
-    l->last = now;
-    l->begun = begun;
-    l->finished = finished;
-    look_at_others(w, now, now >= l->judge_from);
+    w->last = now;
+    w->begun = begun;
+    w->finished = finished;
+    look_at_others(w, now, now >= w->judge_from);
     char doing[64];
     snprintf(doing, sizeof doing, "collective %u", finished + 1);
     // all ranks do the same work, so a rank that has worked long waits longer for the others
-    const int64_t collective_limit = 2 * l->busy > limit ? 2 * l->busy : limit;
-    if (begun != finished && now - l->since > collective_limit) end_waiting(w, doing, collective_limit / 1000);
-    if (w->doing && now - w->doing_since > limit) end_waiting(w, w->doing, limit / 1000);
+    const int64_t collective_limit = 2 * w->busy > limit ? 2 * w->busy : limit;
+    if (begun != finished && now - w->since > collective_limit) end_waiting(w, doing, collective_limit);
+    if (w->doing && now - w->doing_since > limit) end_waiting(w, w->doing, limit);
 }
 
 static void *watchdog_thread(void *argument) {
     Watchdog *w = (Watchdog *)argument;
-    Look state = {(int64_t)now_ms(), 0, 0, 0, w->counters[0], w->counters[1]};
-    state.since = state.last;
     pthread_mutex_lock(&w->lock);
     while (!w->closing) {
-        look(w, &state);
+        look(w);
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += INTERVAL_MS * 1000000L;
@@ -178,13 +171,9 @@ void watchdog_end(Watchdog *w) {
 
 // --- opening and closing --------------------------------------------------------------------------------------------
 
-static void report_exit(int code) {
-    if (the_watchdog) watchdog_report_exit(the_watchdog, code);
-}
-
 static void report_at_exit(int code, void *unused) {
     (void)unused;
-    report_exit(code);
+    watchdog_report_exit(code);
 }
 
 // Puts this rank on a board in the shared memory `fd`, or in memory of its own if fd < 0.
@@ -213,6 +202,7 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
     w->place = *place;
     w->timeout = timeout;
     w->counters = counters;
+    w->last = w->since = (int64_t)now_ms();
     set_board(w, -1);
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_t monotonic; // because a wait must not become longer if the clock is set back
@@ -221,7 +211,7 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
     pthread_cond_init(&w->wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
     static bool registered;
-    error_leaves = report_exit;
+    error_leaves = watchdog_report_exit;
     if (!registered) registered = on_exit(report_at_exit, NULL) == 0;
     the_watchdog = w;
     sigset_t all, before; // signals are handled by the thread that trains
@@ -237,7 +227,9 @@ void watchdog_all_connected(Watchdog *w) {
     if (w->name[0]) shm_unlink(w->name); // every rank of the machine does; the first succeeds
 }
 
-void watchdog_report_exit(Watchdog *w, int code) {
+void watchdog_report_exit(int code) {
+    Watchdog *w = the_watchdog;
+    if (!w) return;
     the_watchdog = NULL;
     watchdog_all_connected(w);
     __atomic_store_n(&w->board[w->place.rank].status, FAILED + (code ? code : EXIT_RANK), __ATOMIC_RELEASE);

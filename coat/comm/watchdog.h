@@ -26,8 +26,8 @@ void watchdog_all_connected(Watchdog *w); // all ranks have shared the board: it
 
 void watchdog_begin(Watchdog *w, const char *doing); // the text must outlive watchdog_end()
 void watchdog_end(Watchdog *w);
-void watchdog_report_exit(Watchdog *w, int code); // tells the other ranks that this one ends the run
-void watchdog_close(Watchdog *w);                 // this rank has finished, as all others will
+void watchdog_report_exit(int code); // tells the other ranks that this one ends the run, if a watchdog is open
+void watchdog_close(Watchdog *w);    // this rank has finished, as all others will
 
 #ifdef __cplusplus
 }

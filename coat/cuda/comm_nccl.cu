@@ -258,7 +258,7 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
     if (result != ncclSuccess) {
         n->nccl = NULL;
         nccl_error(comm, result, "its start", err);
-        watchdog_report_exit(comm->watchdog, (int)err->code);
+        watchdog_report_exit((int)err->code);
         release(comm);
         return false;
     }
