@@ -63,7 +63,7 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
     const char *host = variable("MASTER_ADDR"), *port = variable("MASTER_PORT"), *job = variable("SLURM_JOB_ID");
     const char *machines = variable("SLURM_STEP_NODELIST");
     const bool srun = strcmp(place->launcher, "srun") == 0;
-    char id[1024];
+    char id[2048];
     memset(r, 0, sizeof *r);
     r->port = RENDEZVOUS_PORT;
     snprintf(id, sizeof id, "%s|%s|%s|%s", variable("TORCHELASTIC_RUN_ID"), srun ? job : "",

@@ -106,8 +106,8 @@ static void look_at_others(Watchdog *w, int64_t now, bool judge) {
         const int64_t beat_ms = __atomic_load_n(&w->board[r].beat_ms, __ATOMIC_ACQUIRE);
         if (r == rank) continue;
         if (status >= FAILED)
-            end(w, status - FAILED, "rank %d ends because rank %d has ended the run with exit code %d", rank, r,
-                status - FAILED);
+            end(w, status - FAILED, "rank %d ends because rank %d has ended the run with exit code %d; %s", rank, r,
+                status - FAILED, error_advice());
         if (judge && status == PRESENT && now - beat_ms > limit * 1000)
             end(w, EXIT_RANK, "error: rank %d: waited %d s for a sign of life of rank %d, which hangs or is lost; %s",
                 rank, limit, r, error_advice());

@@ -136,10 +136,21 @@ static void check_host(void) {
     expect(comm_all_good(comm, true, &err), "all good", COMM_I64, 1);
     bool bad = rank == ranks - 1;
     if (bad) error_set(&err, EXIT_DATA, "a file");
-    char named[64];
-    snprintf(named, sizeof named, bad ? "a file" : "rank %d", ranks - 1);
-    expect(!comm_all_good(comm, !bad, &err) && err.code == EXIT_DATA && strstr(err.text, named), "one is not good",
-           COMM_I64, 1);
+    char expected[sizeof err.text];
+    snprintf(expected, sizeof expected, ranks > 1 ? "rank %d: a file" : "a file", ranks - 1);
+    expect(!comm_all_good(comm, !bad, &err) && err.code == EXIT_DATA && strcmp(err.text, expected) == 0,
+           "one is not good", COMM_I64, 1);
+    error_set(&err, EXIT_USER, "rank %d's own", rank);
+    snprintf(expected, sizeof expected, "rank %d's own", rank);
+    expect(!comm_all_good(comm, false, &err) && strcmp(err.text, expected) == 0, "none is good", COMM_I64, 1);
+    for (int length = 0; length < 200; length += length < 60 ? 20 : 1) { // sent in pieces of 64 bytes
+        char text[191], sent[191];
+        memset(sent, 0, sizeof sent);
+        memset(sent, 0xe9, length < 190 ? (size_t)length : 190);
+        snprintf(text, sizeof text, "%s", rank == ranks - 1 ? sent : "other");
+        comm_share_text(comm, ranks - 1, text, sizeof text);
+        expect(strcmp(text, sent) == 0, "share_text", COMM_BYTES, length);
+    }
     comm_barrier(comm);
     comm_after_compute(comm);
     comm_wait(comm, comm_mark(comm));
