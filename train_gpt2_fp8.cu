@@ -484,16 +484,16 @@ static bool open_device(Model *m, Error *err) {
     return m->ops->open(&m->exec, c, err);
 }
 
-#define ALLOCATION_PATIENCE 600 // timeout in seconds for the other processes to lock their host memory
+#define ALLOCATION_TIMEOUT_S 600 // for the other processes to lock their host memory
 
 // Allocates the arena. Processes lock host memory one after the other, so that each sees how much is left.
 static bool allocate(Model *m, Error *err) {
     if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
-    comm_patience(m->comm, ALLOCATION_PATIENCE);
-    const int64_t turns = comm_turn_begin(m->comm, m->exec.local_rank);
+    comm_set_timeout(m->comm, ALLOCATION_TIMEOUT_S);
+    const int64_t barriers = comm_serialize_begin(m->comm, m->exec.local_rank);
     const bool ok = arena_allocate(&m->arena, &m->exec, err);
-    comm_turn_end(m->comm, turns);
-    comm_patience(m->comm, 0);
+    comm_serialize_end(m->comm, barriers);
+    comm_set_timeout(m->comm, 0);
     return ok;
 }
 
@@ -560,7 +560,7 @@ int main(int argc, char **argv) {
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, "", 0}, why;
     bool exit_now = false;
-    all_failed(&run.all); // an error in the flags is the same in all processes
+    on_all_ranks(&run.errors); // because errors of the flags are the same on all ranks
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
     if (!exit_now) signals_fail_writes(); // --help into a closed pipe ends silently
@@ -579,7 +579,7 @@ int main(int argc, char **argv) {
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))
         ok = error_set(&err, EXIT_DATA,
                        "standard output could not be written: its reader has ended, or the disk is full");
-    if (!ok) agreement_say(&run.all, run.place.rank, &err);
+    if (!ok) report_error_once(&run.errors, run.place.rank, &err);
     return ok ? EXIT_DONE : (int)err.code;
 }
 #endif

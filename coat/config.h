@@ -268,7 +268,7 @@ typedef struct {
     // processes; what is not given comes from the launcher's environment
     int world_size;       // 0 = from the environment
     int rank;             // -1 = from the environment
-    char rendezvous[256]; // HOST[:PORT] of rank 0, or a file; "" = from the environment
+    char rendezvous[256]; // HOST[:PORT] of rank 0; "" = from the environment
     char notes[1024];     // remarks on the flags for rank 0 to print on stderr; each line ends with a newline
 } Config;
 

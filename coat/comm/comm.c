@@ -1,8 +1,10 @@
-// The calls of comm.h, and their implementation for one process, where there is nothing to send.
+// The functions of comm.h, and their implementation for one process, which has nothing to send.
 #include "comm_internal.h"
 
 #include <string.h>
 #include <unistd.h>
+
+#include "watchdog.h"
 
 // --- one process --------------------------------------------------------------------------------------------------
 
@@ -18,46 +20,16 @@ static void copy(Comm *comm, void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-static void one_close(Comm *comm) {
-    (void)comm;
-}
-static void one_abort(Comm *comm, int code) {
-    (void)comm, (void)code;
-}
-static void one_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
-    (void)comm, (void)data, (void)count, (void)type, (void)op;
-}
 static void one_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     copy(comm, out, in, (size_t)count_per_rank * comm_type_bytes(type));
 }
+
 static void one_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     copy(comm, out, in, (size_t)count_per_rank * comm_type_bytes(type));
 }
-void comm_no_group(Comm *comm, bool begin) {
-    (void)comm, (void)begin;
-}
-static void one_host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {
-    (void)comm, (void)values, (void)count, (void)op;
-}
-void comm_no_after_compute(Comm *comm) {
-    (void)comm;
-}
-int comm_no_mark(Comm *comm) {
-    (void)comm;
-    return 0;
-}
-void comm_no_wait(Comm *comm, int ticket) {
-    (void)comm, (void)ticket;
-}
-bool comm_no_check(Comm *comm, Error *err) {
-    (void)comm, (void)err;
-    return true;
-}
 
 static const CommOps one_ops = {
-    "one process",         one_close,      one_abort,     one_all_reduce,
-    one_reduce_scatter,    one_all_gather, comm_no_group, one_host_reduce,
-    comm_no_after_compute, comm_no_mark,   comm_no_wait,  comm_no_check,
+    "one process", NULL, NULL, NULL, one_reduce_scatter, one_all_gather, NULL, NULL, NULL, NULL, NULL, NULL,
 };
 
 // --- opening ------------------------------------------------------------------------------------------------------
@@ -96,7 +68,7 @@ Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error 
     comm->ops = &one_ops;
     comm->place = *place;
     comm->exec = exec;
-    comm->patience = COMM_PATIENCE;
+    comm->timeout = COMM_TIMEOUT_S;
     if (place->ranks == 1) return comm;
     error_rank = place->rank;
     const bool gpu = exec->ops->device == DEVICE_CUDA;
@@ -107,13 +79,18 @@ Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error 
 
 void comm_close(Comm *comm) {
     if (!comm) return;
-    comm->ops->close(comm);
+    if (comm->watchdog) {
+        comm_barrier(comm); // because no rank may end communication that another still needs
+        watchdog_begin(comm->watchdog, "the end of communication");
+    }
+    if (comm->ops->close) comm->ops->close(comm);
     free(comm);
 }
 
 void comm_abort(Comm *comm, ExitCode code) {
     fflush(NULL);
-    if (comm) comm->ops->abort(comm, (int)code);
+    watchdog_report_exit((int)code);
+    if (comm && comm->ops->abort) comm->ops->abort(comm, (int)code);
     _exit((int)code);
 }
 
@@ -130,7 +107,7 @@ const char *comm_name(const Comm *comm) {
 }
 
 void comm_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
-    if (count > 0) comm->ops->all_reduce(comm, data, count, type, op);
+    if (count > 0 && comm->ops->all_reduce) comm->ops->all_reduce(comm, data, count, type, op);
 }
 void comm_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     if (count_per_rank > 0) comm->ops->reduce_scatter(comm, out, in, count_per_rank, type);
@@ -139,71 +116,88 @@ void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_ra
     if (count_per_rank > 0) comm->ops->all_gather(comm, out, in, count_per_rank, type);
 }
 void comm_group_begin(Comm *comm) {
-    comm->ops->group(comm, true);
+    if (comm->ops->group) comm->ops->group(comm, true);
 }
 void comm_group_end(Comm *comm) {
-    comm->ops->group(comm, false);
+    if (comm->ops->group) comm->ops->group(comm, false);
 }
 
+static void host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {
+    if (comm->ops->host_reduce)
+        comm->ops->host_reduce(comm, values, count, op);
+    else
+        comm_all_reduce(comm, values, count, COMM_I64, op);
+}
 int64_t comm_max_i64(Comm *comm, int64_t mine) {
-    comm->ops->host_reduce(comm, &mine, 1, COMM_MAX);
+    host_reduce(comm, &mine, 1, COMM_MAX);
     return mine;
 }
 int64_t comm_sum_i64(Comm *comm, int64_t mine) {
-    comm->ops->host_reduce(comm, &mine, 1, COMM_SUM);
+    host_reduce(comm, &mine, 1, COMM_SUM);
     return mine;
 }
 void comm_barrier(Comm *comm) {
     (void)comm_sum_i64(comm, 0);
 }
 
-// Seven bytes in each number, which stays positive.
+// Sends the text in numbers, of which the other ranks' are 0.
 void comm_share_text(Comm *comm, int from, char *text, size_t size) {
-    const bool mine = comm->place.rank == from;
-    int64_t length = comm_max_i64(comm, mine ? (int64_t)strlen(text) : 0);
-    if (length > (int64_t)size - 1) length = (int64_t)size - 1;
-    for (int64_t i = 0; i < length; i += 7) {
-        int64_t part = 0;
-        for (int64_t k = 6; mine && k >= 0; k--) part = part << 8 | (i + k < length ? (unsigned char)text[i + k] : 0);
-        part = comm_max_i64(comm, part);
-        for (int64_t k = 0; k < 7 && i + k < length; k++) text[i + k] = (char)(part >> 8 * k & 0xff);
+    int64_t part[8] = {0};
+    const size_t length = comm->place.rank == from ? strlen(text) : 0;
+    for (size_t at = 0; at < size && (at == 0 || ((char *)part)[sizeof part - 1]); at += sizeof part) {
+        const size_t room = size - at < sizeof part ? size - at : sizeof part;
+        memset(part, 0, sizeof part);
+        if (length > at) memcpy(part, text + at, length - at < room ? length - at : room);
+        host_reduce(comm, part, 8, COMM_SUM);
+        memcpy(text + at, part, room);
     }
-    text[length] = '\0';
+    text[size - 1] = '\0';
 }
 
-int64_t comm_turn_begin(Comm *comm, int local_rank) {
+int64_t comm_serialize_begin(Comm *comm, int local_rank) {
     const int64_t last = comm_max_i64(comm, local_rank);
     for (int turn = 0; turn < local_rank; turn++) comm_barrier(comm);
     return last - local_rank + 1;
 }
 
-void comm_turn_end(Comm *comm, int64_t turns) {
-    for (; turns > 0; turns--) comm_barrier(comm);
+void comm_serialize_end(Comm *comm, int64_t barriers) {
+    for (; barriers > 0; barriers--) comm_barrier(comm);
 }
 
-// The lowest rank that is not good is named, with its exit code: both in one number, of which the largest is taken.
 bool comm_all_good(Comm *comm, bool good, Error *err) {
     enum { CODES = 256 };
-    int64_t mine = good ? 0 : (int64_t)(comm->place.ranks - comm->place.rank) * CODES + (int64_t)err->code;
-    int64_t worst = comm_max_i64(comm, mine);
+    const int rank = comm->place.rank, ranks = comm->place.ranks;
+    // the largest number is that of the lowest rank that is not good, and has its exit code
+    const int64_t worst = comm_max_i64(comm, good ? 0 : (int64_t)(ranks - rank) * CODES + (int64_t)err->code);
     if (worst == 0) return true;
-    int rank = comm->place.ranks - (int)(worst / CODES);
-    if (good) error_set(err, (ExitCode)(worst % CODES), "rank %d failed; it says why", rank);
-    return false;
+    if (comm_sum_i64(comm, !good) == ranks) return false;
+    const int first = ranks - (int)(worst / CODES);
+    char reason[sizeof err->text] = "";
+    if (rank == first) snprintf(reason, sizeof reason, "%s", err->text);
+    comm_share_text(comm, first, reason, sizeof reason);
+    return error_set(err, (ExitCode)(worst % CODES), "rank %d: %.1000s", first, reason);
 }
 
 void comm_after_compute(Comm *comm) {
-    comm->ops->after_compute(comm);
+    if (comm->ops->after_compute) comm->ops->after_compute(comm);
 }
 int comm_mark(Comm *comm) {
-    return comm->ops->mark(comm);
+    return comm->ops->mark ? comm->ops->mark(comm) : 0;
 }
 void comm_wait(Comm *comm, int ticket) {
-    comm->ops->wait(comm, ticket);
+    if (comm->ops->wait) comm->ops->wait(comm, ticket);
 }
 bool comm_check(Comm *comm, Error *err) {
-    return comm->ops->check(comm, err);
+    return !comm->ops->check || comm->ops->check(comm, err);
 }
-void comm_patience(Comm *comm, int seconds) {
-    comm->patience = seconds > 0 ? seconds : COMM_PATIENCE;
+void comm_set_timeout(Comm *comm, int seconds) {
+    comm->timeout = seconds > 0 ? seconds : COMM_TIMEOUT_S;
+}
+
+void comm_list_rank(char *list, size_t size, int rank) {
+    const size_t used = strlen(list);
+    if (used + 32 < size)
+        snprintf(list + used, size - used, "%s%d", used ? ", " : "", rank);
+    else if (list[used - 1] != '.')
+        snprintf(list + used, size - used, " ...");
 }

@@ -1,18 +1,18 @@
-// Several processes as one run: who takes part, and the collectives between them. One process per GPU, started by
-// mpirun, srun or any launcher that tells ranks in the environment. Three implementations behind one set of calls: one
-// process (nothing to send), MPI between CPU twins, NCCL between GPUs.
+// Several processes as one run: which processes take part, and the collectives between them. One process per GPU,
+// started by mpirun, srun, torchrun or any launcher that sets ranks in the environment. Three implementations: one
+// process, MPI between CPUs, NCCL between GPUs.
 //
-// Every collective is called by all ranks in the same order with the same counts. It acts on memory of the exec's
-// device: host memory on the CPU, where it has finished when the call returns; GPU memory with NCCL, where it is put
-// onto a stream of its own, which comm_after_compute(), comm_mark() and comm_wait() order with the computation.
+// All ranks call every collective in the same order with the same counts. A collective acts on memory of the exec's
+// device. On a CPU it is done when the call returns. NCCL runs on a stream of its own, which comm_after_compute(),
+// comm_mark() and comm_wait() order with the computation.
 //
-// Sums. Over MPI they are made in the order of the ranks, FP32 and BF16 in FP32 with one rounding at the end, so that
-// an element's sum has the same bits whichever collective makes it and in every run. NCCL repeats its bits from run
-// to run on the same machines, but its collectives add in orders of their own and round BF16 at every hop.
+// Sums over MPI are computed in the order of the ranks, BF16 in FP32 with one rounding at the end, so that an element's
+// sum has the same bits in every collective and run. NCCL repeats its bits on the same machines, but it adds in other
+// orders and rounds BF16 at every hop.
 //
-// A rank that is lost ends all: who waits for the others longer than the patience, or twice as long as it has worked
-// itself since the collective before, prints one line that names them and ends the run with EXIT_RANK. Collectives
-// therefore return nothing.
+// If a rank is lost, all end. A rank that waits longer than the timeout, or twice as long as it has worked itself since
+// the collective before, prints one line that names the late ranks and exits with EXIT_RANK. So collectives return
+// nothing.
 #pragma once
 #include "config.h"
 #include "ops.h"
@@ -24,8 +24,8 @@ extern "C" {
 typedef enum { COMM_FP32, COMM_FP64, COMM_BF16, COMM_I32, COMM_I64, COMM_BYTES } CommType; // BYTES: moved, never summed
 typedef enum { COMM_SUM, COMM_MAX } CommOp; // MAX: FP32 (no NaN), I32, I64; FP32 >= 0 with NaN: as its bits in I32
 
-#define COMM_PATIENCE 45    // seconds, unless comm_patience() says otherwise
-#define FILES_PATIENCE 3600 // where one process may wait for others to read or write files
+#define COMM_TIMEOUT_S 45    // unless comm_set_timeout() sets another
+#define FILES_TIMEOUT_S 3600 // while one process may wait for others to read or write files
 
 // The place of this process in the run.
 typedef struct {
@@ -45,13 +45,13 @@ bool comm_launched(void);
 
 typedef struct Comm Comm;
 
-// Brings the processes together: one process, else MPI for the CPU's exec, NCCL for a GPU's. The exec is open, its
-// device chosen, and outlives the Comm. Fails with EXIT_USER where this program was built without what that needs or
-// the processes cannot find each other, EXIT_RANK where some of them do not come, EXIT_DEVICE where NCCL fails.
+// Connects the processes: none if there is one, else over MPI for the CPU's exec and over NCCL for a GPU's. The exec is
+// open and outlives the Comm. EXIT_USER if this program was built without MPI or NCCL, or if the processes cannot find
+// each other; EXIT_RANK if some do not connect; EXIT_DEVICE if NCCL fails.
 Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error *err);
-// All ranks together, when all is well; NULL is allowed. One rank's failure is comm_abort()'s business.
+// Called by all ranks if none has failed. comm may be NULL.
 void comm_close(Comm *comm);
-// Ends all ranks at once with this exit code, after the caller has said why; comm NULL: only this process.
+// Ends all ranks at once with this exit code; the caller has printed the reason. If comm is NULL, only this process.
 __attribute__((noreturn)) void comm_abort(Comm *comm, ExitCode code);
 
 int comm_rank(const Comm *comm);
@@ -60,42 +60,41 @@ const char *comm_name(const Comm *comm); // "one process", "MPI", "NCCL"
 
 // --- collectives ------------------------------------------------------------------------------------------------
 void comm_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op); // in place
-// The sum, of which each rank gets its part: in (ranks, count_per_rank), out (count_per_rank), which may be in's own
-// part, in + rank * count_per_rank elements.
+// out (count_per_rank) = this rank's part of the sum of in (ranks, count_per_rank). out may be that part of `in`.
 void comm_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
-// out (ranks, count_per_rank) = everyone's in (count_per_rank), which may be out + rank * count_per_rank elements.
+// out (ranks, count_per_rank) = the `in` (count_per_rank) of every rank. in may be this rank's part of out.
 void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
-// Collectives between these two may be sent off together, as one launch; results exist after the end. No nesting.
+// Collectives between these two may run as one launch; their results exist after the end. Not nested.
 void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
 
-// --- the host's agreement ---------------------------------------------------------------------------------------
-// They return when all ranks have called them, and what they return is the same on all.
+// --- between hosts ------------------------------------------------------------------------------------------------
+// These return when all ranks have called them, and return the same on all.
 void comm_barrier(Comm *comm);
-int64_t comm_max_i64(Comm *comm, int64_t mine); // the largest
-// What stands between the two is done by one process of a machine after the other. What the
-// first returns goes to the second.
-int64_t comm_turn_begin(Comm *comm, int local_rank);
-void comm_turn_end(Comm *comm, int64_t turns);
-int64_t comm_sum_i64(Comm *comm, int64_t mine);                      // the sum
-void comm_share_text(Comm *comm, int from, char *text, size_t size); // text becomes that of rank `from`
-bool comm_all_good(Comm *comm, bool good,
-                   Error *err); // false on all ranks where one is not good: each has an err then,
-                                // its own or, with that rank's exit code, one that names it
+int64_t comm_max_i64(Comm *comm, int64_t mine);
+int64_t comm_sum_i64(Comm *comm, int64_t mine);
+// Sets `text` to that of rank `from`, cut to the size.
+void comm_share_text(Comm *comm, int from, char *text, size_t size);
+// The processes of one machine execute the code between these two one after the other. The first returns the argument
+// of the second.
+int64_t comm_serialize_begin(Comm *comm, int local_rank);
+void comm_serialize_end(Comm *comm, int64_t barriers);
+// Returns false on all ranks if `good` is false on one. Then err on every rank names the first failed rank and has its
+// reason and exit code. If all have failed, each keeps its own err.
+bool comm_all_good(Comm *comm, bool good, Error *err);
 
 // --- the order of communication and computation on a GPU ----------------------------------------------------------
-// On a CPU all of this happens in the order of the calls and these do nothing. Within a recorded micro-step
-// (ops.h replay_begin) they must come in pairs: what is communicated there is waited for there.
-void comm_after_compute(Comm *comm);    // what is communicated from now on waits for what was computed so far
-int comm_mark(Comm *comm);              // a ticket for everything communicated so far
+// On a CPU these do nothing. Within a recorded micro-step (ops.h replay_begin) they come in pairs: what is communicated
+// there is waited for there.
+void comm_after_compute(Comm *comm);    // communication from now on waits for the computation so far
+int comm_mark(Comm *comm);              // returns a ticket for the communication so far
 void comm_wait(Comm *comm, int ticket); // computation from now on waits for that ticket
 
-// --- losses -----------------------------------------------------------------------------------------------------
-// Asked once a step: false with EXIT_RANK, or EXIT_DEVICE, where communication has failed.
+// --- lost ranks ---------------------------------------------------------------------------------------------------
+// Called once per step. False with EXIT_RANK or EXIT_DEVICE if communication has failed.
 bool comm_check(Comm *comm, Error *err);
-// What follows may keep ranks waiting for each other for so many seconds (one rank writes a checkpoint); 0 = the
-// default again. Called by all ranks.
-void comm_patience(Comm *comm, int seconds);
+// Sets how many seconds ranks may wait for each other from now on; 0 = COMM_TIMEOUT_S. Called by all ranks.
+void comm_set_timeout(Comm *comm, int seconds);
 
 static inline size_t comm_type_bytes(CommType type) {
     switch (type) {

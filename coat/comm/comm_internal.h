@@ -1,22 +1,23 @@
 // What the implementations of comm.h share.
 #pragma once
-#include <pthread.h>
-
 #include "comm.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+// One implementation of comm.h. A function that is NULL has nothing to do: with one process, or because collectives
+// are done when they return and end the run if they fail.
 typedef struct {
     const char *name;
-    void (*close)(Comm *);
-    void (*abort)(Comm *, int code); // tells whoever can end the other ranks; may return
+    void (*close)(Comm *);           // with watchdog_close()
+    void (*abort)(Comm *, int code); // tells the launcher to end the other ranks; may return
     void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);
     void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*all_gather)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*group)(Comm *, bool begin);
-    void (*host_reduce)(Comm *, int64_t *values, int count, CommOp); // of host memory; returns when done
+    void (*host_reduce)(Comm *, int64_t *values, int count, CommOp); // in host memory; returns when done.
+                                                                     // NULL: all_reduce is used
     void (*after_compute)(Comm *);
     int (*mark)(Comm *);
     void (*wait)(Comm *, int ticket);
@@ -27,32 +28,21 @@ struct Comm {
     const CommOps *ops;
     CommPlace place;
     Exec *exec;
-    void *backend;         // private to the implementation
-    volatile int patience; // seconds
+    void *backend;                 // private to the implementation
+    struct Watchdog *watchdog;     // NULL with one process
+    volatile uint32_t counters[2]; // collectives begun and finished, if the host counts them
+    volatile int timeout;          // seconds
 };
 
-// Of implementations whose collectives are done when they return, and which end the run where they fail: comm.c.
-void comm_no_group(Comm *comm, bool begin);
-void comm_no_after_compute(Comm *comm);
-int comm_no_mark(Comm *comm);
-void comm_no_wait(Comm *comm, int ticket);
-bool comm_no_check(Comm *comm, Error *err);
+// Appends a rank to a list such as "1, 2, 7", or "..." if it has no room for more.
+void comm_list_rank(char *list, size_t size, int rank);
 
-// A condition whose timed waits are on CLOCK_MONOTONIC: nobody waits an hour longer where the clock is set back by one.
-static inline void comm_cond_init(pthread_cond_t *condition) {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
-// --- MPI: comm_mpi.c for the CPU's collectives; comm_mpi_open.c brings the processes together, NCCL's too ---------
-bool comm_mpi_open(Comm *comm, Error *err);
+// --- MPI: comm_mpi.c ----------------------------------------------------------------------------------------------
+bool comm_mpi_open(Comm *comm, Error *err); // for CPUs
 typedef struct CommMpi CommMpi;
-CommMpi *mpi_open(const CommPlace *place, Error *err); // NULL with err: no MPI here, or it sees other processes
+CommMpi *mpi_open(const CommPlace *place, Error *err); // NULL with err: no MPI here, or it has other processes
 void mpi_close(CommMpi *mpi);
-void mpi_broadcast_bytes(CommMpi *mpi, void *data, size_t bytes, int root, int patience);
+void mpi_broadcast(CommMpi *mpi, void *data, size_t bytes); // from rank 0
 void mpi_abort(CommMpi *mpi, int code);
 
 // --- NCCL: coat/cuda/comm_nccl.cu, in programs with CUDA ----------------------------------------------------------

@@ -1,18 +1,21 @@
-// Where the processes meet, and the exchange over TCP: rank 0 listens, the others come with their number and get
-// its bytes once all are there.
 #include "rendezvous.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "clock.h"
+#include "comm_internal.h"
+
+#define HELLO_S 5         // a connection that has not sent a complete hello by then is dropped
+#define OTHER_CLIENTS 128 // connections that are no ranks, or not yet, and may be open at a time
 
 // --- where ----------------------------------------------------------------------------------------------------------
 
@@ -25,8 +28,8 @@ static bool read_port(const char *text, const char *source, int *port, Error *er
     return true;
 }
 
-// HOST, HOST:PORT, an IPv6 address, or [IPv6 address]:PORT
-static bool parse_address(const char *text, Meeting *m, Error *err) {
+// Reads HOST, HOST:PORT, an IPv6 address, or [IPv6 address]:PORT.
+static bool parse_address(const char *text, Rendezvous *r, Error *err) {
     const char *begin = text, *end = text + strlen(text), *colon = strrchr(text, ':');
     const char *bracket = *text == '[' ? strchr(text, ']') : NULL;
     if (bracket) {
@@ -40,289 +43,328 @@ static bool parse_address(const char *text, Meeting *m, Error *err) {
         colon = NULL;
     }
     if (end == begin) return error_set(err, EXIT_USER, "--rendezvous %s: the host is missing", text);
-    snprintf(m->host, sizeof m->host, "%.*s", (int)(end - begin), begin);
-    return !colon || read_port(colon + 1, "--rendezvous", &m->port, err);
+    snprintf(r->host, sizeof r->host, "%.*s", (int)(end - begin), begin);
+    return !colon || read_port(colon + 1, "--rendezvous", &r->port, err);
 }
 
-// The first machine of a list such as node[03-07,9],other
+// Copies the first machine of a list such as node[03-07,9],other.
 static void first_machine(const char *list, char *host, size_t size) {
     size_t prefix = strcspn(list, ",[");
     const char *number = list[prefix] == '[' ? list + prefix + 1 : "";
     snprintf(host, size, "%.*s%.*s", (int)prefix, list, (int)strcspn(number, "-,]"), number);
 }
 
-bool rendezvous_where(const Config *config, const CommPlace *place, Meeting *m, Error *err) {
-    memset(m, 0, sizeof *m);
-    m->port = RENDEZVOUS_PORT;
-    const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT"), *machines = getenv("SLURM_STEP_NODELIST");
-    if (strchr(config->rendezvous, '/')) {
-        snprintf(m->path, sizeof m->path, "%s", config->rendezvous);
-        return true;
+static const char *variable(const char *name) {
+    const char *value = getenv(name);
+    return value ? value : "";
+}
+
+bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r, Error *err) {
+    const char *host = variable("MASTER_ADDR"), *port = variable("MASTER_PORT"), *job = variable("SLURM_JOB_ID");
+    const char *machines = variable("SLURM_STEP_NODELIST");
+    const bool srun = strcmp(place->launcher, "srun") == 0;
+    char id[2048];
+    memset(r, 0, sizeof *r);
+    r->port = RENDEZVOUS_PORT;
+    snprintf(id, sizeof id, "%s|%s|%s|%s", variable("TORCHELASTIC_RUN_ID"), srun ? job : "",
+             srun ? variable("SLURM_STEP_ID") : "", config->out);
+    r->run = XXH3_64bits(id, strlen(id));
+    if (*port) {
+        if (!read_port(port, "MASTER_PORT", &r->port, err)) return false;
+        // torchrun itself listens on that port; the next one is free for its processes
+        if (strcmp(variable("TORCHELASTIC_USE_AGENT_STORE"), "True") == 0 && r->port < 65535) r->port++;
+    } else if (*job) {
+        r->port += (int)(strtol(job, NULL, 10) % 1000); // several jobs may share a machine
     }
-    if (port && *port) {
-        if (!read_port(port, "MASTER_PORT", &m->port, err)) return false;
-        // torchrun listens on that port itself and leaves the next one to its processes
-        const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
-        if (agent && strcmp(agent, "True") == 0 && m->port < 65535) m->port++;
-    } else if (getenv("SLURM_JOB_ID")) {
-        m->port += (int)(strtol(getenv("SLURM_JOB_ID"), NULL, 10) % 1000); // several jobs may share a machine
-    }
-    if (config->rendezvous[0]) return parse_address(config->rendezvous, m, err);
-    if (host && *host)
-        snprintf(m->host, sizeof m->host, "%s", host);
+    if (config->rendezvous[0]) return parse_address(config->rendezvous, r, err);
+    if (*host)
+        snprintf(r->host, sizeof r->host, "%s", host);
     else if (place->local_ranks == place->ranks)
-        snprintf(m->host, sizeof m->host, "127.0.0.1");
-    else if (machines && *machines)
-        first_machine(machines, m->host, sizeof m->host);
+        snprintf(r->host, sizeof r->host, "127.0.0.1");
+    else if (*machines)
+        first_machine(machines, r->host, sizeof r->host);
     else
         return error_set(err, EXIT_USER,
-                         "%d processes: where to find rank 0 is not known; set MASTER_ADDR or say --rendezvous "
-                         "HOST[:PORT], its machine, or a file that all can write",
-                         place->ranks);
+                         "%d processes (%s): the address of rank 0 is not known; set MASTER_ADDR or use --rendezvous "
+                         "HOST[:PORT] with its machine",
+                         place->ranks, place->origin);
     return true;
 }
 
-bool rendezvous(const Meeting *meeting, const CommPlace *place, void *data, size_t bytes, int patience, Error *err) {
-    if (!meeting->host[0]) return rendezvous_file(meeting->path, place, data, bytes, patience, err);
-    return rendezvous_tcp(meeting, place, data, bytes, patience, err);
-}
+// --- messages -------------------------------------------------------------------------------------------------------
 
-// --- bytes over a socket, until a time ------------------------------------------------------------------------------
-
-typedef enum { WELCOME, OTHER_RANKS, SAME_RANK } Answer;
-
-// What a rank says when it comes, and what it hears, before the bytes; in network byte order.
+// What a process sends when it has connected. Numbers are in network byte order.
 typedef struct {
     char magic[8];
-    uint32_t rank_or_answer, ranks, bytes;
-} Greeting;
-static const char magic[8] = {'C', 'O', 'A', 'T', 'm', 'e', 'e', 't'};
+    uint64_t run;
+    uint32_t rank, ranks, bytes, unused;
+} Hello;
 
-static bool ready(int fd, short events, double until) {
-    struct pollfd p = {fd, events, 0};
-    for (;;) {
-        double left = until - now_seconds();
-        int n = poll(&p, 1, left > 0 ? (int)(left * 1e3) + 1 : 0);
-        if (n > 0) return true;
-        if (n == 0 || errno != EINTR) return false;
-    }
+// Rank 0's answer, before its bytes or instead of them.
+typedef struct {
+    char magic[8];
+    uint32_t code;   // EXIT_DONE: the bytes follow
+    char error[500]; // why the start has failed
+} Answer;
+
+static const char magic[8] = {'C', 'O', 'A', 'T', 'r', 'd', 'v', '2'};
+
+// Opens a socket. connect() and send() wait for at most 5 seconds, accept() and recv() for `receive_s`.
+static int open_socket(int family, int receive_s) {
+    const struct timeval send_limit = {5, 0}, receive_limit = {receive_s, 0};
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+    if (fd < 0) return fd;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &send_limit, sizeof send_limit);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive_limit, sizeof receive_limit);
+    return fd;
 }
 
-static bool send_all(int fd, const void *data, size_t bytes, double until) {
-    for (size_t at = 0; at < bytes;) {
-        if (!ready(fd, POLLOUT, until)) return false;
-        ssize_t n = send(fd, (const char *)data + at, bytes - at, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
-        if (n > 0) at += (size_t)n;
-    }
-    return true;
+static bool send_all(int fd, const void *data, size_t bytes) {
+    return send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes; // little enough for a new socket's buffer
 }
 
-static bool receive_all(int fd, void *data, size_t bytes, double until) {
-    for (size_t at = 0; at < bytes;) {
-        if (!ready(fd, POLLIN, until)) return false;
-        ssize_t n = recv(fd, (char *)data + at, bytes - at, MSG_DONTWAIT);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
-        if (n > 0) at += (size_t)n;
-    }
-    return true;
+static bool receive_all(int fd, void *data, size_t bytes) {
+    return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
-static bool send_greeting(int fd, uint32_t what, const CommPlace *place, size_t bytes, double until) {
-    Greeting g;
-    memcpy(g.magic, magic, sizeof g.magic);
-    g.rank_or_answer = htonl(what);
-    g.ranks = htonl((uint32_t)place->ranks);
-    g.bytes = htonl((uint32_t)bytes);
-    return send_all(fd, &g, sizeof g, until);
+static bool send_answer(int fd, const Error *err) {
+    Answer a;
+    memset(&a, 0, sizeof a);
+    memcpy(a.magic, magic, sizeof a.magic);
+    a.code = htonl((uint32_t)err->code);
+    snprintf(a.error, sizeof a.error, "%.*s", (int)sizeof a.error - 1, err->text);
+    return send_all(fd, &a, sizeof a);
 }
 
-static bool receive_greeting(int fd, Greeting *g, double until) {
-    if (!receive_all(fd, g, sizeof *g, until) || memcmp(g->magic, magic, sizeof magic) != 0) return false;
-    g->rank_or_answer = ntohl(g->rank_or_answer);
-    g->ranks = ntohl(g->ranks);
-    g->bytes = ntohl(g->bytes);
-    return true;
-}
-
-static bool resolve(const Meeting *m, double until, struct addrinfo **found, Error *err) {
+static bool resolve(const Rendezvous *r, double until, struct addrinfo **found, Error *err) {
     struct addrinfo hints;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     char port[16];
-    snprintf(port, sizeof port, "%d", m->port);
+    snprintf(port, sizeof port, "%d", r->port);
     int failed;
-    while ((failed = getaddrinfo(m->host, port, &hints, found)) == EAI_AGAIN && now_seconds() < until) usleep(200000);
+    while ((failed = getaddrinfo(r->host, port, &hints, found)) == EAI_AGAIN && now_seconds() < until) usleep(200000);
     if (!failed) return true;
     return error_set(err, EXIT_USER, "rank 0's machine '%s' is not known (%s); see --rendezvous and MASTER_ADDR",
-                     m->host, gai_strerror(failed));
+                     r->host, gai_strerror(failed));
 }
 
 // --- rank 0 ---------------------------------------------------------------------------------------------------------
 
-// Listens on the address where it is of this machine alone, else on all of the machine's.
-static int listen_at(const Meeting *m, const struct addrinfo *list, Error *err) {
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)list->ai_addr;
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)list->ai_addr;
-    bool loopback = list->ai_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr)
-                                                : ntohl(v4->sin_addr.s_addr) == INADDR_LOOPBACK;
-    struct sockaddr_in any4;
-    struct sockaddr_in6 any6;
-    memset(&any4, 0, sizeof any4);
-    memset(&any6, 0, sizeof any6);
-    any4.sin_family = AF_INET;
-    any6.sin6_family = AF_INET6;
-    any4.sin_port = any6.sin6_port = htons((uint16_t)m->port);
-    const struct sockaddr *address = loopback                      ? list->ai_addr
-                                     : list->ai_family == AF_INET6 ? (const struct sockaddr *)&any6
-                                                                   : (const struct sockaddr *)&any4;
-    int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1, no = 0;
-    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (fd >= 0 && list->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-    socklen_t size = list->ai_family == AF_INET6 ? sizeof any6 : sizeof any4;
-    if (fd >= 0 && bind(fd, address, size) == 0 && listen(fd, 1024) == 0) return fd;
+// A connection to rank 0. fd -1: none.
+typedef struct {
+    int fd;
+    double until; // one that has not sent a complete hello by then is dropped
+} Client;
+
+typedef struct {
+    const Rendezvous *r;
+    const CommPlace *place;
+    size_t bytes;
+    Client *clients; // those of the ranks, by rank, before the OTHER_CLIENTS whose hello has not come
+    int strangers;   // processes of other runs that were refused
+} Server;
+
+static bool is_loopback(const struct sockaddr *a) {
+    if (a->sa_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+    return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
+}
+
+// Listens at the first address of the list that this machine has. One exception: a machine may map its own name to a
+// loopback address (127.0.1.1 in Debian's /etc/hosts), which ranks on other machines cannot reach. Then rank 0 listens
+// at all addresses, because it cannot know which one the others use.
+static int listen_at(const Rendezvous *r, const CommPlace *place, const struct addrinfo *list, Error *err) {
+    const bool local = place->local_ranks == place->ranks || strncmp(r->host, "127.", 4) == 0 ||
+                       strcmp(r->host, "::1") == 0 || strcmp(r->host, "localhost") == 0;
+    struct sockaddr_in all;
+    memset(&all, 0, sizeof all);
+    all.sin_family = AF_INET;
+    all.sin_port = htons((uint16_t)r->port);
+    int failed = 0;
+    for (const struct addrinfo *a = list; a; a = a->ai_next) {
+        const bool everywhere = is_loopback(a->ai_addr) && !local;
+        const struct sockaddr *address = everywhere ? (const struct sockaddr *)&all : a->ai_addr;
+        const int fd = open_socket(address->sa_family, 1);
+        if (fd >= 0 && bind(fd, address, everywhere ? sizeof all : a->ai_addrlen) == 0 && listen(fd, 1024) == 0)
+            return fd;
+        if (failed != EADDRINUSE) failed = errno;
+        if (fd >= 0) close(fd);
+    }
     error_set(err, EXIT_USER,
-              "rank 0 cannot listen on port %d (%s); choose another with MASTER_PORT or --rendezvous "
-              "%s:PORT",
-              m->port, strerror(errno), m->host);
-    if (fd >= 0) close(fd);
+              "rank 0 cannot listen at %s port %d (%s); name %s with MASTER_%s or --rendezvous HOST:PORT", r->host,
+              r->port, strerror(failed), failed == EADDRNOTAVAIL ? "an address of rank 0's machine" : "another port",
+              failed == EADDRNOTAVAIL ? "ADDR" : "PORT");
     return -1;
 }
 
-// Tells everyone who has come that it was in vain, so that each can say why.
-static void refuse(int *fds, const CommPlace *place, int last, Answer answer) {
-    double until = now_seconds() + 1;
-    if (last >= 0) send_greeting(last, answer, place, 0, until);
-    for (int r = 1; r < place->ranks; r++)
-        if (fds[r] >= 0) send_greeting(fds[r], answer, place, 0, until);
+static void drop(Client *c) {
+    close(c->fd);
+    c->fd = -1;
 }
 
-// Takes whoever comes until all are there. What does not greet as a rank does is no rank of ours, and ignored.
-static bool gather_ranks(int listener, int *fds, const CommPlace *place, size_t bytes, double until, Error *err) {
-    for (int come = 1; come < place->ranks;) {
-        if (!ready(listener, POLLIN, until)) return true;
-        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+// True if the other end has not closed the connection.
+static bool is_open(const Client *c) {
+    char byte;
+    const ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n > 0 || (n < 0 && errno == EAGAIN);
+}
+
+// Reads the hello of a connection and moves the connection to its rank. A restarted rank replaces its dead connection.
+// Drops other programs and processes of other runs. Fails if processes of this run contradict each other.
+static bool admit(Server *s, Client *c, Error *err) {
+    Hello h;
+    Error refused;
+    const int ranks = s->place->ranks;
+    if (recv(c->fd, &h, sizeof h, MSG_DONTWAIT) != (ssize_t)sizeof h || memcmp(h.magic, magic, sizeof magic) != 0) {
+        drop(c);
+        return true;
+    }
+    const int rank = (int)ntohl(h.rank);
+    if (h.run != s->r->run) {
+        error_set(&refused, EXIT_USER,
+                  "rank 0 at %s port %d is of another run, whose job or --out differs; start all processes with the "
+                  "same --out, or name another port with --rendezvous HOST:PORT",
+                  s->r->host, s->r->port);
+        send_answer(c->fd, &refused);
+        s->strangers++;
+        drop(c);
+        return true;
+    }
+    bool ok = true;
+    if (ntohl(h.ranks) != (uint32_t)ranks || ntohl(h.bytes) != s->bytes || rank < 1 || rank >= ranks)
+        ok = error_set(err, EXIT_USER,
+                       "rank %d was started as one of %u processes, rank 0 as one of %d (%s); start all of them with "
+                       "the same number",
+                       rank, ntohl(h.ranks), ranks, s->place->origin);
+    else if (s->clients[rank].fd >= 0 && is_open(&s->clients[rank]))
+        ok = error_set(err, EXIT_USER, "two processes are rank %d; give each its own rank", rank);
+    if (!ok) {
+        send_answer(c->fd, err);
+        return false;
+    }
+    if (s->clients[rank].fd >= 0) drop(&s->clients[rank]);
+    s->clients[rank] = *c;
+    c->fd = -1;
+    return true;
+}
+
+static bool not_connected(const Server *s, int timeout, Error *err) {
+    char names[128] = "", refused[96] = "";
+    int missing = 0;
+    for (int rank = 1; rank < s->place->ranks; rank++) {
+        if (s->clients[rank].fd >= 0) continue;
+        comm_list_rank(names, sizeof names, rank);
+        missing++;
+    }
+    if (!missing) return false;
+    if (s->strangers)
+        snprintf(refused, sizeof refused, "; %d of another run, whose job or --out differs, were refused",
+                 s->strangers);
+    error_set(err, EXIT_RANK,
+              "waited %d s at %s port %d for %d of %d processes (%s), which did not connect: rank %s%s; --world-size 1 "
+              "runs this one alone",
+              timeout, s->r->host, s->r->port, missing, s->place->ranks, s->place->origin, names, refused);
+    return true;
+}
+
+// Accepts connections and reads their hellos, from all at the same time, until all ranks are connected.
+static bool all_connected(Server *s, int listener, struct pollfd *p, int timeout, Error *err) {
+    const int ranks = s->place->ranks, capacity = ranks + OTHER_CLIENTS;
+    const double until = now_seconds() + timeout;
+    while (not_connected(s, timeout, err)) {
+        const double now = now_seconds();
+        Client *unused = NULL;
+        if (now > until) return false;
+        for (int i = 0; i < capacity; i++) {
+            Client *c = &s->clients[i];
+            if (i >= ranks && c->fd >= 0 && now > c->until) drop(c);
+            if (i >= ranks && c->fd < 0) unused = c;
+            p[i].fd = c->fd;
+            p[i].events = POLLIN;
+        }
+        p[capacity].fd = unused ? listener : -1;
+        p[capacity].events = POLLIN;
+        if (poll(p, (nfds_t)capacity + 1, 200) <= 0) continue;
+        for (int i = 0; i < capacity; i++) {
+            if (!p[i].revents) continue;
+            if (i < ranks) // lost, or sends more than its hello
+                drop(&s->clients[i]);
+            else if (!admit(s, &s->clients[i], err))
+                return false;
+        }
+        const int fd = p[capacity].revents ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1, hello = sizeof(Hello);
         if (fd < 0) continue;
-        Greeting g;
-        double now = now_seconds(), hear = now + 5 < until ? now + 5 : until;
-        if (!receive_greeting(fd, &g, hear)) {
-            close(fd);
-            continue;
-        }
-        int rank = (int)g.rank_or_answer;
-        bool ranks_differ = g.ranks != (uint32_t)place->ranks || g.bytes != bytes || rank < 1 || rank >= place->ranks;
-        if (ranks_differ || fds[rank] >= 0) {
-            refuse(fds, place, fd, ranks_differ ? OTHER_RANKS : SAME_RANK);
-            close(fd);
-            if (ranks_differ)
-                return error_set(err, EXIT_USER,
-                                 "rank %d was started as one of %u processes, rank 0 as one of %d (by %s); start all "
-                                 "alike",
-                                 rank, g.ranks, place->ranks, place->launcher);
-            return error_set(err, EXIT_USER, "two processes say that they are rank %d; give each its own", rank);
-        }
-        fds[rank] = fd;
-        come++;
+        setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &hello, sizeof hello); // poll() waits for a complete hello
+        unused->fd = fd;
+        unused->until = now + HELLO_S;
     }
     return true;
 }
 
-static bool all_have_come(const int *fds, const CommPlace *place, const char *where, int patience, Error *err) {
-    char names[128] = "";
-    int missing = 0;
-    for (int r = 1; r < place->ranks; r++) {
-        size_t used = strlen(names);
-        if (fds[r] >= 0) continue;
-        missing++;
-        if (used < sizeof names - 16) snprintf(names + used, sizeof names - used, "%s%d", used ? ", " : "", r);
-    }
-    if (!missing) return true;
-    return error_set(
-        err, EXIT_RANK,
-        "waited %d s at %s for %d of %d processes (%s), which did not come: rank %s%s; --world-size 1 runs "
-        "this one alone",
-        patience, where, missing, place->ranks, place->origin, names, strlen(names) >= sizeof names - 16 ? " ..." : "");
-}
-
-static bool host_meeting(const Meeting *m, const CommPlace *place, const void *data, size_t bytes, int patience,
-                         struct addrinfo *list, Error *err) {
-    double until = now_seconds() + patience;
-    int listener = listen_at(m, list, err);
+static bool serve(const Rendezvous *r, const CommPlace *place, const void *data, size_t bytes, int timeout,
+                  const struct addrinfo *list, Error *err) {
+    const int listener = listen_at(r, place, list, err), capacity = place->ranks + OTHER_CLIENTS;
     if (listener < 0) return false;
-    int *fds = (int *)xmalloc((size_t)place->ranks * sizeof *fds);
-    for (int r = 0; r < place->ranks; r++) fds[r] = -1;
-    char where[300];
-    snprintf(where, sizeof where, "%s port %d", m->host, m->port);
-    bool ok = gather_ranks(listener, fds, place, bytes, until, err) && all_have_come(fds, place, where, patience, err);
-    for (int r = 1; r < place->ranks && ok; r++) {
-        char done;
-        ok = send_greeting(fds[r], WELCOME, place, bytes, until + 5) && send_all(fds[r], data, bytes, until + 5) &&
-             receive_all(fds[r], &done, 1, until + 5);
-        if (!ok) error_set(err, EXIT_RANK, "rank %d came to %s and was lost again", r, where);
+    Client *clients = (Client *)xcalloc((size_t)capacity, sizeof *clients);
+    for (int i = 0; i < capacity; i++) clients[i].fd = -1;
+    struct pollfd *polled = (struct pollfd *)xcalloc((size_t)capacity + 1, sizeof *polled);
+    Server s = {r, place, bytes, clients, 0};
+    const bool ok = all_connected(&s, listener, polled, timeout, err);
+    if (ok) error_set(err, EXIT_DONE, "%s", "");
+    for (int i = 0; i < capacity; i++) {
+        if (clients[i].fd < 0) continue;
+        // a rank that is lost by now is noticed in the next collective
+        if (i < place->ranks && send_answer(clients[i].fd, err) && ok) send_all(clients[i].fd, data, bytes);
+        drop(&clients[i]);
     }
-    for (int r = 1; r < place->ranks; r++)
-        if (fds[r] >= 0) close(fds[r]);
-    free(fds);
+    free(polled);
+    free(clients);
     close(listener);
     return ok;
 }
 
 // --- the other ranks -------------------------------------------------------------------------------------------------
 
-static int connect_once(const struct addrinfo *list, double until) {
-    for (const struct addrinfo *a = list; a; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), failed = 0;
-        socklen_t size = sizeof failed;
-        if (fd < 0) continue;
-        bool under_way = connect(fd, a->ai_addr, a->ai_addrlen) == 0 || errno == EINPROGRESS;
-        if (under_way && ready(fd, POLLOUT, until) && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &size) == 0 &&
-            failed == 0)
-            return fd;
-        close(fd);
-    }
-    return -1;
-}
-
-// Rank 0 may start later, and may have to hear others first.
-static bool join_meeting(const Meeting *m, const CommPlace *place, void *data, size_t bytes, int patience,
-                         const struct addrinfo *list, Error *err) {
-    double until = now_seconds() + patience;
-    int fd;
-    while ((fd = connect_once(list, until)) < 0) {
+// Connects to rank 0, which may start later than this rank, and receives its bytes.
+static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout,
+                 const struct addrinfo *list, Error *err) {
+    const double until = now_seconds() + timeout;
+    const struct addrinfo *a = list;
+    // rank 0 waits for all ranks as long as this rank has waited for rank 0, and a little longer
+    int fd = open_socket(a->ai_family, timeout + 5);
+    while (fd < 0 || connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
+        if (fd >= 0) close(fd);
         if (now_seconds() > until)
             return error_set(err, EXIT_RANK,
                              "rank %d waited %d s for rank 0 at %s port %d, where nobody listens; does it run, and may "
                              "this machine connect to that one?",
-                             place->rank, patience, m->host, m->port);
-        usleep(50000);
+                             place->rank, timeout, r->host, r->port);
+        a = a->ai_next ? a->ai_next : list;
+        if (a == list) usleep(50000);
+        fd = open_socket(a->ai_family, timeout + 5);
     }
-    Greeting g;
-    const char done = 1;
-    // rank 0 waits for the others as long as this rank has waited for it, and a little
-    bool heard = send_greeting(fd, (uint32_t)place->rank, place, bytes, until) &&
-                 receive_greeting(fd, &g, now_seconds() + patience + 5);
-    bool ok = heard && g.rank_or_answer == WELCOME && g.ranks == (uint32_t)place->ranks && g.bytes == bytes &&
-              receive_all(fd, data, bytes, until + 5) && send_all(fd, &done, 1, until + 5);
+    Hello h = {{0}, r->run, htonl((uint32_t)place->rank), htonl((uint32_t)place->ranks), htonl((uint32_t)bytes), 0};
+    memcpy(h.magic, magic, sizeof h.magic);
+    Answer answer;
+    const bool heard = send_all(fd, &h, sizeof h) && receive_all(fd, &answer, sizeof answer) &&
+                       memcmp(answer.magic, magic, sizeof magic) == 0;
+    const bool ok = heard && answer.code == 0 && receive_all(fd, data, bytes);
     close(fd);
     if (ok) return true;
-    if (heard && g.rank_or_answer == OTHER_RANKS)
-        return error_set(err, EXIT_USER,
-                         "this is rank %d of %d (by %s), rank 0 at %s port %d is one of %u processes and does not take "
-                         "it; start all alike",
-                         place->rank, place->ranks, place->launcher, m->host, m->port, g.ranks);
-    if (heard && g.rank_or_answer == SAME_RANK)
-        return error_set(err, EXIT_USER, "two processes say that they are the same rank; this is rank %d (by %s)",
-                         place->rank, place->launcher);
+    answer.error[sizeof answer.error - 1] = '\0';
+    if (heard && answer.code != 0) return error_set(err, (ExitCode)ntohl(answer.code), "%s", answer.error);
     return error_set(err, EXIT_RANK,
-                     "rank %d: rank 0 at %s port %d gave up, see what it says; or it is another program", place->rank,
-                     m->host, m->port);
+                     "rank %d: rank 0 at %s port %d ended the connection or is another program; see rank 0's error",
+                     place->rank, r->host, r->port);
 }
 
-bool rendezvous_tcp(const Meeting *m, const CommPlace *place, void *data, size_t bytes, int patience, Error *err) {
+bool rendezvous_share(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout, Error *err) {
     struct addrinfo *list;
-    if (!resolve(m, now_seconds() + patience, &list, err)) return false;
-    bool ok = place->rank == 0 ? host_meeting(m, place, data, bytes, patience, list, err)
-                               : join_meeting(m, place, data, bytes, patience, list, err);
+    if (!resolve(r, now_seconds() + timeout, &list, err)) return false;
+    const bool ok = place->rank == 0 ? serve(r, place, data, bytes, timeout, list, err)
+                                     : join(r, place, data, bytes, timeout, list, err);
     freeaddrinfo(list);
     return ok;
 }

@@ -297,6 +297,11 @@ static bool check_given(const Parse *p, Error *err) {
     if (c->world_size && c->rank >= c->world_size)
         return error_set(err, EXIT_USER, "--rank %d: ranks count from 0 to %d with --world-size %d", c->rank,
                          c->world_size - 1, c->world_size);
+    if (strchr(c->rendezvous, '/'))
+        return error_set(err, EXIT_USER,
+                         "--rendezvous %s: a shared file is not supported; name rank 0's machine: --rendezvous "
+                         "HOST[:PORT]",
+                         c->rendezvous);
     if (c->eval_only && c->prompt[0])
         return error_set(err, EXIT_USER, "--eval-only contradicts --prompt: evaluate or sample, one at a time");
     if (c->val_batches == 0)

@@ -226,7 +226,7 @@ static const Flag table[] = {
      "number of processes, one per GPU; 1: this one alone, whatever a launcher has set"},
     {GROUP_PROCESSES, "rank", FLAG_INT, AT(rank), "N", 0, 1 << 20, "from the launcher", "number of this process"},
     {GROUP_PROCESSES, "rendezvous", FLAG_STRING, AT(rendezvous), "HOST[:PORT]", 0, 0, "from the launcher",
-     "where rank 0 listens while the processes find each other without MPI; or the path of a file that they share"},
+     "machine of rank 0, which listens there while the processes find each other without MPI; port: MASTER_PORT or 29500"},
 };
 // clang-format on
 

@@ -1,5 +1,5 @@
 // Collectives between GPUs over NCCL, on a stream of their own. Each begins and ends with a kernel that counts it in
-// host memory, which a thread watches (comm_watch.h): a GPU that waits for a lost rank says nothing by itself.
+// host memory for the watchdog, because a GPU that waits for a lost rank reports nothing.
 #include "comm/comm_internal.h"
 #include "cuda/common/cuda_internal.h"
 
@@ -9,8 +9,8 @@ void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
 }
 
 #ifdef COAT_NCCL
-#include "comm/comm_watch.h"
 #include "comm/rendezvous.h"
+#include "comm/watchdog.h"
 
 #include <nccl.h>
 
@@ -31,8 +31,7 @@ typedef struct {
     bool in_group;
     Pinned *pinned;
     int64_t *values; // HOST_VALUES of the GPU's memory
-    CommWatch *watch;
-    CommMpi *mpi; // where MPI brought the processes together, else NULL
+    CommMpi *mpi;    // NULL if the processes found each other without MPI
 } Nccl;
 
 static Nccl *nccl_of(Comm *comm) {
@@ -174,9 +173,10 @@ static bool comm_nccl_check(Comm *comm, Error *err) {
 
 // --- opening and closing --------------------------------------------------------------------------------------------
 
-// After a failure MPI is left as it is: it would wait for ranks that may not come.
-static void release(Nccl *n) {
-    if (n->watch) watch_close(n->watch);
+// Releases all but NCCL and MPI. After a failure MPI stays open, because its end would wait for the other ranks.
+static void release(Comm *comm) {
+    Nccl *n = nccl_of(comm);
+    watchdog_close(comm->watchdog);
     if (n->compute_done) cudaEventDestroy(n->compute_done);
     for (int i = 0; i < MARKS; i++)
         if (n->marks[i]) cudaEventDestroy(n->marks[i]);
@@ -187,23 +187,18 @@ static void release(Nccl *n) {
 }
 
 static void nccl_close(Comm *comm) {
-    Nccl *n = nccl_of(comm);
-    comm_barrier(comm); // nobody takes NCCL away from a rank that still needs it
-    watch_begin(n->watch, "the end of communication");
-    ncclCommDestroy(n->nccl);
-    watch_end(n->watch);
+    ncclCommDestroy(nccl_of(comm)->nccl);
 #ifdef COAT_MPI
-    if (n->mpi) mpi_close(n->mpi);
+    if (nccl_of(comm)->mpi) mpi_close(nccl_of(comm)->mpi);
 #endif
-    release(n);
+    release(comm);
 }
 
 static void nccl_abort(Comm *comm, int code) {
-    Nccl *n = nccl_of(comm);
-    if (n->watch) watch_leave(n->watch, code);
 #ifdef COAT_MPI
-    if (n->mpi) mpi_abort(n->mpi, code);
+    if (nccl_of(comm)->mpi) mpi_abort(nccl_of(comm)->mpi, code);
 #endif
+    (void)comm, (void)code;
 }
 
 static const CommOps nccl_ops = {
@@ -211,7 +206,7 @@ static const CommOps nccl_ops = {
     nccl_group, nccl_host_reduce, nccl_after_compute, nccl_mark,       nccl_wait,           comm_nccl_check,
 };
 
-// Rank 0's id reaches all: over MPI where its launcher started the processes, else over TCP or a file.
+// Sends rank 0's id to all ranks: over MPI if its launcher has started the processes, else over TCP.
 static bool exchange_id(Comm *comm, const Config *config, ncclUniqueId *id, Error *err) {
     memset(id, 0, sizeof *id);
     if (comm->place.rank == 0) {
@@ -221,15 +216,16 @@ static bool exchange_id(Comm *comm, const Config *config, ncclUniqueId *id, Erro
 #ifdef COAT_MPI
     if (comm->place.mpi && !config->rendezvous[0]) {
         Nccl *n = nccl_of(comm);
+        watchdog_begin(comm->watchdog, "the start of MPI");
         n->mpi = mpi_open(&comm->place, err);
-        if (!n->mpi) return false;
-        mpi_broadcast_bytes(n->mpi, id, sizeof *id, 0, comm->patience);
-        return true;
+        if (n->mpi) mpi_broadcast(n->mpi, id, sizeof *id);
+        watchdog_end(comm->watchdog);
+        return n->mpi != NULL;
     }
 #endif
-    Meeting meeting;
-    return rendezvous_where(config, &comm->place, &meeting, err) &&
-           rendezvous(&meeting, &comm->place, id, sizeof *id, comm->patience, err);
+    Rendezvous r;
+    return rendezvous_find(config, &comm->place, &r, err) &&
+           rendezvous_share(&r, &comm->place, id, sizeof *id, comm->timeout, err);
 }
 
 static void open_streams(Nccl *n) {
@@ -247,27 +243,28 @@ static void open_streams(Nccl *n) {
 
 bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
     Nccl *n = (Nccl *)xcalloc(1, sizeof *n);
-    comm->backend = n;
     ncclUniqueId id;
+    comm->backend = n;
+    open_streams(n);
+    comm->watchdog = watchdog_open(&comm->place, &comm->timeout, n->pinned->counters);
     if (!exchange_id(comm, config, &id, err)) {
-        release(n);
+        release(comm);
         return false;
     }
-    open_streams(n);
-    n->watch = watch_open(&comm->place, &comm->patience, &id, sizeof id, n->pinned->counters);
-    watch_begin(n->watch, "the start of NCCL");
+    watchdog_share(comm->watchdog, &id, sizeof id);
+    watchdog_begin(comm->watchdog, "the start of NCCL");
     ncclResult_t result = ncclCommInitRank(&n->nccl, comm->place.ranks, id, comm->place.rank);
-    watch_end(n->watch);
+    watchdog_end(comm->watchdog);
     if (result != ncclSuccess) {
         n->nccl = NULL;
         nccl_error(comm, result, "its start", err);
-        watch_leave(n->watch, (int)err->code);
-        release(n);
+        watchdog_report_exit((int)err->code);
+        release(comm);
         return false;
     }
     comm->ops = &nccl_ops;
-    comm_barrier(comm); // connects all pairs that a collective uses, and shows that it works
-    watch_meet(n->watch);
+    comm_barrier(comm); // connects all pairs of ranks that a collective uses, and shows that it works
+    watchdog_all_connected(comm->watchdog);
     return true;
 }
 #endif

@@ -24,8 +24,8 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     const int64_t tokens = config_micro_tokens(c);
     int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
     int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
-    if (run->obstacle.code == EXIT_DONE)
-        data_batch_at(run->train, first, inputs, inputs + tokens, positions, &run->obstacle);
+    if (run->pending_error.code == EXIT_DONE)
+        data_batch_at(run->train, first, inputs, inputs + tokens, positions, &run->pending_error);
 }
 
 // How many targets of the step that has been read count, over all processes: never none, as every sequence has one.
@@ -74,7 +74,7 @@ bool run_validate(Run *run, Error *err) {
     if (!run->val) return true;
     double loss;
     int batches = data_batches(run->val, run->model.config.val_batches);
-    if (!all_well(&run->all, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
+    if (!all_ranks_ok(&run->errors, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
     if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss); // else the resumed run makes up for it
     return true;
 }
@@ -164,38 +164,38 @@ static bool time_is_up(const Run *run) {
     return last > 0 && now_ms() + 1.2 * run->longest_ms > last;
 }
 
-// What ends the run before its last step: a signal, or --time-limit, if another round of the loop and the saves after
-// it might take longer than what is left. NULL: nothing. Processes agree on it: what one wants, all do. And on whether
-// something keeps one of them from the next step.
+// Returns the reason for ending the run before its last step: a signal, or --time-limit if another round of the loop
+// and the saves after it might take longer. NULL: none. A request of one process becomes that of all, and so do its
+// failed save and its error that prevents the next step.
 static const char *end_early(Run *run) {
-    enum { FAILED_SAVE = 1, SAVE, OBSTACLE, TIME_LIMIT, SIGNAL }; // the largest wish counts
-    int64_t wish = signals_stop()                    ? SIGNAL + signals_stop()
-                   : time_is_up(run)                 ? TIME_LIMIT
-                   : run->obstacle.code != EXIT_DONE ? OBSTACLE
-                                                     : 0;
+    enum { FAILED_SAVE = 1, SAVE, PENDING_ERROR, TIME_LIMIT, SIGNAL }; // the largest request counts
+    int64_t request = signals_stop()                         ? SIGNAL + signals_stop()
+                      : time_is_up(run)                      ? TIME_LIMIT
+                      : run->pending_error.code != EXIT_DONE ? PENDING_ERROR
+                                                             : 0;
     if (run->place.ranks > 1) {
-        if (wish == 0 && signals_take_save()) wish = SAVE;
-        if (wish == 0 && run->saver && saver_has_failed(run->saver)) wish = FAILED_SAVE;
-        wish = comm_max_i64(run->model.comm, wish);
-        run->save_asked = wish == SAVE;
-        if (wish == FAILED_SAVE) saver_give_up(run->saver);
+        if (request == 0 && signals_take_save()) request = SAVE;
+        if (request == 0 && run->saver && saver_has_failed(run->saver)) request = FAILED_SAVE;
+        request = comm_max_i64(run->model.comm, request);
+        run->save_asked = request == SAVE;
+        if (request == FAILED_SAVE) saver_give_up(run->saver);
     }
-    run->obstructed = wish == OBSTACLE;
-    return wish > SIGNAL ? signals_name((int)wish - SIGNAL) : wish == TIME_LIMIT ? "--time-limit" : NULL;
+    run->any_rank_failed = request == PENDING_ERROR;
+    return request > SIGNAL ? signals_name((int)request - SIGNAL) : request == TIME_LIMIT ? "--time-limit" : NULL;
 }
 
-// Whether nothing keeps any process from the next step, as end_early() found.
+// True if end_early() found no error that prevents the next step, on any process.
 static bool can_go_on(Run *run, Error *err) {
-    if (!run->obstructed) return true;
-    *err = run->obstacle;
-    return all_well(&run->all, err->code == EXIT_DONE, err);
+    if (!run->any_rank_failed) return true;
+    *err = run->pending_error;
+    return all_ranks_ok(&run->errors, err->code == EXIT_DONE, err);
 }
 
 // Waits for the last save, on all processes.
 static bool finish_saving(Run *run, Error *err) {
-    comm_patience(run->model.comm, FILES_PATIENCE);
-    bool saved = all_well(&run->all, !run->saver || saver_finish(run->saver, err), err);
-    comm_patience(run->model.comm, 0);
+    comm_set_timeout(run->model.comm, FILES_TIMEOUT_S);
+    bool saved = all_ranks_ok(&run->errors, !run->saver || saver_finish(run->saver, err), err);
+    comm_set_timeout(run->model.comm, 0);
     return saved;
 }
 
@@ -221,15 +221,15 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
 // waits, and says how it went.
 static void rescue(Run *run, int64_t begun, Error *err) {
     Comm *comm = run->model.comm;
-    if (!run->saver || (run->place.ranks > 1 && !run->all.failed)) return;
+    if (!run->saver || (run->place.ranks > 1 && !run->errors.failed)) return;
     bool saves = run->done.step > begun && err->code != EXIT_DIVERGED;
     if (saves) saver_save_last(run->saver, &run->done);
-    comm_patience(comm, FILES_PATIENCE);
+    comm_set_timeout(comm, FILES_TIMEOUT_S);
     saver_is_taken(run->saver, err);
     saver_close(run->saver); // waits for what is still being written, of a run that diverged too
     run->saver = NULL;
     comm_barrier(comm);
-    comm_patience(comm, 0);
+    comm_set_timeout(comm, 0);
 }
 
 // Whether there is a checkpoint to resume from, also one that is still being written.
@@ -252,7 +252,7 @@ static bool check_skips(Run *run, Error *err) {
     error_set(err, EXIT_DIVERGED, "training diverged: %lld update%s in a row had %s loss or gradient; %s",
               (long long)m->host.skipped_run, plural(m->host.skipped_run),
               m->guard ? "an outlying or non-finite" : "a non-finite", diverged_advice(has_saved(run)));
-    return all_failed(&run->all);
+    return on_all_ranks(&run->errors);
 }
 
 // A step that is skipped warns of itself; what FP8 health finds in it says nothing of the codes.
@@ -323,13 +323,13 @@ bool run_make_up(Run *run, bool val, bool hellaswag, Error *err) {
     return true;
 }
 
-// Of one process of a machine after the other, so that each sees how much memory the others have left. (They wait with
-// the patience of run_all(), as for files.)
+// Opens the savers of a machine's processes one after the other, so that each sees how much memory the others have
+// left. They wait with the timeout of run_all() for files.
 static void open_saver(Run *run) {
     Model *m = &run->model;
-    const int64_t turns = comm_turn_begin(m->comm, run->place.local_rank);
+    const int64_t barriers = comm_serialize_begin(m->comm, run->place.local_rank);
     run->saver = saver_open(&m->config, &m->arena, &m->exec, run->log);
-    comm_turn_end(m->comm, turns);
+    comm_serialize_end(m->comm, barriers);
     saver_vocabulary(run->saver, run->tokenizer);
     if (run->folder) saver_watch(run->saver, run->folder);
 }
@@ -354,9 +354,9 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
     if (ok && (last || due(step, hellaswag_every(c)))) test_hellaswag(run);
     if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) {
         log_show_step(run->log);
-        ok = all_well(&run->all, run_samples(run, err), err);
+        ok = all_ranks_ok(&run->errors, run_samples(run, err), err);
     }
-    if (run->saver) saver_poll(run->saver, &run->obstacle);
+    if (run->saver) saver_poll(run->saver, &run->pending_error);
     return ok && comm_check(m->comm, err);
 }
 
@@ -368,8 +368,8 @@ bool run_train(Run *run, Error *err) {
     if (c->out[0]) open_saver(run);
     error_saved(c->out, begun);
     bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
-    ok = all_well(&run->all, ok, err);
-    comm_patience(m->comm, 0);
+    ok = all_ranks_ok(&run->errors, ok, err);
+    comm_set_timeout(m->comm, 0);
     if (ok && begun > 0) ok = run_make_up(run, due(begun, c->val_every), due(begun, hellaswag_every(c)), err);
     int64_t accumulation = config_accumulation(c, m->exec.ranks);
     run->next = (int32_t *)xmalloc((size_t)(BATCH_PLANES * accumulation * config_micro_tokens(c)) * sizeof(int32_t));

@@ -1,9 +1,9 @@
 // A run: the training of a model from where it stands to its last step, or an evaluation, or samples.
 #pragma once
-#include "agreement.h"
 #include "health.h"
 #include "log/log.h"
 #include "model/model.h"
+#include "rank_errors.h"
 #include "save/outdir.h"
 #include "save/run_state.h"
 #include "save/saver.h"
@@ -32,11 +32,11 @@ typedef struct {
     int64_t steps;               // to be done in all
     double start_ms, longest_ms; // when the program began; the longest round of the training loop
     CommPlace place;             // among the processes
-    Agreement all;               // of them, on how the run ends
+    RankErrors errors;           // how the run ends
     bool save_asked;             // by a signal to any of them
     int32_t *next;               // a step's micro-batches, (accumulation, BATCH_PLANES, B * T)
-    Error obstacle;              // to the next step: its data cannot be read, another run has --out; EXIT_DONE: none
-    bool obstructed;             // on one of the processes at least
+    Error pending_error;         // prevents the next step: unreadable data, another run has --out; EXIT_DONE: none
+    bool any_rank_failed;        // one of the processes has a pending_error
 } Run;
 
 // Opens the vocabulary that --tokenizer FILE names, of a new model. It has a row for each token, where neither --vocab

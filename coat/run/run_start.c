@@ -59,7 +59,8 @@ static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
 static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     const Config *c = &run->model.config;
     bool first = run->place.rank == 0;
-    if (!all_well(&run->all, !first || checkpoint_find(c->out, c->resume_step, folder, size, err), err)) return false;
+    if (!all_ranks_ok(&run->errors, !first || checkpoint_find(c->out, c->resume_step, folder, size, err), err))
+        return false;
     int64_t step = comm_max_i64(run->model.comm, first && folder[0] ? checkpoint_step(folder) : -1);
     return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
 }
@@ -81,7 +82,8 @@ static bool start_or_resume(Run *run, Error *err) {
     char folder[PATH_MAX_LENGTH] = "";
     if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
     if (folder[0]) {
-        if (!all_well(&run->all, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
+        if (!all_ranks_ok(&run->errors, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err))
+            return false;
         take_files(run, folder);
         if (run->train && !same_data(run, folder, err)) return false;
         if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES)
@@ -151,7 +153,7 @@ static bool same_settings(Run *run, Error *err) {
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
     const char *flag = different_flag(run);
     if (recipe && training && !flag) return true;
-    all_failed(&run->all);
+    on_all_ranks(&run->errors);
     if (!training && c->resume)
         return error_set(err, EXIT_USER,
                          "--resume: the processes go on with different settings, by what they see of checkpoints in "
@@ -177,7 +179,7 @@ static bool same_files(Run *run, Error *err) {
                             : !is_common(run, swag)          ? "--hellaswag: its examples"
                                                              : NULL;
     if (!different) return true;
-    all_failed(&run->all);
+    on_all_ranks(&run->errors);
     return error_set(err, EXIT_DATA,
                      "%s are not the same for all processes; name files with the same content in the same order",
                      different);
@@ -188,7 +190,7 @@ static bool same_documents(Run *run, Error *err) {
     if (run->model.config.documents != DOCUMENTS_APART) return true;
     const bool train = is_common(run, run->train ? data_division(run->train) : 0);
     if (is_common(run, run->val ? data_division(run->val) : 0) && train) return true;
-    all_failed(&run->all);
+    on_all_ranks(&run->errors);
     return error_set(
         err, EXIT_DATA,
         "--documents apart: the processes divide text at different tokens; name the same vocabulary for all, "
@@ -267,19 +269,19 @@ static bool set_steps(Run *run, Error *err) {
 static bool open_run(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);
-    run->all.comm = m->comm;
-    if (!m->comm || !all_well(&run->all, created, err)) return false;
+    run->errors.comm = m->comm;
+    if (!m->comm || !all_ranks_ok(&run->errors, created, err)) return false;
     if (!same_settings(run, err)) return false;
-    comm_patience(m->comm, FILES_PATIENCE);
-    if (!all_well(&run->all, expect_checkpoint(run, config, err), err)) return false;
-    if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
-    if (!all_well(&run->all, open_data(run, config, err), err) || !same_files(run, err)) return false;
-    if (!all_well(&run->all, choose_prompt_format(run, err), err)) return false;
-    if (!all_well(&run->all, divide_documents(run, err), err) || !same_documents(run, err)) return false;
+    comm_set_timeout(m->comm, FILES_TIMEOUT_S);
+    if (!all_ranks_ok(&run->errors, expect_checkpoint(run, config, err), err)) return false;
+    if (!all_ranks_ok(&run->errors, open_tokenizer(run, config, err), err)) return false;
+    if (!all_ranks_ok(&run->errors, open_data(run, config, err), err) || !same_files(run, err)) return false;
+    if (!all_ranks_ok(&run->errors, choose_prompt_format(run, err), err)) return false;
+    if (!all_ranks_ok(&run->errors, divide_documents(run, err), err) || !same_documents(run, err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
-    if (!all_well(&run->all, start_or_resume(run, err), err)) return false;
-    comm_patience(m->comm, 0);
-    return set_steps(run, err) || all_failed(&run->all);
+    if (!all_ranks_ok(&run->errors, start_or_resume(run, err), err)) return false;
+    comm_set_timeout(m->comm, 0);
+    return set_steps(run, err) || on_all_ranks(&run->errors);
 }
 
 // What cannot be done at the end of the run, and is found now.
@@ -333,7 +335,7 @@ static bool evaluate(Run *run, Error *err) {
     if (run->val) {
         double loss;
         int batches = data_batches(run->val, c->val_batches);
-        if (!all_well(&run->all, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
+        if (!all_ranks_ok(&run->errors, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
         if (first)
             printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
                    (long long)run_evaluated_step(run), loss);
@@ -362,12 +364,12 @@ static bool is_ended(const Run *run) {
 static bool open_log(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
-    comm_patience(m->comm, FILES_PATIENCE); // rank 0 may have a large old run to delete; train() ends it
-    if (!all_well(&run->all, !c->out[0] || m->exec.rank > 0 || set_old_run_aside(run, err), err)) return false;
+    comm_set_timeout(m->comm, FILES_TIMEOUT_S); // rank 0 may have a large old run to delete; train() ends it
+    if (!all_ranks_ok(&run->errors, !c->out[0] || m->exec.rank > 0 || set_old_run_aside(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
     run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
-    if (!all_well(&run->all, run->log != NULL, err)) return false;
+    if (!all_ranks_ok(&run->errors, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
     write_settings(run);
     return true;
@@ -377,18 +379,18 @@ static bool open_log(Run *run, Error *err) {
 static bool end_again(Run *run, Error *err) {
     log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --%s",
              (long long)run->done.step, (long long)run->steps, run->model.config.steps < 0 ? "epochs" : "steps");
-    comm_patience(run->model.comm, 0);
+    comm_set_timeout(run->model.comm, 0);
     return run_validate(run, err) && run_make_up(run, false, true, err);
 }
 
 static bool run_all(Run *run, const Config *config, Error *err) {
-    if (!open_run(run, config, err) || !all_well(&run->all, check_end(run, err), err)) return false;
+    if (!open_run(run, config, err) || !all_ranks_ok(&run->errors, check_end(run, err), err)) return false;
     note_settings(run);
     report(run);
     if (config->eval_only && !evaluate(run, err)) return false;
-    if (!run->train) return !config->prompt[0] || all_well(&run->all, run_samples(run, err), err);
+    if (!run->train) return !config->prompt[0] || all_ranks_ok(&run->errors, run_samples(run, err), err);
     const bool trains = run->done.step < run->steps;
-    if (trains && config->out[0] && !all_well(&run->all, has_room(run, err), err)) return false;
+    if (trains && config->out[0] && !all_ranks_ok(&run->errors, has_room(run, err), err)) return false;
     // until here nothing in --out has been touched: who ends the run now finds the old one as it was
     if (is_ended(run)) return true;
     if (!open_log(run, err)) return false;
@@ -403,9 +405,9 @@ bool run_whole(Run *run, Config *config, Error *err) {
     if (trains) signals_open();
     bool ok = !writes || out_prepare(config, &folder, err);
     if (ok && writes) run->folder = &folder;
-    run->all.failed = false;
+    run->errors.failed = false;
     ok = ok && run_all(run, config, err);
-    if (!ok && !run->all.failed && place->ranks > 1) {
+    if (!ok && !run->errors.failed && place->ranks > 1) {
         fprintf(stderr, "error: rank %d: %s\n", place->rank, err->text);
         comm_abort(run->model.comm, err->code);
     }
@@ -415,9 +417,9 @@ bool run_whole(Run *run, Config *config, Error *err) {
     data_close(run->val);
     hellaswag_close(run->hellaswag);
     tokenizer_close(run->tokenizer);
-    if (!ok) agreement_say(&run->all, place->rank, err);
+    if (!ok) report_error_once(&run->errors, place->rank, err);
     model_destroy(&run->model);
-    run->all.comm = NULL;
+    run->errors.comm = NULL;
     if (writes) out_close(&folder);
     return ok;
 }

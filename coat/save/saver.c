@@ -103,20 +103,14 @@ static void join(Saver *s) {
 // one could not, the save has failed on all of them with that rank's reason, and rank 0 stops waiting for its file. All
 // call this together. They may wait for each other's files afterwards, too: the caller ends the long timeout.
 static void agree(Saver *s) {
-    Error failed;
     if (s->agreed) return;
     s->agreed = true;
     Comm *comm = s->shards->comm;
-    const int rank = comm_rank(comm), ranks = comm_ranks(comm);
-    comm_patience(comm, FILES_PATIENCE);
+    const int rank = comm_rank(comm);
+    comm_set_timeout(comm, FILES_TIMEOUT_S);
     if (rank > 0) join(s);
-    const bool good = rank == 0 || s->good; // rank 0's own thread may still be writing
-    const int first = ranks - (int)comm_max_i64(comm, good ? 0 : ranks - rank);
-    if (first == ranks) return;
-    char why[sizeof failed.text] = "";
-    if (rank == first) snprintf(why, sizeof why, "%s", s->err.text);
-    comm_share_text(comm, first, why, sizeof why);
-    error_set(&failed, EXIT_DATA, "rank %d: %.900s", first, why);
+    Error failed = s->err;
+    if (comm_all_good(comm, rank == 0 || s->good, &failed)) return; // rank 0's own thread may still be writing
     s->snapshot.others_error = failed;
     __atomic_store_n(&s->snapshot.others_failed, true, __ATOMIC_RELEASE);
     if (rank == 0) return;
@@ -205,10 +199,10 @@ static bool begin_together(Saver *s, const RunState *run) {
     Comm *comm = s->shards->comm;
     bool mine = s->snapshot.exec->rank > 0 ||
                 (saver_folder_prepare(&s->at, &s->saved, &s->err) && checkpoint_prepare(s->at.out, run->step, &s->err));
-    comm_patience(comm, FILES_PATIENCE); // rank 0 may still have been writing
+    comm_set_timeout(comm, FILES_TIMEOUT_S); // rank 0 may still have been writing
     saver_folder_share(&s->at, comm);
     s->good = comm_all_good(comm, mine, &s->err);
-    comm_patience(comm, 0);
+    comm_set_timeout(comm, 0);
     return s->good;
 }
 
@@ -235,7 +229,7 @@ void saver_save(Saver *s, const RunState *run) {
     if (!s->foreground) return;
     agree(s);
     comm_barrier(s->shards->comm);
-    comm_patience(s->shards->comm, 0);
+    comm_set_timeout(s->shards->comm, 0);
 }
 
 // Looks after the folder between saves. One that was made again has no checkpoint, and one that is nowhere has none
@@ -263,12 +257,12 @@ void saver_save_last(Saver *s, const RunState *run) {
     Comm *comm = s->shards ? s->shards->comm : NULL;
     s->at.last = true;
     for (int i = 0; i < 2; i++) {
-        if (comm) comm_patience(comm, FILES_PATIENCE);
+        if (comm) comm_set_timeout(comm, FILES_TIMEOUT_S);
         bool missing = saver_step(s) != run->step;
         bool lost = s->step < 0 || s->at.away.code != EXIT_DONE || s->at.taken.code != EXIT_DONE;
         bool again = missing && (i == 0 || lost);
         if (comm) again = comm_max_i64(comm, again);
-        if (comm) comm_patience(comm, 0);
+        if (comm) comm_set_timeout(comm, 0);
         if (!again) return;
         if (s->step == run->step || lost) s->said = true; // this one makes up for what became of it
         saver_save(s, run);
@@ -294,7 +288,7 @@ void saver_give_up(Saver *s) {
     agree(s);
     join(s);
     say(s);
-    comm_patience(s->shards->comm, 0);
+    comm_set_timeout(s->shards->comm, 0);
 }
 
 bool saver_is_taken(Saver *s, Error *err) {

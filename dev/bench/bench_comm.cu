@@ -254,7 +254,7 @@ static void measure(Comms *c) {
 // --- losses ---------------------------------------------------------------------------------------------------------
 
 static void lose_one(Comms *c, const char *how) {
-    comm_patience(c->comm, 5);
+    comm_set_timeout(c->comm, 5);
     comm_barrier(c->comm);
     if (c->rank == c->ranks - 1) {
         if (strcmp(how, "die") == 0) raise(SIGKILL);

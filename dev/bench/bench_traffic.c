@@ -35,10 +35,6 @@ static Comm *traffic_comm_open(const CommPlace *place, const Config *config, Exe
         .all_reduce = traffic_all_reduce,
         .reduce_scatter = traffic_exchange,
         .all_gather = traffic_exchange,
-        .group = comm_no_group,
-        .after_compute = comm_no_after_compute,
-        .mark = comm_no_mark,
-        .wait = comm_no_wait,
     };
     (void)config, (void)err;
     Comm *comm = (Comm *)xcalloc(1, sizeof *comm);

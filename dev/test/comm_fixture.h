@@ -1,4 +1,4 @@
-// Ranks as forked processes of a test, with what each returned and said.
+// Ranks as forked processes of a test, with what each returned and printed.
 #pragma once
 #include <signal.h>
 #include <stdarg.h>
@@ -11,16 +11,16 @@
 #define MAX_RANKS 8
 
 typedef struct {
-    bool ok;        // what the rank's function returned
-    Error err;      // as it left it
-    char data[64];  // what it received
+    bool ok;        // returned by the rank's function
+    Error err;      // set by it
+    char data[64];  // received by it
     int status;     // exit status, or 128 + the signal
     char said[512]; // on standard error
 } RankResult;
 
 typedef bool (*RankFunction)(CommPlace *place, RankResult *result);
 
-// Every variable that a launcher may set is taken away.
+// Unsets every variable that a launcher may set.
 static inline void clear_launchers(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK",
                                         "OMPI_COMM_WORLD_SIZE",
@@ -59,6 +59,7 @@ static inline CommPlace place_of(int rank, int ranks) {
     place.rank = place.local_rank = rank;
     place.ranks = place.local_ranks = ranks;
     place.launcher = "the test";
+    snprintf(place.origin, sizeof place.origin, "the test");
     return place;
 }
 

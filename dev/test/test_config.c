@@ -96,6 +96,9 @@ static void test_contradictions(void **state) {
     accept_run("--train x --recipe bf16 --linear fp8 --health-products 10", 1);
     accept_run("--train x --recipe bf16 --health-products 0", 1);
     refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");
+    refuse("--train x --rendezvous /shared/file", EXIT_USER, "--rendezvous /shared/file&--rendezvous HOST[:PORT]");
+    refuse("--train x --rendezvous ./file", EXIT_USER, "--rendezvous ./file&--rendezvous HOST[:PORT]");
+    refuse("--train x --rendezvous file:///shared", EXIT_USER, "--rendezvous file:///shared&--rendezvous HOST[:PORT]");
     refuse("--train x --channels 100 --heads 3", EXIT_USER,
            "--channels 100: not divisible by --heads 3; use --channels 144");
     refuse_run("--train x --kv-heads 5", 1, "--kv-heads 5: must divide --heads 12");

@@ -1,55 +1,70 @@
-// Tests of how processes find each other without MPI, over TCP and through files. The ranks are forked processes of
-// this machine.
+// Tests of how processes without MPI find each other. The ranks are forked processes of this machine.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
+#include "coat/clock.h"
 #include "coat/comm/rendezvous.h"
 #include "comm_fixture.h"
 
-static Meeting meeting;
-static int patience;
+static Rendezvous address;
+static int timeout_s;
 
-// A meeting at a port of this machine that is free now.
-static void meet_at_free_port(void) {
-    struct sockaddr_in address;
-    socklen_t size = sizeof address;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+static struct sockaddr_in loopback(int port) {
+    struct sockaddr_in a;
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    a.sin_port = htons((uint16_t)port);
+    return a;
+}
+
+// Chooses a port of this machine that is free now.
+static void use_free_port(void) {
+    struct sockaddr_in a = loopback(0);
+    socklen_t size = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, size), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &size), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, size), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
     close(fd);
-    memset(&meeting, 0, sizeof meeting);
-    snprintf(meeting.host, sizeof meeting.host, "127.0.0.1");
-    meeting.port = ntohs(address.sin_port);
-    patience = 10;
+    memset(&address, 0, sizeof address);
+    snprintf(address.host, sizeof address.host, "127.0.0.1");
+    address.port = ntohs(a.sin_port);
+    address.run = 1;
+    timeout_s = 10;
 }
 
-static void meet_at_file(const char *name) {
-    memset(&meeting, 0, sizeof meeting);
-    snprintf(meeting.path, sizeof meeting.path, "%s", path_of(name));
-    patience = 10;
+// Connects to rank 0, which may not listen yet. Returns -1 if it does not within 10 seconds.
+static int connect_to_rank_0(void) {
+    struct sockaddr_in a = loopback(address.port);
+    for (int i = 0; i < 500; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0) return fd;
+        close(fd);
+        usleep(20000);
+    }
+    return -1;
 }
 
-static bool meet(CommPlace *place, RankResult *result) {
+static bool share(CommPlace *place, RankResult *result) {
     snprintf(result->data, sizeof result->data, place->rank == 0 ? "the bytes of rank 0" : "own");
-    return rendezvous(&meeting, place, result->data, sizeof result->data, patience, &result->err);
+    return rendezvous_share(&address, place, result->data, sizeof result->data, timeout_s, &result->err);
 }
 
-static bool meet_rank_0_late(CommPlace *place, RankResult *result) {
+static bool share_rank_0_late(CommPlace *place, RankResult *result) {
     if (place->rank == 0) usleep(500000);
-    return meet(place, result);
+    return share(place, result);
 }
 
-static void assert_all_met(const RankResult *results, int ranks) {
+static void assert_shared(const RankResult *results, int ranks) {
     for (int r = 0; r < ranks; r++) {
         if (!results[r].ok) fail_msg("rank %d: %s", r, results[r].err.text);
         assert_string_equal(results[r].data, "the bytes of rank 0");
     }
 }
 
-static void test_where(void **state) {
+// --- the address and the run ----------------------------------------------------------------------------------------
+
+static void test_find(void **state) {
     (void)state;
     static const struct {
         const char *flag, *address, *port, *host;
@@ -66,7 +81,7 @@ static void test_where(void **state) {
     };
     Config config;
     CommPlace place = place_of(1, 4);
-    Meeting m;
+    Rendezvous m;
     Error err;
     place.local_ranks = 2;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -75,294 +90,325 @@ static void test_where(void **state) {
         snprintf(config.rendezvous, sizeof config.rendezvous, "%s", cases[i].flag);
         if (cases[i].address) setenv("MASTER_ADDR", cases[i].address, 1);
         if (cases[i].port) setenv("MASTER_PORT", cases[i].port, 1);
-        if (!rendezvous_where(&config, &place, &m, &err)) fail_msg("%s: %s", cases[i].flag, err.text);
+        if (!rendezvous_find(&config, &place, &m, &err)) fail_msg("%s: %s", cases[i].flag, err.text);
         assert_string_equal(m.host, cases[i].host);
         assert_int_equal(m.port, cases[i].expected);
     }
-    // torchrun's own port is taken
+    // torchrun itself listens on MASTER_PORT
     setenv("MASTER_ADDR", "head", 1);
     setenv("MASTER_PORT", "1234", 1);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     config.rendezvous[0] = '\0';
-    assert_true(rendezvous_where(&config, &place, &m, &err));
+    assert_true(rendezvous_find(&config, &place, &m, &err));
     assert_int_equal(m.port, 1235);
-    // one machine needs no address; several under Slurm have one
+    // one machine needs no address, and Slurm names the first of several
     clear_launchers();
     place.local_ranks = 4;
-    assert_true(rendezvous_where(&config, &place, &m, &err));
+    assert_true(rendezvous_find(&config, &place, &m, &err));
     assert_string_equal(m.host, "127.0.0.1");
     place.local_ranks = 2;
     setenv("SLURM_STEP_NODELIST", "node[03-07,9],other", 1);
-    assert_true(rendezvous_where(&config, &place, &m, &err));
+    assert_true(rendezvous_find(&config, &place, &m, &err));
     assert_string_equal(m.host, "node03");
     setenv("SLURM_STEP_NODELIST", "alpha,beta", 1);
-    assert_true(rendezvous_where(&config, &place, &m, &err));
+    assert_true(rendezvous_find(&config, &place, &m, &err));
     assert_string_equal(m.host, "alpha");
     clear_launchers();
-    assert_false(rendezvous_where(&config, &place, &m, &err));
+    assert_false(rendezvous_find(&config, &place, &m, &err));
     assert_says(&err, "MASTER_ADDR");
     assert_says(&err, "--rendezvous");
-    snprintf(config.rendezvous, sizeof config.rendezvous, "/shared/meeting");
-    assert_true(rendezvous_where(&config, &place, &m, &err));
-    assert_string_equal(m.path, "/shared/meeting");
     snprintf(config.rendezvous, sizeof config.rendezvous, "node:http");
-    assert_false(rendezvous_where(&config, &place, &m, &err));
+    assert_false(rendezvous_find(&config, &place, &m, &err));
     assert_says(&err, "'http'");
     snprintf(config.rendezvous, sizeof config.rendezvous, ":80");
-    assert_false(rendezvous_where(&config, &place, &m, &err));
+    assert_false(rendezvous_find(&config, &place, &m, &err));
     assert_says(&err, "host is missing");
 }
 
-// --- TCP ------------------------------------------------------------------------------------------------------------
-
-static void test_tcp(void **state) {
-    (void)state;
-    meet_at_free_port();
-    assert_all_met(run_ranks(4, meet), 4);
-    assert_all_met(run_ranks(3, meet_rank_0_late), 3); // the same port at once again
+static uint64_t run_of(const char *launcher, const char *out) {
+    Config config;
+    CommPlace place = place_of(1, 4);
+    Rendezvous r;
+    Error err;
+    config_defaults(&config);
+    place.launcher = launcher;
+    snprintf(config.out, sizeof config.out, "%s", out);
+    if (!rendezvous_find(&config, &place, &r, &err)) fail_msg("%s", err.text);
+    return r.run;
 }
 
-// Who connects and talks of something else is none of ours.
-static bool meet_with_stranger(CommPlace *place, RankResult *result) {
+// Runs differ by --out, by Slurm's job and step if srun has started them, and by torchrun's id.
+static void test_run(void **state) {
+    (void)state;
+    clear_launchers();
+    const uint64_t run = run_of("the flags", "runs/a");
+    assert_int_equal(run_of("the flags", "runs/a"), run);
+    assert_int_not_equal(run_of("the flags", "runs/b"), run);
+    setenv("SLURM_JOB_ID", "17", 1);
+    assert_int_equal(run_of("the flags", "runs/a"), run);
+    const uint64_t job = run_of("srun", "runs/a");
+    assert_int_not_equal(job, run);
+    setenv("SLURM_STEP_ID", "1", 1);
+    assert_int_not_equal(run_of("srun", "runs/a"), job);
+    clear_launchers();
+    setenv("TORCHELASTIC_RUN_ID", "x", 1);
+    assert_int_not_equal(run_of("the environment", "runs/a"), run);
+    clear_launchers();
+}
+
+// --- connecting -----------------------------------------------------------------------------------------------------
+
+static void test_connect(void **state) {
+    (void)state;
+    use_free_port();
+    assert_shared(run_ranks(4, share), 4);
+    assert_shared(run_ranks(3, share_rank_0_late), 3); // at the same port, at once
+    address.port++;
+    assert_shared(run_ranks(1, share), 1);
+}
+
+// Rank 2 is preceded by connections of other programs: one speaks HTTP, one speaks too little, one closes.
+static bool share_after_strangers(CommPlace *place, RankResult *result) {
     if (place->rank == 2) {
-        struct sockaddr_in address;
-        memset(&address, 0, sizeof address);
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        address.sin_port = htons((uint16_t)meeting.port);
-        int fd = -1, failed = -1;
-        for (int i = 0; i < 100 && failed; i++) {
-            usleep(20000);
-            if (fd >= 0) close(fd);
-            fd = socket(AF_INET, SOCK_STREAM, 0);
-            failed = connect(fd, (struct sockaddr *)&address, sizeof address);
+        static const char *const texts[] = {"GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: */*\r\n\r\n", "COATrdv2", ""};
+        for (int i = 0; i < 3; i++) {
+            int fd = connect_to_rank_0();
+            if (fd < 0 || send(fd, texts[i], strlen(texts[i]), MSG_NOSIGNAL) < 0) return false;
+            if (i == 2) close(fd);
         }
-        const char *words = "GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n";
-        if (failed || send(fd, words, strlen(words), MSG_NOSIGNAL) < 0) return false;
-        close(fd);
     }
-    return meet(place, result);
+    return share(place, result);
 }
 
-static void test_tcp_stranger(void **state) {
+static void test_strangers(void **state) {
     (void)state;
-    meet_at_free_port();
-    assert_all_met(run_ranks(3, meet_with_stranger), 3);
+    use_free_port();
+    assert_shared(run_ranks(3, share_after_strangers), 3);
 }
 
-static bool meet_without_last(CommPlace *place, RankResult *result) {
-    return place->rank == place->ranks - 1 || meet(place, result);
+// Rank 1 opens more connections than there are ranks, which send nothing, before rank 2 comes.
+static bool share_after_silence(CommPlace *place, RankResult *result) {
+    for (int i = 0; place->rank == 1 && i < 12; i++)
+        if (connect_to_rank_0() < 0) return false;
+    if (place->rank == 1) usleep(500000); // rank 0 has accepted them
+    return share(place, result);
 }
 
-static void assert_missing(RankResult *results, const char *named) {
-    assert_false(results[0].ok);
+static void test_silence(void **state) {
+    (void)state;
+    use_free_port();
+    const double begin = now_seconds();
+    assert_shared(run_ranks(3, share_after_silence), 3);
+    assert_true(now_seconds() - begin < 4); // each may be silent for 5 s
+}
+
+// A process of another run is refused, whatever its rank, and rank 0 continues to wait for rank 1 of its own run.
+static bool share_in_two_runs(CommPlace *place, RankResult *result) {
+    const bool other = place->rank == 2;
+    place->ranks = 2;
+    if (other) {
+        place->rank = 1;
+        address.run = 2;
+    }
+    if (place->rank == 1 && !other) usleep(1000000);
+    return share(place, result);
+}
+
+static void test_other_run(void **state) {
+    (void)state;
+    use_free_port();
+    const RankResult *results = run_ranks(3, share_in_two_runs);
+    assert_shared(results, 2);
+    assert_false(results[2].ok);
+    assert_int_equal(results[2].err.code, EXIT_USER);
+    assert_says(&results[2].err, "another run");
+    assert_says(&results[2].err, "--rendezvous HOST:PORT");
+}
+
+// If rank 1 never comes, rank 0's error counts the processes that it refused.
+static bool share_with_other_run(CommPlace *place, RankResult *result) {
+    if (place->rank == 1) address.run = 2;
+    return share(place, result);
+}
+
+static void test_only_other_run(void **state) {
+    (void)state;
+    use_free_port();
+    timeout_s = 1;
+    const RankResult *results = run_ranks(2, share_with_other_run);
     assert_int_equal(results[0].err.code, EXIT_RANK);
-    assert_says(&results[0].err, "waited 1 s");
-    assert_says(&results[0].err, named);
-    assert_false(results[1].ok);
-    assert_int_equal(results[1].err.code, EXIT_RANK);
-    assert_says(&results[1].err, "rank 0");
+    assert_says(&results[0].err, "rank 1; 1 of another run");
 }
 
-static void test_tcp_missing(void **state) {
+// Rank 1 connects, dies, and is started again: the second connection takes the place of the first.
+static bool share_restarted(CommPlace *place, RankResult *result) {
+    if (place->rank == 1) {
+        pid_t first = fork();
+        if (first == 0) {
+            share(place, result);
+            _exit(0);
+        }
+        usleep(700000);
+        kill(first, SIGKILL);
+        waitpid(first, NULL, 0);
+    }
+    if (place->rank == 2) usleep(1500000);
+    return share(place, result);
+}
+
+static void test_restarted(void **state) {
     (void)state;
-    meet_at_free_port();
-    patience = 1;
-    assert_missing(run_ranks(3, meet_without_last), "rank 2");
-    RankResult *results = run_ranks(1, meet); // one rank of one is met at once
-    assert_true(results[0].ok);
+    use_free_port();
+    assert_shared(run_ranks(3, share_restarted), 3);
 }
 
-static bool meet_without_rank_0(CommPlace *place, RankResult *result) {
-    return place->rank == 0 || meet(place, result);
+static bool share_without_last(CommPlace *place, RankResult *result) {
+    return place->rank == place->ranks - 1 || share(place, result);
 }
 
-static void test_tcp_nobody_listens(void **state) {
+static void test_missing(void **state) {
     (void)state;
-    meet_at_free_port();
-    patience = 1;
-    RankResult *results = run_ranks(2, meet_without_rank_0);
+    use_free_port();
+    timeout_s = 1;
+    const RankResult *results = run_ranks(3, share_without_last);
+    for (int r = 0; r < 2; r++) { // rank 0 tells the others
+        assert_false(results[r].ok);
+        assert_int_equal(results[r].err.code, EXIT_RANK);
+        assert_says(&results[r].err, "waited 1 s");
+        assert_says(&results[r].err, "did not connect: rank 2;");
+    }
+}
+
+static bool share_without_rank_0(CommPlace *place, RankResult *result) {
+    return place->rank == 0 || share(place, result);
+}
+
+static void test_nobody_listens(void **state) {
+    (void)state;
+    use_free_port();
+    timeout_s = 1;
+    const RankResult *results = run_ranks(2, share_without_rank_0);
     assert_false(results[1].ok);
     assert_int_equal(results[1].err.code, EXIT_RANK);
     assert_says(&results[1].err, "nobody listens");
     assert_says(&results[1].err, "127.0.0.1 port");
 }
 
-static bool meet_another_number(CommPlace *place, RankResult *result) {
+static bool share_another_number(CommPlace *place, RankResult *result) {
     if (place->rank == 1) place->ranks = 4;
-    return meet(place, result);
+    return share(place, result);
 }
 
-static bool meet_twice_the_same(CommPlace *place, RankResult *result) {
+static bool share_twice_the_same(CommPlace *place, RankResult *result) {
     if (place->rank == 2) place->rank = 1;
-    return meet(place, result);
+    return share(place, result);
 }
 
-static void test_tcp_contradictions(void **state) {
+static void test_contradictions(void **state) {
     (void)state;
-    meet_at_free_port();
-    RankResult *results = run_ranks(2, meet_another_number);
+    use_free_port();
+    const RankResult *results = run_ranks(2, share_another_number);
     for (int r = 0; r < 2; r++) {
         assert_false(results[r].ok);
         assert_int_equal(results[r].err.code, EXIT_USER);
-        assert_says(&results[r].err, "start all alike");
+        assert_says(&results[r].err, "rank 1 was started as one of 4 processes, rank 0 as one of 2");
     }
-    assert_says(&results[0].err, "one of 4");
-    assert_says(&results[1].err, "one of 2");
-    results = run_ranks(4, meet_twice_the_same);
+    results = run_ranks(4, share_twice_the_same);
     assert_false(results[0].ok);
     assert_int_equal(results[0].err.code, EXIT_USER);
-    assert_says(&results[0].err, "two processes say that they are rank 1");
+    assert_says(&results[0].err, "two processes are rank 1");
     assert_false(results[1].ok || results[2].ok || results[3].ok);
 }
 
-static void test_tcp_port_taken(void **state) {
+// --- where rank 0 listens -------------------------------------------------------------------------------------------
+
+// Returns the address at which rank 0 listens for a host name, as text, or its error.
+static const char *listens_at(const char *host, int local_ranks) {
+    static char text[600];
+    snprintf(text, sizeof text, "nowhere");
+    snprintf(address.host, sizeof address.host, "%s", host);
+    pid_t rank_0 = fork();
+    if (rank_0 == 0) {
+        CommPlace place = place_of(0, 2);
+        char data[8] = "";
+        Error err;
+        place.local_ranks = local_ranks;
+        if (!rendezvous_share(&address, &place, data, sizeof data, 2, &err)) write_text(path_of("error"), err.text);
+        _exit(0);
+    }
+    const double until = now_seconds() + 2;
+    char wanted[16];
+    snprintf(wanted, sizeof wanted, ":%04X ", (unsigned)address.port);
+    while (strcmp(text, "nowhere") == 0 && now_seconds() < until && waitpid(rank_0, NULL, WNOHANG) == 0) {
+        char line[512];
+        FILE *table = fopen("/proc/net/tcp", "r");
+        while (table && fgets(line, sizeof line, table)) {
+            char *at = strstr(line, wanted), *state = at ? strstr(at, " 0A ") : NULL; // listening
+            if (!state || at > state) continue;
+            struct in_addr in = {(in_addr_t)strtoul(strchr(line, ':') + 1, NULL, 16)};
+            snprintf(text, sizeof text, "%s", inet_ntoa(in));
+        }
+        if (table) fclose(table);
+        usleep(10000);
+    }
+    kill(rank_0, SIGKILL);
+    waitpid(rank_0, NULL, 0);
+    return text;
+}
+
+static void test_listens(void **state) {
     (void)state;
-    meet_at_free_port();
-    struct sockaddr_in address;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons((uint16_t)meeting.port);
+    use_free_port();
+    assert_string_equal(listens_at("127.0.0.1", 2), "127.0.0.1");
+    assert_string_equal(listens_at("127.0.0.1", 0), "127.0.0.1"); // loopback stays loopback
+    assert_string_equal(listens_at("127.0.0.5", 1), "127.0.0.5");
+    assert_string_equal(listens_at("0.0.0.0", 1), "0.0.0.0");
+    // an address of another machine (reserved for documentation) is not replaced by all of this machine's
+    assert_string_equal(listens_at("192.0.2.1", 1), "nowhere");
+    size_t size;
+    char *said = read_file(path_of("error"), &size);
+    assert_non_null(memmem(said, size, "an address of rank 0's machine", 30));
+    free(said);
+}
+
+static void test_port_taken(void **state) {
+    (void)state;
+    use_free_port();
+    struct sockaddr_in a = loopback(address.port);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
     assert_int_equal(listen(fd, 1), 0);
     CommPlace place = place_of(0, 2);
     char data[8] = "";
     Error err;
-    assert_false(rendezvous(&meeting, &place, data, sizeof data, 1, &err));
+    assert_false(rendezvous_share(&address, &place, data, sizeof data, 1, &err));
     assert_int_equal(err.code, EXIT_USER);
-    assert_says(&err, "cannot listen on port");
+    assert_says(&err, "cannot listen at 127.0.0.1 port");
     assert_says(&err, "MASTER_PORT");
     close(fd);
 }
 
-static void test_tcp_unknown_host(void **state) {
+static void test_unknown_host(void **state) {
     (void)state;
-    meet_at_free_port();
-    snprintf(meeting.host, sizeof meeting.host, "no-such-host.invalid");
+    use_free_port();
+    snprintf(address.host, sizeof address.host, "no-such-host.invalid");
     CommPlace place = place_of(1, 2);
     char data[8] = "";
     Error err;
-    assert_false(rendezvous(&meeting, &place, data, sizeof data, 1, &err));
+    assert_false(rendezvous_share(&address, &place, data, sizeof data, 1, &err));
     assert_int_equal(err.code, EXIT_USER);
     assert_says(&err, "'no-such-host.invalid' is not known");
 }
 
-// --- files -----------------------------------------------------------------------------------------------------------
-
-static void assert_nothing_left(void) {
-    char command[2 * TEST_PATH];
-    snprintf(command, sizeof command, "ls '%s' | grep -q '^meeting'", test_folder);
-    assert_int_not_equal(system(command), 0);
-}
-
-static void test_file(void **state) {
-    (void)state;
-    meet_at_file("meeting");
-    assert_all_met(run_ranks(4, meet), 4);
-    assert_nothing_left();
-    assert_all_met(run_ranks(3, meet_rank_0_late), 3);
-    assert_nothing_left();
-}
-
-// What a run that was killed has left: rank 1's note of then, and rank 0's, which nobody of now may take.
-static void test_file_left_over(void **state) {
-    (void)state;
-    meet_at_file("meeting");
-    patience = 1;
-    run_ranks(3, meet_without_last);
-    size_t size;
-    char name[TEST_PATH];
-    struct {
-        char magic[8];
-        uint32_t ranks, bytes;
-        uint64_t number;
-    } old = {{'C', 'O', 'A', 'T', 'n', 'o', 't', 'e'}, 3, 64, 12345};
-    for (int r = 1; r < 3; r++) {
-        snprintf(name, sizeof name, "%s.%d", meeting.path, r);
-        write_file(name, &old, sizeof old);
-    }
-    char whole[sizeof old + 3 * 8 + 64] = "";
-    memcpy(whole, &old, sizeof old);
-    write_file(meeting.path, whole, sizeof whole);
-    free(read_file(meeting.path, &size));
-    patience = 10;
-    assert_all_met(run_ranks(3, meet_rank_0_late), 3);
-    assert_nothing_left();
-}
-
-static void test_file_missing(void **state) {
-    (void)state;
-    meet_at_file("meeting");
-    patience = 1;
-    assert_missing(run_ranks(3, meet_without_last), "rank 2");
-    assert_nothing_left();
-}
-
-static void test_file_refused(void **state) {
-    (void)state;
-    CommPlace place = place_of(0, 2);
-    char data[8] = "";
-    Error err;
-    meet_at_file("precious");
-    write_text(meeting.path, "somebody's own file");
-    assert_false(rendezvous(&meeting, &place, data, sizeof data, 1, &err));
-    assert_int_equal(err.code, EXIT_USER);
-    assert_says(&err, "something else");
-    size_t size;
-    char *text = read_file(meeting.path, &size);
-    assert_int_equal(size, strlen("somebody's own file"));
-    free(text);
-    meet_at_file("no-folder/meeting");
-    place.rank = 1;
-    assert_false(rendezvous(&meeting, &place, data, sizeof data, 1, &err));
-    assert_int_equal(err.code, EXIT_USER);
-    assert_says(&err, "cannot be written");
-}
-
-// What has the name of a note, or of the file that becomes one: a link to a user's file, or a pipe without a writer.
-static void test_file_hostile(void **state) {
-    (void)state;
-    char name[TEST_PATH], data[8] = "";
-    Error err;
-    size_t size;
-    meet_at_file("meeting");
-    write_text(path_of("precious"), "mine");
-    snprintf(name, sizeof name, "%s.1.new%d", meeting.path, (int)getpid());
-    assert_int_equal(symlink(path_of("precious"), name), 0);
-    CommPlace place = place_of(1, 2);
-    assert_false(rendezvous(&meeting, &place, data, sizeof data, 1, &err));
-    assert_int_equal(err.code, EXIT_RANK);
-    char *text = read_file(path_of("precious"), &size);
-    assert_string_equal(text, "mine");
-    free(text);
-    snprintf(name, sizeof name, "%s.1", meeting.path);
-    assert_int_equal(mkfifo(name, 0600), 0);
-    alarm(20);
-    place = place_of(0, 2);
-    assert_false(rendezvous(&meeting, &place, data, sizeof data, 1, &err));
-    assert_int_equal(err.code, EXIT_RANK);
-    alarm(0);
-    assert_int_equal(unlink(name), 0);
-    assert_nothing_left();
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_where),
-        cmocka_unit_test(test_tcp),
-        cmocka_unit_test(test_tcp_stranger),
-        cmocka_unit_test(test_tcp_missing),
-        cmocka_unit_test(test_tcp_nobody_listens),
-        cmocka_unit_test(test_tcp_contradictions),
-        cmocka_unit_test(test_tcp_port_taken),
-        cmocka_unit_test(test_tcp_unknown_host),
-        cmocka_unit_test(test_file),
-        cmocka_unit_test(test_file_left_over),
-        cmocka_unit_test(test_file_missing),
-        cmocka_unit_test(test_file_refused),
-        cmocka_unit_test(test_file_hostile),
+        cmocka_unit_test(test_find),           cmocka_unit_test(test_run),
+        cmocka_unit_test(test_connect),        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_silence),        cmocka_unit_test(test_other_run),
+        cmocka_unit_test(test_only_other_run), cmocka_unit_test(test_restarted),
+        cmocka_unit_test(test_missing),        cmocka_unit_test(test_nobody_listens),
+        cmocka_unit_test(test_contradictions), cmocka_unit_test(test_listens),
+        cmocka_unit_test(test_port_taken),     cmocka_unit_test(test_unknown_host),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -1,10 +1,10 @@
-// One rank of a test of the collectives: every one against what it must be, in all types, for odd counts and for more
-// than one chunk; then, if asked, one rank is lost and the others must notice.
+// One rank of a test of the collectives. Compares every collective with a computation in this process, in all types,
+// for odd counts and for more than one chunk. With a word, one rank is lost and the others must notice.
 //
 //   mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
-//     die: the last rank ends itself by a signal; stop: it is stopped by one; hang: it does something else for ever;
-//     fail: it meets an error and says so to the others; slow: it only takes twice as long as they, and is waited for;
-//     save: they save in FOLDER, twice, on a disk that is slow for rank 0
+//     die: the last rank kills itself; stop: it stops itself; hang: it never calls the collective; fail: it has an
+//     error and ends the run; slow: it works twice as long as the others, which wait for it; save: all save in FOLDER,
+//     twice, on a disk that is slow for rank 0
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -35,7 +35,7 @@ static void expect(bool right, const char *what, CommType type, int64_t count) {
     printf("not ok - rank %d of %d: %s of %lld x %s\n", rank, ranks, what, (long long)count, type_names[type]);
 }
 
-// Element i of what rank r contributes, in its stored type. The values of BF16 and FP32 do not add up exactly.
+// Fills `data` with elements first .. first + count of rank r's input. Sums of the BF16 and FP32 values are rounded.
 static void fill(void *data, int64_t count, int64_t first, CommType type, int r) {
     for (int64_t i = 0; i < count; i++) {
         uint64_t bits = rng_hash(17, (uint64_t)r, (uint64_t)(first + i));
@@ -51,7 +51,7 @@ static void fill(void *data, int64_t count, int64_t first, CommType type, int r)
     }
 }
 
-// Into `sum` the elements first .. first + count of the reduction over the ranks, in their order, rounded once.
+// Computes elements first .. first + count of the reduction over the ranks, in their order, rounded once.
 static void reduce_here(void *sum, int64_t count, int64_t first, CommType type, CommOp op) {
     size_t size = comm_type_bytes(type);
     char *one = (char *)xmalloc((size_t)count * size);
@@ -93,7 +93,7 @@ static void check_all_reduce(CommType type, CommOp op, int64_t count) {
     free(expected);
 }
 
-// Into memory of its own, and in place: the neighbours' parts of `in` stay as they were.
+// Checks reduce-scatter into other memory and in place, where the other ranks' parts of `in` must not change.
 static void check_reduce_scatter(CommType type, int64_t count) {
     size_t part = (size_t)count * comm_type_bytes(type), whole = part * (size_t)ranks;
     char *in = (char *)xmalloc(whole), *before = (char *)xmalloc(whole);
@@ -136,17 +136,28 @@ static void check_host(void) {
     expect(comm_all_good(comm, true, &err), "all good", COMM_I64, 1);
     bool bad = rank == ranks - 1;
     if (bad) error_set(&err, EXIT_DATA, "a file");
-    char named[64];
-    snprintf(named, sizeof named, bad ? "a file" : "rank %d", ranks - 1);
-    expect(!comm_all_good(comm, !bad, &err) && err.code == EXIT_DATA && strstr(err.text, named), "one is not good",
-           COMM_I64, 1);
+    char expected[sizeof err.text];
+    snprintf(expected, sizeof expected, ranks > 1 ? "rank %d: a file" : "a file", ranks - 1);
+    expect(!comm_all_good(comm, !bad, &err) && err.code == EXIT_DATA && strcmp(err.text, expected) == 0,
+           "one is not good", COMM_I64, 1);
+    error_set(&err, EXIT_USER, "rank %d's own", rank);
+    snprintf(expected, sizeof expected, "rank %d's own", rank);
+    expect(!comm_all_good(comm, false, &err) && strcmp(err.text, expected) == 0, "none is good", COMM_I64, 1);
+    for (int length = 0; length < 200; length += length < 60 ? 20 : 1) { // sent in pieces of 64 bytes
+        char text[191], sent[191];
+        memset(sent, 0, sizeof sent);
+        memset(sent, 0xe9, length < 190 ? (size_t)length : 190);
+        snprintf(text, sizeof text, "%s", rank == ranks - 1 ? sent : "other");
+        comm_share_text(comm, ranks - 1, text, sizeof text);
+        expect(strcmp(text, sent) == 0, "share_text", COMM_BYTES, length);
+    }
     comm_barrier(comm);
     comm_after_compute(comm);
     comm_wait(comm, comm_mark(comm));
     expect(comm_check(comm, &err), "check", COMM_I64, 1);
 }
 
-// The amount by which a long collective exceeds the staging memory: several rounds and an odd rest.
+// Checks collectives that are larger than the staging memory: several rounds and an odd rest.
 static void check_big(void) {
     const int64_t count = (int64_t)17 * 1024 * 1024 / 2 + 3; // 34 MiB of FP32, 17 of BF16
     check_all_reduce(COMM_FP32, COMM_SUM, count);
@@ -169,9 +180,9 @@ static void check_collectives(void) {
         }
 }
 
-// The last rank is lost in the way that is asked for; the others wait for it with 3 seconds of patience.
+// Loses the last rank in the given way. The others wait for it with a timeout of 3 seconds.
 static void lose_one(const char *how) {
-    comm_patience(comm, 3);
+    comm_set_timeout(comm, 3);
     comm_barrier(comm);
     if (rank == ranks - 1) {
         if (strcmp(how, "die") == 0) raise(SIGKILL);
@@ -190,9 +201,9 @@ static void lose_one(const char *how) {
     if (rank != ranks - 1) printf("went on: rank %d, without rank %d\n", rank, ranks - 1);
 }
 
-// All work, the last rank longer than the others' patience, but not much longer than they did.
+// The last rank works longer than the others' timeout, but not longer than twice their own work.
 static void be_slow(void) {
-    comm_patience(comm, 1);
+    comm_set_timeout(comm, 1);
     comm_barrier(comm);
     sleep(rank == ranks - 1 ? 4 : 2);
     int64_t all = comm_sum_i64(comm, 1);
@@ -202,13 +213,13 @@ static void be_slow(void) {
 
 static bool slow_disk;
 
-// In place of the C library's.
+// Replaces the C library's function.
 int fsync(int fd) {
     if (slow_disk) usleep(400000);
     return (int)syscall(SYS_fsync, fd);
 }
 
-// Two saves: rank 0 still writes the first, for longer than the others' patience is, when the second begins.
+// Saves twice. When the second save begins, rank 0 still writes the first, for longer than the others' timeout.
 static void save_slowly(Config *config, Exec *exec, const char *folder) {
     Error err;
     RunState state;
@@ -233,12 +244,12 @@ static void save_slowly(Config *config, Exec *exec, const char *folder) {
     slow_disk = rank == 0;
     double waited = now_ms();
     for (state.step = 1; state.step <= 2; state.step++) {
-        comm_patience(comm, 1);
+        comm_set_timeout(comm, 1);
         saver_save(saver, &state);
     }
     waited = now_ms() - waited;
     slow_disk = false;
-    comm_patience(comm, FILES_PATIENCE);
+    comm_set_timeout(comm, FILES_TIMEOUT_S);
     int64_t saved = comm_sum_i64(comm, saver_finish(saver, &err) && waited > 2000);
     if (rank == 0) printf("%lld ranks have waited and saved\n", (long long)saved);
     saver_close(saver);

@@ -1,0 +1,252 @@
+#include "watchdog.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "clock.h"
+#include "comm_internal.h"
+
+#define INTERVAL_MS 200
+
+enum { ABSENT, PRESENT, FINISHED, FAILED }; // FAILED + code: has ended the run with this exit code
+
+// One rank's part of the board. All zero until the rank shares it.
+typedef struct {
+    int64_t beat_ms; // when the rank's watchdog last ran, by the machine's clock
+    int32_t status;
+    uint32_t begun; // collectives
+} Entry;
+
+// Times are in milliseconds.
+struct Watchdog {
+    CommPlace place;
+    const volatile int *timeout;
+    const volatile uint32_t *counters;
+    Entry *board; // (ranks)
+    char name[64];
+    pthread_t thread;
+    pthread_mutex_t lock; // for the fields below, and for `board` until all ranks are connected
+    pthread_cond_t wake;
+    bool shared; // the board is in shared memory
+    bool closing;
+    const char *doing; // between watchdog_begin() and watchdog_end()
+    int64_t doing_since;
+    int64_t last;             // the thread last looked
+    int64_t since;            // this rank last began or finished a collective
+    int64_t busy;             // this rank's work between its last collective and the one in progress
+    int64_t judge_from;       // before this time the other ranks' signs of life may be out of date
+    uint32_t begun, finished; // collectives, when the thread last looked
+};
+
+static Watchdog *the_watchdog; // for exit(), which has no argument to pass; NULL after its report
+
+static int status_of(const Watchdog *w, int rank) {
+    return __atomic_load_n(&w->board[rank].status, __ATOMIC_ACQUIRE);
+}
+
+static size_t board_bytes(const Watchdog *w) {
+    return (size_t)w->place.ranks * sizeof(Entry);
+}
+
+// --- ending the process ---------------------------------------------------------------------------------------------
+
+__attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int code, const char *format, ...) {
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    const int own = status_of(w, w->place.rank);
+    const bool reported = own >= FAILED; // this process is ending already and has printed its error
+    if (reported)
+        code = own - FAILED;
+    else
+        watchdog_report_exit(code);
+    if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout); // unless another thread is printing
+    if (!reported) dprintf(STDERR_FILENO, "%s\n", text);
+    _exit(code);
+}
+
+// True if this rank waits for `rank`, because that has begun fewer collectives or has left. A rank that has ended the
+// run but had come as far waited in vain, too, because all ranks have the same timeout.
+static bool is_late(const Watchdog *w, int rank) {
+    const int status = status_of(w, rank);
+    const uint32_t begun = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);
+    if (status == ABSENT) return w->place.local_ranks == w->place.ranks; // else it may be on another machine
+    return status == FINISHED || (int32_t)(w->counters[0] - begun) > 0;
+}
+
+static void end_waiting(Watchdog *w, const char *doing, int64_t ms) {
+    char late[128] = "", who[400];
+    for (int r = 0; r < w->place.ranks && w->shared; r++)
+        if (r != w->place.rank && is_late(w, r)) comm_list_rank(late, sizeof late, r);
+    if (!w->shared)
+        snprintf(who, sizeof who,
+                 "the other ranks (%s), of which one hangs, is lost, has no memory or was not started; --world-size 1 "
+                 "runs this one alone",
+                 w->place.origin);
+    else if (late[0])
+        snprintf(who, sizeof who, "rank %s, which hangs or is lost; ", late);
+    else
+        snprintf(who, sizeof who, "a rank of another machine, which hangs or is lost, or cannot be reached; ");
+    end(w, EXIT_RANK, "error: rank %d: waited %lld s in %s for %s%s", w->place.rank, (long long)ms / 1000, doing, who,
+        w->shared ? error_advice() : "");
+}
+
+static void look_at_others(Watchdog *w, int64_t now, bool judge) {
+    const int limit = *w->timeout < COMM_TIMEOUT_S ? *w->timeout : COMM_TIMEOUT_S, rank = w->place.rank;
+    for (int r = 0; r < w->place.ranks; r++) {
+        const int status = status_of(w, r);
+        const int64_t beat_ms = __atomic_load_n(&w->board[r].beat_ms, __ATOMIC_ACQUIRE);
+        if (r == rank) continue;
+        if (status >= FAILED)
+            end(w, status - FAILED, "rank %d ends because rank %d has ended the run with exit code %d; %s", rank, r,
+                status - FAILED, error_advice());
+        if (judge && status == PRESENT && now - beat_ms > limit * 1000)
+            end(w, EXIT_RANK, "error: rank %d: waited %d s for a sign of life of rank %d, which hangs or is lost; %s",
+                rank, limit, r, error_advice());
+    }
+}
+
+// --- the thread -----------------------------------------------------------------------------------------------------
+
+// Tells the other ranks how far this rank is, and ends the process if something takes too long.
+static void look(Watchdog *w) {
+    Entry *own = &w->board[w->place.rank];
+    const int64_t now = (int64_t)now_ms(), limit = (int64_t)*w->timeout * 1000;
+    const uint32_t begun = w->counters[0], finished = w->counters[1];
+    __atomic_store_n(&own->beat_ms, now, __ATOMIC_RELEASE);
+    __atomic_store_n(&own->begun, begun, __ATOMIC_RELEASE);
+    if (now - w->last > 10 * INTERVAL_MS) { // this process was stopped, and maybe all were: no rank is late yet
+        w->judge_from = now + 10 * INTERVAL_MS;
+        w->since = w->doing_since = now;
+    }
+    if (begun != w->begun || finished != w->finished) {
+        w->busy = w->begun == w->finished ? now - w->since : 0;
+        w->since = now;
+    }
+    w->last = now;
+    w->begun = begun;
+    w->finished = finished;
+    look_at_others(w, now, now >= w->judge_from);
+    char doing[64];
+    snprintf(doing, sizeof doing, "collective %u", finished + 1);
+    // all ranks do the same work, so a rank that has worked long waits longer for the others
+    const int64_t collective_limit = 2 * w->busy > limit ? 2 * w->busy : limit;
+    if (begun != finished && now - w->since > collective_limit) end_waiting(w, doing, collective_limit);
+    if (w->doing && now - w->doing_since > limit) end_waiting(w, w->doing, limit);
+}
+
+static void *watchdog_thread(void *argument) {
+    Watchdog *w = (Watchdog *)argument;
+    pthread_mutex_lock(&w->lock);
+    while (!w->closing) {
+        look(w);
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += INTERVAL_MS * 1000000L;
+        if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
+        pthread_cond_timedwait(&w->wake, &w->lock, &until);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+void watchdog_begin(Watchdog *w, const char *doing) {
+    pthread_mutex_lock(&w->lock);
+    w->doing = doing;
+    w->doing_since = (int64_t)now_ms();
+    pthread_mutex_unlock(&w->lock);
+}
+
+void watchdog_end(Watchdog *w) {
+    watchdog_begin(w, NULL);
+}
+
+// --- opening and closing --------------------------------------------------------------------------------------------
+
+static void report_at_exit(int code, void *unused) {
+    (void)unused;
+    watchdog_report_exit(code);
+}
+
+// Puts this rank on a board in the shared memory `fd`, or in memory of its own if fd < 0.
+static void set_board(Watchdog *w, int fd) {
+    const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    Entry *board = (Entry *)mmap(NULL, board_bytes(w), PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (board == MAP_FAILED) fatal(EXIT_DEVICE, "host memory: could not map %zu bytes", board_bytes(w));
+    __atomic_store_n(&board[w->place.rank].beat_ms, (int64_t)now_ms(), __ATOMIC_RELEASE);
+    __atomic_store_n(&board[w->place.rank].status, PRESENT, __ATOMIC_RELEASE);
+    if (w->board) munmap(w->board, board_bytes(w));
+    w->board = board;
+    w->shared = fd >= 0;
+}
+
+void watchdog_share(Watchdog *w, const void *id, size_t bytes) {
+    snprintf(w->name, sizeof w->name, "/coat-%016llx", (unsigned long long)XXH3_64bits(id, bytes));
+    const int fd = shm_open(w->name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    pthread_mutex_lock(&w->lock);
+    if (fd >= 0 && posix_fallocate(fd, 0, (off_t)board_bytes(w)) == 0) set_board(w, fd);
+    pthread_mutex_unlock(&w->lock);
+    if (fd >= 0) close(fd);
+}
+
+Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, const volatile uint32_t *counters) {
+    Watchdog *w = (Watchdog *)xcalloc(1, sizeof *w);
+    w->place = *place;
+    w->timeout = timeout;
+    w->counters = counters;
+    w->last = w->since = (int64_t)now_ms();
+    set_board(w, -1);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_condattr_t monotonic; // because a wait must not become longer if the clock is set back
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    static bool registered;
+    error_leaves = watchdog_report_exit;
+    if (!registered) registered = on_exit(report_at_exit, NULL) == 0;
+    the_watchdog = w;
+    sigset_t all, before; // signals are handled by the thread that trains
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failed = pthread_create(&w->thread, NULL, watchdog_thread, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) fatal(EXIT_DEVICE, "could not start the thread that watches the other ranks: %s", strerror(failed));
+    return w;
+}
+
+void watchdog_all_connected(Watchdog *w) {
+    if (w->name[0]) shm_unlink(w->name); // every rank of the machine does; the first succeeds
+}
+
+void watchdog_report_exit(int code) {
+    Watchdog *w = the_watchdog;
+    if (!w) return;
+    the_watchdog = NULL;
+    watchdog_all_connected(w);
+    __atomic_store_n(&w->board[w->place.rank].status, FAILED + (code ? code : EXIT_RANK), __ATOMIC_RELEASE);
+}
+
+void watchdog_close(Watchdog *w) {
+    the_watchdog = NULL;
+    pthread_mutex_lock(&w->lock);
+    w->closing = true;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    watchdog_all_connected(w);
+    if (status_of(w, w->place.rank) == PRESENT)
+        __atomic_store_n(&w->board[w->place.rank].status, FINISHED, __ATOMIC_RELEASE);
+    munmap(w->board, board_bytes(w));
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}

@@ -1,0 +1,34 @@
+// A thread that ends this process if another rank of the run hangs or is lost, which the thread that trains cannot
+// notice while it waits in MPI or for a GPU. The ranks of one machine share a board in memory, on which each writes how
+// far it is, so that the late rank can be named.
+#pragma once
+#include "comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Watchdog Watchdog;
+
+// Starts the thread. counters[0] is the number of collectives that this rank has begun, counters[1] the number of those
+// that have finished; a GPU may write them. The thread ends the process with one line on standard error if
+//   - a collective, or the work between watchdog_begin() and watchdog_end(), takes longer than *timeout seconds; a
+//     collective may also take twice as long as this rank has worked before it;
+//   - a rank of this machine gives no sign of life for *timeout seconds, or for COMM_TIMEOUT_S if that is less;
+//   - a rank of this machine has ended the run, by watchdog_report_exit() or exit(). Then its exit code is used.
+// The exit code is EXIT_RANK otherwise.
+Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, const volatile uint32_t *counters);
+
+// Shares a board with the other ranks of this machine. `id` names the run: the same bytes on all of its ranks, and
+// different bytes in every other run. Without shared memory each rank keeps a board of its own.
+void watchdog_share(Watchdog *w, const void *id, size_t bytes);
+void watchdog_all_connected(Watchdog *w); // all ranks have shared the board: its name is removed
+
+void watchdog_begin(Watchdog *w, const char *doing); // the text must outlive watchdog_end()
+void watchdog_end(Watchdog *w);
+void watchdog_report_exit(int code); // tells the other ranks that this one ends the run, if a watchdog is open
+void watchdog_close(Watchdog *w);    // this rank has finished, as all others will
+
+#ifdef __cplusplus
+}
+#endif

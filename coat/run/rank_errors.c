@@ -1,0 +1,23 @@
+#include "rank_errors.h"
+
+#include <stdio.h>
+
+#include "log/step_line.h"
+
+bool all_ranks_ok(RankErrors *e, bool ok, Error *err) {
+    if (e->failed) return false; // the error has been shared within the function that returned `ok`
+    e->failed = !comm_all_good(e->comm, ok, err);
+    return !e->failed;
+}
+
+bool on_all_ranks(RankErrors *e) {
+    e->failed = true;
+    return false;
+}
+
+void report_error_once(RankErrors *e, int rank, const Error *err) {
+    if (e->reported) return;
+    e->reported = true;
+    if (!e->failed || rank == 0) print_labelled(stderr, "error: ", err->text);
+    if (e->failed && e->comm) comm_barrier(e->comm);
+}

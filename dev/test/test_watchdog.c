@@ -1,0 +1,200 @@
+// Tests of the watchdog that ends the ranks of a run if one of them is lost. The ranks are forked processes of this
+// machine and count their collectives themselves.
+#include "coat/comm/watchdog.h"
+#include "comm_fixture.h"
+
+static volatile uint32_t counters[2];
+static volatile int timeout_s;
+static char run_id[32];
+static const int busy_timeout = 4; // s: on a busy machine a rank may show no sign of life for more than one
+static int *arrived;               // ranks that have shared their board, in memory that they share
+
+static bool wait_for_ever(void) {
+    while (pause() == -1) continue;
+    return false;
+}
+
+// Returns when all ranks have called it `times` times.
+static void await_all(const CommPlace *place, int times) {
+    __atomic_fetch_add(arrived, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < times * place->ranks) usleep(10000);
+}
+
+static Watchdog *start(const CommPlace *place) {
+    Watchdog *w = watchdog_open(place, &timeout_s, counters);
+    watchdog_share(w, run_id, sizeof run_id);
+    await_all(place, 1);
+    watchdog_all_connected(w);
+    return w;
+}
+
+static RankResult *watched(int seconds, int ranks, RankFunction function) {
+    snprintf(run_id, sizeof run_id, "test %d %d", (int)getpid(), rand());
+    counters[0] = counters[1] = 0;
+    timeout_s = seconds;
+    if (!arrived)
+        arrived = (int *)mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(arrived != MAP_FAILED);
+    *arrived = 0;
+    return run_ranks(ranks, function);
+}
+
+static bool work(CommPlace *place, RankResult *result) {
+    (void)result;
+    Watchdog *w = start(place);
+    for (int i = 0; i < 50; i++) { // longer than the timeout, but every collective is short
+        counters[0]++;
+        usleep(100000);
+        counters[1]++;
+    }
+    watchdog_begin(w, "the end");
+    watchdog_end(w);
+    watchdog_close(w);
+    return true;
+}
+
+static void test_good(void **state) {
+    (void)state;
+    const RankResult *results = watched(busy_timeout, 3, work);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(results[r].status, 0);
+        assert_true(results[r].ok);
+        assert_string_equal(results[r].said, "");
+    }
+}
+
+// All ranks but rank 1 begin a collective. Their timeout becomes short after all have written so on the board.
+static bool hang(CommPlace *place, RankResult *result) {
+    (void)result;
+    start(place);
+    if (place->rank != 1) counters[0]++;
+    await_all(place, 2);
+    usleep(1000000);
+    timeout_s = busy_timeout;
+    return wait_for_ever();
+}
+
+// Every rank exits with EXIT_RANK within 20 seconds and names rank 1, or the rank that it follows.
+static void assert_rank_1_blamed(const RankResult *results, int ranks, int without) {
+    for (int r = 0; r < ranks; r++) {
+        if (r == without) continue;
+        if (results[r].status != EXIT_RANK) fail_msg("rank %d: status %d, %s", r, results[r].status, results[r].said);
+        bool blames = strstr(results[r].said, "rank 1,") || strstr(results[r].said, "life of rank 1,") ||
+                      strstr(results[r].said, "has ended the run");
+        if (!blames) fail_msg("rank %d said: %s", r, results[r].said);
+    }
+    bool named = false;
+    for (int r = 0; r < ranks; r++) named |= strstr(results[r].said, "rank 1") != NULL;
+    assert_true(named);
+}
+
+static void test_hang(void **state) {
+    (void)state;
+    const RankResult *results = watched(60, MAX_RANKS, hang);
+    assert_rank_1_blamed(results, MAX_RANKS, -1);
+    bool told = false;
+    for (int r = 0; r < MAX_RANKS; r++) told |= strstr(results[r].said, "collective 1 for rank 1,") != NULL;
+    assert_true(told);
+}
+
+static bool killed(CommPlace *place, RankResult *result) {
+    (void)result;
+    start(place);
+    error_saved("runs/x", 20);
+    error_saved("runs/x", 32);
+    if (place->rank == 1) raise(SIGKILL);
+    return wait_for_ever();
+}
+
+static void test_killed(void **state) {
+    (void)state;
+    const RankResult *results = watched(busy_timeout, 3, killed);
+    assert_rank_1_blamed(results, 3, 1);
+    assert_int_equal(results[1].status, 128 + SIGKILL);
+    bool advised = false; // by the first rank that notices it, which the other follows
+    for (int r = 0; r < 3; r++)
+        advised |=
+            strstr(
+                results[r].said,
+                "rank 1, which hangs or is lost; nothing is saved since step 32: go on with --out runs/x --resume\n") !=
+            NULL;
+    assert_true(advised);
+}
+
+static void take_long(void) {
+    usleep(1500000);
+}
+
+// A rank that exits with an error ends the others at once, with its exit code. It prints nothing about their end, even
+// if its own takes long.
+static bool failed(CommPlace *place, RankResult *result) {
+    (void)result;
+    if (place->rank == 1) atexit(take_long); // after the watchdog has told the other ranks
+    start(place);
+    if (place->rank == 1) exit(EXIT_DATA);
+    return wait_for_ever();
+}
+
+static void test_failed(void **state) {
+    (void)state;
+    const RankResult *results = watched(30, 3, failed);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(results[r].status, EXIT_DATA);
+        assert_int_equal(strstr(results[r].said, "has ended the run") != NULL, r != 1);
+    }
+}
+
+static bool shares;
+
+static bool absent(CommPlace *place, RankResult *result) {
+    (void)result;
+    if (place->rank == 1) return true;
+    Watchdog *w = watchdog_open(place, &timeout_s, counters);
+    if (shares) watchdog_share(w, run_id, sizeof run_id);
+    watchdog_begin(w, "the start");
+    return wait_for_ever();
+}
+
+static void test_absent(void **state) {
+    (void)state;
+    shares = true;
+    const RankResult *results = watched(1, 2, absent);
+    assert_int_equal(results[0].status, EXIT_RANK);
+    assert_non_null(strstr(results[0].said, "in the start for rank 1"));
+    // before the ranks share a board, nobody knows which of them is late, and the variables that count them are named
+    shares = false;
+    results = watched(1, 2, absent);
+    assert_int_equal(results[0].status, EXIT_RANK);
+    assert_non_null(strstr(results[0].said, "in the start for the other ranks (the test), of which one"));
+}
+
+// Two runs at the same time: one loses a rank, the other does not notice.
+static bool other_run(CommPlace *place, RankResult *result) {
+    if (place->rank >= 2) run_id[0] = 'T';
+    place->rank %= 2;
+    place->ranks = place->local_ranks = 2;
+    Watchdog *w = watchdog_open(place, &timeout_s, counters);
+    watchdog_share(w, run_id, sizeof run_id);
+    await_all(place, 2);
+    if (run_id[0] == 'T' && place->rank == 1) exit(EXIT_DATA);
+    if (run_id[0] == 'T') return wait_for_ever();
+    usleep(1500000);
+    watchdog_close(w);
+    (void)result;
+    return true;
+}
+
+static void test_other_run(void **state) {
+    (void)state;
+    const RankResult *results = watched(30, 4, other_run);
+    for (int r = 0; r < 4; r++) assert_int_equal(results[r].status, r < 2 ? 0 : EXIT_DATA);
+    assert_true(results[0].ok && results[1].ok);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),   cmocka_unit_test(test_hang),   cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_failed), cmocka_unit_test(test_absent), cmocka_unit_test(test_other_run),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}
