@@ -11,7 +11,7 @@
 #define POISON 0xff      // of bytes: NaN in every format
 #define CODES_OFF 1e-3   // share of codes that may be off by one step
 #define SCALE_ERROR 1e-5 // relative error of a scale
-#define ROWS_OFF 1e-2    // share of rows whose scale may be the next power of two
+#define ROWS_OFF 1e-2    // fraction of rows, and at least one, whose scale may be the next power of two
 #define ROW_SCALES -1    // in the place of a group: a scale per row
 
 // One tensor in both memories.
@@ -200,8 +200,17 @@ static inline void check_scales(Check *c, Twin t, double error, const char *what
     free(have);
 }
 
-// Scales per row are powers of two: where an approximation carries a row's maximum across a boundary, it has the next
-// one, and other codes. So it may be in few rows; the codes of the others are compared.
+// True if the largest code of this row of the CPU's is 224 or 448 in E4M3: its amax is at a boundary between two scales,
+// because 224 with one scale is 448 with half of it.
+static inline bool amax_at_boundary(Tensor t, int64_t row) {
+    const uint8_t *codes = (const uint8_t *)t.data + row * t.stride;
+    int largest = 0;
+    for (int64_t i = 0; i < t.cols; i++) largest = (codes[i] & 0x7f) > largest ? codes[i] & 0x7f : largest;
+    return largest == 0x76 || largest == 0x7e;
+}
+
+// Row scales are powers of two. If approximations move an amax across a boundary, the row has the next scale and other
+// codes. Such a row is at a boundary, and there are few of them. The codes of all other rows are compared.
 static inline void check_scaled_rows(Check *c, Twin t, const char *what) {
     const int64_t rows = t.cpu.rows;
     float *have = (float *)check_download(c, t.gpu.scale, (size_t)rows * sizeof *have);
@@ -212,13 +221,13 @@ static inline void check_scaled_rows(Check *c, Twin t, const char *what) {
         other[i] = !(have[i] == want[i]); // true for NaN
         const bool close = have[i] == 2 * want[i] || 2 * have[i] == want[i];
         next += other[i];
-        wrong += other[i] && !close;
+        wrong += other[i] && !(close && amax_at_boundary(t.cpu, i));
         if (other[i] && first < 0) first = i;
     }
     char text[160];
-    snprintf(text, sizeof text, "%lld of %lld rows have another scale, %lld by more than a factor of 2; first %lld",
+    snprintf(text, sizeof text, "%lld of %lld rows have another scale, %lld of them not at a boundary; first %lld",
              (long long)next, (long long)rows, (long long)wrong, (long long)first);
-    check_say(c, wrong == 0 && (double)next <= ROWS_OFF * (double)rows, what, text);
+    check_say(c, wrong == 0 && (double)next <= fmax(1, ROWS_OFF * (double)rows), what, text);
     check_code_rows(c, t, CODES_OFF, other, what);
     free(other);
     free(have);
