@@ -189,10 +189,9 @@ if [ "$build" != build ] || ! ${CC:-cc} -shared -fPIC -o "$folder/shim.so" "$fol
     echo "skip - calls that a file system does not support: no shim with the sanitizers, or without a compiler"
     exit $failures
 fi
-saves() { # CALL ERRNO STATUS: a run that saves, and saves the same step again
+saves() { # CALL ERRNO STATUS: a run that saves twice
     local out=$folder/fs-$1-$2 status=0
     FAILS=$1 FAILS_WITH=$2 LD_PRELOAD=$folder/shim.so "$program" "${run[@]}" --save-every 1 --out "$out" >/dev/null 2>"$folder/said" || status=$?
-    [ $status -eq 0 ] && rm -r "$out/step-00000001" && mv "$out/step-00000002" "$out/step-00000001"
     [ $status -eq "$3" ]
     check "$1() that fails with errno $2 ends a run with $3" $? "status $status" "$(cat "$folder/said")"
 }
@@ -200,4 +199,14 @@ for errno in 22 38 95 1 9 25; do saves fsync $errno 0; done # EINVAL, ENOSYS, EO
 saves fsync 5 2                                             # EIO
 for errno in 22 38 95 37; do saves flock $errno 0; done     # and ENOLCK
 saves flock 5 2
+replaces() { # ERRNO: tests that replace a checkpoint, where folders cannot be exchanged
+    FAILS=renameat2 FAILS_WITH=$1 LD_PRELOAD=$folder/shim.so "$build/test_checkpoint_files" >"$folder/said" 2>&1
+}
+for errno in 22 38 95; do
+    replaces $errno
+    check "a checkpoint is replaced though renameat2() fails with errno $errno" $? "$(tail -n 3 "$folder/said")"
+done
+replaces 5
+[ $? -ne 0 ] && grep -q "cannot replace" "$folder/said"
+check "but not if it fails with errno 5" $? "$(tail -n 3 "$folder/said")"
 exit $failures

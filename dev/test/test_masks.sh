@@ -75,7 +75,6 @@ all_losses() { # FILE: the validation loss of each micro-batch and number of pro
     local processes micro
     for processes in 1 2 3; do
         for micro in 1 2 3 4 5 6 7 8 9; do
-            [ "$processes" -eq 1 ] || [ "$micro" -lt 4 ] || [ "$micro" -eq 9 ] || continue
             local command=("$program" --eval-only --model "$folder/whole/step-00000006" --val "$folder/$1_val.bin" --micro-batch "$micro"
                 --val-batches -1 --precision fp32 --seq-len 32 --examples split --tokenizer bytes --device cpu --json --quiet)
             [ "$processes" -eq 1 ] || command=("${mpirun[@]}" -np "$processes" "${command[@]}")

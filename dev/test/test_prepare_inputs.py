@@ -50,9 +50,9 @@ class InputsTest(unittest.TestCase):
             self.check_printable(out + errors)
             self.assertIn("o%s: " % repr(escape)[1:-1], out)
             chat = self.write("chat.jsonl", json.dumps({"conversations": [{"from": escape, "value": "x"}]}))
-            for arguments in (("--chat", "--prompt-format", "plain", chat), ("--no" + escape,), (self.path(escape),)):
-                _, errors = self.run_program("--bytes", "--out", self.path("o"), *arguments, code=1 + (
-                    not arguments[0].startswith("--no")))
+            for code, arguments in ((2, ("--chat", "--prompt-format", "plain", chat)), (1, ("--no" + escape,)),
+                                    (2, (self.path(escape),)), (1, ("--chat", "--prompt-format", "x" + escape, chat))):
+                _, errors = self.run_program("--bytes", "--out", self.path("o"), *arguments, code=code)
                 self.check_printable(errors)
 
     def test_no_traceback(self):
