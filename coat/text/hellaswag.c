@@ -144,8 +144,8 @@ HellaSwag *hellaswag_open(const char *path, int seq_len, int vocab, Error *err) 
     size_t size;
     Error why;
     if (!file_read_all(path, FILE_LIMIT, &data, &size, &why)) {
-        error_set(err, why.code, "--hellaswag: %.900s; make the file with %s --hellaswag, or leave the flag away",
-                  why.text, prepare_name());
+        error_set(err, why.code, "--hellaswag: %.900s; make the file with %s --hellaswag, or remove the flag", why.text,
+                  prepare_name());
         return NULL;
     }
     HellaSwag *set = (HellaSwag *)xcalloc(1, sizeof *set);
