@@ -4,7 +4,7 @@
 # use (1 GB = 10^9 bytes).
 #
 #   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE[,FLAG=VALUE...]...]
-#       RECIPE: bf16 (default), fp8-linear or coat; coat,head=fp8 adds a flag
+#       RECIPE: bf16 (default), fp8-linear, coat or coat-paper; coat,head=fp8 adds a flag
 #
 # Environment:
 #   MODELS="gpt2 gpt2-xl" STEPS=20 OUT=runs/measure PROGRAM=./train_gpt2_fp8
@@ -33,8 +33,8 @@ for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}" "LENGTH $length" "
 done
 width=12
 for recipe in "${recipes[@]}"; do
-    [[ $recipe =~ ^(bf16|fp8-linear|coat)(,[a-z0-9-]+(=[A-Za-z0-9_.-]+)?)*$ ]] ||
-        { echo "error: $recipe: not bf16, fp8-linear or coat, nor one of these with flags behind it, as coat,head=fp8; quote the pattern of token files" >&2; exit 1; }
+    [[ $recipe =~ ^(bf16|fp8-linear|coat|coat-paper)(,[a-z0-9-]+(=[A-Za-z0-9_.-]+)?)*$ ]] ||
+        { echo "error: $recipe: not bf16, fp8-linear, coat or coat-paper, nor one of these with flags behind it, as coat,head=fp8; quote the pattern of token files" >&2; exit 1; }
     [ ${#recipe} -le "$width" ] || width=${#recipe}
 done
 command -v "$program" >/dev/null || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }

@@ -231,8 +231,8 @@ static void keep_one_layer(TensorLayout *t) {
 }
 
 // Where nothing is trained: no gradients, no states, no scratch of the blocks' backward; what would be kept for it is
-// that of one layer, which each layer overwrites. A sample continues from every layer's keys and values, which lie where
-// their matmul has left them.
+// that of one layer, which each layer overwrites. A sample continues from every layer's keys and values, which lie
+// where their matmul has left them.
 static void keep_forward(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     static const Role trained[] = {GRAD, MOMENT_M, MOMENT_V, MASTER, UNREDUCED};
     for (int id = 0; id < PARAMETER_COUNT; id++) {
