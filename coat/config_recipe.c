@@ -75,8 +75,8 @@ static bool check_health(const Config *c, Error *err) {
     if (c->health_products == 0 || fp8) return true;
     return error_set(
         err, EXIT_USER,
-        "--health-products: the blocks' matmuls are not in FP8 here, so there is nothing to compare; leave "
-        "it away, or use --linear fp8");
+        "--health-products: the blocks' matmuls are not in FP8 here, so there is nothing to compare; remove "
+        "it, or use --linear fp8");
 }
 
 static bool check_multiple(const char *flag, const char *what, int64_t value, int64_t multiple, Error *err) {

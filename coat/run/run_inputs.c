@@ -63,10 +63,11 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
     const int differing = tokenizer_differing(own, run->tokenizer);
     const int tokens = tokenizer_vocab(run->tokenizer), owns = tokenizer_vocab(own);
     if (differing > 0)
-        return error_set(err, EXIT_USER,
-                         "--tokenizer %s: %d of its first %d tokens differ%s from those of the vocabulary in %s; leave "
-                         "--tokenizer away",
-                         name, differing, tokens < owns ? tokens : owns, singular(differing), c->shape_files);
+        return error_set(
+            err, EXIT_USER,
+            "--tokenizer %s: %d of its first %d tokens differ%s from those of the vocabulary in %s; remove "
+            "--tokenizer",
+            name, differing, tokens < owns ? tokens : owns, singular(differing), c->shape_files);
     return tokenizer_merges_alike(run->tokenizer, own) ||
            error_set(err, EXIT_USER,
                      "--tokenizer %s: its merges differ from those of the vocabulary in %s; remove --tokenizer", name,

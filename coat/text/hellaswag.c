@@ -77,8 +77,8 @@ static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
         int length = situation_tokens + row->ending_tokens - 1; // nothing follows the last token
         if (length > c->seq_len)
             return error_set(err, EXIT_USER,
-                             "--seq-len %d: example %d of %s has %d tokens; use --seq-len %d or more, or leave "
-                             "--hellaswag away",
+                             "--seq-len %d: example %d of %s has %d tokens; use --seq-len %d or more, or remove "
+                             "--hellaswag",
                              c->seq_len, c->example, c->path, length, length);
         if (length > set->longest) set->longest = length;
     }

@@ -248,7 +248,7 @@ def check_prompt(model, vocabulary, a, text, tolerance):
     logits = logits_of(model, [prompt + ours[:-1]])[0, len(prompt) - 1 :].double()
     best, scale = logits.max(dim=-1).values, logits.abs().max(dim=-1).values
     gap = ((best - logits[torch.arange(len(ours)), ours]) / scale).max().item()
-    most likely = sum(x == y for x, y in zip(logits.argmax(dim=-1).tolist(), ours))
+    most_likely = sum(x == y for x, y in zip(logits.argmax(dim=-1).tolist(), ours))
     equal = sum(x == y for x, y in zip(ours, theirs))
     print(f"      program       {shown(vocabulary.text(prompt + ours))}")
     print(f"      transformers  {shown(vocabulary.text(prompt + theirs))}")
@@ -256,7 +256,7 @@ def check_prompt(model, vocabulary, a, text, tolerance):
     if not same_prompt:
         return report(name, False, f"the program's tokens are {prompt}, where the vocabulary has {wanted}")
     report(name, gap <= tolerance,
-           f"{most likely} of {len(ours)} tokens are transformers' most likely, the others at most {gap:.1e} of the largest "
+           f"{most_likely} of {len(ours)} tokens are transformers' most likely, the others at most {gap:.1e} of the largest "
            f"logit below (at most {tolerance:g}); {100 * equal / len(ours):.0f} % equal where each goes its own way")
 
 

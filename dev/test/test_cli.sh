@@ -573,7 +573,7 @@ sample --samples 3 --json && cp "$folder/text" "$folder/lines" && [ "$(grep -cE 
 sample --json && cmp -s "$folder/text" <(head -n 1 "$folder/lines") && ok "the first as it is alone" || bad "the first as it is alone" "$(cat "$folder/text")"
 sample --top-p 1 && cmp -s "$folder/one" "$folder/text" && ok "--top-p 1 changes nothing" || bad "--top-p 1 changes nothing"
 sample --top-p 0.5 && ! cmp -s "$folder/one" "$folder/text" && cp "$folder/text" "$folder/half" && sample --top-p 0.5 --top-k 300 && cmp -s "$folder/half" "$folder/text" && ok "--top-p 0.5 does, and --top-k may be beside it" || bad "--top-p 0.5 does, and --top-k may be beside it"
-sample --temperature 0 && cp "$folder/text" "$folder/most likely" && sample --top-p 1e-9 && cmp -s "$folder/most likely" "$folder/text" && ok "a tiny one leaves the most likely token" || bad "a tiny one leaves the most likely token"
+sample --temperature 0 && cp "$folder/text" "$folder/most_likely" && sample --top-p 1e-9 && cmp -s "$folder/most_likely" "$folder/text" && ok "a tiny one leaves the most likely token" || bad "a tiny one leaves the most likely token"
 prompted=(--model "$folder/straight/step-00000020" --prompt x)
 refuses "no nucleus" 1 "^error: \-\-top-p 0: must be more than 0, and at most 1, which leaves all tokens$" "${prompted[@]}" --top-p 0
 refuses "a nucleus of more than everything" 1 "^error: \-\-top-p 1.01: must be between 0 and 1$" "${prompted[@]}" --top-p 1.01
