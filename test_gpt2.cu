@@ -273,22 +273,22 @@ static void print_gradient_errors(const char *what, Model *a, Model *b) {
 static void test_recompute(void) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
         Small s = {2, 2, 40, 97, 3, 19, bf16 != 0, 0};
-        Model plain, rebuilt;
+        Model plain, recomputed;
         create(&plain, small_config(s));
         double loss = run_batch(&plain, 3, true, false, 1.0);
         for (int level = 1; level <= 2; level++) {
             s.recompute = level;
-            create(&rebuilt, small_config(s));
+            create(&recomputed, small_config(s));
             const char *worst;
-            bool same =
-                loss == run_batch(&rebuilt, 3, true, false, 1.0) && gradients_differ(&rebuilt, &plain, &worst) == 0.0;
+            bool same = loss == run_batch(&recomputed, 3, true, false, 1.0) &&
+                        gradients_differ(&recomputed, &plain, &worst) == 0.0;
             char name[96];
             snprintf(name, sizeof name, "recompute %d gives the same bits as saving, %s", level,
                      bf16 ? "bf16" : "fp32");
             check(same, name);
-            check(rebuilt.arena.category_bytes[CATEGORY_SAVED] < plain.arena.category_bytes[CATEGORY_SAVED],
+            check(recomputed.arena.category_bytes[CATEGORY_SAVED] < plain.arena.category_bytes[CATEGORY_SAVED],
                   "recompute saves memory");
-            model_destroy(&rebuilt);
+            model_destroy(&recomputed);
         }
         model_destroy(&plain);
     }
@@ -545,7 +545,7 @@ int main(int argc, char **argv) {
         if (wanted(argc, argv, "optimizer")) failures += check_optimizer_states(small) > 0;
         if (wanted(argc, argv, "models")) compare_all_models(small);
     } else {
-        printf("skip - the GPU's operations against the twin's: %s\n", why);
+        printf("skip - the GPU's operations against the CPU reference's: %s\n", why);
     }
 #endif
 #endif

@@ -105,7 +105,7 @@ static Attention attention(const Model *m, Tensor qkv, int layer) {
 }
 
 // True if the fc matmul adds the bias. If h is quantized, the kernel that quantizes it adds the bias instead.
-static bool bias_in_fc_product(const Model *m) {
+static bool bias_in_fc_matmul(const Model *m) {
     return !format_is_fp8(act(m, H, 0).format);
 }
 
@@ -148,19 +148,19 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     Tensor qkv = tensor_rows(act(m, QKV, l), m->before, (int64_t)m->B * m->T);
     Tensor read = m->keeps_heads ? qkv : act(m, HEADS, l);
     ops->linear_forward(ex, qkv, act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
-    ops->heads_forward(ex, read, qkv, heads(m, l));
+    ops->qk_norm_rope_forward(ex, read, qkv, heads(m, l));
     Attention a = attention(m, read, l);
     ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, positions(m), a.shape);
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
 
     // MLP sublayer; n2 (M, C), h and g (M, F)
-    bool in_product = bias_in_fc_product(m);
+    bool in_matmul = bias_in_fc_matmul(m);
     Tensor bias = param(m, FCB, l);
     half_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
                act(m, Y_PROJ, l), param(m, PROJB, l));
-    ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
-    ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias,
+    ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_matmul ? bias : no_tensor());
+    ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_matmul ? no_tensor() : bias,
                             recipe_is_paper(&m->config.recipe));
 }
 
@@ -208,7 +208,7 @@ void model_loss(Model *m, bool backward, bool accumulate) {
     Weight head = weight(m, head_id, 0);
     Tensor nf = act(m, NF, 0), nf_t = act(m, NF_T, 0);
     ops->range_push(ex, "head and loss");
-    if (backward) ops->norm_rebuild(ex, nf_t, nf, norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0));
+    if (backward) ops->norm_recompute(ex, nf_t, nf, norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0));
     for (int64_t begin = 0; begin < tokens; begin += chunk) {
         int64_t count = tokens - begin < chunk ? tokens - begin : chunk;
         Tensor logits = tensor_rows(act(m, LOGITS, 0), 0, count);
@@ -233,52 +233,52 @@ void model_loss(Model *m, bool backward, bool accumulate) {
 
 // Computes wgrad of qkv again in BF16 and compares it with dw, the FP8 result of this micro-batch (--health-products).
 // dqkv still exists, and n1 is recomputed into the memory of dn.
-static void compare_product(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) {
+static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) {
     Exec *ex = &m->exec;
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
     InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
     ex->trains = false; // checkpoints record only the algorithms of training's own matmuls
     const bool after = m->config.shape.norm_place == NORM_AFTER; // n1 is then the stream itself, not a norm's output
-    m->ops->norm_rebuild(ex, n1, after ? saved(m, N1, l) : no_tensor(), input);
+    m->ops->norm_recompute(ex, n1, after ? saved(m, N1, l) : no_tensor(), input);
     m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);
     ex->trains = true;
     m->ops->inner_products(ex, dw, reference, found + l);
 }
 
 // Returns a matmul's input as its wgrad reads it: saved, or recomputed from saved activations.
-static Tensor rebuilt_input(Model *m, TensorId x_t, int l) {
+static Tensor recomputed_input(Model *m, TensorId x_t, int l) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     Tensor t = act(m, x_t, l);
     switch (x_t) {
-    case N1_T: ops->norm_rebuild(ex, t, saved(m, N1, l), first_norm(m, l)); break;
-    case O_T: ops->quantize_rebuild(ex, t, act(m, OQ, l), saved(m, O, l)); break;
-    case N2_T: ops->norm_rebuild(ex, t, saved(m, N2, l), second_norm(m, l)); break;
-    case G_T: ops->activation_rebuild(ex, t, saved(m, G, l), saved(m, H, l)); break;
+    case N1_T: ops->norm_recompute(ex, t, saved(m, N1, l), first_norm(m, l)); break;
+    case O_T: ops->quantize_recompute(ex, t, act(m, OQ, l), saved(m, O, l)); break;
+    case N2_T: ops->norm_recompute(ex, t, saved(m, N2, l), second_norm(m, l)); break;
+    case G_T: ops->activation_recompute(ex, t, saved(m, G, l), saved(m, H, l)); break;
     default: fatal(EXIT_DEVICE, "internal error: tensor %d is not the input of a matmul", (int)x_t);
     }
     return t;
 }
 
 // Returns q, k and v as attention read them: saved, or recomputed from the matmul's output.
-static Tensor rebuilt_heads(Model *m, int l) {
+static Tensor recomputed_heads(Model *m, int l) {
     Tensor kept = act(m, QKV, l), again = act(m, HEADS_AGAIN, l);
-    if (again.data != kept.data) m->ops->heads_forward(&m->exec, again, kept, heads(m, l));
+    if (again.data != kept.data) m->ops->qk_norm_rope_forward(&m->exec, again, kept, heads(m, l));
     return again;
 }
 
 // dgrad of y = x w^T: dx = dy_q w. dy_qt, the transpose of dy for wgrad, is only counted.
-static void product_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor dy_q, Tensor dy_qt,
-                                  QuantizedGradient gradient) {
+static void matmul_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor dy_q, Tensor dy_qt,
+                                 QuantizedGradient gradient) {
     count_codes(m, gradient, l, dy_q, dy_qt);
     m->ops->linear_backward_data(&m->exec, dx, dy_q, weight(m, w, l));
 }
 
 // dgrad and wgrad of y = x w^T: dx = dy_q w, then the gradient of w from dy_qt and the recomputed x.
-static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
-                             QuantizedGradient gradient, bool accumulate) {
-    product_backward_data(m, l, dx, w, dy_q, dy_qt, gradient);
-    Tensor x = rebuilt_input(m, x_t, l);
+static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
+                            QuantizedGradient gradient, bool accumulate) {
+    matmul_backward_data(m, l, dx, w, dy_q, dy_qt, gradient);
+    Tensor x = recomputed_input(m, x_t, l);
     m->ops->linear_backward_weight(&m->exec, grad(m, w, l), dy_qt, x, accumulate);
 }
 
@@ -315,35 +315,35 @@ static void block_backward(Model *m, int l, bool accumulate) {
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dbranch, accumulate);
     if (config_bounds_activation(&m->config)) {
         Tensor g_t = act(m, G_T, l), h = saved(m, H, l);
-        product_backward_data(m, l, dg, FCPROJW, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ);
+        matmul_backward_data(m, l, dg, FCPROJW, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ);
         ops->activation_bound(ex, dh_q, dresid_q, weight(m, FCPROJW, l), h);
-        ops->activation_backward_rebuild(ex, dh_q, dh_qt, grad(m, FCB, l), g_t, saved(m, G, l), dg, h, accumulate);
+        ops->activation_backward_recompute(ex, dh_q, dh_qt, grad(m, FCB, l), g_t, saved(m, G, l), dg, h, accumulate);
         ops->linear_backward_weight(ex, grad(m, FCPROJW, l), dresid_qt, g_t, accumulate);
     } else {
-        product_backward(m, l, dg, FCPROJW, G_T, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ, accumulate);
+        matmul_backward(m, l, dg, FCPROJW, G_T, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ, accumulate);
         ops->activation_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, saved(m, H, l), accumulate);
     }
-    product_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, GRADIENT_DH, accumulate);
+    matmul_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, GRADIENT_DH, accumulate);
     half_backward_end(m, l, LN2W, LN2B, dn2, second_norm(m, l), accumulate);
 
     // attention sublayer
     Tensor d_o = act(m, DO, 0), dqkv = act(m, DQKV, l), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
     dbranch = half_backward_begin(m, l, LN1W, LN1B, first_norm(m, l), accumulate);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dbranch, accumulate);
-    product_backward(m, l, d_o, PROJW, O_T, dresid_q, dresid_qt, GRADIENT_DRESID_PROJ, accumulate);
-    Attention a = attention(m, rebuilt_heads(m, l), l);
+    matmul_backward(m, l, d_o, PROJW, O_T, dresid_q, dresid_qt, GRADIENT_DRESID_PROJ, accumulate);
+    Attention a = attention(m, recomputed_heads(m, l), l);
     Tensor dq, dk, dv;
     split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
     Heads h = heads(m, l);
     const Tensor rotations = take_rotations(&h);
-    if (heads_changed(&h)) dq.amax = NULL; // heads_backward changes the values and writes their amaxes
+    if (heads_changed(&h)) dq.amax = NULL; // qk_norm_rope_backward changes the values and writes their amaxes
     ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), rotations,
                             a.shape);
-    ops->heads_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), h, accumulate);
+    ops->qk_norm_rope_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), h, accumulate);
     ops->grad_quantize(ex, dqkv_q, dqkv_qt, grad(m, QKVB, l), dqkv, accumulate);
-    product_backward(m, l, dn, QKVW, N1_T, dqkv_q, dqkv_qt, GRADIENT_DQKV, accumulate);
+    matmul_backward(m, l, dn, QKVW, N1_T, dqkv_q, dqkv_qt, GRADIENT_DQKV, accumulate);
     half_backward_end(m, l, LN1W, LN1B, dn, first_norm(m, l), accumulate);
-    if (m->compares_products) compare_product(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
+    if (m->compares_matmuls) compare_matmul(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }
 
 // Recomputes a block's saved activations, with the same bits, from the residual stream at its beginning (--recompute
@@ -410,7 +410,7 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 // that communicate or that FP8 health examines are not recorded.
 void micro_step(Model *m, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
-    bool watched = m->counts_codes || m->compares_products;
+    bool watched = m->counts_codes || m->compares_matmuls;
     bool record = !watched && shards_recordable(&m->shards, !accumulate, last);
     if (record && m->ops->replay_begin(&m->exec, recording)) return;
     Tensor counts = arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0);
@@ -420,7 +420,7 @@ void micro_step(Model *m, bool accumulate, bool last) {
     model_loss(m, true, accumulate);
     model_backward(m, accumulate, last);
     m->exec.trains = false;
-    m->counts_codes = m->compares_products = false;
+    m->counts_codes = m->compares_matmuls = false;
     if (record) m->ops->replay_end(&m->exec, recording);
 }
 

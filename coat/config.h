@@ -14,11 +14,11 @@ extern "C" {
 #define COAT_VERSION "0.1.0"
 #define COAT_VERSION_DATE "2026-11-23"
 #define PATH_MAX_LENGTH 1024
-#define FILES_LENGTH 16384     // of a list of files: 100 and more, as a shell makes them of a pattern
-#define MOST_SETS 64           // of weighted training data
-#define MOST_SKIPPED 10        // updates in a row, by default
-#define MOST_MICRO_BATCH 65535 // sequences: the blocks of a grid's second dimension
-#define VOCAB_PADDING 128      // the vocabulary is padded to a multiple of this for the products
+#define FILES_LENGTH 16384    // of a list of files: 100 and more, as a shell makes them of a pattern
+#define MAX_SETS 64           // of weighted training data
+#define MAX_SKIPPED 10        // updates in a row, by default
+#define MAX_MICRO_BATCH 65535 // sequences: the blocks of a grid's second dimension
+#define VOCAB_PADDING 128     // the vocabulary is padded to a multiple of this for the matmuls
 
 typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // plain: a layer norm without weights
 typedef enum { NORM_BEFORE, NORM_AFTER } NormPlace; // pre-norm; OLMo 2's, of what a half adds to the residual stream
@@ -35,9 +35,9 @@ typedef struct {
 } RopeScaling;
 
 // The ids that a model's vocabulary begins and ends texts with; begin -1, no ends: it has none, or they are not known.
-enum { MOST_ENDS = 8 };
+enum { MAX_ENDS = 8 };
 typedef struct {
-    int begin, end_count, ends[MOST_ENDS];
+    int begin, end_count, ends[MAX_ENDS];
 } TextIds;
 
 static inline bool ends_text(const TextIds *ids, int32_t id) {
@@ -73,17 +73,17 @@ typedef struct {
 } ModelShape;
 
 // What flags and files may say of a shape: files can hold what flags ask for, and are read back.
-enum { MOST_LAYERS = 1024, MOST_HEADS = 1024, WIDEST_HEAD = 4096, MOST_CHANNELS = 1 << 16, MOST_FFN = 1 << 20 };
-enum { MOST_VOCAB = 1 << 24, MOST_POSITIONS = 1 << 24 };
-#define LEAST_NORM_EPS 1e-12
-#define MOST_NORM_EPS 1e-1
-#define MOST_CLIP_QKV 1e6
-#define LEAST_ROPE_THETA 1.0
-#define MOST_ROPE_THETA 1e12
-#define LEAST_ROPE_FACTOR 1.0
-#define MOST_ROPE_FACTOR 1e6
-#define LEAST_ROPE_BAND 1e-3 // low and high
-#define MOST_ROPE_BAND 1e6
+enum { MAX_LAYERS = 1024, MAX_HEADS = 1024, WIDEST_HEAD = 4096, MAX_CHANNELS = 1 << 16, MAX_FFN = 1 << 20 };
+enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
+#define MIN_NORM_EPS 1e-12
+#define MAX_NORM_EPS 1e-1
+#define MAX_CLIP_QKV 1e6
+#define MIN_ROPE_THETA 1.0
+#define MAX_ROPE_THETA 1e12
+#define MIN_ROPE_FACTOR 1.0
+#define MAX_ROPE_FACTOR 1e6
+#define MIN_ROPE_BAND 1e-3 // low and high
+#define MAX_ROPE_BAND 1e6
 
 // The widest rows that the GPU's FP8 kernels are built for: those of norms; and, where scales are per token, what the
 // activation function makes (of SwiGLU's h twice as much is read) and attention's output.
@@ -152,9 +152,9 @@ typedef struct {
     PrecisionKind precision;
     LinearKind linear;
     HeadKind head;
-    int bf16_blocks; // with FP8 products, forward's of norms and attention in so many blocks stay in BF16; -1: few
+    int bf16_blocks; // with FP8 matmuls, forward's of norms and attention in so many blocks stay in BF16; -1: few
     SavedKind saved;
-    int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both);
+    int recompute;  // 0 save all; 1 recompute the activation function; 2 the norms too (coat: 1 recomputes both);
                     // 3 whole blocks
     Format grads;   // of the linear layers' weights: FMT_BF16 or FMT_FP32; all other gradients are FP32
     int group_size; // of the per-group activations: 16, 32 or 128
@@ -183,8 +183,8 @@ typedef struct {
     // glob patterns of token files, one a line; "" = none. Between those of one --train
     // and of the next is an empty line
     char train[FILES_LENGTH], val[FILES_LENGTH];
-    int train_sets;                  // how many --train there are
-    double train_weights[MOST_SETS]; // of each, all above 0 or all 0: then their files are one set
+    int train_sets;                 // how many --train there are
+    double train_weights[MAX_SETS]; // of each, all above 0 or all 0: then their files are one set
     TokenizerKind tokenizer;
     char tokenizer_file[PATH_MAX_LENGTH];
     char vocabulary[PATH_MAX_LENGTH +
@@ -199,7 +199,7 @@ typedef struct {
     Recipe recipe;
     Recipe plain_recipe;       // with --recipe bf16 under the same flags: what recipe_decide() falls back to
     bool recipe_final;         // named by --recipe, or found to be possible: what FP8 cannot take is an error then
-    bool recipe_recorded;      // by the checkpoint that the run goes on from
+    bool recipe_recorded;      // by the checkpoint that the run continues from
     bool settings_recorded;    // so are the batch, the optimizer and the data's order, or what is needed of it
     int64_t recorded_step;     // of that checkpoint
     bool settings_logged;      // settings and model are those of OUT/log.jsonl, because there is no checkpoint yet
@@ -235,7 +235,7 @@ typedef struct {
     int64_t sample_every;            // 0 = only at the end
     int sample_tokens;               // 0 = no samples
     int64_t health_every;            // steps between counts over the FP8 tensors; 0 = never
-    int64_t health_products;         // steps between comparisons of FP8 products with BF16's; 0 = never
+    int64_t health_products;         // steps between comparisons of FP8 matmuls with BF16's; 0 = never
     char prompt[4096];
     PromptFormat prompt_format;
     int samples; // each time
@@ -261,7 +261,7 @@ typedef struct {
     int64_t memory_limit; // bytes; --plan searches the largest micro-batch under it; 0 = none
     int64_t profile;      // --profile N: this step is marked for a profiler; -1 = none
     bool autotune;
-    char matmul_table[PATH_MAX_LENGTH]; // file of products' algorithms; "" = none
+    char matmul_table[PATH_MAX_LENGTH]; // file of matmuls' algorithms; "" = none
     int64_t time_limit_ms;              // the run ends before it, counted from the program's start; 0 = none
     int64_t log_every;                  // steps between lines on the terminal
     bool quiet, json;
@@ -316,17 +316,17 @@ static inline int64_t config_micro_tokens(const Config *c) {
 
 #define SAMPLE_STEP 64 // the lengths of the passes over a sample's beginning are multiples of it
 
-// FP8 products take tokens in sixteens.
+// FP8 matmuls take tokens in sixteens.
 static inline int config_fewest_tokens(const Config *c) {
     return c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16 ? 16 : 1;
 }
 
-// The rows of logits of which a sample reads the last: the head's product takes as many.
+// The rows of logits of which a sample reads the last: the head's matmul takes as many.
 static inline int config_sample_logits(const Config *c) {
     return c->recipe.head == HEAD_FP8 ? 16 : 1;
 }
 
-// How many sequences the passes of a sample have: one, but where FP8 products take more tokens than one has.
+// How many sequences the passes of a sample have: one, but where FP8 matmuls take more tokens than one has.
 static inline int config_sample_sequences(const Config *c) {
     const int tokens = config_fewest_tokens(c);
     int B = 1;
@@ -346,14 +346,14 @@ static inline int config_sample_length(const Config *c) {
 }
 
 // The rows that `length` of at most T tokens of a sample take: rounded up, so that there are at most 64 lengths, as
-// plans of products are kept for each.
+// plans of matmuls are kept for each.
 static inline int config_sample_rows(int length, int T) {
     const int step = SAMPLE_STEP * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
     return padded < T ? padded : T;
 }
 
 // Whether backward makes the norms' results again instead of reading what forward left.
-static inline bool config_rebuilds_norms(const Config *c) {
+static inline bool config_recomputes_norms(const Config *c) {
     return c->shape.norm_place == NORM_BEFORE && c->recipe.recompute >= (c->recipe.saved == SAVED_COAT ? 1 : 2);
 }
 
@@ -371,7 +371,7 @@ static inline bool config_bounds_activation(const Config *c) {
            r->recompute >= 1;
 }
 
-// Blocks, from the first on, whose products of norms and of attention are in BF16 in forward passes where the others'
+// Blocks, from the first on, whose matmuls of norms and of attention are in BF16 in forward passes where the others'
 // are in FP8, as are all in backward. Of norms only where backward makes them again.
 static inline int config_bf16_blocks(const Config *c) {
     const Recipe *r = &c->recipe;

@@ -42,13 +42,13 @@ static bool has_matmul_table(const Config *c, int ranks) {
 }
 // clang-format off
 static const NotBuilt not_built[] = {
-    {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
+    {uses_autotune, true, "--autotune", "it times the matmuls of a GPU, and this runs on the CPU", "remove it"},
     {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
-     "leave it away, and use perf or gprof as for any program"},
+     "remove it, and use perf or gprof as for any program"},
     {tunes_together, true, "--autotune", "one process tunes, so that all compute alike",
      "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
-    {has_matmul_table, true, "--matmul-table", "it is of the products of a GPU, and this runs on the CPU",
-     "leave it away"},
+    {has_matmul_table, true, "--matmul-table", "it is of the matmuls of a GPU, and this runs on the CPU",
+     "remove it"},
 };
 // clang-format on
 
@@ -75,8 +75,8 @@ static bool check_health(const Config *c, Error *err) {
     if (c->health_products == 0 || fp8) return true;
     return error_set(
         err, EXIT_USER,
-        "--health-products: the blocks' products are not in FP8 here, so there is nothing to compare; leave "
-        "it away, or use --linear fp8");
+        "--health-products: the blocks' matmuls are not in FP8 here, so there is nothing to compare; remove "
+        "it, or use --linear fp8");
 }
 
 static bool check_multiple(const char *flag, const char *what, int64_t value, int64_t multiple, Error *err) {
@@ -102,7 +102,7 @@ static bool check_most(const Config *c, const char *flag, int value, int most, c
     return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU is built for at most %d; %s", flag, value, most, fix);
 }
 
-// The libraries' FP8 products take inner and outer dimensions that are multiples of 16, and the GPU's kernels handle 16
+// The libraries' FP8 matmuls take inner and outer dimensions that are multiples of 16, and the GPU's kernels handle 16
 // columns at a time. (The vocabulary is padded, and samples are made in passes of a multiple of 16 tokens.)
 static bool recipe_check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;

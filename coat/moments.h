@@ -3,7 +3,7 @@
 // device.
 //
 // Host and device agree to the last bit in a (a maximum of bits) and in k. k comes from moment_log2(), which uses only
-// integer operations, fmaf, and products that are not added to anything. Compile with -ffp-contract=off and
+// integer operations, fmaf, and matmuls that are not added to anything. Compile with -ffp-contract=off and
 // -fmad=false, and do not flush subnormals. For the elements, the device uses its special-function unit: FP8 values
 // then differ only if a value lies within about 1e-5 of a rounding boundary.
 //

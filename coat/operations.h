@@ -41,7 +41,7 @@ OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias
 // q, k and v between their matmul and attention: clipping, QK-norm and RoPE as `heads` says. Plain.
 //   out, qkv (M, heads of q, k and v). RoPE rotates column i of a head together with column i + head_dim / 2.
 // Aliasing: out may be qkv.
-OPERATION(heads_forward, (Exec *exec, Tensor out, Tensor qkv, Heads heads))
+OPERATION(qk_norm_rope_forward, (Exec *exec, Tensor out, Tensor qkv, Heads heads))
 
 // Causal attention: o (M, heads*head_dim), and lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
 //   A token attends to itself and to earlier tokens of its document, which begins where row_position() is 0.
@@ -84,7 +84,7 @@ OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tenso
 //   n is FP8 with data: transposes it. n SCALE_ROW: first writes n_t's scale, the largest of the rows', and rescales.
 //   n.data NULL: computes norm(norm.x) again and quantizes it with n's scale (n SCALE_ROW: with n_t's, as above).
 //   n plain: computes norm(norm.x) again, with a scale from n.amax.
-OPERATION_BY_FORMAT(norm_rebuild, (Exec *exec, Tensor n_t, Tensor n, Norm norm))
+OPERATION_BY_FORMAT(norm_recompute, (Exec *exec, Tensor n_t, Tensor n, Norm norm))
 
 // g (M, C) = (add ? g : 0) + dn * d norm / d x; dweight, dbias (1, C) FP32. Writes the row amaxes of g to g.amax if
 // that exists. dn may be BF16 SCALE_ROW if norm.x is SCALE_GROUP.
@@ -109,10 +109,10 @@ OPERATION(linear_backward_weight, (Exec *exec, Tensor dw, Tensor dy, Tensor x, b
 
 // Recomputes the transpose of quantize_forward's q for wgrad, from x with q's saved scale.
 //   q SCALE_ROW: first writes q_t's scale, the largest of the rows'. q_t is x: nothing is done.
-OPERATION_BY_FORMAT(quantize_rebuild, (Exec *exec, Tensor q_t, Tensor q, Tensor x))
+OPERATION_BY_FORMAT(quantize_recompute, (Exec *exec, Tensor q_t, Tensor q, Tensor x))
 // Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. g_t is g: g was saved, and nothing is done. g's
-// data and scales are used as n's in norm_rebuild.
-OPERATION_BY_FORMAT(activation_rebuild, (Exec *exec, Tensor g_t, Tensor g, Tensor h))
+// data and scales are used as n's in norm_recompute.
+OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h))
 // dh = dg * gelu'(saved h), quantized to dh_q and dh_qt as in grad_quantize; dbias (1, F) FP32 = its column sums.
 //   plain: dh_q, dh_qt and dg share memory
 //   dh_q SCALE_ROW (E4M3): dh_qt is made from dh_q, with a scale of its own
@@ -124,20 +124,20 @@ OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt,
 //   Bound: gradient_bound() in quantize.h, from the norms of dy's rows and of w's columns, and with SwiGLU h's scales.
 //   dy is E4M3 SCALE_TENSOR. Reads w.codes_t as linear_backward_data left it. A non-finite bound sets nonfinite.
 OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h))
-// activation_backward with the scales that dh_q already has, and activation_rebuild of g_t, in one read of h
+// activation_backward with the scales that dh_q already has, and activation_recompute of g_t, in one read of h
 // (SCALE_GROUP). g.data is not read.
-OPERATION(activation_backward_rebuild, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g, Tensor dg,
+OPERATION(activation_backward_recompute, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g, Tensor dg,
                                         Tensor h, bool accumulate))
 
 // dq, dk, dv (strided views) from d_o (M, heads*head_dim) and what forward saved.
-//   rotations.data not NULL: also applies RoPE's backward to dq and dk, with the same bits as heads_backward.
+//   rotations.data not NULL: also applies RoPE's backward to dq and dk, with the same bits as qk_norm_rope_backward.
 //   dq.amax not NULL: dq, dk, dv are adjacent columns of one tensor; writes the amaxes of its rows there.
 OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
                                Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rotations, AttentionShape shape))
 
-// Backward of heads_forward, in place: dqkv becomes the gradient of qkv, which is heads_forward's input. Writes the row
-// amaxes to dqkv.amax if that exists. dq_weight, dk_weight FP32, shaped as the weights.
-OPERATION(heads_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
+// Backward of qk_norm_rope_forward, in place: dqkv becomes the gradient of qkv, which is qk_norm_rope_forward's input.
+// Writes the row amaxes to dqkv.amax if that exists. dq_weight, dk_weight FP32, shaped as the weights.
+OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
                            bool accumulate))
 
 // --- update ------------------------------------------------------------------------------------------------

@@ -153,13 +153,13 @@ struct Exec {
 };
 
 // Applies RoPE's backward to d, which is dq or dk with the given number of heads, if attention's kernel does not.
-static inline void heads_rotate_back(Exec *exec, Tensor d, int heads, Tensor positions, Tensor rotations,
-                                     AttentionShape shape) {
+static inline void qk_norm_rope_rotate_back(Exec *exec, Tensor d, int heads, Tensor positions, Tensor rotations,
+                                            AttentionShape shape) {
     const Tensor none = no_tensor();
     Heads h = {shape, positions, rotations, none, none, 0.0f, 0.0f};
     h.shape.heads = heads, h.shape.kv_heads = 0;
     d.amax = NULL; // d is a column range of a packed tensor
-    exec->ops->heads_backward(exec, d, none, none, d, h, false);
+    exec->ops->qk_norm_rope_backward(exec, d, none, none, d, h, false);
 }
 
 const Ops *cpu_ops(void);

@@ -75,7 +75,7 @@ void model_shape_ids(ModelShape *shape, int begin, int end) {
 void model_shape_add_end(ModelShape *shape, int id) {
     TextIds *ids = &shape->ids;
     if (id < 0 || id >= shape->vocab || ends_text(ids, id)) return;
-    if (ids->end_count < MOST_ENDS) ids->end_count++;
+    if (ids->end_count < MAX_ENDS) ids->end_count++;
     ids->ends[ids->end_count - 1] = id;
 }
 
@@ -100,11 +100,11 @@ bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channe
     const struct {
         const char *name;
         int64_t value, max;
-    } checks[] = {{"layers", layers, MOST_LAYERS},
-                  {"heads", heads, MOST_HEADS},
-                  {"channels", channels, MOST_CHANNELS},
-                  {"vocabulary", vocab, MOST_VOCAB},
-                  {"positions", positions, MOST_POSITIONS}};
+    } checks[] = {{"layers", layers, MAX_LAYERS},
+                  {"heads", heads, MAX_HEADS},
+                  {"channels", channels, MAX_CHANNELS},
+                  {"vocabulary", vocab, MAX_VOCAB},
+                  {"positions", positions, MAX_POSITIONS}};
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
         if (checks[i].value < 1 || checks[i].value > checks[i].max)
             return error_set(err, EXIT_DATA, "%s: %lld %s, outside 1 ... %lld", path, (long long)checks[i].value,

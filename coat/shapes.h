@@ -76,7 +76,7 @@ static inline int64_t shape_hidden_width(const ModelShape *shape) {
     return (int64_t)shape->ffn * (shape->activation == ACT_SWIGLU ? 2 : 1);
 }
 
-// Whether attention reads q, k and v as their product made them, but for the rotation, which can be undone.
+// Whether attention reads q, k and v as their matmul made them, but for the rotation, which can be undone.
 static inline bool shape_changes_heads(const ModelShape *shape) {
     return shape->qk_norm != QK_NORM_NONE || shape->clip_qkv > 0;
 }

@@ -82,7 +82,7 @@ static void add_document(Documents *documents, const char *path, const unsigned 
     documents->list[documents->count++] = document;
 }
 
-// The end of the last line of a piece that the file goes on behind; all of it where it has none.
+// The end of the last line of a piece that the file continues behind; all of it where it has none.
 static int64_t cut_of(const unsigned char *text, int64_t bytes) {
     int64_t cut = bytes;
     while (cut > 0 && text[cut - 1] != '\n') cut--;

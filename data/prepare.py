@@ -195,7 +195,7 @@ def tokenize(options, inputs):
                "more of them, or give a larger --val-fraction" % ("examples" if options.chat else "documents"))
         say("note: %.0f %% of the text is held out for validation%s" % (100 * share, why))
     if options.val_fraction > 0 and not splits["val"].finished:
-        say("no %s was chosen for validation: raise --val-fraction, or leave --val away when training"
+        say("no %s was chosen for validation: raise --val-fraction, or remove --val when training"
             % ("example" if options.chat else "document"))
 
 

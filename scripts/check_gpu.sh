@@ -116,12 +116,12 @@ if wanted curve; then
     gpu=$(curve cuda gpu) cpu=$(curve cpu cpu)
     awk -v a="$gpu" -v b="$cpu" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.01 && d > -0.01) }'
     verdict $? "validation loss ${gpu:-of none} and ${cpu:-of none}"
-    likeliest() { # DEVICE: what the GPU's model writes, the likeliest token each time
+    most_likely() { # DEVICE: what the GPU's model writes, the most likely token each time
         "$bin/train_gpt2_fp8" --model "$out/gpu/step-00000500" --tokenizer bytes --device "$1" --precision fp32 --prompt "static " --temperature 0 \
             --sample-tokens 100 2>"$out/sample-$1.log" || tail -n 1 "$out/sample-$1.log" >&2
     }
-    likeliest cuda >"$out/sample-cuda.txt"
-    likeliest cpu >"$out/sample-cpu.txt"
+    most_likely cuda >"$out/sample-cuda.txt"
+    most_likely cpu >"$out/sample-cpu.txt"
     [ -s "$out/sample-cuda.txt" ] && cmp "$out/sample-cuda.txt" "$out/sample-cpu.txt"
     verdict $? "both devices write the same 100 tokens"
 fi

@@ -49,7 +49,7 @@ kill $watcher 2>/dev/null || true
 [ $status -eq 0 ] || { echo "error: the training ended with $status: $(tail -n 1 "$out/output.txt")" >&2; exit 1; }
 [ -s "$out/trace.tsv" ] || { echo "error: nothing was traced: $out/output.txt may say why" >&2; exit 1; }
 
-# Operations of a micro-batch's products: six per weight and token, whatever processes share.
+# Operations of a micro-batch's matmuls: six per weight and token, whatever processes share.
 plan=$("$program" --plan=json "$@" --zero 0)
 values() { # NAME CATEGORY BYTES: how many of BYTES a tensor has
     if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"$2\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi;
@@ -61,7 +61,7 @@ head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
 setting() { sed -n "1s/.*\"$1\":\"\{0,1\}\([a-z0-9]*\).*/\1/p" "$out/log.jsonl"; } # NAME: as the run has it
-# In BF16: all, or in forward passes the first blocks' products of attention, and of norms unless their results are saved.
+# In BF16: all, or in forward passes the first blocks' matmuls of attention, and of norms unless their results are saved.
 bf16_flops=0 layers=$(setting layers) blocks=$(setting bf16-blocks)
 if [ "$(setting linear)" = bf16 ]; then
     bf16_flops=$block_flops
@@ -70,7 +70,7 @@ elif [ "${blocks:-0}" -gt 0 ]; then
     [ "$(values n1 saved 1)" -gt 0 ] || bf16_weights=$((bf16_weights + $(weights qkvw) + $(weights fcw)))
     bf16_flops=$((2 * tokens * bf16_weights / layers * blocks))
 fi
-# One of attention's products: of every token with itself and those before it, so many on average as half a sequence has;
+# One of attention's matmuls: of every token with itself and those before it, so many on average as half a sequence has;
 # documents apart need fewer.
 attention_flops=$tokens
 for name in layers heads head-dim seq-len; do

@@ -32,7 +32,7 @@ function short(name,    file, kernel) {
     return kernel == "" ? substr(name, 1, 60) : file (file != "" ? ": " : "") kernel
 }
 
-function is_product(name) { return name ~ /nvjet|gemm|cutlass|cublas|splitK/ && name !~ /cudnn/ }
+function is_matmul(name) { return name ~ /nvjet|gemm|cutlass|cublas|splitK/ && name !~ /cudnn/ }
 
 function is_communication(name) { return name ~ /nccl|comm_count/ }
 
@@ -45,7 +45,7 @@ function communicated(from, to,    sum, k) {
 }
 
 function kind(name) {
-    if (is_product(name)) return "products"
+    if (is_matmul(name)) return "matmuls"
     if (name ~ /cudnn|flash|sdpa/) return name ~ /bprop|backward|dgrad/ ? "attention backward" : "attention forward"
     if (name ~ /attention_backward|^_Z[0-9]+(backward|statistics)_kernel/) return "attention backward"
     if (name ~ /attention_forward|^_Z[0-9]+forward_kernel/) return "attention forward"
@@ -55,7 +55,7 @@ function kind(name) {
     if (name ~ /fp8_quantize|^_Z[0-9]+cast_kernel/) return "gradients and o quantised"
     if (name ~ /fp8_weights|fp8_moments|cuda_optimizer|grad_squares|grad_norm/) return "update"
     if (name ~ /cuda_embed|RadixSort|cub/) return "embedding"
-    if (name ~ /cuda_heads/) return "rotations and norms of q, k"
+    if (name ~ /cuda_qk_norm_rope/) return "rotations and norms of q, k"
     if (name ~ /gradients_add/) return "gradients of processes added"
     if (name ~ /cuda_reduce/) return "sums"
     if (is_communication(name)) return "communication"
@@ -77,10 +77,10 @@ function kind_of(part, operation) {
 }
 
 # Returns the nanoseconds of a micro-batch's kernels of a kind at the ceilings.
-function attention_products(of) { return of == "attention forward" ? 2 : of == "attention backward" ? 5 : 0 }
+function attention_matmuls(of) { return of == "attention forward" ? 2 : of == "attention backward" ? 5 : 0 }
 function floor_of(of) {
-    if (of == "products") return (block_flops - bf16_flops) / fp8_rate / 1000 + bf16_flops / bf16_rate / 1000
-    if (attention_products(of)) return attention_products(of) * attention_flops / bf16_rate / 1000
+    if (of == "matmuls") return (block_flops - bf16_flops) / fp8_rate / 1000 + bf16_flops / bf16_rate / 1000
+    if (attention_matmuls(of)) return attention_matmuls(of) * attention_flops / bf16_rate / 1000
     return (of == "head and loss" ? head_flops / bf16_rate / 1000 : 0) + bytes[of] / copy_rate
 }
 function floor_cell(of,    ns) {
@@ -114,9 +114,9 @@ END {
     # the head's matmuls: the one before each kernel of the loss, and the two after it
     for (i = first; i <= last; i++) {
         if (name[i] !~ /loss_kernel/) continue
-        for (k = i - 1; k >= first && !is_product(name[k]); k--);
+        for (k = i - 1; k >= first && !is_matmul(name[k]); k--);
         head[k] = 1
-        for (k = i + 1; k <= last && found[i] < 2; k++) if (is_product(name[k])) { head[k] = 1; found[i]++ }
+        for (k = i + 1; k <= last && found[i] < 2; k++) if (is_matmul(name[k])) { head[k] = 1; found[i]++ }
     }
     for (i = first; i <= last; i++) {
         if (!is_communication(name[i])) continue
@@ -143,7 +143,7 @@ END {
         if (end[i] > reach) reach = end[i]
         time[of] += adds
         count[of]++
-        if (i in head && is_product(name[i])) head_time += adds
+        if (i in head && is_matmul(name[i])) head_time += adds
         of = (i in head ? "head: " : "") short(name[i])
         kernel_time[of] += adds
         kernel_busy[of] += end[i] - start[i]
@@ -164,10 +164,10 @@ END {
     order = "sort -t '|' -k 4 -rn"
     for (of in time) {
         rate = ""
-        if (of == "products" && block_flops > 0) rate = sprintf("%.0f TFLOP/s", block_flops * passes / time[of] / 1000)
-        if (of == "head and loss" && head_flops > 0 && head_time > 0) rate = sprintf("products %.0f TFLOP/s", head_flops * passes / head_time / 1000)
-        if (attention_products(of) && attention_flops > 0)
-            rate = sprintf("%.0f TFLOP/s", attention_products(of) * attention_flops * passes / time[of] / 1000)
+        if (of == "matmuls" && block_flops > 0) rate = sprintf("%.0f TFLOP/s", block_flops * passes / time[of] / 1000)
+        if (of == "head and loss" && head_flops > 0 && head_time > 0) rate = sprintf("matmuls %.0f TFLOP/s", head_flops * passes / head_time / 1000)
+        if (attention_matmuls(of) && attention_flops > 0)
+            rate = sprintf("%.0f TFLOP/s", attention_matmuls(of) * attention_flops * passes / time[of] / 1000)
         if (of == "communication") rate = sprintf("runs %.3f ms; kernels beside it take %.3f ms more than alone", sent / passes / 1e6, slower / passes / 1e6)
         if (bytes[of] > 0 && of != "" && of != "head and loss" && time[of] > 0)
             rate = sprintf("%.0f GB/s", bytes[of] * (of == "update" ? 1 : passes) / time[of])

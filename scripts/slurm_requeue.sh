@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # An example for Slurm: a run that is longer than a job may be. Two minutes before
 # the job's limit, or when it is preempted, the program gets SIGTERM, saves and
-# ends with 0; the job then queues again and goes on where it stood, until the
+# ends with 0; the job then queues again and continues where it stood, until the
 # last step's checkpoint is there. An error (any other exit code) ends it for
 # good.
 #

@@ -97,7 +97,7 @@ static const NoBlock no_blocks[] = {
      "use that, or start from --model olmo2:dN"},
     {after_other_norm, "norm", "norm-place", "norms after are OLMo 2's, with --norm rms", "use that"},
     {after_other_qk_norm, "qk-norm", "norm-place", "norms after are OLMo 2's, with --qk-norm row", "use that"},
-    {after_qkv_biases, "qkv-biases", "norm-place", "norms after are OLMo 2's, without biases", "leave --qkv-biases away"},
+    {after_qkv_biases, "qkv-biases", "norm-place", "norms after are OLMo 2's, without biases", "remove --qkv-biases"},
     {qk_norm_row, "qk-norm", "norm-place", "norms over rows of q and k are OLMo 2's, with --norm-place after",
      "use --qk-norm none or head, or --norm-place after as in --model olmo2:dN"},
     {learned_other_norm, "norm", "position-encoding", "learned positions are GPT-2's, with --norm layer",
@@ -109,11 +109,11 @@ static const NoBlock no_blocks[] = {
     {learned_own_head, "tied-head", "position-encoding", "learned positions are GPT-2's, with --tied-head",
      "use --tied-head, or start from --model llama:dN"},
     {learned_grouped, "kv-heads", "position-encoding", "learned positions are GPT-2's, with as many key and value heads as heads",
-     "leave --kv-heads away, or start from --model llama:dN"},
+     "remove --kv-heads, or start from --model llama:dN"},
     {learned_qk_norm, "qk-norm", "position-encoding", "learned positions are GPT-2's, without norms of q and k",
      "use --qk-norm none, or start from --model qwen3:dN"},
     {learned_stretched, "rope-factor", "position-encoding", "learned positions are not rotated",
-     "leave --rope-factor away, or start from --model llama:dN"},
+     "remove --rope-factor, or start from --model llama:dN"},
     {rotary_layer_norm, "norm", "position-encoding", "rotary positions go with --norm rms, or OLMo's --norm plain",
      "use one of them, or start from --model llama:dN or olmo:dN"},
     {rotary_gelu, "activation", "position-encoding", "rotary positions go with --activation swiglu",
@@ -121,21 +121,21 @@ static const NoBlock no_blocks[] = {
     {rotary_biases, "biases", "position-encoding", "models with rotary positions have no biases but those of q, k and v",
      "use --no-biases, with --qkv-biases for Qwen 2's"},
     {clips_without_plain, "clip-qkv", "norm", "only OLMo cuts q, k and v off, with --norm plain",
-     "leave --clip-qkv away, or start from --model olmo:dN"},
+     "remove --clip-qkv, or start from --model olmo:dN"},
     {plain_qk_norm, "qk-norm", "norm", "plain norms are OLMo's, without norms of q and k",
      "use --qk-norm none, or start from --model qwen3:dN"},
     {plain_qkv_biases, "qkv-biases", "norm", "plain norms are OLMo's, without biases",
      "use --no-qkv-biases, or start from --model qwen2:dN"},
     {plain_stretched, "rope-factor", "norm", "plain norms are OLMo's, whose rotations are not stretched",
-     "leave --rope-factor away, or start from --model llama:dN"},
+     "remove --rope-factor, or start from --model llama:dN"},
     {qkv_biases_qk_norm, "qk-norm", "qkv-biases", "Qwen 2 has biases of q, k and v, Qwen 3 norms of q and k, and none has both",
-     "leave one of them away"},
+     "remove one of them"},
     {qkv_biases_stretched, "rope-factor", "qkv-biases", "biases of q, k and v are Qwen 2's, whose rotations are not stretched",
-     "leave one of them away"},
+     "remove one of them"},
     {qk_norm_stretched, "rope-factor", "qk-norm", "models with norms of q and k have rotations that are not stretched",
-     "leave --rope-factor away"},
+     "remove --rope-factor"},
     {own_head_width, "head-dim", "channels", "only Llama and Qwen 3 have heads that are not --channels / --heads wide",
-     "leave --head-dim away, or start from --model llama:dN or qwen3:dN"},
+     "remove --head-dim, or start from --model llama:dN or qwen3:dN"},
 };
 // clang-format on
 
@@ -177,22 +177,21 @@ static const struct {
     bool (*idle)(const ModelShape *shape);
     const char *text, *fix;
 } idle_flags[] = {
-#define NOT_ROTATED "learned positions are not rotated", "leave it away, or start from --model llama:dN"
+#define NOT_ROTATED "learned positions are not rotated", "remove it, or start from --model llama:dN"
     {"rope-theta", learned, NOT_ROTATED},
     {"rope-factor", learned, NOT_ROTATED},
     {"rope-low", learned, NOT_ROTATED},
     {"rope-high", learned, NOT_ROTATED},
     {"rope-positions", learned, NOT_ROTATED},
 #undef NOT_ROTATED
-#define NOT_STRETCHED "without --rope-factor no wavelength is stretched", "add --rope-factor X, or leave it away"
+#define NOT_STRETCHED "without --rope-factor no wavelength is stretched", "add --rope-factor X, or remove it"
     {"rope-low", stretches_nothing, NOT_STRETCHED},
     {"rope-high", stretches_nothing, NOT_STRETCHED},
     {"rope-positions", stretches_nothing, NOT_STRETCHED},
 #undef NOT_STRETCHED
-    {"qkv-biases", has_all_biases, "with --biases q, k and v have theirs",
-     "leave it away, or start from --model qwen2:dN"},
+    {"qkv-biases", has_all_biases, "with --biases q, k and v have theirs", "remove it, or start from --model qwen2:dN"},
     {"no-qkv-biases", has_all_biases, "with --biases q, k and v have theirs",
-     "leave it away, or start from --model llama:dN"},
+     "remove it, or start from --model llama:dN"},
 };
 
 bool config_check_idle(const Config *c, bool (*given)(const void *context, const char *name), const void *context,

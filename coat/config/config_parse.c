@@ -135,9 +135,9 @@ static bool same_shape(const Parse *p, Error *err) {
     flag_value(other, p->config, ours);
     flag_value(other, p->recorded, theirs);
     if (other->kind == FLAG_BOOL)
-        return error_set(err, EXIT_USER, "--%s: the run's model has %s%s; leave --%s away", name,
+        return error_set(err, EXIT_USER, "--%s: the run's model has %s%s; remove --%s", name,
                          strcmp(theirs, "on") == 0 ? "" : "no ", other->name, name);
-    return error_set(err, EXIT_USER, "--%s %s: the run's model has %s; leave --%s away", name, ours, theirs, name);
+    return error_set(err, EXIT_USER, "--%s %s: the run's model has %s; remove --%s", name, ours, theirs, name);
 }
 
 // So is a named model, which may have been named before. Its vocabulary is that of the run's tokenizer.
@@ -151,8 +151,7 @@ static bool same_model(const Parse *p, Error *err) {
         flag_value(flag, p->config, ours);
         flag_value(flag, p->recorded, theirs);
         if (strcmp(ours, theirs) != 0)
-            return error_set(err, EXIT_USER,
-                             "--model %s: the run's model has %s %s, and this has %s; leave --model away",
+            return error_set(err, EXIT_USER, "--model %s: the run's model has %s %s, and this has %s; remove --model",
                              p->config->model, flag->name, theirs, ours);
     }
     return true;
@@ -181,7 +180,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     char first[FLAG_TEXT_LENGTH]; // of the shape's flags
     const bool any = shape_flag(p, NULL, first);
     if (config->model_from_files && any)
-        return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; leave --%s away", first,
+        return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; remove --%s", first,
                          config->model, first);
     if (given(p, "model") || keeps_logged_model(p))
         snprintf(config->shape_files, sizeof config->shape_files, "%s", config->model_from_files ? config->model : "");
@@ -249,7 +248,7 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
                         : given(p, "moments") && r->moments != MOMENTS_FP32 ? "moments"
                         : given(p, "master") && r->master != MASTER_FP32    ? "master"
                                                                             : NULL;
-    if (other) return error_set(err, EXIT_USER, "--precision fp32 contradicts --%s; leave one of them away", other);
+    if (other) return error_set(err, EXIT_USER, "--precision fp32 contradicts --%s; remove one of them", other);
     int recompute = given(p, "recompute") ? r->recompute : 0;
     recipe_apply(r, RECIPE_BF16);
     r->precision = PRECISION_FP32;
@@ -263,7 +262,7 @@ static bool check_weights(const Config *c, Error *err) {
     const char *at = c->train, *without = NULL;
     int weights = 0;
     for (int k = 0; k < c->train_sets; k++) {
-        const bool has = k < MOST_SETS && c->train_weights[k] > 0;
+        const bool has = k < MAX_SETS && c->train_weights[k] > 0;
         if (!has && !without) without = at;
         weights += has;
         at = strstr(at, "\n\n") ? strstr(at, "\n\n") + 2 : at;
@@ -305,9 +304,8 @@ static bool check_given(const Parse *p, Error *err) {
     if (c->eval_only && c->prompt[0])
         return error_set(err, EXIT_USER, "--eval-only contradicts --prompt: evaluate or sample, one at a time");
     if (c->val_batches == 0)
-        return error_set(
-            err, EXIT_USER,
-            "--val-batches 0: nothing would be validated; leave --val away, or give -1 for all of the data");
+        return error_set(err, EXIT_USER,
+                         "--val-batches 0: nothing would be validated; remove --val, or give -1 for all of the data");
     if (!(c->top_p > 0.0f))
         return error_set(err, EXIT_USER, "--top-p %g: must be more than 0, and at most 1, which leaves all tokens",
                          (double)c->top_p);
@@ -319,8 +317,7 @@ static bool check_given(const Parse *p, Error *err) {
                          "--eval-only: there is nothing to evaluate on; add --val GLOB or --hellaswag FILE");
     if (config_trains(c)) return true;
     if (tunes)
-        return error_set(err, EXIT_USER,
-                         "--autotune: it times the products of training; add --train, or leave it away");
+        return error_set(err, EXIT_USER, "--autotune: it times the matmuls of training; add --train, or remove it");
     if (!c->prompt[0] && !c->eval_only && given(p, "prompt"))
         return error_set(err, EXIT_USER, "--prompt: the text is empty; give the words that the sample begins with");
     if (!c->prompt[0] && !c->eval_only)

@@ -1,5 +1,5 @@
 // From the command line to the Config in three steps: command_line_read(); checkpoint_settings() of
-// run/checkpoint_settings.h, which looks up what the checkpoint records that the run goes on from; config_parse().
+// run/checkpoint_settings.h, which looks up what the checkpoint records that the run continues from; config_parse().
 #pragma once
 #include "flags.h"
 

@@ -1,4 +1,4 @@
-// The settings of a run as a checkpoint records them: which of them a run that goes on from it takes, and numbers by
+// The settings of a run as a checkpoint records them: which of them a run that continues from it takes, and numbers by
 // which processes find out that theirs are the same.
 #pragma once
 #include <jansson.h>

@@ -117,13 +117,12 @@ static void print_top(FILE *out, const char *program) {
 
 static void print_recipes(FILE *out) {
     print_wrapped(
-        out, "bf16: products, what is saved for backward, and gradients in BF16; moments and master weights in FP32", 2,
+        out, "bf16: matmuls, what is saved for backward, and gradients in BF16; moments and master weights in FP32", 2,
         0);
-    print_wrapped(
-        out,
-        "fp8-linear: as bf16, but the blocks' matrix products take FP8 codes, which are faster; what is saved "
-        "stays BF16",
-        2, 0);
+    print_wrapped(out,
+                  "fp8-linear: as bf16, but the blocks' matmuls take FP8 codes, which are faster; what is saved "
+                  "stays BF16",
+                  2, 0);
     print_wrapped(out,
                   "coat: FP8 matmuls, saved activations and moments (with dynamic range expansion); master weights as "
                   "the 16 bits that BF16 lacks",

@@ -151,7 +151,7 @@ static bool needs_value(const Short *s, Error *err) {
         return error_set(err, EXIT_USER, "%s needs a value: %s %s, which is --%s %s%s", s->name, s->name,
                          flag->placeholder, flag->name, flag->placeholder, hint);
     if (s->kind == SHORT_IGNORED)
-        return error_set(err, EXIT_USER, "%s needs a value: it is llm.c's, and without effect here; leave it away",
+        return error_set(err, EXIT_USER, "%s needs a value: it is llm.c's, and without effect here; remove it",
                          s->name);
     return error_set(err, EXIT_USER, "%s needs a value: 1 for %s, 0 for %s", s->name, s->target, s->off);
 }

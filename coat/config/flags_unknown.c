@@ -6,7 +6,7 @@
 
 #include <ctype.h>
 
-#define LEAVE "leave it away"
+#define LEAVE "remove it"
 
 // clang-format off
 static const Foreign table[] = {
@@ -94,7 +94,7 @@ static const Foreign table[] = {
     {"save-strategy always-save-checkpoint", NULL, "--save-every STEPS says when"},
     {"resume-from resume-from-checkpoint load load-step", "resume", "of --out DIR; --resume=STEP names one checkpoint"},
     {"ckpt checkpoint ckpt-path checkpoint-path", NULL,
-     "--model FOLDER starts from a checkpoint's weights, --out RUN --resume goes on with a run"},
+     "--model FOLDER starts from a checkpoint's weights, --out RUN --resume continues with a run"},
     {"force overwrite-output-dir", "overwrite", NULL},
     {"verbose", NULL, "every step is shown, and log.jsonl has all; " LEAVE ", or --no-quiet beside --prompt"},
     {"log-interval log-freq logging-steps", "log-every", NULL},
@@ -121,14 +121,14 @@ const Foreign *flag_foreign(int *count) {
     return table;
 }
 
-enum { MOST_NAME = 64 };
+enum { MAX_NAME = 64 };
 
 // The name without dashes in front and what follows '=', in small letters, with hyphens for
 // underscores; false where it is longer.
-static bool plain_name(const char *text, char name[MOST_NAME]) {
+static bool plain_name(const char *text, char name[MAX_NAME]) {
     text += strspn(text, "-");
     size_t length = strcspn(text, "=");
-    if (length >= MOST_NAME) return false;
+    if (length >= MAX_NAME) return false;
     for (size_t i = 0; i < length; i++) name[i] = text[i] == '_' ? '-' : (char)tolower((unsigned char)text[i]);
     name[length] = '\0';
     return true;
@@ -136,8 +136,8 @@ static bool plain_name(const char *text, char name[MOST_NAME]) {
 
 // Insertions, deletions, replacements and swaps of neighbours that turn one name into the other, at most `most` + 1.
 static int edit_distance(const char *a, size_t a_length, const char *b, size_t b_length, int most) {
-    int rows[3][MOST_NAME + 1], *before = rows[0], *last = rows[1], *row = rows[2];
-    if (b_length > MOST_NAME || abs((int)a_length - (int)b_length) > most) return most + 1;
+    int rows[3][MAX_NAME + 1], *before = rows[0], *last = rows[1], *row = rows[2];
+    if (b_length > MAX_NAME || abs((int)a_length - (int)b_length) > most) return most + 1;
     for (size_t j = 0; j <= b_length; j++) last[j] = (int)j;
     for (size_t i = 1; i <= a_length; i++) {
         row[0] = (int)i;
@@ -223,7 +223,7 @@ bool model_near(const char *name, char near[MODEL_NAME]) {
     const size_t length = colon ? (size_t)(colon - name) : strlen(name);
     int most = most_edits(length), beginnings = 0;
     ModelShape shape;
-    if (strlen(name) >= MOST_NAME) return false;
+    if (strlen(name) >= MAX_NAME) return false;
     const char *model = colon ? NULL : find_near_model(name, &most, &beginnings);
     if (beginnings == 1) most = -1;
     for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++) {
@@ -265,15 +265,14 @@ static bool not_negated(const char *text, int length, const char *name, Error *e
     else if (flag && flag_has_negation(flag))
         error_set(err, EXIT_USER, "%.*s: here it is --%s%s", length, text, negated ? "" : "no-", flag->name);
     else if (flag)
-        error_set(err, EXIT_USER,
-                  "%.*s: unknown flag; --%s has no --no- form: leave it away, or give --%s another value", length, text,
-                  flag->name, flag->name);
+        error_set(err, EXIT_USER, "%.*s: unknown flag; --%s has no --no- form: remove it, or give --%s another value",
+                  length, text, flag->name, flag->name);
     return flag || (foreign && !ours);
 }
 
 bool flag_unknown(const char *text, Error *err) {
     const int length = (int)strcspn(text, "=");
-    char name[MOST_NAME];
+    char name[MAX_NAME];
     bool negated;
     if (!plain_name(text, name))
         return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists them all", length, text);

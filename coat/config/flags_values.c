@@ -179,7 +179,7 @@ static bool set_duration(const Flag *flag, void *field, const char *value, Error
 static bool set_string(const Flag *flag, char *field, const char *value, size_t size, Error *err) {
     size_t length = strlen(value);
     if (length == 0 && strcmp(flag->name, "prompt") != 0)
-        return error_set(err, EXIT_USER, "--%s: the value is empty; leave the flag away or give a %s", flag->name,
+        return error_set(err, EXIT_USER, "--%s: the value is empty; remove the flag or give a %s", flag->name,
                          flag->placeholder);
     if (length >= size && flag_takes_list(flag))
         return error_set(err, EXIT_USER,
@@ -233,12 +233,12 @@ static bool set_weight(const Flag *flag, Config *config, const char *value, Erro
     if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
         return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
     if (weight <= 0)
-        return error_set(err, EXIT_USER, "--%s %s: must be above 0; leave a --train away that is to have no share",
+        return error_set(err, EXIT_USER, "--%s %s: must be above 0; remove a --train that is to have no share",
                          flag->name, value);
     if (!(weight >= flag->min && weight <= flag->max)) return out_of_range(flag, value, err);
-    if (set >= MOST_SETS)
+    if (set >= MAX_SETS)
         return error_set(err, EXIT_USER, "--%s: at most %d --train can have one; join some of their files in one",
-                         flag->name, MOST_SETS);
+                         flag->name, MAX_SETS);
     config->train_weights[set] = weight;
     return true;
 }

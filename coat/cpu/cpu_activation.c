@@ -1,4 +1,4 @@
-// The activation function, with the bias of the product before it and the FP8 copies of what it reads and makes.
+// The activation function, with the bias of the matmul before it and the FP8 copies of what it reads and makes.
 #include <string.h>
 
 #include "cpu_quantize.h"
@@ -91,7 +91,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     }
 }
 
-void cpu_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!g_t.data || g_t.data == g.data) return;
     if (!format_is_fp8(g_t.format)) {
         cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true); // h is complete: only g is made
@@ -100,7 +100,7 @@ void cpu_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
         transpose_codes(exec, g_t, g);
     } else {
         scale_over_rows(exec, g_t, g);
-        require_readable("activation_rebuild", h);
+        require_readable("activation_recompute", h);
         ActivationRows from = {.h = h, .width = g_t.cols};
         RowSource source = {activation_row, &from, h.rows, g_t.cols, h.cols};
         quantize_rows(exec, scratch_begin(exec), &source, (Tensor){0}, g_t);
@@ -214,8 +214,8 @@ void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
     activation_backward(exec, "activation_backward", dh_q, dh_qt, dbias, dg, h, accumulate, false);
 }
 
-void cpu_activation_backward_rebuild(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g,
-                                     Tensor dg, Tensor h, bool accumulate) {
-    activation_backward(exec, "activation_backward_rebuild", dh_q, dh_qt, dbias, dg, h, accumulate, true);
-    cpu_activation_rebuild(exec, g_t, g, h);
+void cpu_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g,
+                                       Tensor dg, Tensor h, bool accumulate) {
+    activation_backward(exec, "activation_backward_recompute", dh_q, dh_qt, dbias, dg, h, accumulate, true);
+    cpu_activation_recompute(exec, g_t, g, h);
 }

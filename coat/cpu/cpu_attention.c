@@ -1,5 +1,5 @@
 // Causal self-attention in tiles of query rows: scores of a tile against all keys up to its last row, softmax,
-// and the product with the values. Backward makes the probabilities again from the saved log-sum-exp.
+// and the matmul with the values. Backward makes the probabilities again from the saved log-sum-exp.
 #include "cpu_internal.h"
 
 #include <math.h>
@@ -52,11 +52,10 @@ static void forward_head(const Cpu *cpu, Scratch slot, Tensor o, real *lse, Tens
         int64_t rows = smaller(CPU_QUERY_ROWS, T - begin), seen = before + begin + rows;
         Tensor queries = tensor_rows(q, begin, rows), p = scratch_matrix(scores, rows, seen);
         Tensor sum = scratch_matrix(out, rows, D);
-        product_on_thread(cpu, slot,
-                          (Product){.a = {queries, true}, .b = {k, true}, .c = p, .m = rows, .n = seen, .k = D});
+        matmul_on_thread(cpu, slot,
+                         (Matmul){.a = {queries, true}, .b = {k, true}, .c = p, .m = rows, .n = seen, .k = D});
         softmax_tile(cpu, scores, rows, seen, scale, sums, lse + begin);
-        product_on_thread(cpu, slot,
-                          (Product){.a = {p, true}, .b = {v, false}, .c = sum, .m = rows, .n = D, .k = seen});
+        matmul_on_thread(cpu, slot, (Matmul){.a = {p, true}, .b = {v, false}, .c = sum, .m = rows, .n = D, .k = seen});
         for (int64_t i = 0; i < rows; i++) {
             for (int64_t d = 0; d < D; d++) out[i * D + d] /= sums[i];
             row_store(cpu, o, begin + i, 0, D, out + i * D);
@@ -129,20 +128,20 @@ static void backward_head(const Cpu *cpu, Scratch slot, const KeyValueHead *kv, 
         Factor qs = {tensor_rows(q, begin, rows), true}, dos = {tensor_rows(d_o, begin, rows), true};
         Factor p_rows = {p, true}, p_columns = {p, false};
         Factor qs_columns = {qs.tensor, false}, dos_columns = {dos.tensor, false};
-        Product scores = {.a = qs, .b = {kv->k, true}, .c = p, .m = rows, .n = seen, .k = D};
-        Product dprobabilities = {.a = dos, .b = {kv->v, true}, .c = dp, .m = rows, .n = seen, .k = D};
-        Product values = {.a = p_columns, .b = dos_columns, .c = kv->dv, .m = seen, .n = D, .k = rows};
-        Product keys = {.a = p_columns, .b = qs_columns, .c = kv->dk, .m = seen, .n = D, .k = rows};
-        Product queries = {.a = p_rows, .b = {kv->k, false}, .c = tensor_rows(dq, begin, rows)};
+        Matmul scores = {.a = qs, .b = {kv->k, true}, .c = p, .m = rows, .n = seen, .k = D};
+        Matmul dprobabilities = {.a = dos, .b = {kv->v, true}, .c = dp, .m = rows, .n = seen, .k = D};
+        Matmul values = {.a = p_columns, .b = dos_columns, .c = kv->dv, .m = seen, .n = D, .k = rows};
+        Matmul keys = {.a = p_columns, .b = qs_columns, .c = kv->dk, .m = seen, .n = D, .k = rows};
+        Matmul queries = {.a = p_rows, .b = {kv->k, false}, .c = tensor_rows(dq, begin, rows)};
         queries.m = rows, queries.n = D, queries.k = seen;
         values.accumulate = keys.accumulate = true;
-        product_on_thread(cpu, slot, scores);
-        product_on_thread(cpu, slot, dprobabilities);
+        matmul_on_thread(cpu, slot, scores);
+        matmul_on_thread(cpu, slot, dprobabilities);
         probabilities(cpu, p, lse, begin, kv->scale);
-        product_on_thread(cpu, slot, values);
+        matmul_on_thread(cpu, slot, values);
         score_gradients(cpu, p, dp, dos.tensor, tensor_rows(o, begin, rows), begin, kv->scale, buffer);
-        product_on_thread(cpu, slot, queries);
-        product_on_thread(cpu, slot, keys);
+        matmul_on_thread(cpu, slot, queries);
+        matmul_on_thread(cpu, slot, keys);
     }
 }
 
@@ -217,7 +216,7 @@ void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor 
                               end - at);
         }
     }
-    heads_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
-    heads_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
+    qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
+    qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
     if (dq.amax) store_maxima(cpu, &scratch, threads, dq.amax, gradients, D);
 }

@@ -1,4 +1,4 @@
-// OpenBLAS, which does the products where it is linked; without it the kernels of cpu_product_body.h do.
+// OpenBLAS, which does the matmuls where it is linked; without it the kernels of cpu_matmul_body.h do.
 #include "cpu_internal.h"
 
 #ifdef COAT_OPENBLAS
@@ -9,8 +9,8 @@ extern char *openblas_get_corename(void);
 extern void *blas_memory_alloc(int) __attribute__((weak));
 extern void blas_memory_free(void *) __attribute__((weak));
 
-#define BLAS_BYTES ((size_t)129 << 20) // of address space for each product under way: 128 MiB and what belongs to them
-#define MOST_RESERVED 64               // of them; OpenBLAS itself has a limit
+#define BLAS_BYTES ((size_t)129 << 20) // of address space for each matmul under way: 128 MiB and what belongs to them
+#define MAX_RESERVED 64                // of them; OpenBLAS itself has a limit
 
 // Linked statically, OpenBLAS reads these variables in its constructor, which runs after this one. It would start
 // threads, which are of no use here and for whose memory it asks for ever where there is none. It picks its kernels by
@@ -35,15 +35,15 @@ const char *blas_core(void) {
     return openblas_get_corename();
 }
 
-// It takes the memory in the first product of each thread, and where there is none asks for it again for ever. So it is
+// It takes the memory in the first matmul of each thread, and where there is none asks for it again for ever. So it is
 // tried here whether there is, and then taken, before anything else takes it.
 int64_t blas_bytes(int threads) {
-    return (int64_t)BLAS_BYTES * (threads < MOST_RESERVED ? threads : MOST_RESERVED);
+    return (int64_t)BLAS_BYTES * (threads < MAX_RESERVED ? threads : MAX_RESERVED);
 }
 
 bool blas_reserve(int threads) {
-    void *taken[MOST_RESERVED];
-    int count = threads < MOST_RESERVED ? threads : MOST_RESERVED, tried = 0;
+    void *taken[MAX_RESERVED];
+    int count = threads < MAX_RESERVED ? threads : MAX_RESERVED, tried = 0;
     for (; tried < count; tried++) {
         taken[tried] = mmap(NULL, BLAS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (taken[tried] == MAP_FAILED) break;
@@ -55,8 +55,8 @@ bool blas_reserve(int threads) {
     return true;
 }
 
-void blas_product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda,
-                  const real *b, int64_t ldb, bool add, real *c, int64_t ldc) {
+void blas_matmul(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda, const real *b,
+                 int64_t ldb, bool add, real *c, int64_t ldc) {
     CBLAS_TRANSPOSE ta = trans_a ? CblasTrans : CblasNoTrans, tb = trans_b ? CblasTrans : CblasNoTrans;
 #ifdef COAT_DOUBLE
     cblas_dgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1, a, (int)lda, b, (int)ldb, add, c, (int)ldc);
@@ -84,10 +84,10 @@ int64_t blas_bytes(int threads) {
     return 0;
 }
 
-void blas_product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda,
-                  const real *b, int64_t ldb, bool add, real *c, int64_t ldc) {
+void blas_matmul(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda, const real *b,
+                 int64_t ldb, bool add, real *c, int64_t ldc) {
     (void)trans_a, (void)trans_b, (void)m, (void)n, (void)k, (void)a, (void)lda, (void)b, (void)ldb, (void)add;
     (void)c, (void)ldc;
-    fatal(EXIT_DEVICE, "a product was given to OpenBLAS, which this program is built without");
+    fatal(EXIT_DEVICE, "a matmul was given to OpenBLAS, which this program is built without");
 }
 #endif

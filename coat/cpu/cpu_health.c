@@ -89,7 +89,7 @@ void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
 // --- weight gradients that are made twice --------------------------------------------------------------------------
 
 // Rows [begin, end), one after the other.
-static InnerProducts rows_products(const Cpu *cpu, Tensor a, Tensor b, int64_t begin, int64_t end, Scratch slot) {
+static InnerProducts rows_matmuls(const Cpu *cpu, Tensor a, Tensor b, int64_t begin, int64_t end, Scratch slot) {
     real *a_buffer = scratch_take(&slot, a.cols), *b_buffer = scratch_take(&slot, a.cols);
     InnerProducts sum = {0, 0, 0};
     for (int64_t row = begin; row < end; row++) {
@@ -114,7 +114,7 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t block = 0; block < blocks; block++)
         partial[block] =
-            rows_products(cpu, a, b, block * step, smaller(a.rows, (block + 1) * step), scratch_slot(&scratch));
+            rows_matmuls(cpu, a, b, block * step, smaller(a.rows, (block + 1) * step), scratch_slot(&scratch));
     for (int64_t block = 0; block < blocks; block++) {
         sum.ab += partial[block].ab;
         sum.aa += partial[block].aa;

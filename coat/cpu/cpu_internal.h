@@ -13,7 +13,7 @@
 typedef struct {
     int threads;
     const CpuKernels *kernels;
-    bool blas;        // products by OpenBLAS instead of the kernels
+    bool blas;        // matmuls by OpenBLAS instead of the kernels
     Recipe recipe;    // for what descriptors do not say: how moments are rounded
     bool maxima_left; // adamw_update has left the weights' maxima, and weights_quantize has not yet used them
     char processor[MAX_CPU_NAME];
@@ -31,7 +31,7 @@ static inline int64_t smaller(int64_t a, int64_t b) {
 
 // Ends the program unless t is absent or stored plainly, or as something that row_load reads.
 void require_plain(const char *operation, Tensor t);
-void require_product(const char *operation, Tensor t); // plain, or BF16 with a scale per row
+void require_matmul(const char *operation, Tensor t); // plain, or BF16 with a scale per row
 void require_readable(const char *operation, Tensor t);
 
 static inline uint32_t larger_bits(uint32_t a, uint32_t b) {
@@ -83,9 +83,9 @@ static inline int64_t reduction_rows(int64_t rows) {
 // Nothing without out.data.
 void reduce_partials(const Cpu *cpu, Tensor out, real *partials, int64_t blocks, bool accumulate);
 
-// --- products --------------------------------------------------------------------------------------------
+// --- matmuls --------------------------------------------------------------------------------------------
 
-// A factor of a product: element (i, k), k being summed over, is in row i and column k of the tensor where k_inside,
+// A factor of a matmul: element (i, k), k being summed over, is in row i and column k of the tensor where k_inside,
 // else in row k and column i.
 typedef struct {
     Tensor tensor;
@@ -102,20 +102,20 @@ typedef struct {
     bool accumulate;
     real scale; // of the sum, from FP8 factors; and tiles: chosen inside
     int64_t tile_m, tile_n;
-} Product;
+} Matmul;
 
-// On the calling thread, with a slot of cpu_product_slot() bytes; or on all threads, with the scratch they cut up.
-void product_on_thread(const Cpu *cpu, Scratch slot, Product p);
-void product_on_all(const Cpu *cpu, Scratch scratch, Product p);
+// On the calling thread, with a slot of cpu_matmul_slot() bytes; or on all threads, with the scratch they cut up.
+void matmul_on_thread(const Cpu *cpu, Scratch slot, Matmul p);
+void matmul_on_all(const Cpu *cpu, Scratch scratch, Matmul p);
 
 bool blas_open(void); // false where OpenBLAS is not linked
 const char *blas_core(void);
-// Has OpenBLAS take the memory that products in so many threads need; false where there is not so much.
+// Has OpenBLAS take the memory that matmuls in so many threads need; false where there is not so much.
 bool blas_reserve(int threads);
 int64_t blas_bytes(int threads); // of address space that it reserves
 // c (m, n) = (add ? c : 0) + a b on one thread; a (m, k) or stored (k, m), b (k, n) or stored (n, k).
-void blas_product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda,
-                  const real *b, int64_t ldb, bool add, real *c, int64_t ldc);
+void blas_matmul(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda, const real *b,
+                 int64_t ldb, bool add, real *c, int64_t ldc);
 
 // A block of a tensor as a matrix of real: in place, or decoded into buffer with leading dimension `cols`.
 const real *block_load(const Cpu *cpu, Tensor t, int64_t row, int64_t rows, int64_t col, int64_t cols, real *buffer,

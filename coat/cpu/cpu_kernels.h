@@ -24,7 +24,7 @@ static inline int64_t panel_stride(int64_t width, int64_t depth) {
     return width * depth + 16;
 }
 
-// The inner loops of matrix products; see cpu_product_body.h.
+// The inner loops of matmuls; see cpu_matmul_body.h.
 typedef struct {
     int rows, columns; // widths of the panels of A and B
     // c (m, n) = (add ? c : 0) + a b from packed panels; writes whole panels, so c has room for m and n rounded up

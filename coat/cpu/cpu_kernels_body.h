@@ -227,7 +227,7 @@ static void VARIANT(adamw)(real *restrict p, real *restrict m, real *restrict v,
 
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast") // sums of products are fused multiply-adds where there are any
-#include "cpu_product_body.h"
+#include "cpu_matmul_body.h"
 #pragma GCC pop_options
 
 static const CpuKernels VARIANT(table) = {

@@ -19,7 +19,7 @@ static NormStatistics saved_statistics(Norm norm, int64_t row) {
     return s;
 }
 
-// One row of r_out = r_in + y + bias. Returns the row as it is stored, so that a norm rebuilt from the saved
+// One row of r_out = r_in + y + bias. Returns the row as it is stored, so that a norm recomputed from the saved
 // residual is the same bit for bit.
 static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tensor y, const real *y_bias, int64_t row,
                                 real *buffer, real *y_buffer) {
@@ -71,7 +71,7 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     require_readable(operation, norm.x);
     require_plain(operation, r_out);
     require_plain(operation, r_in);
-    require_product(operation, y);
+    require_matmul(operation, y);
     const Cpu *cpu = cpu_of(exec);
     int64_t M = r_in.rows, C = r_in.cols;
     Scratch scratch = scratch_begin(exec);
@@ -117,7 +117,7 @@ void cpu_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tens
     require_readable(operation, norm.x);
     require_plain(operation, r_out);
     require_plain(operation, r_in);
-    require_product(operation, y);
+    require_matmul(operation, y);
     const bool codes = n.data && format_is_fp8(n.format), wanted = n.data && n.data != r_out.data;
     if (!codes) require_plain(operation, n);
     if (!y.data && !wanted && r_out.data == r_in.data) return;
@@ -164,7 +164,7 @@ void cpu_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tens
 
 void cpu_residual_backward(Exec *exec, Tensor g, Tensor dn) {
     require_plain("residual_backward", g);
-    require_product("residual_backward", dn);
+    require_matmul("residual_backward", dn);
     const Cpu *cpu = cpu_of(exec);
     const int64_t C = g.cols;
     Scratch scratch = scratch_begin(exec);
@@ -183,10 +183,10 @@ void cpu_residual_backward(Exec *exec, Tensor g, Tensor dn) {
     }
 }
 
-void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
+void cpu_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     if (!n_t.data || n_t.data == n.data) return;
-    require_readable("norm_rebuild", n);
-    require_readable("norm_rebuild", norm.x);
+    require_readable("norm_recompute", n);
+    require_readable("norm_recompute", norm.x);
     const Cpu *cpu = cpu_of(exec);
     int64_t C = n_t.cols;
     Scratch scratch = scratch_begin(exec);
@@ -201,7 +201,7 @@ void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
             quantize_rows(exec, scratch, &source, (Tensor){0}, n_t);
         return;
     }
-    require_plain("norm_rebuild", n_t);
+    require_plain("norm_recompute", n_t);
     int threads = scratch_slots(&scratch, cpu, cpu_row_slot(C));
 #pragma omp parallel num_threads(threads)
     {
@@ -217,7 +217,7 @@ void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
 void cpu_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                        bool accumulate) {
     require_plain("norm_backward", g);
-    require_product("norm_backward", dn);
+    require_matmul("norm_backward", dn);
     require_readable("norm_backward", norm.x);
     const Cpu *cpu = cpu_of(exec);
     int64_t M = g.rows, C = g.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;

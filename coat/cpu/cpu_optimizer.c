@@ -122,7 +122,7 @@ static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return true;
 }
 
-// The largest of a block's values as they are stored, which is what products read.
+// The largest of a block's values as they are stored, which is what matmuls read.
 static uint32_t block_maximum(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n) {
     real buffer[BLOCK];
     return cpu->kernels->maximum_bits(row_load(cpu, flat(p->weight.value), 0, begin, n, buffer), n);

@@ -1,4 +1,4 @@
-// FP8 copies of the inputs, gradients and weights of products (COAT: saved activations, FP8 flow).
+// FP8 copies of the inputs, gradients and weights of matmuls (COAT: saved activations, FP8 flow).
 #include "cpu_quantize.h"
 
 #include <string.h>
@@ -181,12 +181,12 @@ void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     }
 }
 
-void cpu_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
+void cpu_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     scale_over_rows(exec, q_t, q);
     if (format_is_fp8(q_t.format))
         quantize_stored(exec, (Tensor){0}, q_t, x);
     else if (q_t.data != q.data)
-        copy_plain(exec, "quantize_rebuild", q_t, x);
+        copy_plain(exec, "quantize_recompute", q_t, x);
 }
 
 // dbias (1, N) = column sums of dy (M, N).

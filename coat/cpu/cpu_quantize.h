@@ -1,4 +1,4 @@
-// Quantisation to one scale per tensor by Group Scaling (COAT: FP8 products): the maxima of the rows, from them the
+// Quantisation to one scale per tensor by Group Scaling (COAT: FP8 matmuls): the maxima of the rows, from them the
 // tensor's scale, and in a second pass the codes and their transpose.
 #pragma once
 #include "cpu_internal.h"
@@ -42,7 +42,7 @@ static inline bool has_second_pass(Tensor q) {
 // second pass, the row itself, plain or as codes. Returns its maximum, 0 of a plain one.
 uint32_t store_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
-// The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; where q is plain,
+// The scale of q_t, for matmuls over the rows: where q has a scale per row, the largest of them; where q is plain,
 // that of the maxima that lie with it; else they share one.
 void scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 

@@ -11,14 +11,14 @@ void require_plain(const char *operation, Tensor t) {
               format_name(t.format));
 }
 
-void require_product(const char *operation, Tensor t) {
+void require_matmul(const char *operation, Tensor t) {
     if (t.granularity == SCALE_ROW && t.format == FMT_BF16) t.granularity = SCALE_NONE;
     require_plain(operation, t);
 }
 
 void require_readable(const char *operation, Tensor t) {
     bool scaled = t.granularity >= SCALE_TENSOR && t.granularity <= SCALE_GROUP && t.scale;
-    if (t.data && !(format_is_fp8(t.format) && scaled && !t.transposed)) require_product(operation, t);
+    if (t.data && !(format_is_fp8(t.format) && scaled && !t.transposed)) require_matmul(operation, t);
 }
 
 static uint16_t *group_scales(Tensor t, int64_t row) {

@@ -20,7 +20,7 @@ static int64_t widest_activation(const ModelShape *shape) {
 WorkspaceNeed cpu_workspace(const Config *config) {
     size_t threads = (size_t)cpu_threads(config);
     int64_t widest = widest_activation(&config->shape);
-    size_t bytes = cpu_piece(widest) + threads * cpu_product_slot();
+    size_t bytes = cpu_piece(widest) + threads * cpu_matmul_slot();
     bytes = larger(bytes, threads * cpu_attention_slot(config->seq_len, config->shape.head_dim));
     bytes = larger(bytes, cpu_row_shared(widest) + threads * cpu_quantize_slot(widest));
     const WorkspaceNeed need = {"cpu_scratch", bytes};

@@ -15,7 +15,7 @@ extern "C" {
 // of addition depends on the shape alone.
 #define CPU_REDUCTION_BLOCKS 64
 
-// Tiles of a product C (M, N): at most this many rows and columns of C, summed in steps of TILE_K, so that the
+// Tiles of a matmul C (M, N): at most this many rows and columns of C, summed in steps of TILE_K, so that the
 // packed panels of A and B and the tile stay in the second-level cache. TILE_M is a multiple of the rows of
 // every panel, TILE_N of its columns, and PANEL_WIDTH the most that a panel has of either.
 #define CPU_TILE_M 240
@@ -40,15 +40,15 @@ static inline size_t cpu_piece(int64_t count) {
     return ((size_t)count * sizeof(real) + 63) / 64 * 64;
 }
 
-static inline size_t cpu_product_slot(void) {
+static inline size_t cpu_matmul_slot(void) {
     return cpu_piece(CPU_PACKED(CPU_TILE_M)) + cpu_piece(CPU_PACKED(CPU_TILE_N)) + cpu_piece(CPU_TILE_M * CPU_TILE_N) +
            cpu_piece(CPU_PANEL_WIDTH * CPU_TILE_K);
 }
 
-// dk, dv of a head; scores and their gradient of a tile of queries; rows of o and do; a product's buffers.
+// dk, dv of a head; scores and their gradient of a tile of queries; rows of o and do; a matmul's buffers.
 static inline size_t cpu_attention_slot(int64_t T, int64_t head_dim) {
     return 2 * cpu_piece(T * head_dim) + 2 * cpu_piece(CPU_QUERY_ROWS * T) + cpu_piece(CPU_QUERY_ROWS * head_dim) +
-           cpu_piece(CPU_QUERY_ROWS) + cpu_piece(2 * head_dim) + cpu_product_slot();
+           cpu_piece(CPU_QUERY_ROWS) + cpu_piece(2 * head_dim) + cpu_matmul_slot();
 }
 
 // Row buffers of the element-wise operations, `columns` wide.

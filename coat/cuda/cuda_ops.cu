@@ -7,7 +7,7 @@
 // --- attention ----------------------------------------------------------------------------------------------
 
 // Attention in BF16 is that of kernels of our own on Hopper with heads of 64 or 128, else cuDNN's while documents are
-// joined. What is left, and FP32 for exact comparisons, have slow kernels. A sample that goes on has one of its own.
+// joined. What is left, and FP32 for exact comparisons, have slow kernels. A sample that continues has one of its own.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
@@ -36,8 +36,8 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
     else
         attention_backward(backend->attention, dq, dk, dv, d_o, o, lse, q, k, v, shape, exec->workspace,
                            exec->workspace_bytes);
-    heads_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
-    heads_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
+    qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
+    qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
     Tensor packed = dq; // these leave no maxima
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_maxima(exec, packed, dq.amax);
@@ -95,10 +95,10 @@ void cuda_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Ten
     if (!is_fp8(n)) copy_rows(exec, n, r_out);
 }
 
-void cuda_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
+void cuda_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     const bool fp8 = is_fp8(n_t) || is_fp8(n) || is_fp8(norm.x);
     if (!n_t.data || n_t.data == n.data) return;
-    (fp8 ? fp8_norm_rebuild : plain_norm_rebuild)(exec, n_t, n, with_weight(exec, norm, n_t));
+    (fp8 ? fp8_norm_recompute : plain_norm_recompute)(exec, n_t, n, with_weight(exec, norm, n_t));
 }
 
 void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
@@ -112,8 +112,8 @@ void cuda_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bi
     (fp8 ? fp8_activation_forward : plain_activation_forward)(exec, g, h, y, bias, from_saved);
 }
 
-void cuda_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
-    (is_fp8(g_t) || is_fp8(h) ? fp8_activation_rebuild : plain_activation_rebuild)(exec, g_t, g, h);
+void cuda_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+    (is_fp8(g_t) || is_fp8(h) ? fp8_activation_recompute : plain_activation_recompute)(exec, g_t, g, h);
 }
 
 void cuda_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
@@ -127,8 +127,8 @@ void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     if (q.amax && !is_fp8(q)) bf16_row_maxima(exec, x, q.amax);
 }
 
-void cuda_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
-    (is_fp8(q_t) ? fp8_quantize_rebuild : plain_quantize_rebuild)(exec, q_t, q, x);
+void cuda_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
+    (is_fp8(q_t) ? fp8_quantize_recompute : plain_quantize_recompute)(exec, q_t, q, x);
 }
 
 void cuda_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {

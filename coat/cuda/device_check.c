@@ -43,7 +43,7 @@ bool device_check(const DeviceQuery *q, Error *err) {
                          q->name, q->major, q->minor);
     if (q->needs_fp8 && !device_has_fp8(q->major, q->minor))
         return error_set(err, EXIT_DEVICE,
-                         "%s has compute capability %d.%d, FP8 products need 8.9 or later: use --linear bf16 or "
+                         "%s has compute capability %d.%d, FP8 matmuls need 8.9 or later: use --linear bf16 or "
                          "--recipe bf16",
                          q->name, q->major, q->minor);
     if (!q->kernels_match)

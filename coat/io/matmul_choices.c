@@ -113,7 +113,7 @@ void matmul_choices_add(MatmulChoices *choices, const char *text, const char *gp
         if (choices->count == capacity) {
             capacity = capacity ? 2 * capacity : 64;
             choices->rows = (MatmulChoice *)realloc(choices->rows, (size_t)capacity * sizeof choice);
-            if (!choices->rows) fatal(EXIT_DEVICE, "host memory: could not grow the table of products");
+            if (!choices->rows) fatal(EXIT_DEVICE, "host memory: could not grow the table of matmuls");
         }
         choices->rows[choices->count++] = choice;
     }

@@ -1,7 +1,7 @@
-// Which algorithm each matrix product takes, as rows of text: one per GPU, cuBLAS version, shape and memory. There is a
-// committed table (cuda/product/matmul_table_rows.h); a run may be given another one (--matmul-table FILE), --autotune
+// Which algorithm each matmul takes, as rows of text: one per GPU, cuBLAS version, shape and memory. There is a
+// committed table (cuda/matmul/matmul_table_rows.h); a run may be given another one (--matmul-table FILE), --autotune
 // leaves one in the run's folder; and a checkpoint holds the choices of the run that wrote it, which go on to hold for
-// those that are resumed from it. What is in none of them gets the library's first choice (cuda/product/matmul_plan.h).
+// those that are resumed from it. What is in none of them gets the library's first choice (cuda/matmul/matmul_plan.h).
 // So only --autotune times anything, and otherwise the same command gives the same bits.
 //
 // A row: cuBLAS version; m n k; formats of A, B, D and the bias; A, B transposed; fast accumulation; in parentheses the
@@ -54,7 +54,7 @@ static inline bool matmul_same_shape(const MatmulShape *x, const MatmulShape *y)
 
 bool matmul_same_key(const MatmulKey *x, const MatmulKey *y);
 
-// Whether a row is this product's own; or, not `exact`, of its shape and of memory that is aligned no better.
+// Whether a row is this matmul's own; or, not `exact`, of its shape and of memory that is aligned no better.
 bool matmul_choice_fits(const MatmulChoice *choice, const MatmulKey *key, bool exact);
 
 // The rows of a text for this GPU and cuBLAS version, in its order. Others, and lines that are no rows, are ignored.
@@ -65,7 +65,7 @@ void matmul_choices_add(MatmulChoices *choices, const char *text, const char *gp
 bool matmul_choices_read_file(const char *path, const char *gpu, size_t cublas_version, MatmulChoices *choices,
                               Error *err);
 
-// The rows as text, sorted, so that it does not depend on which product came first; malloc'ed. NULL: there are none.
+// The rows as text, sorted, so that it does not depend on which matmul came first; malloc'ed. NULL: there are none.
 char *matmul_choices_text(const MatmulChoice rows[], int count, const char *gpu, size_t cublas_version);
 
 #ifdef __cplusplus

@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "aside.h"
+#include "background.h"
 #include "files.h"
 #include "json.h"
 #include "safetensors.h"
@@ -92,15 +92,15 @@ static void *hash_bytes(void *argument) {
 // The hashes of many bytes are made while these are written.
 static bool append_tensor(SafeWriter *writer, const void *data, size_t bytes, Error *err) {
     HashWork work = {writer, data, bytes};
-    Aside hashing = {.running = false};
+    BackgroundTask hashing = {.running = false};
     if (bytes < LARGE_BYTES)
         hash_bytes(&work);
     else
-        aside_begin(&hashing, hash_bytes, &work);
+        background_begin(&hashing, hash_bytes, &work);
     const bool good = file_append(writer->fd, writer->path, data, bytes, err);
     // the disk begins now: where there is much memory it might wait for the flush at the end
     sync_file_range(writer->fd, (off_t)writer->bytes, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
-    aside_end(&hashing);
+    background_end(&hashing);
     writer->bytes += bytes;
     return good;
 }

@@ -10,8 +10,8 @@
 #include "io/files.h"
 #include "step_line.h"
 
-#define ASIDE_BYTES 4096             // of the longest path
-#define MOST_HELD ((size_t)64 << 20) // bytes of a file: those of a hundred thousand steps and more
+#define ASIDE_BYTES 4096            // of the longest path
+#define MAX_HELD ((size_t)64 << 20) // bytes of a file: those of a hundred thousand steps and more
 
 static void hold_none(Appender *a) {
     free(a->held);
@@ -40,7 +40,7 @@ void appender_open(Appender *a, int fd, const char *path) {
     a->path = path;
     if (fd < 0 || fstat(fd, &file) != 0) return;
     a->written = file.st_size;
-    a->most_held = S_ISREG(file.st_mode) ? MOST_HELD : 0;
+    a->most_held = S_ISREG(file.st_mode) ? MAX_HELD : 0;
     const size_t bytes = (size_t)a->written;
     if (hold(a, bytes) && bytes > 0 && pread(fd, a->held, bytes, 0) != (ssize_t)bytes) hold_none(a);
 }

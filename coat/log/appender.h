@@ -40,16 +40,16 @@ bool appender_flush(Appender *appender);
 bool appender_flush_say(Appender *appender, int64_t step);
 
 // Looks whether the file is still the one of its name. Where it was removed or replaced it is made again, with all
-// that was written to the one before, and goes on there; a file that has the name by then is renamed to
+// that was written to the one before, and continues there; a file that has the name by then is renamed to
 // STEM-replaced-1ENDING or the next number that is free. The same for one that was cut off or written over in
-// place, whose bytes are kept only where they are no part of ours. Where not all of it can be had, it goes on
+// place, whose bytes are kept only where they are no part of ours. Where not all of it can be had, it continues
 // behind the last whole piece. pieces: what it holds, for the text, which says what has happened: "" where nothing
 // has, or where it has been said.
 typedef enum {
     FILE_KEPT,    // it is, or there is none
     FILE_AGAIN,   // it was removed or cut off, and is whole again
     FILE_CHANGED, // it is made again: another one had its name, or not all of it is there
-    FILE_LOST     // it cannot be made again now, and goes on with the one before
+    FILE_LOST     // it cannot be made again now, and continues with the one before
 } FileState;
 FileState appender_keep(Appender *appender, const char *stem, const char *ending, const char *pieces, char *text,
                         size_t size);

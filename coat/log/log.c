@@ -34,7 +34,7 @@ struct Log {
     bool held;                           // not shown yet
     double counted;                      // share of the targets; 0: no line says so
     int64_t first_saved;                 // the first step of this process that has a checkpoint; -1: none
-    size_t bf16_blocks;                  // which FP8 health has nothing of where their products read no codes
+    size_t bf16_blocks;                  // which FP8 health has nothing of where their matmuls read no codes
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -89,7 +89,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->flops_per_token = log_flops_per_token(config, parameters);
     log->end.step = first_step > 0 ? first_step - 1 : 0;
     log->end.skipped = log->val_step = log->hellaswag_step = -1;
-    log->first_saved = first_step > 1 ? first_step - 1 : -1; // what it goes on from
+    log->first_saved = first_step > 1 ? first_step - 1 : -1; // what it continues from
     log->bf16_blocks = (size_t)config_bf16_blocks(config);
     if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
         log_close(log);
@@ -271,7 +271,7 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     fflush(stdout);
 }
 
-// Whether a tensor has no figure of this layer: products in BF16 read no codes there.
+// Whether a tensor has no figure of this layer: matmuls in BF16 read no codes there.
 static bool is_absent(const Log *log, json_t *figures, size_t layer) {
     const char *figure;
     json_t *layers;
@@ -301,15 +301,15 @@ static bool find_largest(const Log *log, json_t *figures, const json_t *layers, 
 // An object of tensors, each with some figures over its layers, for TensorBoard: the largest
 // of each, as KEY/TENSOR/FIGURE.
 static void write_largest(Log *log, int64_t step, const char *key, const char *json) {
-    enum { MOST_FIGURES = 8 };
-    char tag[MOST_FIGURES][96];
+    enum { MAX_FIGURES = 8 };
+    char tag[MAX_FIGURES][96];
     const char *tensor, *figure;
     json_t *object = log->events ? json_loads(json, 0, NULL) : NULL, *figures, *layers;
     json_object_foreach(object, tensor, figures) {
-        Scalar scalars[MOST_FIGURES];
+        Scalar scalars[MAX_FIGURES];
         int count = 0;
         json_object_foreach(figures, figure, layers) {
-            if (count == MOST_FIGURES) break;
+            if (count == MAX_FIGURES) break;
             if (!find_largest(log, figures, layers, &scalars[count].value)) continue;
             snprintf(tag[count], sizeof tag[count], "%s/%s/%s", key, tensor, figure);
             scalars[count].tag = tag[count];

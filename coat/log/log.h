@@ -7,7 +7,7 @@
 //   {"step":20,"hellaswag":..}                                                           share that was right, 0 to 1
 //   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}            the FP8 tensors (health.h)
 //   {"step":20,"note":".."}                                                              what happened to the folder
-//   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}                          FP8 products (health.h)
+//   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}                          FP8 matmuls (health.h)
 // A step whose update was skipped has "skipped":N too, the number of updates skipped so far; one of data with masks
 // "counted":X before "ms", the share of its targets that count, 0 to 1, over which loss is the mean. Numbers that are
 // not finite are null. All but ms and tokens_per_s (this step's, not smoothed) are the same in equal runs.
@@ -87,7 +87,7 @@ int log_descriptor(const Log *log);
 void log_close(Log *log);
 
 // Floating-point operations of forward and backward for one token: 6 per parameter, and causal attention's two
-// products, 6 * L * C * T in all.
+// matmuls, 6 * L * C * T in all.
 double log_flops_per_token(const Config *config, int64_t parameters);
 
 #ifdef __cplusplus

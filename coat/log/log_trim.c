@@ -102,7 +102,7 @@ void log_contradiction(const char *path, int64_t step, double loss, char *text, 
 bool log_set_aside(const Config *config, int64_t first_step, bool other, Error *err) {
     char path[LOG_PATH], kept[ASIDE_PATH];
     snprintf(path, sizeof path, "%s/log.jsonl", config->out);
-    // a run that goes on from its newest checkpoint comes to the later steps again; another run does not
+    // a run that continues from its newest checkpoint comes to the later steps again; another run does not
     bool other_run = config->resume && (first_step <= 1 || config->resume_step >= 0 || other);
     if (!other_run || !path_is_file(path)) return true;
     FILE *from = path_check_no_link(path, err) ? file_open_lines(path, err) : NULL;

@@ -171,8 +171,8 @@ const char *diverged_advice(bool earlier) {
 
 void losses_add(Losses *losses, double loss) {
     if (!isfinite(loss)) return;
-    if (losses->count < MOST_COMPARED) losses->first[losses->count] = loss;
-    losses->last[losses->count++ % MOST_COMPARED] = loss;
+    if (losses->count < MAX_COMPARED) losses->first[losses->count] = loss;
+    losses->last[losses->count++ % MAX_COMPARED] = loss;
 }
 
 // The mean of some losses and their standard deviation, which of one or two is taken for a tenth of the mean.
@@ -190,11 +190,11 @@ static double mean_of(const double *losses, int count, double *deviation) {
 static bool has_risen(const Losses *losses, char *text, size_t size) {
     enum { FEWEST = 5 };
     const double jump = 1.5, margin = 2.0; // of deviations
-    const int half = (int)((losses->count + 1) / 2 < MOST_COMPARED ? (losses->count + 1) / 2 : MOST_COMPARED);
-    double last[MOST_COMPARED], varies, varied;
+    const int half = (int)((losses->count + 1) / 2 < MAX_COMPARED ? (losses->count + 1) / 2 : MAX_COMPARED);
+    double last[MAX_COMPARED], varies, varied;
     int first = 1;
     if (losses->count < FEWEST) return false;
-    for (int i = 0; i < half; i++) last[i] = losses->last[(losses->count - 1 - i) % MOST_COMPARED];
+    for (int i = 0; i < half; i++) last[i] = losses->last[(losses->count - 1 - i) % MAX_COMPARED];
     while (first < half && losses->first[first] < jump * losses->first[0]) first++;
     const double now = mean_of(last, half, &varies), then = mean_of(losses->first, first, &varied);
     if (!(now - then > margin * (varied + varies))) return false;

@@ -25,11 +25,11 @@ typedef struct {
 // all figures, narrower ones the step, the loss and as many others as fit. columns 0: always in words. Returns text.
 const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour);
 
-#define MOST_COMPARED 8 // losses at either end of a run
+#define MAX_COMPARED 8 // losses at either end of a run
 
 // The first losses of a run and the last, of those that are finite; zero: none.
 typedef struct {
-    double first[MOST_COMPARED], last[MOST_COMPARED]; // last: loss i is at i % MOST_COMPARED
+    double first[MAX_COMPARED], last[MAX_COMPARED]; // last: loss i is at i % MAX_COMPARED
     int64_t count;
 } Losses;
 

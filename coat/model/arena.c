@@ -191,7 +191,7 @@ Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
     if (t->amax_bytes && arena->base)
         shared.amax = (uint32_t *)(arena->base + t->amax_offset + (size_t)layer * t->amax_stride);
     if (t->granularity == SCALE_NONE &&
-        shared.granularity == SCALE_ROW) { // a product's, without its other user's scales
+        shared.granularity == SCALE_ROW) { // a matmul's, without its other user's scales
         shared.granularity = SCALE_NONE;
         shared.scale = NULL;
     }

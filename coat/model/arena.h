@@ -48,11 +48,11 @@ TensorId arena_owner(const Arena *arena, TensorId id, Role role, int layer);
 // backward: what backward may read.
 Tensor arena_saved(const Arena *arena, TensorId id, int layer);
 
-// Whether a pass's products read a block's weight as codes in this layer.
+// Whether a pass's matmuls read a block's weight as codes in this layer.
 bool arena_reads_codes(const Arena *arena, TensorId id, int layer, bool backward);
 
-// A parameter's value and its FP8 codes, as products read them. Of weights that processes share, what was gathered
-// takes the place of the one that this pass's products read.
+// A parameter's value and its FP8 codes, as matmuls read them. Of weights that processes share, what was gathered
+// takes the place of the one that this pass's matmuls read.
 Weight arena_weight(const Arena *arena, TensorId id, int layer);
 
 // Where backward writes a parameter's gradient: the tensor itself, or what is to be summed over the processes.

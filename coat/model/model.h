@@ -28,7 +28,7 @@ typedef struct {
     StepState host;   // its last known contents
     Guard *guard;     // against outliers; NULL: off
     // of the next micro-batch or the one under way, for FP8 health
-    bool counts_codes, compares_products;
+    bool counts_codes, compares_matmuls;
     double deadline_ms; // from then on passes are given up for --time-limit; 0: none
 } Model;
 
@@ -39,7 +39,7 @@ static inline Tensor act(const Model *m, TensorId id, int layer) {
     return t;
 }
 
-// An activation that backward reads: data == NULL if it was not kept and has to be rebuilt.
+// An activation that backward reads: data == NULL if it was not kept and has to be recomputed.
 static inline Tensor saved(const Model *m, TensorId id, int layer) {
     Tensor t = arena_saved(&m->arena, id, layer);
     t.rows = (int64_t)m->B * m->T;

@@ -14,7 +14,7 @@ size_t plan_bytes(const Config *config, int ranks, DeviceKind device) {
 static int largest_that_fits(const Config *config, int ranks, DeviceKind device, size_t limit) {
     Arena *trial = (Arena *)xmalloc(sizeof *trial);
     Config c = *config;
-    int fits = 0, most = INT32_MAX / c.seq_len < MOST_MICRO_BATCH ? INT32_MAX / c.seq_len : MOST_MICRO_BATCH;
+    int fits = 0, most = INT32_MAX / c.seq_len < MAX_MICRO_BATCH ? INT32_MAX / c.seq_len : MAX_MICRO_BATCH;
     int fails = most + 1;
     for (int size = 1; fits < size && size < fails;) {
         c.micro_batch = size;

@@ -9,7 +9,7 @@ extern "C" {
 // What the device holds of a run, per process.
 size_t plan_bytes(const Config *config, int ranks, DeviceKind device);
 
-// The largest micro-batch whose plan stays within `limit` bytes and that a run takes (FP8 products and --batch-tokens
+// The largest micro-batch whose plan stays within `limit` bytes and that a run takes (FP8 matmuls and --batch-tokens
 // may ask for certain multiples); 0 if there is none. *fits: the largest that memory alone would allow; why: what keeps
 // the run from taking that one, where it is another.
 int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why);

@@ -4,7 +4,7 @@
 
 #define WORTH_NAMING 0.01 // of the plan: changes that save less are not advised
 #define FEWEST_LOGITS 16  // tokens whose logits advice lets exist at a time
-#define MOST_GPUS 1024    // that are advised
+#define MAX_GPUS 1024     // that are advised
 
 typedef enum {
     CHANGE_MOMENTS,
@@ -200,7 +200,7 @@ static void add_needed(const Config *config, int ranks, DeviceKind device, size_
 
 // The fewest GPUs on which ZeRO 3 and all the changes let a micro-batch fit; 0: none so few.
 static int fewest_gpus(const Config *config, int ranks, size_t limit, const Advice *list, int count) {
-    for (int gpus = ranks + 1; gpus <= MOST_GPUS; gpus++)
+    for (int gpus = ranks + 1; gpus <= MAX_GPUS; gpus++)
         if (fits_with(config, gpus, DEVICE_CUDA, limit, list, count, NULL)) return gpus;
     return 0;
 }
@@ -359,7 +359,7 @@ static bool advise_host(const Arena *arena, Error *err) {
                     memory_text(saved, arena->host_bytes - less->host_bytes));
     }
     free(less);
-    return error_set(err, err->code, "%s%s; leave the flag away, or stop other programs", failure, advice);
+    return error_set(err, err->code, "%s%s; remove the flag, or stop other programs", failure, advice);
 }
 
 bool plan_advise(const Arena *arena, Exec *exec, Error *err) {

@@ -4,7 +4,7 @@
 //      shares once a step, the new values of the shares are gathered
 //   2  the blocks' gradients are summed into shares after every micro-batch, layer by layer
 //   3  the blocks' matrices are shares, too, gathered before a layer's forward and backward; as FP8 codes where
-//      products read those
+//      matmuls read those
 // The model says when it needs a layer's weights and when it has made its gradients; everything here is put onto the
 // communication's own stream (comm.h), one layer ahead of or behind the computation. Sums are made in the same order
 // whatever the stage, so over MPI the stages give equal bits; with several micro-batches per step, 0 and 1 do, and 2

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 // clang-format off
-// Names: x is the input of a norm, n its result, y the result of a product, h and g the input and the result of the
+// Names: x is the input of a norm, n its result, y the result of a matmul, h and g the input and the result of the
 // activation function, o that of attention; D.. is the gradient of the loss by .. .
 //   RESID        the residual stream, carried from block to block; _IN before a block, _MID between its halves, _FINAL
 //                behind the last: the same, or what the norms keep
@@ -20,7 +20,7 @@ extern "C" {
 //   DBRANCH      of what a half of a block adds: DRESID, or behind a norm of its own (OLMo 2)
 //   DN, DN2      of n1 and of n2
 //   .._Q, .._QT  FP8 codes, and those of the transposed tensor
-//   .._T         a product's input, transposed, for its weight gradient
+//   .._T         a matmul's input, transposed, for its weight gradient
 // Parameters first, in the order in which they are initialised, updated and saved. Their number seeds random numbers: a
 // new one comes last.
 typedef enum {
@@ -45,14 +45,14 @@ typedef enum {
     TENSOR_COUNT
 } TensorId;
 
-// Gradients whose codes are counted (health.h), each where products read it: two of DRESID_Q.
+// Gradients whose codes are counted (health.h), each where matmuls read it: two of DRESID_Q.
 typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS, GRADIENT_COUNT } QuantizedGradient;
 
 // A parameter has several tensors; an activation its VALUE. Where processes share what belongs to a layer, two
-// more hold whole layers for a while, in LAYER_SLOTS slots that take turns: GATHERED the weights as products read them
+// more hold whole layers for a while, in LAYER_SLOTS slots that take turns: GATHERED the weights as matmuls read them
 // (ZeRO 3), UNREDUCED this process's gradients before they are summed (ZeRO 2 and 3); its part of them then holds the
 // sum, until that is added to GRAD. PLAIN is what an activation's VALUE is in the forward pass of the first blocks,
-// where products in BF16 (--bf16-blocks) make it another.
+// where matmuls in BF16 (--bf16-blocks) make it another.
 typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED, UNREDUCED, PLAIN, ROLE_COUNT } Role;
 #define LAYER_SLOTS 2
 
@@ -73,7 +73,7 @@ typedef enum {
 } Stage;
 // clang-format on
 
-// The blocks that a tensor's memory serves: scratch of those with FP8 products and of those
+// The blocks that a tensor's memory serves: scratch of those with FP8 matmuls and of those
 // without is never alive together.
 typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 
@@ -89,7 +89,7 @@ typedef struct {
 
 const TensorRow *tensor_row(TensorId id);
 int tensor_rank(TensorId id);       // of a parameter in files: 2, or 1 where it has one row
-TensorId tensor_input(TensorId id); // of a block's matrix: the activation that its product reads in forward passes
+TensorId tensor_input(TensorId id); // of a block's matrix: the activation that its matmul reads in forward passes
 // Rows of a parameter that has `rows`, without the vocabulary's padding.
 int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);
 const char *category_name(Category c); // as in --plan=json: "weights", "fp8_weights", ...
@@ -99,7 +99,7 @@ const char *role_suffix(Role r);       // "", ".codes", ".codes_t", ".grad", ".m
 typedef struct {
     bool exists;
     int alias;        // TensorId whose memory this is, or -1. Of PLAIN its own id: VALUE's, without scales and maxima
-    int scale_source; // TensorId whose scale this shares (a transposed copy, or a product of such codes), or -1
+    int scale_source; // TensorId whose scale this shares (a transposed copy, or a matmul of such codes), or -1
     Category category;
     Format format;
     Granularity granularity;

@@ -11,7 +11,7 @@ static bool head_in_fp8(const Recipe *r) {
     return r->head != HEAD_BF16 && r->precision != PRECISION_FP32;
 }
 
-// Whether the product that reads the row does so in FP8: all of the blocks, of the head not always the logits.
+// Whether the matmul that reads the row does so in FP8: all of the blocks, of the head not always the logits.
 static bool read_in_fp8(const TableRow *row, const Recipe *r) {
     if (!row->head) return blocks_in_fp8(r);
     return head_in_fp8(r) && (r->head == HEAD_FP8 || row->gradient || row->transpose_of);
@@ -48,7 +48,7 @@ static void scratch_or_source(TensorLayout *t, const TableRow *row, bool scratch
     t->per_layer = t->saved = false;
 }
 
-// The codes of a product's operand: one scale, which may follow from maxima of the rows, or one per row. It is kept per
+// The codes of a matmul's operand: one scale, which may follow from maxima of the rows, or one per row. It is kept per
 // layer even where the codes are not, since backward makes the same codes again.
 static void make_codes(TensorLayout *t, const TableRow *row, const Recipe *r) {
     const bool rows = row->scales == ROWS_BY_TOKEN || (row->scales == ROWS_BY_TOKEN_IN_COAT && saves_groups(r));
@@ -111,7 +111,7 @@ void activation_resolve(const TableRow *row, const Config *c, TensorLayout *t) {
     }
     case RULE_NORM_OUT:
     case RULE_ACT_OUT: {
-        const bool again = row->rule == RULE_NORM_OUT ? config_rebuilds_norms(c) : r->recompute >= 1;
+        const bool again = row->rule == RULE_NORM_OUT ? config_recomputes_norms(c) : r->recompute >= 1;
         if (codes) make_codes(t, row, r);
         if (again || transposed) scratch_or_source(t, row, again || codes);
         if (row->rule == RULE_ACT_OUT && transposed && config_bounds_activation(c))

@@ -179,7 +179,7 @@ static void share_parameter(const TableRow *row, const Config *c, int ranks, Ten
         keep_padded(&out[VALUE], ranks);
         return;
     }
-    // the first blocks' products may read values where the others' read codes
+    // the first blocks' matmuls may read values where the others' read codes
     const bool codes_alone = out[CODES].exists && config_bf16_blocks(c) == 0;
     out[GATHERED] = layer_slots(codes_alone ? &out[CODES] : &out[VALUE], ranks);
     out[GATHERED].granularity = SCALE_NONE; // the scale lies with the shard's codes
@@ -195,7 +195,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     bool of_block = row->in_block, of_head = id == head_weight(&c->shape);
     if (!table_row_exists(row, &c->shape)) return;
     out[VALUE] = layout_of(row, c, CATEGORY_WEIGHTS, plain);
-    // Gradients of the blocks' products are stored as the flag says; all others are small or, as the tied
+    // Gradients of the blocks' matmuls are stored as the flag says; all others are small or, as the tied
     // embedding's, summed from two sides over many chunks, and stay FP32.
     out[GRAD] = layout_of(row, c, CATEGORY_GRADIENTS, of_block && plain == FMT_BF16 ? r->grads : FMT_FP32);
     out[MOMENT_M] = layout_of(row, c, CATEGORY_MOMENTS, FMT_FP32);
@@ -231,8 +231,8 @@ static void keep_one_layer(TensorLayout *t) {
 }
 
 // Where nothing is trained: no gradients, no states, no scratch of the blocks' backward; what would be kept for it is
-// that of one layer, which each layer overwrites. A sample goes on from every layer's keys and values, which lie where
-// their product has left them.
+// that of one layer, which each layer overwrites. A sample continues from every layer's keys and values, which lie
+// where their matmul has left them.
 static void keep_forward(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     static const Role trained[] = {GRAD, MOMENT_M, MOMENT_V, MASTER, UNREDUCED};
     for (int id = 0; id < PARAMETER_COUNT; id++) {
@@ -265,7 +265,7 @@ static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     layout[DRESID][VALUE].first = STAGE_EMBED;
 }
 
-// There a sample between two steps goes on from every layer's keys and values: layers overlap
+// There a sample between two steps continues from every layer's keys and values: layers overlap
 // but for as many rows as it has.
 static void overlap_layers(const Config *c, TensorLayout *qkv) {
     const int length = config_sample_rows(config_sample_length(c), c->seq_len);
@@ -281,30 +281,30 @@ static void share_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUN
     const TableRow *row = &tensor_table[id];
     TensorLayout *value = &layout[id][VALUE];
     const TensorLayout *codes = &layout[row->transpose_of][VALUE];
-    if (row->product_of && layout[row->product_of][VALUE].granularity == SCALE_ROW) {
+    if (row->matmul_of && layout[row->matmul_of][VALUE].granularity == SCALE_ROW) {
         value->granularity = SCALE_ROW;
-        value->scale_source = (int)row->product_of;
+        value->scale_source = (int)row->matmul_of;
     }
     if (row->transpose_of && codes->granularity == value->granularity && codes->format == value->format)
         value->scale_source = (int)row->transpose_of;
     layout[id][CODES_T].scale_source = layout[id][CODES_T].exists ? (int)id : -1;
 }
 
-// Whether a tensor of the forward pass is another one in blocks whose products stay in BF16: what a norm or attention
-// leaves, where backward makes its codes from what was kept, and the product of it.
+// Whether a tensor of the forward pass is another one in blocks whose matmuls stay in BF16: what a norm or attention
+// leaves, where backward makes its codes from what was kept, and the matmul of it.
 static bool plain_in_first_blocks(TensorId id, const Config *c) {
     const TableRow *row = &tensor_table[id];
     if (row->last >= STAGE_NORMF) return false; // no block's, or its backward's
     switch (row->rule) {
     case RULE_OPERAND: return true;
-    case RULE_NORM_OUT: return config_rebuilds_norms(c);
+    case RULE_NORM_OUT: return config_recomputes_norms(c);
     case RULE_ALIAS:
-    case RULE_HIDDEN_OUT: return row->product_of && plain_in_first_blocks(row->product_of, c);
+    case RULE_HIDDEN_OUT: return row->matmul_of && plain_in_first_blocks(row->matmul_of, c);
     default: return false;
     }
 }
 
-// What an activation is in the first `blocks` blocks, where it is resolved as PLAIN for products in BF16 already. Where
+// What an activation is in the first `blocks` blocks, where it is resolved as PLAIN for matmuls in BF16 already. Where
 // it is the same as VALUE it goes; where only scales and maxima differ it has VALUE's memory. The maxima of the rows of
 // an operand are kept for the scale of the codes that backward makes of it.
 static void resolve_first_blocks(TensorId id, int blocks, bool trains, TensorLayout layout[ROLE_COUNT]) {

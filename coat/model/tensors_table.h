@@ -35,16 +35,16 @@ typedef enum {
     RULE_SAVED,    // from forward to backward, in every recipe
     RULE_GROUPS,   // saved: plain, or E4M3 per group (--saved coat)
     RULE_SCRATCH,  // alive between its stages only
-    RULE_ALIAS,    // its source: what one of several products leaves in the memory that they share, or another name
-    RULE_HEADS, // q, k and v as attention reads them: their product's memory where it can be rotated back, else scratch
-    RULE_HIDDEN_OUT,  // the product that becomes h: h itself where that is plain, else scratch
+    RULE_ALIAS,    // its source: what one of several matmuls leaves in the memory that they share, or another name
+    RULE_HEADS, // q, k and v as attention reads them: their matmul's memory where it can be rotated back, else scratch
+    RULE_HIDDEN_OUT,  // the matmul that becomes h: h itself where that is plain, else scratch
     RULE_BRANCH_GRAD, // the gradient of what a half of a block adds: that of the residual stream, or behind a norm of
                       // its own scratch (norms after)
     RULE_RESIDUAL,    // the residual stream at one point: the norm's saved input, or the carried buffer; where norms
-                      // come after, the product's saved input instead
+                      // come after, the matmul's saved input instead
     RULE_BLOCK_IN,    // the same, but saved where backward makes blocks again from it
     RULE_LOGITS,      // scratch, shorter where their gradient has memory of its own
-    // What a product reads: its source, or in FP8 codes in scratch. A plain one without a source, or wider than it (of
+    // What a matmul reads: its source, or in FP8 codes in scratch. A plain one without a source, or wider than it (of
     // h, gate and up), is scratch too.
     RULE_OPERAND,
     // An operand that is saved unless backward makes it again, as it cannot the residual stream (norms after).
@@ -71,11 +71,11 @@ typedef enum {
     WITH_DOCUMENTS,  // that are apart
     WITH_CARRIED,    // no saved tensor holds the residual stream (--saved coat; norms after)
     WITH_COUNTS,     // gradients have codes that are to be counted
-    WITH_COMPARISONS // FP8 products are to be compared with BF16's
+    WITH_COMPARISONS // FP8 matmuls are to be compared with BF16's
 } When;
 
 // Codes that are made a row at a time have a scale per row with --scaling token, which is known with the row, where the
-// result of their product is read by a kernel that can multiply by it: those of the attention and of the activation
+// result of their matmul is read by a kernel that can multiply by it: those of the attention and of the activation
 // function, read by residual additions; and in --saved coat the feed-forward layer's input, and its output's gradient.
 // (Attention, which reads qkv, and norms and activations of plain tensors cannot. Gradients that are transposed as they
 // are quantised have one scale per format, for which their producers leave the maxima.)
@@ -89,17 +89,17 @@ typedef struct {
     Stage first, last; // of an activation
     When when;
     // parameters
-    bool in_block; // a product of the blocks reads it: it has FP8 codes where these are FP8, as the head's by --head
+    bool in_block; // a matmul of the blocks reads it: it has FP8 codes where these are FP8, as the head's by --head
     bool small;    // keeps FP32 moments, as all that have one dimension
     // activations
     Stored stored;
-    TensorId input;  // of a residual: the product's input that it is, where norms come after; of a block's matrix: its
-                     // product's
+    TensorId input;  // of a residual: the matmul's input that it is, where norms come after; of a block's matrix: its
+                     // matmul's
     TensorId source; // what an alias rule falls back to
     TensorId transpose_of; // whose codes these are, transposed: they share the scale
-    TensorId product_of;   // whose product this is: it carries scales per row along
+    TensorId matmul_of;    // whose matmul this is: it carries scales per row along
     TensorId keeps;        // what is kept as long as this is
-    bool head, gradient;   // of an operand: the head's product reads it, and it is a gradient
+    bool head, gradient;   // of an operand: the head's matmul reads it, and it is a gradient
     bool maxima; // maxima of the rows lie with it: a gradient's, left by what makes it for what quantises it; or
                  // codes', between the passes of the operation that makes them
     RowScales scales;

@@ -1,4 +1,4 @@
-// What the checkpoint records that a run goes on from, before anything of it is loaded.
+// What the checkpoint records that a run continues from, before anything of it is loaded.
 #pragma once
 #include "config.h"
 

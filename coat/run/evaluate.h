@@ -24,10 +24,10 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
 // share.
 int evaluate_hellaswag(Model *m, HellaSwag *set);
 
-// The logits (vocab) of what follows ids[0 .. count), from the last --seq-len of them. A sample that goes on reads its
-// last token alone: the pass before was of all but that one. FP8 products take 16 tokens, those from a multiple of 16
-// on or the last of --seq-len, with zeros behind the newest, and where a scale is one per tensor it is that of these.
-// What no longer fits --seq-len is read anew as a whole.
+// The logits (vocab) of what follows ids[0 .. count), from the last --seq-len of them. A sample that continues reads
+// its last token alone: the pass before was of all but that one. FP8 matmuls take 16 tokens, those from a multiple of
+// 16 on or the last of --seq-len, with zeros behind the newest, and where a scale is one per tensor it is that of
+// these. What no longer fits --seq-len is read anew as a whole.
 void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float *logits);
 
 // Continues ids[0 .. count) by `more` tokens, each draw of another number than those of other samples, or with `ends`

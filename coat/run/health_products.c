@@ -52,7 +52,7 @@ char *health_products_json(const Arena *arena, Exec *exec, HealthWarned *warned,
     size_t length = 0;
     exec->ops->download(exec, found, sums.data, (size_t)layers * sizeof *found);
     FILE *out = open_memstream(&json, &length);
-    if (!out) fatal(EXIT_DEVICE, "host memory: no room for the errors of the products");
+    if (!out) fatal(EXIT_DEVICE, "host memory: no room for the errors of the matmuls");
     fprintf(out, "{\"qkvw\":{\"error\":[");
     print_figures(out, found, layers, error_of);
     fprintf(out, "],\"bias\":[");
@@ -60,9 +60,9 @@ char *health_products_json(const Arena *arena, Exec *exec, HealthWarned *warned,
     fprintf(out, "]}}");
     fclose(out);
     warning[0] = '\0';
-    if (warned && !warned->products) {
+    if (warned && !warned->matmuls) {
         warn(found, layers, warning);
-        warned->products = warning[0];
+        warned->matmuls = warning[0];
     }
     free(found);
     return json;

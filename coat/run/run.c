@@ -54,7 +54,7 @@ static void train_step(Run *run) {
     const bool logs = m->exec.rank == 0; // what FP8 health finds
     const int64_t step = run->done.step + 1;
     m->counts_codes = logs && due(step, c->health_every) && m->arena.layout[CODE_COUNTS][VALUE].exists;
-    m->compares_products = logs && due(step, c->health_products) && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
+    m->compares_matmuls = logs && due(step, c->health_products) && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     for (int64_t i = 0; i < accumulation; i++) {
         if (stop_at_once(m)) return;
         const int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
@@ -85,7 +85,7 @@ static void test_hellaswag(Run *run) {
     if (!stop_at_once(&run->model)) log_hellaswag(run->log, run->done.step, right, hellaswag_examples(run->hellaswag));
 }
 
-int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err) {
+int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     const Config *c = &run->model.config;
     const int begin = run->tokenizer ? tokenizer_begin(run->tokenizer) : -1;
     ids[0] = begin < 0 && run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : begin;
@@ -100,8 +100,7 @@ int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err) {
             return 0;
         }
         const int first = begin >= 0; // where the text goes
-        count =
-            prompt_encode(run->tokenizer, c->prompt_format, c->prompt, ids + first, MOST_PROMPT_TOKENS - first, err);
+        count = prompt_encode(run->tokenizer, c->prompt_format, c->prompt, ids + first, MAX_PROMPT_TOKENS - first, err);
         if (count == 0) error_set(err, EXIT_USER, "--prompt is empty");
         if (count <= 0) return 0;
         count += first;
@@ -125,7 +124,7 @@ bool run_samples(Run *run, Error *err) {
     const Config *c = &run->model.config;
     const bool lines = c->json && !run->train, text = !lines || !c->quiet;
     FILE *out = c->json ? stderr : stdout;
-    int32_t prompt[MOST_PROMPT_TOKENS];
+    int32_t prompt[MAX_PROMPT_TOKENS];
     int count = run_prompt(run, prompt, err), more = c->sample_tokens;
     if (count == 0) return false;
     int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
@@ -273,7 +272,7 @@ static void log_health(Run *run) {
     free(json);
 }
 
-// How far the weight gradients by FP8 products are from BF16's, as the step has found.
+// How far the weight gradients by FP8 matmuls are from BF16's, as the step has found.
 static void log_products(Run *run) {
     Model *m = &run->model;
     char warning[HEALTH_WARNING];

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define MOST_PROMPT_TOKENS 4096
+#define MAX_PROMPT_TOKENS 4096
 #define BATCH_PLANES 3 // of a micro-batch: inputs, targets, positions where documents are apart
 
 typedef struct {
@@ -53,7 +53,7 @@ bool run_validate(Run *run, Error *err);
 
 // The tokens that samples begin with, of the prompt or the end of text; their number, 0 with err where the prompt
 // cannot be used.
-int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err);
+int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err);
 
 // The step that an evaluation is of; weights given by --model are as old as their folder records.
 int64_t run_evaluated_step(const Run *run);

@@ -57,20 +57,21 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
         const int tokens = named_vocabulary(c->tokenizer);
         return tokens == tokenizer_vocab(own) ||
                error_set(err, EXIT_USER,
-                         "--tokenizer %s: its %d tokens are not the %d of the vocabulary in %s; leave --tokenizer away",
+                         "--tokenizer %s: its %d tokens are not the %d of the vocabulary in %s; remove --tokenizer",
                          name, tokens, tokenizer_vocab(own), c->shape_files);
     }
     const int differing = tokenizer_differing(own, run->tokenizer);
     const int tokens = tokenizer_vocab(run->tokenizer), owns = tokenizer_vocab(own);
     if (differing > 0)
-        return error_set(err, EXIT_USER,
-                         "--tokenizer %s: %d of its first %d tokens differ%s from those of the vocabulary in %s; leave "
-                         "--tokenizer away",
-                         name, differing, tokens < owns ? tokens : owns, singular(differing), c->shape_files);
+        return error_set(
+            err, EXIT_USER,
+            "--tokenizer %s: %d of its first %d tokens differ%s from those of the vocabulary in %s; remove "
+            "--tokenizer",
+            name, differing, tokens < owns ? tokens : owns, singular(differing), c->shape_files);
     return tokenizer_merges_alike(run->tokenizer, own) ||
            error_set(err, EXIT_USER,
-                     "--tokenizer %s: its merges differ from those of the vocabulary in %s; leave --tokenizer away",
-                     name, c->shape_files);
+                     "--tokenizer %s: its merges differ from those of the vocabulary in %s; remove --tokenizer", name,
+                     c->shape_files);
 }
 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {
@@ -234,7 +235,7 @@ void note_data(Run *run) {
     const char *both = run->train ? data_file_of_two_sets(run->train) : NULL;
     if (shared)
         run_note_always(run, "%s is in --train and --val: the validation loss is of text that is trained on", shared);
-    if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
+    if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= MIN_WITHOUT_BYTES) {
         note_bytes(run, run->train);
         note_bytes(run, run->val);
     }

@@ -1,4 +1,4 @@
-// A whole run, from the configuration over where it goes on from (inputs, weights, --out) to its end.
+// A whole run, from the configuration over where it continues from (inputs, weights, --out) to its end.
 #include "run_start.h"
 
 #include <math.h>
@@ -65,7 +65,7 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
 }
 
-// What is copied along comes from the checkpoint that the run goes on from: the one that was read before may be
+// What is copied along comes from the checkpoint that the run continues from: the one that was read before may be
 // damaged, and is renamed then. A model's own files stay those that --model names.
 static void take_files(Run *run, const char *folder) {
     Config *c = &run->model.config;
@@ -86,7 +86,7 @@ static bool start_or_resume(Run *run, Error *err) {
             return false;
         take_files(run, folder);
         if (run->train && !same_data(run, folder, err)) return false;
-        if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES)
+        if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= MIN_WITHOUT_BYTES)
             run_note_always(run,
                             "--tokenizer bytes has 257 tokens, and %s a vocabulary of %d: was it trained on bytes?",
                             folder, c->shape.vocab);
@@ -264,7 +264,7 @@ static bool set_steps(Run *run, Error *err) {
                      (long long)sequences);
 }
 
-// Device, processes, files and weights: the run stands where it goes on from. Processes that
+// Device, processes, files and weights: the run stands where it continues from. Processes that
 // read files wait for each other.
 static bool open_run(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
@@ -287,7 +287,7 @@ static bool open_run(Run *run, const Config *config, Error *err) {
 // What cannot be done at the end of the run, and is found now.
 static bool check_end(const Run *run, Error *err) {
     const Config *c = &run->model.config;
-    int32_t ids[MOST_PROMPT_TOKENS];
+    int32_t ids[MAX_PROMPT_TOKENS];
     if (c->prompt[0] && c->sample_tokens > 0 && run_prompt(run, ids, err) == 0) return false;
     if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
         return error_set(err, EXIT_USER, "--resume=%lld: --%s %lld are done by then; ask for more of them",
@@ -319,7 +319,7 @@ static void note_settings(const Run *run) {
     const Config *c = &run->model.config;
     note_rate(run);
     if (run->train && run->done.step > 0 && c->steps < 0 && !c->epochs_given)
-        run_note(run, "--steps: without it the run goes on to step %lld, %d pass%s over the data",
+        run_note(run, "--steps: without it the run continues to step %lld, %d pass%s over the data",
                  (long long)run->steps, c->epochs, c->epochs == 1 ? "" : "es");
     if (!run->tokenizer && !c->vocabulary[0] && !c->eval_only && c->sample_tokens > 0)
         run_note(run, "no vocabulary file (--tokenizer FILE), so samples print token ids");

@@ -6,14 +6,14 @@
 extern "C" {
 #endif
 
-#define LEAST_WITHOUT_BYTES 1024 // tokens of a vocabulary that is not one of bytes
+#define MIN_WITHOUT_BYTES 1024 // tokens of a vocabulary that is not one of bytes
 
 // A remark of the first process; not with --quiet.
 __attribute__((format(printf, 2, 3))) void run_note(const Run *run, const char *format, ...);
 // With --quiet too: it makes a figure of the run mean something else, or the run go on from elsewhere.
 __attribute__((format(printf, 2, 3))) void run_note_always(const Run *run, const char *format, ...);
 
-// Opens the vocabulary; training goes on without one.
+// Opens the vocabulary; training continues without one.
 bool open_tokenizer(Run *run, const Config *config, Error *err);
 
 // Opens training data, validation data and HellaSwag, those that are asked for.

@@ -3,8 +3,8 @@
 //   model.safetensors      the parameters in Hugging Face's names and layout (config.json and an index beside it)
 //   optimizer.safetensors  moments and master weights, in the run's own formats and layout; in shares, where several
 //                          processes wrote them (checkpoint_shards.h)
-//   state.json             where the run stands, and every setting that it goes on with
-//   matmul_table.txt       of a GPU: which algorithms its products took (matmul_choices.h)
+//   state.json             where the run stands, and every setting that it continues with
+//   matmul_table.txt       of a GPU: which algorithms its matmuls took (matmul_choices.h)
 //   manifest.json          sizes and hashes of all files, written last
 // and the tokenizer's files. No time, path or host is in them: equal runs give equal bytes. What they contain
 // derives from the table of tensors. Each file is flushed, and the folder gets its name only when it is whole.
@@ -63,7 +63,7 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 
 // Restores everything from a folder that checkpoint_find() named, StepState on the device included. Refuses
 // another model or precision, naming the field and both values; other settings that differ from the checkpoint's are
-// named on stderr, and states in other formats are converted (states_read.h). Products take the algorithms that the
+// named on stderr, and states in other formats are converted (states_read.h). Matmuls take the algorithms that the
 // checkpoint records, where the device is the same. The optimizer's states are left alone where nothing is trained
 // (config_forward_only). FP8 copies of weights are not restored: weights_quantize() makes them.
 bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err);

@@ -18,14 +18,13 @@
 #define PIECE_BYTES ((size_t)8 << 20)
 #define BF16_OVERFLOW 0x1.ffp127f // from here on a value rounds to infinity in BF16
 
-// The files' model has one value, and the run's another. Of a run that goes on, only a name can say so: its other flags
-// were compared with the files (config_parse.c).
+// The files' model has one value, and the run's another. Of a run that continues, only a name can say so: its other
+// flags were compared with the files (config_parse.c).
 static bool other_shape(const char *path, const Config *run, const char *field, double there, double here, Error *err) {
     const bool named = run->model[0] && !run->model_from_files;
     if (named)
-        return error_set(err, EXIT_USER,
-                         "--model %s: the run's model has %s %.9g, and this has %.9g; leave --model away", run->model,
-                         field, there, here);
+        return error_set(err, EXIT_USER, "--model %s: the run's model has %s %.9g, and this has %.9g; remove --model",
+                         run->model, field, there, here);
     return error_set(err, EXIT_DATA, "%s: its model has %s %.9g and this run's has %.9g; give the same model", path,
                      field, there, here);
 }
@@ -225,7 +224,7 @@ static void stored_in_llmc(const LlmcFile *file, const HfPart *part, TensorId id
 // The values of a parameter (rows, cols) of a layer, from whichever of the two is given; padding rows stay 0.
 static bool load_parameter(HfWeights *hf, const LlmcFile *llmc, const char *path, const ModelShape *shape, TensorId id,
                            int layer, int64_t cols, float *values, Error *err) {
-    HfPart parts[HF_MOST_PARTS];
+    HfPart parts[HF_MAX_PARTS];
     int count = hf_parts(shape, id, layer, parts);
     for (int i = 0; i < count; i++) {
         StoredMatrix stored;
@@ -241,7 +240,7 @@ static bool load_parameter(HfWeights *hf, const LlmcFile *llmc, const char *path
 // Before gigabytes are read: whether the files have all tensors of the model, and no others.
 static bool check_stored(HfWeights *weights, const char *path, const ModelShape *shape, const TensorId *ids,
                          const int *layers, int count, Error *err) {
-    HfPart parts[HF_MOST_PARTS];
+    HfPart parts[HF_MAX_PARTS];
     StoredMatrix stored;
     for (int i = 0; i < count; i++) {
         const int pieces = hf_parts(shape, ids[i], layers[i], parts);

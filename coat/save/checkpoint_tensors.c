@@ -3,7 +3,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "aside.h"
+#include "background.h"
 #include "hf_names.h"
 #include "io/files.h"
 
@@ -103,10 +103,10 @@ static void add_part(List *list, const Arena *arena, TensorId id, int layer, con
 }
 
 int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
-    List list = new_list(arena, HF_MOST_PARTS);
+    List list = new_list(arena, HF_MAX_PARTS);
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
-            HfPart parts[HF_MOST_PARTS];
+            HfPart parts[HF_MAX_PARTS];
             if (!arena_tensor(arena, (TensorId)id, VALUE, layer).data) continue;
             int count = hf_parts(&arena->config.shape, (TensorId)id, layer, parts);
             for (int i = 0; i < count; i++) add_part(&list, arena, (TensorId)id, layer, &parts[i]);
@@ -241,7 +241,7 @@ typedef struct {
     const TensorFile *file;
     const char *folder;
     Exec *exec;
-    Aside aside;
+    BackgroundTask task;
     SafeWriter writer;
     uint64_t hash;
     bool good;
@@ -267,9 +267,9 @@ static void *write_file(void *argument) {
 
 // From the copies.
 static void write_at_once(FileWork *work, int count) {
-    for (int i = 1; i < count; i++) aside_begin(&work[i].aside, write_file, &work[i]);
+    for (int i = 1; i < count; i++) background_begin(&work[i].task, write_file, &work[i]);
     write_file(&work[0]);
-    for (int i = 1; i < count; i++) aside_end(&work[i].aside);
+    for (int i = 1; i < count; i++) background_end(&work[i].task);
 }
 
 // From device memory, which is the calling thread's.

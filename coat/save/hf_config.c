@@ -91,7 +91,7 @@ static int id_of(const json_t *item, const ModelShape *s) {
     return id >= 0 && id < s->vocab ? (int)id : -1;
 }
 
-// Adds eos_token_id, an id, null or a list of ids, up to MOST_ENDS in all. Those outside the vocabulary are none: small
+// Adds eos_token_id, an id, null or a list of ids, up to MAX_ENDS in all. Those outside the vocabulary are none: small
 // models are made with the ids of their class.
 static bool read_ends(const Reader *r, ModelShape *s) {
     const json_t *ends = json_object_get(r->root, "eos_token_id");
@@ -102,7 +102,7 @@ static bool read_ends(const Reader *r, ModelShape *s) {
             return error_set(r->err, EXIT_DATA, "%s: the list of eos_token_id holds something that is no number",
                              r->path);
     if (json_is_integer(ends)) model_shape_add_end(s, id_of(ends, s));
-    for (size_t i = 0; i < json_array_size(ends) && s->ids.end_count < MOST_ENDS; i++)
+    for (size_t i = 0; i < json_array_size(ends) && s->ids.end_count < MAX_ENDS; i++)
         model_shape_add_end(s, id_of(json_array_get(ends, i), s));
     return true;
 }
@@ -130,11 +130,11 @@ static bool read_gpt2(const Reader *r, ModelShape *shape) {
         !require_bool(r, "tie_word_embeddings", true) || !require_bool(r, "scale_attn_weights", true) ||
         !require_bool(r, "scale_attn_by_inverse_layer_idx", false) || !require_bool(r, "add_cross_attention", false))
         return false;
-    if (!get_int(r, "n_layer", MOST_LAYERS, 0, &layers) || !get_int(r, "n_head", MOST_HEADS, 0, &heads) ||
-        !get_int(r, "n_embd", MOST_CHANNELS, 0, &channels) || !get_int(r, "vocab_size", MOST_VOCAB, 0, &vocab) ||
-        !get_int(r, "n_positions", MOST_POSITIONS, 0, &positions) ||
-        (find(r, "n_inner") && !get_int(r, "n_inner", MOST_FFN, 0, &ffn)) ||
-        !get_float(r, "layer_norm_epsilon", LEAST_NORM_EPS, MOST_NORM_EPS, 1e-5f, &eps) ||
+    if (!get_int(r, "n_layer", MAX_LAYERS, 0, &layers) || !get_int(r, "n_head", MAX_HEADS, 0, &heads) ||
+        !get_int(r, "n_embd", MAX_CHANNELS, 0, &channels) || !get_int(r, "vocab_size", MAX_VOCAB, 0, &vocab) ||
+        !get_int(r, "n_positions", MAX_POSITIONS, 0, &positions) ||
+        (find(r, "n_inner") && !get_int(r, "n_inner", MAX_FFN, 0, &ffn)) ||
+        !get_float(r, "layer_norm_epsilon", MIN_NORM_EPS, MAX_NORM_EPS, 1e-5f, &eps) ||
         !gpt2_shape(shape, layers, heads, channels, ffn, vocab, positions, r->path, r->err))
         return false;
     shape->norm_eps = eps;
@@ -150,10 +150,10 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
     if (strcmp(kind, "llama3") != 0 || architecture != ARCHITECTURE_LLAMA)
         return error_set(r.err, EXIT_DATA, "%s: rope scaling '%.60s' of %s is not supported; only 'llama3' of llama is",
                          r.path, kind, architecture_name(architecture));
-    if (!get_float(&r, "factor", LEAST_ROPE_FACTOR, MOST_ROPE_FACTOR, 0, &rope->factor) ||
-        !get_float(&r, "low_freq_factor", LEAST_ROPE_BAND, MOST_ROPE_BAND, 0, &rope->low) ||
-        !get_float(&r, "high_freq_factor", LEAST_ROPE_BAND, MOST_ROPE_BAND, 0, &rope->high) ||
-        !get_int(&r, "original_max_position_embeddings", MOST_POSITIONS, 0, &rope->positions))
+    if (!get_float(&r, "factor", MIN_ROPE_FACTOR, MAX_ROPE_FACTOR, 0, &rope->factor) ||
+        !get_float(&r, "low_freq_factor", MIN_ROPE_BAND, MAX_ROPE_BAND, 0, &rope->low) ||
+        !get_float(&r, "high_freq_factor", MIN_ROPE_BAND, MAX_ROPE_BAND, 0, &rope->high) ||
+        !get_int(&r, "original_max_position_embeddings", MAX_POSITIONS, 0, &rope->positions))
         return false;
     if (rope->factor == 1.0f) { // which stretches nothing
         ModelShape usual;
@@ -199,7 +199,7 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     const Reader inner = {object, r->path, r->err};
     const Reader *theta = object && json_object_get(object, "rope_theta") ? &inner : r;
     float whole = 1.0f, inner_whole = 1.0f;
-    if (!get_float(theta, "rope_theta", LEAST_ROPE_THETA, MOST_ROPE_THETA, 10000.0f, &shape->rope_theta) ||
+    if (!get_float(theta, "rope_theta", MIN_ROPE_THETA, MAX_ROPE_THETA, 10000.0f, &shape->rope_theta) ||
         (find(r, "partial_rotary_factor") && !get_float(r, "partial_rotary_factor", 0, 1, 1.0f, &whole)) ||
         (find(&inner, "partial_rotary_factor") &&
          !get_float(&inner, "partial_rotary_factor", 0, 1, 1.0f, &inner_whole)))
@@ -226,7 +226,7 @@ static bool read_window(const Reader *r, const ModelType *type, ModelShape *shap
     }
     if (strncmp(type->type, "qwen", 4) == 0) return require_bool(r, "use_sliding_window", false);
     if (!type->window) return true; // as transformers, which leaves the key of other types alone
-    if (find(r, "sliding_window") && !get_int(r, "sliding_window", MOST_POSITIONS, 0, &window)) return false;
+    if (find(r, "sliding_window") && !get_int(r, "sliding_window", MAX_POSITIONS, 0, &window)) return false;
     if (window > 0 && window < shape->positions) shape->positions = window;
     return true;
 }
@@ -235,7 +235,7 @@ static bool read_window(const Reader *r, const ModelType *type, ModelShape *shap
 static bool read_heads(const Reader *r, const ModelType *type, ModelShape *s) {
     const bool says_kv = json_object_get(r->root, "num_key_value_heads") != NULL;
     const int kv_heads = says_kv || !type->kv_heads ? s->heads : type->kv_heads;
-    if (!get_int(r, "num_key_value_heads", MOST_HEADS, kv_heads, &s->kv_heads)) return false;
+    if (!get_int(r, "num_key_value_heads", MAX_HEADS, kv_heads, &s->kv_heads)) return false;
     if (s->heads % s->kv_heads)
         return error_set(r->err, EXIT_DATA, "%s: num_attention_heads %d is not divisible by num_key_value_heads %d%s",
                          r->path, s->heads, s->kv_heads, says_kv ? "" : ", which is what a file without it means");
@@ -264,7 +264,7 @@ static bool read_clip(const Reader *r, const ModelType *type, ModelShape *s) {
     if (type->architecture != ARCHITECTURE_OLMO)
         return error_set(r->err, EXIT_DATA, "%s: clip_qkv is olmo's; a %s with it is not supported", r->path,
                          type->type);
-    if (!get_float(r, "clip_qkv", 0, MOST_CLIP_QKV, 0, &s->clip_qkv)) return false;
+    if (!get_float(r, "clip_qkv", 0, MAX_CLIP_QKV, 0, &s->clip_qkv)) return false;
     return s->clip_qkv > 0.0f || // transformers cuts all off, and only null means no limit
            error_set(r->err, EXIT_DATA, "%s: clip_qkv 0 would make q, k and v 0; null says that they are not cut",
                      r->path);
@@ -279,15 +279,15 @@ static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape
     if (!require_activation(r, "hidden_act", "silu", "swish") || !require_bool(r, "attention_bias", false) ||
         !require_bool(r, "mlp_bias", false) || !get_bool(r, "tie_word_embeddings", false, &tied))
         return false;
-    if (!get_int(r, "num_hidden_layers", MOST_LAYERS, 0, &s->layers) ||
-        !get_int(r, "hidden_size", MOST_CHANNELS, 0, &s->channels) ||
-        !get_int(r, "intermediate_size", MOST_FFN, 0, &s->ffn) ||
-        !get_int(r, "num_attention_heads", MOST_HEADS, 0, &s->heads) ||
-        !get_int(r, "vocab_size", MOST_VOCAB, 0, &s->vocab) ||
-        !get_int(r, "max_position_embeddings", MOST_POSITIONS, says_positions ? 0 : type->positions, &s->positions) ||
+    if (!get_int(r, "num_hidden_layers", MAX_LAYERS, 0, &s->layers) ||
+        !get_int(r, "hidden_size", MAX_CHANNELS, 0, &s->channels) ||
+        !get_int(r, "intermediate_size", MAX_FFN, 0, &s->ffn) ||
+        !get_int(r, "num_attention_heads", MAX_HEADS, 0, &s->heads) ||
+        !get_int(r, "vocab_size", MAX_VOCAB, 0, &s->vocab) ||
+        !get_int(r, "max_position_embeddings", MAX_POSITIONS, says_positions ? 0 : type->positions, &s->positions) ||
         !read_heads(r, type, s))
         return false;
-    if ((type->eps > 0 && !get_float(r, "rms_norm_eps", LEAST_NORM_EPS, MOST_NORM_EPS, type->eps, &s->norm_eps)) ||
+    if ((type->eps > 0 && !get_float(r, "rms_norm_eps", MIN_NORM_EPS, MAX_NORM_EPS, type->eps, &s->norm_eps)) ||
         !read_clip(r, type, s))
         return false;
     s->tied_head = tied;
@@ -327,7 +327,7 @@ bool hf_parse_generation(const char *text, size_t size, const char *path, ModelS
     json_t *generation = json_parse_object(text, size, path, err);
     if (!generation) return false;
     const Reader r = {generation, path, err};
-    const bool good = shape->ids.end_count == MOST_ENDS || read_ends(&r, shape);
+    const bool good = shape->ids.end_count == MAX_ENDS || read_ends(&r, shape);
     json_decref(generation);
     return good;
 }

@@ -9,8 +9,8 @@ typedef struct {
     bool transposed;   // GPT-2's linear weights are stored (in, out)
     struct {
         const char *name;
-        Dim rows;           // or columns, of a single row
-    } parts[HF_MOST_PARTS]; // from the first on; none: the whole is one tensor
+        Dim rows;          // or columns, of a single row
+    } parts[HF_MAX_PARTS]; // from the first on; none: the whole is one tensor
 } HfName;
 
 // clang-format off
@@ -76,12 +76,12 @@ static void fill_name(char name[HF_NAME_LENGTH], const char *pattern, TensorId i
         snprintf(name, HF_NAME_LENGTH, "%s", pattern);
 }
 
-int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MOST_PARTS]) {
+int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MAX_PARTS]) {
     const HfName *names = find(shape, id);
     const bool single = tensor_table[id].rows == DIM_1;
     int count = 0;
     int64_t at = 0;
-    for (; count < HF_MOST_PARTS && names->parts[count].name; count++) {
+    for (; count < HF_MAX_PARTS && names->parts[count].name; count++) {
         HfPart *part = &parts[count];
         fill_name(part->name, names->parts[count].name, id, layer);
         part->transposed = names->transposed;

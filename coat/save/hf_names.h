@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-enum { HF_MOST_PARTS = 3, HF_NAME_LENGTH = 128 };
+enum { HF_MAX_PARTS = 3, HF_NAME_LENGTH = 128 };
 
 // A tensor of a file: rows [first_row, first_row + rows) of a parameter, without the vocabulary's padding, or of one
 // that has a single row columns [first_col, first_col + cols).
@@ -18,7 +18,7 @@ typedef struct {
 } HfPart;
 
 // The tensors that hold a parameter of a layer (0 where it is not per layer), and how many they are.
-int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MOST_PARTS]);
+int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MAX_PARTS]);
 
 // The name of the whole parameter, under which a checkpoint keeps its moments and master: that of
 // its tensor where there is one.

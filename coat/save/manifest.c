@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "aside.h"
+#include "background.h"
 #include "io/files.h"
 
 #define MANIFEST_LIMIT (1u << 30) // each process adds its tensors: of 64 layers 140 kB
@@ -151,7 +151,7 @@ typedef struct {
     const char *name;
     bool deep, good;
     Error err;
-    Aside aside;
+    BackgroundTask task;
 } CheckWork;
 
 static void *check_aside(void *argument) {
@@ -170,12 +170,12 @@ bool manifest_check_all(const Manifest *manifest, bool deep, Error *err) {
         for (; at && count < CHECKERS; at = json_object_iter_next(files, at), count++) {
             work[count] = (CheckWork){.manifest = manifest, .name = json_object_iter_key(at), .deep = deep};
             if (deep)
-                aside_begin(&work[count].aside, check_aside, &work[count]);
+                background_begin(&work[count].task, check_aside, &work[count]);
             else
                 check_aside(&work[count]);
         }
         for (int i = 0; i < count; i++) {
-            aside_end(&work[i].aside);
+            background_end(&work[i].task);
             if (good && !work[i].good) *err = work[i].err;
             good = good && work[i].good;
         }

@@ -38,7 +38,7 @@ typedef struct {
     double block; // that every file is rounded up to
 } OutRoom;
 
-// Whether checkpoints of so many bytes fit, of a run that goes on after step `begun` and ends after `steps` > begun.
+// Whether checkpoints of so many bytes fit, of a run that continues after step `begun` and ends after `steps` > begun.
 // False with err (EXIT_DATA): not a single one does. note: "", or what to say where later ones will not, as many as
 // --save-every and --keep let there be at a time. What it advises fits with a margin: for blocks, the log, and 2 %.
 bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,

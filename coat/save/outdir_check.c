@@ -108,7 +108,7 @@ void out_note_inside(const Config *config) {
         *slash = 0;
         if (!is_run(folder)) continue;
         print_remark(
-            "note: ", "--out %s lies in the folder of another run, %s; that one goes on with --out %s --resume",
+            "note: ", "--out %s lies in the folder of another run, %s; that one continues with --out %s --resume",
             config->out, folder, folder);
         return;
     }

@@ -1,4 +1,4 @@
-// The folder of a run while it goes on: whether it is still there, and what takes its place.
+// The folder of a run while it continues: whether it is still there, and what takes its place.
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -102,7 +102,7 @@ OutState out_keep(OutFolder *out, char *text, size_t size, Error *err) {
              back                                           ? "the earlier one is there again"
              : has_turned(out) && path_is_folder(out->path) ? "it is begun again there"
                                                             : "it is made again",
-             same ? "" : ", with the whole log, and the run goes on in it");
+             same ? "" : ", with the whole log, and the run continues in it");
     if (!same && !make_again(out->path, is_deleted(out), err)) return OUT_AWAY;
     say_lost(out, LONGEST_PLACE, lost, sizeof lost);
     OutFolder now = {.fd = -1, .first = -1, .lock.fd = -1};

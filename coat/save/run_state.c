@@ -64,7 +64,7 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_float(t, "beta2", c->beta2);
     json_text_float(t, "eps", c->eps);
     json_text_float(t, "grad-clip", c->grad_clip);
-    if (c->max_skipped != MOST_SKIPPED) json_text_int(t, "max-skipped", c->max_skipped);
+    if (c->max_skipped != MAX_SKIPPED) json_text_int(t, "max-skipped", c->max_skipped);
     if (c->skip_loss_z > 0) json_text_float(t, "skip-loss-z", c->skip_loss_z);
     if (c->skip_grad_z > 0) json_text_float(t, "skip-grad-z", c->skip_grad_z);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)c->seed);
@@ -253,7 +253,7 @@ static void fill_settings(json_t *settings) {
     static const struct {
         const char *key;
         int value;
-    } defaults[] = {{"max-skipped", MOST_SKIPPED}, {"skip-loss-z", 0}, {"skip-grad-z", 0}, {"logits-chunk", 0}};
+    } defaults[] = {{"max-skipped", MAX_SKIPPED}, {"skip-loss-z", 0}, {"skip-grad-z", 0}, {"logits-chunk", 0}};
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (!json_object_get(settings, defaults[i].key))
             json_object_set_new(settings, defaults[i].key, json_integer(defaults[i].value));

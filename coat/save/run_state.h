@@ -1,4 +1,4 @@
-// state.json of a checkpoint: where the run stands, and the settings that it goes on with.
+// state.json of a checkpoint: where the run stands, and the settings that it continues with.
 #pragma once
 #include "checkpoint.h"
 #include "io/json.h"

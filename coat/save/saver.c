@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "aside.h"
+#include "background.h"
 #include "clock.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
@@ -27,7 +27,7 @@ struct Saver {
     Shards *shards;  // with several processes
     bool foreground; // some of which have no room for the copy
     bool agreed;     // they know whether the others have written their shards of the latest save
-    Aside writing;
+    BackgroundTask writing;
     atomic_bool written;
     // written aside, read once that has ended
     bool good;
@@ -95,7 +95,7 @@ static void see_saved(Saver *s) {
 
 static void join(Saver *s) {
     if (!s->writing.running) return;
-    aside_end(&s->writing);
+    background_end(&s->writing);
     if (s->ms > s->longest_ms) s->longest_ms = s->ms;
 }
 
@@ -125,7 +125,7 @@ static const char *what_stays(const Saver *s) {
     if (s->at.last || s->at.taken.code != EXIT_DONE || !saver_folder_is_locked(&s->at)) return "";
     bool any = checkpoint_steps(s->at.out, &steps, &ignored) > 0;
     free(steps);
-    return any ? "; the run goes on, and earlier checkpoints are untouched" : "; the run goes on";
+    return any ? "; the run continues, and earlier checkpoints are untouched" : "; the run continues";
 }
 
 static void say(Saver *s) {
@@ -224,7 +224,7 @@ void saver_save(Saver *s, const RunState *run) {
     atomic_store(&s->written, false);
     // without a copy rank 0 cannot write and agree at the same time: the others write before it
     if (s->foreground && s->snapshot.exec->rank == 0 && !s->snapshot.memory) agree(s);
-    if (!s->snapshot.memory || !aside_try(&s->writing, write_aside, s)) write_now(s);
+    if (!s->snapshot.memory || !background_try(&s->writing, write_aside, s)) write_now(s);
     if (!s->writing.running && s->ms > s->longest_ms) s->longest_ms = s->ms;
     if (!s->foreground) return;
     agree(s);

@@ -42,7 +42,7 @@ void saver_save(Saver *saver, const RunState *run);
 // more where the folder was lost meanwhile. Returns when it is written, or has failed.
 void saver_save_last(Saver *saver, const RunState *run);
 
-// Says what became of a save that has ended since: a line in the log, or a warning on stderr, and the run goes on.
+// Says what became of a save that has ended since: a line in the log, or a warning on stderr, and the run continues.
 // Looks after the folder once a second. False where the run must end, because another one has its folder.
 bool saver_poll(Saver *saver, Error *err);
 

@@ -90,7 +90,7 @@ static void go_over(SaverFolder *f, const Error *why, bool away) {
     char text[sizeof why->text + 4 * PATH_MAX_LENGTH], left[PATH_MAX_LENGTH];
     find_left(f, left);
     snprintf(text, sizeof text, "--out %s cannot be used: %s; what it wrote before is %s%s; %s in %s", f->out,
-             why->text, left[0] ? "in " : "gone", left, away ? "the run goes on" : "it is saved", f->folder->path);
+             why->text, left[0] ? "in " : "gone", left, away ? "the run continues" : "it is saved", f->folder->path);
     if (away && !f->last) print_remark("warning: ", "%s", text);
     snprintf(f->out, sizeof f->out, "%s", f->folder->path);
     f->taken.code = f->away.code = EXIT_DONE;

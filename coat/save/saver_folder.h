@@ -1,4 +1,4 @@
-// The folder that checkpoints are saved to while a run goes on: looked after, made again, and left for one beside it.
+// The folder that checkpoints are saved to while a run continues: looked after, made again, and left for one beside it.
 #pragma once
 #include "comm/comm.h"
 #include "log/log.h"

@@ -1,6 +1,6 @@
 // What a checkpoint is written from. Saving has two halves: snapshot_take() copies the states that a run resumes from
 // into host memory, in the thread that trains; checkpoint_write() makes files of the copy, in any thread, while
-// training goes on. Without the copy (there is no room for it) the files are written from the device, and training
+// training continues. Without the copy (there is no room for it) the files are written from the device, and training
 // waits.
 #pragma once
 #include "checkpoint.h"

@@ -43,8 +43,8 @@ static bool find_sets(DataLoader *loader, const char *patterns, const double *we
     for (const char *at = patterns; *at;) {
         const char *end = strstr(at, "\n\n");
         const size_t length = end ? (size_t)(end - at) : strlen(at);
-        if (loader->set_count == MOST_SETS)
-            return error_set(err, EXIT_USER, "--train-weight: at most %d sets can have one", MOST_SETS);
+        if (loader->set_count == MAX_SETS)
+            return error_set(err, EXIT_USER, "--train-weight: at most %d sets can have one", MAX_SETS);
         if (!add_set(loader, at, length, weights[loader->set_count], err)) return false;
         at += end ? length + 2 : length;
     }
@@ -110,7 +110,7 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
                          " token%s make%s no sequence of %d + 1 tokens%s: use a smaller --seq-len, or %s",
                          set->name, set->tokens, plural(set->tokens), singular(set->tokens), loader->T,
                          loader->masked ? " with a target that counts" : "",
-                         loader->set_count > 1 ? "leave this set away" : "more data");
+                         loader->set_count > 1 ? "remove this set" : "more data");
     if (loader->set_count > 1) { // the fingerprint of one set is that of its files alone
         const int files = end - set->first_shard;
         XXH64_update(hash, &files, sizeof files);
@@ -124,7 +124,7 @@ static bool check_sets(DataLoader *loader, Error *err) {
     if (!hash) fatal(EXIT_DEVICE, "host memory: could not allocate the state of a checksum");
     XXH64_reset(hash, 0);
     bool ok = true;
-    double weights[MOST_SETS];
+    double weights[MAX_SETS];
     for (int k = 0; k < loader->set_count; k++) weights[k] = loader->sets[k].weight;
     mixture_open(&loader->mixture, weights, loader->set_count, loader->seed, loader->shuffle);
     for (int k = 0; ok && k < loader->set_count; k++) ok = check_set(loader, k, hash, err);

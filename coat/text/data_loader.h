@@ -24,7 +24,7 @@ typedef struct {
 struct DataLoader {
     Shard *shards;
     int count;
-    Set sets[MOST_SETS];
+    Set sets[MAX_SETS];
     int set_count;
     Mixture mixture;             // of several sets
     ExamplesKind examples;       // what becomes of those of files with masks

@@ -65,7 +65,7 @@ static bool read_mask(Reader *r, MaskedFile *file, Error *err) {
     if (!read_next(r, file->mask, (size_t)bytes, err)) return false;
     for (int64_t i = 0; i < bytes; i++) counted += __builtin_popcount(file->mask[i]);
     if (file->tokens % 8 && file->mask[bytes - 1] >> (file->tokens % 8))
-        return damaged(r->path, err, "its mask goes on behind the last token");
+        return damaged(r->path, err, "its mask continues behind the last token");
     return counted == file->counted || damaged(r->path, err, "its mask and its header count differently");
 }
 

@@ -70,7 +70,7 @@ void verifier_begin(Verifier *v, const Shard *shards, int count, int rank, int r
     v->ranks = ranks;
     for (int i = rank; i < count; i += ranks) bytes += shards[i].has_crc ? shards[i].bytes : 0;
     if (bytes > FOREGROUND_BYTES)
-        aside_begin(&v->thread, verify_all, v);
+        background_begin(&v->thread, verify_all, v);
     else
         verify_all(v);
 }
@@ -83,5 +83,5 @@ bool verifier_good(const Verifier *v, Error *err) {
 
 void verifier_end(Verifier *v) {
     __atomic_store_n(&v->stop, true, __ATOMIC_RELAXED);
-    aside_end(&v->thread);
+    background_end(&v->thread);
 }

@@ -2,7 +2,7 @@
 // Files that other programs wrote have 0 there and are not verified. Files with a mask have a checksum of their own
 // (data_masks.h).
 #pragma once
-#include "aside.h"
+#include "background.h"
 #include "data_files.h"
 
 #ifdef __cplusplus
@@ -19,7 +19,7 @@ typedef struct {
     int count, rank, ranks;
     bool stop, damaged; // damaged: err says which file
     Error err;
-    Aside thread;
+    BackgroundTask thread;
 } Verifier;
 
 // Begins to verify the files whose number is `rank` modulo `ranks`: at once if they have 64 MB or less, otherwise in a

@@ -77,8 +77,8 @@ static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
         int length = situation_tokens + row->ending_tokens - 1; // nothing follows the last token
         if (length > c->seq_len)
             return error_set(err, EXIT_USER,
-                             "--seq-len %d: example %d of %s has %d tokens; use --seq-len %d or more, or leave "
-                             "--hellaswag away",
+                             "--seq-len %d: example %d of %s has %d tokens; use --seq-len %d or more, or remove "
+                             "--hellaswag",
                              c->seq_len, c->example, c->path, length, length);
         if (length > set->longest) set->longest = length;
     }
@@ -144,8 +144,8 @@ HellaSwag *hellaswag_open(const char *path, int seq_len, int vocab, Error *err) 
     size_t size;
     Error why;
     if (!file_read_all(path, FILE_LIMIT, &data, &size, &why)) {
-        error_set(err, why.code, "--hellaswag: %.900s; make the file with %s --hellaswag, or leave the flag away",
-                  why.text, prepare_name());
+        error_set(err, why.code, "--hellaswag: %.900s; make the file with %s --hellaswag, or remove the flag", why.text,
+                  prepare_name());
         return NULL;
     }
     HellaSwag *set = (HellaSwag *)xcalloc(1, sizeof *set);

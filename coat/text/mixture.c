@@ -18,7 +18,7 @@ void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t se
 
 // How many of `positions` each set has when they take turns. The first set has its share, rounded; what is left is
 // divided among the others in the same way. So one more position is one more of exactly one set.
-static void even_counts(const Mixture *mixture, uint64_t positions, uint64_t counts[MOST_SETS]) {
+static void even_counts(const Mixture *mixture, uint64_t positions, uint64_t counts[MAX_SETS]) {
     uint64_t left = positions, total = 0;
     for (int k = 0; k < mixture->sets; k++) total += mixture->units[k];
     for (int k = 0; k < mixture->sets; k++) {
@@ -33,7 +33,7 @@ static void even_counts(const Mixture *mixture, uint64_t positions, uint64_t cou
 static void enter_block(Mixture *mixture, int64_t block) {
     if (mixture->block == block) return;
     uint8_t turns[MIXTURE_BLOCK];
-    uint64_t first[MOST_SETS], before[MOST_SETS], after[MOST_SETS];
+    uint64_t first[MAX_SETS], before[MAX_SETS], after[MAX_SETS];
     const uint64_t begin = (uint64_t)block * MIXTURE_BLOCK;
     even_counts(mixture, begin, first);
     memcpy(before, first, sizeof before);
@@ -59,7 +59,7 @@ int mixture_at(Mixture *mixture, int64_t position, int64_t *index) {
 }
 
 int64_t mixture_count(Mixture *mixture, int set, int64_t position) {
-    uint64_t counts[MOST_SETS];
+    uint64_t counts[MAX_SETS];
     const int64_t block = position / MIXTURE_BLOCK;
     even_counts(mixture, (uint64_t)block * MIXTURE_BLOCK, counts);
     if (position % MIXTURE_BLOCK == 0) return (int64_t)counts[set];

@@ -11,7 +11,7 @@ extern "C" {
 
 typedef struct {
     int sets;
-    uint64_t units[MOST_SETS]; // a set's weight as a whole number
+    uint64_t units[MAX_SETS]; // a set's weight as a whole number
     uint64_t seed;
     bool shuffle;
     int64_t block;                // whose positions the rest is of; -1 = none yet
@@ -19,7 +19,7 @@ typedef struct {
     int64_t index[MIXTURE_BLOCK]; // how many sequences of its set come before it
 } Mixture;
 
-// weights: of `sets` <= MOST_SETS sets, each finite and above 0; only their ratios count. The first s positions hold
+// weights: of `sets` <= MAX_SETS sets, each finite and above 0; only their ratios count. The first s positions hold
 // a set's share of s, but for a rounding, wherever s is a multiple of MIXTURE_BLOCK. In between, the order of the sets
 // is drawn from `seed`; without `shuffle` they take turns evenly.
 void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t seed, bool shuffle);

@@ -3,7 +3,7 @@
 
 #include "tokenizer_parts.h"
 
-#define MOST_STEPS 8 // of a sequence
+#define MAX_STEPS 8 // of a sequence
 
 static const char *string_of(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
@@ -11,7 +11,7 @@ static const char *string_of(const json_t *object, const char *key) {
 }
 
 // The steps of a part: those of a sequence, or itself. Returns their number, -1 where it is none.
-static int steps_of(const json_t *part, const char *list, const json_t *steps[MOST_STEPS]) {
+static int steps_of(const json_t *part, const char *list, const json_t *steps[MAX_STEPS]) {
     if (!part || json_is_null(part)) return 0;
     if (strcmp(string_of(part, "type"), "Sequence") != 0) {
         steps[0] = part;
@@ -19,7 +19,7 @@ static int steps_of(const json_t *part, const char *list, const json_t *steps[MO
     }
     const json_t *array = json_object_get(part, list);
     const size_t count = json_array_size(array);
-    if (!json_is_array(array) || count > MOST_STEPS) return -1;
+    if (!json_is_array(array) || count > MAX_STEPS) return -1;
     for (size_t i = 0; i < count; i++) steps[i] = json_array_get(array, i);
     return (int)count;
 }
@@ -91,7 +91,7 @@ static bool read_pre_tokenizer(Tokenizer *t, const json_t *step, bool *bytes) {
 }
 
 bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *root, Error *err) {
-    const json_t *steps[MOST_STEPS], *part = json_object_get(root, "normalizer");
+    const json_t *steps[MAX_STEPS], *part = json_object_get(root, "normalizer");
     int count = steps_of(part, "normalizers", steps);
     bool bytes = false;
     for (int i = 0; i < count; i++)

@@ -5,7 +5,7 @@
 
 #include "tokenizer_parts.h"
 
-#define MOST_PIECES VOCABULARY_MAX
+#define MAX_PIECES VOCABULARY_MAX
 
 typedef enum { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE } PieceType;
 
@@ -82,7 +82,7 @@ static bool read_piece(Model *m, Reader r) {
         if (!m->pieces) fatal(EXIT_DEVICE, "host memory: could not hold a vocabulary");
     }
     m->pieces[m->count++] = piece;
-    return !r.bad && m->count < MOST_PIECES;
+    return !r.bad && m->count < MAX_PIECES;
 }
 
 static bool read_trainer(Model *m, Reader r) {

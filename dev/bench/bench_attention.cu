@@ -1,5 +1,5 @@
 // Attention as the GPU runs it (cuDNN, deterministic backward in slices, or our own) at GPT-2's shapes and Llama-like
-// ones: time and TFLOP/s of the causal half, the share of what a large product reaches in the same run, and the
+// ones: time and TFLOP/s of the causal half, the share of what a large matmul reaches in the same run, and the
 // workspace. The first and the last sequence are checked against the FP32 kernels, and the backward is run twice
 // and compared bit for bit. Then those kernels' own time, of --precision fp32; test_gpt2 checks them.
 //
@@ -116,7 +116,7 @@ static bool check_repeats(Bench *bench, Attention *a) {
 }
 
 // --- time ---------------------------------------------------------------------------------------------------
-// limit: what a large product reaches in this format.
+// limit: what a large matmul reaches in this format.
 static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format format, double limit) {
     Attention a = {};
     int64_t M = (int64_t)s.B * s.T, width = (int64_t)s.heads * s.head_dim;
@@ -128,7 +128,7 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format
     a.d_o = bench_tensor(bench, M, width, format, 1.0f);
     a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
     double forward = bench_median_ms(bench, run_forward, &a), backward = bench_median_ms(bench, run_backward, &a);
-    // two products forward, five backward, over the lower half of the scores
+    // two matmuls forward, five backward, over the lower half of the scores
     double flops = 2.0 * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
     double rate_forward = flops / forward * 1e3, rate_backward = 2.5 * flops / backward * 1e3;
     printf("%-12s B %2d T %4d heads %2d/%2d of %3d  forward %7.3f ms %4.0f TFLOP/s %4.1f %%  backward %7.3f ms %4.0f "
@@ -180,11 +180,11 @@ int main(int argc, char **argv) {
         if (bytes > bench.exec.workspace_bytes) bench.exec.workspace_bytes = bytes;
     }
     bench.exec.workspace = bench_allocate(&bench, bench.exec.workspace_bytes);
-    double limit = bench_product_ceiling(&bench, FMT_BF16);
+    double limit = bench_matmul_ceiling(&bench, FMT_BF16);
     int wrong = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         wrong += !bench_shape(&bench, shapes[i].name, shapes[i].shape, FMT_BF16, limit);
-    bench_shape(&bench, "FP32", {4, 1024, 12, 12, 64}, FMT_FP32, bench_product_ceiling(&bench, FMT_FP32));
+    bench_shape(&bench, "FP32", {4, 1024, 12, 12, 64}, FMT_FP32, bench_matmul_ceiling(&bench, FMT_FP32));
     bench_close(&bench);
     printf("\n%s\n", wrong ? "WRONG results, see above" : "all results are right and repeat bit for bit");
     return wrong ? EXIT_USER : EXIT_DONE;

@@ -1,6 +1,6 @@
 // Our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on shapes
 // chosen to show which part is wrong, and its time beside cuDNN's deterministic backward: with TFLOP/s of the causal
-// half, and their share of what a large BF16 product reaches in the same run. Then the same of our forward, and both
+// half, and their share of what a large BF16 matmul reaches in the same run. Then the same of our forward, and both
 // where sequences are documents of 300 tokens that are apart; TFLOP/s are of whole sequences there, too.
 //
 //   bench_attention_backward [--quick] [--check]
@@ -372,14 +372,14 @@ static bool check_shape(Bench *bench, AttentionShape s, bool apart) {
 }
 
 // --- time ---------------------------------------------------------------------------------------------------
-enum { FORWARD = 2, BACKWARD = 5 }; // products over the lower half of the scores
+enum { FORWARD = 2, BACKWARD = 5 }; // matmuls over the lower half of the scores
 
-static void print_time(const char *name, double ms, int products, AttentionShape s, double limit) {
-    const double rate = products * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim / ms * 1e3;
+static void print_time(const char *name, double ms, int matmuls, AttentionShape s, double limit) {
+    const double rate = matmuls * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim / ms * 1e3;
     printf("  %-24s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
 }
 
-// limit: what a large product reaches, operations per second.
+// limit: what a large matmul reaches, operations per second.
 static void time_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
@@ -445,7 +445,7 @@ int main(int argc, char **argv) {
     }
     bench.exec.workspace = bench_allocate(&bench, bench.exec.workspace_bytes);
     const int wrong = check_shapes(&bench, 64) + check_shapes(&bench, 128);
-    const double limit = check_only ? 0.0 : bench_product_ceiling(&bench, FMT_BF16);
+    const double limit = check_only ? 0.0 : bench_matmul_ceiling(&bench, FMT_BF16);
     for (size_t i = 0; i < time_count && !check_only; i++) time_shape(&bench, times[i].name, times[i].shape, limit);
     bench_close(&bench);
     printf("\n%s\n", wrong ? "WRONG results, see above" : "all results are right and repeat bit for bit");

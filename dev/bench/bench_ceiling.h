@@ -1,10 +1,10 @@
-// What benchmarks hold their figures against, measured in the same run: the rate of a copy within the GPU's memory,
-// large or as short as an operation, and of a large product.
+// What benchmarks compare their figures with, measured in the same run: the rate of a copy within the GPU's memory,
+// large or as short as an operation, and of a large matmul.
 #pragma once
 #include "dev/test/bench_cuda.h"
 
 #define CEILING_BYTES ((size_t)1 << 30) // of a large copy, which reads and writes them
-#define CEILING_SIZE 8192               // of a large product of square matrices
+#define CEILING_SIZE 8192               // of a large matmul of square matrices
 
 // --- copies -------------------------------------------------------------------------------------------------
 typedef struct {
@@ -60,30 +60,30 @@ static inline double bench_copy_ceiling(Bench *bench) {
     return rate;
 }
 
-// --- products -----------------------------------------------------------------------------------------------
+// --- matmuls -----------------------------------------------------------------------------------------------
 typedef struct {
     Tensor y, x;
     Weight w;
-} SquareProduct;
+} SquareMatmul;
 
-static inline void square_product_run(Bench *bench, void *context) {
-    SquareProduct *p = (SquareProduct *)context;
+static inline void square_matmul_run(Bench *bench, void *context) {
+    SquareMatmul *p = (SquareMatmul *)context;
     bench->exec.ops->linear_forward(&bench->exec, p->y, p->x, p->w, Tensor{});
 }
 
-// Floating point operations per second that this GPU reaches on a large square product of random values in E4M3, BF16
+// Floating point operations per second that this GPU reaches on a large square matmul of random values in E4M3, BF16
 // or FP32, with a line that says it.
-static inline double bench_product_ceiling(Bench *bench, Format format) {
+static inline double bench_matmul_ceiling(Bench *bench, Format format) {
     const bool fp8 = format == FMT_E4M3;
-    SquareProduct p = {};
+    SquareMatmul p = {};
     p.y = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, fp8 ? FMT_BF16 : format, 1.0f);
     p.x = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, format, 1.0f);
     Tensor *w = fp8 ? &p.w.codes : &p.w.value;
     *w = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, p.x.format, fp8 ? 1.0f : 0.5f);
-    if (fp8) p.w.value = p.w.codes; // of which the product reads the shape only
-    const double ms = bench_median_ms(bench, square_product_run, &p);
+    if (fp8) p.w.value = p.w.codes; // of which the matmul reads the shape only
+    const double ms = bench_median_ms(bench, square_matmul_run, &p);
     const double rate = 2.0 * CEILING_SIZE * CEILING_SIZE * CEILING_SIZE / ms * 1e3;
-    printf("ceiling: %s product %d x %d x %d, %.3f ms, %.0f TFLOP/s\n", fp8 ? "fp8" : format_name(format), CEILING_SIZE,
+    printf("ceiling: %s matmul %d x %d x %d, %.3f ms, %.0f TFLOP/s\n", fp8 ? "fp8" : format_name(format), CEILING_SIZE,
            CEILING_SIZE, CEILING_SIZE, ms, rate * 1e-12);
     bench_release(bench, p.y);
     bench_release(bench, p.x);

@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     Bench bench = {};
     config_defaults(&bench.config);
     recipe_apply(&bench.config.recipe, RECIPE_BF16);
-    bench.config.recipe.precision = PRECISION_FP32; // no products are needed
+    bench.config.recipe.precision = PRECISION_FP32; // no matmuls are needed
     bench.quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
     bench_open(&bench);
     const Ops *ops = bench.exec.ops;

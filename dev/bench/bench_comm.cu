@@ -272,7 +272,7 @@ static void open_all(Comms *c, const CommPlace *place) {
     Config *config = (Config *)xcalloc(1, sizeof *config);
     config_defaults(config);
     recipe_apply(&config->recipe, RECIPE_BF16);
-    config->recipe.precision = PRECISION_FP32; // neither products nor attention are needed
+    config->recipe.precision = PRECISION_FP32; // neither matmuls nor attention are needed
     c->exec.ops = cuda_ops();
     c->exec.rank = c->rank = place->rank;
     c->exec.ranks = c->ranks = place->ranks;

@@ -1,4 +1,4 @@
-// Times the CPU backend's operations at the shapes of GPT-2 124M: products against the machine's own sgemm rate,
+// Times the CPU backend's operations at the shapes of GPT-2 124M: matmuls against the machine's own sgemm rate,
 // and the others against its memory copy, large and as short as they are, all measured in the same run.
 //   bench_cpu [TOKENS [THREADS]]      tokens per micro-batch (default 1024), threads (default all)
 #include "coat/clock.h"
@@ -14,7 +14,7 @@
 #define VOCAB 50304
 #define SEQUENCE 1024
 #define HEAD_CHUNK 256 // tokens whose logits exist at a time
-#define SIDE 1536      // of the square products that measure the machine
+#define SIDE 1536      // of the square matmuls that measure the machine
 
 typedef struct {
     Exec exec;
@@ -48,7 +48,7 @@ static Tensor make(Format format, int64_t rows, int64_t cols) {
 // --- ceilings --------------------------------------------------------------------------------------------
 
 #ifdef COAT_OPENBLAS
-// The library's rate: the better of one square product per thread at a time, and one large one on all its threads.
+// The library's rate: the better of one square matmul per thread at a time, and one large one on all its threads.
 static double sgemm_rate(Bench *b, int threads) {
     const int large = 2 * SIDE;
     double best = 0;
@@ -59,13 +59,13 @@ static double sgemm_rate(Bench *b, int threads) {
         double start = now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int i = 0; i < threads; i++)
-            blas_product(false, false, SIDE, SIDE, SIDE, (const real *)x.data, SIDE, (const real *)y.data, SIDE, false,
-                         (real *)z.data + (size_t)i * SIDE * SIDE, SIDE);
+            blas_matmul(false, false, SIDE, SIDE, SIDE, (const real *)x.data, SIDE, (const real *)y.data, SIDE, false,
+                        (real *)z.data + (size_t)i * SIDE * SIDE, SIDE);
         best = fmax(best, 2.0 * SIDE * SIDE * SIDE * threads / (now_seconds() - start));
         openblas_set_num_threads(threads);
         start = now_seconds();
-        blas_product(false, false, large, large, large, (const real *)x.data, large, (const real *)y.data, large, false,
-                     (real *)result.data, large);
+        blas_matmul(false, false, large, large, large, (const real *)x.data, large, (const real *)y.data, large, false,
+                    (real *)result.data, large);
         best = fmax(best, 2.0 * large * large * large / (now_seconds() - start));
         openblas_set_num_threads(1);
     }
@@ -76,7 +76,7 @@ static double sgemm_rate(Bench *b, int threads) {
     return best;
 }
 #else
-// Without a library to compare with: the backend's own product of large FP32 matrices.
+// Without a library to compare with: the backend's own matmul of large FP32 matrices.
 static double sgemm_rate(Bench *b, int threads) {
     double best = 0;
     Weight w = {0};
@@ -117,20 +117,20 @@ static double copy_rate(int threads, int64_t moved) {
     return best;
 }
 
-// --- products --------------------------------------------------------------------------------------------
+// --- matmuls --------------------------------------------------------------------------------------------
 
 typedef struct {
     double flops, seconds;
 } Total;
 
-static double report_product(const Bench *b, const char *name, int64_t M, int64_t out, int64_t in, double seconds) {
+static double report_matmul(const Bench *b, const char *name, int64_t M, int64_t out, int64_t in, double seconds) {
     double flops = 2.0 * (double)M * (double)out * (double)in;
     printf("%-10s %6ld x %5ld x %5ld  %9.2f ms %8.1f GFLOP/s %5.0f %%\n", name, (long)M, (long)out, (long)in,
            seconds * 1e3, flops / seconds * 1e-9, 100 * flops / seconds / b->peak_flops);
     return flops;
 }
 
-// The three products of one linear layer, `times` of which are in a step.
+// The three matmuls of one linear layer, `times` of which are in a step.
 static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t in, double times) {
     const Ops *ops = b->exec.ops;
     Weight w = {0};
@@ -152,7 +152,7 @@ static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t
     }
     const char *const names[3] = {"forward", "data", "weight"};
     for (int i = 0; i < 3; i++) {
-        total->flops += times * report_product(b, names[i], M, out, in, best[i]);
+        total->flops += times * report_matmul(b, names[i], M, out, in, best[i]);
         total->seconds += times * best[i];
     }
     free(w.value.data);
@@ -330,7 +330,7 @@ int main(int argc, char **argv) {
     bench_linear(&b, &total, M, CHANNELS, 4 * CHANNELS, LAYERS);
     bench_linear(&b, &total, HEAD_CHUNK, VOCAB, CHANNELS, (double)M / HEAD_CHUNK);
     bench_memory(&b, M);
-    printf("\nall products of a step of %ld tokens: %.1f GFLOP in %.0f ms = %.1f GFLOP/s = %.0f %% of sgemm\n", (long)M,
+    printf("\nall matmuls of a step of %ld tokens: %.1f GFLOP in %.0f ms = %.1f GFLOP/s = %.0f %% of sgemm\n", (long)M,
            total.flops * 1e-9, total.seconds * 1e3, total.flops / total.seconds * 1e-9,
            100 * total.flops / total.seconds / b.peak_flops);
     return 0;

@@ -39,7 +39,7 @@ typedef struct {
 } Block;
 
 // --- operations ---------------------------------------------------------------------------------------------
-// Nothing saved of a rebuilt operand but its scale.
+// Nothing saved of a recomputed operand but its scale.
 static Tensor scale_only(Tensor t) {
     t.data = NULL;
     return t;
@@ -71,18 +71,18 @@ OPERATION(residual_backward, residual_backward, o->a[s], o->b[s])
 OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
 OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, is_paper(o))
 OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
-OPERATION(activation_rebuild, activation_rebuild, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
+OPERATION(activation_recompute, activation_recompute, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
 OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)
 OPERATION(activation_bound, activation_bound, o->grad[s], o->a[s], o->matrix, o->saved[s])
-OPERATION(activation_backward_rebuild, activation_backward_rebuild, o->grad[s], o->grad_t[s], o->sums, o->g_t[s],
+OPERATION(activation_backward_recompute, activation_backward_recompute, o->grad[s], o->grad_t[s], o->sums, o->g_t[s],
           scale_only(o->codes[s]), o->a[s], o->saved[s], true)
 OPERATION(swiglu_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], Tensor{}, is_paper(o))
 OPERATION(swiglu_backward, activation_backward, o->grad[s], o->grad_t[s], Tensor{}, o->b[s], o->saved[s], true)
-OPERATION(swiglu_backward_rebuild, activation_backward_rebuild, o->grad[s], o->grad_t[s], Tensor{}, o->g_t[s],
+OPERATION(swiglu_backward_recompute, activation_backward_recompute, o->grad[s], o->grad_t[s], Tensor{}, o->g_t[s],
           scale_only(o->codes[s]), o->b[s], o->saved[s], true)
-OPERATION(norm_rebuild, norm_rebuild, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
+OPERATION(norm_recompute, norm_recompute, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
 OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
-OPERATION(quantize_rebuild, quantize_rebuild, o->codes_t[s], o->codes[s], o->a[s])
+OPERATION(quantize_recompute, quantize_recompute, o->codes_t[s], o->codes[s], o->a[s])
 OPERATION(weights_quantize, weights_quantize, o->parameters, o->count)
 OPERATION(weights_maxima, weights_maxima, o->parameters, o->count)
 OPERATION(health, health, &o->saved[s], 1, o->health)
@@ -207,7 +207,7 @@ static void bench_narrow(Block *block, Operands *o) {
     make_operands(bench, o, M, C, FMT_E4M3);
     report_pass(block, o, "residual_norm_forward", M, C, 6 + 2 * group + 1, 1, run_residual_norm_forward);
     report_pass(block, o, "branch_norm_forward", M, C, 8 + group + 1, 0, run_branch_norm_forward);
-    report_pass(block, o, "norm_rebuild", M, C, group + 1, 2, run_norm_rebuild);
+    report_pass(block, o, "norm_recompute", M, C, group + 1, 2, run_norm_recompute);
     for (int s = 0; s < SETS; s++) give_maxima(bench, &o->a[s]);
     report_pass(block, o, "norm_backward", M, C, 6 + group, 2, run_norm_backward);
     report_pass(block, o, "grad_quantize", M, C, 4, 2, run_grad_quantize);
@@ -215,7 +215,7 @@ static void bench_narrow(Block *block, Operands *o) {
     report_pass(block, o, "quantize_forward", M, C, 5, 0, run_quantize_forward);
     scale_by_row(bench, o);
     report_pass(block, o, "quantize_forward, per token", M, C, 3, 1, run_quantize_forward);
-    report_pass(block, o, "quantize_rebuild", M, C, 3, 1, run_quantize_rebuild);
+    report_pass(block, o, "quantize_recompute", M, C, 3, 1, run_quantize_recompute);
     carry_scales(o, o->b);
     report_pass(block, o, "residual_norm_forward, per token", M, C, 6 + group + 1, 1, run_residual_norm_forward);
     report_pass(block, o, "branch_norm_forward, per token", M, C, 6 + group + 1, 0, run_branch_norm_forward);
@@ -223,7 +223,7 @@ static void bench_narrow(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
-// The operands of the product are codes (M, C) and a matrix (C, F); dh gives its scales. SwiGLU reads those of h.
+// The operands of the matmul are codes (M, C) and a matrix (C, F); dh gives its scales. SwiGLU reads those of h.
 static void bench_bound(Block *block, Operands *o, const char *name, int64_t M, int64_t C, int64_t F, int times) {
     Bench *bench = block->report.bench;
     const double scales = o->saved[0].cols == F ? 0 : 2.0 / GROUP * (double)o->saved[0].cols / (double)C;
@@ -251,10 +251,10 @@ static void bench_wide(Block *block, Operands *o) {
     report_pass(block, o, "health", M, F, group, 0, run_health);
     report_pass(block, o, "codes_count", M, F, 1, 0, run_codes_count);
     scale_by_row(bench, o);
-    report_pass(block, o, "activation_rebuild", M, F, group + 1, 0, run_activation_rebuild);
+    report_pass(block, o, "activation_recompute", M, F, group + 1, 0, run_activation_recompute);
     report_pass(block, o, "activation_backward, per token", M, F, 2 + group + 1 + 2, 0, run_activation_backward);
     for (int s = 0; s < SETS; s++) o->g_t[s] = transposed_tensor(bench, o->b[s], FMT_E4M3);
-    report_pass(block, o, "activation_backward_rebuild", M, F, 2 + group + 3, 1, run_activation_backward_rebuild);
+    report_pass(block, o, "activation_backward_recompute", M, F, 2 + group + 3, 1, run_activation_backward_recompute);
     bench_bound(block, o, "activation_bound", M, C, F, 1);
     carry_scales(o, o->a);
     report_pass(block, o, "activation_forward, per token", M, F, 2 + group + 1, 1, run_activation_forward);
@@ -275,17 +275,17 @@ static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     report_pass(block, o, "swiglu forward", M, F, 4 + 2 * groups + 1, 0, run_swiglu_forward);
     report_pass(block, o, "swiglu backward", M, F, 2 * (2 + groups) + 4, 0, run_swiglu_backward);
     scale_by_row(bench, o);
-    report_pass(block, o, "swiglu rebuild", M, F, groups + 1, 0, run_activation_rebuild);
+    report_pass(block, o, "swiglu recompute", M, F, groups + 1, 0, run_activation_recompute);
     report_pass(block, o, "swiglu backward, per token", M, F, 2 + groups + 2 + 4, 0, run_swiglu_backward);
     for (int s = 0; s < SETS; s++) o->g_t[s] = transposed_tensor(bench, o->b[s], FMT_E4M3);
-    report_pass(block, o, "swiglu_backward_rebuild", M, F, 2 + groups + 5, 0, run_swiglu_backward_rebuild);
+    report_pass(block, o, "swiglu_backward_recompute", M, F, 2 + groups + 5, 0, run_swiglu_backward_recompute);
     bench_bound(block, o, "swiglu's activation_bound", M, F / 4, F, 0);
     carry_scales(o, o->a);
     report_pass(block, o, "swiglu forward, per token", M, F, 4 + groups + 1, 0, run_swiglu_forward);
     free_operands(bench, o);
 }
 
-// The products' weights of 12 layers.
+// The matmuls' weights of 12 layers.
 static void bench_weights(Block *block, Operands *o) {
     enum { LAYERS = 12, PER_LAYER = 4 };
     Bench *bench = block->report.bench;

@@ -1,6 +1,6 @@
 // The head of GPT-2 124M and 1558M, forward and backward, in BF16 and in FP8 (--head fp8): milliseconds of each
-// operation for a micro-batch, by the chunk of tokens whose logits exist at a time, and the sum. Products with TFLOP/s
-// and their share of a large product in the same format; the loss with GB/s and its share of a large copy, which count
+// operation for a micro-batch, by the chunk of tokens whose logits exist at a time, and the sum. Matmuls with TFLOP/s
+// and their share of a large matmul in the same format; the loss with GB/s and its share of a large copy, which count
 // what it must move: 2 + 2 bytes per element in BF16; 2 + 1, and 1 + 1 for the transpose, in FP8.
 //
 //   bench_head [--quick]
@@ -98,7 +98,7 @@ typedef struct {
     double copy, bf16, fp8;
 } Ceilings;
 
-static void print_product(double ms, double flops, double ceiling) {
+static void print_matmul(double ms, double flops, double ceiling) {
     printf(" %.2f (%.0f, %.0f %%) |", ms, flops / ms * 1e-9, 100.0 * flops / ms * 1e3 / ceiling);
 }
 
@@ -112,13 +112,13 @@ static double bench_head(Bench *bench, const Model *m, bool fp8, int64_t chunk, 
     const double weight = chunks * bench_median_ms(bench, run_weight, &h);
     const double flops = 2.0 * (double)m->tokens * (double)m->channels * PADDED, sum = logits + loss + data + weight;
     const double rate = (fp8 ? 5.0 : 4.0) * (double)m->tokens * PADDED / loss * 1e3;
-    const double product = fp8 ? ceilings->fp8 : ceilings->bf16;
+    const double matmul = fp8 ? ceilings->fp8 : ceilings->bf16;
     printf("| %s | %lld x %lld x %d | %lld | %s |", m->name, (long long)m->tokens, (long long)m->channels, PADDED,
            (long long)chunk, fp8 ? "fp8" : "bf16");
-    print_product(logits, flops, product);
+    print_matmul(logits, flops, matmul);
     printf(" %.2f (%.0f, %.0f %%) |", loss, rate * 1e-9, 100.0 * rate / ceilings->copy);
-    print_product(data, flops, product);
-    print_product(weight, flops, product);
+    print_matmul(data, flops, matmul);
+    print_matmul(weight, flops, matmul);
     printf(" %.2f |", sum);
     head_release(bench, &h);
     return sum;
@@ -132,8 +132,8 @@ int main(int argc, char **argv) {
     bench.config.recipe.cache_transposed = true;
     bench.config.device = DEVICE_CUDA;
     bench_open(&bench);
-    const Ceilings ceilings = {bench_copy_ceiling(&bench), bench_product_ceiling(&bench, FMT_BF16),
-                               bench_product_ceiling(&bench, FMT_E4M3)};
+    const Ceilings ceilings = {bench_copy_ceiling(&bench), bench_matmul_ceiling(&bench, FMT_BF16),
+                               bench_matmul_ceiling(&bench, FMT_E4M3)};
     printf("\n| model | tokens x channels x vocabulary | chunk | head | logits, ms (TFLOP/s, of ceiling) "
            "| loss, ms (GB/s, of copy) | dn, ms (TFLOP/s, of ceiling) | dwte, ms (TFLOP/s, of ceiling) | sum, ms "
            "| against bf16 |\n");

@@ -38,16 +38,16 @@ OPERATION(embed_forward)(e, o->r[s], o->tokens, Tensor{}, o->wte, o->wpe, o->mod
 OPERATION(residual_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->x[s], o->r[s], o->y[s], o->bias) END
 OPERATION(branch_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->n[s], o->r[s], o->y[s]) END
 OPERATION(residual_backward)(e, o->r[s], o->y[s]) END
-OPERATION(norm_rebuild)(e, o->n[s], Tensor{}, norm_of(o, o->x[s])) END
+OPERATION(norm_recompute)(e, o->n[s], Tensor{}, norm_of(o, o->x[s])) END
 OPERATION(norm_backward)(e, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x[s]), true, true) END
 OPERATION(activation_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true) END
 OPERATION(activation_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s], o->wide[s], true) END
 OPERATION_AS(swiglu_forward, activation_forward)(e, o->r[s], o->wide[s], o->wide[s], Tensor{}, true) END
-OPERATION_AS(swiglu_rebuild, activation_rebuild)(e, o->r[s], Tensor{}, o->wide[s]) END
+OPERATION_AS(swiglu_recompute, activation_recompute)(e, o->r[s], Tensor{}, o->wide[s]) END
 OPERATION_AS(swiglu_backward, activation_backward)(e, o->wide_out[s], o->wide_out[s], Tensor{}, o->r[s], o->wide[s], true) END
-OPERATION(heads_forward)(e, o->wide_out[s], o->wide[s], o->heads) END
-OPERATION_AS(heads_rotate, heads_forward)(e, o->wide[s], o->wide[s], o->heads) END
-OPERATION(heads_backward)(e, o->wide[s], o->sums, o->sums2, o->wide_out[s], o->heads, true) END
+OPERATION(qk_norm_rope_forward)(e, o->wide_out[s], o->wide[s], o->heads) END
+OPERATION_AS(qk_norm_rope_rotate, qk_norm_rope_forward)(e, o->wide[s], o->wide[s], o->heads) END
+OPERATION(qk_norm_rope_backward)(e, o->wide[s], o->sums, o->sums2, o->wide_out[s], o->heads, true) END
 OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
 OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, o->state) END
 OPERATION(loss_sum)(e, o->losses, o->state) END
@@ -110,8 +110,8 @@ static int64_t make_parameters(Operands *o, const Tensor roles[5], Format master
         if (roles) {
             Parameter *p = &o->parameters[i];
             Tensor *parts[] = {&p->weight.value, &p->grad, &p->m, &p->v, &p->master};
-            bool product = i >= once && n >= C * C;
-            const Format formats[] = {FMT_BF16, product ? FMT_BF16 : FMT_FP32, FMT_FP32, FMT_FP32, master};
+            bool matmul = i >= once && n >= C * C;
+            const Format formats[] = {FMT_BF16, matmul ? FMT_BF16 : FMT_FP32, FMT_FP32, FMT_FP32, master};
             for (int k = 0; k < 5; k++) {
                 *parts[k] = roles[k];
                 parts[k]->data = (char *)roles[k].data + (size_t)at * format_bytes(formats[k]);
@@ -178,7 +178,7 @@ static void bench_narrow(Report *r, Operands *o, bool with_variants) {
     report(r, o, "branch_norm_forward", shape, 4 * row + 8 * (double)M, run_branch_norm_forward);
     report(r, o, "residual_backward", shape, 3 * row, run_residual_backward);
     report(r, o, "gradients_add", shape, 3 * row, run_gradients_add);
-    report(r, o, "norm_rebuild", shape, 2 * row + 8 * (double)M, run_norm_rebuild);
+    report(r, o, "norm_recompute", shape, 2 * row + 8 * (double)M, run_norm_recompute);
     report(r, o, "norm_backward", shape, 4 * row + 8 * (double)M, run_norm_backward);
     report(r, o, "embed_backward", shape, row + 8 * (positions + tokens) + 4 * (double)M, run_embed_backward);
     if (with_variants) bench_variants(r, o, shape, row, embed_bytes);
@@ -227,7 +227,7 @@ static void bench_swiglu(Report *r, int64_t M, int64_t F) {
     make_sets(r->bench, o.wide, M, 2 * F);
     make_sets(r->bench, o.wide_out, M, 2 * F);
     report(r, &o, "swiglu forward", shape, 3 * row, run_swiglu_forward);
-    report(r, &o, "swiglu rebuild", shape, 3 * row, run_swiglu_rebuild);
+    report(r, &o, "swiglu recompute", shape, 3 * row, run_swiglu_recompute);
     report(r, &o, "swiglu backward", shape, 5 * row, run_swiglu_backward);
     Tensor *sets[] = {o.r, o.wide, o.wide_out};
     for (Tensor *t : sets) release_sets(r->bench, t);
@@ -251,15 +251,15 @@ static void bench_heads(Report *r, int B, int T, int heads, int head_dim, bool n
     uint32_t *maxima = (uint32_t *)bench_allocate(bench, (size_t)M * sizeof *maxima);
     for (Tensor &t : o.wide) t.amax = maxima;
     if (!normed) {
-        report(r, &o, "heads rotated", shape, 2 * q_and_k + positions, run_heads_rotate);
-        report(r, &o, "heads rotated back", shape, 2 * q_and_k + v + positions, run_heads_backward);
+        report(r, &o, "heads rotated", shape, 2 * q_and_k + positions, run_qk_norm_rope_rotate);
+        report(r, &o, "heads rotated back", shape, 2 * q_and_k + v + positions, run_qk_norm_rope_backward);
     } else {
         o.heads.q_weight = bench_tensor(bench, 1, head_dim, FMT_BF16, 1.0f);
         o.heads.k_weight = bench_tensor(bench, 1, head_dim, FMT_BF16, 1.0f);
         o.sums = bench_tensor(bench, 1, head_dim, FMT_FP32, 1.0f);
         o.sums2 = bench_tensor(bench, 1, head_dim, FMT_FP32, 1.0f);
-        report(r, &o, "heads normed, rotated", shape, 2 * (q_and_k + v) + positions, run_heads_forward);
-        report(r, &o, "heads normed, back", shape, 3 * q_and_k + v + positions, run_heads_backward);
+        report(r, &o, "heads normed, rotated", shape, 2 * (q_and_k + v) + positions, run_qk_norm_rope_forward);
+        report(r, &o, "heads normed, back", shape, 3 * q_and_k + v + positions, run_qk_norm_rope_backward);
         Tensor once[] = {o.heads.q_weight, o.heads.k_weight, o.sums, o.sums2};
         for (Tensor t : once) bench_release(bench, t);
     }

@@ -1,5 +1,5 @@
 // One transformer layer, forward and backward, without embedding, head and optimizer: the paper's table 6. Batch 4, in
-// BF16 (saving everything, and rebuilding the activation function and norms), with FP8 products, and with COAT:
+// BF16 (saving everything, and recomputing the activation function and norms), with FP8 matmuls, and with COAT:
 // milliseconds, bytes saved for backward as the plan counts them, and both against BF16. Built from the trainer's own
 // model code, on values that are normally distributed.
 //   --block NAME   hidden 2048 and 4096, length 2048 and 4096, heads of 128, beside the paper's figures (H100): a block
@@ -7,9 +7,9 @@
 //   --model NAME   the layer of a model by its name, as of the trainer's --model, at lengths 2048 and 4096; several add
 //                  up
 // U = 2 C bytes per token, of C channels: the paper's unit. Its MB fit a batch of 8 where its times fit one of 4, so
-// that its U are made from eight sequences. TFLOP/s count the products and the causal half of attention. Their ceiling
-// is the time that these would need at the rates of large products measured in the same run, of FP8 where the recipe's
-// products are, of BF16 for attention.
+// that its U are made from eight sequences. TFLOP/s count the matmuls and the causal half of attention. Their ceiling
+// is the time that these would need at the rates of large matmuls measured in the same run, of FP8 where the recipe's
+// matmuls are, of BF16 for attention.
 //
 //   bench_layer [--quick] [--block NAME] [--model NAME]...
 #define TESTING
@@ -31,7 +31,7 @@ typedef struct {
     int recompute;
 } LayerRecipe;
 
-enum { RECIPES = 4, PAPER_SHAPES = 4, PAPER_COLUMNS = 3, MOST_SHAPES = 16 };
+enum { RECIPES = 4, PAPER_SHAPES = 4, PAPER_COLUMNS = 3, MAX_SHAPES = 16 };
 static const LayerRecipe recipes[RECIPES] = {{"bf16", "BF16", RECIPE_BF16, 0},
                                              {"bf16 --recompute 2", NULL, RECIPE_BF16, 2},
                                              {"fp8-linear", "TE", RECIPE_FP8_LINEAR, 0},
@@ -77,7 +77,7 @@ static LayerShape block_shape(Architecture architecture, const PaperShape *p) {
     return s;
 }
 
-// No block is the first one here, whose products of norms and attention GPT-2 has in BF16.
+// No block is the first one here, whose matmuls of norms and attention GPT-2 has in BF16.
 static Config layer_config(const LayerShape *s, const LayerRecipe *r) {
     Config c;
     config_defaults(&c);
@@ -196,7 +196,7 @@ static Figures measure(Model *m, int runs) {
     return {median(forward, runs), median(backward, runs), saved_bytes(m)};
 }
 
-// What large products reach, operations per second; fp8 0 where the GPU has none.
+// What large matmuls reach, operations per second; fp8 0 where the GPU has none.
 typedef struct {
     double bf16, fp8;
 } Ceilings;
@@ -208,13 +208,13 @@ static Ceilings ceilings_measure(bool quick) {
     bench.config.device = DEVICE_CUDA;
     bench_open(&bench);
     const bool fp8 = cuda_backend(&bench.exec)->capability >= 89;
-    const Ceilings c = {bench_product_ceiling(&bench, FMT_BF16), fp8 ? bench_product_ceiling(&bench, FMT_E4M3) : 0};
+    const Ceilings c = {bench_matmul_ceiling(&bench, FMT_BF16), fp8 ? bench_matmul_ceiling(&bench, FMT_E4M3) : 0};
     bench_close(&bench);
     return c;
 }
 
-// Three products per weight, of 2 operations per token and element; attention's two and five over half of the scores.
-static double product_flops(const LayerShape *s) {
+// Three matmuls per weight, of 2 operations per token and element; attention's two and five over half of the scores.
+static double matmul_flops(const LayerShape *s) {
     const ModelShape *m = &s->shape;
     const double C = m->channels, o = (double)m->heads * m->head_dim;
     const double weights = C * ((double)shape_qkv_width(m) + o + (double)(shape_hidden_width(m) + m->ffn));
@@ -247,8 +247,8 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
 }
 
 static void print_row(const LayerShape *s, const LayerRecipe *r, Figures f, Figures bf16, const Ceilings *ceilings) {
-    const double flops = product_flops(s) + attention_flops(s);
-    const double ideal_ms = 1e3 * (product_flops(s) / (r->recipe == RECIPE_BF16 ? ceilings->bf16 : ceilings->fp8) +
+    const double flops = matmul_flops(s) + attention_flops(s);
+    const double ideal_ms = 1e3 * (matmul_flops(s) / (r->recipe == RECIPE_BF16 ? ceilings->bf16 : ceilings->fp8) +
                                    attention_flops(s) / ceilings->bf16);
     const double ms = f.forward_ms + f.backward_ms, bytes = f.saved_bytes / BATCH / s->length;
     const double unit = 2.0 * s->shape.channels;
@@ -282,10 +282,10 @@ static int asked_shapes(int argc, char **argv, LayerShape *list, bool *quick) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(argv[i], "--quick") == 0) {
             *quick = true;
-        } else if (strcmp(argv[i], "--block") == 0 && value && count + PAPER_SHAPES <= MOST_SHAPES) {
+        } else if (strcmp(argv[i], "--block") == 0 && value && count + PAPER_SHAPES <= MAX_SHAPES) {
             const Architecture architecture = named_architecture(argv[++i]);
             for (const PaperShape &p : paper) list[count++] = block_shape(architecture, &p);
-        } else if (strcmp(argv[i], "--model") == 0 && value && count + 2 <= MOST_SHAPES) {
+        } else if (strcmp(argv[i], "--model") == 0 && value && count + 2 <= MAX_SHAPES) {
             LayerShape s = {argv[++i], {}, 0, NULL};
             if (!model_shape_named(s.name, &s.shape))
                 fatal(EXIT_USER, "--model %s: not one of %s", s.name, model_names());
@@ -303,7 +303,7 @@ static int asked_shapes(int argc, char **argv, LayerShape *list, bool *quick) {
 }
 
 int main(int argc, char **argv) {
-    LayerShape shapes[MOST_SHAPES];
+    LayerShape shapes[MAX_SHAPES];
     bool quick = false;
     const int count = asked_shapes(argc, argv, shapes, &quick);
     const Ceilings ceilings = ceilings_measure(quick);

@@ -1,18 +1,18 @@
-// The products of GPT-2's linear layers, forward and backward, BF16 and FP8: time, TFLOP/s, and the share of what
-// a large product on the same kind of data reaches in the same run. Samples of each result are checked against
+// The matmuls of GPT-2's linear layers, forward and backward, BF16 and FP8: time, TFLOP/s, and the share of what
+// a large matmul on the same kind of data reaches in the same run. Samples of each result are checked against
 // sums made one by one.
 //
 //   bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]]
 //
 // --matmul-table is train_gpt2_fp8's: rows that come before the committed ones. --autotune times the library's
-// algorithms for every shape and prints rows for coat/cuda/product/matmul_table_rows.h.
+// algorithms for every shape and prints rows for coat/cuda/matmul/matmul_table_rows.h.
 #include "bench_ceiling.h"
 
 #define SAMPLES 512
 
 typedef enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT } Direction;
 
-// One linear layer with everything its three products read and write.
+// One linear layer with everything its three matmuls read and write.
 typedef struct {
     int64_t tokens, in, out;
     bool fp8, with_bias;
@@ -27,7 +27,7 @@ typedef struct {
     int64_t tokens, channels, vocab_rows, chunk;
 } Model;
 
-static void run_product(Bench *bench, void *context) {
+static void run_matmul(Bench *bench, void *context) {
     const Linear *l = (const Linear *)context;
     const Ops *ops = bench->exec.ops;
     if (l->direction == FORWARD) ops->linear_forward(&bench->exec, l->y, l->x, l->w, l->bias);
@@ -38,7 +38,7 @@ static void run_product(Bench *bench, void *context) {
 }
 
 // --- check --------------------------------------------------------------------------------------------------
-// One element of each product, and the size that a random sum of such terms has.
+// One element of each matmul, and the size that a random sum of such terms has.
 __device__ static void reference(const Linear &l, int64_t i, int64_t j, int64_t k, float *a, float *b) {
     if (l.direction == FORWARD) {
         *a = bench_element(l.x, i, k);
@@ -78,10 +78,10 @@ __global__ static void check_kernel(Linear l, Tensor result, int64_t depth, floa
     }
 }
 
-static bool check_product(Bench *bench, Linear l) {
+static bool check_matmul(Bench *bench, Linear l) {
     Exec *exec = &bench->exec;
     l.accumulate = false;
-    run_product(bench, &l);
+    run_matmul(bench, &l);
     Tensor result = l.direction == FORWARD ? l.y : l.direction == BACKWARD_DATA ? l.dx : l.dw;
     int64_t depth = l.direction == FORWARD ? l.in : l.direction == BACKWARD_DATA ? l.out : l.tokens;
     bool fast = l.fp8 && l.direction == FORWARD;
@@ -122,16 +122,16 @@ static void layer_release(Bench *bench, Linear l) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
 }
 
-// The three products of a layer; returns the number of wrong ones. limit: operations per second.
+// The three matmuls of a layer; returns the number of wrong ones. limit: operations per second.
 static int bench_layer(Bench *bench, const char *name, Linear l, double limit) {
     static const char *const directions[] = {"forward", "backward data", "backward weight"};
     int wrong = 0;
     for (int d = FORWARD; d <= BACKWARD_WEIGHT; d++) {
         l.direction = (Direction)d;
-        bool right = check_product(bench, l);
+        bool right = check_matmul(bench, l);
         wrong += !right;
         l.accumulate = true;
-        const double ms = bench_median_ms(bench, run_product, &l);
+        const double ms = bench_median_ms(bench, run_matmul, &l);
         const double rate = 2.0 * (double)l.tokens * (double)l.in * (double)l.out / ms * 1e3;
         printf("%-8s %-4s %-16s %7lld x %5lld <- %5lld  %8.3f ms  %7.0f TFLOP/s  %5.1f %%  %s\n", name,
                l.fp8 ? "fp8" : "bf16", directions[d], (long long)l.tokens, (long long)l.out, (long long)l.in, ms,
@@ -185,8 +185,8 @@ int main(int argc, char **argv) {
     bench_open(&bench);
     bench.exec.trains = bench.autotune;
     bool fp8 = cuda_backend(&bench.exec)->capability >= 89;
-    double limit_bf16 = bench_product_ceiling(&bench, FMT_BF16),
-           limit_fp8 = fp8 ? bench_product_ceiling(&bench, FMT_E4M3) : 0;
+    double limit_bf16 = bench_matmul_ceiling(&bench, FMT_BF16),
+           limit_fp8 = fp8 ? bench_matmul_ceiling(&bench, FMT_E4M3) : 0;
     Model models[] = {{"GPT-2 124M", (batch ? batch : 64) * 1024, 768, 50304, 8192},
                       {"GPT-2 1558M", (batch ? batch : 16) * 1024, 1600, 50304, 8192}};
     int wrong = 0;
@@ -198,6 +198,6 @@ int main(int argc, char **argv) {
     if (rows) fputs(rows, stdout);
     free(rows);
     bench_close(&bench);
-    printf("\n%s\n", wrong ? "WRONG results, see above" : "all products are right");
+    printf("\n%s\n", wrong ? "WRONG results, see above" : "all matmuls are right");
     return wrong ? EXIT_USER : EXIT_DONE;
 }

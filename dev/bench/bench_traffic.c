@@ -1,7 +1,7 @@
 // What a training step must move through memory, operation by operation, without a GPU: the model of
 // train_gpt2_fp8.cu runs on a device that only says what each operation reads and writes (dev/test/order_ops.h). Within
 // an operation everything counts once, and nothing that it has written itself is read. So a kernel that takes longer
-// than these bytes at a copy's rate has something to gain. Products and attention have operations of arithmetic, too.
+// than these bytes at a copy's rate has something to gain. Matmuls and attention have operations of arithmetic, too.
 //
 //   bench_traffic [--tsv] FLAGS OF THE TRAINER
 //       of a micro-batch that adds to the gradients, and of the update; with --gpus N by the first of N processes,
@@ -66,7 +66,7 @@ static const Ops *traffic_ops(void) {
 
 // --- counting -----------------------------------------------------------------------------------------------------
 
-enum { MOST_NAMES = 64, SEEN = 1 << 22 };
+enum { MAX_NAMES = 64, SEEN = 1 << 22 };
 
 typedef struct {
     const char *name;
@@ -74,7 +74,7 @@ typedef struct {
     double read, written; // bytes
 } Traffic;
 
-static Traffic traffic[MOST_NAMES];
+static Traffic traffic[MAX_NAMES];
 static int names;
 
 static void traffic_reset(void) {
@@ -85,7 +85,7 @@ static void traffic_reset(void) {
 static Traffic *traffic_of(const char *name) {
     for (int i = 0; i < names; i++)
         if (strcmp(traffic[i].name, name) == 0) return &traffic[i];
-    if (names == MOST_NAMES) fatal(EXIT_DEVICE, "more than %d operations", MOST_NAMES);
+    if (names == MAX_NAMES) fatal(EXIT_DEVICE, "more than %d operations", MAX_NAMES);
     traffic[names].name = name;
     return &traffic[names++];
 }

@@ -1,5 +1,5 @@
 // What the benchmarks of the GPU share: a device with a workspace, tensors with random values (speed depends on
-// the data), and the median time of an operation. bench_ceiling.h has what that is held against.
+// the data), and the median time of an operation. bench_ceiling.h has what that is compared with.
 #pragma once
 #include "coat/cuda/common/cuda_internal.h"
 #include "coat/rng.h"
@@ -8,7 +8,7 @@ typedef struct {
     Exec exec;
     Config config;
     bool quick;    // fewer comparisons and repetitions, and one model only
-    bool autotune; // matrix products: time the algorithms, print the table
+    bool autotune; // matmuls: time the algorithms, print the table
     bool alone;    // bench_steady_ms is bench_median_ms
 } Bench;
 

@@ -2,12 +2,12 @@
 // groups of 16, 32 and 128 with tails, widths that are no multiple of 128, partial tiles, transposes with a larger
 // stride. Outputs are poisoned first. Codes may differ by one step in 1 of 1000 places, where another order of sums or
 // an approximated exponential crosses a rounding boundary; what is copied or only rounded must be equal.
-#include "check_twins.h"
+#include "check_pairs.h"
 
 // --- values -------------------------------------------------------------------------------------------------
 // BF16 deviates; rows differ in size by powers of two, so that the maximum is in few of them.
-static Twin check_random(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
-    Twin t = check_plain(c, rows, cols, FMT_BF16);
+static CheckPair check_random(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
+    CheckPair t = check_plain(c, rows, cols, FMT_BF16);
     const uint64_t stream = c->draws++;
     for (int64_t i = 0; i < rows * cols; i++) {
         const float size = rows > 1 ? ldexpf(deviation, -(int)((i / cols * 7) % 4)) : deviation;
@@ -17,10 +17,10 @@ static Twin check_random(Check *c, int64_t rows, int64_t cols, float mean, float
     return t;
 }
 
-// The same as a product of codes with scales per row leaves it, with a random power of two for each row.
-static Twin check_carried(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
-    Twin t = check_random(c, rows, cols, mean, deviation);
-    const Twin scales = check_plain(c, rows, 1, FMT_FP32);
+// The same as a matmul of codes with scales per row leaves it, with a random power of two for each row.
+static CheckPair check_carried(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
+    CheckPair t = check_random(c, rows, cols, mean, deviation);
+    const CheckPair scales = check_plain(c, rows, 1, FMT_FP32);
     const uint64_t stream = c->draws++;
     for (int64_t i = 0; i < rows; i++)
         ((float *)scales.cpu.data)[i] = ldexpf(1, (int)(rng_hash(5, stream, (uint64_t)i) % 7) - 3);
@@ -34,17 +34,17 @@ static Twin check_carried(Check *c, int64_t rows, int64_t cols, float mean, floa
 typedef struct {
     int64_t M, C;
     int group; // of the saved tensors; 0: saved as BF16
-    bool fp8;  // products are FP8
+    bool fp8;  // matmuls are FP8
     bool from_saved, rms;
-    int rows; // FP8 with scales per row: 1: of what products leave, 2: of operands too, where the plan has such
+    int rows; // FP8 with scales per row: 1: of what matmuls leave, 2: of operands too, where the plan has such
 } CheckShape;
 
 typedef struct {
-    Twin x, mean, rstd, weight, bias;
+    CheckPair x, mean, rstd, weight, bias;
     bool from_saved;
-} NormTwin;
+} NormPair;
 
-static Norm check_norm_of(const NormTwin *t, int gpu) {
+static Norm check_norm_of(const NormPair *t, int gpu) {
     Norm n = {};
     n.x = SIDE(t->x), n.mean = SIDE(t->mean), n.rstd = SIDE(t->rstd), n.weight = SIDE(t->weight),
     n.bias = SIDE(t->bias);
@@ -53,61 +53,61 @@ static Norm check_norm_of(const NormTwin *t, int gpu) {
     return n;
 }
 
-// The operand of a product in the shape's recipe, with a scale per row or one, and as backward's product reads it.
-static Twin check_operand(Check *c, CheckShape s, int64_t cols, Format code, bool rows) {
+// The operand of a matmul in the shape's recipe, with a scale per row or one, and as backward's matmul reads it.
+static CheckPair check_operand(Check *c, CheckShape s, int64_t cols, Format code, bool rows) {
     if (!s.fp8) return check_plain(c, s.M, cols, FMT_BF16);
-    const Twin t = check_new(c, s.M, cols, code, rows ? ROW_SCALES : 0, false, NULL);
+    const CheckPair t = check_new(c, s.M, cols, code, rows ? ROW_SCALES : 0, false, NULL);
     return rows ? t : with_maxima(c, t);
 }
 
-static Twin check_transposed(Check *c, CheckShape s, int64_t cols, Twin operand, Format code) {
+static CheckPair check_transposed(Check *c, CheckShape s, int64_t cols, CheckPair operand, Format code) {
     const bool own = operand.cpu.granularity == SCALE_ROW || code != operand.cpu.format; // one scale of its own
     return s.fp8 ? check_new(c, s.M, cols, code, 0, true, own ? NULL : &operand) : check_plain(c, s.M, cols, FMT_BF16);
 }
 
-static Twin check_operand_t(Check *c, CheckShape s, int64_t cols, Twin operand) {
+static CheckPair check_operand_t(Check *c, CheckShape s, int64_t cols, CheckPair operand) {
     return check_transposed(c, s, cols, operand, FMT_E4M3);
 }
 
-static Twin check_gradient_t(Check *c, CheckShape s, int64_t cols, Twin gradient) {
+static CheckPair check_gradient_t(Check *c, CheckShape s, int64_t cols, CheckPair gradient) {
     return check_transposed(c, s, cols, gradient, FMT_E5M2);
 }
 
 // The GPU's transpose of its codes with scales per row: what the CPU makes of the same codes, to the last bit.
-static void check_rescaled(Check *c, Twin q, Twin q_t, const char *what) {
+static void check_rescaled(Check *c, CheckPair q, CheckPair q_t, const char *what) {
     const size_t bytes = check_data_bytes(q.cpu), scales = check_scale_bytes(q.cpu);
     void *codes = check_download(c, q.gpu.data, bytes), *row_scales = check_download(c, q.gpu.scale, scales);
     Tensor of = q.cpu;
     of.data = codes, of.scale = row_scales;
-    c->cpu.ops->activation_rebuild(&c->cpu, q_t.cpu, of, Tensor{}); // of codes it is their transpose
+    c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{}); // of codes it is their transpose
     check_scales(c, q_t, 0, what);
     check_code_bytes(c, q_t, 0, what);
     free(codes);
     free(row_scales);
 }
 
-// What a product of operands leaves for an operation that can multiply by the rows' scales.
-static Twin check_product(Check *c, CheckShape s, bool rows, float deviation) {
+// What a matmul of operands leaves for an operation that can multiply by the rows' scales.
+static CheckPair check_matmul(Check *c, CheckShape s, bool rows, float deviation) {
     return rows ? check_carried(c, s.M, s.C, 0, deviation) : check_random(c, s.M, s.C, 0, deviation);
 }
 
-static void check_operand_equal(Check *c, CheckShape s, Twin t, const char *what) {
+static void check_operand_equal(Check *c, CheckShape s, CheckPair t, const char *what) {
     if (s.fp8)
         check_codes(c, t, what);
     else
         check_values(c, t, 2e-3, what);
 }
 
-// Nothing saved of a rebuilt operand but its scale.
+// Nothing saved of a recomputed operand but its scale.
 static Tensor scale_only(Tensor t) {
     t.data = NULL;
     return t;
 }
 
 // A norm with random parameters, and room for what it saves: its input per group, or r itself.
-static NormTwin check_norm_twin(Check *c, CheckShape s, Twin r) {
-    const Twin none = {};
-    NormTwin norm = {};
+static NormPair check_norm_pair(Check *c, CheckShape s, CheckPair r) {
+    const CheckPair none = {};
+    NormPair norm = {};
     norm.x = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : r;
     norm.weight = check_random(c, 1, s.C, 1, 0.3f);
     norm.bias = s.rms ? none : check_random(c, 1, s.C, 0, 1);
@@ -118,13 +118,13 @@ static NormTwin check_norm_twin(Check *c, CheckShape s, Twin r) {
 }
 
 static void check_norm(Check *c, CheckShape s) {
-    const Twin none = {};
+    const CheckPair none = {};
     const bool rows = s.rows == 2; // of n and of its gradient
-    const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_product(c, s, s.rows > 0, 1);
-    const Twin y_bias = check_random(c, 1, s.C, 0, 1), dn = check_product(c, s, rows, 1);
-    const Twin r = check_plain(c, s.M, s.C, FMT_BF16);
-    const NormTwin norm = check_norm_twin(c, s, r);
-    const Twin n = check_operand(c, s, s.C, FMT_E4M3, rows), n_t = check_operand_t(c, s, s.C, n);
+    const CheckPair r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_matmul(c, s, s.rows > 0, 1);
+    const CheckPair y_bias = check_random(c, 1, s.C, 0, 1), dn = check_matmul(c, s, rows, 1);
+    const CheckPair r = check_plain(c, s.M, s.C, FMT_BF16);
+    const NormPair norm = check_norm_pair(c, s, r);
+    const CheckPair n = check_operand(c, s, s.C, FMT_E4M3, rows), n_t = check_operand_t(c, s, s.C, n);
     CHECK_BOTH(c, residual_norm_forward,
                (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y), SIDE(y_bias)));
     check_values(c, r, 0, "residual_norm_forward: r");
@@ -138,15 +138,15 @@ static void check_norm(Check *c, CheckShape s) {
     if (n.cpu.amax) check_maxima(c, n, 1e-5, "residual_norm_forward: maxima of n");
     check_flag(c, 0, "residual_norm_forward");
 
-    CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
-    check_operand_equal(c, s, n_t, "norm_rebuild from x");
-    if (!s.fp8 && s.from_saved) check_same(c, n, n_t, "norm_rebuild: the bits of forward");
+    CHECK_BOTH(c, norm_recompute, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
+    check_operand_equal(c, s, n_t, "norm_recompute from x");
+    if (!s.fp8 && s.from_saved) check_same(c, n, n_t, "norm_recompute: the bits of forward");
     if (s.fp8) {
-        CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), SIDE(n), check_norm_of(&norm, gpu)));
-        check_operand_equal(c, s, n_t, "norm_rebuild from codes");
+        CHECK_BOTH(c, norm_recompute, (e, SIDE(n_t), SIDE(n), check_norm_of(&norm, gpu)));
+        check_operand_equal(c, s, n_t, "norm_recompute from codes");
     }
-    const Twin g = with_maxima(c, check_plain(c, s.M, s.C, FMT_BF16));
-    const Twin dw = check_plain(c, 1, s.C, FMT_FP32), db = s.rms ? none : check_plain(c, 1, s.C, FMT_FP32);
+    const CheckPair g = with_maxima(c, check_plain(c, s.M, s.C, FMT_BF16));
+    const CheckPair dw = check_plain(c, 1, s.C, FMT_FP32), db = s.rms ? none : check_plain(c, 1, s.C, FMT_FP32);
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, norm_backward,
                    (e, SIDE(g), SIDE(dw), SIDE(db), SIDE(dn), check_norm_of(&norm, gpu), pass == 1, pass == 1));
@@ -155,7 +155,7 @@ static void check_norm(Check *c, CheckShape s) {
         check_values(c, dw, 1e-4, "norm_backward: dweight");
         if (!s.rms) check_values(c, db, 1e-4, "norm_backward: dbias");
     }
-    const Twin again = check_plain(c, 1, s.C, FMT_FP32);
+    const CheckPair again = check_plain(c, 1, s.C, FMT_FP32);
     for (int pass = 0; pass < 2; pass++)
         check_gpu(c)->ops->norm_backward(check_gpu(c), g.gpu, pass ? again.gpu : dw.gpu, db.gpu, dn.gpu,
                                          check_norm_of(&norm, 1), false, false);
@@ -174,7 +174,7 @@ static void check_norm(Check *c, CheckShape s) {
 #include "check_fp8_first.h"
 
 // n of norms after: the codes of r_out as the GPU stored it, or in BF16 r_out itself, to the last bit.
-static void check_stream_operand(Check *c, CheckShape s, Twin n, Twin r, const char *what) {
+static void check_stream_operand(Check *c, CheckShape s, CheckPair n, CheckPair r, const char *what) {
     const size_t bytes = check_data_bytes(r.cpu);
     void *stored = check_download(c, r.gpu.data, bytes);
     memcpy(r.cpu.data, stored, bytes);
@@ -186,19 +186,19 @@ static void check_stream_operand(Check *c, CheckShape s, Twin n, Twin r, const c
     if (n.cpu.amax) check_maxima(c, n, 0, what);
 }
 
-// Norms after: a branch y into the stream, which is what the next product reads. RMS norms in place.
+// Norms after: a branch y into the stream, which is what the next matmul reads. RMS norms in place.
 static void check_branch_norm(Check *c, CheckShape s) {
-    const Twin none = {};
-    const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_product(c, s, s.rows > 0, 1);
-    const Twin r = s.rms ? r_in : check_plain(c, s.M, s.C, FMT_BF16);
-    NormTwin norm = {};
+    const CheckPair none = {};
+    const CheckPair r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_matmul(c, s, s.rows > 0, 1);
+    const CheckPair r = s.rms ? r_in : check_plain(c, s.M, s.C, FMT_BF16);
+    NormPair norm = {};
     norm.x = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : check_plain(c, s.M, s.C, FMT_BF16);
     norm.weight = check_random(c, 1, s.C, 1, 0.3f);
     norm.bias = s.rms ? none : check_random(c, 1, s.C, 0, 1);
     norm.mean = s.rms ? none : check_plain(c, s.M, 1, FMT_FP32);
     norm.rstd = check_plain(c, s.M, 1, FMT_FP32);
     norm.from_saved = s.from_saved;
-    const Twin n = s.fp8 ? check_operand(c, s, s.C, FMT_E4M3, s.rows == 2) : r;
+    const CheckPair n = s.fp8 ? check_operand(c, s, s.C, FMT_E4M3, s.rows == 2) : r;
     CHECK_BOTH(c, branch_norm_forward, (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y)));
     if (s.group) {
         check_scales(c, norm.x, 0, "branch_norm_forward: x");
@@ -213,15 +213,15 @@ static void check_branch_norm(Check *c, CheckShape s) {
     check_flag(c, 0, "branch_norm_forward");
 
     if (s.fp8) {
-        const Twin first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2); // as the first block has it
+        const CheckPair first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2); // as the first block has it
         check_gpu(c)->ops->branch_norm_forward(check_gpu(c), first.gpu, check_norm_of(&norm, 1), r.gpu, r.gpu,
                                                Tensor{});
         check_stream_operand(c, s, first, r, "branch_norm_forward of nothing: n");
-        const Twin decoded = check_plain(c, s.M, s.C, FMT_BF16);
-        CHECK_BOTH(c, norm_rebuild, (e, SIDE(decoded), SIDE(n), check_norm_of(&norm, gpu)));
-        check_values(c, decoded, 0, "norm_rebuild from codes to BF16");
+        const CheckPair decoded = check_plain(c, s.M, s.C, FMT_BF16);
+        CHECK_BOTH(c, norm_recompute, (e, SIDE(decoded), SIDE(n), check_norm_of(&norm, gpu)));
+        check_values(c, decoded, 0, "norm_recompute from codes to BF16");
     }
-    const Twin g = check_random(c, s.M, s.C, 0, 1);
+    const CheckPair g = check_random(c, s.M, s.C, 0, 1);
     CHECK_BOTH(c, residual_backward, (e, SIDE(g), SIDE(y)));
     check_values(c, g, 0, "residual_backward: g");
 
@@ -233,14 +233,15 @@ static void check_branch_norm(Check *c, CheckShape s) {
 }
 
 // Gradient, `width` columns, and gelu or SwiGLU in one pass, by scales from a bound; codes are poisoned first.
-static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Twin dg, Twin h, Twin g) {
-    const int64_t C = s.C % 32 ? 48 : 528; // of the product: one span more than a warp has at a time, or few
-    const Twin x = check_random(c, s.M, C, 0, 1e-4f), v = check_random(c, C, s.C, 0, 0.3f);
-    const Twin dy = with_maxima(c, check_new(c, s.M, C, FMT_E4M3, 0, false, NULL));
-    const Twin dy_t = check_new(c, s.M, C, FMT_E5M2, 0, true, NULL);
-    const Twin w = check_new(c, C, s.C, FMT_E4M3, 0, false, NULL), w_t = check_new(c, C, s.C, FMT_E4M3, 0, true, &w);
-    const Twin none = {}, sums = check_plain(c, 1, C, FMT_FP32);
-    const Twin dbias = width == s.C ? check_plain(c, 1, s.C, FMT_FP32) : none;
+static void check_bounded_activation(Check *c, CheckShape s, int64_t width, CheckPair dg, CheckPair h, CheckPair g) {
+    const int64_t C = s.C % 32 ? 48 : 528; // of the matmul: one span more than a warp has at a time, or few
+    const CheckPair x = check_random(c, s.M, C, 0, 1e-4f), v = check_random(c, C, s.C, 0, 0.3f);
+    const CheckPair dy = with_maxima(c, check_new(c, s.M, C, FMT_E4M3, 0, false, NULL));
+    const CheckPair dy_t = check_new(c, s.M, C, FMT_E5M2, 0, true, NULL);
+    const CheckPair w = check_new(c, C, s.C, FMT_E4M3, 0, false, NULL),
+                    w_t = check_new(c, C, s.C, FMT_E4M3, 0, true, &w);
+    const CheckPair none = {}, sums = check_plain(c, 1, C, FMT_FP32);
+    const CheckPair dbias = width == s.C ? check_plain(c, 1, s.C, FMT_FP32) : none;
     Parameter side[2] = {};
     for (int gpu = 0; gpu < 2; gpu++) {
         side[gpu].weight = Weight{SIDE(v), SIDE(w), SIDE(w_t), NULL};
@@ -252,24 +253,24 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Twin
     CHECK_BOTH(c, grad_quantize, (e, SIDE(dy), SIDE(dy_t), SIDE(sums), SIDE(x), false));
     CHECK_BOTH(c, weights_quantize, (e, &side[gpu], 1));
     for (int pass = 0; pass < 2; pass++) {
-        const Twin dh = check_new(c, s.M, width, FMT_E4M3, ROW_SCALES, false, NULL);
-        const Twin dh_t = check_gradient_t(c, s, width, dh);
-        const Twin g_t = check_operand_t(c, s, s.C, g);
+        const CheckPair dh = check_new(c, s.M, width, FMT_E4M3, ROW_SCALES, false, NULL);
+        const CheckPair dh_t = check_gradient_t(c, s, width, dh);
+        const CheckPair g_t = check_operand_t(c, s, s.C, g);
         CHECK_BOTH(c, activation_bound, (e, SIDE(dh), SIDE(dy), side[gpu].weight, SIDE(h)));
         check_scales(c, dh, 0, "activation_bound");
         CHECK_BOTH(
-            c, activation_backward_rebuild,
+            c, activation_backward_recompute,
             (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(g_t), scale_only(SIDE(g)), SIDE(dg), SIDE(h), pass == 1));
-        check_operand_equal(c, s, dh, "activation_backward_rebuild: dh");
-        check_rescaled(c, dh, dh_t, "activation_backward_rebuild: transposed dh");
-        check_operand_equal(c, s, g_t, "activation_backward_rebuild: transposed g");
-        if (dbias.cpu.data) check_values(c, dbias, 1e-4, "activation_backward_rebuild: dbias");
+        check_operand_equal(c, s, dh, "activation_backward_recompute: dh");
+        check_rescaled(c, dh, dh_t, "activation_backward_recompute: transposed dh");
+        check_operand_equal(c, s, g_t, "activation_backward_recompute: transposed g");
+        if (dbias.cpu.data) check_values(c, dbias, 1e-4, "activation_backward_recompute: dbias");
     }
-    check_flag(c, 0, "activation_backward_rebuild");
+    check_flag(c, 0, "activation_backward_recompute");
     ((uint16_t *)x.cpu.data)[s.M * C - 1] = bf16_encode(NAN);
     check_upload(c, x);
     Exec *gpu = check_gpu(c);
-    const Twin dh = check_new(c, s.M, width, FMT_E4M3, ROW_SCALES, false, NULL);
+    const CheckPair dh = check_new(c, s.M, width, FMT_E4M3, ROW_SCALES, false, NULL);
     gpu->ops->grad_quantize(gpu, dy.gpu, dy_t.gpu, sums.gpu, x.gpu, false);
     check_flag(c, 1, "grad_quantize of what is not finite");
     gpu->ops->activation_bound(gpu, dh.gpu, dy.gpu, side[1].weight, h.gpu);
@@ -278,17 +279,17 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Twin
 
 // gelu of s.C columns; or gated, SwiGLU of twice as many, which has no bias.
 static void check_activation(Check *c, CheckShape s, bool gated) {
-    const Twin none = {};
+    const CheckPair none = {};
     const bool rows = s.rows == 2, coat = s.group > 0;
     CheckShape wide = s;
     wide.C = gated ? 2 * s.C : s.C;
-    const Twin y = check_product(c, wide, rows && coat, 2);
+    const CheckPair y = check_matmul(c, wide, rows && coat, 2);
     for (int64_t i = 0; gated && i < s.M; i += 3) // groups of zeros have a scale of their own kind
         memset((uint16_t *)y.cpu.data + i * wide.C, 0, (size_t)s.group * sizeof(uint16_t));
     if (gated) check_upload(c, y);
-    const Twin bias = s.group && !gated ? check_random(c, 1, s.C, 0, 1) : none;
-    const Twin h = s.group ? check_new(c, s.M, wide.C, FMT_E4M3, s.group, false, NULL) : y;
-    const Twin g = check_operand(c, s, s.C, FMT_E4M3, rows), g_t = check_operand_t(c, s, s.C, g);
+    const CheckPair bias = s.group && !gated ? check_random(c, 1, s.C, 0, 1) : none;
+    const CheckPair h = s.group ? check_new(c, s.M, wide.C, FMT_E4M3, s.group, false, NULL) : y;
+    const CheckPair g = check_operand(c, s, s.C, FMT_E4M3, rows), g_t = check_operand_t(c, s, s.C, g);
     CHECK_BOTH(c, activation_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), s.from_saved));
     if (s.group) {
         check_scales(c, h, 0, "activation_forward: h");
@@ -297,17 +298,18 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
     check_operand_equal(c, s, g, "activation_forward: g");
     if (g.cpu.amax) check_maxima(c, g, 1e-5, "activation_forward: maxima of g");
     check_flag(c, 0, "activation_forward");
-    CHECK_BOTH(c, activation_rebuild, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
-    check_operand_equal(c, s, g_t, "activation_rebuild from h");
-    if (!s.fp8 && s.from_saved) check_same(c, g, g_t, "activation_rebuild: the bits of forward");
+    CHECK_BOTH(c, activation_recompute, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
+    check_operand_equal(c, s, g_t, "activation_recompute from h");
+    if (!s.fp8 && s.from_saved) check_same(c, g, g_t, "activation_recompute: the bits of forward");
     if (s.fp8) {
-        CHECK_BOTH(c, activation_rebuild, (e, SIDE(g_t), SIDE(g), SIDE(h)));
-        check_operand_equal(c, s, g_t, "activation_rebuild from codes");
+        CHECK_BOTH(c, activation_recompute, (e, SIDE(g_t), SIDE(g), SIDE(h)));
+        check_operand_equal(c, s, g_t, "activation_recompute from codes");
     }
 
-    const Twin dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = gated ? none : check_plain(c, 1, s.C, FMT_FP32);
-    const Twin dh = s.fp8 || gated ? check_operand(c, s, wide.C, rows && coat ? FMT_E4M3 : FMT_E5M2, rows && coat) : dg;
-    const Twin dh_t = s.fp8 ? check_gradient_t(c, s, wide.C, dh) : dh;
+    const CheckPair dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = gated ? none : check_plain(c, 1, s.C, FMT_FP32);
+    const CheckPair dh =
+        s.fp8 || gated ? check_operand(c, s, wide.C, rows && coat ? FMT_E4M3 : FMT_E5M2, rows && coat) : dg;
+    const CheckPair dh_t = s.fp8 ? check_gradient_t(c, s, wide.C, dh) : dh;
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, activation_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
         check_operand_equal(c, s, dh, "activation_backward: dh");
@@ -335,16 +337,16 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
 }
 
 static void check_input_cast(Check *c, CheckShape s) {
-    const Twin x = check_random(c, s.M, s.C, 0, 1);
-    const Twin q = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2), q_t = check_operand_t(c, s, s.C, q);
+    const CheckPair x = check_random(c, s.M, s.C, 0, 1);
+    const CheckPair q = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2), q_t = check_operand_t(c, s, s.C, q);
     memset((uint16_t *)x.cpu.data + 2 * s.C, 0, (size_t)s.C * sizeof(uint16_t)); // a row of zeros
     check_upload(c, x);
     CHECK_BOTH(c, quantize_forward, (e, SIDE(q), SIDE(x)));
     check_scales(c, q, 0, "quantize_forward");
     check_code_bytes(c, q, 0, "quantize_forward");
-    CHECK_BOTH(c, quantize_rebuild, (e, SIDE(q_t), SIDE(q), SIDE(x)));
-    check_scales(c, q_t, 0, "quantize_rebuild");
-    check_code_bytes(c, q_t, 0, "quantize_rebuild");
+    CHECK_BOTH(c, quantize_recompute, (e, SIDE(q_t), SIDE(q), SIDE(x)));
+    check_scales(c, q_t, 0, "quantize_recompute");
+    check_code_bytes(c, q_t, 0, "quantize_recompute");
     check_flag(c, 0, "quantize_forward");
     ((uint16_t *)x.cpu.data)[s.M * s.C - 1] = bf16_encode(NAN);
     check_upload(c, x);
@@ -354,9 +356,9 @@ static void check_input_cast(Check *c, CheckShape s) {
 }
 
 static void check_gradient_cast(Check *c, CheckShape s, Format code) {
-    Twin dy = check_random(c, s.M, s.C, 0, 1e-6f);
-    const Twin d = check_operand(c, s, s.C, code, false), d_t = check_gradient_t(c, s, s.C, d);
-    const Twin dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
+    CheckPair dy = check_random(c, s.M, s.C, 0, 1e-6f);
+    const CheckPair d = check_operand(c, s, s.C, code, false), d_t = check_gradient_t(c, s, s.C, d);
+    const CheckPair dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
     for (int pass = 0; pass < 3; pass++) { // written, added, and with maxima that the producer left
         if (pass == 2) {
             dy = with_maxima(c, dy);
@@ -384,7 +386,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
 static void check_weights(Check *c) {
     enum { COUNT = 90 }; // more than one table holds
     Parameter side[2][COUNT] = {};
-    Twin value[COUNT], codes[4], codes_t[4];
+    CheckPair value[COUNT], codes[4], codes_t[4];
     const int64_t rows[4] = {64, 336, 1600, 16}, cols[4] = {768, 1600, 64, 16};
     for (int i = 0; i < 4; i++) {
         value[i] = check_random(c, rows[i], cols[i], 0, 0.02f);
@@ -392,7 +394,7 @@ static void check_weights(Check *c) {
         codes_t[i] = check_new(c, rows[i], cols[i], FMT_E4M3, 0, true, &codes[i]);
         codes_t[i].cpu.stride = codes_t[i].gpu.stride = rows[i];
     }
-    const Twin alone = check_random(c, 1, 77, 0, 1); // has no codes
+    const CheckPair alone = check_random(c, 1, 77, 0, 1); // has no codes
     for (int i = 0; i < COUNT; i++) {
         for (int gpu = 0; gpu < 2; gpu++) {
             Weight *w = &side[gpu][i].weight;
@@ -415,9 +417,9 @@ static void check_weights(Check *c) {
 static void check_weight_shares(Check *c) {
     enum { SHARES = 3, ROWS = 336, COLS = 1600, FIRST = 100 };
     Parameter side[2][SHARES] = {};
-    const Twin value = check_random(c, ROWS, COLS, 0, 0.02f);
-    const Twin codes = check_new(c, ROWS, COLS, FMT_E4M3, 0, false, NULL);
-    const Twin maxima = check_plain(c, SHARES, 1, FMT_I32);
+    const CheckPair value = check_random(c, ROWS, COLS, 0, 0.02f);
+    const CheckPair codes = check_new(c, ROWS, COLS, FMT_E4M3, 0, false, NULL);
+    const CheckPair maxima = check_plain(c, SHARES, 1, FMT_I32);
     for (int gpu = 0; gpu < 2; gpu++) side[gpu][0].weight.value = SIDE(value), side[gpu][0].weight.codes = SIDE(codes);
     CHECK_BOTH(c, weights_quantize, (e, side[gpu], 1));
     uint8_t *whole = (uint8_t *)xmalloc(ROWS * COLS);
@@ -455,7 +457,7 @@ static void check_weight_shares(Check *c) {
 #define FEW_VARIANTS (1u | 1u << 1 | 1u << 11) // x read as it is saved, as the residual, and with scales per row
 #define ROW_VARIANTS (1u << 9)                 // the activation with scales per row
 
-static const char *const rows_name[] = {"", ", products' rows scaled", ", rows scaled"};
+static const char *const rows_name[] = {"", ", matmuls' rows scaled", ", rows scaled"};
 
 // The norm and the activation, with what is saved in groups of so many, 0: in BF16.
 static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t variants) {

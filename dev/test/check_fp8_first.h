@@ -4,25 +4,25 @@
 
 static void check_first_blocks(Check *c, CheckShape s) {
     if (!s.fp8) return;
-    const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_product(c, s, s.rows > 0, 1);
-    const Twin y_bias = check_random(c, 1, s.C, 0, 1), r = check_plain(c, s.M, s.C, FMT_BF16);
-    const NormTwin norm = check_norm_twin(c, s, r);
+    const CheckPair r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_matmul(c, s, s.rows > 0, 1);
+    const CheckPair y_bias = check_random(c, 1, s.C, 0, 1), r = check_plain(c, s.M, s.C, FMT_BF16);
+    const NormPair norm = check_norm_pair(c, s, r);
 
-    const Twin n = with_maxima(c, check_plain(c, s.M, s.C, FMT_BF16));
-    const Twin n_t = check_new(c, s.M, s.C, FMT_E4M3, 0, true, NULL);
+    const CheckPair n = with_maxima(c, check_plain(c, s.M, s.C, FMT_BF16));
+    const CheckPair n_t = check_new(c, s.M, s.C, FMT_E4M3, 0, true, NULL);
     CHECK_BOTH(c, residual_norm_forward,
                (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y), SIDE(y_bias)));
     check_values(c, n, 2e-3, "norm with maxima: n");
     check_maxima(c, n, 1e-5, "norm with maxima: maxima");
-    CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
-    check_codes(c, n_t, "norm with maxima: rebuilt");
+    CHECK_BOTH(c, norm_recompute, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
+    check_codes(c, n_t, "norm with maxima: recomputed");
 
-    const Twin o = with_maxima(c, check_random(c, s.M, s.C, 0.3f, 1));
-    const Twin o_t = check_new(c, s.M, s.C, FMT_E4M3, 0, true, NULL);
+    const CheckPair o = with_maxima(c, check_random(c, s.M, s.C, 0.3f, 1));
+    const CheckPair o_t = check_new(c, s.M, s.C, FMT_E4M3, 0, true, NULL);
     CHECK_BOTH(c, quantize_forward, (e, SIDE(o), SIDE(o)));
     check_maxima(c, o, 0, "quantize_forward in place: maxima");
-    CHECK_BOTH(c, quantize_rebuild, (e, SIDE(o_t), SIDE(o), SIDE(o)));
-    check_codes(c, o_t, "quantize_rebuild from maxima");
+    CHECK_BOTH(c, quantize_recompute, (e, SIDE(o_t), SIDE(o), SIDE(o)));
+    check_codes(c, o_t, "quantize_recompute from maxima");
     check_flag(c, 0, "the first blocks");
     check_free(c);
 }

@@ -8,11 +8,11 @@
 int check_kernels(bool small);          // the memory-bound operations in BF16 and FP32
 int check_fp8(bool small);              // the FP8 precision flow's
 int check_optimizer_states(bool small); // the AdamW step in every storage of its states
-int check_matmul(bool small);           // that FP8 products add up in FP32, by every algorithm they could take
+int check_matmul(bool small);           // that FP8 matmuls add up in FP32, by every algorithm they could take
 
 // The line.
 static inline int check_report(const char *name, int comparisons, int wrong) {
-    printf("%s - gpu against twin: %s: %d of %d comparisons\n", wrong ? "not ok" : "ok", name, comparisons - wrong,
+    printf("%s - GPU against CPU: %s: %d of %d comparisons\n", wrong ? "not ok" : "ok", name, comparisons - wrong,
            comparisons);
     fflush(stdout);
     return wrong;

@@ -1,10 +1,10 @@
 // The memory-bound kernels of the GPU against the CPU backend, on random values and on shapes that reach each of
 // their variants: odd batches and lengths, widths that are no power of two or do not divide by 8, rare and frequent
 // tokens. Outputs are poisoned first; sums that several blocks make must repeat bit for bit.
-#include "check_twins.h"
+#include "check_pairs.h"
 
-static Twin check_random(Check *c, int64_t rows, int64_t cols, Format format, float mean, float deviation) {
-    Twin t = check_plain(c, rows, cols, format);
+static CheckPair check_random(Check *c, int64_t rows, int64_t cols, Format format, float mean, float deviation) {
+    CheckPair t = check_plain(c, rows, cols, format);
     uint64_t stream = c->draws++;
     for (int64_t i = 0; i < rows * cols; i++) {
         float x = mean + deviation * rng_normal(5, stream, (uint64_t)i);
@@ -20,8 +20,8 @@ static Twin check_random(Check *c, int64_t rows, int64_t cols, Format format, fl
 }
 
 // Token ids below limit; every third is one of two values, and with `gaps` every fifth is -1.
-static Twin check_tokens(Check *c, int64_t rows, int limit, bool gaps) {
-    Twin t = check_plain(c, rows, 1, FMT_I32);
+static CheckPair check_tokens(Check *c, int64_t rows, int limit, bool gaps) {
+    CheckPair t = check_plain(c, rows, 1, FMT_I32);
     uint64_t stream = c->draws++;
     for (int64_t i = 0; i < rows; i++) {
         uint64_t random = rng_hash(5, stream, (uint64_t)i);
@@ -37,7 +37,7 @@ typedef struct {
     Format format;
 } CheckShape;
 
-static Norm check_norm_of(Twin x, Twin mean, Twin rstd, Twin weight, Twin bias, int gpu) {
+static Norm check_norm_of(CheckPair x, CheckPair mean, CheckPair rstd, CheckPair weight, CheckPair bias, int gpu) {
     Norm n = {};
     n.x = SIDE(x), n.mean = SIDE(mean), n.rstd = SIDE(rstd), n.weight = SIDE(weight), n.bias = SIDE(bias);
     n.eps = 1e-5f;
@@ -47,14 +47,14 @@ static Norm check_norm_of(Twin x, Twin mean, Twin rstd, Twin weight, Twin bias, 
 static void check_norm(Check *c, CheckShape s, bool rms) {
     const int64_t M = (int64_t)s.B * s.T, C = s.C;
     const double limit = s.format == FMT_BF16 ? 2e-3 : 1e-5;
-    Twin none = {};
-    Twin r = check_random(c, M, C, s.format, 0.3f, 1), y = check_random(c, M, C, s.format, 0, 1);
-    Twin y_bias = check_random(c, 1, C, s.format, 0, 1), weight = check_random(c, 1, C, s.format, 1, 0.3f);
-    Twin bias = rms ? none : check_random(c, 1, C, s.format, 0, 1), dn = check_random(c, M, C, s.format, 0, 1);
-    Twin x = check_plain(c, M, C, s.format), n = check_plain(c, M, C, s.format);
-    Twin again = check_plain(c, M, C, s.format), g = with_maxima(c, check_plain(c, M, C, s.format));
-    Twin mean = rms ? none : check_plain(c, M, 1, FMT_FP32), rstd = check_plain(c, M, 1, FMT_FP32);
-    Twin dw = check_plain(c, 1, C, FMT_FP32), db = rms ? none : check_plain(c, 1, C, FMT_FP32);
+    CheckPair none = {};
+    CheckPair r = check_random(c, M, C, s.format, 0.3f, 1), y = check_random(c, M, C, s.format, 0, 1);
+    CheckPair y_bias = check_random(c, 1, C, s.format, 0, 1), weight = check_random(c, 1, C, s.format, 1, 0.3f);
+    CheckPair bias = rms ? none : check_random(c, 1, C, s.format, 0, 1), dn = check_random(c, M, C, s.format, 0, 1);
+    CheckPair x = check_plain(c, M, C, s.format), n = check_plain(c, M, C, s.format);
+    CheckPair again = check_plain(c, M, C, s.format), g = with_maxima(c, check_plain(c, M, C, s.format));
+    CheckPair mean = rms ? none : check_plain(c, M, 1, FMT_FP32), rstd = check_plain(c, M, 1, FMT_FP32);
+    CheckPair dw = check_plain(c, 1, C, FMT_FP32), db = rms ? none : check_plain(c, 1, C, FMT_FP32);
 
     CHECK_BOTH(c, residual_norm_forward,
                (e, SIDE(n), check_norm_of(x, mean, rstd, weight, bias, gpu), SIDE(x), SIDE(r), SIDE(y), SIDE(y_bias)));
@@ -62,9 +62,9 @@ static void check_norm(Check *c, CheckShape s, bool rms) {
     check_values(c, n, limit, "residual_norm_forward: n");
     if (!rms) check_values(c, mean, 1e-5, "residual_norm_forward: mean");
     check_values(c, rstd, 1e-5, "residual_norm_forward: rstd");
-    CHECK_BOTH(c, norm_rebuild, (e, SIDE(again), Tensor{}, check_norm_of(x, mean, rstd, weight, bias, gpu)));
-    check_values(c, again, limit, "norm_rebuild");
-    check_same(c, n, again, "norm_rebuild: the bits of forward");
+    CHECK_BOTH(c, norm_recompute, (e, SIDE(again), Tensor{}, check_norm_of(x, mean, rstd, weight, bias, gpu)));
+    check_values(c, again, limit, "norm_recompute");
+    check_same(c, n, again, "norm_recompute: the bits of forward");
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, norm_backward,
                    (e, SIDE(g), SIDE(dw), SIDE(db), SIDE(dn), check_norm_of(x, mean, rstd, weight, bias, gpu),
@@ -74,7 +74,7 @@ static void check_norm(Check *c, CheckShape s, bool rms) {
         check_values(c, dw, 1e-4, "norm_backward: dweight");
         if (!rms) check_values(c, db, 1e-4, "norm_backward: dbias");
     }
-    Twin dw2 = check_plain(c, 1, C, FMT_FP32), db2 = check_plain(c, 1, C, FMT_FP32);
+    CheckPair dw2 = check_plain(c, 1, C, FMT_FP32), db2 = check_plain(c, 1, C, FMT_FP32);
     for (int pass = 0; pass < 2; pass++)
         check_gpu(c)->ops->norm_backward(check_gpu(c), g.gpu, pass ? dw2.gpu : dw.gpu, pass ? db2.gpu : db.gpu, dn.gpu,
                                          check_norm_of(x, mean, rstd, weight, bias, 1), false, false);
@@ -94,11 +94,12 @@ static void check_norm(Check *c, CheckShape s, bool rms) {
 static void check_branch_norm(Check *c, CheckShape s, bool rms) {
     const int64_t M = (int64_t)s.B * s.T, C = s.C;
     const double limit = s.format == FMT_BF16 ? 5e-4 : 1e-5;
-    Twin none = {};
-    Twin r_in = check_random(c, M, C, s.format, 0.3f, 1), y = check_random(c, M, C, s.format, 0.1f, 1);
-    Twin weight = check_random(c, 1, C, s.format, 1, 0.3f), bias = rms ? none : check_random(c, 1, C, s.format, 0, 1);
-    Twin x = check_plain(c, M, C, s.format), r = check_plain(c, M, C, s.format);
-    Twin mean = rms ? none : check_plain(c, M, 1, FMT_FP32), rstd = check_plain(c, M, 1, FMT_FP32);
+    CheckPair none = {};
+    CheckPair r_in = check_random(c, M, C, s.format, 0.3f, 1), y = check_random(c, M, C, s.format, 0.1f, 1);
+    CheckPair weight = check_random(c, 1, C, s.format, 1, 0.3f),
+              bias = rms ? none : check_random(c, 1, C, s.format, 0, 1);
+    CheckPair x = check_plain(c, M, C, s.format), r = check_plain(c, M, C, s.format);
+    CheckPair mean = rms ? none : check_plain(c, M, 1, FMT_FP32), rstd = check_plain(c, M, 1, FMT_FP32);
     CHECK_BOTH(c, branch_norm_forward,
                (e, SIDE(r), check_norm_of(x, mean, rstd, weight, bias, gpu), SIDE(r), SIDE(r_in), SIDE(y)));
     check_values(c, x, 0, "branch_norm_forward: x");
@@ -108,7 +109,7 @@ static void check_branch_norm(Check *c, CheckShape s, bool rms) {
     CHECK_BOTH(c, branch_norm_forward, // in place, of a branch that is kept as it is
                (e, Tensor{}, check_norm_of(y, mean, rstd, weight, bias, gpu), SIDE(r_in), SIDE(r_in), SIDE(y)));
     check_same(c, r, r_in, "branch_norm_forward in place: r");
-    Twin g = check_random(c, M, C, s.format, 0, 1);
+    CheckPair g = check_random(c, M, C, s.format, 0, 1);
     CHECK_BOTH(c, residual_backward, (e, SIDE(g), SIDE(y)));
     check_values(c, g, 0, "residual_backward: g");
     check_free(c);
@@ -117,17 +118,17 @@ static void check_branch_norm(Check *c, CheckShape s, bool rms) {
 static void check_gelu(Check *c, CheckShape s) {
     const int64_t M = (int64_t)s.B * s.T, F = s.C;
     const double limit = s.format == FMT_BF16 ? 2e-3 : 2e-6;
-    Twin y = check_random(c, M, F, s.format, 0, 2), bias = check_random(c, 1, F, s.format, 0, 1);
-    Twin h = check_plain(c, M, F, s.format), g = check_plain(c, M, F, s.format);
-    Twin again = check_plain(c, M, F, s.format), dg = check_random(c, M, F, s.format, 0.1f, 1);
-    Twin dbias = check_plain(c, 1, F, FMT_FP32), sum = check_plain(c, 1, F, FMT_FP32);
+    CheckPair y = check_random(c, M, F, s.format, 0, 2), bias = check_random(c, 1, F, s.format, 0, 1);
+    CheckPair h = check_plain(c, M, F, s.format), g = check_plain(c, M, F, s.format);
+    CheckPair again = check_plain(c, M, F, s.format), dg = check_random(c, M, F, s.format, 0.1f, 1);
+    CheckPair dbias = check_plain(c, 1, F, FMT_FP32), sum = check_plain(c, 1, F, FMT_FP32);
     CHECK_BOTH(c, activation_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), true));
     check_values(c, h, limit, "activation_forward: h");
     check_values(c, g, limit, "activation_forward: g");
     CHECK_BOTH(c, activation_forward, (e, SIDE(again), SIDE(y), SIDE(y), Tensor{}, true));
     check_values(c, again, limit, "activation_forward in place: g");
-    CHECK_BOTH(c, activation_rebuild, (e, SIDE(again), Tensor{}, SIDE(h)));
-    check_values(c, again, limit, "activation_rebuild");
+    CHECK_BOTH(c, activation_recompute, (e, SIDE(again), Tensor{}, SIDE(h)));
+    check_values(c, again, limit, "activation_recompute");
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, activation_backward, (e, SIDE(dg), SIDE(dg), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
         check_values(c, dg, limit, "activation_backward: dh");
@@ -143,17 +144,17 @@ static void check_gelu(Check *c, CheckShape s) {
 
 static void check_embedding(Check *c, CheckShape s) {
     const int64_t M = (int64_t)s.B * s.T, C = s.C, Vp = 384;
-    Twin tokens = check_tokens(c, M, 300, false), wte = check_random(c, Vp, C, s.format, 0, 1);
-    Twin wpe = check_random(c, s.T + 3, C, s.format, 0, 1), r = check_plain(c, M, C, s.format);
-    Twin g = check_random(c, M, C, s.format, 0, 1), dwte = check_random(c, Vp, C, FMT_FP32, 0, 1);
-    Twin dwpe = check_plain(c, s.T + 3, C, FMT_FP32);
+    CheckPair tokens = check_tokens(c, M, 300, false), wte = check_random(c, Vp, C, s.format, 0, 1);
+    CheckPair wpe = check_random(c, s.T + 3, C, s.format, 0, 1), r = check_plain(c, M, C, s.format);
+    CheckPair g = check_random(c, M, C, s.format, 0, 1), dwte = check_random(c, Vp, C, FMT_FP32, 0, 1);
+    CheckPair dwpe = check_plain(c, s.T + 3, C, FMT_FP32);
     CHECK_BOTH(c, embed_forward, (e, SIDE(r), SIDE(tokens), Tensor{}, SIDE(wte), SIDE(wpe), s.T));
     check_values(c, r, s.format == FMT_BF16 ? 2e-3 : 1e-6, "embed_forward");
     for (int pass = 0; pass < 2; pass++)
         CHECK_BOTH(c, embed_backward, (e, SIDE(dwte), SIDE(dwpe), SIDE(g), SIDE(tokens), Tensor{}, s.T, pass == 1));
     check_values(c, dwte, 1e-5, "embed_backward: dwte");
     check_values(c, dwpe, 1e-5, "embed_backward: dwpe");
-    Twin other = check_plain(c, Vp, C, FMT_FP32);
+    CheckPair other = check_plain(c, Vp, C, FMT_FP32);
     for (int pass = 0; pass < 2; pass++) {
         Tensor d = pass ? other.gpu : dwte.gpu;
         check_gpu(c)->ops->zero(check_gpu(c), d.data, (size_t)tensor_elements(d) * sizeof(float));
@@ -181,11 +182,11 @@ static StepState check_state(Check *c) {
 
 static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format format) {
     snprintf(c->shape, sizeof c->shape, "%lld rows of %d and %d columns", (long long)rows, vocab, padded);
-    Twin logits = check_random(c, rows, padded, format, 0, 3), targets = check_tokens(c, rows, vocab, true);
-    Twin losses = check_plain(c, rows, 1, FMT_FP32);
+    CheckPair logits = check_random(c, rows, padded, format, 0, 3), targets = check_tokens(c, rows, vocab, true);
+    CheckPair losses = check_plain(c, rows, 1, FMT_FP32);
     check_reset(c, 0);
     for (int backward = 0; backward < 2; backward++) {
-        const Twin dlogits = backward ? logits : Twin{};
+        const CheckPair dlogits = backward ? logits : CheckPair{};
         CHECK_BOTH(c, loss_forward_backward,
                    (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(logits), SIDE(targets), vocab, e->state));
     }
@@ -219,7 +220,7 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
     snprintf(c->shape, sizeof c->shape, "value %s, master %s, grad %s", format_name(value), format_name(master),
              format_name(grad));
     Parameter side[2][COUNT] = {};
-    Twin values[COUNT], ms[COUNT], vs[COUNT], masters[COUNT] = {}, grads[COUNT];
+    CheckPair values[COUNT], ms[COUNT], vs[COUNT], masters[COUNT] = {}, grads[COUNT];
     for (int i = 0; i < COUNT; i++) {
         int64_t n = sizes[i];
         values[i] = check_random(c, 1, n, value, 0, 1);
@@ -267,7 +268,7 @@ static void check_sums(Check *c) {
     int64_t sizes[COUNT];
     for (int i = 0; i < COUNT; i++) sizes[i] = i < 7 ? first[i] : 200 + i;
     snprintf(c->shape, sizeof c->shape, "gradients");
-    Twin totals[COUNT], parts[COUNT];
+    CheckPair totals[COUNT], parts[COUNT];
     Tensor total[2][COUNT], part[2][COUNT];
     for (int i = 0; i < COUNT; i++) {
         const Format format = i % 2 ? FMT_FP32 : FMT_BF16;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Losing a process on GPUs: one of all is killed, stopped, or has no memory; what
-# is saved goes on, on as many GPUs, on two and on one. Prints a Markdown table:
+# is saved continues, on as many GPUs, on two and on one. Prints a Markdown table:
 # how each run ended, in how many seconds, and what was compared. Ends with 1
 # where an exit code or a byte is wrong. About 6 minutes on four H100s with
 # Llama-2-7B, whose checkpoints take RAM or disk of 200 GB.
@@ -14,7 +14,7 @@
 #       FULL="--model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992"
 #                                  what fills a GPU of 80 GB meanwhile; of one
 #                                  with more, 362 sequences
-#       FEWER="2 1"                on how many GPUs the checkpoint goes on, too
+#       FEWER="2 1"                on how many GPUs the checkpoint continues, too
 #       GPU_DEVICE=cuda            (cpu, to try this script without a GPU)
 #       OUT=FOLDER                 where the runs go (default: a folder that is
 #                                  removed)
@@ -66,7 +66,7 @@ row() { # NAME WANTED_STATUS WHAT
     [[ " $2 " == *" $status "* ]] || failed=1
     echo "| $1 | $status$([[ " $2 " == *" $status "* ]] || echo " (**not $2**)") | $seconds | $3 |"
 }
-branch() { # NAME: a run that goes on from step 3 of `whole`
+branch() { # NAME: a run that continues from step 3 of `whole`
     mkdir -p "$out/$1"
     cp -rl "$out/whole/step-00000003" "$out/$1/"
 }
@@ -103,7 +103,7 @@ row "one is killed behind step 4" "5 137 143" "since the kill; $(find "$out/kill
 begin "$gpus" killed --resume
 finish
 same killed
-row "goes on" 0 "$what"
+row "continues" 0 "$what"
 rm -rf "$out/killed"
 
 branch stopped
@@ -137,7 +137,7 @@ for count in ${FEWER:-2 1}; do
     begin "$count" "on$count" --resume
     finish
     apart "on$count"
-    row "goes on, on $count" 0 "$what; a checkpoint has $(gigabytes "on$count")"
+    row "continues, on $count" 0 "$what; a checkpoint has $(gigabytes "on$count")"
     rm -rf "$out/on$count"
 done
 exit $failed

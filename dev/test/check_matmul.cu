@@ -1,11 +1,11 @@
-// Whether FP8 products add up in FP32: every algorithm that training could take (the committed table's, the library's
+// Whether FP8 matmuls add up in FP32: every algorithm that training could take (the committed table's, the library's
 // first choice, what --autotune compares), at the sizes of training, on operands that short accumulation gets wrong.
 #include "bench_cuda.h"
 #include "check_gpu.h"
-#include "coat/cuda/product/matmul_plan.h"
+#include "coat/cuda/matmul/matmul_plan.h"
 
 // --- operands -----------------------------------------------------------------------------------------------
-// All values are exact in E4M3 and in E5M2, so that both formats make the same product.
+// All values are exact in E4M3 and in E5M2, so that both formats make the same matmul.
 typedef enum {
     OPERANDS_MIXED,   // from 2^-6 to 2^7, of random signs: partial sums wander far above their terms
     OPERANDS_ALIKE,   // the same with signs that agree in three of four terms: sums grow with k
@@ -35,23 +35,23 @@ static void fill(Bench *bench, Tensor t, Operands kind) {
 // --- what was found -----------------------------------------------------------------------------------------
 typedef enum { FROM_TABLE, FIRST_CHOICE, ANY_OTHER, SOURCES } Source;
 
-// What products that add up in FP32 stay within, for each kind of operands: product_samples.h says why.
-static const ProductError limits[] = {{0.003, 0.001}, {0.003, 0.001}, {PRODUCT_ERROR_LIMIT, PRODUCT_BIAS_LIMIT}};
+// What matmuls that add up in FP32 stay within, for each kind of operands: matmul_samples.h says why.
+static const MatmulError limits[] = {{0.003, 0.001}, {0.003, 0.001}, {MATMUL_ERROR_LIMIT, MATMUL_BIAS_LIMIT}};
 
-// Of one kind of product: how many algorithms there were, how many of them were off, and the largest error.
+// Of one kind of matmul: how many algorithms there were, how many of them were off, and the largest error.
 typedef struct {
     int count, wrong;
     double error, bias;
 } Found;
 
 typedef struct {
-    const char *what; // the product under way
+    const char *what; // the matmul under way
     Operands kind;
     Found found[2][2][2][SOURCES]; // by fast accumulation, gradient in E5M2, accumulate
     int printed;
 } Findings;
 
-static void report(void *context, const MatmulKey *key, int index, ProductError e) {
+static void report(void *context, const MatmulKey *key, int index, MatmulError e) {
     Findings *f = (Findings *)context;
     const MatmulShape *s = &key->shape;
     const bool wide = s->a == FMT_E5M2 || s->b == FMT_E5M2;
@@ -69,7 +69,7 @@ static void report(void *context, const MatmulKey *key, int index, ProductError 
                format_name(s->d), key->accumulate ? ", adding" : "", index, e.error, e.bias);
 }
 
-// --- products -----------------------------------------------------------------------------------------------
+// --- matmuls -----------------------------------------------------------------------------------------------
 // Runs wgrad of a layer, (out, in) over `tokens`, overwritten and added to; and dgrad (tokens, in) of E5M2 and, but for
 // the head's, of E4M3 gradients.
 static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int64_t out, Operands kind, bool head) {
@@ -140,7 +140,7 @@ int check_matmul(bool small) {
             bench_begin(&bench, &f, fast);
             if (cuda_backend(&bench.exec)->capability < 89) {
                 bench_close(&bench);
-                return check_report("exact products (no FP8 here)", 0, 0);
+                return check_report("exact matmuls (no FP8 here)", 0, 0);
             }
             if (small)
                 run_model(&bench, &f, &small_size, (Operands)kind);
@@ -155,12 +155,12 @@ int check_matmul(bool small) {
                         const Found *x = &f.found[fast][wide][add][source];
                         if (x->count == 0) continue;
                         static const char *const names[] = {"table", "first choice", "others"};
-                        printf("# products, %-13s %s, e4m3 x %s, %-11s %-12s %4d algorithms, error at most %.2g, bias "
+                        printf("# matmuls, %-13s %s, e4m3 x %s, %-11s %-12s %4d algorithms, error at most %.2g, bias "
                                "%+.2g, %d off\n",
                                kinds[kind], fast ? "fast " : "exact", wide ? "e5m2" : "e4m3",
                                add ? "adding" : "overwriting", names[source], x->count, x->error, x->bias, x->wrong);
                         if (!fast && source != ANY_OTHER) comparisons += x->count, wrong += x->wrong;
                     }
     }
-    return check_report("products that add up in FP32", comparisons, wrong);
+    return check_report("matmuls that add up in FP32", comparisons, wrong);
 }

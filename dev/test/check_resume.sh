@@ -98,7 +98,7 @@ apart() { # COUNT A B
 
 loss_of() { losses "$1" | awk -v step="$2" '$1 == step { print $2 }'; }
 
-# moves RECIPE FROM TO STEP: the run RECIPE.FROM stands at STEP; a copy of it goes on on the device TO, for five steps, and
+# moves RECIPE FROM TO STEP: the run RECIPE.FROM stands at STEP; a copy of it continues on the device TO, for five steps, and
 # has the losses that it has where it was.
 moves() {
     local recipe=$1 from=$2 to=$3 last=$(($4 + 5)) copy=$1.$2.$3 stayed moved difference lost
@@ -140,7 +140,7 @@ check_recipe() { # RECIPE
     report $? "$recipe: the GPU's checkpoint has one validation loss on both" "$cpu and $gpu"
 }
 
-# What --autotune has found goes on to hold after a kill, and in a run that is given its table: the same bits. Nothing of
+# What --autotune has found continues to hold after a kill, and in a run that is given its table: the same bits. Nothing of
 # it is left in the folder but the checkpoint.
 check_tuned() { # RECIPE
     local recipe=$1 status=0
@@ -157,7 +157,7 @@ check_tuned() { # RECIPE
     report $status "$recipe: all three have equal checkpoints byte for byte"
 }
 
-# changes FROM DEVICE FLAGS...: FROM's run of 10 steps goes on with other states on DEVICE, near to where it would have
+# changes FROM DEVICE FLAGS...: FROM's run of 10 steps continues with other states on DEVICE, near to where it would have
 # gone; the first loss after that is before any update with them.
 changes() {
     local from=$1 device=$2 status=0 first last name
@@ -168,7 +168,7 @@ changes() {
     first=$(loss_of "$name" 11) last=$(loss_of "$name" 20)
     near "$first" "$(loss_of "$from.whole" 11)" "$tolerance" || status=1
     near "$last" "$(loss_of "$from.whole" 20)" 0.03 || status=1
-    report $status "the GPU's $from goes on on the ${device^^} with $*" "step 11: $first, 20: $last"
+    report $status "the GPU's $from continues on the ${device^^} with $*" "step 11: $first, 20: $last"
 }
 
 check_recipe bf16

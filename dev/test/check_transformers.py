@@ -52,7 +52,7 @@ except ImportError as e:
 from vocabularies import vocabulary_of
 
 # (largest relative error of the logits in the L2 norm, largest difference of the mean loss, how far the logit of a token
-# that was taken for the likeliest may lie below the largest, as a share of the largest magnitude of the logits there: in
+# that was taken for the most likely may lie below the largest, as a share of the largest magnitude of the logits there: in
 # BF16 the rounding of two logits makes 0.8 %, small models were within 0.2 %, other weights 8 % off)
 TOLERANCES = {"float32": (1e-4, 1e-5, 1e-4), "float16": (1e-3, 1e-3, 1e-3), "bfloat16": (2e-2, 1e-2, 2e-2)}
 PROMPTS = ["The meaning of life is", "#include <std", "Zürich, at 10 °C:"]
@@ -217,7 +217,7 @@ def shown(text):
 
 
 def program_continues(a, text):
-    """(the prompt's tokens, the tokens that the program goes on with), the likeliest one each time."""
+    """(the prompt's tokens, the tokens that the program continues with), the most likely one each time."""
     command = [a.program, "--model", a.folder, "--prompt", text, "--temperature", "0", "--sample-tokens",
                str(a.prompt_tokens), "--prompt-format", "none", "--recipe", "bf16", "--micro-batch", "1", "--seq-len", str(a.seq_len), "--json",
                "--quiet", *(["--tokenizer", a.tokenizer] if a.tokenizer else []), *a.flags]
@@ -230,7 +230,7 @@ def program_continues(a, text):
 
 def transformers_continues(model, prompt, count):
     given = torch.tensor([prompt])
-    model.generation_config.eos_token_id = None  # the program goes on behind the end of a text
+    model.generation_config.eos_token_id = None  # the program continues behind the end of a text
     with torch.no_grad():
         return model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=count,
                               pad_token_id=0)[0, len(prompt):].tolist()
@@ -248,7 +248,7 @@ def check_prompt(model, vocabulary, a, text, tolerance):
     logits = logits_of(model, [prompt + ours[:-1]])[0, len(prompt) - 1 :].double()
     best, scale = logits.max(dim=-1).values, logits.abs().max(dim=-1).values
     gap = ((best - logits[torch.arange(len(ours)), ours]) / scale).max().item()
-    likeliest = sum(x == y for x, y in zip(logits.argmax(dim=-1).tolist(), ours))
+    most_likely = sum(x == y for x, y in zip(logits.argmax(dim=-1).tolist(), ours))
     equal = sum(x == y for x, y in zip(ours, theirs))
     print(f"      program       {shown(vocabulary.text(prompt + ours))}")
     print(f"      transformers  {shown(vocabulary.text(prompt + theirs))}")
@@ -256,7 +256,7 @@ def check_prompt(model, vocabulary, a, text, tolerance):
     if not same_prompt:
         return report(name, False, f"the program's tokens are {prompt}, where the vocabulary has {wanted}")
     report(name, gap <= tolerance,
-           f"{likeliest} of {len(ours)} tokens are transformers' likeliest, the others at most {gap:.1e} of the largest "
+           f"{most_likely} of {len(ours)} tokens are transformers' most likely, the others at most {gap:.1e} of the largest "
            f"logit below (at most {tolerance:g}); {100 * equal / len(ours):.0f} % equal where each goes its own way")
 
 
@@ -319,7 +319,7 @@ def parse():
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--dtype", choices=TOLERANCES, default="float32")
     p.add_argument("--gain", type=float, default=1.0,
-                   help="of the blocks' matrices: with 1 the likeliest token is the one before it")
+                   help="of the blocks' matrices: with 1 the most likely token is the one before it")
     p.add_argument("--bare", action="store_true", help="names without 'transformer.', and buffers of the mask")
     ours, flags = sys.argv[1:], []
     if "--" in ours:

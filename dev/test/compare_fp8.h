@@ -1,4 +1,4 @@
-// FP8 operations on both backends: the head's, products that leave the rows' scales out, and the counts for
+// FP8 operations on both backends: the head's, matmuls that leave the rows' scales out, and the counts for
 // the log; the blocks' other operations are compared by dev/test/check_fp8.cu. Included by test_gpt2.cu
 // where both backends are built.
 #pragma once
@@ -42,7 +42,7 @@ static void pair_check_codes(Backends *b, Pair p, const char *operation, const c
     }
     char name[200];
     snprintf(name, sizeof name,
-             "gpu against twin: %s, %s %s (%lld, %lld): %zu codes differ, %zu by more than a step, scales %g and %g",
+             "GPU against CPU: %s, %s %s (%lld, %lld): %zu codes differ, %zu by more than a step, scales %g and %g",
              operation, output, format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, differ, far,
              (double)scale[1], (double)scale[0]);
     check(far == 0 && differ * 1000 <= n && fabsf(scale[1] - scale[0]) <= 1e-5f * scale[0], name);
@@ -75,7 +75,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
         memset(&none, 0, sizeof none);
         CALL(b, weights_quantize, &p, 1);
         CALL(b, quantize_forward, n.t[s], x.t[s]);
-        CALL(b, norm_rebuild, n_t.t[s], n.t[s], none);
+        CALL(b, norm_recompute, n_t.t[s], n.t[s], none);
         for (int64_t begin = 0; begin < M; begin += chunk) {
             int64_t count = M - begin < chunk ? M - begin : chunk;
             Tensor dlogits = tensor_rows(d.t[s], 0, count), dlogits_t = tensor_rows(d_t.t[s], 0, count);
@@ -138,17 +138,17 @@ static Pair with_row_scales(Pair p, Pair scales) {
     return p;
 }
 
-// Passes if the scales have still the bits of the twin's.
+// Passes if the scales have still the bits of the CPU reference's.
 static void check_row_scales(Backends *b, Pair scales, const char *operation) {
     double *cpu = pair_values(b, scales, 0), *gpu = pair_values(b, scales, 1);
     char name[160];
-    snprintf(name, sizeof name, "gpu against twin: %s leaves the rows' scales as they are", operation);
+    snprintf(name, sizeof name, "GPU against CPU: %s leaves the rows' scales as they are", operation);
     check(memcmp(cpu, gpu, (size_t)tensor_elements(scales.t[0]) * sizeof *cpu) == 0, name);
     free(cpu);
     free(gpu);
 }
 
-// Products of codes with scales per row, whose results carry these scales along: what is in memory is compared.
+// Matmuls of codes with scales per row, whose results carry these scales along: what is in memory is compared.
 static void compare_carried(Backends *b, int64_t M, int64_t in, int64_t out) {
     Pair value = pair_random(b, out, in, FMT_BF16, 0.05f, 101);
     Pair w = pair_codes(b, out, in, FMT_E4M3, NULL), w_t = pair_codes(b, out, in, FMT_E4M3, &w);
@@ -199,7 +199,7 @@ static void compare_health(Backends *b) {
         }
     }
     ON_BOTH(b) CALL(b, health, tensors[s], COUNT, found[s]);
-    check(memcmp(found[0], found[1], sizeof found[0]) == 0, "gpu against twin: health of codes");
+    check(memcmp(found[0], found[1], sizeof found[0]) == 0, "GPU against CPU: health of codes");
     check(found[1][0].saturated > 0 && found[1][2].zero > 0 && found[1][4].clamped > 0 && found[1][5].amax > 0,
           "health of codes finds something");
     check(found[1][BY_ROW].saturated > 0 && found[1][BY_ROW].zero > 0 && found[1][BY_ROW + 1].amax > 0,
@@ -209,7 +209,7 @@ static void compare_health(Backends *b) {
         CALL(b, health, tensors[s], COUNT, found[s]);
     }
     check(memcmp(found[0], found[1], sizeof found[0]) == 0 && found[1][BY_ROW].amax > 0 && found[1][BY_ROW].zero == 0,
-          "gpu against twin: health of scales");
+          "GPU against CPU: health of scales");
     for (int i = 0; i < COUNT; i++) {
         pair_free(b, codes[i]);
         pair_free(b, scales[i]);
@@ -242,7 +242,7 @@ static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
             found[s] = codes_counted(&b->exec[s], t, (CodeCounts *)counts.t[s].data);
         }
         char name[200];
-        snprintf(name, sizeof name, "gpu against twin: codes_count, %s%s (%lld, %lld): %llu saturated, %llu subnormal",
+        snprintf(name, sizeof name, "GPU against CPU: codes_count, %s%s (%lld, %lld): %llu saturated, %llu subnormal",
                  format_name(codes.t[0].format), i >= 4 ? " transposed" : "", (long long)rows, (long long)part,
                  (unsigned long long)found[1].saturated, (unsigned long long)(found[1].subnormal - before.subnormal));
         check(memcmp(&found[0], &found[1], sizeof found[0]) == 0 && found[1].codes == (uint64_t)(rows * part) + 1 &&
@@ -266,7 +266,7 @@ static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Form
     const InnerProducts cpu = found[0][0], gpu = found[1][0];
     const double size = sqrt(cpu.aa * cpu.bb); // of the terms of <a, b>
     char name[200];
-    snprintf(name, sizeof name, "gpu against twin: inner_products, %s (%lld, %lld): %.9g, %.9g and %.9g",
+    snprintf(name, sizeof name, "GPU against CPU: inner_products, %s (%lld, %lld): %.9g, %.9g and %.9g",
              format_name(format), (long long)rows, (long long)cols, gpu.ab, gpu.aa, gpu.bb);
     check(fabs(gpu.ab - cpu.ab) <= 1e-6 * size && fabs(gpu.aa - cpu.aa) <= 1e-6 * cpu.aa &&
               fabs(gpu.bb - cpu.bb) <= 1e-6 * cpu.bb && memcmp(&found[1][0], &found[1][1], sizeof gpu) == 0,

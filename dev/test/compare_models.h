@@ -16,16 +16,16 @@ static void create_both(Model *cpu, Model *gpu, Config *c) {
     gpu->ops->weights_quantize(&gpu->exec, gpu->parameters, gpu->parameter_count);
 }
 
-// Whole models: the same weights and batches on both. In FP32 and BF16 the gradients are compared with the twin's
-// within `limit`. In FP8 a sum in another order carries a value here and there across the boundary between two
-// codes, 6 to 25 % apart, so that two right answers differ by almost as much as each differs from the exact one:
-// there both are compared with the FP32 twin, and the GPU's worst error may exceed the twin's by a tenth. In the other
-// blocks' smaller models, where the worst is of as few as 40 values, by 40 %: with the last bit of 0.5 % of what
-// products and attention leave changed at random, the CPU's own exceeds it by up to 20 %, and four updates of OLMo's
-// block end 0.011 apart.
+// Whole models: the same weights and batches on both. In FP32 and BF16 the gradients are compared with the CPU
+// reference's within `limit`. In FP8 a sum in another order carries a value here and there across the boundary between
+// two codes, 6 to 25 % apart, so that two right answers differ by almost as much as each differs from the exact one:
+// there both are compared with the FP32 reference, and the GPU's worst error may exceed the CPU reference's by a tenth.
+// In the other blocks' smaller models, where the worst is of as few as 40 values, by 40 %: with the last bit of 0.5 %
+// of what matmuls and attention leave changed at random, the CPU's own exceeds it by up to 20 %, and four updates of
+// OLMo's block end 0.011 apart.
 static void compare_models(const char *recipe, Config c, double limit, int updates) {
     bool exact = c.recipe.precision == PRECISION_FP32, fp8 = limit == 0.0;
-    const double over_twin = block == blocks ? 1.1 : 1.4, loss_apart = block == blocks ? 2e-3 : 2e-2;
+    const double over_reference = block == blocks ? 1.1 : 1.4, loss_apart = block == blocks ? 2e-3 : 2e-2;
     c.grad_clip = 0.0f;
     Model cpu, gpu, full;
     create_both(&cpu, &gpu, &c);
@@ -37,34 +37,34 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
         c.recipe.precision = PRECISION_FP32;
         create(&full, c);
         run_batch(&full, 3, true, false, 1.0);
-        double error = gradients_differ(&gpu, &full, &worst), twin = gradients_differ(&cpu, &full, &worst_cpu);
+        double error = gradients_differ(&gpu, &full, &worst), reference = gradients_differ(&cpu, &full, &worst_cpu);
         snprintf(name, sizeof name,
-                 "gpu and twin, %s: loss %.6f and %.6f, worst gradient against fp32 %s %.3f and %s %.3f", recipe, g, a,
-                 worst, error, worst_cpu, twin);
-        check(fabs(a - g) < 1e-3 * a && error < over_twin * twin, name);
+                 "GPU and CPU, %s: loss %.6f and %.6f, worst gradient against fp32 %s %.3f and %s %.3f", recipe, g, a,
+                 worst, error, worst_cpu, reference);
+        check(fabs(a - g) < 1e-3 * a && error < over_reference * reference, name);
         print_errors_of(recipe, "gpu against fp32", &gpu, &full);
-        print_errors_of(recipe, "twin against fp32", &cpu, &full);
+        print_errors_of(recipe, "CPU against fp32", &cpu, &full);
         model_destroy(&full);
     } else {
         double error = gradients_differ(&gpu, &cpu, &worst);
-        snprintf(name, sizeof name, "gpu against twin, whole model %s: loss %.6f and %.6f, worst gradient %s %.1e",
+        snprintf(name, sizeof name, "GPU against CPU, whole model %s: loss %.6f and %.6f, worst gradient %s %.1e",
                  recipe, g, a, worst, error);
         check(fabs(a - g) < (exact ? 1e-5 : 1e-3) * a && error < limit, name);
     }
-    print_errors_of(recipe, "gpu against twin", &gpu, &cpu);
+    print_errors_of(recipe, "GPU against CPU", &gpu, &cpu);
     for (int i = 0; i < updates; i++) {
         take_step(&cpu, 100 + (uint64_t)i % 3);
         take_step(&gpu, 100 + (uint64_t)i % 3);
     }
     double d = fabs(cpu.host.loss_sum - gpu.host.loss_sum);
-    snprintf(name, sizeof name, "gpu against twin, %d updates %s: loss %.6f and %.6f", updates, recipe,
+    snprintf(name, sizeof name, "GPU against CPU, %d updates %s: loss %.6f and %.6f", updates, recipe,
              gpu.host.loss_sum, cpu.host.loss_sum);
     check(d < (exact ? 1e-4 : loss_apart) && gpu.host.t == updates, name);
     model_destroy(&cpu);
     model_destroy(&gpu);
 }
 
-// ||a - b|| / ||b|| of the logits behind tokens of a sample, in `all` steps: a goes on from one to the
+// ||a - b|| / ||b|| of the logits behind tokens of a sample, in `all` steps: a continues from one to the
 // next, b reads all tokens anew.
 static double samples_differ(Model *a, Model *b, int all) {
     enum { PROMPT_TOKENS = 5 };
@@ -86,8 +86,8 @@ static double samples_differ(Model *a, Model *b, int all) {
     return isfinite(apart) ? sqrt(apart / size) : INFINITY;
 }
 
-// A sample that goes on, on the GPU, against passes over all tokens: the twin's, or for FP8 those of the FP32 twin,
-// from which it may be as far as compare_models() allows.
+// A sample that continues, on the GPU, against passes over all tokens: the CPU reference's, or for FP8 those of the
+// FP32 reference, from which it may be as far as compare_models() allows.
 static void compare_samples(const char *recipe, Config c, double limit) {
     enum { STEPS = 40 };
     const bool fp8 = limit == 0.0;
@@ -98,20 +98,20 @@ static void compare_samples(const char *recipe, Config c, double limit) {
         c.device = DEVICE_CPU;
         c.recipe.precision = PRECISION_FP32;
         create(&full, c);
-        const double error = samples_differ(&gpu, &full, STEPS), twin = samples_differ(&cpu, &full, STEPS);
-        snprintf(name, sizeof name, "a sample, %s: %.4f from fp32, the twin's %.4f", recipe, error, twin);
-        check(error < (block == blocks ? 1.1 : 1.4) * twin, name);
+        const double error = samples_differ(&gpu, &full, STEPS), reference = samples_differ(&cpu, &full, STEPS);
+        snprintf(name, sizeof name, "a sample, %s: %.4f from fp32, the CPU reference's %.4f", recipe, error, reference);
+        check(error < (block == blocks ? 1.1 : 1.4) * reference, name);
         model_destroy(&full);
     } else {
         const double error = samples_differ(&gpu, &cpu, STEPS);
-        snprintf(name, sizeof name, "a sample, gpu against twin, %s: %.1e", recipe, error);
+        snprintf(name, sizeof name, "a sample, GPU against CPU, %s: %.1e", recipe, error);
         check(error < limit, name);
     }
     model_destroy(&cpu);
     model_destroy(&gpu);
 }
 
-// A model with FP8 products, in every way.
+// A model with FP8 matmuls, in every way.
 static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int updates) {
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         const Fp8Recipe r = ways[i](recipe);

@@ -8,7 +8,7 @@
 
 // The two backends and their workspaces.
 typedef struct {
-    Exec exec[2]; // 0 the CPU twin, the definition; 1 the GPU
+    Exec exec[2]; // 0 the CPU, the reference implementation; 1 the GPU
     Config config;
     StepState *state[2];
     char shape[64]; // of what is compared, for the names of tests; may be empty
@@ -135,12 +135,12 @@ static double *pair_values(Backends *b, Pair p, int side) {
     return out;
 }
 
-// Passes if the GPU's values are within `limit` of the twin's, ||a - b|| / ||b||. NaN, poison included, fails.
+// Passes if the GPU's values are within `limit` of the CPU reference's, ||a - b|| / ||b||. NaN, poison included, fails.
 static void pair_check(Backends *b, Pair p, double limit, const char *operation, const char *output) {
     double *cpu = pair_values(b, p, 0), *gpu = pair_values(b, p, 1);
     double error = relative_error(gpu, cpu, (size_t)tensor_elements(p.t[0]));
     char name[200];
-    snprintf(name, sizeof name, "gpu against twin%s: %s, %s %s (%lld, %lld): %.1e", b->shape, operation, output,
+    snprintf(name, sizeof name, "GPU against CPU%s: %s, %s %s (%lld, %lld): %.1e", b->shape, operation, output,
              format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, error);
     check(error <= limit, name);
     free(cpu);
@@ -215,14 +215,14 @@ static void compare_norm(Backends *b, OpShape o) {
     ON_BOTH(b) {
         Norm norm = pair_norm(x, mean, rstd, w, bias, s);
         CALL(b, residual_norm_forward, n.t[s], norm, x.t[s], r.t[s], y.t[s], yb.t[s]);
-        CALL(b, norm_rebuild, n2.t[s], no_tensor(), norm);
+        CALL(b, norm_recompute, n2.t[s], no_tensor(), norm);
         CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, false, false);
     }
     pair_check(b, x, o.tight, "residual + norm", "x");
     pair_check(b, n, o.tight, "residual + norm", "n");
     pair_check(b, mean, 1e-4, "residual + norm", "mean");
     pair_check(b, rstd, 1e-4, "residual + norm", "rstd");
-    pair_check(b, n2, o.tight, "norm rebuild", "n");
+    pair_check(b, n2, o.tight, "norm recompute", "n");
     pair_check(b, g, o.tight, "norm backward", "g");
     pair_check(b, dw, 1e-4, "norm backward", "dweight");
     pair_check(b, db, 1e-4, "norm backward", "dbias");
@@ -252,10 +252,10 @@ static void compare_gelu(Backends *b, OpShape o) {
     pair_check(b, g, o.tight, "gelu forward", "g");
     pair_check(b, g2, o.tight, "gelu forward in place", "g");
     ON_BOTH(b) {
-        CALL(b, activation_rebuild, g2.t[s], no_tensor(), h.t[s]);
+        CALL(b, activation_recompute, g2.t[s], no_tensor(), h.t[s]);
         CALL(b, activation_backward, dg.t[s], dg.t[s], db.t[s], dg.t[s], h.t[s], false);
     }
-    pair_check(b, g2, o.tight, "gelu rebuild", "g");
+    pair_check(b, g2, o.tight, "gelu recompute", "g");
     pair_check(b, dg, o.tight, "gelu backward", "dh");
     pair_check(b, db, 1e-4, "gelu backward", "dbias");
     ON_BOTH(b) CALL(b, grad_quantize, dg.t[s], dg.t[s], db.t[s], dg.t[s], true);
@@ -271,11 +271,11 @@ static void compare_swiglu(Backends *b, OpShape o) {
          dh = pair_poisoned(b, M, 2 * F, o.format);
     ON_BOTH(b) {
         CALL(b, activation_forward, g.t[s], h.t[s], h.t[s], no_tensor(), true);
-        CALL(b, activation_rebuild, g2.t[s], no_tensor(), h.t[s]);
+        CALL(b, activation_recompute, g2.t[s], no_tensor(), h.t[s]);
         CALL(b, activation_backward, dh.t[s], dh.t[s], no_tensor(), dg.t[s], h.t[s], false);
     }
     pair_check(b, g, o.tight, "swiglu forward", "g");
-    pair_check(b, g2, o.tight, "swiglu rebuild", "g");
+    pair_check(b, g2, o.tight, "swiglu recompute", "g");
     pair_check(b, dh, o.tight, "swiglu backward", "dh");
     Pair all[] = {h, dg, g, g2, dh};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
@@ -297,11 +297,11 @@ static void compare_bare_norm(Backends *b, OpShape o) {
             norm.rstd = rstd.t[s];
             norm.eps = 1e-5f;
             CALL(b, residual_norm_forward, n.t[s], norm, r.t[s], r.t[s], no_tensor(), no_tensor());
-            CALL(b, norm_rebuild, n2.t[s], no_tensor(), norm);
+            CALL(b, norm_recompute, n2.t[s], no_tensor(), norm);
             CALL(b, norm_backward, g.t[s], no_tensor(), no_tensor(), dn.t[s], norm, false, false);
         }
         pair_check(b, n, o.tight, centred ? "plain norm" : "bare RMS norm", "n");
-        pair_check(b, n2, o.tight, centred ? "plain norm, rebuild" : "bare RMS norm, rebuild", "n");
+        pair_check(b, n2, o.tight, centred ? "plain norm, recompute" : "bare RMS norm, recompute", "n");
         pair_check(b, g, o.tight, centred ? "plain norm, backward" : "bare RMS norm, backward", "g");
     }
     Pair all[] = {r, dn, n, n2, g, mean, rstd};
@@ -486,7 +486,7 @@ static void compare_hopper(Backends *b, const AttentionCase *c) {
     for (int i = 0; i < 3; i++) ex->ops->release(ex, made[i].data);
 }
 
-// Gradients that are rotated back, and the same bits by heads_backward behind attention's.
+// Gradients that are rotated back, and the same bits by qk_norm_rope_backward behind attention's.
 static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
     const AttentionShape shape = c->shape;
     const Tensor d = c->dqkv.t[1];
@@ -507,7 +507,7 @@ static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
         CALL(b, attention_backward, behind_part[0], behind_part[1], behind_part[2], c->d_o.t[s], c->o.t[s], c->lse.t[s],
              part[0], part[1], part[2], at, none, shape);
         const Heads h = {shape, at, rotations.t[s], none, none, 0.0f, 0.0f};
-        CALL(b, heads_backward, behind.t[s], none, none, c->qkv.t[s], h, false);
+        CALL(b, qk_norm_rope_backward, behind.t[s], none, none, c->qkv.t[s], h, false);
     }
     pair_check(b, made, c->limit, name, "dqkv");
     check_repeated(b, behind, made, name);
@@ -564,7 +564,7 @@ static void compare_attention_of(Backends *b, AttentionShape shape, Format forma
     compare_attention_over(b, shape, format, limit, true);
 }
 
-// `queries` tokens behind others, whose keys and values are kept, as a sample goes on.
+// `queries` tokens behind others, whose keys and values are kept, as a sample continues.
 static void compare_attention_cached(Backends *b, int before, int queries, AttentionShape shape, Format format,
                                      double limit) {
     const int64_t C = (int64_t)shape.heads * shape.head_dim, packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
@@ -617,9 +617,9 @@ static void compare_heads(Backends *b, OpShape o) {
                        1e-5f,
                        way == 2 ? 0.7f : 0.0f};
             d.t[s].amax = (uint32_t *)maxima.t[s].data;
-            CALL(b, heads_forward, out.t[s], qkv.t[s], h);
-            CALL(b, heads_forward, again.t[s], again.t[s], h);
-            CALL(b, heads_backward, d.t[s], way ? dq.t[s] : none, way ? dk.t[s] : none, kept.t[s], h, true);
+            CALL(b, qk_norm_rope_forward, out.t[s], qkv.t[s], h);
+            CALL(b, qk_norm_rope_forward, again.t[s], again.t[s], h);
+            CALL(b, qk_norm_rope_backward, d.t[s], way ? dq.t[s] : none, way ? dk.t[s] : none, kept.t[s], h, true);
         }
         pair_check(b, out, o.tight, "heads forward",
                    way == 0   ? "rotated"
@@ -669,7 +669,7 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     b->exec[0].ops->download(&b->exec[0], &a, b->state[0], sizeof a);
     b->exec[1].ops->download(&b->exec[1], &c, b->state[1], sizeof c);
     char name[128];
-    snprintf(name, sizeof name, "gpu against twin%s: sum of losses %.6f and %.6f", b->shape, c.loss_sum, a.loss_sum);
+    snprintf(name, sizeof name, "GPU against CPU%s: sum of losses %.6f and %.6f", b->shape, c.loss_sum, a.loss_sum);
     check(fabs(a.loss_sum - c.loss_sum) < 1e-5 * fabs(a.loss_sum) && a.nonfinite == 0 && c.nonfinite == 0, name);
     Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses, positions, r_apart, dwpe_apart};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);

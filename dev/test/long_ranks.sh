@@ -61,7 +61,7 @@ for kind in "--precision fp32" "--recipe coat"; do
     train 1 middle-alone $kind --schedule constant --batch-tokens 576 --steps 6 --resume &&
         train 3 middle $kind --schedule constant --batch-tokens 576 --steps 6 --zero 2 --resume &&
         near "$kind: saved by four in the middle of what three do, resumed by these" loss $tolerance middle-alone middle
-    # the same number goes on with the bits that it would have had
+    # the same number continues with the bits that it would have had
     train 2 whole $kind "${turn[@]}" --steps 8 --zero 2 --overwrite
     train 2 parts $kind "${turn[@]}" --steps 4 --zero 2 --overwrite && train 2 parts $kind "${turn[@]}" --steps 8 --zero 3 --resume &&
         same "$kind: 4 + resume + 4 steps are 8" 00000008 whole parts
@@ -189,7 +189,7 @@ saved=$(basename "$(ls -d "$folder"/lost/step-* | tail -n 1)")
 until=$((10#${saved#step-} + 4))
 train 4 lost --steps $until --batch-tokens 256 --zero 3 --schedule constant --resume &&
     train 4 unlost --steps $until --batch-tokens 256 --zero 3 --schedule constant &&
-    same "its last checkpoint, of step $((10#${saved#step-})), goes on with the bits of a run that lost nobody" "$(printf %08d $until)" lost unlost
+    same "its last checkpoint, of step $((10#${saved#step-})), continues with the bits of a run that lost nobody" "$(printf %08d $until)" lost unlost
 grep -q "damaged" "$folder/lost.said" && bad "and was whole" "$(cat "$folder/lost.said")"
 # one that is stopped: the others wait for it as long as they do for a slow one, then end and name it
 begin stopped --steps 100000 --batch-tokens 256 --zero 1 --schedule constant

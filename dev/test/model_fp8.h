@@ -1,4 +1,4 @@
-// Tests of the whole model with FP8 products and FP8 saved activations (COAT: saved activations, FP8 flow) on the CPU's
+// Tests of the whole model with FP8 matmuls and FP8 saved activations (COAT: saved activations, FP8 flow) on the CPU's
 // operations: part of test_gpt2.cu.
 #pragma once
 
@@ -55,7 +55,7 @@ static void fp8_create(Model *m, Config c) {
 }
 
 // A value in E4M3 has a relative error of 2.5 % (root mean square), a gradient in E5M2 twice that. Sums over tokens
-// that partly cancel make 6 to 10 % of it in the gradient of a product's weight, and 12 to 15 % where two quantised
+// that partly cancel make 6 to 10 % of it in the gradient of a matmul's weight, and 12 to 15 % where two quantised
 // gradients lie on the way (the norm of the feed-forward half). The last biases' gradients see the BF16 residual stream
 // alone, and show no more than BF16 does. Norms after make what a half adds as large as the stream, where elsewhere the
 // embeddings outweigh it: two to three times the errors, down to the head's gradient (0.13).
@@ -354,7 +354,7 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     c.health_every = c.health_products = 1;
     fp8_create(&watched, c);
     for (int step = 0; step < steps; step++) {
-        watched.counts_codes = watched.compares_products = looks[step];
+        watched.counts_codes = watched.compares_matmuls = looks[step];
         for (int i = 0; i < 2; i++) {
             Model *m = i ? &watched : &plain;
             step_begin(m, m->config.lr, config_micro_tokens(&m->config));
@@ -366,7 +366,7 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     char *a = (char *)snapshot(&plain), *b = (char *)snapshot(&watched), name[160];
     double error;
     bool right = fp8_findings_are_right(&watched, &error), same = same_parameters(&plain, a, b);
-    snprintf(name, sizeof name, "%s: what FP8 health finds changes no bit; a product's error is %.3f", plain.ops->name,
+    snprintf(name, sizeof name, "%s: what FP8 health finds changes no bit; a matmul's error is %.3f", plain.ops->name,
              error);
     check_fp8_recipe(right && same && plain.host.t == steps && watched.host.t == steps, recipe, name);
     free(a);
@@ -375,7 +375,7 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     model_destroy(&watched);
 }
 
-// COAT that saves norms' outputs, and FP8 products alone. Of families behind the first with the default's scales
+// COAT that saves norms' outputs, and FP8 matmuls alone. Of families behind the first with the default's scales
 // alone, but for `make test-long`.
 static void test_fp8_others(Fp8Recipe (*way)(Fp8Recipe)) {
     Fp8Recipe a = way(fp8_coat_head), b = way(fp8_coat);

@@ -29,7 +29,7 @@ static inline float drift_gradient(Pattern pattern, float size, int64_t t, int i
 
 typedef struct {
     double error, total; // squares of the updates' errors, and of the updates
-    double along;        // products of the updates and FP32's
+    double along;        // matmuls of the updates and FP32's
     double v_error;      // relative errors of v, with their sign
     double count;
 } DriftSums;

@@ -129,7 +129,7 @@ static inline uint64_t fixture_end(Fixture *f) {
     return hash;
 }
 
-// Where a test runs: the inner loops of one instruction set, or products by the library.
+// Where a test runs: the inner loops of one instruction set, or matmuls by the library.
 typedef struct {
     const CpuKernels *kernels;
     bool blas;

@@ -150,7 +150,7 @@ static void order_after_compute(Comm *comm) {
 static int order_mark(Comm *comm) {
     (void)comm;
     check_recording("comm_mark");
-    assert_true(order.tickets < MOST_EVENTS);
+    assert_true(order.tickets < MAX_EVENTS);
     order.ticket[order.tickets] = order.clock[COMMUNICATION] - (fault == EARLY_TICKETS ? 1 : 0);
     return order.tickets++;
 }

@@ -16,9 +16,9 @@
 #include "coat/model/arena.h"
 
 #define UNIT 16 // bytes per piece: nothing smaller belongs to two tensors
-#define MOST_LAYERS 5
-#define MOST_EVENTS 16384 // of a stream in a run
-#define MOST_REPORTS 256
+#define MAX_LAYERS 5
+#define MAX_EVENTS 16384 // of a stream in a run
+#define MAX_REPORTS 256
 
 typedef enum { COMPUTATION, COMMUNICATION, STREAMS } Stream;
 
@@ -27,16 +27,16 @@ typedef int32_t Label;
 enum { NOTHING = 0, SCRATCH = -1, ZEROS = -2, MAXIMA = -3 };
 
 static Label label_of(int id, int role, int layer) {
-    return (id * ROLE_COUNT + role) * MOST_LAYERS + layer + 1;
+    return (id * ROLE_COUNT + role) * MAX_LAYERS + layer + 1;
 }
 static int label_id(Label label) {
-    return (label - 1) / MOST_LAYERS / ROLE_COUNT;
+    return (label - 1) / MAX_LAYERS / ROLE_COUNT;
 }
 static Role label_role(Label label) {
-    return (Role)((label - 1) / MOST_LAYERS % ROLE_COUNT);
+    return (Role)((label - 1) / MAX_LAYERS % ROLE_COUNT);
 }
 static int label_layer(Label label) {
-    return (label - 1) % MOST_LAYERS;
+    return (label - 1) % MAX_LAYERS;
 }
 
 // Of one piece of memory.
@@ -65,18 +65,18 @@ static struct {
     size_t units;  // the workspace, which lives within an operation alone, has none
     Unit *unit;
     Label *owner;                            // of each unit by the layout; SCRATCH: several
-    Event event[STREAMS][MOST_EVENTS];       // what happened at which time
+    Event event[STREAMS][MAX_EVENTS];        // what happened at which time
     int clock[STREAMS];                      // of the last event
     int behind[STREAMS];                     // the time of the other stream that this one has waited for
     Stream stream;                           // of the operation under way
-    int ticket[MOST_EVENTS], tickets;        // times of communication
+    int ticket[MAX_EVENTS], tickets;         // times of communication
     int pass, step_pass, updates;            // the pass under way, the first one of its step; updates of the weights
     int oldest;                              // `made` of what the operation under way has read, at least
     int weight_made;                         // and of the weights that it writes
     int sample_pass;                         // the first one of a sample
     bool kept;                               // what is read now may be of its passes since then
     bool recording;                          // of a micro-batch that may be replayed
-    char report[MOST_REPORTS][320];          // those that differ
+    char report[MAX_REPORTS][320];           // those that differ
     int reports;                             // their number
     size_t races, clobbered, unwritten, old; // all of them
     // whether any operation does, of any layer and role
@@ -94,7 +94,7 @@ __attribute__((format(printf, 2, 3))) static void report(size_t *count, const ch
     (*count)++;
     for (int i = 0; i < order.reports; i++)
         if (strcmp(order.report[i], text) == 0) return;
-    if (order.reports < MOST_REPORTS) strcpy(order.report[order.reports++], text);
+    if (order.reports < MAX_REPORTS) strcpy(order.report[order.reports++], text);
 }
 
 typedef struct {
@@ -136,7 +136,7 @@ static void *through_window(void *address, Role role, TensorId id, int layer) {
     if (!address || count_access) return address;
     id = arena_owner(order.arena, id, role, layer);
     if (!tensor_row(id)->per_layer) layer = 0;
-    return (char *)address + order.window * (size_t)(1 + (int)id * MOST_LAYERS + layer);
+    return (char *)address + order.window * (size_t)(1 + (int)id * MAX_LAYERS + layer);
 }
 
 static size_t offset_of(const void *address) {
@@ -158,8 +158,7 @@ static int window_of(const void *address) {
 // The tensor that a window shows in this unit; NOTHING where it may be any of those that share the memory.
 static Label meant(int window, Label owner) {
     if (window == 0) return owner == SCRATCH || in_slots(owner) ? NOTHING : owner;
-    return label_of((window - 1) / MOST_LAYERS, owner == SCRATCH ? VALUE : label_role(owner),
-                    (window - 1) % MOST_LAYERS);
+    return label_of((window - 1) / MAX_LAYERS, owner == SCRATCH ? VALUE : label_role(owner), (window - 1) % MAX_LAYERS);
 }
 
 static void own(size_t offset, size_t bytes, Label label) {
@@ -205,13 +204,13 @@ static void memory_open(const Arena *arena) {
     for (int id = 0; id < TENSOR_COUNT; id++)
         for (int role = 0; role < ROLE_COUNT; role++) own_tensor((TensorId)id, (Role)role);
     if (arena->maxima_offset) own(arena->maxima_offset, (size_t)arena_parameter_count(arena) * 4, MAXIMA);
-    order.base = (char *)mmap(NULL, order.window * (1 + TENSOR_COUNT * MOST_LAYERS), PROT_NONE,
+    order.base = (char *)mmap(NULL, order.window * (1 + TENSOR_COUNT * MAX_LAYERS), PROT_NONE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (order.base == MAP_FAILED) fatal(EXIT_DEVICE, "no room for the addresses of the arena's windows");
 }
 
 static void memory_close(void) {
-    munmap(order.base, order.window * (1 + TENSOR_COUNT * MOST_LAYERS));
+    munmap(order.base, order.window * (1 + TENSOR_COUNT * MAX_LAYERS));
     free(order.unit);
     free(order.owner);
 }
@@ -222,7 +221,7 @@ static void memory_close(void) {
 static void event_begin(Stream stream, const char *name) {
     const Event event = {name, OF_NONE};
     order.stream = stream;
-    if (++order.clock[stream] == MOST_EVENTS) fatal(EXIT_DEVICE, "more than %d operations in a run", MOST_EVENTS);
+    if (++order.clock[stream] == MAX_EVENTS) fatal(EXIT_DEVICE, "more than %d operations in a run", MAX_EVENTS);
     order.event[stream][order.clock[stream]] = event;
     order.oldest = INT32_MAX;
     order.weight_made = order.updates;

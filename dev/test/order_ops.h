@@ -143,10 +143,10 @@ static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tenso
     writes_data(y);
 }
 
-static void order_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
+static void order_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
     (void)exec;
     if (same_memory(out.data, qkv.data) && !heads_changed(&heads)) return;
-    begin("heads_forward");
+    begin("qk_norm_rope_forward");
     if (same_memory(out.data, qkv.data)) out = qkv = without_values(qkv, &heads);
     reads(heads.positions);
     reads(qkv);
@@ -238,10 +238,10 @@ static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g,
     sums(dwpe, accumulate);
 }
 
-static void order_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
+static void order_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     (void)exec;
     if (!n_t.data || same_memory(n_t.data, n.data)) return;
-    begin("norm_rebuild");
+    begin("norm_recompute");
     if (n.data && (format_is_fp8(n.format) || !format_is_fp8(n_t.format))) {
         reads(n);
     } else {
@@ -306,18 +306,18 @@ static void order_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tenso
     sums(dw, accumulate);
 }
 
-static void order_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
+static void order_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     (void)exec;
     if (same_memory(q_t.data, x.data)) return;
-    begin("quantize_rebuild");
+    begin("quantize_recompute");
     reads(x);
     writes_transposed(q_t, q);
 }
 
-static void order_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+static void order_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     (void)exec;
     if (!g_t.data || same_memory(g_t.data, g.data)) return;
-    begin("activation_rebuild");
+    begin("activation_recompute");
     reads(g.data ? g : h);
     writes_transposed(g_t, g);
 }
@@ -331,10 +331,10 @@ static void order_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w,
     may_raise(exec->state);
 }
 
-static void order_activation_backward_rebuild(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g,
-                                              Tensor dg, Tensor h, bool accumulate) {
+static void order_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t,
+                                                Tensor g, Tensor dg, Tensor h, bool accumulate) {
     (void)exec;
-    begin("activation_backward_rebuild");
+    begin("activation_backward_recompute");
     reads(dg);
     reads(h);
     sums(dbias, accumulate);
@@ -374,11 +374,11 @@ static void order_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv
     writes_maxima(dq);
 }
 
-static void order_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
-                                 bool accumulate) {
+static void order_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv,
+                                        Heads heads, bool accumulate) {
     (void)exec;
     if (!heads.rotations.data && !heads.q_weight.data && !(heads.clip > 0)) return;
-    begin("heads_backward");
+    begin("qk_norm_rope_backward");
     reads(heads.positions);
     reads(heads.rotations);
     reads_data(heads.q_weight);

@@ -113,7 +113,7 @@ static double *hugging_face_layout(Model *m, Tensor t, TensorId id, size_t *coun
     double *values = values_of(m, t);
     int64_t rows = tensor_used_rows(id, t.rows, &m->config.shape);
     *count = (size_t)(rows * t.cols);
-    HfPart parts[HF_MOST_PARTS];
+    HfPart parts[HF_MAX_PARTS];
     hf_parts(&m->config.shape, id, 0, parts); // of GPT-2 one
     if (!parts->transposed) return values;
     double *turned = (double *)xmalloc(*count * sizeof *turned);

@@ -357,7 +357,7 @@ static void fake_choices_load(Exec *exec, const char *text) {
     snprintf(choices_told, sizeof choices_told, "%s", text);
 }
 
-// A device's choices of algorithms: saved where there are any, told to the one that goes on where it has any, checked
+// A device's choices of algorithms: saved where there are any, told to the one that continues where it has any, checked
 // in either case.
 static void test_choices(void **state) {
     (void)state;

@@ -1,5 +1,5 @@
-// Tests of what a checkpoint records and a command line that goes on from it gets, the recipe and what else a training
-// computes with: sound and strange ones.
+// Tests of what a checkpoint records and a command line that continues from it gets, the recipe and what else a
+// training computes with: sound and strange ones.
 #include <xxhash.h>
 
 #include "coat/save/manifest.h"

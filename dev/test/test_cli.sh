@@ -68,7 +68,7 @@ said=$(resumed | head -n 2)
 # --- several sets of training data
 gpt2=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
 refuses "one of several sets that is missing" 2 "no file matches $folder/none.bin: " "${small[@]}" --train "$data" --train "$folder/none.bin"
-# a guess from the first tokens may be wrong: it is noted, and the run goes on
+# a guess from the first tokens may be wrong: it is noted, and the run continues
 mixed="note: the tokens of $data look like bytes, those of $folder/beyond.bin do not: were they made with the same tokenizer?"
 for weight in "" --train-weight=0.5; do
     said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" $weight --train "$data" $weight --schedule constant --steps 1 2>&1 >/dev/null)
@@ -78,8 +78,8 @@ for weight in "" --train-weight=0.5; do
     [ $status -eq 0 ] && ok "$name" || bad "$name" "$said"
 done
 refuses "a set of another vocabulary" 2 "beyond.bin: token 0 is 1799, but the vocabulary ends at 256" "${small[@]}" --train "$data" --train-weight 1 --train "$folder/beyond.bin" --train-weight 1
-refuses "a set without a sequence" 2 "few.bin: 40 tokens make no sequence of 64 \+ 1 tokens: use a smaller --seq-len, or leave this set away" "${small[@]}" --seq-len 64 --train "$data" --train-weight 1 --train "$folder/few.bin" --train-weight 1
-refuses "a weight of 0" 1 "\-\-train-weight 0: must be above 0; leave a --train away" "${small[@]}" --train "$data" --train-weight 0
+refuses "a set without a sequence" 2 "few.bin: 40 tokens make no sequence of 64 \+ 1 tokens: use a smaller --seq-len, or remove this set" "${small[@]}" --seq-len 64 --train "$data" --train-weight 1 --train "$folder/few.bin" --train-weight 1
+refuses "a weight of 0" 1 "\-\-train-weight 0: must be above 0; remove a --train" "${small[@]}" --train "$data" --train-weight 0
 refuses "a negative weight" 1 "\-\-train-weight -1: must be above 0" "${small[@]}" --train "$data" --train-weight -1
 refuses "a weight that is missing" 1 "\-\-train $val: has no --train-weight, but others have; give all of them one" "${small[@]}" --train "$data" --train-weight 1 --train "$val"
 
@@ -379,7 +379,7 @@ refuses "a ~ that the shell has left" 1 "^error: \-\-out ~/x: the shell has left
 refuses "another home" 1 "^error: \-\-out ~me/x: the shell has left ~ as it is: write the whole path, or \./~me/x$" "${run[@]}" --out '~me/x'
 [ ! -e '~' ] && [ ! -e '~me' ] && [ ! -e /log.jsonl ] && ok "and nothing is made" || bad "and nothing is made"
 said=$("$program" "${loud[@]}" --out "$folder/straight/a/sub" 2>&1 >/dev/null | grep "^note: --out")
-[ "$said" = "note: --out $folder/straight/a/sub lies in the folder of another run, $folder/straight; that one goes on with --out $folder/straight --resume" ] && ok "a folder in another run's is noted" || bad "a folder in another run's is noted" "$said"
+[ "$said" = "note: --out $folder/straight/a/sub lies in the folder of another run, $folder/straight; that one continues with --out $folder/straight --resume" ] && ok "a folder in another run's is noted" || bad "a folder in another run's is noted" "$said"
 said=$("$program" "${loud[@]}" --out "$folder/straight/a/sub" --resume 2>&1 >/dev/null | grep "^note: --out")
 [ -z "$said" ] && ok "once" || bad "once" "$said"
 rm -r "$folder/straight/a"
@@ -398,9 +398,9 @@ said=$("$program" "${small[@]}" --val "$val" --val-batches 1 --micro-batch 2 --e
 rm -rf "$folder/other" && cp -r "$folder/straight" "$folder/other"
 "$program" "${long[@]}" --steps 22 --micro-batch 3 --out "$folder/other" --resume >"$folder/said" 2>&1 && [ -d "$folder/other/step-00000022" ] &&
     ok "another micro-batch in the middle of the data" || bad "another micro-batch in the middle of the data" "$(cat "$folder/said")"
-refuses "a checkpoint of another shape" 1 "^error: \-\-channels 64: the run's model has 32; leave \-\-channels away$" "${long[@]}" --channels 64 --out "$folder/straight" --resume
-refuses "or with other parts" 1 "^error: \-\-no-biases: the run's model has biases; leave \-\-no-biases away$" --train "$data" --no-biases --out "$folder/straight" --resume
-refuses "a checkpoint of another named model" 1 "\-\-model d1: the run's model has layers 2, and this has 1; leave \-\-model away" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume
+refuses "a checkpoint of another shape" 1 "^error: \-\-channels 64: the run's model has 32; remove \-\-channels$" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+refuses "or with other parts" 1 "^error: \-\-no-biases: the run's model has biases; remove \-\-no-biases$" --train "$data" --no-biases --out "$folder/straight" --resume
+refuses "a checkpoint of another named model" 1 "\-\-model d1: the run's model has layers 2, and this has 1; remove \-\-model" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume
 for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 32" "--ffn 128" "--vocab 257" "--positions 1024" "--norm layer" "--biases" "--norm-eps 1e-5"; do
     # shellcheck disable=SC2086 # flags are words
     {
@@ -411,7 +411,7 @@ for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 
     name=${flag% *} value=${flag#* }
     for what in "--train $data --steps 21" "--prompt x" "--val $val --eval-only"; do
         # shellcheck disable=SC2086
-        refuses "$name of another model, ${what%% *}" 1 "^error: $name $((value + 1)): the run's model has $value; leave $name away$" $what $name $((value + 1)) --out "$folder/straight" --resume
+        refuses "$name of another model, ${what%% *}" 1 "^error: $name $((value + 1)): the run's model has $value; remove $name$" $what $name $((value + 1)) --out "$folder/straight" --resume
     done
 done
 "$program" --prompt x --sample-tokens 2 --heads 2 --out "$folder/straight" --resume >/dev/null 2>"$folder/said" && ok "to sample, too" || bad "to sample, too" "$(cat "$folder/said")"
@@ -448,7 +448,7 @@ resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --jso
 [ "$resumed" = "$logged" ] && ok "--eval-only --resume needs no shape" || bad "--eval-only --resume needs no shape" "$resumed" "$logged"
 said=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --quiet --out "$folder/straight" --resume=10 2>&1)
 [[ $said == "step 10  val loss "* ]] && ok "nor that of a step" || bad "nor that of a step" "$said"
-refuses "what is said of it must be true" 1 "\-\-layers 3: the run's model has 2; leave \-\-layers away" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
+refuses "what is said of it must be true" 1 "\-\-layers 3: the run's model has 2; remove \-\-layers" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
 refuses "prompt without weights" 1 "\-\-out DIR \-\-resume" --prompt hello
 said=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --out "$folder/straight" --resume 2>&1)
 same=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --model "$folder/straight/step-00000020" 2>&1)
@@ -500,7 +500,7 @@ for file in model.safetensors tokenizer.model; do
     on 6 >/dev/null && truncate -s -7 "$folder/fallen/step-00000006/$file"
     said=$(on 8)
     ! grep -q '^warning' <<<"$said" && [ -d "$folder/fallen/damaged-1-step-00000006" ] && cmp -s dev/test/tokenizers/llama.model "$folder/fallen/step-00000008/tokenizer.model" &&
-        ok "and so does one that goes on from before a damaged $file" || bad "and so does one that goes on from before a damaged $file" "$said" "$(ls "$folder"/fallen/*)"
+        ok "and so does one that continues from before a damaged $file" || bad "and so does one that continues from before a damaged $file" "$said" "$(ls "$folder"/fallen/*)"
 done
 rm -rf "$folder/alone" && mkdir "$folder/alone" && mv "$folder/fallen/step-00000008" "$folder/alone/" && truncate -s -7 "$folder/alone/step-00000008/tokenizer.model"
 said=$("$program" --train "$data" --resume --steps 9 --out "$folder/alone" --quiet 2>&1)
@@ -521,7 +521,7 @@ said=$("$program" --train "$data" --model "$folder/foreign" --seq-len 32 --steps
 [[ $said == "note: tokenizer $folder/foreign/tokenizer.json: "*"; samples print token ids"* ]] && cmp -s "$folder/foreign/tokenizer.json" "$folder/taken/step-00000001/tokenizer.json" &&
     ok "one of another kind is named, and taken along" || bad "one of another kind is named, and taken along" "$said; $(ls "$folder"/taken/*)"
 grep -q "\"tokenizer\":\"$folder/llama/step-" <(tail -n 1 <(grep '"settings"' "$folder/llama/log.jsonl")) && ok "and its log names that" || bad "and its log names that"
-of_llama="of the vocabulary in $folder/llama/step-00000004; leave \-\-tokenizer away$"
+of_llama="of the vocabulary in $folder/llama/step-00000004; remove \-\-tokenizer$"
 for how in "--model $folder/llama/step-00000004 --prompt hello" "--out $folder/llama --resume --train $data --steps 5"; do
     # shellcheck disable=SC2086 # flags are words
     {
@@ -531,7 +531,7 @@ for how in "--model $folder/llama/step-00000004 --prompt hello" "--out $folder/l
 done
 for how in "--prompt hello" "--train $data --steps 5"; do
     # shellcheck disable=SC2086 # flags are words
-    refuses "another model by its name, $how" 1 '^error: \-\-model llama:d9: the run.s model has layers [0-9]+, and this has 9; leave \-\-model away$' --out "$folder/llama" --resume $how --model llama:d9 --quiet
+    refuses "another model by its name, $how" 1 '^error: \-\-model llama:d9: the run.s model has layers [0-9]+, and this has 9; remove \-\-model$' --out "$folder/llama" --resume $how --model llama:d9 --quiet
 done
 LC_ALL=C sed 's/\(\xe2\x96\x81\)the\x15/\1thx\x15/' dev/test/tokenizers/llama.model >"$folder/one.model"
 refuses "and one of which a single token is another" 1 "one.model: 1 of its first 560 tokens differs from those $of_llama" --out "$folder/llama" --resume --train "$data" --steps 5 --quiet --tokenizer "$folder/one.model"
@@ -573,7 +573,7 @@ sample --samples 3 --json && cp "$folder/text" "$folder/lines" && [ "$(grep -cE 
 sample --json && cmp -s "$folder/text" <(head -n 1 "$folder/lines") && ok "the first as it is alone" || bad "the first as it is alone" "$(cat "$folder/text")"
 sample --top-p 1 && cmp -s "$folder/one" "$folder/text" && ok "--top-p 1 changes nothing" || bad "--top-p 1 changes nothing"
 sample --top-p 0.5 && ! cmp -s "$folder/one" "$folder/text" && cp "$folder/text" "$folder/half" && sample --top-p 0.5 --top-k 300 && cmp -s "$folder/half" "$folder/text" && ok "--top-p 0.5 does, and --top-k may be beside it" || bad "--top-p 0.5 does, and --top-k may be beside it"
-sample --temperature 0 && cp "$folder/text" "$folder/likeliest" && sample --top-p 1e-9 && cmp -s "$folder/likeliest" "$folder/text" && ok "a tiny one leaves the likeliest token" || bad "a tiny one leaves the likeliest token"
+sample --temperature 0 && cp "$folder/text" "$folder/most_likely" && sample --top-p 1e-9 && cmp -s "$folder/most_likely" "$folder/text" && ok "a tiny one leaves the most likely token" || bad "a tiny one leaves the most likely token"
 prompted=(--model "$folder/straight/step-00000020" --prompt x)
 refuses "no nucleus" 1 "^error: \-\-top-p 0: must be more than 0, and at most 1, which leaves all tokens$" "${prompted[@]}" --top-p 0
 refuses "a nucleus of more than everything" 1 "^error: \-\-top-p 1.01: must be between 0 and 1$" "${prompted[@]}" --top-p 1.01

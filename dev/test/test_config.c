@@ -177,7 +177,7 @@ static void test_not_built(void **state) {
         accept_run(line, 1);
     }
     accept_run("--plan --model llama:d2 --device cuda", 1);
-    refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps&leave it away");
+    refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps&remove it");
     refuse_run("--train x --model llama:d2 --rope-factor 8 --rope-low 4 --device cpu", 1, "--rope-low&--rope-high");
     accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to share
     assert_true(config.recipe.cache_transposed);
@@ -199,7 +199,7 @@ static void test_blocks(void **state) {
                  {"--activation swiglu", "--activation swiglu with --position-encoding learned: "},
                  {"--no-biases", "--no-biases with --position-encoding learned: &use --biases"},
                  {"--no-tied-head", "--no-tied-head with --position-encoding learned: &use --tied-head"},
-                 {"--kv-heads 4", "--kv-heads 4 with --position-encoding learned: &leave --kv-heads away"},
+                 {"--kv-heads 4", "--kv-heads 4 with --position-encoding learned: &remove --kv-heads"},
                  {"--qk-norm head", "--qk-norm head with --position-encoding learned: &--model qwen3:dN"},
                  {"--qk-norm row", "--qk-norm row with --norm-place before: &--model olmo2:dN"},
                  {"--head-dim 32", "--head-dim 32 with --channels 768: only Llama and Qwen 3"},

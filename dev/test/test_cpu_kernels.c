@@ -1,5 +1,5 @@
 // Tests of the CPU backend's inner loops on every instruction set of this machine: the exponential's accuracy, BF16
-// rounding, sums of any length; and that all but the products give the same bits on all of them.
+// rounding, sums of any length; and that all but the matmuls give the same bits on all of them.
 #include "ops_fixture.h"
 
 #define LONGEST 100
@@ -91,7 +91,7 @@ static void reductions_of_any_length(void **state) {
         }
 }
 
-// One run of every loop but the products, on rows that end in a partial vector.
+// One run of every loop but the matmuls, on rows that end in a partial vector.
 static void run_all(const CpuKernels *k, float out[12][LONGEST]) {
     const int n = LONGEST - 3;
     float x[LONGEST], y[LONGEST], w[LONGEST];

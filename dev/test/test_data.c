@@ -254,7 +254,7 @@ static void test_ranks(void **state) {
     }
 }
 
-// A batch may begin with any sequence: a run goes on where one with another B or number of ranks has left off.
+// A batch may begin with any sequence: a run continues where one with another B or number of ranks has left off.
 static void test_batch_from_any_sequence(void **state) {
     (void)state;
     enum { T = 4, B = 3, RANKS = 2, SEQUENCES = 50 };

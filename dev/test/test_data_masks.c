@@ -475,7 +475,7 @@ static void test_hostile(void **state) {
     f.rest[f.bytes - 1] |= 0x80;
     f.header[5]++;
     sign(&f);
-    refused(&f, "mask goes on behind the last token");
+    refused(&f, "mask continues behind the last token");
     f = make_file(2, 101, 0, 10, "0110");
     f.header[0] = (int32_t)__builtin_bswap32(DATA_MAGIC_MASKED);
     refused(&f, "big-endian");

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# HellaSwag in the trainer, with examples made here: their right ending is how a text goes on, the others are
+# HellaSwag in the trainer, with examples made here: their right ending is how a text continues, the others are
 # letters in any order. On the CPU's program; in `make test-long` also with transformers.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
@@ -75,7 +75,7 @@ succeeds "training does not notice it" diff -r "$folder/plain/step-00000120" "$f
 resumed=("${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 --save-every 40 --out "$folder/missed" --quiet)
 "$program" "${resumed[@]}" >/dev/null || bad "training with checkpoints"
 cut=$folder/missed/log.jsonl
-again() { # WHAT: goes on, and has the log of the run without interruption
+again() { # WHAT: continues, and has the log of the run without interruption
     "$program" "${resumed[@]}" --resume >/dev/null 2>&1 || bad "resuming"
     succeeds "$1" diff <(strip "$folder/run/log.jsonl") <(strip "$cut")
 }
@@ -106,7 +106,7 @@ mkdir -p "$folder/llmc/dev/data/hellaswag" && cp "$folder/turned-0.bin" "$folder
 short=$(cd "$folder/llmc" && "$program" "${flags[@]}" --model "$checkpoint" --eval-only -h 1 --json --quiet 2>&1 | share)
 [ "$short" = "$trained" ] && ok "-h 1 reads dev/data/hellaswag/hellaswag_val.bin" || bad "-h 1 reads dev/data/hellaswag/hellaswag_val.bin" "$short"
 said=$(cd "$folder" && "$program" "${train[@]}" --steps 1 -h 1 --quiet 2>&1)
-[[ $said == *"hellaswag_val.bin is missing"* ]] && ok "-h 1 without it: a note, and training goes on" || bad "-h 1 without it: a note, and training goes on" "$said"
+[[ $said == *"hellaswag_val.bin is missing"* ]] && ok "-h 1 without it: a note, and training continues" || bad "-h 1 without it: a note, and training continues" "$said"
 
 # --- what is refused
 # refuses NAME CODE PATTERN FLAGS...
@@ -175,7 +175,7 @@ told "transformers that is missing is named, with its version" "No module named 
 told "and one that is too old" "this is transformers 4.55.4" "$folder/old"
 told "and what else is missing" "No module named 'numpy'" "$folder/new"
 said=$(PYTHONPATH=$folder/old python3 -S dev/test/check_transformers.py --help 2>&1) && [[ $said == "Checks that an exported folder"*"transformers 4.56"* ]] && ok "the help needs none of them" || bad "the help needs none of them" "$said"
-if pytorch_tests "transformers chooses the same endings" "transformers goes on with the same tokens"; then
+if pytorch_tests "transformers chooses the same endings" "transformers continues with the same tokens"; then
     succeeds "transformers chooses the same endings" python3 dev/test/check_transformers.py "$checkpoint" --hellaswag "$folder/turned-0.bin" \
         --program "$program" --micro-batch 6 --seq-len 96 --tolerance bfloat16 -- --tokenizer bytes --precision fp32
     prompts() { # FOLDER [FLAGS OF THE CHECK...]
@@ -184,7 +184,7 @@ if pytorch_tests "transformers chooses the same endings" "transformers goes on w
     random() { # NAME [FLAGS...]: a model whose continuations wander
         python3 dev/test/check_transformers.py --make-random "$folder/$1" --gain 8 "${@:2}" >"$folder/said" 2>&1 || bad "a random model" "$(cat "$folder/said")"
     }
-    succeeds "transformers goes on with the same tokens" prompts "$checkpoint"
+    succeeds "transformers continues with the same tokens" prompts "$checkpoint"
     said=$(prompts "$folder" 2>&1)
     [ $? -eq 2 ] && [[ $said == *"$folder has no config.json; name a folder of a model"* ]] && ok "a folder without a model is named" || bad "a folder without a model is named" "$said"
     "$program" "${flags[@]}" --model "$checkpoint" --train "$folder/src_train.bin" --prompt-format alpaca --steps 1 --out "$folder/asked" --quiet >/dev/null 2>"$folder/said" || bad "a run with a prompt format" "$(cat "$folder/said")"

@@ -311,7 +311,7 @@ static void log_writes_both(void **state) {
     assert_true(events[5].value[0] == 4 && events[5].value[1] == -0.75f && isnan(events[6].value[0]));
     log_close(log);
 
-    // what products in BF16 read in the first blocks is no figure; what is not finite there is
+    // what matmuls in BF16 read in the first blocks is no figure; what is not finite there is
     config = new_config("blocks");
     config->recipe.linear = LINEAR_FP8;
     config->recipe.bf16_blocks = 2;

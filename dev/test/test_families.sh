@@ -23,7 +23,7 @@ for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-fact
     rm -rf "$folder"/{whole,halves,two}
     train whole 10 "${flags[@]}" "${batch[@]}" && train halves 5 "${flags[@]}" "${batch[@]}" && train halves 10 --resume
     if [ $? -ne 0 ]; then bad "$name trains" "$(cat "$folder/page")" && continue; fi
-    same "$name goes on bit for bit" whole/step-00000010 halves/step-00000010
+    same "$name continues bit for bit" whole/step-00000010 halves/step-00000010
     first=$(loss whole 1) last=$(loss whole 10)
     if awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < a - 0.5) }'; then ok "$name learns: $first to $last"; else bad "$name learns" "$first to $last"; fi
     if grep -q "\"model_type\": \"$type\"" "$folder/whole/step-00000010/config.json"; then ok "$name is a $type"; else
@@ -48,7 +48,7 @@ for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-fact
 done
 
 train other 2 --resume --out "$folder/whole" --head-dim 16
-if [ $? -eq 1 ] && grep -q -- '--head-dim 16: the run.s model has 32; leave --head-dim away' "$folder/page"; then
+if [ $? -eq 1 ] && grep -q -- '--head-dim 16: the run.s model has 32; remove --head-dim' "$folder/page"; then
     ok "another shape is refused on resume"
 else
     bad "another shape is refused on resume" "$(cat "$folder/page")"
@@ -62,7 +62,7 @@ sed 's/"pad_token_id": null/"pad_token_id": 3/; s/"initializer_range": 0.02/"ini
 echo '{"do_sample": true, "eos_token_id": [256, 2], "pad_token_id": 3, "temperature": 0.7, "top_k": 20}' >"$folder/source/generation_config.json"
 tune=(--model "$folder/source" "${batch[@]}" --save-every 1 --keep 1)
 train tuned 4 "${tune[@]}" && train tuned2 2 "${tune[@]}" && train tuned2 4 --resume --save-every 1 --keep 1
-same "a fine-tuned model goes on bit for bit" tuned/step-00000004 tuned2/step-00000004
+same "a fine-tuned model continues bit for bit" tuned/step-00000004 tuned2/step-00000004
 said=$(tr -d ' \n' <"$folder/tuned2/step-00000004/generation_config.json")
 [ "$said" = '{"bos_token_id":256,"eos_token_id":[256,2],"do_sample":true,"pad_token_id":3,"temperature":0.7,"top_k":20}' ] &&
     ok "it keeps its generation_config.json" || bad "it keeps its generation_config.json" "$said"

@@ -136,7 +136,7 @@ branch() { # FOLDER RECIPES SEEDS: from step 12 of 28; what it says
 calls() { sed 's/^GPU [01]: //' "$folder/calls" | sort; }
 rm "$folder/calls"
 said=$(EVALUATE="bf16 coat" branch "$folder/branch" "bf16 coat" "1 1@16 3")
-check "a study that goes on from checkpoints of the baseline" $? "$said"
+check "a study that continues from checkpoints of the baseline" $? "$said"
 [ "$(head -n 2 "$folder/calls" | cut -d' ' -f3- | sort)" = "bf16 1@64 from scratch 0, log 0, branch point
 bf16 3@64 from scratch 0, log 0, branch point" ]
 check "one per seed, side by side" $? "$(cat "$folder/calls")"
@@ -146,7 +146,7 @@ bf16 3@64 from bf16 3 12, log 12
 coat 1@16 from bf16 1 12, log 12
 coat 1@64 from bf16 1 12, log 12
 coat 3@64 from bf16 3 12, log 12" ]
-check "every run goes on from that of its seed, with the log up to there" $? "$(cat "$folder/calls")"
+check "every run continues from that of its seed, with the log up to there" $? "$(cat "$folder/calls")"
 [ -z "$(find "$folder/branch" -name 'step-*' -o -name .copy)" ]
 check "and no checkpoint is left" $? "$(find "$folder/branch")"
 page=$(cat "$folder/branch/fidelity.md")
@@ -261,7 +261,7 @@ check "and have the losses of those that do not" $? "$mean" "$result"
 refuses "beyond the schedule" 'TO: bytes has 60 steps' env TO=61 scripts/lab.py fidelity --out "$folder/refused"
 refuses "a step that is not a number" 'TO: must be a whole number' env TO=x scripts/lab.py fidelity --out "$folder/refused"
 
-# stopped in the middle of a run: it goes on from there, to the same result
+# stopped in the middle of a run: it continues from there, to the same result
 export RECIPES=coat SEEDS=1 STEPS=500
 scripts/lab.py fidelity --out "$folder/straight" >/dev/null 2>&1
 scripts/lab.py fidelity --out "$folder/stopped" >"$folder/said" 2>&1 &

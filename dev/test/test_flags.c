@@ -222,7 +222,7 @@ static void test_sets(void **state) {
     assert_true(config_weights(&config)[0] == 0.7 && config_weights(&config)[1] == 0.3);
     accept("--train a --train-weight 1");
     assert_string_equal(config.train, "a");
-    refuse("--train a --train-weight 0", EXIT_USER, "--train-weight 0: must be above 0; leave a --train away");
+    refuse("--train a --train-weight 0", EXIT_USER, "--train-weight 0: must be above 0; remove a --train");
     refuse("--train a --train-weight -2", EXIT_USER, "--train-weight -2: must be above 0");
     refuse("--train a --train-weight 1e10", EXIT_USER, "--train-weight 1e10: must be between 1e-09 and");
     refuse("--train a --train-weight 70%", EXIT_USER, "--train-weight 70%: not a number");
@@ -233,9 +233,9 @@ static void test_sets(void **state) {
     refuse("--train a --train-weight 0.5 --train b --train c --train-weight 0.5", EXIT_USER,
            "--train b: has no --train-weight, but others have");
     char many[4000] = "", *end = many;
-    for (int k = 0; k <= MOST_SETS; k++) end += sprintf(end, "--train=s%d ", k);
+    for (int k = 0; k <= MAX_SETS; k++) end += sprintf(end, "--train=s%d ", k);
     accept(many);
-    assert_int_equal(config.train_sets, MOST_SETS + 1);
+    assert_int_equal(config.train_sets, MAX_SETS + 1);
     sprintf(end, "--train-weight 1");
     refuse(many, EXIT_USER, "--train-weight: at most 64 --train can have one");
 }

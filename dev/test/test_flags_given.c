@@ -160,11 +160,10 @@ static void test_unknown(void **state) {
     refuse("--dtype bfloat16", EXIT_USER, "--dtype: here it is --recipe; bf16, fp8-linear or coat");
     refuse("--num-train-epochs 3", EXIT_USER, "--num-train-epochs: here it is --epochs");
     refuse("--train a.bin --epochs 3 --steps 5", EXIT_USER, "--epochs 3 contradicts --steps 5");
-    refuse("--dropout=0.1", EXIT_USER, "--dropout: unknown flag; there is no dropout; leave it away");
+    refuse("--dropout=0.1", EXIT_USER, "--dropout: unknown flag; there is no dropout; remove it");
     refuse("--tensor-model-parallel-size 2", EXIT_USER, "unknown flag; GPUs share a model by --zero");
     refuse("--cpu", EXIT_USER, "--cpu: here it is --device; --device cpu");
-    refuse("--verbose", EXIT_USER,
-           "--verbose: unknown flag; every step is shown, and log.jsonl has all; leave it away");
+    refuse("--verbose", EXIT_USER, "--verbose: unknown flag; every step is shown, and log.jsonl has all; remove it");
     static const char *const checkpoints[] = {"--ckpt x", "--checkpoint=x"}, *const processes[] = {"--n_gpu 2",
                                                                                                    "--nproc 2"};
     for (int i = 0; i < 2; i++) {
@@ -172,12 +171,12 @@ static void test_unknown(void **state) {
         refuse(processes[i], EXIT_USER, "unknown flag; mpirun -np N starts one process per GPU");
     }
     // opposites of what is not here, or has none
-    refuse("--no-dropout", EXIT_USER, "--no-dropout: unknown flag; there is no dropout; leave it away");
-    refuse("--no_compile=1", EXIT_USER, "--no_compile: unknown flag; there is nothing to choose; leave it away");
+    refuse("--no-dropout", EXIT_USER, "--no-dropout: unknown flag; there is no dropout; remove it");
+    refuse("--no_compile=1", EXIT_USER, "--no_compile: unknown flag; there is nothing to choose; remove it");
     refuse("--no-bias", EXIT_USER, "--no-bias: here it is --no-biases");
     refuse("--no-disable-bias-linear", EXIT_USER, "--no-disable-bias-linear: here it is --biases");
     refuse("--no-val", EXIT_USER,
-           "--no-val: unknown flag; --val has no --no- form: leave it away, or give --val another value");
+           "--no-val: unknown flag; --val has no --no- form: remove it, or give --val another value");
     refuse("--no-gradient-checkpointing", EXIT_USER, "--no-gradient-checkpointing: unknown flag; --recompute has no");
     static const char *const meant[][2] = {
         {"--clip 1", "--clip: here it is --grad-clip"},
@@ -191,10 +190,10 @@ static void test_unknown(void **state) {
         {"--LR 1", "--LR: here it is --lr"},
         {"-v", "-v needs a value: -v STEPS, which is --val-every STEPS (for the version write --version)"},
         {"-n", "-n needs a value: -n STEPS, which is --save-every STEPS"},
-        {"-f", "-f needs a value: it is llm.c's, and without effect here; leave it away"},
+        {"-f", "-f needs a value: it is llm.c's, and without effect here; remove it"},
         {"-y", "-y needs a value: 1 for --resume, 0 for --no-resume"},
         {"--threads 0", "--threads 0: must be between 1 and 4096"},
-        {"--train x --val-batches 0", "--val-batches 0: nothing would be validated; leave --val away, or give -1"}};
+        {"--train x --val-batches 0", "--val-batches 0: nothing would be validated; remove --val, or give -1"}};
     for (size_t i = 0; i < sizeof meant / sizeof *meant; i++) refuse(meant[i][0], EXIT_USER, meant[i][1]);
     static const char *const models[][2] = {{"lama:d4", "llama:d4"},   {"llama", "llama:dN"},
                                             {"gtp2", "gpt2"},          {"gpt2-larg", "gpt2-large"},

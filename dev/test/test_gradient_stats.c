@@ -271,9 +271,9 @@ static void otherwise(void **state) {
     case_end(&c);
 }
 
-// --- the real products --------------------------------------------------------------------------------------
+// --- the real matmuls --------------------------------------------------------------------------------------
 
-// On the CPU products of codes are summed in FP32, and the real operations make the codes that are measured.
+// On the CPU matmuls of codes are summed in FP32, and the real operations make the codes that are measured.
 static void accumulation(void **state) {
     (void)state;
     Case c;

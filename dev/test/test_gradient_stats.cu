@@ -1,5 +1,5 @@
 // What dev/tools/gradient_stats.cu measures on the GPU against the same on the CPU, of a random gradient with rows of
-// very different size. Counts must be equal, as both make the same codes; FP32 products add up in other orders.
+// very different size. Counts must be equal, as both make the same codes; FP32 matmuls add up in other orders.
 #include "bench_cuda.h"
 #include "dev/tools/gradient_accumulation.h"
 #include "tap.h"
@@ -60,8 +60,8 @@ static void check_variants(const Pair *p) {
     }
 }
 
-// FP8 products of the GPU sum up in less than FP32: of that they may have a part in 500.
-static void check_products(Pair *p) {
+// FP8 matmuls of the GPU sum up in less than FP32: of that they may have a part in 500.
+static void check_matmuls(Pair *p) {
     for (int f = 0; f < GRADIENT_FORMATS; f++) {
         Accumulation a;
         measure_accumulation(&p->meter[ON_GPU], p->dy[ON_GPU], p->x[ON_GPU], p->w[ON_GPU], gradient_formats[f],
@@ -69,7 +69,7 @@ static void check_products(Pair *p) {
         for (int o = 0; o < OUTPUTS; o++) {
             const double limit = o == OUTPUT_FP32 ? 2e-3 : 6e-3;
             char name[64];
-            snprintf(name, sizeof name, "FP8 products, %s, into %s", format_name(gradient_formats[f]),
+            snprintf(name, sizeof name, "FP8 matmuls, %s, into %s", format_name(gradient_formats[f]),
                      format_name(output_formats[o]));
             tap_check(a.measured && a.data[o].error < limit && a.weight[o][0].error < limit &&
                           a.weight[o][1].error < limit,
@@ -101,7 +101,7 @@ int main(void) {
         measure_gradient(&p.meter[side], p.dy[side], p.x[side], p.w[side], thirds, &p.stats[side]);
     }
     check_variants(&p);
-    check_products(&p);
+    check_matmuls(&p);
     for (int side = 0; side < SIDES; side++) {
         const Tensor all[] = {p.dy[side], p.x[side], p.w[side]};
         for (const Tensor &t : all) p.exec[side]->ops->release(p.exec[side], t.data);

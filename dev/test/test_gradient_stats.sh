@@ -68,8 +68,8 @@ same_again() { # but for the first line, which has the number of threads
 new_model() { # d1: 128 channels, the vocabulary of GPT-2
     measure c d1 --micro-batch=1 --seq-len 32 --batch 2 --seed 5 && grep -q '^d1, micro-batch 2 of 1 x 32 tokens' "$folder/c.txt"
 }
-other_sizes() { # 30 tokens: no FP8 products
-    measure d "$checkpoint" --micro-batch 2 --seq-len 15 && grep -q '^note: FP8 products' "$folder/d.txt" &&
+other_sizes() { # 30 tokens: no FP8 matmuls
+    measure d "$checkpoint" --micro-batch 2 --seq-len 15 && grep -q '^note: FP8 matmuls' "$folder/d.txt" &&
         ! grep -q '"line":"product"' "$folder/d.jsonl"
 }
 
@@ -81,7 +81,7 @@ check "errors are those of the formats' roundings" errors_are_of_roundings
 check "products of the CPU are sums in FP32" products_are_sums_in_fp32
 check "the same bits again" same_again
 check "a named model with new weights" new_model
-check "sizes that FP8 products do not take" other_sizes
+check "sizes that FP8 matmuls do not take" other_sizes
 check "the checkpoint is as it was" test "$(cat "$checkpoint"/* | cksum)" = "$hash"
 
 # its table of two micro-batches: 9 gradients in three ways each, and of the five kinds a row in four tables

@@ -149,7 +149,7 @@ static void check_object(RecipeKind recipe) {
     memset(m.exponent, 255, 8); // of 32 groups
     json_t *found = object_of(&run, warning);
     assert_string_equal(warning, "");
-    assert_int_equal(json_object_size(found), 5 + 2 * 5 + 3 + 5 + 3); // codes, moments, saved, rebuilt, gradients
+    assert_int_equal(json_object_size(found), 5 + 2 * 5 + 3 + 5 + 3); // codes, moments, saved, recomputed, gradients
     assert_keys(found, "wte.codes", 3);
     assert_keys(found, "qkvw.m", 4);
     assert_keys(found, "x_in", 3);

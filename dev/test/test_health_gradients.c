@@ -81,7 +81,7 @@ static void known_error(Fixture *f) {
 }
 
 // Against sums in another order.
-static void random_products(Fixture *f) {
+static void random_matmuls(Fixture *f) {
     const Tensor a = random_tensor(f, f->format, 131, 80, 3), b = random_tensor(f, f->format, 131, 80, 1e-3);
     InnerProducts *p = (InnerProducts *)poisoned(f, FMT_FP32, 1, 16).data;
     double ab = 0, aa = 0, bb = 0;
@@ -97,10 +97,10 @@ static void random_products(Fixture *f) {
                 fabs(p->bb - bb) < 1e-12 * bb);
 }
 
-static void products(void **state) {
+static void matmuls(void **state) {
     (void)state;
     run_everywhere(known_error);
-    run_everywhere(random_products);
+    run_everywhere(random_matmuls);
 }
 
 // --- in the log ----------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ static void gradients_warnings(void **state) {
     run_end(&run);
 }
 
-static void set_products(Run *run, int layer, double bias, double error) {
+static void set_matmuls(Run *run, int layer, double bias, double error) {
     const double size = 4; // <b, b>
     InnerProducts *found = (InnerProducts *)arena_tensor(&run->arena, INNER_PRODUCTS, VALUE, 0).data + layer;
     found->bb = size;
@@ -226,10 +226,10 @@ static void products_in_log(void **state) {
     run_plan(&run, 1);
     for (int turn = 0; turn < 3; turn++) {
         char expected[256];
-        for (int layer = 0; layer < 3; layer++) set_products(&run, layer, -0.0199, 0.199); // within the limits
-        if (turn > 0) set_products(&run, 1, -0.03, 0.1);
-        if (turn > 0) set_products(&run, 2, 0.01, 0.25);
-        if (turn < 2) run.warned.products = false;
+        for (int layer = 0; layer < 3; layer++) set_matmuls(&run, layer, -0.0199, 0.199); // within the limits
+        if (turn > 0) set_matmuls(&run, 1, -0.03, 0.1);
+        if (turn > 0) set_matmuls(&run, 2, 0.01, 0.25);
+        if (turn < 2) run.warned.matmuls = false;
         char *text = health_products_json(&run.arena, &run.exec, &run.warned, warning);
         json_t *found = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         assert_keys(found, "qkvw", 2);
@@ -243,8 +243,8 @@ static void products_in_log(void **state) {
         json_decref(found);
         free(text);
     }
-    run.warned.products = false;
-    set_products(&run, 1, 0, 0);
+    run.warned.matmuls = false;
+    set_matmuls(&run, 1, 0, 0);
     InnerProducts *sums = (InnerProducts *)arena_tensor(&run.arena, INNER_PRODUCTS, VALUE, 0).data;
     sums[0] = (InnerProducts){0, 0, 0}; // a gradient of zeros is no fault
     sums[2] = (InnerProducts){NAN, 1, 1};
@@ -252,7 +252,7 @@ static void products_in_log(void **state) {
     assert_string_equal(text, "{\"qkvw\":{\"error\":[null,0,null],\"bias\":[null,0,null]}}");
     assert_non_null(strstr(warning, "layer 2"));
     free(text);
-    run.warned.products = false;
+    run.warned.matmuls = false;
     free(health_products_json(&run.arena, &run.exec, NULL, warning)); // of a step that is skipped
     assert_string_equal(warning, "");
     sums[2] = (InnerProducts){.ab = 0, .aa = 1, .bb = 0};
@@ -263,7 +263,7 @@ static void products_in_log(void **state) {
 }
 
 // The plan has room for the comparison with the flag alone, and what it reads lives as long.
-static void products_in_plan(void **state) {
+static void matmuls_in_plan(void **state) {
     (void)state;
     Run run;
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);
@@ -289,8 +289,8 @@ static void products_in_plan(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products_in_log),     cmocka_unit_test(products_in_plan),
-                                       cmocka_unit_test(gradients_codes),     cmocka_unit_test(products),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products_in_log),     cmocka_unit_test(matmuls_in_plan),
+                                       cmocka_unit_test(gradients_codes),     cmocka_unit_test(matmuls),
                                        cmocka_unit_test(gradients_in_object), cmocka_unit_test(gradients_warnings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,16 +97,16 @@ static void test_bounds(void **state) {
     JsonText t;
     Error err;
     architecture_shape(ARCHITECTURE_LLAMA, &s);
-    s.layers = MOST_LAYERS, s.heads = s.kv_heads = MOST_HEADS, s.head_dim = WIDEST_HEAD, s.channels = MOST_CHANNELS;
-    s.ffn = MOST_FFN, s.positions = MOST_POSITIONS;
-    s.norm_eps = (float)LEAST_NORM_EPS, s.rope_theta = (float)MOST_ROPE_THETA;
-    s.rope = (RopeScaling){(float)MOST_ROPE_FACTOR, (float)LEAST_ROPE_BAND, (float)MOST_ROPE_BAND, MOST_POSITIONS};
-    model_shape_vocab(&s, MOST_VOCAB);
+    s.layers = MAX_LAYERS, s.heads = s.kv_heads = MAX_HEADS, s.head_dim = WIDEST_HEAD, s.channels = MAX_CHANNELS;
+    s.ffn = MAX_FFN, s.positions = MAX_POSITIONS;
+    s.norm_eps = (float)MIN_NORM_EPS, s.rope_theta = (float)MAX_ROPE_THETA;
+    s.rope = (RopeScaling){(float)MAX_ROPE_FACTOR, (float)MIN_ROPE_BAND, (float)MAX_ROPE_BAND, MAX_POSITIONS};
+    model_shape_vocab(&s, MAX_VOCAB);
     assert_true(hf_config_text(&t, &s, DTYPE_BF16, &err));
     if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
     assert_memory_equal(&s, &again, sizeof s);
     json_text_free(&t);
-    s.norm_eps = (float)MOST_NORM_EPS;
+    s.norm_eps = (float)MAX_NORM_EPS;
     assert_true(hf_config_text(&t, &s, DTYPE_BF16, &err));
     if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
     assert_memory_equal(&s, &again, sizeof s);
@@ -120,7 +120,7 @@ static void test_bounds(void **state) {
         json_text_free(&t);
         --*sizes[i];
     }
-    assert_false(gpt2_shape(&s, 1, 1, MOST_CHANNELS, 0, 257, 8, "here", &err));
+    assert_false(gpt2_shape(&s, 1, 1, MAX_CHANNELS, 0, 257, 8, "here", &err));
     assert_says(&err, "make a head wider than 4096");
 }
 
@@ -480,17 +480,17 @@ static void test_names(void **state) {
     }
 }
 
-#define TAG(id, layer, part) (((id)*64 + (layer)) * HF_MOST_PARTS + (part))
+#define TAG(id, layer, part) (((id)*64 + (layer)) * HF_MAX_PARTS + (part))
 
 static void write_values(SafeWriter *writer, const Making *making) {
     Error err;
     uint64_t hash;
     for (int i = 0; i < writer->count; i++) {
         const SafeTensor *t = &writer->tensors[i];
-        HfPart parts[HF_MOST_PARTS];
-        int id = t->tag / HF_MOST_PARTS / 64, layer = t->tag / HF_MOST_PARTS % 64;
+        HfPart parts[HF_MAX_PARTS];
+        int id = t->tag / HF_MAX_PARTS / 64, layer = t->tag / HF_MAX_PARTS % 64;
         hf_parts(&making->shape, (TensorId)id, layer, parts);
-        const HfPart part = parts[t->tag % HF_MOST_PARTS];
+        const HfPart part = parts[t->tag % HF_MAX_PARTS];
         bool matrix = t->rank == 2, transposed = part.transposed;
         int64_t rows = matrix ? t->shape[0] : 1, cols = t->shape[t->rank - 1];
         for (int64_t r = 0; r < rows; r++) {
@@ -513,7 +513,7 @@ static void make_weights(const char *path, const Run *run, Making making) {
     int number = 0;
     making.shape = run->config.shape;
     memset(&writer, 0, sizeof writer);
-    HfPart parts[HF_MOST_PARTS];
+    HfPart parts[HF_MAX_PARTS];
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
             if (id == making.id_dropped || number++ % making.parts != making.part) continue;

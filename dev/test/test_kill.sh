@@ -23,7 +23,7 @@ ms=$((($(date +%s%N) - begin) / 1000000))
 
 # --- SIGKILL, at a random moment or in the middle of a save
 killed=0 in_save=0
-kill_once() { # OUT: starts or goes on, and is killed
+kill_once() { # OUT: starts or continues, and is killed
     local out=$1 pid wait_ms=$((RANDOM % ms)) save=$((RANDOM % 2)) number=$((1 + RANDOM % 6))
     mkdir -p "$out"
     "$program" "${run[@]}" --out "$out" --resume >/dev/null 2>>"$folder/said" &
@@ -65,7 +65,7 @@ check "$good of $runs runs, killed $killed times ($in_save in the middle of a sa
 check "that many kills came in time" $? "killed $killed, in a save $in_save"
 
 # --- a full disk: a limit of the files' size, and where mounting is permitted a small file system
-# full NAME OUT COMMAND...: the run goes on to its end with a line per failed save, fails at last, leaves nothing half
+# full NAME OUT COMMAND...: the run continues to its end with a line per failed save, fails at last, leaves nothing half
 full() {
     local name=$1 out=$2 status=0
     shift 2
@@ -74,7 +74,7 @@ full() {
         [ "$(grep -c '^warning: the checkpoint of step' "$folder/said")" -ge 1 ] &&
         [ "$(grep -vc '^warning: \(the checkpoint of step\|.*: cannot be written\)\|^note: .*: can be written again\|^error: ' "$folder/said")" -eq 0 ] &&
         [ -z "$(find "$out" -name '.*' ! -path "$out")" ]
-    check "$name: training goes on, and ends with 2" $? "status $status" "$(cat "$folder/said")" "$(ls -a "$out")"
+    check "$name: training continues, and ends with 2" $? "status $status" "$(cat "$folder/said")" "$(ls -a "$out")"
 }
 limited() { (ulimit -f 40 && exec "$program" "$@"); }
 full "files that may not grow" "$folder/limited" limited
@@ -89,7 +89,7 @@ if mount_tmpfs "$folder/disk" "$(($(du -sk "$folder/straight/$last" | cut -f1) *
     check "the checkpoints from before it was full are there" $? "${kept[@]}"
     mount -o remount,size=64m "$folder/disk"
     resume "$folder/disk/out" && same "$folder/disk/out"
-    check "and with room the run goes on from them" $?
+    check "and with room the run continues from them" $?
 else
     echo "skip - a full disk: mounting is not permitted"
 fi

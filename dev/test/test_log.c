@@ -188,7 +188,7 @@ static void terminal_line(void **state) {
     assert_null(strchr(text, '\033')); // no colours in a file
 }
 
-// The first losses are those of the run, not of the process that goes on with it; none is
+// The first losses are those of the run, not of the process that continues with it; none is
 // known where it was not finite.
 static void the_first_loss_is_the_run_s(void **state) {
     (void)state;

@@ -167,7 +167,7 @@ static void a_log_that_is_cut_off(void **state) {
     }
 }
 
-// One that is too long to be held goes on behind what is left.
+// One that is too long to be held continues behind what is left.
 static void what_is_not_held_is_lost(void **state) {
     (void)state;
     char text[2 * TEST_PATH], said[2 * TEST_PATH];
@@ -200,7 +200,7 @@ static void what_is_not_held_is_lost(void **state) {
     assert_string_equal(text, said);
     assert_string_equal(contents(path), "first\n");
     appender_close(&a);
-    appender_open(&a, open(path, O_RDWR | O_APPEND), path); // of a run that goes on with it
+    appender_open(&a, open(path, O_RDWR | O_APPEND), path); // of a run that continues with it
     appender_add(&a, "second\n", 7);
     assert_int_equal(truncate(path, 0), 0);
     assert_int_equal(appender_keep(&a, "log", ".jsonl", "lines", text, sizeof text), FILE_AGAIN);
@@ -208,7 +208,7 @@ static void what_is_not_held_is_lost(void **state) {
     appender_close(&a);
 }
 
-// A fresh run does not write into the file of one that has lost its lock and still goes on.
+// A fresh run does not write into the file of one that has lost its lock and still continues.
 static void fresh_runs_share_no_file(void **state) {
     (void)state;
     write_log("");

@@ -111,7 +111,7 @@ else
         bad "other masks are other data" "$(cat "$folder/said")"
 fi
 
-# --epochs: as many steps as the sequences of so many passes fill, also where another number of processes goes on.
+# --epochs: as many steps as the sequences of so many passes fill, also where another number of processes continues.
 sequences() { # LENGTH
     python3 - "$folder/some_train.bin" "$1" <<'PYTHON'
 import struct

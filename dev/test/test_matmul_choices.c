@@ -1,8 +1,8 @@
-// Tests of the table of product algorithms (coat/io/matmul_choices.h): rows come back as they were written, whatever
-// the order; what is not for this device or no row is ignored; a product finds its own row, else one that serves it.
+// Tests of the table of matmul algorithms (coat/io/matmul_choices.h): rows come back as they were written, whatever
+// the order; what is not for this device or no row is ignored; a matmul finds its own row, else one that serves it.
 #include "dev/test/test_folder.h"
 
-#include "coat/cuda/product/matmul_table_rows.h"
+#include "coat/cuda/matmul/matmul_table_rows.h"
 #include "coat/io/matmul_choices.h"
 
 #define GPU "NVIDIA H200"
@@ -64,7 +64,7 @@ static void test_rows(void **state) {
     assert_true(key->lda == 768 && key->ldb == 64 && key->ldd == 800 && key->align_b == 16 && !key->accumulate);
     assert_true(read.rows[0].algorithm[0] == 1 && read.rows[0].algorithm[7] == UINT64_MAX);
     assert_true(read.rows[1].any_memory && read.rows[1].algorithm[0] == 10);
-    // a product's own row, and one that serves its shape
+    // a matmul's own row, and one that serves its shape
     MatmulKey other = *key;
     other.accumulate = true;
     assert_true(matmul_choice_fits(&read.rows[0], key, true) && !matmul_choice_fits(&read.rows[0], &other, true));

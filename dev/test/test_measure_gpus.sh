@@ -153,7 +153,7 @@ has "where none fails it is 0" '^gpt2 +bf16 +100000' 0
 says STEPS=4 MODELS=gpt2 FAILS="--recipe coat --head=fp8 --bf16-blocks=0" OUT="$folder/measure" scripts/measure.sh t bf16 coat,head=fp8,bf16-blocks=0
 has "flags behind a recipe are the run's" '^gpt2 +coat,head=fp8,bf16-blocks=0 error: --recipe coat --head=fp8 --bf16-blocks=0 fails$' 1
 has "and the columns have room for them" '^gpt2 +bf16 {30}100000 ' 1
-refuses "a recipe that is none" "coat\\+head: not bf16, fp8-linear or coat, .*as coat,head=fp8" 1 scripts/measure.sh t coat+head
+refuses "a recipe that is none" "coat\\+head: not bf16, fp8-linear, coat or coat-paper, .*as coat,head=fp8" 1 scripts/measure.sh t coat+head
 says STEPS=4 MODELS=gpt2 OUT="$folder/measure" PROGRAM=true scripts/measure.sh t bf16
 has "a program that trains nothing is a failure" '^gpt2 +bf16 +error: no step was timed' 1
 refuses "a number that would be octal" "STEPS: a number from 1 on, .* not 020" 1 STEPS=020 scripts/measure.sh t

@@ -13,7 +13,7 @@
 
 typedef struct {
     int sets;
-    double weights[MOST_SETS];
+    double weights[MAX_SETS];
 } Case;
 
 static const Case cases[] = {
@@ -28,7 +28,7 @@ static void test_order_within_sets(void **state) {
     for (size_t c = 0; c < CASES; c++) {
         for (int shuffle = 0; shuffle < 2; shuffle++) {
             Mixture mixture;
-            int64_t next[MOST_SETS] = {0}, index;
+            int64_t next[MAX_SETS] = {0}, index;
             mixture_open(&mixture, cases[c].weights, cases[c].sets, 7, shuffle);
             for (int64_t position = 0; position < BLOCKS * MIXTURE_BLOCK; position++) {
                 if (position % 37 == 0)

@@ -46,7 +46,7 @@ difference=$((saved - expected))
 [ "${difference#-}" -lt 4000 ] # the header names more tensors
 report $? "the states take 1 + 5/128 bytes per element and moment"
 
-# continues FROM NAME COUNTS FLAGS...: a copy of FROM goes on with other states, which are converted, says what it
+# continues FROM NAME COUNTS FLAGS...: a copy of FROM continues with other states, which are converted, says what it
 # converts, and ends near to where FROM itself goes
 last_loss() { sed -n 's/.*"step":20,"loss":\([0-9.]*\).*/\1/p' "$1/log.jsonl"; }
 continues() {
@@ -56,7 +56,7 @@ continues() {
     train --steps 20 --out "$folder/$name" --resume "$@" && grep -q "converted.*: $counts" "$folder/said" &&
         awk -v a="$(last_loss "$folder/$from.same")" -v b="$(last_loss "$folder/$name")" \
             'BEGIN { exit !(a > 0 && b > a - 0.05 && b < a + 0.05) }'
-    report $? "a run of $from goes on with $*"
+    report $? "a run of $from continues with $*"
 }
 cp -r "$folder/fp32" "$folder/fp32.same" && train --steps 20 --out "$folder/fp32.same" --resume || exit 1
 cp -r "$folder/coat.whole" "$folder/coat.whole.same" &&

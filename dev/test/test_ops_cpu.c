@@ -1,9 +1,9 @@
 // Tests of the CPU backend's operations against their formulas in double precision.
 #include "ops_fixture.h"
 
-// --- products --------------------------------------------------------------------------------------------
+// --- matmuls --------------------------------------------------------------------------------------------
 
-static void check_products(Fixture *f, int64_t M, int64_t in, int64_t out) {
+static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out) {
     const Ops *ops = f->exec.ops;
     Weight w = {0};
     w.value = random_tensor(f, f->format, out, in, 1);
@@ -39,25 +39,25 @@ static void check_products(Fixture *f, int64_t M, int64_t in, int64_t out) {
         }
 }
 
-static void small_products(Fixture *f) {
-    check_products(f, 1, 1, 1);
-    check_products(f, 37, 100, 160);
+static void small_matmuls(Fixture *f) {
+    check_matmuls(f, 1, 1, 1);
+    check_matmuls(f, 37, 100, 160);
 }
 
-static void products_across_tiles(Fixture *f) {
-    check_products(f, 261, 300, 291);
+static void matmuls_across_tiles(Fixture *f) {
+    check_matmuls(f, 261, 300, 291);
 }
 
-static void deep_products(Fixture *f) {
-    check_products(f, 5, 1100, 7);
-    check_products(f, 1050, 9, 20);
+static void deep_matmuls(Fixture *f) {
+    check_matmuls(f, 5, 1100, 7);
+    check_matmuls(f, 1050, 9, 20);
 }
 
 static void linear(void **state) {
     (void)state;
-    run_everywhere(small_products);
-    run_everywhere(products_across_tiles);
-    run_everywhere(deep_products);
+    run_everywhere(small_matmuls);
+    run_everywhere(matmuls_across_tiles);
+    run_everywhere(deep_matmuls);
 }
 
 // --- norms -----------------------------------------------------------------------------------------------
@@ -115,13 +115,13 @@ static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) 
     ops->residual_norm_forward(&f->exec, n2, norm, r, r, y, bias);
     assert_true(same_bits(r, r_out) && same_bits(x, r_out) && same_bits(n2, n));
 
-    // rebuilt from what was saved; not touched where it was saved
+    // recomputed from what was saved; not touched where it was saved
     Tensor n3 = poisoned(f, f->format, M, C), n4 = poisoned(f, f->format, M, C);
-    ops->norm_rebuild(&f->exec, n3, no_tensor(), norm);
+    ops->norm_recompute(&f->exec, n3, no_tensor(), norm);
     assert_true(same_bits(n3, n));
-    ops->norm_rebuild(&f->exec, n4, n, norm);
+    ops->norm_recompute(&f->exec, n4, n, norm);
     assert_true(same_bits(n4, n));
-    ops->norm_rebuild(&f->exec, n, n, norm);
+    ops->norm_recompute(&f->exec, n, n, norm);
     assert_true(same_bits(n4, n));
 
     // without y: the residual is only copied, or already there; n is not wanted
@@ -221,8 +221,8 @@ static void activation(Fixture *f) {
     ops->activation_forward(&f->exec, g2, h2, h2, no_tensor(), true);
     assert_true(same_bits(h2, h) && same_bits(g2, g));
     Tensor g3 = poisoned(f, f->format, M, F), saved = copy_of(f, g);
-    ops->activation_rebuild(&f->exec, g3, no_tensor(), h);
-    ops->activation_rebuild(&f->exec, g, g, h);
+    ops->activation_recompute(&f->exec, g3, no_tensor(), h);
+    ops->activation_recompute(&f->exec, g, g, h);
     assert_true(same_bits(g3, saved) && same_bits(g, saved));
 
     Tensor dg = random_tensor(f, f->format, M, F, 1), given = copy_of(f, dg);
@@ -248,7 +248,7 @@ static void bias_gradients(Fixture *f) {
     ops->grad_quantize(&f->exec, dy, dy, twice, dy, true);
     ops->grad_quantize(&f->exec, dy, dy, no_tensor(), dy, false);
     ops->quantize_forward(&f->exec, dy, dy);
-    ops->quantize_rebuild(&f->exec, dy, dy, dy);
+    ops->quantize_recompute(&f->exec, dy, dy, dy);
     assert_true(same_bits(dy, given));
     for (int64_t j = 0; j < N; j++) {
         double sum = 0;

@@ -273,7 +273,7 @@ static void masters_agree(void **unused) {
     fixture_end(&f);
 }
 
-// A gradient that is not finite skips the update as a whole; the next good one goes on as if it had not been.
+// A gradient that is not finite skips the update as a whole; the next good one continues as if it had not been.
 static void nonfinite_gradients_skip(void **unused) {
     (void)unused;
     const double bad[3] = {NAN, INFINITY, -INFINITY};

@@ -1,5 +1,5 @@
 // Tests of the CPU backend's operations with FP8 tensors: conversions, norms and activation. What forward makes, bit
-// for bit, and what is rebuilt from it.
+// for bit, and what is recomputed from it.
 #include "fp8_fixture.h"
 
 // --- rows of codes -------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ static void rows_of_codes(void **state) {
 
 // --- norms ---------------------------------------------------------------------------------------------------------
 
-// What forward makes of r_in + y + bias, with n and x in these formats, and what is rebuilt from it.
+// What forward makes of r_in + y + bias, with n and x in these formats, and what is recomputed from it.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, bool from_saved) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -75,7 +75,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, 
     Tensor unsaved = n, n_t = codes ? coded_transpose(f, n) : poisoned(f, f->format, M, C);
     float scale = codes ? *(const float *)n.scale : 0;
     unsaved.data = NULL;
-    ops->norm_rebuild(&f->exec, n_t, unsaved, norm);
+    ops->norm_recompute(&f->exec, n_t, unsaved, norm);
     bool same = from_saved || !group;
     if (codes) {
         if (same) assert_same_codes(n_t, n);
@@ -87,7 +87,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, 
                 assert_int_equal(code_at(n_t, i, j), e4m3_encode(v * scale_reciprocal(scale)));
             }
         Tensor from_codes = coded_transpose(f, n);
-        ops->norm_rebuild(&f->exec, from_codes, n, norm);
+        ops->norm_recompute(&f->exec, from_codes, n, norm);
         assert_same_codes(from_codes, n);
     } else if (same) {
         assert_true(same_bits(n_t, n));
@@ -101,7 +101,7 @@ static void norm_formats(Fixture *f) {
 }
 
 static void norm_formats_mixed(Fixture *f) {
-    check_norm(f, 65, 100, 0, true, true); // FP8 products, plain residual
+    check_norm(f, 65, 100, 0, true, true); // FP8 matmuls, plain residual
     check_norm(f, 7, 160, 128, false, true);
     check_norm(f, 7, 100, 32, false, false);
 }
@@ -158,7 +158,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
         assert_quantised_groups(h, sum);
-        if (!codes) { // of what the product made
+        if (!codes) { // of what the matmul made
             Tensor other = poisoned(f, f->format, M, F), of_sum = plain_gelu(f, sum);
             ops->activation_forward(&f->exec, other, h, y, bias, false);
             for (int64_t i = 0; i < M; i++)
@@ -172,11 +172,11 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
 
     Tensor unsaved = g, g_t = codes ? coded_transpose(f, g) : poisoned(f, f->format, M, F);
     unsaved.data = NULL;
-    ops->activation_rebuild(&f->exec, g_t, unsaved, h);
+    ops->activation_recompute(&f->exec, g_t, unsaved, h);
     if (codes) {
         assert_same_codes(g_t, g);
         Tensor from_codes = coded_transpose(f, g);
-        ops->activation_rebuild(&f->exec, from_codes, g, h);
+        ops->activation_recompute(&f->exec, from_codes, g, h);
         assert_same_codes(from_codes, g);
     } else {
         assert_true(same_bits(g_t, g));

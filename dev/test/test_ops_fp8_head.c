@@ -1,5 +1,5 @@
 // Tests of the CPU backend's head in FP8: the codes of the loss's gradient with their scale that is known in advance,
-// and the products of a chunk of tokens, whose transposed operands are columns of what memory holds.
+// and the matmuls of a chunk of tokens, whose transposed operands are columns of what memory holds.
 #include "fp8_fixture.h"
 
 static Tensor random_targets(Fixture *f, int64_t rows, int vocab) {
@@ -78,7 +78,7 @@ static void gradient(void **state) {
     run_everywhere(gradient_limits);
 }
 
-// --- products of a chunk -------------------------------------------------------------------------------------------
+// --- matmuls of a chunk -------------------------------------------------------------------------------------------
 
 static Tensor random_codes(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = coded(f, format, rows, cols), x = random_tensor(f, FMT_FP32, rows, cols, 1);

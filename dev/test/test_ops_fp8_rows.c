@@ -1,9 +1,9 @@
-// Tests of the CPU backend's operations with a scale per row: codes that are made in one pass, the product that leaves
+// Tests of the CPU backend's operations with a scale per row: codes that are made in one pass, the matmul that leaves
 // their scales out, whoever reads what it left, and the transposes, which have one scale. Bit for bit, against what
 // coat/formats.h and the definition of the scale give.
 #include "fp8_fixture.h"
 
-// What a product leaves: values in BF16 with a power of two for each row. A fifth of the rows have the smallest scale.
+// What a matmul leaves: values in BF16 with a power of two for each row. A fifth of the rows have the smallest scale.
 static Tensor carried(Fixture *f, int64_t rows, int64_t cols, double size) {
     Tensor t = random_tensor(f, FMT_BF16, rows, cols, 1);
     t.granularity = SCALE_ROW;
@@ -44,10 +44,10 @@ static void check_quantize(Fixture *f, Tensor x) {
         Tensor q = coded_rows(f, i ? FMT_E5M2 : FMT_E4M3, x.rows, x.cols), q_t = coded_rows_transpose(f, q);
         ops->quantize_forward(&f->exec, q, x);
         assert_quantised_rows(q, x);
-        ops->quantize_rebuild(&f->exec, q_t, q, x);
+        ops->quantize_recompute(&f->exec, q_t, q, x);
         assert_scale_over_rows(q_t, q, x);
         memset(q_t.data, 0xff, (size_t)(q_t.cols * q_t.stride));
-        ops->quantize_rebuild(&f->exec, q_t, without_codes(q), x);
+        ops->quantize_recompute(&f->exec, q_t, without_codes(q), x);
         assert_scale_over_rows(q_t, q, x);
         Tensor part = tensor_rows(q, x.rows / 2, x.rows - x.rows / 2), of = tensor_rows(x, x.rows / 2, part.rows);
         memset(part.scale, 0xff, (size_t)part.rows * sizeof(float));
@@ -110,15 +110,15 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     Norm of_saved = norm;
     of_saved.x = decoded(f, x);
     Tensor again = poisoned(f, FMT_FP32, M, C);
-    ops->norm_rebuild(&f->exec, again, no_tensor(), of_saved);
-    ops->norm_rebuild(&f->exec, n_t, without_codes(n), norm);
+    ops->norm_recompute(&f->exec, again, no_tensor(), of_saved);
+    ops->norm_recompute(&f->exec, n_t, without_codes(n), norm);
     assert_scale_over_rows(n_t, n, again);
     memset(n_t.data, 0xff, (size_t)(C * n_t.stride));
     *(float *)n_t.scale = NAN;
-    ops->norm_rebuild(&f->exec, n_t, n, norm);
+    ops->norm_recompute(&f->exec, n_t, n, norm);
     assert_rescaled(f, n_t, n);
 
-    // the gradient reads what a product has left as the values that it stands for
+    // the gradient reads what a matmul has left as the values that it stands for
     Tensor dn = carried(f, M, C, 1e-4), g = random_tensor(f, f->format, M, C, 1e-4), h = copy_of(f, g);
     Tensor sums[4];
     for (int i = 0; i < 4; i++) sums[i] = poisoned(f, FMT_FP32, 1, C);
@@ -128,7 +128,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     assert_int_equal(state.nonfinite, 0);
 }
 
-// What products read plain, and backward in codes: forward leaves the maxima.
+// What matmuls read plain, and backward in codes: forward leaves the maxima.
 static void check_maxima_left(Fixture *f, int64_t M, int64_t C) {
     const Ops *ops = f->exec.ops;
     Tensor r = random_tensor(f, f->format, M, C, 3), x = grouped(f, M, C, 16), n = poisoned(f, f->format, M, C);
@@ -137,14 +137,14 @@ static void check_maxima_left(Fixture *f, int64_t M, int64_t C) {
     Norm norm = make_norm(f, x, true);
     ops->residual_norm_forward(&f->exec, n, norm, r, r, no_tensor(), no_tensor());
     const Tensor expected = normalised(f, norm, x);
-    ops->norm_rebuild(&f->exec, n_t, without_codes(n), norm);
+    ops->norm_recompute(&f->exec, n_t, without_codes(n), norm);
     n_t.amax = n.amax;
     assert_quantised(n_t, expected);
     Tensor o = random_tensor(f, f->format, M, C, 3);
     o.amax = (uint32_t *)poisoned(f, FMT_FP32, M, 1).data;
     o_t = coded_rows_transpose(f, coded_rows(f, FMT_E4M3, M, C));
     ops->quantize_forward(&f->exec, o, o);
-    ops->quantize_rebuild(&f->exec, o_t, o, o);
+    ops->quantize_recompute(&f->exec, o_t, o, o);
     o_t.amax = o.amax;
     assert_quantised(o_t, o);
 }
@@ -200,11 +200,11 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
         assert_quantised_groups(h, sum);
     }
     assert_quantised_rows(g, plain_gelu(f, sum));
-    ops->activation_rebuild(&f->exec, g_t, without_codes(g), h);
+    ops->activation_recompute(&f->exec, g_t, without_codes(g), h);
     assert_scale_over_rows(g_t, g, plain_gelu(f, h));
     memset(g_t.data, 0xff, (size_t)(F * g_t.stride));
     *(float *)g_t.scale = NAN;
-    ops->activation_rebuild(&f->exec, g_t, g, h);
+    ops->activation_recompute(&f->exec, g_t, g, h);
     assert_rescaled(f, g_t, g);
 
     Tensor dg = uneven_tensor(f, M, F, 1e-6), dbias = poisoned(f, FMT_FP32, 1, F);
@@ -231,7 +231,7 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
     Tensor h = grouped(f, M, H, group);
     Tensor g = coded_rows(f, FMT_E4M3, M, F), g_t = coded_rows_transpose(f, g), again = coded_rows_transpose(f, g);
     ops->activation_forward(&f->exec, g, h, y, bias, false);
-    ops->activation_rebuild(&f->exec, g_t, without_codes(g), h);
+    ops->activation_recompute(&f->exec, g_t, without_codes(g), h);
     Weight w = {.codes = whole_codes(f, FMT_E4M3, C, F, 0x1p-6f)};
     Tensor dy = whole_codes(f, FMT_E4M3, M, C, 0x1p-11f), dg = poisoned(f, f->format, M, F);
     memset((uint8_t *)dy.data + (M - 1) * C, 0, (size_t)C); // a row without a gradient
@@ -247,7 +247,7 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
     ops->activation_backward(&f->exec, dh, dh, no_tensor(), decoded(f, dg), decoded(f, h), false);
     Tensor dh_q = coded_rows(f, FMT_E4M3, M, H), dh_qt = coded_transpose_in(f, FMT_E5M2, dh_q);
     ops->activation_bound(&f->exec, dh_q, dy, w, h);
-    ops->activation_backward_rebuild(&f->exec, dh_q, dh_qt, dbias, again, without_codes(g), dg, h, false);
+    ops->activation_backward_recompute(&f->exec, dh_q, dh_qt, dbias, again, without_codes(g), dg, h, false);
     for (int64_t i = 0; i < M; i++) {
         const float scale = ((const float *)dh_q.scale)[i];
         float largest = 0;
@@ -295,7 +295,7 @@ static void activations(void **state) {
     run_everywhere(swiglu_bounded);
 }
 
-// --- products --------------------------------------------------------------------------------------------------------
+// --- matmuls --------------------------------------------------------------------------------------------------------
 
 // Whole numbers with a power of two for each row.
 static Tensor whole_rows(Fixture *f, int64_t rows, int64_t cols) {
@@ -306,20 +306,20 @@ static Tensor whole_rows(Fixture *f, int64_t rows, int64_t cols) {
     return t;
 }
 
-// What a product of such codes leaves: BF16, with the scales of its rows.
-static Tensor product_of(Fixture *f, Tensor x, int64_t cols) {
+// What a matmul of such codes leaves: BF16, with the scales of its rows.
+static Tensor matmul_of(Fixture *f, Tensor x, int64_t cols) {
     Tensor t = poisoned(f, FMT_BF16, x.rows, cols);
     t.granularity = SCALE_ROW;
     t.scale = x.scale;
     return t;
 }
 
-// y and dx hold the products without the rows' scales, so that with them they are the products, rounded once.
-static void check_products(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
+// y and dx hold the matmuls without the rows' scales, so that with them they are the matmuls, rounded once.
+static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
     ((Cpu *)f->exec.backend)->recipe.cache_transposed = cached;
     const float scale = 0.00123f;
     Tensor x = whole_rows(f, M, in), dy = whole_rows(f, M, out);
-    Tensor y = product_of(f, x, out), dx = product_of(f, dy, in);
+    Tensor y = matmul_of(f, x, out), dx = matmul_of(f, dy, in);
     Weight w = {.value = poisoned(f, f->format, out, in), .codes = whole_codes(f, FMT_E4M3, out, in, scale)};
     w.codes_t = coded_transpose(f, w.codes);
     if (cached) transpose_into(w.codes_t, w.codes);
@@ -341,18 +341,18 @@ static void check_products(Fixture *f, int64_t M, int64_t in, int64_t out, bool 
         }
 }
 
-static void products_with_cache(Fixture *f) {
-    check_products(f, 3 * 17, 48, 160, true);
+static void matmuls_with_cache(Fixture *f) {
+    check_matmuls(f, 3 * 17, 48, 160, true);
 }
 
-static void products_on_demand(Fixture *f) {
-    check_products(f, 131, 150, 100, false);
+static void matmuls_on_demand(Fixture *f) {
+    check_matmuls(f, 131, 150, 100, false);
 }
 
-static void products(void **state) {
+static void matmuls(void **state) {
     (void)state;
-    run_everywhere(products_with_cache);
-    run_everywhere(products_on_demand);
+    run_everywhere(matmuls_with_cache);
+    run_everywhere(matmuls_on_demand);
 }
 
 // --- what is not finite ----------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ static void check_flags(Fixture *f) {
     set_value(norm.weight, 0, C - 1, f->bad);
     ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
     expect_flag(f);
-    // what a product has left
+    // what a matmul has left
     Tensor y = carried(f, M, C, 1);
     set_value(y, 3, 5, f->bad);
     ops->activation_forward(&f->exec, q, h, y, no_tensor(), false);
@@ -402,7 +402,7 @@ static void not_finite(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(conversions), cmocka_unit_test(norms),
-                                       cmocka_unit_test(activations), cmocka_unit_test(products),
+                                       cmocka_unit_test(activations), cmocka_unit_test(matmuls),
                                        cmocka_unit_test(not_finite)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,12 +107,12 @@ enum {
     BLOCK,
     SETTINGS
 };
-#define MOST_CHOICES 7
+#define MAX_CHOICES 7
 
 // Choices of RECIPE; those from FP8_LINEAR on have FP8 matmuls.
 enum { BF16, BF16_COAT, BF16_PAPER, FP8_LINEAR, FP8_PAPER, COAT, PAPER };
 
-static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
+static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     [RECIPE] = {[BF16] = "--recipe bf16",
                 [BF16_COAT] = "--recipe coat --linear bf16",
                 [BF16_PAPER] = "--recipe coat-paper --linear bf16",
@@ -125,7 +125,7 @@ static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [BF16_BLOCKS] = {"--bf16-blocks 0", "--bf16-blocks 1", "--bf16-blocks 2"},
     [TRANSPOSES] = {"--cache-transposed", "--no-cache-transposed"},
     [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
-    [PRODUCTS] = {"", "--health-products 1"},
+    [PRODUCTS] = {"", "--health-matmuls 1"},
     [TRAINS] = {"", "", ""}, // or runs forward alone, as with --eval-only or --prompt; those flags would want weights
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first: one process alone
     [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last has no share of small tensors
@@ -141,7 +141,7 @@ typedef struct {
 
 static int choices(int setting) {
     int count = 0;
-    while (count < MOST_CHOICES && flags_of[setting][count]) count++;
+    while (count < MAX_CHOICES && flags_of[setting][count]) count++;
     return count;
 }
 
@@ -211,7 +211,7 @@ static void train_step(Model *m, bool watched) {
     int slots[LAYER_SLOTS];
     step_begin(m, 1e-3f, 1);
     m->counts_codes = watched && m->arena.layout[CODE_COUNTS][VALUE].exists;
-    m->compares_products = m->exec.rank == 0 && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
+    m->compares_matmuls = m->exec.rank == 0 && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     order.step_pass = order.pass + 1;
     for (int64_t i = 0; i < accumulation; i++) {
         batch_upload(m, c->micro_batch, c->seq_len, none, none, NULL);
@@ -308,14 +308,14 @@ enum { SHARE = 1 };
 
 // True if at least `wanted` combinations of this choice have not been tried before: of three settings or, in runs that
 // train, of all settings of the recipe.
-#define VALUES (SETTINGS * MOST_CHOICES)
+#define VALUES (SETTINGS * MAX_CHOICES)
 static bool is_new(const Choice *choice, int wanted) {
     static bool met[VALUES][VALUES][VALUES],
-        recipes[MOST_CHOICES * MOST_CHOICES * MOST_CHOICES * MOST_CHOICES * MOST_CHOICES];
+        recipes[MAX_CHOICES * MAX_CHOICES * MAX_CHOICES * MAX_CHOICES * MAX_CHOICES];
     bool *seen[SETTINGS * SETTINGS * SETTINGS];
     int at[SETTINGS], recipe = 0, count = 0, fresh = 0;
-    for (int i = 0; i < SETTINGS; i++) at[i] = i * MOST_CHOICES + choice->of[i];
-    for (int i = 0; i < RECIPE_SETTINGS; i++) recipe = recipe * MOST_CHOICES + choice->of[i];
+    for (int i = 0; i < SETTINGS; i++) at[i] = i * MAX_CHOICES + choice->of[i];
+    for (int i = 0; i < RECIPE_SETTINGS; i++) recipe = recipe * MAX_CHOICES + choice->of[i];
     if (!choice->of[TRAINS]) seen[count++] = &recipes[recipe];
     for (int i = 0; i < SETTINGS; i++)
         for (int j = 0; j < i; j++)

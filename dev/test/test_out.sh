@@ -169,14 +169,14 @@ check "where its parent is renamed, what is saved is there" $? "status $status" 
 # over PLACE RESCUED: it has ended with 2 and been said so, and the new folder has the log and all later checkpoints
 over() {
     [ $status -eq 2 ] && [ "$(grep -c '^warning: --out' "$folder/said")" -eq 1 ] &&
-        grep -q "^warning: --out $out cannot be used: cannot create the folder $out: .*; what it wrote before is $1; the run goes on in $2$" "$folder/said" &&
+        grep -q "^warning: --out $out cannot be used: cannot create the folder $out: .*; what it wrote before is $1; the run continues in $2$" "$folder/said" &&
         grep -q "^error: --out $out: cannot create the folder $out: .*; this one is saved: go on with --out $2 --resume; what it wrote before is $1$" "$folder/said" &&
         [ "$(notes "$2")" -eq 1 ] && sed -i '/"note":/d' "$2/log.jsonl" && same "$2" && [ "$(find "$2" -maxdepth 1 -name 'step-*' | wc -l)" -ge 3 ]
 }
 out=$folder/moved/run
 during "$out" parent "$folder/moved-on"
 over "in $folder/moved-on/run" "$folder/run-rescued-1" && [ -d "$folder/moved-on/run/$first" ]
-check "where it is renamed early, the run goes on above, and both places are said" $? "$(said_and_left "$folder/run-rescued-1")"
+check "where it is renamed early, the run continues above, and both places are said" $? "$(said_and_left "$folder/run-rescued-1")"
 blocked() { renamed && echo mine >"$out"; }
 out=$folder/blocked
 during "$out" blocked
@@ -257,7 +257,7 @@ kill -TERM $pid
 wait $pid
 status=$?
 [ $status -eq 0 ] && grep -q '^ended by SIGTERM' "$folder/said" && [ -z "$(find "$out" -name '.*' ! -path "$out")" ]
-check "and the first goes on until it is told to end" $? "$(said_and_left "$out")"
+check "and the first continues until it is told to end" $? "$(said_and_left "$out")"
 
 # --- room on the disk: a small file system of our own
 mkdir "$disk"

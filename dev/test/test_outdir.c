@@ -1,4 +1,4 @@
-// Tests of a run's folder (coat/save/outdir.h) while the run goes on: it is removed, renamed,
+// Tests of a run's folder (coat/save/outdir.h) while the run continues: it is removed, renamed,
 // replaced, or another run takes it.
 #include "dev/test/test_folder.h"
 
@@ -97,7 +97,7 @@ static void test_link_that_turns(void **state) {
         if (!strstr(said, "the name no longer leads to the run's folder ") || !strstr(said, "disk/one"))
             fail_msg("%s", said);
         if (run) assert_says(&err, "and the one of that name holds another run (log.jsonl)");
-        if (!run) assert_text("disk/one; it is begun again there, with the whole log, and the run goes on in it");
+        if (!run) assert_text("disk/one; it is begun again there, with the whole log, and the run continues in it");
         if (!run) assert_locked();
         out_close(&out);
         if (run) assert_int_equal(unlink(path_of("disk/two/log.jsonl")), 0);

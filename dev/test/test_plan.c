@@ -404,8 +404,7 @@ static void states_on_the_host(void **state) {
     assert_null(arena.base); // given back
     assert_message("a host without memory", EXIT_DEVICE, "--offload-states: the host does not give &");
     assert_false(plan_advise(&arena, &exec, &error));
-    assert_message("a host without memory", EXIT_DEVICE,
-                   "&master weights; leave the flag away, or stop other programs");
+    assert_message("a host without memory", EXIT_DEVICE, "&master weights; remove the flag, or stop other programs");
 }
 
 // No size is shown as none at all.
@@ -462,7 +461,7 @@ static void bytes_of_a_layer(void **state) {
     static const struct {
         const char *model;
         int statistics; // of a norm
-        bool keeps_n;   // norms after, whose results are what the products read: codes, with a scale per token
+        bool keeps_n;   // norms after, whose results are what the matmuls read: codes, with a scale per token
     } families[] = {{"gpt2", 2, false},        {"llama2-7b", 1, false},  {"llama3-8b", 1, false},
                     {"llama3.2-1b", 1, false}, {"mistral-7b", 1, false}, {"olmo-1b", 2, false},
                     {"olmo2-1b", 1, true},     {"olmo2-7b", 1, true},    {"qwen2.5-7b", 1, false},

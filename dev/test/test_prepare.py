@@ -234,7 +234,7 @@ class PrepareTest(unittest.TestCase):
         self.assertGreater(self.stop_everywhere([*arguments, self.path("r")], expected), 5)
 
     def test_files_that_are_not_complete_are_noted(self):
-        """Where a run fails in the middle, of the splits that have any; and the same command goes on."""
+        """Where a run fails in the middle, of the splits that have any; and the same command continues."""
         good = [json.dumps({"text": words(i, 30)}) for i in range(100)]
         source, out = self.write("d.jsonl", "\n".join(good + ["{"])), self.path("r")
         arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--val-fraction", 0, "--out", out, source)

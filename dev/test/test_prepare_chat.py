@@ -61,7 +61,7 @@ class ChatTest(unittest.TestCase):
     def test_nothing_held_out(self):
         source = self.write("one.jsonl", json.dumps({"prompt": "question", "response": "answer"}) + "\n")
         _, errors = self.run_program(*PLAIN, "--out", self.path("o"), "--val-fraction", "1e-6", source)
-        self.assertEqual(errors, "no example was chosen for validation: raise --val-fraction, or leave --val away when training\n")
+        self.assertEqual(errors, "no example was chosen for validation: raise --val-fraction, or remove --val when training\n")
 
     def held_out(self, lines, *more):
         """What is held out of the examples of these lines."""
@@ -320,7 +320,7 @@ class ChatTest(unittest.TestCase):
                          "malformed record was skipped\n$")
 
     def test_skipped_are_counted_in_every_run(self):
-        """Again where all was complete, and where a run that was stopped goes on."""
+        """Again where all was complete, and where a run that was stopped continues."""
         lines = self.many(300).splitlines()
         lines[::20] = ["{"] * 15
         source, original = self.write("m.jsonl", "\n".join(lines)), prepare.work

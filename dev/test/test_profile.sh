@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
 
 # Two steps of two micro-batches, 10 us a kernel, one behind another but for a gap of 5 us before each update and a fill
-# beside the first product.
+# beside the first matmul.
 cat >"$folder/trainer" <<'END'
 #!/bin/bash
 case "$*" in *--plan=json*) echo "$*" >>"${TRACE_PLANS:-/dev/null}"; echo '{"tensors": [{"name": "wte", "format": "bf16", "category": "weights", "bytes": 2000}, {"name": "qkvw", "format": "bf16", "category": "weights", "bytes": 4000000000}, {"name": "tokens", "format": "i32", "category": "scratch", "bytes": 400}]}'; exit ;; esac
@@ -28,7 +28,7 @@ for step in 1 2; do
         kernel _Z15backward_kernelILi64ELb0EEv7Problem
         if [ -z "${OMPI_COMM_WORLD_RANK:-}" ] || [ $pass = 1 ]; then
             kernel nvjet_dgrad
-        else # of two processes the second pass sends for 32 us, beside a product that takes twice as long
+        else # of two processes the second pass sends for 32 us, beside a matmul that takes twice as long
             printf '%d\t%d\t%d\t%s\n' $now $((now + 32000)) 8 ncclDevKernel_ReduceScatter $now $((now + 20000)) 7 nvjet_dgrad
             now=$((now + 32000))
         fi
@@ -48,8 +48,8 @@ export PATH="$folder:$PATH" PROGRAM=$folder/trainer LIBRARY=$folder/libtrace.so 
 
 said=$(scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
 check "it ends well" $? "$said"
-has "products of the blocks, and their rate" "$said" '^\| products \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \|$'
-has "the head has its three products and the loss" "$said" '^\| head and loss \| 4\.0 \| 0\.040 \| 34\.0 % \| products 0 TFLOP/s'
+has "matmuls of the blocks, and their rate" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \|$'
+has "the head has its three matmuls and the loss" "$said" '^\| head and loss \| 4\.0 \| 0\.040 \| 34\.0 % \| matmuls 0 TFLOP/s'
 has "attention, both ways" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \|'
 has "ours is backward" "$said" '^\| attention backward \| 1\.0 \| 0\.010 \|'
 has "passes have their bandwidth" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \|$'
@@ -59,17 +59,17 @@ has "gaps" "$said" '^\| gaps \| \| 0\.003 \| 2\.1 %'
 has "all of a micro-batch" "$said" '^\| all \| 12\.5 \| 0\.11[78] \| \| 2 micro-batches \|$'
 has "power and clock" "$said" '^\(625 W, 1450 MHz'
 said=$(CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "floors of products" "$said" '^\| products \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.010 \(50 %\) \|$'
+has "floors of matmuls" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.010 \(50 %\) \|$'
 has "of passes" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \| 0\.005 \(50 %\) \|$'
 has "of the update" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \| 0\.006 \(38 %\) \|$'
 has "none where none is known" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \| [0-9.]* % \|  \|  \|$'
 said=$(SETTINGS='{"step":0,"settings":{"layers":10,"heads":10,"kv-heads":5,"head-dim":10,"seq-len":1000000}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "two products of attention forward" "$said" '^\| attention forward .* \| 20000 TFLOP/s \| 0\.003 \(33 %\) \|$'
+has "two matmuls of attention forward" "$said" '^\| attention forward .* \| 20000 TFLOP/s \| 0\.003 \(33 %\) \|$'
 has "five backward" "$said" '^\| attention backward .* \| 50000 TFLOP/s \| 0\.008 \(83 %\) \|$'
 said=$(SETTINGS='{"step":0,"settings":{"layers":12,"linear":"fp8","bf16-blocks":4}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "products of the first blocks in BF16" "$said" '^\| products \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.011 \(5[0-9] %\) \|$'
+has "matmuls of the first blocks in BF16" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.011 \(5[0-9] %\) \|$'
 said=$(SETTINGS='{"step":0,"settings":{"layers":12,"linear":"bf16"}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "or all of them" "$said" '^\| products \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.020 \(100 %\) \|$'
+has "or all of them" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.020 \(100 %\) \|$'
 said=$(TRAFFIC=none scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
 has "without the bytes there is none" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \|  \|$'
 page=$(cat "$folder/out/profile.md")
@@ -101,7 +101,7 @@ check "a library that is not built, too" $? "$said"
 traffic() { "$build/bench_traffic" "$@" 2>&1; }
 said=$(traffic --model llama:d3 --channels 128 --heads 2 --ffn 512 --vocab 512 --seq-len 128 --micro-batch 4 --bf16-blocks 0)
 has "SwiGLU: h read and saved, g's codes, 7.25 per value of g" "$said" '^\| activation_forward \| 3 \| [0-9.]* \| [0-9.]* \| 29\.0[0-9] \|$'
-has "rotations: q and k, read and written" "$said" '^\| heads_forward \| 3 \| [0-9.]* \| [0-9.]* \| 8\.[0-9]* \|$'
+has "rotations: q and k, read and written" "$said" '^\| qk_norm_rope_forward \| 3 \| [0-9.]* \| [0-9.]* \| 8\.[0-9]* \|$'
 said=$(traffic --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 --recipe bf16)
 has "a gradient in BF16 is read for the sums of its columns alone" "$said" '^\| grad_quantize \| 6 \| '
 has "GELU reads and writes" "$said" '^\| activation_forward \| 2 \| [0-9.]* \| [0-9.]* \| 16\.[0-9]* \|$'

@@ -8,7 +8,7 @@ train 1 one "${fp32[@]}" && train 2 two "${fp32[@]}" --zero 2 &&
     near "ZeRO 2 on two processes has the losses of one" loss 1e-5 one two &&
     near "and its gradients' norms" grad_norm 1e-5 one two && near "and its validation losses" val_loss 1e-5 one two
 
-# Shared weights, FP8 codes of them gathered layer by layer: the bits of unshared ones. Then one process goes on.
+# Shared weights, FP8 codes of them gathered layer by layer: the bits of unshared ones. Then one process continues.
 coat=(--recipe coat --batch-tokens 128 --save-every 3)
 train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --zero 3 --steps 3 &&
     same "ZeRO 3 writes the checkpoint of ZeRO 0, byte for byte" 00000003 zero0 zero3
@@ -29,7 +29,7 @@ train 3 other0 "${other[@]}" --zero 0 && train 3 other3 "${other[@]}" --zero 3 &
     { [ "$(grep -c 'states are converted to this run.s formats: .* 40 master weights' "$folder/other3.said")" -eq 1 ] &&
         ok "and one line says so" || bad "and one line says so" "$(cat "$folder/other3.said")"; }
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
-    near "one process goes on from it as two do" loss 1e-3 zero0 zero3
+    near "one process continues from it as two do" loss 1e-3 zero0 zero3
 
 # Matrices larger than the pieces in which files are read (8 MiB, of states 2^20 elements), stored as products read them: each
 # process takes its share, also where states are converted, and of weights that are given, which a rate of 0 leaves as they are.
@@ -71,7 +71,7 @@ for name in sets1 sets2 sets3; do
 done
 
 # HellaSwag, shared by the processes in the passes that one makes: exactly the same number is right, in FP8 too, whose
-# scales depend on what is computed together. The endings are lines of the text, of which one goes on.
+# scales depend on what is computed together. The endings are lines of the text, of which one continues.
 if command -v python3 >/dev/null; then
     sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' "$folder"/text/*.txt | awk 'length($0) >= 24 { line[count++] = $0 }
         END { for (i = 0; i < 61; i++) {
@@ -152,7 +152,7 @@ else
 fi
 blocked() { mv "$folder/blocked" "$folder/blocked-before" && echo mine >"$folder/blocked"; }
 lost_folder blocked blocked
-if [ $status -eq 2 ] && [ "$(grep -c "warning: --out .*/blocked cannot be used: .*; what it wrote before is in .*/blocked-before; the run goes on in .*/blocked-rescued-1" "$folder/said")" -eq 1 ] &&
+if [ $status -eq 2 ] && [ "$(grep -c "warning: --out .*/blocked cannot be used: .*; what it wrote before is in .*/blocked-before; the run continues in .*/blocked-rescued-1" "$folder/said")" -eq 1 ] &&
     grep -qE 'error: (rank 0: )?--out .*/blocked: .*; this one is saved: go on with --out .*/blocked-rescued-1 --resume; what it wrote before is in ' "$folder/said"; then
     same "where a file has its name, two go on beside it" 00000160 unlost blocked-rescued-1
 else
@@ -196,7 +196,7 @@ disk() {
         --schedule constant --val-batches 1 "${@:5}" >"$folder/said" 2>&1 </dev/null || status=$?
     seconds=$((SECONDS - begun))
 }
-warned() { grep -cE "^warning: the checkpoint of step $1 could not be saved: rank 1: $2; the run goes on" "$folder/said"; } # STEP WHY
+warned() { grep -cE "^warning: the checkpoint of step $1 could not be saved: rank 1: $2; the run continues" "$folder/said"; } # STEP WHY
 if [[ $build != *asan* ]] && ${CC:-cc} -shared -fPIC -o "$folder/disk.so" "$folder/disk.c" -ldl 2>/dev/null; then
     for how in "full cannot write .*optimizer-00001-of-0000.*: No space left on device" "create cannot create .*optimizer-00001-of-0000.*: Permission denied"; do
         disk 3 1 "${how%% *}" /.step- --steps 4 --save-every 2
@@ -236,7 +236,7 @@ while read -r line; do
 done <<<"$advice"
 if [ $status -ne 0 ] && [ "$whole" ]; then
     train 3 killed --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 60)) --resume && train 3 unkilled --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 60)) &&
-        same "where a process is killed the others say what is saved, and it goes on" "$(printf %08d $((step + 60)))" unkilled killed
+        same "where a process is killed the others say what is saved, and it continues" "$(printf %08d $((step + 60)))" unkilled killed
 else
     bad "where a process is killed the others say what is saved" "status $status" "$(cat "$folder/said")" "$(ls "$folder/killed")"
 fi
@@ -251,7 +251,7 @@ timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}
 if [ $status -eq 1 ] && [ "$(grep -c '^error: --recipe: the processes have not the same' "$folder/said")" -eq 1 ]; then ok "processes with different recipes end in one line"; else
     bad "processes with different recipes end in one line" "exit $status" "$(head -n 5 "$folder/said")"
 fi
-# So it is with what a run that goes on takes from its checkpoint.
+# So it is with what a run that continues takes from its checkpoint.
 train 1 seen --steps 1 && train 1 unseen --steps 1 --beta2 0.9
 differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --out "$OTHER" ;; *) exec "$@" ;; esac'
 status=0
@@ -294,11 +294,11 @@ flags+=(--val "$folder/src_val.bin")
 apart 1 "--eval-only: the processes have different flags" --eval-only --steps 2
 apart 2 "--val: the validation data are not the same" "--val $folder/small_train.bin" --eval-only
 flags=("${all[@]}")
-# One process goes on with the batch of two, and says nothing; three, which it is no multiple of, with the nearest.
+# One process continues with the batch of two, and says nothing; three, which it is no multiple of, with the nearest.
 train 2 batch --steps 2 --batch-tokens 256 --schedule constant && cp -r "$folder/batch" "$folder/batch3"
 bare=(--tokenizer bytes --sample-tokens 0 --quiet --device cpu --train "$folder/src_train.bin" --resume --steps 4)
 "$program" "${bare[@]}" --out "$folder/batch" >"$folder/said" 2>&1 && ! grep -q '^resume: --' "$folder/said" &&
-    [ "$(values tokens batch | tail -n 1)" = 1024 ] && ok "one process goes on with the batch of two" || bad "one process goes on with the batch of two" "$(cat "$folder/said")"
+    [ "$(values tokens batch | tail -n 1)" = 1024 ] && ok "one process continues with the batch of two" || bad "one process continues with the batch of two" "$(cat "$folder/said")"
 timeout 120 "${mpirun[@]}" -np 3 "$program" "${bare[@]}" --out "$folder/batch3" >"$folder/said" 2>&1 </dev/null &&
     [ "$(grep '^resume: --' "$folder/said")" = "resume: --batch-tokens was 256 and is now 192" ] && ok "three with the nearest that they can take" || bad "three with the nearest that they can take" "$(cat "$folder/said")"
 train 2 narrow --steps 2 --batch-tokens 128 --channels 40

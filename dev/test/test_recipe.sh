@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The recipe of a run that does not name one: coat; bf16, with a note, where FP8 cannot take the model; that of the
-# checkpoint that the run goes on from. On the CPU's program.
+# checkpoint that the run continues from. On the CPU's program.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -83,7 +83,7 @@ grep -aq endoftext "$folder/samples-1" && cmp -s "$folder"/samples-{1,3} && ok "
 counted() { grep -o '"d[a-z]*_q[a-z_]*":{[^}]*}' "$folder/$1/log.jsonl"; }
 [ -n "$(counted kept)" ] && [ "$(counted kept)" = "$(counted repeated)" ] && ok "nor what FP8 health counts of gradients" || bad "nor what FP8 health counts of gradients" "$(counted repeated)"
 
-# --- a run goes on with what its checkpoint records
+# --- a run continues with what its checkpoint records
 for recipe in "bf16" "fp8-linear --recompute 2" "fp8-linear --recompute 0" "fp8-linear --recompute 2 --bf16-blocks 2" \
     "coat-paper --recompute 0 --bf16-blocks 1" "coat-paper --saved bf16 --master none" "coat --recompute 0" \
     "coat --bf16-blocks 2 --head fp8-backward" "coat --bf16-blocks 0" \

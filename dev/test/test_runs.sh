@@ -11,7 +11,7 @@ straight
 lines() { grep -c . "$1"; }
 until_file() { until compgen -G "$1" >/dev/null || ! kill -0 "$2" 2>/dev/null; do sleep 0.01; done; }
 
-# stop OUT SIGNAL GLOB: goes on in OUT and gets the signal once GLOB is there; sets $status
+# stop OUT SIGNAL GLOB: continues in OUT and gets the signal once GLOB is there; sets $status
 stop() {
     mkdir -p "$1"
     "$program" "${run[@]}" --out "$1" --resume >"$folder/out" 2>"$folder/said" &
@@ -94,7 +94,7 @@ done=$(tail -n 1 "$folder/wordless/log.jsonl" | sed 's/.*"step":\([0-9]*\).*/\1/
 [ $status -eq 0 ] && [ -d "$folder/wordless/$(printf 'step-%08d' "$done")" ]
 check "nor does what the thread that saves has to say" $? "status $status, step $done" "$(ls -A "$folder/wordless")"
 
-# --- SIGUSR1 saves and goes on
+# --- SIGUSR1 saves and continues
 "$program" "${run[@]}" --save-every 0 --out "$folder/asked" >/dev/null 2>"$folder/said" &
 pid=$!
 until_file "$folder/asked/log.jsonl" $pid
@@ -231,7 +231,7 @@ failed "also of a run that was resumed" "the loss has risen, from [0-9.]+ in the
 check "of others nothing is said" $?
 diverges "the same without the guard" "3 updates in a row had a non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
 
-# --- a learning rate that jumps when a run is resumed is noted, with both rates; one that goes on as it was is not
+# --- a learning rate that jumps when a run is resumed is noted, with both rates; one that continues as it was is not
 rates=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --train "$data" --lr 1e-3 --lr-final 0)
 rate() { # NAME SCHEDULE STEPS PATTERN FLAGS...: resumes after 10 of STEPS steps; PATTERN "": no note
     local said status=0

@@ -1,4 +1,4 @@
-// Tests of samples that go on from kept keys and values: each logit is held against that of a pass over all tokens, in
+// Tests of samples that go on from kept keys and values: each logit is compared with that of a pass over all tokens, in
 // every family and recipe, up to --seq-len and beyond.
 #include "coat/cpu/cpu_internal.h"
 #include "coat/rng.h"
@@ -66,12 +66,12 @@ static void open_model(Model *m, const char *model, const char *recipe, bool tra
     draw_weights(m);
 }
 
-static int likeliest(const float *logits) {
+static int most_likely(const float *logits) {
     return sample_token(logits, VOCAB, 0, 0, 1, 0, 0);
 }
 
 // The largest ||a - b|| / ||b|| of the logits of two models, of which the second reads all tokens anew each time; the
-// first goes on. *other becomes how many of the likeliest tokens differ.
+// first continues. *other becomes how many of the most likely tokens differ.
 static double differ(Model *on, Model *anew, int *other) {
     int32_t ids[LENGTH + 1] = {3, 14, 15, 9, 26};
     double worst = 0;
@@ -86,8 +86,8 @@ static double differ(Model *on, Model *anew, int *other) {
             apart += (double)(a[i] - b[i]) * (a[i] - b[i]), size += (double)b[i] * b[i];
         }
         worst = fmax(worst, sqrt(apart / size));
-        *other += likeliest(a) != likeliest(b);
-        ids[n] = likeliest(b);
+        *other += most_likely(a) != most_likely(b);
+        ids[n] = most_likely(b);
     }
     return worst;
 }
@@ -130,8 +130,8 @@ static void same_tokens_by_openblas(void **state) {
     }
 }
 
-// How far the logits of FP8 are from those of FP32, as a share of these, over many lengths: of a model that goes on and
-// of one that reads all tokens anew. The tokens are random.
+// How far the logits of FP8 are from those of FP32, as a share of these, over many lengths: of a model that continues
+// and of one that reads all tokens anew. The tokens are random.
 static void fp8_errors(Model *on, Model *anew, Model *exact, double *error_on, double *error_anew) {
     int32_t ids[LENGTH];
     double on_apart = 0, anew_apart = 0, size = 0;
@@ -152,7 +152,7 @@ static void fp8_errors(Model *on, Model *anew, Model *exact, double *error_on, d
     *error_anew = sqrt(anew_apart / size);
 }
 
-// Another scale moves codes, and with them logits: those of a sample that goes on are as near to FP32's.
+// Another scale moves codes, and with them logits: those of a sample that continues are as near to FP32's.
 static void as_near_in_fp8(void **state) {
     (void)state;
     static const char *const recipes[] = {"--recipe coat", "--recipe coat-paper", "--recipe coat --head fp8",

@@ -185,7 +185,7 @@ static void nucleus_has_edges(void **state) {
     assert_share(count[3], 0.5);
     draw_nucleus(far, 3, 1, 0, 0.999999f, count);
     assert_int_equal(count[2], DRAWS);
-    const float none[4] = {1e-45f, 0, -1, -INFINITY}; // the likeliest at least
+    const float none[4] = {1e-45f, 0, -1, -INFINITY}; // the most likely at least
     for (int i = 0; i < 4; i++) assert_int_equal(sample_token(far, 3, 1, 0, none[i], 1, 1), 2);
     assert_int_equal(sample_token(mixed, 5, 0, 0, 0.5f, 1, 1), 1);
     const float nothing[3] = {NAN, -INFINITY, NAN};

@@ -46,7 +46,7 @@ static void assert_same_checkpoints(const char *a, const char *b, const char *st
     for (size_t i = 0; i < FILES; i++) assert_same_files(in(one, files[i]), in(other, files[i]));
 }
 
-// The run goes on at once; what it then does to its states does not reach the files.
+// The run continues at once; what it then does to its states does not reach the files.
 static void test_copy(void **state) {
     (void)state;
     for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe += RECIPE_COAT - RECIPE_BF16) {
@@ -85,7 +85,7 @@ static void assert_text(const char *path, const char *expected) {
     free(text);
 }
 
-// The products' algorithms are those of the moment of saving; with --autotune people find them in the run's folder.
+// The matmuls' algorithms are those of the moment of saving; with --autotune people find them in the run's folder.
 static void test_choices(void **state) {
     (void)state;
     Run *run = run_new(RECIPE_BF16);
@@ -266,7 +266,7 @@ static void test_failing_save(void **state) {
     char *said = quiet_end(kept);
     assert_int_equal(lines_of(said), 1);
     assert_non_null(strstr(said, "warning: the checkpoint of step 30 could not be saved: cannot write "));
-    assert_non_null(strstr(said, "; the run goes on, and earlier checkpoints are untouched\n"));
+    assert_non_null(strstr(said, "; the run continues, and earlier checkpoints are untouched\n"));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "step 40");
     free(said);
@@ -471,13 +471,13 @@ static void test_folder_away(void **state) {
     assert_int_equal(rename(path_of("top/unmounted"), path_of("top/mount")), 0); // comes back too late
     rs.step = 30;
     saver_save(s.saver, &rs);
-    assert_true(saver_poll(s.saver, &err)); // the run goes on
+    assert_true(saver_poll(s.saver, &err)); // the run continues
     assert_int_equal(saver_step(s.saver), 30);
     char *said = quiet_end(kept);
     assert_non_null(strstr(said, "warning: --out "));
     assert_non_null(strstr(said, "mount/away cannot be used: cannot create the folder "));
     assert_non_null(strstr(said, "mount/away: No such file or directory; what it wrote before is in "));
-    assert_non_null(strstr(said, "top/unmounted/away; the run goes on in "));
+    assert_non_null(strstr(said, "top/unmounted/away; the run continues in "));
     assert_non_null(strstr(said, "top/away-rescued-1\n"));
     assert_int_equal(lines_of(said), 1);
     free(said);
@@ -540,7 +540,8 @@ static void test_working_directory(void **state) {
         assert_int_equal(lines_of(said), 1);
         const char *in_place = "work/runs/mine: the folder was removed during the run; it is made again";
         assert_int_equal(good, variant < 2);
-        if (!strstr(said, good ? in_place : "what it wrote before is gone; the run goes on in ")) fail_msg("%s", said);
+        if (!strstr(said, good ? in_place : "what it wrote before is gone; the run continues in "))
+            fail_msg("%s", said);
         if (!good) assert_says(&err, "work/mine-rescued-1 --resume; what it wrote before is gone");
         free(said);
         assert_string_equal(saver_out(s.saver), path_of(good ? "work/runs/mine" : "work/mine-rescued-1"));

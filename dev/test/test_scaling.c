@@ -46,13 +46,13 @@ static void assert_granularity(TensorId id, Granularity expected) {
                      (int)tensor(id, layer).granularity, (int)expected);
 }
 
-// Codes with a scale per row: none of maxima, none that another layer has; and the product's result in BF16, in the
+// Codes with a scale per row: none of maxima, none that another layer has; and the matmul's result in BF16, in the
 // memory that it shares, with these scales.
-static void assert_rows(TensorId codes, TensorId product, TensorId memory) {
+static void assert_rows(TensorId codes, TensorId matmul, TensorId memory) {
     assert_granularity(codes, SCALE_ROW);
-    assert_granularity(product, SCALE_ROW);
+    assert_granularity(matmul, SCALE_ROW);
     for (int layer = 0; layer < LAYERS; layer++) {
-        Tensor q = tensor(codes, layer), y = tensor(product, layer);
+        Tensor q = tensor(codes, layer), y = tensor(matmul, layer);
         assert_true(format_is_fp8(q.format) && q.rows == ROWS && q.scale && !q.amax);
         assert_true((uintptr_t)q.scale % sizeof(float) == 0);
         assert_true(y.format == FMT_BF16 && y.rows == ROWS && y.data == tensor(memory, layer).data);
@@ -108,7 +108,7 @@ static void test_token(void **state) {
         assert_rows(G, Y, Y);
         assert_rows(N2, Y_FC, Y_FC);
         assert_rows(DH_Q, DN2, DN);
-        assert_one_scale(N1); // attention reads what its product leaves
+        assert_one_scale(N1); // attention reads what its matmul leaves
         assert_granularity(DQKV_Q, SCALE_TENSOR);
         assert_granularity(DRESID_Q, SCALE_TENSOR);
         assert_transposes();
@@ -121,7 +121,7 @@ static void test_token(void **state) {
         assert_rows(OQ, Y_PROJ, Y);
         assert_rows(G, Y, Y);
         assert_one_scale(N1);
-        assert_one_scale(N2); // h is stored as the product leaves it
+        assert_one_scale(N2); // h is stored as the matmul leaves it
         assert_granularity(DH_Q, SCALE_TENSOR);
         assert_transposes();
         assert_plain(Y_FC);
@@ -130,11 +130,11 @@ static void test_token(void **state) {
     }
 }
 
-// In the first block what norms and attention leave is plain, with maxima of its own, and so is the product of it; what
+// In the first block what norms and attention leave is plain, with maxima of its own, and so is the matmul of it; what
 // backward reads has the same formats as in the others.
 static void test_first_block(void **state) {
     (void)state;
-    static const TensorId operands[] = {N1, OQ, N2}, products[] = {Y_PROJ, Y_FC}, transposes[] = {N1_T, O_T, N2_T};
+    static const TensorId operands[] = {N1, OQ, N2}, matmuls[] = {Y_PROJ, Y_FC}, transposes[] = {N1_T, O_T, N2_T};
     plan(RECIPE_COAT, -1);
     config.recipe.bf16_blocks = 1;
     arena_plan(&arena, &config, 1, DEVICE_CUDA);
@@ -148,9 +148,9 @@ static void test_first_block(void **state) {
     }
     assert_ptr_equal(tensor(OQ, 0).data, tensor(O, 0).data);
     for (int i = 0; i < 2; i++) {
-        assert_true(tensor(products[i], 0).granularity == SCALE_NONE && !tensor(products[i], 0).scale);
-        assert_ptr_equal(tensor(products[i], 0).data, tensor(products[i], 1).data);
-        assert_true(tensor(products[i], 1).granularity == SCALE_ROW);
+        assert_true(tensor(matmuls[i], 0).granularity == SCALE_NONE && !tensor(matmuls[i], 0).scale);
+        assert_ptr_equal(tensor(matmuls[i], 0).data, tensor(matmuls[i], 1).data);
+        assert_true(tensor(matmuls[i], 1).granularity == SCALE_ROW);
     }
     assert_true(format_is_fp8(tensor(G, 0).format) && tensor(Y, 0).granularity == SCALE_ROW);
     for (int layer = 0; layer < 2; layer++) {

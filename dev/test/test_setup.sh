@@ -67,7 +67,7 @@ MISSING='cblas|cmocka' OFFLINE=1 setup 0 2 "but not one that the build can do wi
 has "which is named, too" "$said" '^setup: .*libopenblas-dev libcmocka-dev '
 MISSING=xxhash ROOT=1000 setup 1 1 "who is not root gets the command"
 has "which can be typed" "$said" 'as root, run: apt-get update && apt-get install -y --no-install-recommends libxxhash-dev$'
-MISSING=cblas ROOT=1000 setup 0 1 "and goes on without a library that the build does not need"
+MISSING=cblas ROOT=1000 setup 0 1 "and continues without a library that the build does not need"
 setup 1 1 "an unknown argument" --test
 has "is named" "$said" 'unknown argument --test;'
 

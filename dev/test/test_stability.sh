@@ -138,7 +138,7 @@ awk '{ loss[$1, $3, $4] = $5 } END {
 }' "$sharpness"
 check "and rises on both sides" $? "$(cat "$sharpness")"
 
-# stopped in the middle of a run: it goes on from there, to the same loss
+# stopped in the middle of a run: it continues from there, to the same loss
 export RECIPES=coat RATES=4e-3 STEPS=500 DIRECTIONS=0
 scripts/lab.py stability --out "$folder/straight" >/dev/null 2>&1
 scripts/lab.py stability --out "$folder/stopped" >"$folder/said" 2>&1 &

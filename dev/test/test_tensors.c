@@ -32,7 +32,7 @@ static void test_parameters(void **state) {
     assert_true(model_parameters(&s) == 494032768);
     assert_true(gpt2_shape(&gpt2, 12, 12, 768, 0, 50257, 1024, "gpt2", &err));
     assert_true(model_parameters(&gpt2) == 124439808);
-    gpt2.biases = false; // of four products and two norms per layer, and of the last norm
+    gpt2.biases = false; // of four matmuls and two norms per layer, and of the last norm
     assert_true(model_parameters(&gpt2) == 124439808 - 12 * 11 * 768 - 768);
 }
 
@@ -44,7 +44,7 @@ static void test_names(void **state) {
     static const int64_t begins[] = {0, 32 * 128, 40 * 128, 48 * 128};
     ModelShape s = llama(32, 32, 8, 128, 14336, 128256),
                gpt2 = {.channels = 48, .heads = 2, .kv_heads = 2, .head_dim = 24};
-    HfPart parts[HF_MOST_PARTS];
+    HfPart parts[HF_MAX_PARTS];
     char name[HF_NAME_LENGTH];
     assert_int_equal(hf_parts(&s, QKVW, 7, parts), 3);
     for (int i = 0; i < 3; i++) {

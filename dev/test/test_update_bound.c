@@ -175,7 +175,7 @@ static float imitate_step(const Check *c, int i, Mistake mistake) {
 
 // --- steps ---------------------------------------------------------------------------------------------------------
 
-// Gradients, bounds and imitations of the step that follows; then the twin takes it.
+// Gradients, bounds and imitations of the step that follows; then the CPU reference takes it.
 static void take_step(Check *c) {
     Memory *mem = c->memory;
     const BoundStep step = bound_step(&c->state, c->state.t + 1);
@@ -219,7 +219,7 @@ static void masters(void **state) {
             const Memory *mem = c.memory;
             const float want = mem->master[i];
             double ignored = 0, bound = mem->bound[i].error;
-            // the bound's own idea of the result is the twin's, but for roundings
+            // the bound's own idea of the result is the CPU reference's, but for roundings
             assert_true(fabs(mem->bound[i].value - (double)want) <= bound);
             worst = fmax(worst, bound_used(want, mem->imitation[RIGHT][i], bound, false, &ignored));
             sharper[i] = constant_bound(want, mem->before[i]) / bound;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A new user's way by README's lines: text and Qwen's tokenizer become tokens, a Llama of four blocks trains on them, is
-# stopped, goes on to the bits that it would have had, writes, and opens in transformers, whose tokens are the same.
+# stopped, continues to the bits that it would have had, writes, and opens in transformers, whose tokens are the same.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -17,7 +17,7 @@ said=$(python3 data/prepare.py --tokenizer "$folder/qwen" --out "$folder/mine" -
 check "text becomes tokens of Qwen's" $? "$said"
 run=(--model llama:d4 --tokenizer "$folder/qwen" --channels 64 --seq-len 128 --micro-batch 2 --batch-tokens 512 --lr 1e-3 --warmup 5)
 each=(--train "$folder/mine_train_*.bin" --val "$folder/mine_val_*.bin" --val-every 10 --val-batches 2 --save-every 5
-    --sample-tokens 0 --threads 1 --steps 60) # what is named again where a run goes on
+    --sample-tokens 0 --threads 1 --steps 60) # what is named again where a run continues
 said=$("$program" --out "$folder/whole" "${run[@]}" "${each[@]}" 2>&1)
 check "a Llama of four blocks trains on them" $? "$said"
 
@@ -28,7 +28,7 @@ kill -TERM $pid
 wait $pid
 if [ -e "$folder/stopped/step-00000060" ]; then bad "it is stopped" "it was faster"; fi
 said=$("$program" --out "$folder/stopped" --resume "${each[@]}" 2>&1) && said=$(diff -r "$folder/whole/step-00000060" "$folder/stopped/step-00000060")
-check "stopped, it goes on to the same bits" $? "$said"
+check "stopped, it continues to the same bits" $? "$said"
 said=$("$program" --out "$folder/stopped" --resume --prompt 'the ' --sample-tokens 20 2>&1)
 has "it writes on from a prompt" "$said" '^the '
 

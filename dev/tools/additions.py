@@ -4,7 +4,7 @@
     dev/tools/additions.py make OUT                           OUT_train.jsonl, OUT_test.jsonl: 1501 and 99 of them
     dev/tools/additions.py score TEST.jsonl PROGRAM FOLDER    how many of its questions a model answers correctly
 
-Who has learnt 12+34= knows 34+12=, so both are in the same file. An answer is correct where the likeliest tokens, one
+Who has learnt 12+34= knows 34+12=, so both are in the same file. An answer is correct where the most likely tokens, one
 after the other, are the sum and the end of text. The program starts once per question.
 """
 import concurrent.futures

@@ -1,5 +1,5 @@
-// How FP8 products accumulate: the real operations, on codes with one scale per tensor, against the FP32 product of the
-// decoded codes. What is found is the product's own error, not that of the codes.
+// How FP8 matmuls accumulate: the real operations, on codes with one scale per tensor, against the FP32 matmul of the
+// decoded codes. What is found is the matmul's own error, not that of the codes.
 #pragma once
 #include "gradient_measure.h"
 
@@ -12,7 +12,7 @@ typedef struct {
     Deviation weight[OUTPUTS][2]; // [1]: added to what was there
 } Accumulation;
 
-// FP8 products take sizes that are multiples of 16.
+// FP8 matmuls take sizes that are multiples of 16.
 static inline bool accumulation_possible(const GradientStats *s) {
     return s->tokens % 16 == 0 && s->out % 16 == 0 && s->in % 16 == 0;
 }
@@ -31,10 +31,10 @@ static inline Tensor operand_codes(const Meter *m, int k, Tensor of, Format form
 static inline void make_operand_codes(Meter *m, int k, Tensor of) {
     const Tensor codes = operand_codes(m, k, of, FMT_E4M3, false), codes_t = operand_codes(m, k, of, FMT_E4M3, true);
     m->place.ops->quantize_forward(m->place.exec, codes, of);
-    m->place.ops->quantize_rebuild(m->place.exec, codes_t, codes, of);
+    m->place.ops->quantize_recompute(m->place.exec, codes_t, codes, of);
 }
 
-static inline void measure_data_product(Meter *m, Tensor dy_q, Tensor w, const GradientStats *s, Accumulation *a) {
+static inline void measure_data_matmul(Meter *m, Tensor dy_q, Tensor w, const GradientStats *s, Accumulation *a) {
     const Tensor exact = matrix(m->dx, s->tokens, s->in, FMT_FP32), nothing = matrix(NULL, 0, 0, FMT_FP32);
     Weight weight;
     memset(&weight, 0, sizeof weight);
@@ -50,7 +50,7 @@ static inline void measure_data_product(Meter *m, Tensor dy_q, Tensor w, const G
     }
 }
 
-// What an accumulating product finds, of the size of a gradient: dw with its rows moved on
+// What an accumulating matmul finds, of the size of a gradient: dw with its rows moved on
 // by one. In dw and in `before`.
 static inline void put_before(Meter *m, Tensor before, Tensor dw) {
     const size_t row = (size_t)dw.cols * format_bytes(dw.format), rest = (size_t)(dw.rows - 1) * row;
@@ -59,8 +59,7 @@ static inline void put_before(Meter *m, Tensor before, Tensor dw) {
     m->place.ops->copy(m->place.exec, dw.data, before.data, rest + row);
 }
 
-static inline void measure_weight_product(Meter *m, Tensor dy_qt, Tensor x_qt, const GradientStats *s,
-                                          Accumulation *a) {
+static inline void measure_weight_matmul(Meter *m, Tensor dy_qt, Tensor x_qt, const GradientStats *s, Accumulation *a) {
     const Tensor exact = matrix(m->dw, s->out, s->in, FMT_FP32), nothing = matrix(NULL, 0, 0, FMT_FP32);
     read_all(m, m->dy_quantised, dy_qt, one_part(s->out));
     exact_weight(m, m->dw, m->dy_quantised, s);
@@ -91,6 +90,6 @@ static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w,
     make_operand_codes(m, 2, w);
     read_all(m, m->x, x_qt, one_part(s->in));
     read_all(m, m->w, w_qt, one_part(s->in));
-    measure_data_product(m, dy_q, w, s, a);
-    measure_weight_product(m, dy_qt, x_qt, s, a);
+    measure_data_matmul(m, dy_q, w, s, a);
+    measure_weight_matmul(m, dy_qt, x_qt, s, a);
 }

@@ -1,5 +1,5 @@
-// How well an FP8 format and a scale granularity carry a gradient dy through the two products that read it, dy W (data)
-// and dy^T X (weight). Only dy is quantised: W, X and the products are in FP32, the sums over them in double.
+// How well an FP8 format and a scale granularity carry a gradient dy through the two matmuls that read it, dy W (data)
+// and dy^T X (weight). Only dy is quantised: W, X and the matmuls are in FP32, the sums over them in double.
 #pragma once
 #include "gradient_passes.h"
 
@@ -24,7 +24,7 @@ static inline float rule_scale(const ScaleRule *rule, float maximum, Format form
 
 // --- results ------------------------------------------------------------------------------------------------
 
-// Of a product p against the exact one e: |p - e| / |e|, and <p, e> / <e, e> - 1.
+// Of a matmul p against the exact one e: |p - e| / |e|, and <p, e> / <e, e> - 1.
 typedef struct {
     double error, bias;
 } Deviation;
@@ -65,9 +65,9 @@ typedef struct {
     size_t used;
     float *dy, *dy_quantised; // (tokens, out)
     float *x, *w;             // (tokens, in), (out, in)
-    float *dx, *dx_other;     // (tokens, in): the exact product, the one to be judged
+    float *dx, *dx_other;     // (tokens, in): the exact matmul, the one to be judged
     float *dw, *dw_other;     // (out, in)
-    float *dw_before;         // (out, in): what a product is added to
+    float *dw_before;         // (out, in): what a matmul is added to
     float *scale;             // (tokens) at most
     float *dbias;             // (out)
     uint8_t *code[3];         // of dy, x and w
@@ -95,7 +95,7 @@ static inline void meter_lay_out(Meter *m, const MeterSize *size) {
     m->dw = (float *)meter_take(m, size->weight, sizeof(float));
     m->dw_other = (float *)meter_take(m, size->weight, sizeof(float));
     m->dw_before = (float *)meter_take(m, size->weight, sizeof(float));
-    m->scale = (float *)meter_take(m, size->rows + MOST_PARTS, sizeof(float));
+    m->scale = (float *)meter_take(m, size->rows + MAX_PARTS, sizeof(float));
     m->dbias = (float *)meter_take(m, size->rows, sizeof(float));
     for (int k = 0; k < 3; k++) {
         m->code[k] = (uint8_t *)meter_take(m, code_bytes[k], 1);
@@ -116,8 +116,8 @@ static inline bool meter_open(Meter *m, Exec *exec, const Ops *ops, const MeterS
     if (!m->base) return false;
     meter_lay_out(m, size);
     m->place.row = (RowResult *)xmalloc((size_t)size->rows * sizeof(RowResult));
-    m->row_maxima = (float *)xmalloc((size_t)size->rows * MOST_PARTS * sizeof(float));
-    m->scale_host = (float *)xmalloc((size_t)(size->rows + MOST_PARTS) * sizeof(float));
+    m->row_maxima = (float *)xmalloc((size_t)size->rows * MAX_PARTS * sizeof(float));
+    m->scale_host = (float *)xmalloc((size_t)(size->rows + MAX_PARTS) * sizeof(float));
     return true;
 }
 
@@ -138,7 +138,7 @@ static inline Tensor matrix(const void *data, int64_t rows, int64_t cols, Format
     return t;
 }
 
-// --- the products -------------------------------------------------------------------------------------------
+// --- the matmuls -------------------------------------------------------------------------------------------
 
 // dx (tokens, in) = dy (tokens, out) w (out, in), all in FP32
 static inline void exact_data(Meter *m, float *dx, const float *dy, const GradientStats *s) {
@@ -167,9 +167,9 @@ static inline Deviation deviation_of(const RowResult *r) {
     return d;
 }
 
-// A product against what it should be; before.data NULL: it was not added to anything.
-static inline Deviation deviation(Meter *m, Tensor product, Tensor before, Tensor exact) {
-    const CompareValues values = {product, before, exact};
+// A matmul against what it should be; before.data NULL: it was not added to anything.
+static inline Deviation deviation(Meter *m, Tensor matmul, Tensor before, Tensor exact) {
+    const CompareValues values = {matmul, before, exact};
     compare_values(&m->place, values, exact.rows, exact.cols);
     const RowResult total = pass_total(&m->place, exact.rows);
     return deviation_of(&total);
@@ -200,17 +200,17 @@ static inline double log2_ratio(double a, double b) {
 
 static inline float row_maximum(const RowResult *row) {
     double largest = row->largest[0];
-    for (int p = 1; p < MOST_PARTS; p++) largest = fmax(largest, row->largest[p]);
+    for (int p = 1; p < MAX_PARTS; p++) largest = fmax(largest, row->largest[p]);
     return (float)largest;
 }
 
-// How far the tokens' maxima are apart. Leaves those of the parts in m->row_maxima (tokens, MOST_PARTS).
+// How far the tokens' maxima are apart. Leaves those of the parts in m->row_maxima (tokens, MAX_PARTS).
 static inline void measure_rows(Meter *m, GradientStats *s) {
     const RowResult *row = m->place.row;
     float *sorted = (float *)xmalloc((size_t)s->tokens * sizeof *sorted);
     for (int64_t i = 0; i < s->tokens; i++) {
         sorted[i] = row_maximum(&row[i]);
-        for (int p = 0; p < MOST_PARTS; p++) m->row_maxima[i * MOST_PARTS + p] = (float)row[i].largest[p];
+        for (int p = 0; p < MAX_PARTS; p++) m->row_maxima[i * MAX_PARTS + p] = (float)row[i].largest[p];
     }
     qsort(sorted, (size_t)s->tokens, sizeof *sorted, compare_floats);
     const double median = sorted[(s->tokens - 1) / 2];
@@ -226,11 +226,11 @@ static inline void make_scales(Meter *m, const GradientStats *s, const ScaleRule
     int64_t count = 0;
     for (int64_t begin = 0; begin < s->tokens; begin += block) {
         const int64_t end = s->tokens - begin < block ? s->tokens : begin + block;
-        float largest[MOST_PARTS] = {0};
+        float largest[MAX_PARTS] = {0};
         for (int64_t i = begin; i < end; i++)
-            for (int p = 0; p < MOST_PARTS; p++) {
+            for (int p = 0; p < MAX_PARTS; p++) {
                 float *of = &largest[parts > 1 ? p : 0];
-                *of = fmaxf(*of, m->row_maxima[i * MOST_PARTS + p]);
+                *of = fmaxf(*of, m->row_maxima[i * MAX_PARTS + p]);
             }
         for (int p = 0; p < parts; p++) m->scale_host[count++] = rule_scale(rule, largest[p], format);
     }

@@ -12,28 +12,28 @@
 #include "coat/cuda/common/cuda_internal.h"
 #endif
 
-enum { MOST_PARTS = 3, ROW_SUMS = 4 };
+enum { MAX_PARTS = 3, ROW_SUMS = 4 };
 
 // Ranges of columns that may have maxima and scales of their own: q, k and v of a packed gradient, else all columns.
 typedef struct {
     int count;
-    int64_t end[MOST_PARTS]; // the column behind each part
+    int64_t end[MAX_PARTS]; // the column behind each part
 } Parts;
 
 typedef struct {
     double sum[ROW_SUMS];
-    double largest[MOST_PARTS]; // magnitudes, by part
+    double largest[MAX_PARTS]; // magnitudes, by part
 } RowResult;
 
 COAT_HD static inline void row_result_add(RowResult *to, const RowResult *from) {
     for (int k = 0; k < ROW_SUMS; k++) to->sum[k] += from->sum[k];
-    for (int p = 0; p < MOST_PARTS; p++)
+    for (int p = 0; p < MAX_PARTS; p++)
         if (from->largest[p] > to->largest[p]) to->largest[p] = from->largest[p];
 }
 
 COAT_HD static inline int part_of(const Parts *parts, int64_t column) {
     int part = 0;
-    for (int p = 0; p < MOST_PARTS - 1; p++)
+    for (int p = 0; p < MAX_PARTS - 1; p++)
         if (p < parts->count - 1 && column >= parts->end[p]) part = p + 1;
     return part;
 }
@@ -144,7 +144,7 @@ COAT_HD static inline void read_values_element(const ReadValues *a, int64_t i, i
     r->sum[SUM_SQUARES] += magnitude * magnitude;
     r->sum[SUM_NONZERO] += x != 0.0f;
     r->sum[SUM_NONFINITE] += magnitude_bits(x) >= NONFINITE_BITS;
-    for (int p = 0; p < MOST_PARTS; p++)
+    for (int p = 0; p < MAX_PARTS; p++)
         if (p == part && magnitude > r->largest[p]) r->largest[p] = magnitude;
 }
 PASS_OVER_ROWS(read_values, ReadValues)
@@ -176,22 +176,22 @@ COAT_HD static inline void quantise_values_element(const QuantiseValues *a, int6
 }
 PASS_OVER_ROWS(quantise_values, QuantiseValues)
 
-// --- compare_values: a product against the exact one --------------------------------------------------------
+// --- compare_values: a matmul against the exact one --------------------------------------------------------
 
 typedef struct {
-    Tensor product; // (rows, cols)
-    Tensor before;  // (rows, cols) what was there before the product was added; data NULL: nothing
-    Tensor exact;   // (rows, cols)
+    Tensor matmul; // (rows, cols)
+    Tensor before; // (rows, cols) what was there before the matmul was added; data NULL: nothing
+    Tensor exact;  // (rows, cols)
 } CompareValues;
 
 enum { SUM_DIFFERENCE, SUM_EXACT, SUM_CROSS };
 
 COAT_HD static inline void compare_values_element(const CompareValues *a, int64_t i, int64_t j, RowResult *r) {
-    double product = element_at(&a->product, i, j);
-    if (a->before.data) product -= (double)element_at(&a->before, i, j);
-    const double exact = element_at(&a->exact, i, j), difference = product - exact;
+    double matmul = element_at(&a->matmul, i, j);
+    if (a->before.data) matmul -= (double)element_at(&a->before, i, j);
+    const double exact = element_at(&a->exact, i, j), difference = matmul - exact;
     r->sum[SUM_DIFFERENCE] += difference * difference;
     r->sum[SUM_EXACT] += exact * exact;
-    r->sum[SUM_CROSS] += product * exact;
+    r->sum[SUM_CROSS] += matmul * exact;
 }
 PASS_OVER_ROWS(compare_values, CompareValues)

@@ -3,7 +3,7 @@
 #include "coat/io/json.h"
 #include "gradient_accumulation.h"
 
-// The gradients that linear products read in backward, in the model's order.
+// The gradients that linear matmuls read in backward, in the model's order.
 typedef enum { GRADIENT_QKV, GRADIENT_PROJ, GRADIENT_FC, GRADIENT_FCPROJ, GRADIENT_HEAD, GRADIENT_KINDS } GradientKind;
 
 static const char *const gradient_names[GRADIENT_KINDS] = {"dqkv", "dresid at proj", "dh", "dresid at fcproj",
@@ -70,7 +70,7 @@ static inline void print_deviation(FILE *out, const Deviation *d) {
 }
 
 static inline void print_accumulations(FILE *out, const GradientTable *t) {
-    fprintf(out, "\nFP8 products against the FP32 product of the same codes: relative error and bias\n");
+    fprintf(out, "\nFP8 matmuls against the FP32 matmul of the same codes: relative error and bias\n");
     fprintf(out, "%-16s %5s codes %17s %17s %17s %17s %17s\n", "", "", "data, FP32", "data, BF16", "dw, FP32",
             "dw, FP32, added", "dw, BF16, added");
     for (int k = 0; k < GRADIENT_KINDS; k++) {
@@ -136,7 +136,7 @@ static inline void print_report(FILE *out, const GradientTable *t) {
     print_summary(out, t);
 }
 
-// --- JSON lines: one of the run, one per gradient, variant and product --------------------------------------
+// --- JSON lines: one of the run, one per gradient, variant and matmul --------------------------------------
 
 static inline void json_line_begin(JsonText *line, const char *what, GradientKind kind, int layer) {
     memset(line, 0, sizeof *line);
@@ -186,12 +186,12 @@ static inline void json_variant(FILE *out, GradientKind kind, int layer, int f, 
     json_line_end(&line, out);
 }
 
-static inline void json_product(FILE *out, GradientKind kind, int layer, int f, const char *product, int output,
+static inline void json_product(FILE *out, GradientKind kind, int layer, int f, const char *matmul, int output,
                                 bool adds, const Deviation *d) {
     JsonText line;
     json_line_begin(&line, "product", kind, layer);
     json_text_string(&line, "format", format_name(gradient_formats[f]));
-    json_text_string(&line, "product", product);
+    json_text_string(&line, "product", matmul);
     json_text_string(&line, "output", format_name(output_formats[output]));
     json_text_bool(&line, "added", adds);
     json_deviation(&line, "error", "bias", d);

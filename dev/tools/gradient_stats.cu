@@ -1,8 +1,8 @@
 /*
 Which FP8 format and which scale granularity do gradients need? Takes the weights of a checkpoint (or a new model's),
-runs forward and backward of one micro-batch in the recipe bf16, and measures every gradient that a linear product reads
-there: what a format and a rule of scales do to it and to the two products it goes into (gradient_measure.h), and what
-the real FP8 products add to that by their accumulation (gradient_accumulation.h).
+runs forward and backward of one micro-batch in the recipe bf16, and measures every gradient that a linear matmul reads
+there: what a format and a rule of scales do to it and to the two matmuls it goes into (gradient_measure.h), and what
+the real FP8 matmuls add to that by their accumulation (gradient_accumulation.h).
 
     gradient_stats CHECKPOINT --train GLOB [--batch N] [--json FILE] [flags of the trainer]
 
@@ -108,7 +108,7 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
 
 // --- between the model and its operations -------------------------------------------------------------------
 
-// The model's table of operations, in which the two products of backward are measured.
+// The model's table of operations, in which the two matmuls of backward are measured.
 typedef struct {
     Ops ops;         // the first field: the exec's table leads here
     const Ops *real; // the device's
@@ -116,12 +116,12 @@ typedef struct {
     void *workspace; // wider than the model's; NULL: that is wide enough
     Meter meter;
     GradientTable table;
-    bool fp8;      // the device has FP8 products
-    Weight weight; // of the data product before, whose gradient the weight product reads, too
+    bool fp8;      // the device has FP8 matmuls
+    Weight weight; // of the data matmul before, whose gradient the weight matmul reads, too
 } Watch;
 
 // Whose weight this is.
-static bool find_product(const Model *m, Weight w, GradientKind *kind, int *layer) {
+static bool find_matmul(const Model *m, Weight w, GradientKind *kind, int *layer) {
     static const TensorId weights[GRADIENT_KINDS] = {QKVW, PROJW, FCW, FCPROJW, WTE};
     for (int k = 0; k < GRADIENT_KINDS; k++) {
         for (int l = 0; l < (k == GRADIENT_HEAD ? 1 : m->config.shape.layers); l++) {
@@ -140,7 +140,7 @@ static void watched_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     watch->real->linear_backward_data(exec, dx, dy, w);
 }
 
-// The second product that reads dy (tokens, out), and the first that reads x (tokens, in): measures both.
+// The second matmul that reads dy (tokens, out), and the first that reads x (tokens, in): measures both.
 static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     Watch *watch = (Watch *)exec->ops;
     Meter *meter = &watch->meter;
@@ -149,7 +149,7 @@ static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, 
     GradientKind kind;
     int layer;
     watch->real->linear_backward_weight(exec, dw, dy, x, accumulate);
-    if (!find_product(watch->model, watch->weight, &kind, &layer) || w.rows != dy.cols || w.cols != x.cols)
+    if (!find_matmul(watch->model, watch->weight, &kind, &layer) || w.rows != dy.cols || w.cols != x.cols)
         fatal(EXIT_DEVICE, "a weight's gradient is not made right behind its input's: this program no longer fits the "
                            "model's text");
     GradientRow *row = gradient_row(&watch->table, kind, layer);
@@ -264,8 +264,8 @@ static void print_head(const Model *m, const Options *options, const GradientTab
     printf("%s, micro-batch %lld of %d x %d tokens, loss %.4f, on %s\n", c->model, (long long)options->batch,
            c->micro_batch, c->seq_len, m->host.loss_sum, device);
     if (c->recipe.fast_accumulation_data) printf("data gradients with fast accumulation\n");
-    if (c->gpu_without_fp8[0]) printf("note: no FP8 products are measured: %s\n", c->gpu_without_fp8);
-    if (!accumulation_possible(any)) printf("note: FP8 products are measured where all sizes are multiples of 16\n");
+    if (c->gpu_without_fp8[0]) printf("note: no FP8 matmuls are measured: %s\n", c->gpu_without_fp8);
+    if (!accumulation_possible(any)) printf("note: FP8 matmuls are measured where all sizes are multiples of 16\n");
     if (!json) return;
     JsonText line;
     memset(&line, 0, sizeof line);

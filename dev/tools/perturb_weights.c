@@ -31,7 +31,7 @@ enum { STREAMS_PER_LAYER = 16 }; // of random numbers, as many as GPT-2 has para
 static bool find_parameter(const ModelShape *shape, const char *name, TensorId *id, int *layer, HfPart *part) {
     for (int i = 0; i < PARAMETER_COUNT; i++) {
         for (*layer = 0; *layer < (tensor_row((TensorId)i)->per_layer ? shape->layers : 1); ++*layer) {
-            HfPart parts[HF_MOST_PARTS];
+            HfPart parts[HF_MAX_PARTS];
             int count = hf_parts(shape, (TensorId)i, *layer, parts);
             for (int k = 0; k < count; k++) {
                 *id = (TensorId)i;

@@ -6,7 +6,7 @@
 // Two kinds of units of work, 128 rows of one head each, both walking over the other side's tiles of 64 rows:
 //   keys     own k, v; q, do, lse, delta stream by: s^T, dp^T, then dv += p^T do and dk += ds^T q
 //   queries  own q, do, lse, delta; k, v stream by: s, dp, then dq += ds k
-// Computing s and dp in both costs two of seven products, and buys that every sum stays in the registers of one
+// Computing s and dp in both costs two of seven matmuls, and buys that every sum stays in the registers of one
 // warpgroup, in one order: equal bits in every run, no sums in memory, and units that know nothing of each other.
 // Units are handed out by a counter, long before short ones within a few heads, whose operands stay in the L2 cache.
 // With grouped heads a unit of keys has the query heads of its group stream by one after the other, and dk and dv are

@@ -4,7 +4,7 @@
 #include "attention_backward_work.h"
 #include "cuda/common/rotation.h"
 
-// --- the tensor cores' products -------------------------------------------------------------------------------------
+// --- the tensor cores' matmuls -------------------------------------------------------------------------------------
 // Whether there are registers for the scores of the tile after this one, and for one own operand. Beside the two sums
 // of keys with heads of 128, 128 registers, there are none.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
@@ -12,7 +12,7 @@ template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
 // shared memory for each tile then.
 template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 
-template <int HEAD> struct Products {
+template <int HEAD> struct Matmuls {
     float first[HALF * HEAD / 128], second[HALF * HEAD / 128]; // sums: dk and dv, or dq and nothing
     float s[HALF / 2], dp[HALF / 2];                           // of the own rows and a tile
     uint32_t p[HALF / 4], ds[HALF / 4];                        // the same in BF16 pairs
@@ -22,7 +22,7 @@ template <int HEAD> struct Products {
 
 // s of a tile, whose first operand is at `first`.
 template <int HEAD, bool KEYS>
-__device__ static inline void scores(Products<HEAD> &x, const Place &place, uint64_t first) {
+__device__ static inline void scores(Matmuls<HEAD> &x, const Place &place, uint64_t first) {
     wgmma_fence();
     if constexpr (AHEAD<HEAD, KEYS>)
         multiply_rows(x.s, x.own, first);
@@ -32,7 +32,7 @@ __device__ static inline void scores(Products<HEAD> &x, const Place &place, uint
 
 // dp of a tile.
 template <int HEAD, bool KEYS>
-__device__ static inline void score_gradients(Products<HEAD> &x, const Place &place, Shared<HEAD> *shared, int slot) {
+__device__ static inline void score_gradients(Matmuls<HEAD> &x, const Place &place, Shared<HEAD> *shared, int slot) {
     wgmma_fence();
     if constexpr (BOTH_OWN<HEAD, KEYS>)
         multiply_rows(x.dp, x.own_second, pair_operand(shared, slot, true));
@@ -41,7 +41,7 @@ __device__ static inline void score_gradients(Products<HEAD> &x, const Place &pl
 }
 
 // What the sums read and continue is complete.
-template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Products<HEAD> &x) {
+template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Matmuls<HEAD> &x) {
     wgmma_hold(x.first);
     wgmma_hold(x.ds);
     if constexpr (KEYS) {
@@ -52,7 +52,7 @@ template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Products<
 
 // The sums of a tile are added to those so far.
 template <bool KEYS, int HEAD>
-__device__ static inline void sums_add(Products<HEAD> &x, Shared<HEAD> *shared, int slot) {
+__device__ static inline void sums_add(Matmuls<HEAD> &x, Shared<HEAD> *shared, int slot) {
     const uint64_t first = pair_operand(shared, slot, false, PANEL_BYTES<HALF>);
     const uint64_t second = pair_operand(shared, slot, true, PANEL_BYTES<HALF>);
     sums_hold<KEYS>(x);
@@ -66,7 +66,7 @@ __device__ static inline void sums_add(Products<HEAD> &x, Shared<HEAD> *shared, 
     wgmma_commit();
 }
 
-// --- between the products -------------------------------------------------------------------------------------------
+// --- between the matmuls -------------------------------------------------------------------------------------------
 // Of the statistics of streamed queries, those of a thread's columns from fragment element i on, of two blocks.
 struct Columns {
     float value[4];
@@ -95,7 +95,7 @@ __device__ static inline void probabilities(float (&s)[COUNT], const Place &plac
 
 // ds of a tile, and both as the operands of its sums.
 template <bool KEYS, int HEAD, int COUNT>
-__device__ static inline void weights(Products<HEAD> &x, const float (&p)[COUNT], const Place &place,
+__device__ static inline void weights(Matmuls<HEAD> &x, const float (&p)[COUNT], const Place &place,
                                       const float *delta) {
 #pragma unroll
     for (int i = 0; i < COUNT; i += 8) {
@@ -138,7 +138,7 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 // previous: the slot of the tile before this one, which is free after its sums, or -1; next: that of the tile after it,
 // if NEXT.
 template <int HEAD, bool KEYS, bool NEXT, bool APART>
-__device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place, Products<HEAD> &x, int tile,
+__device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x, int tile,
                                         int previous, Ring<STAGES<HEAD>> stage, Ring<STAGES<HEAD>> next, float scale,
                                         Documents documents) {
     constexpr bool ahead = AHEAD<HEAD, KEYS>;
@@ -204,7 +204,7 @@ __device__ static inline void maximum_store(const Problem &x, int64_t token, uin
 // One head streams by, its diagonal block first, of which the first queries see the first tile only, and the last keys
 // are seen by the second only. Returns the slot of the last tile, whose sums are left to head_finish.
 template <int HEAD, bool KEYS, bool APART>
-__device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, Products<HEAD> &x,
+__device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x,
                                       Ring<STAGES<HEAD>> &stage, int blocks, float scale, Documents documents) {
     constexpr bool ahead = AHEAD<HEAD, KEYS>;
     const bool first_only = !KEYS && place.half == 0, second_only = KEYS && place.half == 1;
@@ -237,7 +237,7 @@ __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, 
 }
 
 template <int HEAD, bool KEYS>
-__device__ static inline void head_finish(Shared<HEAD> *shared, const Place &place, Products<HEAD> &x, int slot) {
+__device__ static inline void head_finish(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x, int slot) {
     sums_add<KEYS>(x, shared, slot);
     wgmma_wait<0>();
     sums_hold<KEYS>(x);
@@ -271,7 +271,7 @@ __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Prob
 
 // The sums of a unit, which are complete.
 template <int HEAD, bool KEYS>
-__device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared, int warpgroup, Products<HEAD> &sums,
+__device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared, int warpgroup, Matmuls<HEAD> &sums,
                                          Unit unit) {
     const int t = unit.block * TILE + warpgroup * HALF, rows = x.T - t, warp = (int)(thread_get() / 32);
     const int64_t token = (int64_t)unit.sequence * x.T + t, column = unit.head * HEAD;
@@ -293,14 +293,14 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
 template <int HEAD, bool KEYS, bool APART>
 __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, int tiles, int own,
                                       Ring<STAGES<HEAD>> &stage) {
-    Products<HEAD> products = {}; // all, or what products seem to continue is kept from the kernel's start on
+    Matmuls<HEAD> matmuls = {}; // all, or what matmuls seem to continue is kept from the kernel's start on
     Documents documents = {};
     if constexpr (AHEAD<HEAD, KEYS>)
-        own_load(products.own, shared->pair[own].first);
+        own_load(matmuls.own, shared->pair[own].first);
     else
         place.own[0] = wgmma_operand(shared->pair[own].first);
     if constexpr (BOTH_OWN<HEAD, KEYS>)
-        own_load(products.own_second, shared->pair[own].second);
+        own_load(matmuls.own_second, shared->pair[own].second);
     else
         place.own[1] = wgmma_operand(shared->pair[own].second);
     if constexpr (!KEYS)
@@ -319,14 +319,14 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
     }
     int last;
     for (int heads = KEYS ? x.group : 1;; heads--) {
-        last = head_run<HEAD, KEYS, APART>(shared, place, products, stage, tiles, x.scale * LOG2_E, documents);
+        last = head_run<HEAD, KEYS, APART>(shared, place, matmuls, stage, tiles, x.scale * LOG2_E, documents);
         if (heads == 1) break;
-        head_finish<HEAD, KEYS>(shared, place, products, last);
+        head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     }
     const Unit unit = shared->unit[own]; // here, rather than kept in registers
     release(place, &shared->empty[own]);
-    head_finish<HEAD, KEYS>(shared, place, products, last);
-    unit_store<HEAD, KEYS>(x, shared, place.half, products, unit);
+    head_finish<HEAD, KEYS>(shared, place, matmuls, last);
+    unit_store<HEAD, KEYS>(x, shared, place.half, matmuls, unit);
     return unit.number + 1;
 }
 

@@ -1,5 +1,5 @@
 // A row of a head as a warp holds it, N values per lane: value lane + 32 i in lane `lane`, zeros beyond the head's
-// width. Shared by the attention kernels that are not made of matrix products.
+// width. Shared by the attention kernels that are not made of matmuls.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 

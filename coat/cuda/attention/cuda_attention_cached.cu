@@ -91,7 +91,7 @@ template <typename T> void attention_cached_run(Exec *exec, const Cached<T> &a, 
 void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
     const char *operation = "attention_forward";
     if (shape.B != 1 || shape.head_dim > WIDEST_CACHED_HEAD)
-        fatal(EXIT_DEVICE, "%s on the GPU: one sequence goes on at a time, with heads of up to %d, not %d of %d",
+        fatal(EXIT_DEVICE, "%s on the GPU: one sequence continues at a time, with heads of up to %d, not %d of %d",
               operation, WIDEST_CACHED_HEAD, shape.B, shape.head_dim);
     require_format(operation, "k", k, q.format);
     require_format(operation, "v", v, q.format);

@@ -1,4 +1,4 @@
-// Hopper's own instructions, as functions: the copy engine and the matrix products of a warpgroup. For
+// Hopper's own instructions, as functions: the copy engine and the matmuls of a warpgroup. For
 // code compiled for sm_90a alone.
 //
 // Tiles in shared memory are rows of 64 BF16 values = 128 bytes, in the copy engine's 128-byte swizzle: the 16-byte
@@ -48,7 +48,7 @@ template <int COUNT> __device__ static inline void registers_take() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// --- matrix products of a warpgroup -------------------------------------------------------------------------------
+// --- matmuls of a warpgroup -------------------------------------------------------------------------------
 // Asynchronous: operands and sums belong to the tensor cores from the call until wgmma_wait.
 //
 // A sum (64, n) is spread over the 128 threads: thread 32 w + 4 g + t holds, for each block of 8 columns, the
@@ -56,7 +56,7 @@ template <int COUNT> __device__ static inline void registers_take() {
 // registers, (64, 16) at a time, is two such blocks with its pairs packed: a sum packed is an operand.
 
 // How an operand lies in shared memory: its address, and the distance between units of the swizzle, 8 rows. The same
-// whether the product sums along rows or down columns, which the instruction says. Along rows it reads 16 columns of
+// whether the matmul sums along rows or down columns, which the instruction says. Along rows it reads 16 columns of
 // one panel of 64; down columns all columns of 16 rows, element (row, column) in the unit row / 8 of the panel
 // column / 64: the second distance in the descriptor is that between panels, in bytes.
 __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel = 1024) {
@@ -70,7 +70,7 @@ __device__ static inline uint64_t wgmma_operand_behind(uint64_t operand, uint32_
 constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // to the next 16 columns, added to an operand
 constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // to the next 16 rows
 
-// The first operand of a product in registers: 16 columns of a warp's 16 rows of a tile in shared memory. Lane
+// The first operand of a matmul in registers: 16 columns of a warp's 16 rows of a tile in shared memory. Lane
 // 16 h + r says where half h of row r lies, 16 bytes.
 __device__ static inline void wgmma_operand_load(uint32_t *a, const void *half_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -95,12 +95,12 @@ __device__ static inline void store_if(void *to, uint4 x, bool stores) {
         : "memory");
 }
 
-// Before products: what was done to their registers comes first.
+// Before matmuls: what was done to their registers comes first.
 __device__ static inline void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// Closes a group of products.
+// Closes a group of matmuls.
 __device__ static inline void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -110,7 +110,7 @@ template <int UNFINISHED> __device__ static inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(UNFINISHED) : "memory");
 }
 
-// Holds registers in place: the compiler moves no work on them across. Before a fence, for what products read or
+// Holds registers in place: the compiler moves no work on them across. Before a fence, for what matmuls read or
 // continue; after a wait, for what they wrote.
 template <int COUNT> __device__ static inline void wgmma_hold(float (&registers)[COUNT]) {
 #pragma unroll
@@ -122,7 +122,7 @@ template <int COUNT> __device__ static inline void wgmma_hold(uint32_t (&registe
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
-// The registers of a product's result: their names in the instruction, and the operands.
+// The registers of a matmul's result: their names in the instruction, and the operands.
 #define WGMMA_NAMES_32                                                                                                 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                           \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"

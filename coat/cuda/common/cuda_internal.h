@@ -91,9 +91,9 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
 #include "operations.h"
 #undef OPERATION
 
-// matrix products: cuda_matmul.cu
+// matmuls: cuda_matmul.cu
 // Algorithms come from a table (matmul_choices.h) or are the library's. They are checked, and with --autotune timed,
-// when a shape is first met, which overwrites the product's output before the right result is written.
+// when a shape is first met, which overwrites the matmul's output before the right result is written.
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);
 

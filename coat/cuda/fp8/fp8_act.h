@@ -5,7 +5,7 @@
 // A walk down tiles takes a function as it is:
 //   load(row, column) -> Loaded; word(loaded); values(loaded, out): 16 values; gated: SwiGLU
 //   multiplied(loaded, reciprocal, out): values times reciprocal, for codes; a gradient has none
-// A walk over rows takes a source, which is made of one (SourceOf) or of what a product left (fp8_hidden.h):
+// A walk over rows takes a source, which is made of one (SourceOf) or of what a matmul left (fp8_hidden.h):
 //   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
 //   parameters: whether there are parameters of the columns; parameter(column) -> Bf16Words<SPAN>
 //   values(row, column, inside, loaded, factor, parameter, out, own): 16 values; may store what they are made from

@@ -1,9 +1,9 @@
-// The activation function between FP8 products (COAT: saved activations, FP8 flow), gelu or SwiGLU: h is kept in E4M3
+// The activation function between FP8 matmuls (COAT: saved activations, FP8 flow), gelu or SwiGLU: h is kept in E4M3
 // with a scale per group, gelu is always that of the kept h. Codes with a scale per row are made in one pass; with one
 // scale, by Group Scaling, gelu and its derivative are made again for every pass instead of being stored.
 //
 // Bytes per element of device memory, h per group of 16: activation_forward 2 read, 1.125 written; 1.125 read, 1
-// written. activation_rebuild 1.125 and 1. activation_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per
+// written. activation_recompute 1.125 and 1. activation_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per
 // row: activation_forward 2 read, 1.125 + 1 written; activation_backward 3.125 read, 1 written; 1 read, 1 written.
 #include "fp8_act_row_scale.h"
 #include "fp8_act_tensor_scale.h"
@@ -121,8 +121,8 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     if (cast) act_cast(exec, operation, g, h);
 }
 
-void fp8_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
-    const char *operation = "activation_rebuild";
+void fp8_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+    const char *operation = "activation_recompute";
     if (!g_t.data || g_t.data == g.data) return;
     require_gelu(operation, g_t, h);
     if (g.data && format_is_fp8(g.format)) {

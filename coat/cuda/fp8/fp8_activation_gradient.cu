@@ -27,7 +27,7 @@ __device__ inline double row_squares(const uint8_t *row, int cols, int lane) {
     return sum;
 }
 
-// The largest of `value` over the threads of a block, in every one of them; NaN is ignored, as by the twin.
+// The largest of `value` over the threads of a block, in every one of them; NaN is ignored, as by the CPU reference.
 __device__ inline double block_largest_squares(double value) {
     __shared__ double shared[SQUARES_WARPS];
 #pragma unroll
@@ -308,9 +308,9 @@ void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor 
     LAUNCH_CHECK("bound_kernel");
 }
 
-void cuda_activation_backward_rebuild(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g,
-                                      Tensor dg, Tensor h, bool accumulate) {
-    const char *operation = "activation_backward_rebuild";
+void cuda_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g,
+                                        Tensor dg, Tensor h, bool accumulate) {
+    const char *operation = "activation_backward_recompute";
     const Tensor all[] = {dh_q, dh_qt, g_t, dg, h};
     const char *const names[] = {"dh", "the transposed dh", "the transposed g", "dg", "h"};
     for (int i = 0; i < 5; i++) require_spans(operation, names[i], all[i]);

@@ -1,4 +1,4 @@
-// h as a product leaves it, kept in codes with a scale per group, and g from it: gelu, of h = y + bias, or SwiGLU, of
+// h as a matmul leaves it, kept in codes with a scale per group, and g from it: gelu, of h = y + bias, or SwiGLU, of
 // y's gate beside up. Sources of the walks over rows (fp8_act_row_scale.h, fp8_act_tensor_scale.h). y may carry
 // scales of its rows. SAVED: g is that of the kept h, else that of h as it comes. Included by fp8_activation.cu only.
 #pragma once

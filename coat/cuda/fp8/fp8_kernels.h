@@ -1,4 +1,4 @@
-// Helpers of the FP8 kernels (COAT: FP8 products): the hardware's conversions, maxima that keep NaN, scales, and what
+// Helpers of the FP8 kernels (COAT: FP8 matmuls): the hardware's conversions, maxima that keep NaN, scales, and what
 // is demanded of descriptors. Included by CUDA files only.
 //
 // A thread handles 16 neighbouring columns of a row at a time: 16 codes are 16 bytes, and lie in one group of every
@@ -264,7 +264,7 @@ __device__ static inline void scale_write(float *scale, uint32_t maximum, float 
     if (maximum >= NONFINITE_BITS && state) state->nonfinite = 1;
 }
 
-// The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; where q
+// The scale of q_t, for matmuls over the rows: where q has a scale per row, the largest of them; where q
 // is plain, that of the maxima that lie with it; else they share one. Whether a kernel makes it, which
 // the next one may overlap with.
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);

@@ -9,7 +9,7 @@
 //   with a scale per tensor, first pass        2 + 2    2 + 1.125
 //                            second pass       1.125    1               (reads 2 with --norm-input residual)
 //   branch_norm_forward, its second pass       2        1               (its first as above)
-//   norm_rebuild                               1.125    1
+//   norm_recompute                               1.125    1
 #include "fp8_cast.h"
 #include "fp8_norm.h"
 #include "fp8_rows.h"
@@ -395,8 +395,8 @@ void fp8_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tens
     if (maxima) fp8_cast_behind_maxima(exec, operation, n, r_out, maxima);
 }
 
-void fp8_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
-    const char *operation = "norm_rebuild";
+void fp8_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
+    const char *operation = "norm_recompute";
     if (!n_t.data || n_t.data == n.data) return;
     require_norm(operation, n_t, norm);
     if (n.data && format_is_fp8(n.format)) {

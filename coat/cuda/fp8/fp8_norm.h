@@ -12,7 +12,7 @@ __device__ static inline HatOf hat_of(float mean, float rstd) {
     return {rstd, -mean * rstd};
 }
 
-// One value of the norm; where weight and bias hold the reciprocal of a scale (NormOf), times that. Forward, rebuild
+// One value of the norm; where weight and bias hold the reciprocal of a scale (NormOf), times that. Forward, recompute
 // and backward make the same bits from the same x.
 __device__ static inline float norm_affine(float x, HatOf hat, float weight, float bias) {
     return fmaf(fmaf(x, hat.factor, hat.shift), weight, bias);

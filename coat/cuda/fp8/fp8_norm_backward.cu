@@ -67,7 +67,7 @@ template <int ROWS> struct RowFactors {
     uint16_t scale[ROWS];
 };
 
-// dn as its product left it, times its row's scale.
+// dn as its matmul left it, times its row's scale.
 __device__ inline void unpack_scaled(const Pack<bf16, V> &dn, float scale, float out[V]) {
     unpack<V>(dn, out);
 #pragma unroll

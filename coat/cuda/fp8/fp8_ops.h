@@ -1,4 +1,4 @@
-// What FP8 operations and products need of each other.
+// What FP8 operations and matmuls need of each other.
 #pragma once
 #include "cuda/common/cuda_internal.h"
 

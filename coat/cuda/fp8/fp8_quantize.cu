@@ -1,9 +1,9 @@
-// Scales from maxima, and the casts of what products read: the attention's output and gradients (COAT: FP8 products,
+// Scales from maxima, and the casts of what matmuls read: the attention's output and gradients (COAT: FP8 matmuls,
 // FP8 flow). fp8_weights.cu has the weights.
 //
 // Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written, with a scale per row 2 and 1;
-// quantize_rebuild 2 and 1; grad_quantize 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no
-// maxima.
+// quantize_recompute 2 and 1; grad_quantize 2 read, 1 + 1 written, with 2 more read where the gradient's producer left
+// no maxima.
 #include "fp8_cast.h"
 #include "fp8_rows.h"
 
@@ -218,8 +218,8 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     fp8_cast_behind_maxima(exec, operation, q, x, maxima);
 }
 
-void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
-    const char *operation = "quantize_rebuild";
+void fp8_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
+    const char *operation = "quantize_recompute";
     require_format(operation, "q_t", q_t, FMT_E4M3);
     require_format(operation, "x", x, FMT_BF16);
     require_spans(operation, "q_t", q_t);

@@ -1,4 +1,4 @@
-// The FP8 codes of the weights, as products read them (COAT: FP8 products): all weights in a few launches, each of
+// The FP8 codes of the weights, as matmuls read them (COAT: FP8 matmuls): all weights in a few launches, each of
 // which has a table of them.
 //
 // Bytes per element of device memory: 2 read, 1 + 1 written (1 without cached transposes), with 2 more read where the
@@ -113,7 +113,7 @@ __global__ __launch_bounds__(TILE_THREADS<WEIGHT_COLUMNS>,
     tile_write(&tile, e.codes_t, e.rows, first_row, first_column, e.rows, e.cols);
 }
 
-// Transposes that several layers take turns in are made before the product that reads them, not here.
+// Transposes that several layers take turns in are made before the matmul that reads them, not here.
 bool keeps_transpose(const Parameter *parameters, int count, int index) {
     const void *const memory = parameters[index].weight.codes_t.data;
     for (int i = 0; i < count; i++)

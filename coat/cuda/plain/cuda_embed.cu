@@ -115,7 +115,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(Positi
 // The rows are sorted by token (a stable sort, so equal tokens stay in the order of their rows) and cut into
 // chunks of CHUNK. A run of equal tokens inside a chunk is summed and added to the token's row at once. A run
 // that crosses chunks, as those of frequent tokens do, leaves one partial sum per chunk: `head` where it comes
-// from the chunk before, `tail` where it starts here and goes on; a second pass adds them in order.
+// from the chunk before, `tail` where it starts here and continues; a second pass adds them in order.
 constexpr int CHUNK = 64;
 
 template <typename T> struct TokenGradient {

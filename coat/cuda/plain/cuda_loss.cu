@@ -1,6 +1,6 @@
 // The cross-entropy loss over a chunk of tokens, with the gradient written over the logits: one read and one
 // write of the widest tensor of the model. With --head fp8 the gradient is written as codes, half the bytes, and then
-// transposed for the product that makes the weight's gradient: 2 + 1 and 1 + 1 bytes per element.
+// transposed for the matmul that makes the weight's gradient: 2 + 1 and 1 + 1 bytes per element.
 #include "cuda/fp8/fp8_kernels.h"
 
 #include "loss_parts.h"

@@ -1,5 +1,5 @@
 // A token's heads on the GPU: which thread has which values, rotations, and the sums over norms. Included by
-// cuda_heads.cu.
+// cuda_qk_norm_rope.cu.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 #include "cuda/common/rotation.h"

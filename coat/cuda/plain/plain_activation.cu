@@ -1,5 +1,5 @@
 // The activation function, tanh-GELU or SwiGLU, and its backward (COAT: saved activations, FP8 flow), with the bias
-// of the product before it and that bias's gradient.
+// of the matmul before it and that bias's gradient.
 #include "cuda/common/cuda_kernels.h"
 
 namespace {
@@ -166,9 +166,9 @@ void plain_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor b
     if (g.data || h.data) activation_launch(exec, operation, g, h, y, bias);
 }
 
-void plain_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+void plain_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!g_t.data || g_t.data == g.data) return;
-    activation_launch(exec, "activation_rebuild", g_t, Tensor{}, h, Tensor{});
+    activation_launch(exec, "activation_recompute", g_t, Tensor{}, h, Tensor{});
 }
 
 void plain_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,

@@ -104,11 +104,11 @@ void plain_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     norm_any<false>(exec, operation, r_out, norm, Tensor{}, y, Tensor{}, Tensor{}, r_in);
 }
 
-void plain_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
+void plain_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     if (!n_t.data || n_t.data == n.data) return;
-    const char *operation = "norm_rebuild";
+    const char *operation = "norm_recompute";
     if (fp8_norm_takes(operation, n_t.format, {n_t, norm.x, norm.weight, norm.bias}))
-        fp8_norm_rebuild(exec, n_t, n, norm);
+        fp8_norm_recompute(exec, n_t, n, norm);
     else
         norm_any<true>(exec, operation, n_t, norm, Tensor{}, norm.x, Tensor{}, Tensor{}, Tensor{});
 }

@@ -6,7 +6,7 @@
 
 constexpr int ANY_THREADS = 256; // a block per row
 
-// xhat, with every product and sum rounded, as the twin does.
+// xhat, with every product and sum rounded, as the CPU reference does.
 __device__ static inline float norm_hat(float x, float mean, float rstd) {
     return __fmul_rn(__fsub_rn(x, mean), rstd);
 }

@@ -1,4 +1,4 @@
-// Quantisation in plain recipes: there is none, the products read the tensors as they are. What fp8_quantize.cu does
+// Quantisation in plain recipes: there is none, the matmuls read the tensors as they are. What fp8_quantize.cu does
 // not take either is refused.
 #include "cuda/common/cuda_kernels.h"
 
@@ -11,6 +11,6 @@ void plain_quantize_forward(Exec *, Tensor q, Tensor x) {
     require_same("quantize_forward", q, x);
 }
 
-void plain_quantize_rebuild(Exec *, Tensor q_t, Tensor q, Tensor x) {
-    if (q_t.data != q.data) require_same("quantize_rebuild", q_t, x);
+void plain_quantize_recompute(Exec *, Tensor q_t, Tensor q, Tensor x) {
+    if (q_t.data != q.data) require_same("quantize_recompute", q_t, x);
 }

@@ -1,4 +1,4 @@
-// Plans of matrix products by cuBLASLt. See matmul_plan.h.
+// Plans of matmuls by cuBLASLt. See matmul_plan.h.
 #include "matmul_plan.h"
 
 #include <algorithm>
@@ -7,18 +7,18 @@ static const cublasLtMatmulDescAttributes_t SCALE_A = CUBLASLT_MATMUL_DESC_A_SCA
 static const cublasLtMatmulDescAttributes_t SCALE_B = CUBLASLT_MATMUL_DESC_B_SCALE_POINTER;
 static const cublasLtMatmulDescAttributes_t BIAS = CUBLASLT_MATMUL_DESC_BIAS_POINTER;
 
-[[noreturn]] void product_fail(const Product *p, const char *why) {
+[[noreturn]] void matmul_fail(const Matmul *p, const char *why) {
     const MatmulShape *s = &p->key.shape;
-    fatal(EXIT_DEVICE, "%s: the product m %lld n %lld k %lld (%s x %s -> %s%s): %s", p->name, (long long)s->m,
+    fatal(EXIT_DEVICE, "%s: the matmul m %lld n %lld k %lld (%s x %s -> %s%s): %s", p->name, (long long)s->m,
           (long long)s->n, (long long)s->k, format_name(s->a), format_name(s->b), format_name(s->d),
           s->bias == FMT_NONE ? "" : ", bias", why);
 }
 
-static void check(const Product *p, cublasStatus_t status, const char *doing) {
+static void check(const Matmul *p, cublasStatus_t status, const char *doing) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     char why[256];
     snprintf(why, sizeof why, "cuBLASLt, %s: %s", doing, cublasLtGetStatusString(status));
-    product_fail(p, why);
+    matmul_fail(p, why);
 }
 
 static cudaDataType_t library_type(Format format) {
@@ -30,13 +30,13 @@ static cudaDataType_t library_type(Format format) {
     }
 }
 
-static void set_attribute(const Product *p, const Plan *plan, cublasLtMatmulDescAttributes_t attribute,
+static void set_attribute(const Matmul *p, const Plan *plan, cublasLtMatmulDescAttributes_t attribute,
                           const void *value, size_t bytes) {
     check(p, cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, bytes), "describing it");
 }
 
 // The pointers that differ from layer to layer.
-static void set_pointers(const Product *p, const Plan *plan) {
+static void set_pointers(const Matmul *p, const Plan *plan) {
     if (format_is_fp8(p->key.shape.a)) {
         set_attribute(p, plan, SCALE_A, &p->scale_a, sizeof p->scale_a);
         set_attribute(p, plan, SCALE_B, &p->scale_b, sizeof p->scale_b);
@@ -44,7 +44,7 @@ static void set_pointers(const Product *p, const Plan *plan) {
     if (p->bias) set_attribute(p, plan, BIAS, &p->bias, sizeof p->bias);
 }
 
-static void describe(const Product *p, Plan *plan) {
+static void describe(const Matmul *p, Plan *plan) {
     const MatmulKey *key = &p->key;
     const MatmulShape *s = &key->shape;
     cublasOperation_t op_a = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -71,7 +71,7 @@ static void describe(const Product *p, Plan *plan) {
           "describing D");
 }
 
-static void set_preference(const Product *p, cublasLtMatmulPreference_t preference,
+static void set_preference(const Matmul *p, cublasLtMatmulPreference_t preference,
                            cublasLtMatmulPreferenceAttributes_t attribute, const void *value, size_t bytes) {
     check(p, cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "choosing an algorithm");
 }
@@ -87,7 +87,7 @@ static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMat
 
 // The library leaves bytes of its FP32 algorithms unset, and a checkpoint keeps all of them: made again from what it
 // says of the algorithm, two equal runs write equal checkpoints. Stays as it is where the library refuses that.
-static void set_all_bytes(const MatmulState *state, const Product *p, const Plan *plan,
+static void set_all_bytes(const MatmulState *state, const Matmul *p, const Plan *plan,
                           cublasLtMatmulAlgo_t *algorithm) {
     const MatmulShape *s = &p->key.shape;
     cublasLtMatmulAlgo_t same = {};
@@ -116,7 +116,7 @@ static void set_all_bytes(const MatmulState *state, const Product *p, const Plan
 
 // The library's choices, best first; returns their number. Partial sums of a split k may only be added up in
 // FP32 in the workspace: adding them in the output would round to BF16 in between.
-static int candidates(MatmulState *state, const Product *p, const Plan *plan, int most,
+static int candidates(MatmulState *state, const Matmul *p, const Plan *plan, int most,
                       cublasLtMatmulHeuristicResult_t found[]) {
     cublasLtMatmulPreference_t preference;
     check(p, cublasLtMatmulPreferenceCreate(&preference), "choosing an algorithm");
@@ -135,40 +135,40 @@ static int candidates(MatmulState *state, const Product *p, const Plan *plan, in
                                                            plan->d, preference, most, found, &count);
     cublasLtMatmulPreferenceDestroy(preference);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(p, status, "choosing an algorithm");
-    if (count == 0) product_fail(p, "cuBLASLt has no algorithm for it on this GPU");
+    if (count == 0) matmul_fail(p, "cuBLASLt has no algorithm for it on this GPU");
     for (int i = 0; i < count && key->shape.a == FMT_FP32; i++) set_all_bytes(state, p, plan, &found[i].algo);
     return count;
 }
 
-static cublasStatus_t launch(Exec *exec, const Product *p, const Plan *plan) {
+static cublasStatus_t launch(Exec *exec, const Matmul *p, const Plan *plan) {
     CudaBackend *backend = cuda_backend(exec);
-    if (exec->workspace_bytes < MATMUL_WORKSPACE_BYTES) product_fail(p, "the workspace is smaller than planned");
+    if (exec->workspace_bytes < MATMUL_WORKSPACE_BYTES) matmul_fail(p, "the workspace is smaller than planned");
     const float alpha = 1.0f, beta = p->key.accumulate ? 1.0f : 0.0f;
     return cublasLtMatmul(backend->matmul->handle, plan->operation, &alpha, p->a, plan->a, p->b, plan->b, &beta, p->d,
                           plan->d, p->d, plan->d, &plan->algorithm, exec->workspace, MATMUL_WORKSPACE_BYTES,
                           backend->stream);
 }
 
-// Milliseconds of one product, of a few behind one another; INFINITY: the library refuses.
-static float timed(Exec *exec, const Product *p, const Plan *plan) {
+// Milliseconds of one matmul, of a few behind one another; INFINITY: the library refuses.
+static float timed(Exec *exec, const Matmul *p, const Plan *plan) {
     constexpr int RUNS = 4;
     cudaStream_t stream = cuda_backend(exec)->stream;
     cudaEvent_t begin, end;
     float ms = INFINITY;
     bool launched = true;
-    CUDA_CHECK(cudaEventCreate(&begin), "timing a product");
-    CUDA_CHECK(cudaEventCreate(&end), "timing a product");
-    CUDA_CHECK(cudaEventRecord(begin, stream), "timing a product");
+    CUDA_CHECK(cudaEventCreate(&begin), "timing a matmul");
+    CUDA_CHECK(cudaEventCreate(&end), "timing a matmul");
+    CUDA_CHECK(cudaEventRecord(begin, stream), "timing a matmul");
     for (int run = 0; run < RUNS && launched; run++) launched = launch(exec, p, plan) == CUBLAS_STATUS_SUCCESS;
-    CUDA_CHECK(cudaEventRecord(end, stream), "timing a product");
-    CUDA_CHECK(cudaEventSynchronize(end), "timing a product");
-    if (launched) CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end), "timing a product");
-    CUDA_CHECK(cudaEventDestroy(begin), "timing a product");
-    CUDA_CHECK(cudaEventDestroy(end), "timing a product");
+    CUDA_CHECK(cudaEventRecord(end, stream), "timing a matmul");
+    CUDA_CHECK(cudaEventSynchronize(end), "timing a matmul");
+    if (launched) CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end), "timing a matmul");
+    CUDA_CHECK(cudaEventDestroy(begin), "timing a matmul");
+    CUDA_CHECK(cudaEventDestroy(end), "timing a matmul");
     return ms / (float)RUNS;
 }
 
-// The product's own row, else one of its shape where `others` may stand for it.
+// The matmul's own row, else one of its shape where `others` may stand for it.
 static bool from_table(MatmulState *state, const MatmulChoices *table, bool others, Plan *plan) {
     for (int i = 0; i < (others ? 2 : 1) * table->count; i++) {
         const MatmulChoice *choice = &table->rows[i % table->count];
@@ -183,10 +183,10 @@ static bool from_table(MatmulState *state, const MatmulChoices *table, bool othe
     return false;
 }
 
-// A product that adds to D must not be tried or timed, which would add again and again: it takes what was found for the
-// product that overwrites, which comes first in every step; of another k where there is none, as of the head's last
+// A matmul that adds to D must not be tried or timed, which would add again and again: it takes what was found for the
+// matmul that overwrites, which comes first in every step; of another k where there is none, as of the head's last
 // chunk of tokens.
-static bool from_overwriting(MatmulState *state, const Product *p, Plan *plan) {
+static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     for (int i = 0; i < 2 * state->count; i++) {
         const Plan *other = &state->plans[i % state->count];
         MatmulShape shape = other->key.shape;
@@ -199,16 +199,16 @@ static bool from_overwriting(MatmulState *state, const Product *p, Plan *plan) {
     return false;
 }
 
-// Makes the product by this plan's algorithm. Returns its error; INFINITY: the library refuses.
-static ProductError make_and_judge(Exec *exec, MatmulState *state, const Product *p, const Plan *plan) {
-    const SampledProduct sampled = {p->key, p->a, p->b, p->d, (const float *)p->scale_a, (const float *)p->scale_b};
-    product_samples_before(exec, state->samples, &sampled);
+// Makes the matmul by this plan's algorithm. Returns its error; INFINITY: the library refuses.
+static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *p, const Plan *plan) {
+    const SampledMatmul sampled = {p->key, p->a, p->b, p->d, (const float *)p->scale_a, (const float *)p->scale_b};
+    matmul_samples_before(exec, state->samples, &sampled);
     if (launch(exec, p, plan) != CUBLAS_STATUS_SUCCESS) return {INFINITY, 0};
-    return product_samples_after(exec, state->samples, &sampled);
+    return matmul_samples_after(exec, state->samples, &sampled);
 }
 
-// Tells the visitor of all algorithms; of a product that adds to D, of the one that it takes.
-static void visit(Exec *exec, MatmulState *state, const Product *p, Plan *plan) {
+// Tells the visitor of all algorithms; of a matmul that adds to D, of the one that it takes.
+static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     const MatmulVisitor *v = &state->visitor;
     const bool in_table = from_table(state, &state->committed, true, plan);
@@ -224,20 +224,20 @@ static void visit(Exec *exec, MatmulState *state, const Product *p, Plan *plan) 
 
 // The library's first choice; where sums must be exact, the first that is, or the one that comes nearest to it, with a
 // line on stderr. Where the operands tell nothing (all 0, or not finite, in a step that is skipped) it stays the first.
-static void choose_first(Exec *exec, MatmulState *state, const Product *p, Plan *plan, bool exact) {
+static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     candidates(state, p, plan, 1, found);
     plan->algorithm = found[0].algo;
     if (!exact) return;
-    const ProductError first = make_and_judge(exec, state, p, plan);
-    if (isnan(first.error) || product_is_exact(first)) return;
+    const MatmulError first = make_and_judge(exec, state, p, plan);
+    if (isnan(first.error) || matmul_is_exact(first)) return;
     double least = INFINITY;
     int best = 0;
     const int count = candidates(state, p, plan, FIND_CANDIDATES, found);
     for (int i = 0; i < count; i++) {
         plan->algorithm = found[i].algo;
-        const ProductError e = make_and_judge(exec, state, p, plan);
-        if (product_is_exact(e)) return;
+        const MatmulError e = make_and_judge(exec, state, p, plan);
+        if (matmul_is_exact(e)) return;
         if (e.error < least) least = e.error, best = i;
     }
     plan->algorithm = found[best].algo;
@@ -251,14 +251,14 @@ static void choose_first(Exec *exec, MatmulState *state, const Product *p, Plan 
 
 // The fastest of the library's candidates; where sums must be exact, of those that are. They take turns: the card's
 // clock falls under load, and all are to be timed at the same.
-static bool choose_fastest(Exec *exec, MatmulState *state, const Product *p, Plan *plan, bool exact) {
+static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
     constexpr int ROUNDS = 6; // the first is for warming up
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     float ms[FIND_CANDIDATES];
     const int count = candidates(state, p, plan, FIND_CANDIDATES, found);
     for (int i = 0; i < count; i++) {
         plan->algorithm = found[i].algo;
-        ms[i] = exact && !product_is_exact(make_and_judge(exec, state, p, plan)) ? INFINITY : 0.0f;
+        ms[i] = exact && !matmul_is_exact(make_and_judge(exec, state, p, plan)) ? INFINITY : 0.0f;
     }
     for (int round = 0; round < ROUNDS; round++)
         for (int i = 0; i < count; i++) {
@@ -272,10 +272,10 @@ static bool choose_fastest(Exec *exec, MatmulState *state, const Product *p, Pla
     return true;
 }
 
-// What a resumed run has used it goes on with, also under --autotune, which times products of training alone: a run
+// What a resumed run has used it continues with, also under --autotune, which times matmuls of training alone: a run
 // that is resumed does not make again all the evaluations that the whole run has made. What a checkpoint does not name,
 // the whole run has not met in training either, and chooses as if it had not been cut.
-static void choose(Exec *exec, MatmulState *state, const Product *p, Plan *plan) {
+static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     const bool tunes = state->autotune && exec->trains;
     const bool exact = format_is_fp8(p->key.shape.a) && !p->key.shape.fast && !p->key.accumulate;
     if (state->visitor.report && format_is_fp8(p->key.shape.a)) visit(exec, state, p, plan);
@@ -286,7 +286,7 @@ static void choose(Exec *exec, MatmulState *state, const Product *p, Plan *plan)
     choose_first(exec, state, p, plan, exact);
 }
 
-static const Plan *plan_get(Exec *exec, const Product *p) {
+static const Plan *plan_get(Exec *exec, const Matmul *p) {
     MatmulState *state = cuda_backend(exec)->matmul;
     for (int i = 0; i < state->count; i++) {
         Plan *plan = &state->plans[i];
@@ -297,7 +297,7 @@ static const Plan *plan_get(Exec *exec, const Product *p) {
         }
         return plan;
     }
-    if (state->count == MAX_PLANS) product_fail(p, "the run uses more different shapes than plans can be kept");
+    if (state->count == MAX_PLANS) matmul_fail(p, "the run uses more different shapes than plans can be kept");
     Plan *plan = &state->plans[state->count];
     plan->key = p->key;
     describe(p, plan);
@@ -307,7 +307,7 @@ static const Plan *plan_get(Exec *exec, const Product *p) {
     return plan;
 }
 
-void product_launch(Exec *exec, const Product *p) {
+void matmul_launch(Exec *exec, const Matmul *p) {
     const Plan *plan = plan_get(exec, p);
     set_pointers(p, plan);
     check(p, launch(exec, p, plan), "starting it");

@@ -1,5 +1,5 @@
-// Samples of FP8 products against sums in FP64. See product_samples.h.
-#include "product_samples.h"
+// Samples of FP8 matmuls against sums in FP64. See matmul_samples.h.
+#include "matmul_samples.h"
 
 #include "quantize.h"
 #include "rng.h"
@@ -10,12 +10,12 @@
 // What the GPU leaves of a sample.
 typedef struct {
     double sum, squares; // of the terms, of their squares
-    double added, d;     // what the product added, and D now
+    double added, d;     // what the matmul added, and D now
 } Sample;
 
-struct ProductSamples {
+struct MatmulSamples {
     Sample *sample; // (SAMPLES) in the GPU's memory
-    float *before;  // (SAMPLES) D before the product
+    float *before;  // (SAMPLES) D before the matmul
 };
 
 __device__ static inline float element(const MatmulKey &key, const void *d, int64_t i, int64_t j) {
@@ -30,7 +30,7 @@ __device__ static inline void place_of(const MatmulShape &shape, int s, int64_t 
     *j = (int64_t)((bits >> 32) % (uint64_t)shape.n);
 }
 
-__global__ static void before_kernel(SampledProduct p, float *before) {
+__global__ static void before_kernel(SampledMatmul p, float *before) {
     const int s = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     int64_t i, j;
     if (s >= SAMPLES) return;
@@ -39,7 +39,7 @@ __global__ static void before_kernel(SampledProduct p, float *before) {
 }
 
 // A block for each sample.
-__global__ __launch_bounds__(SAMPLE_THREADS) static void after_kernel(SampledProduct p, const float *before,
+__global__ __launch_bounds__(SAMPLE_THREADS) static void after_kernel(SampledMatmul p, const float *before,
                                                                       Sample *sample) {
     __shared__ double sums[SAMPLE_THREADS], squares[SAMPLE_THREADS];
     const MatmulShape &shape = p.key.shape;
@@ -61,30 +61,30 @@ __global__ __launch_bounds__(SAMPLE_THREADS) static void after_kernel(SampledPro
     sample[s] = {sum * scale, square * scale * scale, d - (double)before[s], d};
 }
 
-ProductSamples *product_samples_open(void) {
-    ProductSamples *samples = (ProductSamples *)xcalloc(1, sizeof *samples);
-    const char *doing = "allocating the samples of products";
+MatmulSamples *matmul_samples_open(void) {
+    MatmulSamples *samples = (MatmulSamples *)xcalloc(1, sizeof *samples);
+    const char *doing = "allocating the samples of matmuls";
     CUDA_CHECK(cudaMalloc(&samples->sample, SAMPLES * sizeof *samples->sample), doing);
     CUDA_CHECK(cudaMalloc(&samples->before, SAMPLES * sizeof *samples->before), doing);
     return samples;
 }
 
-void product_samples_close(ProductSamples *samples) {
+void matmul_samples_close(MatmulSamples *samples) {
     if (!samples) return;
     cudaFree(samples->sample);
     cudaFree(samples->before);
     free(samples);
 }
 
-void product_samples_before(Exec *exec, ProductSamples *samples, const SampledProduct *p) {
+void matmul_samples_before(Exec *exec, MatmulSamples *samples, const SampledMatmul *p) {
     before_kernel<<<SAMPLES / SAMPLE_THREADS, SAMPLE_THREADS, 0, cuda_backend(exec)->stream>>>(*p, samples->before);
-    LAUNCH_CHECK("product_samples_before");
+    LAUNCH_CHECK("matmul_samples_before");
 }
 
-ProductError product_samples_after(Exec *exec, ProductSamples *samples, const SampledProduct *p) {
+MatmulError matmul_samples_after(Exec *exec, MatmulSamples *samples, const SampledMatmul *p) {
     static Sample sample[SAMPLES];
     after_kernel<<<SAMPLES, SAMPLE_THREADS, 0, cuda_backend(exec)->stream>>>(*p, samples->before, samples->sample);
-    LAUNCH_CHECK("product_samples_after");
+    LAUNCH_CHECK("matmul_samples_after");
     cuda_download(exec, sample, samples->sample, sizeof sample);
     double wrong = 0, size = 0, along = 0, square = 0;
     for (int s = 0; s < SAMPLES; s++) {
@@ -94,7 +94,7 @@ ProductError product_samples_after(Exec *exec, ProductSamples *samples, const Sa
         along += x->added * x->sum;
         square += x->sum * x->sum;
     }
-    const ProductError unknown = {NAN, NAN};
-    if (size == 0) return wrong == 0 ? unknown : (ProductError){INFINITY, 0};
+    const MatmulError unknown = {NAN, NAN};
+    if (size == 0) return wrong == 0 ? unknown : (MatmulError){INFINITY, 0};
     return {sqrt(wrong / size), square > 0 ? along / square - 1 : 0};
 }

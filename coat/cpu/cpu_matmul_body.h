@@ -1,4 +1,4 @@
-// The products' inner loops, part of cpu_kernels_body.h: packing into panels and the multiplication of panels.
+// The matmuls' inner loops, part of cpu_kernels_body.h: packing into panels and the multiplication of panels.
 // A panel holds PANEL_ROWS rows of A, or PANEL_COLUMNS columns of B, with the summation index outermost, so that
 // the innermost loop reads both in order. One step of it multiplies PANEL_ROWS values of A with two vectors
 // of B; the sums stay in registers.

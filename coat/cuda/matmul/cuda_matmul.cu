@@ -1,4 +1,4 @@
-// The products of the linear layers by cuBLASLt: BF16, FP8 (COAT, FP8 products: accumulation in FP32, one scale per
+// The matmuls of the linear layers by cuBLASLt: BF16, FP8 (COAT, FP8 matmuls: accumulation in FP32, one scale per
 // tensor), and FP32 for exact comparisons.
 //
 // The library counts column-major: a row-major (rows, cols) matrix with a row stride is a column-major
@@ -15,23 +15,23 @@ static int alignment(const void *address) {
     return (int)(bits & (~bits + 1));
 }
 
-// --- the three products of a linear layer -------------------------------------------------------------------
-static void product_run(Exec *exec, const Product *p) {
+// --- the three matmuls of a linear layer -------------------------------------------------------------------
+static void matmul_run(Exec *exec, const Matmul *p) {
     const MatmulShape *s = &p->key.shape;
     if (s->m == 0 || s->n == 0 || s->k == 0) return;
-    if (format_is_fp8(s->a) != format_is_fp8(s->b)) product_fail(p, "FP8 and wider operands cannot be mixed");
+    if (format_is_fp8(s->a) != format_is_fp8(s->b)) matmul_fail(p, "FP8 and wider operands cannot be mixed");
     if (format_is_fp8(s->a)) {
         if (s->m % 16 || s->n % 16 || s->k % 16 || p->key.lda % 16 || p->key.ldb % 16)
-            product_fail(p, "FP8 products need all sizes to be multiples of 16: change --micro-batch, --seq-len or "
-                            "the model's shape, or use --linear bf16");
+            matmul_fail(p, "FP8 matmuls need all sizes to be multiples of 16: change --micro-batch, --seq-len or "
+                           "the model's shape, or use --linear bf16");
         if (!p->scale_a || alignment(p->scale_a) < 16 || (p->scale_b && alignment(p->scale_b) < 16))
-            product_fail(p, "the scales of FP8 operands must be 16-byte aligned");
+            matmul_fail(p, "the scales of FP8 operands must be 16-byte aligned");
     }
-    product_launch(exec, p);
+    matmul_launch(exec, p);
 }
 
-static Product product_make(const char *name, Tensor d, Tensor a, Tensor b, bool transpose_a, bool transpose_b) {
-    Product p = {};
+static Matmul matmul_make(const char *name, Tensor d, Tensor a, Tensor b, bool transpose_a, bool transpose_b) {
+    Matmul p = {};
     p.name = name;
     p.a = a.data, p.b = b.data, p.d = d.data;
     if (format_is_fp8(a.format)) p.scale_a = a.scale, p.scale_b = b.scale;
@@ -42,27 +42,27 @@ static Product product_make(const char *name, Tensor d, Tensor a, Tensor b, bool
     return p;
 }
 
-static void product_size(Product *p, int64_t m, int64_t n, int64_t k) {
+static void matmul_size(Matmul *p, int64_t m, int64_t n, int64_t k) {
     p->key.shape.m = m, p->key.shape.n = n, p->key.shape.k = k;
 }
 
 // Codes with a scale per row are multiplied as they are, and the result carries their scales.
-static void carry_scales(Product *p, Tensor d, Tensor b) {
+static void carry_scales(Matmul *p, Tensor d, Tensor b) {
     if (b.granularity != SCALE_ROW && d.granularity != SCALE_ROW) return;
     if (b.granularity != d.granularity || b.scale != d.scale || p->bias)
-        product_fail(p, "the result does not carry the scales of its rows");
+        matmul_fail(p, "the result does not carry the scales of its rows");
     p->scale_b = NULL;
 }
 
 // y^T (out, M) = w (out, in) * x^T (in, M)
 void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
     bool fp8 = format_is_fp8(x.format);
-    Product p = product_make("linear_forward", y, fp8 ? w.codes : w.value, x, true, false);
-    product_size(&p, w.value.rows, x.rows, w.value.cols);
+    Matmul p = matmul_make("linear_forward", y, fp8 ? w.codes : w.value, x, true, false);
+    matmul_size(&p, w.value.rows, x.rows, w.value.cols);
     p.key.shape.fast = fp8;
     if (bias.data) p.key.shape.bias = bias.format, p.bias = bias.data;
     carry_scales(&p, y, x);
-    product_run(exec, &p);
+    matmul_run(exec, &p);
 }
 
 // dx^T (in, M) = w^T (in, out) * dy^T (out, M)
@@ -70,21 +70,21 @@ void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     bool fp8 = format_is_fp8(dy.format);
     // without --cache-transposed all layers' weights share the memory of one transpose, made just before its use
     if (fp8 && !cuda_backend(exec)->recipe.cache_transposed) fp8_transpose_codes(exec, w.codes_t, w.codes);
-    Product p = product_make("linear_backward_data", dx, fp8 ? w.codes_t : w.value, dy, fp8, false);
-    product_size(&p, w.value.cols, dy.rows, w.value.rows);
+    Matmul p = matmul_make("linear_backward_data", dx, fp8 ? w.codes_t : w.value, dy, fp8, false);
+    matmul_size(&p, w.value.cols, dy.rows, w.value.rows);
     p.key.shape.fast = fp8 && cuda_backend(exec)->matmul->fast_data;
     carry_scales(&p, dx, dy);
-    product_run(exec, &p);
+    matmul_run(exec, &p);
 }
 
 // dw^T (in, out) (+)= x^T (in, M) * dy (M, out)
 void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     bool fp8 = format_is_fp8(dy.format);
-    Product p = product_make("linear_backward_weight", dw, x, dy, fp8, !fp8);
-    if (fp8 && !(x.transposed && dy.transposed)) product_fail(&p, "FP8 operands must be stored transposed");
-    product_size(&p, dw.cols, dw.rows, x.rows);
+    Matmul p = matmul_make("linear_backward_weight", dw, x, dy, fp8, !fp8);
+    if (fp8 && !(x.transposed && dy.transposed)) matmul_fail(&p, "FP8 operands must be stored transposed");
+    matmul_size(&p, dw.cols, dw.rows, x.rows);
     p.key.accumulate = accumulate;
-    product_run(exec, &p);
+    matmul_run(exec, &p);
 }
 
 // --- open, close, tables ------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err) {
     state->fast_data = config->recipe.fast_accumulation_data;
     state->autotune = config->autotune;
     snprintf(state->gpu, sizeof state->gpu, "%s", ((const CudaBackend *)exec->backend)->device_name);
-    state->samples = product_samples_open();
+    state->samples = matmul_samples_open();
     if (read_tables(state, exec, config, err)) return state;
     matmul_close(state);
     return NULL;
@@ -161,7 +161,7 @@ void matmul_close(MatmulState *state) {
         cublasLtMatrixLayoutDestroy(state->plans[i].d);
         cublasLtMatmulDescDestroy(state->plans[i].operation);
     }
-    product_samples_close(state->samples);
+    matmul_samples_close(state->samples);
     free(state->resumed.rows);
     free(state->given.rows);
     free(state->committed.rows);

@@ -1,4 +1,4 @@
-// The matrix products. C is cut into tiles that threads work on independently; the panels of A and B that a tile
+// The matmuls. C is cut into tiles that threads work on independently; the panels of A and B that a tile
 // needs are decoded to FP32 while they are packed, so that BF16 operands cost no memory and stay in the cache.
 // Every element of C is summed in steps of CPU_TILE_K in the same order whatever tile it is in, so the cut may
 // follow the number of threads while the result does not. (OpenBLAS sums otherwise at the edges of a block: with
@@ -43,8 +43,8 @@ static TileBuffers tile_buffers(Scratch slot) {
     return t;
 }
 
-// A block (rows, cols) of the product, summed over all k into c; added to it where `add`.
-static void sum_block(const Cpu *cpu, TileBuffers t, const Product *p, int64_t i, int64_t rows, int64_t j, int64_t cols,
+// A block (rows, cols) of the matmul, summed over all k into c; added to it where `add`.
+static void sum_block(const Cpu *cpu, TileBuffers t, const Matmul *p, int64_t i, int64_t rows, int64_t j, int64_t cols,
                       real *c, int64_t ldc, bool add) {
     const PanelKernels *panels = cpu->kernels->panels;
     const Packing pack_a = {panels->transpose_a, panels->deal_a, panels->rows};
@@ -56,7 +56,7 @@ static void sum_block(const Cpu *cpu, TileBuffers t, const Product *p, int64_t i
                                           : block_load(cpu, p->a.tensor, k, depth, i, rows, t.a, &lda);
             const real *b = p->b.k_inside ? block_load(cpu, p->b.tensor, j, cols, k, depth, t.b, &ldb)
                                           : block_load(cpu, p->b.tensor, k, depth, j, cols, t.b, &ldb);
-            blas_product(!p->a.k_inside, p->b.k_inside, rows, cols, depth, a, lda, b, ldb, add || k > 0, c, ldc);
+            blas_matmul(!p->a.k_inside, p->b.k_inside, rows, cols, depth, a, lda, b, ldb, add || k > 0, c, ldc);
         } else {
             pack(cpu, pack_a, p->a, i, rows, k, depth, t.a, t.row);
             pack(cpu, pack_b, p->b, j, cols, k, depth, t.b, t.row);
@@ -65,7 +65,7 @@ static void sum_block(const Cpu *cpu, TileBuffers t, const Product *p, int64_t i
     }
 }
 
-static void product_tile(const Cpu *cpu, Scratch slot, const Product *p, int64_t i, int64_t j) {
+static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i, int64_t j) {
     const PanelKernels *panels = cpu->kernels->panels;
     TileBuffers t = tile_buffers(slot);
     int64_t rows = smaller(p->tile_m, p->m - i), cols = smaller(p->tile_n, p->n - j);
@@ -92,13 +92,13 @@ static int64_t part_length(int64_t n, int64_t limit, int64_t unit) {
     return (length + unit - 1) / unit * unit;
 }
 
-static int64_t tile_count(const Product *p) {
+static int64_t tile_count(const Matmul *p) {
     return (p->m + p->tile_m - 1) / p->tile_m * ((p->n + p->tile_n - 1) / p->tile_n);
 }
 
 // Tiles as large as the cache allows, but enough of them for `threads`; near to squares, since what is packed for
 // a tile grows with its sides.
-static void choose_tiles(const Cpu *cpu, Product *p, int threads) {
+static void choose_tiles(const Cpu *cpu, Matmul *p, int threads) {
     const int64_t unit_m = cpu->kernels->panels->rows, unit_n = cpu->kernels->panels->columns;
     p->tile_m = part_length(p->m, CPU_TILE_M, unit_m);
     p->tile_n = part_length(p->n, CPU_TILE_N, unit_n);
@@ -112,9 +112,9 @@ static void choose_tiles(const Cpu *cpu, Product *p, int threads) {
     }
 }
 
-static void product_tile_number(const Cpu *cpu, Scratch slot, const Product *p, int64_t number) {
+static void matmul_tile_number(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t number) {
     int64_t columns = (p->n + p->tile_n - 1) / p->tile_n;
-    product_tile(cpu, slot, p, number / columns * p->tile_m, number % columns * p->tile_n);
+    matmul_tile(cpu, slot, p, number / columns * p->tile_m, number % columns * p->tile_n);
 }
 
 // Takes a factor's scale away from it, so that its codes are read as they are.
@@ -124,17 +124,17 @@ static real take_scale(Tensor *t) {
     return (real)(*(const float *)t->scale);
 }
 
-void product_on_thread(const Cpu *cpu, Scratch slot, Product p) {
+void matmul_on_thread(const Cpu *cpu, Scratch slot, Matmul p) {
     p.scale = take_scale(&p.a.tensor) * take_scale(&p.b.tensor);
     choose_tiles(cpu, &p, 1);
-    for (int64_t tile = 0; tile < tile_count(&p); tile++) product_tile_number(cpu, slot, &p, tile);
+    for (int64_t tile = 0; tile < tile_count(&p); tile++) matmul_tile_number(cpu, slot, &p, tile);
 }
 
-void product_on_all(const Cpu *cpu, Scratch scratch, Product p) {
+void matmul_on_all(const Cpu *cpu, Scratch scratch, Matmul p) {
     p.scale = take_scale(&p.a.tensor) * take_scale(&p.b.tensor);
     choose_tiles(cpu, &p, cpu->blas ? BLAS_TILE_SHARE : cpu->threads);
     int64_t tiles = tile_count(&p);
-    int threads = scratch_slots(&scratch, cpu, cpu_product_slot());
+    int threads = scratch_slots(&scratch, cpu, cpu_matmul_slot());
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int64_t tile = 0; tile < tiles; tile++) product_tile_number(cpu, scratch_slot(&scratch), &p, tile);
+    for (int64_t tile = 0; tile < tiles; tile++) matmul_tile_number(cpu, scratch_slot(&scratch), &p, tile);
 }

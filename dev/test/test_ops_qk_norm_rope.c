@@ -95,10 +95,11 @@ static void check_heads(Fixture *f, HeadCase c) {
     Tensor maxima = poisoned(f, FMT_I32, M, 1);
     dqkv.amax = (uint32_t *)maxima.data;
     Tensor in_place = copy_of(f, qkv);
-    ops->heads_forward(&f->exec, out, qkv, h);
-    ops->heads_forward(&f->exec, in_place, in_place, h);
+    ops->qk_norm_rope_forward(&f->exec, out, qkv, h);
+    ops->qk_norm_rope_forward(&f->exec, in_place, in_place, h);
     assert_true(same_bits(in_place, out));
-    ops->heads_backward(&f->exec, dqkv, c.q_width ? dq : no_tensor(), c.q_width ? dk : no_tensor(), kept, h, true);
+    ops->qk_norm_rope_backward(&f->exec, dqkv, c.q_width ? dq : no_tensor(), c.q_width ? dk : no_tensor(), kept, h,
+                               true);
     double *row = (double *)xcalloc(3 * (size_t)cols, sizeof *row), *gradient = row + cols, *before = row + 2 * cols;
     double *dq_sum = (double *)xcalloc(2 * (size_t)cols, sizeof *dq_sum), *dk_sum = dq_sum + cols;
     for (int64_t i = 0; i < M; i++) {
@@ -147,7 +148,7 @@ static void swiglu_rows(Fixture *f) {
     Tensor dg = random_tensor(f, f->format, M, F, 1), dh = poisoned(f, f->format, M, 2 * F);
     Tensor dbias = random_tensor(f, FMT_FP32, 1, 2 * F, 1), before = copy_of(f, dbias);
     ops->activation_forward(&f->exec, g, h, h, no_tensor(), true);
-    ops->activation_rebuild(&f->exec, again, no_tensor(), h);
+    ops->activation_recompute(&f->exec, again, no_tensor(), h);
     assert_true(same_bits(g, again));
     ops->activation_backward(&f->exec, dh, dh, dbias, dg, h, true);
     for (int64_t j = 0; j < F; j++) {

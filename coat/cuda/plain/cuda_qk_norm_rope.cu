@@ -1,4 +1,4 @@
-// q, k and v between their product and attention: the clip, the norms of q and k, their rotation, and all in reverse. A
+// q, k and v between their matmul and attention: the clip, the norms of q and k, their rotation, and all in reverse. A
 // block has a token. Where there is a rotation alone, every value is read once and written once.
 #include "heads_walk.h"
 
@@ -6,7 +6,7 @@ namespace {
 
 // --- forward --------------------------------------------------------------------------------------------------------
 template <typename T, int V, bool NORMS>
-__global__ __launch_bounds__(HEADS_THREADS) void heads_forward_kernel(HeadsOf<T> a) {
+__global__ __launch_bounds__(HEADS_THREADS) void qk_norm_rope_forward_kernel(HeadsOf<T> a) {
     constexpr CachePolicy POLICY = NORMS ? CACHE_DEFAULT : CACHE_STREAM;
     extern __shared__ float of_heads[]; // sums of squares, (heads, across), and behind them:
     float *const rstd = of_heads + a.heads * a.across;
@@ -153,7 +153,7 @@ template <typename T> __device__ inline void store_partials(const HeadsOf<T> &a,
 template <typename T, int V, bool NORMS>
 __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
                              NORMS ? NORMS_BLOCKS_PER_SM
-                                   : HEADS_BLOCKS_PER_SM) void heads_backward_kernel(HeadsOf<T> a) {
+                                   : HEADS_BLOCKS_PER_SM) void qk_norm_rope_backward_kernel(HeadsOf<T> a) {
     constexpr int THREADS = NORMS ? NORMS_THREADS : HEADS_THREADS;
     extern __shared__ __align__(16) float memory[];
     const NormsShared<T> shared(a, memory);
@@ -260,38 +260,38 @@ void norms_backward(Exec *exec, const char *operation, Tensor dq_weight, Tensor 
     if (blocks == 0) fatal(EXIT_DEVICE, "%s on the GPU: the norms' sums do not fit the workspace", operation);
     a.partials[0] = (float *)exec->workspace;
     a.partials[1] = a.partials[0] + (int64_t)blocks * a.width[0];
-    const auto kernel = heads_backward_kernel<T, V, true>;
+    const auto kernel = qk_norm_rope_backward_kernel<T, V, true>;
     const size_t shared = NormsShared<T>::bytes(a);
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-               "asking for the shared memory of heads_backward_kernel");
+               "asking for the shared memory of qk_norm_rope_backward_kernel");
     kernel<<<grid_of(blocks), NORMS_THREADS, shared, cuda_backend(exec)->stream>>>(a);
-    LAUNCH_CHECK("heads_backward_kernel");
+    LAUNCH_CHECK("qk_norm_rope_backward_kernel");
     partials_sum(exec, (float *)dq_weight.data, a.partials[0], blocks, a.width[0], accumulate);
     partials_sum(exec, (float *)dk_weight.data, a.partials[1], blocks, a.width[1], accumulate);
 }
 
 } // namespace
 
-void cuda_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
-    const char *operation = "heads_forward";
+void cuda_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
+    const char *operation = "qk_norm_rope_forward";
     if ((out.data == qkv.data && !heads_changed(&heads)) || out.rows == 0) return;
     require_heads(operation, out, qkv, heads);
     for_layout(operation, out.format, heads_wide(out, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {
         const HeadsOf<T> a = heads_of<T, V>(out, qkv, heads, HEADS_THREADS);
         cudaStream_t stream = cuda_backend(exec)->stream;
         if (a.norms == 0)
-            heads_forward_kernel<T, V, false><<<grid_of(out.rows), HEADS_THREADS, 0, stream>>>(a);
+            qk_norm_rope_forward_kernel<T, V, false><<<grid_of(out.rows), HEADS_THREADS, 0, stream>>>(a);
         else
-            heads_forward_kernel<T, V, true>
+            qk_norm_rope_forward_kernel<T, V, true>
                 <<<grid_of(out.rows), HEADS_THREADS, sizeof(float) * (size_t)(a.heads * a.across + a.norms), stream>>>(
                     a);
-        LAUNCH_CHECK("heads_forward_kernel");
+        LAUNCH_CHECK("qk_norm_rope_forward_kernel");
     });
 }
 
-void cuda_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
-                         bool accumulate) {
-    const char *operation = "heads_backward";
+void cuda_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
+                                bool accumulate) {
+    const char *operation = "qk_norm_rope_backward";
     if (!heads_changed(&heads) || dqkv.rows == 0) return;
     require_heads(operation, dqkv, qkv, heads);
     require_format(operation, "the gradient of a weight", dq_weight, FMT_FP32);
@@ -302,7 +302,8 @@ void cuda_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_we
             return;
         }
         const HeadsOf<T> a = heads_of<T, V>(dqkv, qkv, heads, HEADS_THREADS);
-        heads_backward_kernel<T, V, false><<<grid_of(dqkv.rows), HEADS_THREADS, 0, cuda_backend(exec)->stream>>>(a);
-        LAUNCH_CHECK("heads_backward_kernel");
+        qk_norm_rope_backward_kernel<T, V, false>
+            <<<grid_of(dqkv.rows), HEADS_THREADS, 0, cuda_backend(exec)->stream>>>(a);
+        LAUNCH_CHECK("qk_norm_rope_backward_kernel");
     });
 }

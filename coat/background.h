@@ -12,17 +12,17 @@ typedef struct {
     void *argument;
     pthread_t thread;
     bool running;
-} Aside;
+} BackgroundTask;
 
 // Begins work(argument) in a thread of its own, which takes no signals; without one it is done before this returns. The
 // result of work is not looked at.
-void aside_begin(Aside *aside, void *(*work)(void *argument), void *argument);
+void background_begin(BackgroundTask *aside, void *(*work)(void *argument), void *argument);
 
 // The same, but that without a thread nothing is done, and it returns false.
-bool aside_try(Aside *aside, void *(*work)(void *argument), void *argument);
+bool background_try(BackgroundTask *aside, void *(*work)(void *argument), void *argument);
 
 // Waits for it, where it is in a thread.
-void aside_end(Aside *aside);
+void background_end(BackgroundTask *aside);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-// q, k and v between their product and attention: the clip, the norms of q and k, their rotation, and all in reverse.
+// q, k and v between their matmul and attention: the clip, the norms of q and k, their rotation, and all in reverse.
 #include "cpu_internal.h"
 
 #include <string.h>
@@ -60,8 +60,8 @@ static int64_t k_begin(const Heads *heads) {
     return (int64_t)heads->shape.heads * heads->shape.head_dim;
 }
 
-void cpu_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
-    const char *operation = "heads_forward";
+void cpu_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
+    const char *operation = "qk_norm_rope_forward";
     require_plain(operation, out);
     require_plain(operation, qkv);
     const Cpu *cpu = cpu_of(exec);
@@ -91,9 +91,9 @@ void cpu_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
     }
 }
 
-void cpu_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
-                        bool accumulate) {
-    const char *operation = "heads_backward";
+void cpu_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
+                               bool accumulate) {
+    const char *operation = "qk_norm_rope_backward";
     require_plain(operation, dqkv);
     require_plain(operation, qkv);
     const Cpu *cpu = cpu_of(exec);

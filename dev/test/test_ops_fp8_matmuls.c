@@ -1,4 +1,4 @@
-// Tests of the CPU backend's operations with FP8 tensors: what products read, the products, and what is not finite.
+// Tests of the CPU backend's operations with FP8 tensors: what matmuls read, the matmuls, and what is not finite.
 #include "fp8_fixture.h"
 
 // --- one scale per tensor ------------------------------------------------------------------------------------------
@@ -10,7 +10,7 @@ static void check_quantize(Fixture *f, Tensor x) {
     Tensor q = coded(f, FMT_E4M3, x.rows, x.cols), q_t = coded_transpose(f, q);
     ops->quantize_forward(&f->exec, q, x);
     assert_quantised(q, x);
-    ops->quantize_rebuild(&f->exec, q_t, q, x);
+    ops->quantize_recompute(&f->exec, q_t, q, x);
     assert_same_codes(q_t, q);
 
     // a gradient, with maxima of its own and with those that its producer left, and with a transpose in another format
@@ -67,9 +67,9 @@ static void one_scale(void **state) {
     run_everywhere(maxima_are_given);
 }
 
-// --- products --------------------------------------------------------------------------------------------------------
+// --- matmuls --------------------------------------------------------------------------------------------------------
 
-static void check_products(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
+static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
     const Ops *ops = f->exec.ops;
     ((Cpu *)f->exec.backend)->recipe.cache_transposed = cached;
     Tensor x = whole_codes(f, FMT_E4M3, M, in, 0.0371f), dy = whole_codes(f, FMT_E5M2, M, out, 3.3e-7f);
@@ -109,12 +109,12 @@ static void check_products(Fixture *f, int64_t M, int64_t in, int64_t out, bool 
         }
 }
 
-static void products_with_cache(Fixture *f) {
-    check_products(f, 3 * 17, 48, 160, true);
+static void matmuls_with_cache(Fixture *f) {
+    check_matmuls(f, 3 * 17, 48, 160, true);
 }
 
-static void products_on_demand(Fixture *f) {
-    check_products(f, 131, 150, 100, false);
+static void matmuls_on_demand(Fixture *f) {
+    check_matmuls(f, 131, 150, 100, false);
 }
 
 // Codes, and their transpose where it is kept, of the weights that have any.
@@ -197,8 +197,8 @@ static void maxima_from_update(Fixture *f) {
 
 static void linear(void **state) {
     (void)state;
-    run_everywhere(products_with_cache);
-    run_everywhere(products_on_demand);
+    run_everywhere(matmuls_with_cache);
+    run_everywhere(matmuls_on_demand);
     run_everywhere(weights);
     run_everywhere(maxima_from_update);
 }

@@ -17,13 +17,13 @@
 // One tensor in both memories.
 typedef struct {
     Tensor cpu, gpu;
-} Twin;
+} CheckPair;
 
 typedef struct {
     Bench bench; // the GPU
     Exec cpu;
-    Twin twin[CHECK_MOST];
-    int twins;
+    CheckPair pair[CHECK_MOST];
+    int pairs;
     uint64_t draws;
     int failures, checks;
     char shape[96]; // of what is being checked, for messages
@@ -90,9 +90,9 @@ static inline void *check_memory(Check *c, size_t bytes, bool gpu, const void *s
 
 // A poisoned tensor. group 0: plain, or codes with one scale; ROW_SCALES: codes with one per row. With `share` it has
 // that tensor's scale.
-static inline Twin check_new(Check *c, int64_t rows, int64_t cols, Format format, int group, bool transposed,
-                             const Twin *share) {
-    Twin t = {};
+static inline CheckPair check_new(Check *c, int64_t rows, int64_t cols, Format format, int group, bool transposed,
+                                  const CheckPair *share) {
+    CheckPair t = {};
     t.cpu.rows = rows, t.cpu.cols = cols, t.cpu.format = format, t.cpu.transposed = transposed;
     t.cpu.group = group == ROW_SCALES ? 0 : group;
     t.cpu.stride = transposed ? rows + 32 : cols;
@@ -102,36 +102,36 @@ static inline Twin check_new(Check *c, int64_t rows, int64_t cols, Format format
     t.gpu.data = check_memory(c, check_data_bytes(t.cpu), true, t.cpu.data);
     t.cpu.scale = share ? share->cpu.scale : check_memory(c, check_scale_bytes(t.cpu), false, NULL);
     t.gpu.scale = share ? share->gpu.scale : check_memory(c, check_scale_bytes(t.cpu), true, t.cpu.scale);
-    if (c->twins == CHECK_MOST) fatal(EXIT_USER, "a check has more than %d tensors", CHECK_MOST);
-    c->twin[c->twins] = t;
-    if (share) c->twin[c->twins].cpu.scale = c->twin[c->twins].gpu.scale = NULL; // freed with its owner
-    c->twins++;
+    if (c->pairs == CHECK_MOST) fatal(EXIT_USER, "a check has more than %d tensors", CHECK_MOST);
+    c->pair[c->pairs] = t;
+    if (share) c->pair[c->pairs].cpu.scale = c->pair[c->pairs].gpu.scale = NULL; // freed with its owner
+    c->pairs++;
     return t;
 }
 
-static inline Twin check_plain(Check *c, int64_t rows, int64_t cols, Format format) {
+static inline CheckPair check_plain(Check *c, int64_t rows, int64_t cols, Format format) {
     return check_new(c, rows, cols, format, 0, false, NULL);
 }
 
-static inline void check_upload(Check *c, Twin t) {
+static inline void check_upload(Check *c, CheckPair t) {
     check_gpu(c)->ops->upload(check_gpu(c), t.gpu.data, t.cpu.data, check_data_bytes(t.cpu));
 }
 
-static inline Twin with_maxima(Check *c, Twin t) {
-    const Twin amax = check_plain(c, t.cpu.rows, 1, FMT_I32);
+static inline CheckPair with_maxima(Check *c, CheckPair t) {
+    const CheckPair amax = check_plain(c, t.cpu.rows, 1, FMT_I32);
     t.cpu.amax = (uint32_t *)amax.cpu.data;
     t.gpu.amax = (uint32_t *)amax.gpu.data;
     return t;
 }
 
 static inline void check_free(Check *c) {
-    for (int i = 0; i < c->twins; i++) {
-        free(c->twin[i].cpu.data);
-        free(c->twin[i].cpu.scale);
-        check_gpu(c)->ops->release(check_gpu(c), c->twin[i].gpu.data);
-        if (c->twin[i].gpu.scale) check_gpu(c)->ops->release(check_gpu(c), c->twin[i].gpu.scale);
+    for (int i = 0; i < c->pairs; i++) {
+        free(c->pair[i].cpu.data);
+        free(c->pair[i].cpu.scale);
+        check_gpu(c)->ops->release(check_gpu(c), c->pair[i].gpu.data);
+        if (c->pair[i].gpu.scale) check_gpu(c)->ops->release(check_gpu(c), c->pair[i].gpu.scale);
     }
-    c->twins = 0;
+    c->pairs = 0;
 }
 
 static inline void *check_download(Check *c, const void *data, size_t bytes) {
@@ -146,9 +146,9 @@ static inline int code_order(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-// Codes within one step of the twin's, in all but `off` of the places the same, give or take three standard deviations
-// of such a count. Rows with passed[row] are ignored.
-static inline void check_code_rows(Check *c, Twin t, double off, const bool *passed, const char *what) {
+// Codes within one step of the CPU reference's, in all but `off` of the places the same, give or take three standard
+// deviations of such a count. Rows with passed[row] are ignored.
+static inline void check_code_rows(Check *c, CheckPair t, double off, const bool *passed, const char *what) {
     uint8_t *have = (uint8_t *)check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     const uint8_t *want = (const uint8_t *)t.cpu.data;
     const int64_t inner = t.cpu.transposed ? t.cpu.rows : t.cpu.cols,
@@ -173,7 +173,7 @@ static inline void check_code_rows(Check *c, Twin t, double off, const bool *pas
     free(have);
 }
 
-static inline void check_code_bytes(Check *c, Twin t, double off, const char *what) {
+static inline void check_code_bytes(Check *c, CheckPair t, double off, const char *what) {
     check_code_rows(c, t, off, NULL, what);
 }
 
@@ -182,7 +182,7 @@ static inline double check_scale_at(Tensor t, const void *scales, size_t i) {
                                         : (double)((const float *)scales)[i];
 }
 
-static inline void check_scales(Check *c, Twin t, double error, const char *what) {
+static inline void check_scales(Check *c, CheckPair t, double error, const char *what) {
     const size_t bytes = check_scale_bytes(t.cpu), count = t.cpu.granularity == SCALE_GROUP ? bytes / sizeof(uint16_t)
                                                            : t.cpu.granularity == SCALE_ROW ? bytes / sizeof(float)
                                                                                             : 1;
@@ -200,8 +200,8 @@ static inline void check_scales(Check *c, Twin t, double error, const char *what
     free(have);
 }
 
-// True if the largest code of this row of the CPU's is 224 or 448 in E4M3: its amax is at a boundary between two scales,
-// because 224 with one scale is 448 with half of it.
+// True if the largest code of this row of the CPU's is 224 or 448 in E4M3: its amax is at a boundary between two
+// scales, because 224 with one scale is 448 with half of it.
 static inline bool amax_at_boundary(Tensor t, int64_t row) {
     const uint8_t *codes = (const uint8_t *)t.data + row * t.stride;
     int largest = 0;
@@ -211,7 +211,7 @@ static inline bool amax_at_boundary(Tensor t, int64_t row) {
 
 // Row scales are powers of two. If approximations move an amax across a boundary, the row has the next scale and other
 // codes. Such a row is at a boundary, and there are few of them. The codes of all other rows are compared.
-static inline void check_scaled_rows(Check *c, Twin t, const char *what) {
+static inline void check_scaled_rows(Check *c, CheckPair t, const char *what) {
     const int64_t rows = t.cpu.rows;
     float *have = (float *)check_download(c, t.gpu.scale, (size_t)rows * sizeof *have);
     const float *want = (const float *)t.cpu.scale;
@@ -233,7 +233,7 @@ static inline void check_scaled_rows(Check *c, Twin t, const char *what) {
     free(have);
 }
 
-static inline void check_codes(Check *c, Twin t, const char *what) {
+static inline void check_codes(Check *c, CheckPair t, const char *what) {
     if (t.cpu.granularity == SCALE_ROW) {
         check_scaled_rows(c, t, what);
         return;
@@ -243,7 +243,7 @@ static inline void check_codes(Check *c, Twin t, const char *what) {
 }
 
 // The root mean square error of plain values, relative.
-static inline void check_values(Check *c, Twin t, double limit, const char *what) {
+static inline void check_values(Check *c, CheckPair t, double limit, const char *what) {
     void *have = check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     double error = 0, size = 0;
     for (int64_t i = 0; i < tensor_elements(t.cpu); i++) {
@@ -262,8 +262,8 @@ static inline void check_values(Check *c, Twin t, double limit, const char *what
 }
 
 // Row maxima: as bits of floats.
-static inline void check_maxima(Check *c, Twin t, double limit, const char *what) {
-    Twin maxima = {};
+static inline void check_maxima(Check *c, CheckPair t, double limit, const char *what) {
+    CheckPair maxima = {};
     maxima.cpu.rows = t.cpu.rows, maxima.cpu.cols = maxima.cpu.stride = 1, maxima.cpu.format = FMT_FP32;
     maxima.gpu = maxima.cpu;
     maxima.cpu.data = t.cpu.amax, maxima.gpu.data = t.gpu.amax;
@@ -271,7 +271,7 @@ static inline void check_maxima(Check *c, Twin t, double limit, const char *what
 }
 
 // Two results of the GPU must be the same bits.
-static inline void check_same(Check *c, Twin a, Twin b, const char *what) {
+static inline void check_same(Check *c, CheckPair a, CheckPair b, const char *what) {
     const size_t bytes = check_data_bytes(a.cpu);
     void *first = check_download(c, a.gpu.data, bytes), *second = check_download(c, b.gpu.data, bytes);
     check_say(c, memcmp(first, second, bytes) == 0, what, "the bits differ");
