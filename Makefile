@@ -122,7 +122,7 @@ comma := ,
 space := $(subst ,, )
 as_host = -Xcompiler $(subst $(space),$(comma),$(strip $(1)))
 GPU_FLAGS := $(HOST_FLAGS) $(CUDA_INCLUDES) $(CUDA_DEFINES)
-NVCC_FLAGS := -std=c++20 -O3 -lineinfo -fmad=false -ccbin $(CXX) $(GENCODE) $(if $(WERROR),-Werror all-warnings) \
+NVCC_FLAGS := -std=c++20 -O3 -lineinfo -fmad=false -Xfatbin -compress-all -ccbin $(CXX) $(GENCODE) $(if $(WERROR),-Werror all-warnings) \
 	$(call as_host,$(ARCH:%=-march=%) -ffp-contract=off -fopenmp -Wall -Wextra -Wshadow $(if $(WERROR),-Werror)) \
 	$(HOST_INCLUDES) $(CUDA_INCLUDES) $(HOST_DEFINES) $(CUDA_DEFINES) $(if $(RACECHECK),-DRACECHECK)
 NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)-rpath=$(CUDA_LIB)

@@ -84,7 +84,7 @@ all_losses() { # FILE: the validation loss of each micro-batch and number of pro
 }
 for name in seven masked; do
     all_losses $name >"$folder/losses"
-    awk '{ x = $NF + 0; if (NR == 1) first = x; d = x - first; if (!(x > 1 && d * d < 1e-12)) bad = 1 } END { exit bad || NR != 17 }' "$folder/losses" &&
+    awk '{ x = $NF + 0; if (NR == 1) first = x; d = x - first; if (!(x > 1 && d * d < 1e-12)) bad = 1 } END { exit bad || NR != 27 }' "$folder/losses" &&
         ok "all of $name data have one loss" || bad "all of $name data have one loss" "$(cat "$folder/losses")"
 done
 flags=("${base[@]}" --train "$folder/src_train.bin" --val "$folder/seven_val.bin")
