@@ -37,7 +37,7 @@ typedef enum {
     RULE_SCRATCH,  // alive between its stages only
     RULE_ALIAS,    // its source: what one of several matmuls leaves in the memory that they share, or another name
     RULE_HEADS, // q, k and v as attention reads them: their matmul's memory where it can be rotated back, else scratch
-    RULE_HIDDEN_OUT,  // the matmul that becomes h: h itself where that is plain, else scratch
+    RULE_HIDDEN_OUT,  // the matmul's output that becomes h: h itself if that is plain, else scratch
     RULE_BRANCH_GRAD, // the gradient of what a half of a block adds: that of the residual stream, or behind a norm of
                       // its own scratch (norms after)
     RULE_RESIDUAL,    // the residual stream at one point: the norm's saved input, or the carried buffer; where norms
