@@ -10,7 +10,7 @@ Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits wit
 #include "train_gpt2_fp8.cu"
 
 #include "coat/io/safetensors.h"
-#include "coat/rng.h"
+#include "coat/numerics/rng.h"
 #include "coat/run/evaluate.h"
 #include "dev/test/blocks.h"
 

@@ -8,8 +8,8 @@ the table of tensors with their formats, coat/model/arena.c the memory plan, coa
 It compiles as CUDA C with both backends (train_gpt2_fp8), and as plain C with the CPU backend (train_gpt2_fp8_cpu).
 Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of the MLP.
 */
-#include "coat/config/config_check.h"
-#include "coat/config/config_parse.h"
+#include "coat/flags/config_check.h"
+#include "coat/flags/config_parse.h"
 #include "coat/log/step_line.h"
 #include "coat/model/model.h"
 #include "coat/model/plan.h"
@@ -528,11 +528,11 @@ void model_destroy(Model *m) {
 
 #ifndef TESTING // test_gpt2.cu includes everything above
 
-#include "coat/clock.h"
+#include "coat/base/clock.h"
+#include "coat/base/signals.h"
 #include "coat/run/checkpoint_settings.h"
 #include "coat/run/report.h"
 #include "coat/run/run.h"
-#include "coat/signals.h"
 
 // Completes the configuration from the model's files, the vocabulary and the machine's GPUs, then checks it.
 static bool complete(Run *run, Config *config, Error *err) {

@@ -24,8 +24,8 @@
 //
 // `accumulate` of a gradient: false overwrites it (the first micro-batch of a step), true adds to it.
 #pragma once
-#include "config.h"
-#include "tensor.h"
+#include "config/config.h"
+#include "numerics/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "coat/error.h"
+#include "coat/base/error.h"
 
 #define PATH_BYTES 4096
 #define LARGE_BYTES (1 << 20)       // larger files of a folder are taken in pieces

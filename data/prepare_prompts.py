@@ -99,7 +99,7 @@ def llama3(messages, ids, _):
         yield ids["<|eot_id|>"], counts
 
 
-# In the order of PromptFormat in coat/config.h; coat/text/prompt_format.c has their prompts and chat templates.
+# In the order of PromptFormat in coat/config/config.h; coat/text/prompt_format.c has their prompts and chat templates.
 FORMATS = {"plain": plain, "alpaca": alpaca, "chatml": chatml, "qwen": qwen, "llama2": llama2, "llama3": llama3}
 IM = ("<|im_start|>", "<|im_end|>")
 TOKENS = {"chatml": IM, "qwen": IM, "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")}

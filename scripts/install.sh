@@ -49,7 +49,7 @@ put() {
 # check_current PROGRAM SOURCE...: it starts, is of the sources' version, and no source is newer
 check_current() {
     local version said newer
-    version=$(sed -n 's/^#define COAT_VERSION "\(.*\)"/\1/p' coat/config.h)
+    version=$(sed -n 's/^#define COAT_VERSION "\(.*\)"/\1/p' coat/config/config.h)
     said=$("$1" --version 2>&1 | head -n 1) || fail "$1 does not start: ${said#error: }; run make, or remove it"
     [ "${said##* }" = "$version" ] || fail "$1 is of another version than its sources, $version: it says '$said'; run make, or remove it"
     newer=$(find "${@:2}" -newer "$1" -print -quit)

@@ -14,7 +14,7 @@
 // the collective before, prints one line that names the late ranks and exits with EXIT_RANK. So collectives return
 // nothing.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 #include "ops.h"
 
 #ifdef __cplusplus

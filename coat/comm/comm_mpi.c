@@ -10,7 +10,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "watchdog.h"
 
 #define STAGING_BYTES ((int64_t)32 << 20) // for the values of all ranks that are reduced at a time

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "comm_internal.h"
 
 #define HELLO_S 5         // a connection that has not sent a complete hello by then is dropped

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "comm_internal.h"
 
 #define INTERVAL_MS 200

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cpu_quantize.h"
-#include "quantize.h"
+#include "numerics/quantize.h"
 
 // Rows of the activation function and of its gradient, made in the same way in every pass.
 typedef struct {

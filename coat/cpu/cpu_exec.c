@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "memory.h"
+#include "base/memory.h"
 
 // OpenMP's threads wait for each other by spinning, for milliseconds: no faster on free cores, and many times slower
 // where another program runs on one of them. Its library, linked statically, reads this variable in its constructor,

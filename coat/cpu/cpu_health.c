@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "moments.h"
-#include "quantize.h"
+#include "numerics/moments.h"
+#include "numerics/quantize.h"
 
 #define TENSOR_GROUP 4096 // codes counted at a time where the whole tensor has one scale
 

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "quantize.h"
+#include "numerics/quantize.h"
 
 #define LANES 16
 

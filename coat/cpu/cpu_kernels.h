@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "formats.h"
+#include "numerics/formats.h"
 
 // The scalars of one optimizer step, the same for all parameters.
 typedef struct {

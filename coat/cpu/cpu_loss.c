@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "quantize.h"
+#include "numerics/quantize.h"
 
 #define CHUNK 1024 // columns handled at a time, so that decoded logits stay in the first-level cache
 

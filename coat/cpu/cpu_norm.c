@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "quantize.h"
+#include "numerics/quantize.h"
 
 // The weight of a norm, ones where it has none.
 static const real *norm_weight(Scratch *scratch, const Cpu *cpu, Norm norm, int64_t cols) {

@@ -1,11 +1,11 @@
 // The gradient's norm and the AdamW step (COAT: optimizer states), over all parameters.
 #include "cpu_internal.h"
-#include "moments_host.h"
+#include "numerics/moments_host.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "moments.h"
+#include "numerics/moments.h"
 
 #define BLOCK 4096 // elements of a parameter handled at a time: whole groups, and the buffers stay in the cache
 

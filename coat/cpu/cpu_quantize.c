@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "quantize.h"
+#include "numerics/quantize.h"
 
 RowBuffers row_buffers(Scratch *slot, int64_t cols) {
     RowBuffers b;

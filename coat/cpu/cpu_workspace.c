@@ -1,8 +1,8 @@
 // The CPU backend's part of the memory plan. See ops.h.
 #include "cpu_workspace.h"
 
+#include "config/shapes.h"
 #include "ops.h"
-#include "shapes.h"
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;

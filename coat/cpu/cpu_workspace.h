@@ -1,7 +1,7 @@
 // How the CPU backend uses Exec.workspace: first what all threads of an operation share, then one slot per
 // thread. The sizes are plain arithmetic, so that the memory plan can ask for them without the backend.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 
 #ifdef _OPENMP
 #include <omp.h>

@@ -1,8 +1,8 @@
 // The GPU as a place where operations run: opening it, memory, transfers, recorded micro-steps, profiler ranges.
+#include "base/memory.h"
 #include "cuda/attention/attention.h"
 #include "cuda/common/cuda_internal.h"
 #include "device_check.h"
-#include "memory.h"
 
 #include <cuda_profiler_api.h>
 #include <nvtx3/nvToolsExt.h>

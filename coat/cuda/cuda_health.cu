@@ -1,7 +1,7 @@
 // What the codes of FP8 tensors say about their scales, for the log: one read of the codes, a few times per thousand
 // steps. Counts are integers and maxima unsigned, so that atomic operations leave the same result in any order.
 #include "cuda/fp8/fp8_kernels.h"
-#include "moments.h"
+#include "numerics/moments.h"
 
 namespace {
 

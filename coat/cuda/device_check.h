@@ -1,7 +1,7 @@
 // Whether this machine's GPU can run the program, decided in plain C from what the driver answered, so that
 // machines without a GPU, with an old driver or with an old GPU can be tested anywhere.
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -9,8 +9,8 @@
 //   130100 768 1024 768 bf16 bf16 bf16 none 0 0 0 (768 768 768 256 256 256 0) 1d00000042 ... 44000e000e 0 NVIDIA H200
 // The parentheses may be left out: then the row is for all memory.
 #pragma once
-#include "error.h"
-#include "formats.h"
+#include "base/error.h"
+#include "numerics/formats.h"
 
 #ifdef __cplusplus
 extern "C" {

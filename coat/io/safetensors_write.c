@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "background.h"
+#include "base/background.h"
 #include "files.h"
 #include "json.h"
 #include "safetensors.h"

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "config.h"
+#include "config/config.h"
 #include "io/files.h"
 
 #define NAME_PREFIX "events.out.tfevents."

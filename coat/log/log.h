@@ -14,7 +14,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "config.h"
+#include "config/config.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,7 +3,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "config.h"
+#include "config/config.h"
 #include "step_line.h"
 
 #ifdef __cplusplus

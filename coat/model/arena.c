@@ -1,5 +1,5 @@
 #include "arena.h"
-#include "memory.h"
+#include "base/memory.h"
 #include "tensors_table.h"
 
 // Reserves bytes at the cursor; returns their offset.

@@ -1,6 +1,6 @@
 // What the arena holds, as text and JSON: --plan, and the start of a run.
 #include "arena.h"
-#include "memory.h"
+#include "base/memory.h"
 
 #include <inttypes.h>
 

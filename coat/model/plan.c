@@ -1,5 +1,5 @@
 #include "plan.h"
-#include "shapes.h"
+#include "config/shapes.h"
 
 size_t plan_bytes(const Config *config, int ranks, DeviceKind device) {
     Arena *arena = (Arena *)xmalloc(sizeof *arena);

@@ -1,6 +1,6 @@
 // What helps a run whose plan is too large. See plan.h.
+#include "config/shapes.h"
 #include "plan.h"
-#include "shapes.h"
 
 #define WORTH_NAMING 0.01 // of the plan: changes that save less are not advised
 #define FEWEST_LOGITS 16  // tokens whose logits advice lets exist at a time

@@ -2,7 +2,7 @@
 #pragma once
 #include <math.h>
 
-#include "config.h"
+#include "config/config.h"
 
 #ifdef __cplusplus
 extern "C" {

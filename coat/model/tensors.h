@@ -1,8 +1,8 @@
 // THE table of tensors: every parameter and activation of the model, in one place. The memory plan, the one
 // allocation, the start-up report and the contents of a checkpoint all derive from it.
 #pragma once
-#include "config.h"
-#include "tensor.h"
+#include "config/config.h"
+#include "numerics/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {

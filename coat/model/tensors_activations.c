@@ -1,6 +1,6 @@
 // What an activation's row of the table becomes under a configuration: saved, scratch or another's memory, in
 // which format and with which scales.
-#include "shapes.h"
+#include "config/shapes.h"
 #include "tensors_table.h"
 
 static bool blocks_in_fp8(const Recipe *r) {

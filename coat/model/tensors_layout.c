@@ -1,7 +1,7 @@
 // What the table of tensors becomes under a configuration: formats, shapes, lifetimes, bytes. Of activations, what
 // their rules say is in tensors_activations.c.
+#include "config/shapes.h"
 #include "ops.h"
-#include "shapes.h"
 #include "tensors_table.h"
 
 #define SCALE_ALIGNED 16       // a per-tensor scale: one FP32 in 16 bytes, as the libraries demand

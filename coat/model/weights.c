@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "rng.h"
-#include "shapes.h"
+#include "config/shapes.h"
+#include "numerics/rng.h"
 
 static void set_value(Exec *exec, Tensor value, const float *values) {
     size_t n = (size_t)tensor_elements(value);

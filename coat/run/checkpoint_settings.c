@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/config_settings.h"
+#include "flags/config_settings.h"
 #include "io/files.h"
 #include "io/json.h"
 #include "log/log_trim.h"

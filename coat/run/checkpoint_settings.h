@@ -1,6 +1,6 @@
 // What the checkpoint records that a run continues from, before anything of it is loaded.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 
 #ifdef __cplusplus
 extern "C" {

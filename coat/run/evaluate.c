@@ -2,9 +2,9 @@
 
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "base/signals.h"
 #include "sampler.h"
-#include "signals.h"
 
 bool stop_at_once(const Model *m) {
     return m->exec.ranks == 1 && (signals_stop() || (m->deadline_ms > 0 && now_ms() > m->deadline_ms));

@@ -3,7 +3,7 @@
 #pragma once
 #include <stdio.h>
 
-#include "config.h"
+#include "config/config.h"
 #include "model/arena.h"
 #include "ops.h"
 #include "text/data.h"

@@ -3,13 +3,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "base/signals.h"
 #include "evaluate.h"
 #include "io/json.h"
 #include "log/step_line.h"
 #include "model/schedule.h"
 #include "save/checkpoint.h"
-#include "signals.h"
 #include "text/prompt_format.h"
 
 static bool due(int64_t step, int64_t every) {

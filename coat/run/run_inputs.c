@@ -2,12 +2,12 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "config/config_check.h"
+#include "config/shapes.h"
+#include "flags/config_check.h"
 #include "io/files.h"
 #include "log/step_line.h"
 #include "run_start.h"
 #include "save/checkpoint.h"
-#include "shapes.h"
 #include "text/prompt_format.h"
 
 static void say_note(const Run *run, const char *format, va_list args) {

@@ -3,9 +3,11 @@
 
 #include <math.h>
 
-#include "config/config_settings.h"
-#include "config/settings_line.h"
+#include "base/signals.h"
+#include "config/shapes.h"
 #include "evaluate.h"
+#include "flags/config_settings.h"
+#include "flags/settings_line.h"
 #include "io/files.h"
 #include "io/json.h"
 #include "log/log_trim.h"
@@ -14,8 +16,6 @@
 #include "model/weights.h"
 #include "report.h"
 #include "save/checkpoint.h"
-#include "shapes.h"
-#include "signals.h"
 
 #ifdef _OPENMP
 #include <omp.h>

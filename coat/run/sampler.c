@@ -3,7 +3,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "rng.h"
+#include "numerics/rng.h"
 
 #define SAMPLER_STREAM 0x73616d706c65ULL // apart from the streams of initialisation and rounding
 #define ROUNDING 1e-6                    // of --top-p, which is a float, and of sums of probabilities

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "background.h"
+#include "base/background.h"
 #include "hf_names.h"
 #include "io/files.h"
 

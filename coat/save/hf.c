@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "config/shapes.h"
 #include "hf_names.h"
 #include "io/files.h"
 #include "llmc_weights.h"
-#include "shapes.h"
 
 #define CONFIG_LIMIT (1u << 20)
 #define INDEX_LIMIT (16u << 20)

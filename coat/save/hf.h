@@ -1,7 +1,7 @@
 // Hugging Face's models: config.json to a ModelShape (hf_config.c) and back (hf_config_text.c), and the safetensors
 // files of a model folder, in one piece or sharded.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 

@@ -1,8 +1,8 @@
 // config.json of Hugging Face's models, read. The keys are those of transformers 4; what version 5 renamed is read too.
 #include <string.h>
 
+#include "config/shapes.h"
 #include "hf.h"
-#include "shapes.h"
 
 // The file under way: its object, and its path for messages.
 typedef struct {

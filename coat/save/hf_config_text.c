@@ -1,8 +1,8 @@
 // config.json of Hugging Face's models, written with the keys of transformers 4.
 #include <string.h>
 
+#include "config/shapes.h"
 #include "hf.h"
-#include "shapes.h"
 
 static void id_field(JsonText *t, const char *key, int id) {
     if (id >= 0)

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/shapes.h"
 #include "io/files.h"
-#include "shapes.h"
 
 #define LLMC_MAGIC 20240326
 #define LLMC_FP32 3

@@ -3,7 +3,7 @@
 // systems without flock() the file's being there is the lock (OUT/.lock-holder), and it is given up for dead where it
 // names a process of this host that is no more.
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "background.h"
+#include "base/background.h"
 #include "io/files.h"
 
 #define MANIFEST_LIMIT (1u << 30) // each process adds its tensors: of 64 layers 140 kB

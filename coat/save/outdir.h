@@ -1,6 +1,6 @@
 // The folder that a run writes to: made if missing, and never taken from another run by accident.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 #include "lock.h"
 
 #ifdef __cplusplus

@@ -4,13 +4,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "background.h"
-#include "clock.h"
+#include "base/background.h"
+#include "base/clock.h"
+#include "base/signals.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
 #include "log/step_line.h"
 #include "saver_folder.h"
-#include "signals.h"
 #include "snapshot.h"
 
 #define GUESSED_BYTES_PER_MS 1e5 // of a disk, before the first save has shown it

@@ -5,8 +5,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "checkpoint.h"
-#include "clock.h"
 #include "io/files.h"
 #include "log/step_line.h"
 

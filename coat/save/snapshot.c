@@ -2,8 +2,8 @@
 
 #include <string.h>
 
+#include "base/memory.h"
 #include "hf.h"
-#include "memory.h"
 
 #define TOUCHED ((size_t)2 << 20) // bytes at a time
 

@@ -7,8 +7,8 @@
 #include "hf_names.h"
 #include "io/files.h"
 #include "log/step_line.h"
-#include "moments.h"
-#include "moments_host.h"
+#include "numerics/moments.h"
+#include "numerics/moments_host.h"
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160

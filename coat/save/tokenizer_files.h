@@ -1,6 +1,6 @@
 // The vocabulary's files in a checkpoint, under the names that Hugging Face's libraries look for.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 #include "io/json.h"
 #include "text/tokenizer.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "unicode.h"
 
 // --- vocabulary --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <xxhash.h>
 
-#include "config.h"
+#include "config/config.h"
 #include "data_masks.h"
 #include "packing.h"
 

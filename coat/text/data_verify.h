@@ -2,7 +2,7 @@
 // Files that other programs wrote have 0 there and are not verified. Files with a mask have a checksum of their own
 // (data_masks.h).
 #pragma once
-#include "background.h"
+#include "base/background.h"
 #include "data_files.h"
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "error.h"
+#include "base/error.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,7 @@
 // Which of several sets of training data each sequence of a run comes from, so that every set has its share. Stateless:
 // the seed and the position alone decide, so a run resumes by its number of sequences, on any number of processes.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "nfc_singles.h"
 #include "nfc_tables.h"
 #include "unicode.h"

@@ -1,6 +1,6 @@
 #include "packing.h"
 
-#include "error.h"
+#include "base/error.h"
 
 // The places that are left in each row, as a tree of maxima: node 1 is the root, those of the rows begin at `leaves`.
 typedef struct {

@@ -1,7 +1,7 @@
 // Prompts in the format that a model was fine-tuned in, and the chat template that tells it to other programs.
 // data/prepare_prompts.py makes examples in the same formats.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 #include "tokenizer.h"
 
 #ifdef __cplusplus

@@ -2,8 +2,8 @@
 #pragma once
 #include <jansson.h>
 
+#include "base/error.h"
 #include "bpe.h"
-#include "error.h"
 #include "pieces.h"
 #include "tokenizer.h"
 

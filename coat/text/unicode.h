@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "utf8.h"
+#include "base/utf8.h"
 
 #ifdef __cplusplus
 extern "C" {

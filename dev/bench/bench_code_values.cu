@@ -5,7 +5,7 @@
 // lanes per clock and multiprocessor, at the clock that a kernel of nothing but ex2 shows in the same run).
 //
 //   bench_code_values [--quick]
-#include "coat/moments.h"
+#include "coat/numerics/moments.h"
 #include "dev/test/bench_cuda.h"
 
 constexpr int THREADS = 256, CODES = 16, ROUNDS = 256, POWERS = 1024;

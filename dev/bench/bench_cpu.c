@@ -1,7 +1,7 @@
 // Times the CPU backend's operations at the shapes of GPT-2 124M: matmuls against the machine's own sgemm rate,
 // and the others against its memory copy, large and as short as they are, all measured in the same run.
 //   bench_cpu [TOKENS [THREADS]]      tokens per micro-batch (default 1024), threads (default all)
-#include "coat/clock.h"
+#include "coat/base/clock.h"
 #include "coat/cpu/cpu_internal.h"
 
 #ifdef COAT_OPENBLAS

@@ -18,7 +18,7 @@
 #include "train_gpt2_fp8.cu"
 
 #include "bench_ceiling.h"
-#include "coat/shapes.h"
+#include "coat/config/shapes.h"
 
 #define BATCH 4
 #define PAPER_BATCH 8 // of its megabytes

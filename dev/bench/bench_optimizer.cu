@@ -5,7 +5,7 @@
 //
 //   bench_optimizer [--quick] [--check]      --check: no timing, and ends with 1 where a comparison failed
 #include "bench_ceiling.h"
-#include "coat/moments.h"
+#include "coat/numerics/moments.h"
 #include "dev/test/check_gpu.h"
 
 #define MOMENT_GROUP 128 // elements of an 8-bit moment that share a scale

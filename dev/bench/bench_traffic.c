@@ -8,8 +8,8 @@
 //       without what communication moves
 #pragma GCC diagnostic ignored "-Wunused-function" // of the headers, which test_order needs whole
 #include "coat/comm/comm_internal.h"
-#include "coat/config/config_check.h"
-#include "coat/config/config_parse.h"
+#include "coat/flags/config_check.h"
+#include "coat/flags/config_parse.h"
 #include "coat/run/checkpoint_settings.h"
 #include "dev/test/order_ops.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "coat/error.h"
+#include "coat/base/error.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

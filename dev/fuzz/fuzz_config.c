@@ -1,8 +1,8 @@
 // config.json of a model (coat/save/hf.c, coat/io/json.c). Input: the text.
 #include "dev/fuzz/fuzz.h"
 
+#include "coat/config/shapes.h"
 #include "coat/save/hf.h"
-#include "coat/shapes.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ModelShape shape, again;

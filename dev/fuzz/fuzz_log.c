@@ -3,7 +3,7 @@
 // (dev/tools/loss_svg.h). Input: one byte, the first step that will be logged minus 2, then the file.
 #include "dev/fuzz/fuzz.h"
 
-#include "coat/config/config_settings.h"
+#include "coat/flags/config_settings.h"
 #include "coat/io/files.h"
 #include "coat/log/log.h"
 #include "coat/log/log_trim.h"

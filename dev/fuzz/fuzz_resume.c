@@ -5,9 +5,9 @@
 
 #include <xxhash.h>
 
+#include "coat/config/shapes.h"
 #include "coat/io/files.h"
 #include "coat/save/manifest.h"
-#include "coat/shapes.h"
 
 enum { EDIT_BYTES = 5, MAX_EDITS = 12, FILES = 4, MAX_BYTES = 65536 };
 

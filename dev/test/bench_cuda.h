@@ -2,7 +2,7 @@
 // the data), and the median time of an operation. bench_ceiling.h has what that is compared with.
 #pragma once
 #include "coat/cuda/common/cuda_internal.h"
-#include "coat/rng.h"
+#include "coat/numerics/rng.h"
 
 typedef struct {
     Exec exec;

@@ -1,6 +1,6 @@
 // The blocks that the tests of whole models go through: GPT-2's, and each switch of the others in a small model.
 #pragma once
-#include "coat/shapes.h"
+#include "coat/config/shapes.h"
 
 typedef struct {
     const char *name;

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "coat/moments.h"
+#include "coat/numerics/moments.h"
 #include "update_bound.h"
 
 #define CHECK_GROUP 128

@@ -3,7 +3,7 @@
 #pragma once
 #include "bench_cuda.h"
 #include "check_gpu.h"
-#include "coat/quantize.h"
+#include "coat/numerics/quantize.h"
 
 #include <math.h>
 

@@ -5,8 +5,8 @@
 
 #include <math.h>
 
+#include "coat/config/shapes.h"
 #include "coat/save/checkpoint.h"
-#include "coat/shapes.h"
 #include "dev/test/fake_device.h"
 
 typedef struct {

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "coat/config/config_check.h"
-#include "coat/config/config_parse.h"
+#include "coat/flags/config_check.h"
+#include "coat/flags/config_parse.h"
 #include "coat/run/checkpoint_settings.h"
 
 static Config config;

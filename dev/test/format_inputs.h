@@ -1,6 +1,6 @@
 // Numbers that the conversions between formats are tested with, on both backends.
 #pragma once
-#include "coat/rng.h"
+#include "coat/numerics/rng.h"
 
 // Half of them any bit pattern, NaN, infinities and subnormal numbers included; half within the exponents of the 8-bit
 // formats and a little around them.

@@ -1,9 +1,9 @@
 // What the tests of FP8 operations share: tensors of codes, poisoned like all others, and what their codes, scales and
-// maxima must be, from coat/formats.h and coat/quantize.h alone, element by element.
+// maxima must be, from coat/numerics/formats.h and coat/numerics/quantize.h alone, element by element.
 #pragma once
 #include "ops_fixture.h"
 
-#include "coat/quantize.h"
+#include "coat/numerics/quantize.h"
 
 // E4M3 or E5M2 with one scale, everything poisoned.
 static inline Tensor coded(Fixture *f, Format format, int64_t rows, int64_t cols) {

@@ -2,9 +2,9 @@
 #pragma once
 #include "fp8_fixture.h"
 
+#include "coat/config/shapes.h"
 #include "coat/model/arena.h"
 #include "coat/run/health.h"
-#include "coat/shapes.h"
 
 #include <jansson.h>
 

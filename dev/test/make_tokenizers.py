@@ -26,7 +26,7 @@ import spm_json  # noqa: E402
 import tiktoken_json  # noqa: E402
 
 OUT = os.path.join(HERE, "tokenizers")
-TRAINING = ["README.md", "docs/train.md", "docs/hacking.md", "coat/error.h"]
+TRAINING = ["README.md", "docs/train.md", "docs/hacking.md", "coat/base/error.h"]
 TEXTS = [
     "", " ", "\n", "a", " a", "  the  model ", "the model", "\u2581 the\u2581model", "don't I'LL we'Ve 'S ''s 'x",
     "'\u017f a'\u017fb", "2024 12345678 3.14159 x\u00b2 \u0663\u0664\u0665\u0666",

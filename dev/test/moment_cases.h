@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coat/moments.h"
-#include "coat/quantize.h"
+#include "coat/numerics/moments.h"
+#include "coat/numerics/quantize.h"
 
 #define GROUP 128 // elements
 #define WHY 160   // characters

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "coat/rng.h"
+#include "coat/numerics/rng.h"
 
 enum { STEPS = 10000, MEASURED = 1000 };
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coat/moments_host.h"
+#include "coat/numerics/moments_host.h"
 #include "coat/ops.h"
 #include "moment_cases.h"
 

@@ -4,12 +4,12 @@
 
 #include <xxhash.h>
 
+#include "coat/config/shapes.h"
 #include "coat/io/json.h"
 #include "coat/io/safetensors.h"
 #include "coat/model/weights.h"
 #include "coat/save/manifest.h"
 #include "coat/save/run_state.h"
-#include "coat/shapes.h"
 
 // Saves, wipes the device, loads, compares, saves again elsewhere and compares the files.
 static void round_trip(Run *run, const char *out) {

@@ -1,10 +1,10 @@
 // Tests of the configuration: defaults, recipes, named models, contradictions, what is not built yet.
 #include <unistd.h>
 
-#include "coat/config/config_block.h"
-#include "coat/config/config_settings.h"
+#include "coat/config/shapes.h"
+#include "coat/flags/config_block.h"
+#include "coat/flags/config_settings.h"
 #include "coat/model/tensors.h"
-#include "coat/shapes.h"
 #include "config_fixture.h"
 
 static void test_defaults(void **state) {

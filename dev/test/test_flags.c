@@ -1,5 +1,5 @@
 // Tests of the table of flags: every flag, its values, malformed ones.
-#include "coat/config/flags.h"
+#include "coat/flags/flags.h"
 #include "config_fixture.h"
 
 // A value that differs from the default, for each kind of flag.

@@ -1,6 +1,6 @@
 // Tests of the ways in which flags are given: llm.c's command lines, names of other trainers,
 // lists of files, files of flags.
-#include "coat/config/flags.h"
+#include "coat/flags/flags.h"
 #include "config_fixture.h"
 #include "test_folder.h"
 

@@ -1,7 +1,7 @@
 // Tests of --help, its groups and its Markdown.
 #include <unistd.h>
 
-#include "coat/config/flags.h"
+#include "coat/flags/flags.h"
 #include "config_fixture.h"
 
 // Reads what print() writes.

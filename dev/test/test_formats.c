@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "coat/quantize.h"
+#include "coat/numerics/quantize.h"
 #include "format_inputs.h"
 
 static uint64_t stride = 251; // through the bit patterns of FP32: a prime, so that all fields vary

@@ -5,7 +5,7 @@
 
 #include "coat/cuda/attention/hopper.h"
 #include "coat/cuda/fp8/fp8_kernels.h"
-#include "coat/moments.h"
+#include "coat/numerics/moments.h"
 #include "format_inputs.h"
 #include "tap.h"
 

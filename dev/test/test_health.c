@@ -1,8 +1,8 @@
-// Tests of what the log says about FP8 tensors: counts against a count of our own, from coat/formats.h alone, and the
-// object and the warning that are made of them.
+// Tests of what the log says about FP8 tensors: counts against a count of our own, from coat/numerics/formats.h
+// alone, and the object and the warning that are made of them.
 #include "health_fixture.h"
 
-#include "coat/moments.h"
+#include "coat/numerics/moments.h"
 
 // --- counts --------------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,10 @@
 // files, and everything that must be refused.
 #include "dev/test/checkpoint_run.h"
 
+#include "coat/config/shapes.h"
 #include "coat/save/hf.h"
 #include "coat/save/hf_names.h"
 #include "coat/save/llmc_weights.h"
-#include "coat/shapes.h"
 
 #define VOCAB 130 // padded to 256
 #define POSITIONS 12

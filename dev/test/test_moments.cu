@@ -1,11 +1,11 @@
-// The 8-bit moments on the device against the host (coat/moments.h): the logarithm and the exponents k to the last bit,
-// codes and values but for what the special-function unit rounds otherwise.
+// The 8-bit moments on the device against the host (coat/numerics/moments.h): the logarithm and the exponents k to the
+// last bit, FP8 values and states up to the rounding of the special-function unit.
 #include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstdlib>
 
-#include "coat/moments.h"
+#include "coat/numerics/moments.h"
 #include "tap.h"
 
 enum { COUNT = 1 << 20, GROUP = 128, THREADS = 256 };

@@ -1,6 +1,6 @@
 // Tests of the CPU backend's operations with a scale per row: codes that are made in one pass, the matmul that leaves
 // their scales out, whoever reads what it left, and the transposes, which have one scale. Bit for bit, against what
-// coat/formats.h and the definition of the scale give.
+// coat/numerics/formats.h and the definition of the scale give.
 #include "fp8_fixture.h"
 
 // What a matmul leaves: values in BF16 with a power of two for each row. A fifth of the rows have the smallest scale.

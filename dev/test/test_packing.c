@@ -1,6 +1,6 @@
 // Tests of packing (coat/text/packing.h): which examples share a sequence.
-#include "coat/error.h"
-#include "coat/rng.h"
+#include "coat/base/error.h"
+#include "coat/numerics/rng.h"
 #include "coat/text/packing.h"
 #include "test_folder.h"
 

@@ -1,7 +1,7 @@
 // Tests of the advice that is given where memory does not suffice: every flag that it names is tried, and saves what it
 // says. What a run says when its device has too little is tested through a device that refuses.
+#include "coat/config/shapes.h"
 #include "coat/model/plan.h"
-#include "coat/shapes.h"
 #include "config_fixture.h"
 #include "fake_device.h"
 

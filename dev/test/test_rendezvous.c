@@ -2,7 +2,7 @@
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
-#include "coat/clock.h"
+#include "coat/base/clock.h"
 #include "coat/comm/rendezvous.h"
 #include "comm_fixture.h"
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "coat/rng.h"
+#include "coat/numerics/rng.h"
 
 #define SAMPLES 1000000
 

@@ -1,7 +1,7 @@
 // Tests of samples that go on from kept keys and values: each logit is compared with that of a pass over all tokens, in
 // every family and recipe, up to --seq-len and beyond.
 #include "coat/cpu/cpu_internal.h"
-#include "coat/rng.h"
+#include "coat/numerics/rng.h"
 #include "coat/run/evaluate.h"
 #include "coat/run/sampler.h"
 

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
+#include "coat/config/shapes.h"
 #include "coat/model/arena.h"
 #include "coat/ops.h"
-#include "coat/shapes.h"
 
 enum { LAYERS = 3, ROWS = 2 * 16 };
 

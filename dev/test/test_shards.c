@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coat/config/config_check.h"
+#include "coat/config/shapes.h"
+#include "coat/flags/config_check.h"
 #include "coat/model/arena.h"
-#include "coat/shapes.h"
 
 static const RecipeKind recipes[] = {RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT};
 

@@ -1,4 +1,5 @@
-// Tests of signals while a run trains (coat/signals.h): what it says may be held up, by a terminal that was stopped or
+// Tests of signals while a run trains (coat/base/signals.h): what it says may be held up, by a terminal that was
+// stopped or
 // a pipe that nobody reads, when the signal comes or later; it ends all the same.
 #include <fcntl.h>
 #include <signal.h>
@@ -7,7 +8,7 @@
 #include <termios.h>
 #include <time.h>
 
-#include "coat/signals.h"
+#include "coat/base/signals.h"
 #include "test_folder.h"
 
 typedef enum { PIPE, TERMINAL } Kind;

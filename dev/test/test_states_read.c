@@ -3,11 +3,11 @@
 // what cannot be read is refused.
 #include "dev/test/checkpoint_run.h"
 
-#include "coat/moments.h"
-#include "coat/moments_host.h"
+#include "coat/config/shapes.h"
+#include "coat/numerics/moments.h"
+#include "coat/numerics/moments_host.h"
 #include "coat/ops.h"
 #include "coat/save/snapshot.h"
-#include "coat/shapes.h"
 
 // `second`: format of 8-bit second moments. Runs store E4M3; E5M2 stands for the checkpoints of earlier versions.
 typedef struct {

@@ -2,9 +2,9 @@
 // which model has which parameters, and a parameter that the file holds in parts.
 #include "dev/test/checkpoint_run.h"
 
+#include "coat/config/shapes.h"
 #include "coat/save/checkpoint_tensors.h"
 #include "coat/save/hf_names.h"
-#include "coat/shapes.h"
 
 static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int ffn, int vocab) {
     ModelShape s = {.layers = layers, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .ffn = ffn};

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "coat/moments_host.h"
+#include "coat/numerics/moments_host.h"
 #include "coat/ops.h"
 #include "dev/test/update_bound.h"
 

@@ -4,8 +4,8 @@
 // The CPU reference rounds every operation of FP32 to nearest: a relative error of u = 2^-24 each. The GPU does so too,
 // with -fmad=false, but for what the special-function unit gives; PTX states its errors: lg2 2^-22 (absolute where
 // |log2| is below 1, else relative), ex2 2^-22, root and reciprocal 2^-23. The CPU reference's own log2 and exp2
-// (coat/moments.h) are good to 2 u, the first likewise absolute below 1. To first order, and with d(x) for how far both
-// sides' x are apart:
+// (coat/numerics/moments.h) are good to 2 u, the first likewise absolute below 1. To first order, and with d(x) for how
+// far both sides' x are apart:
 //
 // Decoding |x| = a 2^E, E = L / k, L = log2(code / F):
 //   d(L) <= (4 + 2) u max(1, |L|)
@@ -33,7 +33,7 @@
 
 #include <math.h>
 
-#include "coat/moments.h"
+#include "coat/numerics/moments.h"
 
 #define BOUND_U 0x1p-24
 #define BOUND_SECOND_ORDER (1 + 0x1p-10)

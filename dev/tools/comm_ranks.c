@@ -10,11 +10,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "coat/clock.h"
+#include "coat/base/clock.h"
 #include "coat/comm/comm.h"
-#include "coat/rng.h"
+#include "coat/config/shapes.h"
+#include "coat/numerics/rng.h"
 #include "coat/save/saver.h"
-#include "coat/shapes.h"
 
 static const char usage[] = "usage: comm_ranks [die | stop | hang | fail | slow | save FOLDER], under mpirun -np N\n"
                             "\n"

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "coat/numerics/quantize.h"
 #include "coat/ops.h"
-#include "coat/quantize.h"
 
 #ifdef __CUDACC__
 #include "coat/cuda/common/cuda_internal.h"

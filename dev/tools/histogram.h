@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "coat/error.h"
+#include "coat/base/error.h"
 #include "coat/io/files.h"
 
 enum { HISTOGRAM_BINS = 64 };

@@ -14,7 +14,7 @@
 
 #include "coat/io/files.h"
 #include "coat/io/safetensors.h"
-#include "coat/rng.h"
+#include "coat/numerics/rng.h"
 #include "coat/save/hf.h"
 #include "coat/save/hf_names.h"
 

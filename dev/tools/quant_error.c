@@ -10,8 +10,8 @@
 
 #include "coat/io/json.h"
 #include "coat/io/safetensors.h"
-#include "coat/moments.h"
-#include "coat/moments_host.h"
+#include "coat/numerics/moments.h"
+#include "coat/numerics/moments_host.h"
 #include "coat/ops.h"
 #include "coat/save/run_state.h"
 #include "codebook.h"

@@ -6,7 +6,7 @@
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 #include "fp8_ops.h"
-#include "quantize.h"
+#include "numerics/quantize.h"
 
 #include <cuda_fp16.h>
 

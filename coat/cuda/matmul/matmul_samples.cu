@@ -1,8 +1,8 @@
 // Samples of FP8 matmuls against sums in FP64. See matmul_samples.h.
 #include "matmul_samples.h"
 
-#include "quantize.h"
-#include "rng.h"
+#include "numerics/quantize.h"
+#include "numerics/rng.h"
 
 #define SAMPLES 1024
 #define SAMPLE_THREADS 256

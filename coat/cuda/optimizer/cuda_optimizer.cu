@@ -2,7 +2,7 @@
 // travel as kernel parameters: a recorded graph keeps them, and nothing is uploaded.
 // Parameters whose moments are in 8 bits are those of fp8_moments.cu.
 #include "cuda_optimizer.h"
-#include "moments.h"
+#include "numerics/moments.h"
 
 int64_t flat_elements(const char *operation, Tensor t) {
     if (t.rows > 1 && t.stride != t.cols) fatal(EXIT_DEVICE, "%s on the GPU: a parameter has gaps", operation);

@@ -1,5 +1,5 @@
-// Groups of 8-bit moments as the update's kernel handles them (coat/moments.h): eight lanes share a group, 16 elements
-// each. Memory is the limit, but the arithmetic takes more than half of its time, so:
+// Groups of 8-bit moments as the update's kernel handles them (coat/numerics/moments.h): eight lanes share a group,
+// 16 elements each. Memory is the limit, but the arithmetic takes more than half of its time, so:
 //   - log2(code / F) of a code comes from a table in shared memory;
 //   - per group, the four extremes (of m and v, largest and smallest) end in different lanes, which make the
 //     four logarithms of the two exponents k at once;
@@ -9,7 +9,7 @@
 #pragma once
 #include "cuda/fp8/fp8_kernels.h"
 #include "cuda_optimizer.h"
-#include "moments.h"
+#include "numerics/moments.h"
 
 constexpr int GROUP = 128;
 constexpr int GROUP_LANES = 8;

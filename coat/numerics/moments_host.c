@@ -4,7 +4,7 @@
 
 #include "moments_host.h"
 
-#include "error.h"
+#include "base/error.h"
 #include "moments.h"
 
 #define LARGEST_GROUP 1024

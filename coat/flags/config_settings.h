@@ -3,7 +3,7 @@
 #pragma once
 #include <jansson.h>
 
-#include "config.h"
+#include "config/config.h"
 #include "flags.h"
 
 #ifdef __cplusplus

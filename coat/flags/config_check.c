@@ -1,8 +1,8 @@
 #include "config_check.h"
 
+#include "config/shapes.h"
 #include "config_block.h"
 #include "io/files.h"
-#include "shapes.h"
 
 bool config_check_tokenizer(const Config *c, int tokens, Error *err) {
     const int vocab = c->shape.vocab;

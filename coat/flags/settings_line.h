@@ -1,6 +1,6 @@
 // The settings of a run as one line for its log.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 #include "io/json.h"
 
 #ifdef __cplusplus

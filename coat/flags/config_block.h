@@ -1,6 +1,6 @@
 // The flags that say what a model's block is made of. Errors: EXIT_USER.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,6 +1,6 @@
 // The checks of a configuration once its shape is final. Errors: EXIT_USER, of an incomplete shape EXIT_DATA.
 #pragma once
-#include "config.h"
+#include "config/config.h"
 
 #ifdef __cplusplus
 extern "C" {

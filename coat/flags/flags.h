@@ -3,7 +3,7 @@
 #pragma once
 #include <stddef.h>
 
-#include "config.h"
+#include "config/config.h"
 
 #ifdef __cplusplus
 extern "C" {

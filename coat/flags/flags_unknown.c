@@ -1,8 +1,8 @@
 // What is said of a flag that is not in the table: its name here where other trainers have it (nanoGPT, the Hugging
 // Face Trainer, torchtitan, Megatron-LM, llm.c's train_gpt2.py) or it was called so before, else the one that is
 // spelled nearly like it. And of a model that no name is.
+#include "config/shapes.h"
 #include "flags.h"
-#include "shapes.h"
 
 #include <ctype.h>
 

@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "formats.h"
+#include "base/error.h"
+#include "numerics/formats.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -5,9 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/shapes.h"
 #include "config_block.h"
 #include "model/tensors.h"
-#include "shapes.h"
 
 // The flags that were given and what was recorded, beside the Config that they fill.
 typedef struct {
