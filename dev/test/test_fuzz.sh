@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets of dev/fuzz under the sanitizers: on every input of the corpus, then on mutations of them, which
-# need clang. A target fails if it crashes, leaks, accesses memory that it must not, hangs, allocates more than 256 MiB
-# at once, or breaks a promise that it checks.
+# Runs the fuzz targets of dev/fuzz under the sanitizers on every input of the corpus. A target fails if it crashes,
+# leaks, accesses memory that it must not, hangs, allocates more than 256 MiB at once, or breaks a promise that it checks.
 #
 #   dev/test/test_fuzz.sh [--built] [--seconds N] [TARGET...]
 #       --built      do not build
-#       --seconds N  seconds of mutations per target; without it, 1 s with clang and none with gcc
+#       --seconds N  then runs each target for N seconds on mutations of the corpus; needs clang with libFuzzer
 #       TARGET       run this target only, for example tokens
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -44,31 +43,26 @@ build/fuzz/probe 2>/dev/null || ASAN_OPTIONS+=:detect_leaks=0
 python3 dev/fuzz/corpus.py
 
 # Only targets with libFuzzer have this flag.
-mutate=''
-if build/fuzz/fuzz_log -help=1 2>&1 | grep max_total_time >/dev/null; then
-    mutate=${seconds:-1}
-elif [ -n "$seconds" ]; then
+if [ -n "$seconds" ] && ! build/fuzz/fuzz_log -help=1 2>&1 | grep max_total_time >/dev/null; then
     echo "test_fuzz.sh: --seconds needs clang with libFuzzer; install clang and libclang-rt-dev" >&2
     exit 1
-else
-    echo "skip - mutations of the corpus: no clang with libFuzzer (clang, libclang-rt-dev)"
 fi
 
 # Inputs on which a target fails are saved in build/fuzz/found. Runs of a minute or more save what they learn in
 # build/fuzz/work.
 run_target() { # NAME
     local name=$1 log=$scratch/$1.log work=$scratch/$1.work inputs=("build/fuzz/corpus/$1"/*) runs='' status=0 executed
-    local run=(nice timeout $((mutate + 300)) "build/fuzz/fuzz_$1" -timeout=20 "-artifact_prefix=build/fuzz/found/$1-")
+    local run=(nice timeout $((seconds + 300)) "build/fuzz/fuzz_$1" -timeout=20 "-artifact_prefix=build/fuzz/found/$1-")
     "${run[@]}" "${inputs[@]}" >"$log" 2>&1 </dev/null || status=$?
     executed=$(grep -ac '^Executed ' "$log" || true)
-    if [ $status -eq 0 ] && [ -n "$mutate" ]; then
-        [ "$mutate" -lt 60 ] || work=build/fuzz/work/$name
+    if [ $status -eq 0 ] && [ -n "$seconds" ]; then
+        [ "$seconds" -lt 60 ] || work=build/fuzz/work/$name
         mkdir -p "$work"
-        "${run[@]}" -max_total_time="$mutate" -seed=1 -max_len=8192 -len_control=0 -dict=dev/fuzz/words.dict \
+        "${run[@]}" -max_total_time="$seconds" -seed=1 -max_len=8192 -len_control=0 -dict=dev/fuzz/words.dict \
             "$work" "build/fuzz/corpus/$name" >"$log" 2>&1 </dev/null || status=$?
         runs=$(sed -nE 's/^#([0-9]+)\s+DONE +cov: ([0-9]+).*/, \1 runs, \2 edges/p' "$log")
     fi
-    if [ $status -eq 0 ] && [ "$executed" -eq ${#inputs[@]} ] && [ -n "$runs" -o -z "$mutate" ]; then
+    if [ $status -eq 0 ] && [ "$executed" -eq ${#inputs[@]} ] && [ -n "$runs" -o -z "$seconds" ]; then
         echo "ok - fuzz_$name: $executed inputs$runs"
     else
         echo "not ok - fuzz_$name: status $status; see the input named below and dev/fuzz/README.md"
@@ -77,6 +71,6 @@ run_target() { # NAME
     fi
 }
 export -f run_target
-export scratch mutate
+export scratch seconds
 printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'run_target {}' | tee "$scratch/results"
 ! grep -q '^not ok' "$scratch/results"
