@@ -387,6 +387,11 @@ static inline int64_t config_accumulation(const Config *c, int ranks) {
     return c->batch_tokens > per_pass ? c->batch_tokens / per_pass : 1;
 }
 
+// Returns the tokens of an optimizer step of `ranks` processes.
+static inline int64_t config_batch_tokens(const Config *c, int ranks) {
+    return config_accumulation(c, ranks) * config_micro_tokens(c) * ranks;
+}
+
 #ifdef __cplusplus
 }
 #endif

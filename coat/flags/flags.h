@@ -43,15 +43,31 @@ typedef enum {
     GROUP_COUNT
 } FlagGroup;
 
+// Who uses a flag's value besides the run that is given it.
+enum {
+    RECORDED = 1,       // checkpoints record it
+    UNLESS_DEFAULT = 2, // but not the default
+    RESUMED = 4,        // a training that continues from a checkpoint applies the recorded value
+    EVALUATED = 8,      // an evaluation of a checkpoint applies it
+    SAMPLED = 16,       // a sample from a checkpoint applies it
+    RESTARTED = 32,     // a run that has a log and no checkpoint applies the logged value
+    LOGGED = 64,        // the log's record of settings has it
+    SHARED = 128,       // all ranks must have the same value or, of files, all name one or none
+    SHAPE = RESTARTED | LOGGED | SHARED,
+    TRAINING = RECORDED | RESUMED | RESTARTED | LOGGED | SHARED // training results depend on it
+};
+
 typedef struct {
     FlagGroup group;
     const char *name; // without the dashes
     FlagKind kind;
     size_t offset, size; // of the field in Config
+    unsigned uses;       // RECORDED ...
     const char *placeholder;
     double min, max;           // inclusive, for numbers
     const char *default_shown; // NULL: read from the default Config, which "%s" in front stands for; "": none
     const char *help;
+    bool (*matters)(const Config *config); // true if the value has an effect, which makes it RECORDED; NULL: always
 } Flag;
 
 #define FLAG_TEXT_LENGTH 128        // room for a flag's default or synopsis as text

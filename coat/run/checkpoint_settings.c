@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "flags/config_settings.h"
+#include "flags/settings.h"
 #include "io/files.h"
 #include "io/json.h"
 #include "log/log_trim.h"
@@ -19,7 +19,7 @@ static bool apply_record(json_t *settings, const char *path, const Config *flags
     Error ignored;
     const bool recipe = !flags->recipe_final;
     return (settings_update(settings, path, recipe ? err : &ignored) || !recipe) &&
-           config_apply_settings(recorded, settings, recipe, flags, path, err);
+           settings_apply(recorded, settings, recipe, flags, path, err);
 }
 
 // The apply_... functions below return false if the checkpoint in `folder` is damaged, so that an older one is tried.

@@ -7,7 +7,7 @@ extern "C" {
 #endif
 
 // Sets `recorded`, for config_parse(), to the defaults and what the run records that `flags` continue:
-// - the settings (config_apply_settings()) of the newest that --resume can find or, if nothing is trained, of the one
+// - the settings (settings_apply()) of the newest that --resume can find or, if nothing is trained, of the one
 //   that --model names. One with a damaged record is passed over.
 // - shape_files, the folder of the newest that --resume can find and that has a shape, and the shape; of 0 layers if it
 //   cannot be read.

@@ -6,8 +6,7 @@
 #include "base/signals.h"
 #include "config/shapes.h"
 #include "evaluate.h"
-#include "flags/config_settings.h"
-#include "flags/settings_line.h"
+#include "flags/settings.h"
 #include "io/files.h"
 #include "io/json.h"
 #include "log/log_trim.h"
@@ -215,12 +214,11 @@ static bool set_old_run_aside(Run *run, Error *err) {
 
 // What the run is made with, where the log does not say it yet.
 static void write_settings(const Run *run) {
-    JsonText text;
     Config resolved = run->model.config;
     const Exec *exec = &run->model.exec;
     if (resolved.steps >= 0) resolved.epochs = 0; // none
     resolved.steps = run->steps;
-    resolved.batch_tokens = config_accumulation(&resolved, exec->ranks) * config_micro_tokens(&resolved) * exec->ranks;
+    resolved.batch_tokens = config_batch_tokens(&resolved, exec->ranks);
     resolved.logits_chunk = (int)run->model.arena.layout[LOGITS][VALUE].rows;
     resolved.prompt_format = run->model.arena.config.prompt_format; // as checkpoints record it
     resolved.device = exec->ops->device;
@@ -229,7 +227,7 @@ static void write_settings(const Run *run) {
     if (resolved.threads == 0) resolved.threads = omp_get_max_threads();
 #endif
     if (resolved.hellaswag_every < 0) resolved.hellaswag_every = resolved.val_every;
-    settings_line(&text, &resolved);
+    JsonText text = settings_log(&resolved);
     log_settings(run->log, run->done.step, text.text);
     json_text_free(&text);
 }

@@ -3,87 +3,22 @@
 #include <math.h>
 #include <string.h>
 
+#include "flags/settings.h"
 #include "log/step_line.h"
-#include "model/schedule.h"
-#include "text/prompt_format.h"
 
 #define STATE_LIMIT (1u << 20)
 #define COUNT_LIMIT ((int64_t)1 << 53) // of steps and tokens: sums with a run's own stay far from overflowing
 
-// Settings of the arithmetic. Only those that matter under the others are written, so that a flag without
-// effect changes no byte.
-static void recipe_fields(JsonText *t, const Recipe *r) {
-    json_text_string(t, "precision", choice_name(PRECISION_NAMES, r->precision).text);
-    if (r->precision == PRECISION_FP32) {
-        json_text_string(t, "moments", choice_name(MOMENTS_NAMES, r->moments).text);
-        return;
-    }
-    const bool fp8 = r->linear == LINEAR_FP8, coat = r->saved == SAVED_COAT;
-    // Without coat-paper, backward recomputes a value from FP8 that forward read unrounded, or with another scale.
-    const bool differs = (coat || fp8) && !recipe_is_paper(r);
-    // The first blocks' norms are in BF16 only if backward recomputes them.
-    const bool first_blocks = fp8 && r->bf16_blocks > 0;
-    // --recompute 3 gives the same bits as 2, and 2 the same as 1 but for the first blocks' norms.
-    const int most = first_blocks && !coat ? 2 : 1, recompute = r->recompute < most ? r->recompute : most;
-    json_text_string(t, "recipe", choice_name(RECIPE_NAMES, r->kind).text);
-    json_text_string(t, "linear", choice_name(LINEAR_NAMES, r->linear).text);
-    json_text_string(t, "head", choice_name(HEAD_NAMES, r->head).text);
-    json_text_string(t, "saved", choice_name(SAVED_NAMES, r->saved).text);
-    if (coat) json_text_int(t, "group-size", r->group_size);
-    if (fp8) json_text_int(t, "bf16-blocks", r->bf16_blocks);
-    if (differs || first_blocks) json_text_int(t, "recompute", recompute);
-    if (fp8) json_text_bool(t, "fast-accumulation-data", r->fast_accumulation_data);
-    json_text_string(t, "grads", format_name(r->grads));
-    json_text_string(t, "moments", choice_name(MOMENTS_NAMES, r->moments).text);
-    if (r->moments != MOMENTS_FP32) json_text_string(t, "moments-fp32", r->moments_fp32);
-    json_text_string(t, "master", choice_name(MASTER_NAMES, r->master).text);
-}
-
-static void settings_fields(JsonText *t, const Config *c, int ranks) {
-    char seed[32];
-    recipe_fields(t, &c->recipe);
-    json_text_int(t, "micro-batch", c->micro_batch);
-    json_text_int(t, "seq-len", c->seq_len);
-    json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
-    if (c->examples != EXAMPLES_CUT) json_text_string(t, "examples", choice_name(EXAMPLES_NAMES, c->examples).text);
-    if (c->documents != DOCUMENTS_JOINED)
-        json_text_string(t, "documents", choice_name(DOCUMENTS_NAMES, c->documents).text);
-    if (c->prompt_format != PROMPT_FORMAT_DATA)
-        json_text_string(t, "prompt-format", prompt_format_name(c->prompt_format));
-    if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
-    json_text_float(t, "lr", c->lr);
-    json_text_int(t, "warmup", c->warmup);
-    json_text_string(t, "schedule", choice_name(SCHEDULE_NAMES, c->schedule).text);
-    const bool by_length = schedule_falls(c); // else it changes no rate
-    if (by_length) json_text_int(t, "steps", c->steps);
-    if (by_length && c->steps < 0 && c->epochs != 1) json_text_int(t, "epochs", c->epochs);
-    if (c->schedule != SCHEDULE_CONSTANT) json_text_float(t, "lr-final", c->lr_final);
-    if (c->schedule == SCHEDULE_WSD) json_text_float(t, "decay-fraction", c->decay_fraction);
-    json_text_float(t, "weight-decay", c->weight_decay);
-    json_text_float(t, "beta1", c->beta1);
-    json_text_float(t, "beta2", c->beta2);
-    json_text_float(t, "eps", c->eps);
-    json_text_float(t, "grad-clip", c->grad_clip);
-    if (c->max_skipped != MAX_SKIPPED) json_text_int(t, "max-skipped", c->max_skipped);
-    if (c->skip_loss_z > 0) json_text_float(t, "skip-loss-z", c->skip_loss_z);
-    if (c->skip_grad_z > 0) json_text_float(t, "skip-grad-z", c->skip_grad_z);
-    snprintf(seed, sizeof seed, "%llu", (unsigned long long)c->seed);
-    json_text_string(t, "seed", seed); // may exceed what JSON's numbers hold
-    json_text_bool(t, "shuffle", c->shuffle);
-    json_text_bool(t, "overfit-one-batch", c->overfit_one_batch);
-}
-
-// The sizes, for messages about another run's. The rest of the model, with these, is in config.json, which a resumed
-// run is compared with; --init is in neither, as the weights that it drew are there.
-static void shape_fields(JsonText *t, const ModelShape *s) {
-    json_text_int(t, "layers", s->layers);
-    json_text_int(t, "heads", s->heads);
-    json_text_int(t, "kv-heads", s->kv_heads);
-    json_text_int(t, "head-dim", s->head_dim);
-    json_text_int(t, "channels", s->channels);
-    json_text_int(t, "ffn", s->ffn);
-    json_text_int(t, "vocab", s->vocab);
-    json_text_int(t, "positions", s->positions);
+// Returns a copy of config with the values that checkpoints record; free() it.
+static Config *as_recorded(const Config *config, int ranks) {
+    Config *c = (Config *)xcalloc(1, sizeof *c);
+    const Recipe *r = &config->recipe;
+    *c = *config;
+    c->batch_tokens = config_batch_tokens(config, ranks);
+    // --recompute 3 gives the same bits as 2, and 2 the same as 1 except for the norms of blocks in BF16.
+    const int highest = r->bf16_blocks > 0 && r->saved != SAVED_COAT ? 2 : 1;
+    if (r->recompute > highest) c->recipe.recompute = highest;
+    return c;
 }
 
 static void window_field(JsonText *t, const char *key, const GuardWindow *window) {
@@ -127,8 +62,9 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
         json_text_close(t, '}');
     }
     json_text_open(t, "settings", '{');
-    settings_fields(t, config, ranks);
-    shape_fields(t, &config->shape);
+    Config *recorded = as_recorded(config, ranks);
+    settings_record(t, recorded);
+    free(recorded);
     json_text_close(t, '}');
     json_text_close(t, '}');
 }
@@ -170,133 +106,21 @@ static bool read_step_state(const json_t *o, const char *path, StepState *s, Err
     return good;
 }
 
-// A value as a flag would be given, for messages.
-static void value_text(const json_t *value, char *text, size_t size) {
-    if (json_is_string(value)) {
-        const char *string = json_string_value(value);
-        snprintf(text, size, "%s", string[0] ? string : "none");
-    } else {
-        char *dumped = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
-        snprintf(text, size, "%s", dumped ? dumped : "?");
-        free(dumped);
-    }
-    text_printable(text, strlen(text), "");
+static void print_difference(const char *flag, const char *recorded, const char *now) {
+    print_remark("resume: ", "--%s was %s and is now %s", flag, recorded, now);
 }
 
-// A setting that earlier versions recorded, which a recipe now fixes.
-typedef struct {
-    const char *key, *older, *paper, *other; // the value if absent; with coat-paper; with every other recipe
-    const char *relevant;                    // the setting, and its value, without which it was not recorded
-    const char *when;
-} Removed;
-
-static bool setting_is(const json_t *settings, const char *key, const char *value) {
-    const char *text = json_string_value(json_object_get(settings, key));
-    return text && strcmp(text, value) == 0;
+static void ignore_difference(const char *flag, const char *recorded, const char *now) {
+    (void)flag, (void)recorded, (void)now;
 }
 
-bool settings_update(json_t *settings, const char *path, Error *err) {
-    const bool fp8 = setting_is(settings, "linear", "fp8"), coat = setting_is(settings, "saved", "coat");
-    const char *const data = coat ? "e4m3" : "e5m2";
-    const Removed removed[] = {
-        {"scaling", "tensor", "tensor", "token", "linear", "fp8"},
-        {"norm-input", "saved", "saved", "residual", "saved", "coat"},
-        {"activation-input", "saved", "saved", "product", "saved", "coat"},
-        {"gradient-codes-data", "e5m2", "e5m2", data, "linear", "fp8"},
-        {"gradient-codes-weights", "e5m2", "e5m2", "e5m2", "linear", "fp8"},
-        {"second-moment", "e4m3", "e4m3", "e4m3", NULL, NULL},
-        {"second-moment-rounding", "nearest", "nearest", "nearest", NULL, NULL},
-    };
-    enum { COUNT = sizeof removed / sizeof *removed };
-    if (!json_object_get(settings, "linear")) return true;
-    bool current = json_object_get(settings, "recipe"); // true if no setting was removed since
-    for (int i = 0; i < COUNT; i++) current = current && !json_object_get(settings, removed[i].key);
-    if (current) return true;
-    json_t *both = json_object_get(settings, "gradient-codes"),
-           *fast = json_object_get(settings, "fast-accumulation-backward");
-    if (both) json_object_set(settings, "gradient-codes-data", both);
-    if (both) json_object_set(settings, "gradient-codes-weights", both);
-    if (fast) json_object_set(settings, "fast-accumulation-data", fast);
-    if (fast) json_object_set(settings, "fast-accumulation-weights", fast);
-    const bool paper =
-        coat ? !setting_is(settings, "norm-input", "residual") : fp8 && !setting_is(settings, "scaling", "token");
-    const char *const recipe = paper ? "coat-paper" : coat ? "coat" : fp8 ? "fp8-linear" : "bf16";
-    bool good = true;
-    for (int i = 0; i < COUNT; i++) {
-        const Removed *r = &removed[i];
-        const char *recorded = json_string_value(json_object_get(settings, r->key));
-        const char *value = recorded ? recorded : r->older, *expected = paper ? r->paper : r->other;
-        const bool relevant = !r->relevant || setting_is(settings, r->relevant, r->when);
-        if (good && relevant && strcmp(value, expected) != 0)
-            good = error_set(err, EXIT_DATA,
-                             "%s: the recorded setting \"%s\": \"%s\" is not supported any more; use --recipe %s, "
-                             "which has \"%s\"",
-                             path, r->key, value, recipe, expected);
-        json_object_del(settings, r->key);
-    }
-    if (good && json_is_true(json_object_get(settings, "fast-accumulation-weights")))
-        good = error_set(err, EXIT_DATA,
-                         "%s: the recorded setting \"fast-accumulation-weights\": true is not supported any "
-                         "more; use --recipe %s",
-                         path, recipe);
-    static const char *const dropped[] = {"gradient-codes", "fast-accumulation-backward", "fast-accumulation-weights",
-                                          "centred-blocks"};
-    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++) json_object_del(settings, dropped[i]);
-    if (fp8 && !json_object_get(settings, "bf16-blocks")) json_object_set_new(settings, "bf16-blocks", json_integer(0));
-    json_object_set_new(settings, "recipe", json_string(recipe));
-    return good;
-}
-
-// Fills in what is not written where it is the default, and what checkpoints older than the flag
-// do not say: there was no choice.
-static void fill_settings(json_t *settings) {
-    static const struct {
-        const char *key;
-        int value;
-    } defaults[] = {{"max-skipped", MAX_SKIPPED}, {"skip-loss-z", 0}, {"skip-grad-z", 0}, {"logits-chunk", 0}};
-    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
-        if (!json_object_get(settings, defaults[i].key))
-            json_object_set_new(settings, defaults[i].key, json_integer(defaults[i].value));
-    const char *schedule = json_string_value(json_object_get(settings, "schedule"));
-    if (schedule && strcmp(schedule, "constant") != 0 && !json_object_get(settings, "lr-final"))
-        json_object_set_new(settings, "lr-final", json_integer(1));
-    if (!json_object_get(settings, "examples"))
-        json_object_set_new(settings, "examples", json_string(choice_name(EXAMPLES_NAMES, EXAMPLES_CUT).text));
-    if (!json_object_get(settings, "documents"))
-        json_object_set_new(settings, "documents", json_string(choice_name(DOCUMENTS_NAMES, DOCUMENTS_JOINED).text));
-    if (!json_object_get(settings, "prompt-format"))
-        json_object_set_new(settings, "prompt-format", json_string("none"));
-}
-
+// Rank 0 of a training names the differences; in other runs most settings have no effect.
 static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, Error *err) {
-    JsonText t;
-    memset(&t, 0, sizeof t);
-    json_text_open(&t, NULL, '{');
-    settings_fields(&t, config, exec->ranks);
-    json_text_close(&t, '}');
-    json_t *now = json_parse_object(t.text, t.size, "settings", err);
-    json_text_free(&t);
-    if (!now) return false;
-    bool good = settings_update(theirs, path, err) || !config->recipe_recorded;
-    fill_settings(theirs);
-    fill_settings(now);
-    bool trains = !config->eval_only && (config->train[0] || !config->prompt[0]); // else most of them do nothing
-    for (void *at = json_object_iter(now); good && at; at = json_object_iter_next(now, at)) {
-        const char *key = json_object_iter_key(at);
-        json_t *value = json_object_iter_value(at), *other = json_object_get(theirs, key);
-        if (!other || json_equal(value, other)) continue;
-        char before[256], after[256];
-        value_text(other, before, sizeof before);
-        value_text(value, after, sizeof after);
-        if (strcmp(key, "precision") == 0) // decides the weights' format; the others may change from run to run
-            good = error_set(err, EXIT_DATA,
-                             "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
-                             "weights with --model",
-                             path, key, before, after);
-        else if (trains && strcmp(key, "steps") != 0 && strcmp(key, "epochs") != 0 && exec->rank == 0)
-            print_remark("resume: ", "--%s was %s and is now %s", key, before, after);
-    }
-    json_decref(now);
+    Config *now = as_recorded(config, exec->ranks);
+    const bool names = exec->rank == 0 && !config_forward_only(config);
+    const bool good = (settings_update(theirs, path, err) || !config->recipe_recorded) &&
+                      settings_compare(theirs, now, path, names ? print_difference : ignore_difference, err);
+    free(now);
     return good;
 }
 

@@ -11,11 +11,6 @@ extern "C" {
 
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
-// Replaces the settings of earlier versions in `settings`: renames them, and turns those that a recipe now fixes into
-// "recipe". False with err (EXIT_DATA) if no recipe has their values; "recipe" is then the nearest one. `path` names
-// the file in messages.
-bool settings_update(json_t *settings, const char *path, Error *err);
-
 // Reads `path` back. Settings are compared with config: another precision of the weights is an error, rank 0
 // names other differences on stderr.
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);

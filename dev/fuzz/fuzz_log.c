@@ -3,7 +3,7 @@
 // (dev/tools/loss_svg.h). Input: one byte, the first step that will be logged minus 2, then the file.
 #include "dev/fuzz/fuzz.h"
 
-#include "coat/flags/config_settings.h"
+#include "coat/flags/settings.h"
 #include "coat/io/files.h"
 #include "coat/log/log.h"
 #include "coat/log/log_trim.h"
@@ -35,7 +35,7 @@ static void compare_log(const Config *config, int64_t step) {
     static Config recorded;
     recorded = *config;
     recorded.settings_logged = true;
-    if (!config_apply_settings(&recorded, settings, true, config, "log.jsonl", &err)) fuzz_refused(&err, "log.jsonl");
+    if (!settings_apply(&recorded, settings, true, config, "log.jsonl", &err)) fuzz_refused(&err, "log.jsonl");
     json_decref(settings);
 }
 

@@ -2,6 +2,7 @@
 // training computes with: sound and strange ones.
 #include <xxhash.h>
 
+#include "coat/flags/settings.h"
 #include "coat/save/manifest.h"
 #include "coat/save/run_state.h"
 #include "config_fixture.h"

@@ -3,7 +3,7 @@
 
 #include "coat/config/shapes.h"
 #include "coat/flags/config_block.h"
-#include "coat/flags/config_settings.h"
+#include "coat/flags/settings.h"
 #include "coat/model/tensors.h"
 #include "config_fixture.h"
 

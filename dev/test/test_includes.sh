@@ -43,7 +43,7 @@ loop=$(circles "$found")
 # includes only comm, io and the folders below them, and every other folder includes only folders of a later rank.
 misled() {
     awk 'BEGIN {
-            n = split("run flags|save log model comm text io . config numerics base", step)
+            n = split("run save flags log model comm text io . config numerics base", step)
             for (i = 1; i <= n; i++)
                 for (k = split(step[i], name, "|"); k > 0; k--) rank[name[k] == "." ? "coat" : "coat/" name[k]] = i
         }
@@ -75,7 +75,7 @@ run/report.c # include "cuda/device_check.h"
 save/hf.c  #include <coat/cpu/cpu_kernels.h>
 model/plan.h #include "log/log.h"
 flags/config_parse.c #include "save/hf.h"
-save/hf.c #include "flags/flags.h"
+log/log.c #include "flags/flags.h"
 config/shapes.c #include "model/plan.h"
 base/error.c #include "numerics/rng.h"
 text/data.c #include "comm/comm.h"

@@ -1,0 +1,295 @@
+#include "settings.h"
+
+#include <string.h>
+
+#include <xxhash.h>
+
+// ---------------------------------------------------------------- writing
+
+// Writes `length` bytes of text, or null if there are none. Bytes that are not ASCII become '?' if the text is not
+// UTF-8, which JSON requires.
+static void write_text(JsonText *t, const char *key, const char *value, size_t length) {
+    char *text = (char *)xcalloc(length + 1, 1);
+    memcpy(text, value, length);
+    json_t *valid = json_string(text);
+    for (char *at = text; !valid && *at; at++)
+        if ((unsigned char)*at > 127) *at = '?';
+    json_decref(valid);
+    if (length)
+        json_text_string(t, key, text);
+    else
+        json_text_null(t, key);
+    free(text);
+}
+
+// Writes the patterns of files in `lines`, one per line, up to an empty line. Returns the text after that line.
+static const char *write_patterns(JsonText *t, const char *lines) {
+    for (; *lines && *lines != '\n'; lines += lines[0] == '\n') {
+        const size_t length = strcspn(lines, "\n");
+        write_text(t, NULL, lines, length);
+        lines += length;
+    }
+    return lines + (*lines == '\n');
+}
+
+// Writes "train": all patterns or, if the sets have weights, a list of patterns per set and "train-weight".
+static void write_train(JsonText *t, const Config *c) {
+    const bool sets = config_weights(c) != NULL;
+    json_text_open(t, "train", '[');
+    for (const char *at = c->train; *at;) {
+        if (sets) json_text_open(t, NULL, '[');
+        at = write_patterns(t, at);
+        if (sets) json_text_close(t, ']');
+    }
+    json_text_close(t, ']');
+    if (sets) json_text_open(t, "train-weight", '[');
+    for (int k = 0; sets && k < c->train_sets; k++) json_text_double(t, NULL, c->train_weights[k]);
+    if (sets) json_text_close(t, ']');
+}
+
+static void write_tokenizer(JsonText *t, const Config *c) {
+    const char *name = c->vocabulary[0] ? c->vocabulary : config_tokenizer_name(c);
+    write_text(t, "tokenizer", name, strlen(name));
+}
+
+// Writes a number, or null if it is below the flag's range, which stands for "none".
+static void write_number(JsonText *t, const Flag *flag, int64_t number, double min) {
+    if (number >= min)
+        json_text_int(t, flag->name, number);
+    else
+        json_text_null(t, flag->name);
+}
+
+static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
+    const void *value = (const char *)c + flag->offset;
+    char text[FLAG_TEXT_LENGTH];
+    switch (flag->kind) {
+    case FLAG_INT: write_number(t, flag, *(const int *)value, flag->min); break;
+    case FLAG_INT64: write_number(t, flag, *(const int64_t *)value, flag->min < 0 ? flag->min : 0); break;
+    case FLAG_FLOAT: json_text_float(t, flag->name, *(const float *)value); break;
+    case FLAG_BOOL: json_text_bool(t, flag->name, *(const bool *)value); break;
+    case FLAG_SEED: // may exceed the range of JSON's numbers
+    case FLAG_CHOICE:
+    case FLAG_FORMAT:
+        flag_value(flag, c, text);
+        json_text_string(t, flag->name, text);
+        break;
+    case FLAG_STRING:
+        if (!flag_takes_list(flag)) {
+            write_text(t, flag->name, (const char *)value, strlen((const char *)value));
+            break;
+        }
+        json_text_open(t, flag->name, '[');
+        write_patterns(t, (const char *)value);
+        json_text_close(t, ']');
+        break;
+    case FLAG_TRAIN: write_train(t, c); break;
+    case FLAG_TOKENIZER: write_tokenizer(t, c); break;
+    default: break; // no value that a file records
+    }
+}
+
+JsonText settings_log(const Config *config) {
+    JsonText t;
+    int count;
+    const Flag *table = flag_table(&count);
+    memset(&t, 0, sizeof t);
+    json_text_open(&t, NULL, '{');
+    for (int i = 0; i < count; i++)
+        if (table[i].uses & LOGGED) write_flag(&t, &table[i], config);
+    json_text_close(&t, '}');
+    return t;
+}
+
+static const void *field_of(const Config *config, const Flag *flag) {
+    return (const char *)config + flag->offset;
+}
+
+// True if the flag has the same value in both.
+static bool is_equal(const Config *a, const Config *b, const Flag *flag) {
+    if (flag->kind == FLAG_STRING) return strcmp(field_of(a, flag), field_of(b, flag)) == 0;
+    return memcmp(field_of(a, flag), field_of(b, flag), flag->size) == 0;
+}
+
+// True if a checkpoint records the flag's value. A value without effect is not recorded, so that it changes no byte.
+static bool is_recorded(const Config *config, const Config *defaults, const Flag *flag) {
+    if (!(flag->uses & RECORDED) || (flag->matters && !flag->matters(config))) return false;
+    return !(flag->uses & UNLESS_DEFAULT) || !is_equal(config, defaults, flag);
+}
+
+void settings_record(JsonText *t, const Config *config) {
+    Config *defaults = (Config *)xcalloc(1, sizeof *defaults);
+    int count;
+    const Flag *table = flag_table(&count);
+    config_defaults(defaults);
+    for (int i = 0; i < count; i++)
+        if (is_recorded(config, defaults, &table[i])) write_flag(t, &table[i], config);
+    free(defaults);
+}
+
+// ---------------------------------------------------------------- applying
+
+static bool setting_is(const json_t *settings, const char *key, const char *value) {
+    const char *text = json_string_value(json_object_get(settings, key));
+    return text && strcmp(text, value) == 0;
+}
+
+// Sets a flag's field to a recorded value. False if the flag does not take it.
+static bool set_value(const Flag *flag, Config *config, const json_t *value) {
+    char number[32];
+    Error ignored;
+    if (flag->kind == FLAG_BOOL)
+        return json_is_boolean(value) && flag_set(flag, config, NULL, json_is_false(value), &ignored);
+    const char *text = json_string_value(value);
+    if (flag->kind == FLAG_STRING && (json_is_null(value) || (text && !text[0]))) {
+        ((char *)config)[flag->offset] = '\0';
+        return true;
+    }
+    if (json_is_integer(value))
+        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(number, sizeof number, "%.17g", json_real_value(value));
+    if (json_is_number(value)) text = number;
+    return text && flag_set(flag, config, text, false, &ignored);
+}
+
+// Sets one recorded setting if its flag is of `group`, or is used for one of `uses`. No other flag is set, because a
+// folder from elsewhere must not name files. An unknown setting is an error even then, because it may change results.
+static bool apply_setting(Config *config, const char *key, const json_t *value, FlagGroup group, unsigned uses,
+                          const char *path, Error *err) {
+    bool negated;
+    const Flag *flag = flag_find(key, strlen(key), &negated);
+    const bool applies = flag && (flag->group == group || flag->uses & uses);
+    const bool none = config->settings_logged && json_is_null(value) && flag && flag->kind != FLAG_STRING;
+    if (flag && !negated && (!applies || none || set_value(flag, config, value))) return true;
+    char *text = json_dumps(value, JSON_ENCODE_ANY);
+    error_set(err, EXIT_DATA,
+              "%s: this version does not support the setting \"%.100s\": %.200s; use the version that wrote the file",
+              path, key, text ? text : "?");
+    free(text);
+    return false;
+}
+
+static bool apply_settings(Config *config, const json_t *settings, FlagGroup group, unsigned uses, const char *path,
+                           Error *err) {
+    bool good = true;
+    for (void *at = json_object_iter((json_t *)settings); good && at;
+         at = json_object_iter_next((json_t *)settings, at))
+        good = apply_setting(config, json_object_iter_key(at), json_object_iter_value(at), group, uses, path, err);
+    return good;
+}
+
+// Sets the recipe to the recorded one, then applies the recorded settings of the recipe.
+static bool apply_recipe(Config *config, const json_t *settings, const char *path, Error *err) {
+    const json_t *name = json_object_get(settings, "recipe");
+    if (name) {
+        Config *named = (Config *)xcalloc(1, sizeof *named);
+        const bool good = apply_setting(named, "recipe", name, GROUP_RECIPE, 0, path, err);
+        recipe_apply(&config->recipe, named->recipe.kind);
+        free(named);
+        if (!good) return false;
+    } else if (!setting_is(settings, "precision", "fp32")) {
+        return error_set(err, EXIT_DATA, "%s: the setting \"linear\" is missing; use the version that wrote the file",
+                         path);
+    }
+    return apply_settings(config, settings, GROUP_RECIPE, 0, path, err);
+}
+
+bool settings_apply(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
+                    Error *err) {
+    const unsigned uses = config->settings_logged       ? RESTARTED
+                          : !config_forward_only(flags) ? RESUMED
+                          : flags->eval_only            ? EVALUATED
+                                                        : SAMPLED;
+    config->seq_len = 0;
+    if ((recipe && !apply_recipe(config, settings, path, err)) ||
+        !apply_settings(config, settings, GROUP_COUNT, uses, path, err))
+        return false;
+    if (!config->settings_logged) return true;
+    if (config->tokenizer == TOKENIZER_GPT2) config->tokenizer = TOKENIZER_ANY; // the log names it if no flag did
+    if (json_is_integer(json_object_get(settings, "epochs"))) config->steps = -1;
+    return true;
+}
+
+// ---------------------------------------------------------------- comparing
+
+// Writes the flag's value to text as a message shows it.
+static void show_value(const Flag *flag, const Config *config, char text[256]) {
+    char value[FLAG_TEXT_LENGTH];
+    flag_value(flag, config, value);
+    snprintf(text, 256, "%s", flag->kind == FLAG_STRING ? (const char *)field_of(config, flag) : value);
+    text_printable(text, strlen(text), "");
+    if (!text[0]) snprintf(text, 256, "none");
+}
+
+bool settings_compare(const json_t *settings, const Config *config, const char *path,
+                      void (*differs)(const char *flag, const char *recorded, const char *now), Error *err) {
+    Config *theirs = (Config *)xcalloc(1, sizeof *theirs);
+    int count;
+    bool good = true;
+    const Flag *table = flag_table(&count);
+    config_defaults(theirs);
+    for (int i = 0; good && i < count; i++) {
+        const Flag *flag = &table[i];
+        const json_t *value = json_object_get(settings, flag->name);
+        char before[256], now[256];
+        if (!(flag->uses & RECORDED) || flag->group == GROUP_MODEL || (flag->matters && !flag->matters(config)))
+            continue;
+        const bool known = value ? set_value(flag, theirs, value) : (flag->uses & UNLESS_DEFAULT) != 0;
+        if (!known || is_equal(theirs, config, flag)) continue;
+        show_value(flag, theirs, before);
+        show_value(flag, config, now);
+        if (flag->offset == offsetof(Config, recipe.precision))
+            good = error_set(err, EXIT_DATA,
+                             "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
+                             "weights with --model",
+                             path, flag->name, before, now);
+        else if (flag->offset != offsetof(Config, steps) && flag->offset != offsetof(Config, epochs))
+            differs(flag->name, before, now);
+    }
+    free(theirs);
+    return good;
+}
+
+static uint64_t hash_field(const Config *c, const Flag *flag, uint64_t hash) {
+    const char *field = (const char *)field_of(c, flag);
+    return XXH3_64bits_withSeed(field, flag->kind == FLAG_STRING ? strlen(field) : flag->size, hash);
+}
+
+// Hashes the values of the flags of `group` that are used for all of `uses`; GROUP_COUNT: of every group.
+static uint64_t hash_flags(const Config *c, FlagGroup group, unsigned uses, uint64_t hash) {
+    int count;
+    const Flag *table = flag_table(&count);
+    for (int i = 0; i < count; i++)
+        if ((group == GROUP_COUNT || table[i].group == group) && (table[i].uses & uses) == uses)
+            hash = hash_field(c, &table[i], hash);
+    return hash;
+}
+
+int64_t recipe_fingerprint(const Config *c) {
+    return (int64_t)(hash_flags(c, GROUP_RECIPE, 0, 0) >> 1);
+}
+
+int64_t training_fingerprint(const Config *c) {
+    return (int64_t)(hash_flags(c, GROUP_MODEL, SHARED, hash_flags(c, GROUP_COUNT, RESUMED, 0)) >> 1);
+}
+
+int64_t flag_fingerprint(const Config *c, const Flag *flag) {
+    if (!(flag->uses & SHARED)) return 0;
+    if (flag->kind == FLAG_TRAIN) return c->train[0] != '\0';
+    if (flag->kind == FLAG_RESUME) return c->resume ? c->resume_step + 2 : 0; // -1: the newest
+    if (flag->kind == FLAG_STRING && flag->offset != offsetof(Config, prompt))
+        return ((const char *)c)[flag->offset] != '\0';
+    return (int64_t)(hash_field(c, flag, 0) >> 1);
+}
+
+int64_t flags_fingerprint(const Config *c) {
+    int count;
+    const Flag *table = flag_table(&count);
+    uint64_t hash = 0;
+    for (int i = 0; i < count; i++) {
+        const int64_t one = flag_fingerprint(c, &table[i]);
+        hash = XXH3_64bits_withSeed(&one, sizeof one, hash);
+    }
+    return (int64_t)(hash >> 1);
+}

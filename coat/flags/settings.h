@@ -1,0 +1,50 @@
+// The settings of a run in files: the flags that state.json of a checkpoint and the log record, as the table of flags
+// says, and what a run that continues from them applies.
+#pragma once
+#include "flags.h"
+#include "io/json.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Writes the flags that checkpoints record (RECORDED) as fields of an open object.
+void settings_record(JsonText *t, const Config *config);
+
+// Returns the settings that the log's first record holds (LOGGED), as the text of one JSON object on one line.
+// config: as resolved for the run; null stands for a value that does not exist. Release with json_text_free().
+JsonText settings_log(const Config *config);
+
+// Applies recorded settings to `config`, which holds the defaults. `settings` is an object of the file `path`.
+//   recipe: true if the recorded recipe is applied
+//   flags:  the command line, which says whether the run trains (applies RESUMED), evaluates (EVALUATED) or samples
+//           (SAMPLED)
+//   config->settings_logged: `settings` come from the log; RESTARTED are applied
+// seq_len becomes 0 if it is not recorded. Fails (EXIT_DATA) if this version does not know a setting, or the value of
+// one that is applied; the error names setting, value and file.
+bool settings_apply(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
+                    Error *err);
+
+// Compares recorded settings with `config`. A difference in --precision is an error (EXIT_DATA), because it decides the
+// format of the weights. Calls `differs` for every other difference, except in the length of the run.
+// path: the file of `settings`, for the error
+bool settings_compare(const json_t *settings, const Config *config, const char *path,
+                      void (*differs)(const char *flag, const char *recorded, const char *now), Error *err);
+
+// Replaces the settings of earlier versions in `settings`: renames them, and turns those that a recipe now fixes into
+// "recipe". Fails (EXIT_DATA) if no recipe has their values; "recipe" is then the nearest one. `path` names the file in
+// the error.
+bool settings_update(json_t *settings, const char *path, Error *err);
+
+// Hashes by which ranks detect that they were started differently, never negative: of the recipe; of everything else
+// that training results depend on (shape, batch, optimizer, order of the data); of all flags in which the ranks must
+// agree (SHARED); and of one of them, 0 if ranks may differ in it. For a flag that names files, only whether it is
+// given counts.
+int64_t recipe_fingerprint(const Config *config);
+int64_t training_fingerprint(const Config *config);
+int64_t flags_fingerprint(const Config *config);
+int64_t flag_fingerprint(const Config *config, const Flag *flag);
+
+#ifdef __cplusplus
+}
+#endif
