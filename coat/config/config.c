@@ -6,7 +6,7 @@
 #include "shapes.h"
 
 void recipe_apply(Recipe *recipe, RecipeKind kind) {
-    // The same in every recipe.
+    // Values of every recipe.
     memset(recipe, 0, sizeof *recipe);
     recipe->kind = kind;
     recipe->precision = PRECISION_RECIPE;
@@ -18,7 +18,7 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->moments = MOMENTS_FP32;
     recipe->master = MASTER_FP32;
     recipe->cache_transposed = true;
-    // What makes the recipe.
+    // Values of this recipe.
     if (kind != RECIPE_BF16) recipe->linear = LINEAR_FP8;
     if (kind == RECIPE_COAT) recipe->bf16_blocks = -1;
     if (kind == RECIPE_COAT || kind == RECIPE_COAT_PAPER) {

@@ -1,5 +1,5 @@
-// The configuration of a run: model shape, recipe, batch, optimizer, files. config_parse() in flags/config_parse.h fills
-// it from the command line and from the settings that a checkpoint recorded.
+// Configuration of a run: model shape, recipe, batch, optimizer, files. config_parse() of flags/config_parse.h fills it
+// from the command line and from the settings that a checkpoint recorded.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

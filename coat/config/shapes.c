@@ -39,7 +39,7 @@ void architecture_shape(Architecture architecture, ModelShape *s) {
     if (architecture == ARCHITECTURE_QWEN2 || architecture == ARCHITECTURE_QWEN3) s->norm_eps = 1e-6f;
 }
 
-// What of a shape only some architectures have.
+// True if the architecture supports all switches of the shape.
 static bool fits(const ModelShape *s, Architecture architecture) {
     ModelShape a;
     architecture_shape(architecture, &a);
@@ -157,8 +157,8 @@ typedef struct {
     int layers, channels, ffn, heads, kv_heads, head_dim, vocab, positions;
     float theta, eps;
     bool tied;
-    float stretched; // factor of the rotary scaling, 0: none
-    int begin, end;  // ids of texts in the vocabulary, -1: none
+    float stretched; // factor of the RoPE scaling, 0: none
+    int begin, end;  // BOS and EOS ids, -1: none
 } Name;
 
 // clang-format off

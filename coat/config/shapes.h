@@ -1,4 +1,4 @@
-// The shapes of models: architectures, which fix what a block is made of, and the sizes of models by name.
+// Shapes of models: what an architecture fixes, and the sizes of models by name.
 #pragma once
 #include "config.h"
 
@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-// What Hugging Face's config.json calls model_type.
+// model_type in Hugging Face's config.json
 typedef enum {
     ARCHITECTURE_GPT2,
     ARCHITECTURE_LLAMA, // Llama 2 and 3, Mistral, TinyLlama, SmolLM2
@@ -19,64 +19,64 @@ typedef enum {
 
 const char *architecture_name(Architecture architecture); // "gpt2", "llama", ...
 
-// The deviation that all matrices but residual projections are drawn with; 0: each has its own.
+// Returns the standard deviation of the initial weights of all matrices except residual projections. 0: each matrix has
+// its own.
 static inline double init_deviation(InitKind kind) {
     return kind == INIT_KIND_MITCHELL ? 0.0 : 0.02;
 }
 
-// Sets the shape to an architecture's usual settings, without sizes.
+// Sets the switches of the shape to the architecture's usual values. Sizes are 0.
 void architecture_shape(Architecture architecture, ModelShape *shape);
 
-// The architecture that a shape is of; ARCHITECTURE_COUNT: of none.
+// Returns the architecture that the shape belongs to, or ARCHITECTURE_COUNT if there is none.
 Architecture shape_architecture(const ModelShape *shape);
 
-#define DEEPEST_MODEL 96 // of dN
+#define DEEPEST_MODEL 96 // most layers of a model named by its depth, such as dN
 
-// Sets the shape of a named model: gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96, llm.c's descriptors gpt2:dN and
-// gpt3:cN; llama2-7b and the others of the table; llama:d1 ... d96, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN,
-// which are as deep and 64 channels wide for each layer. GPT-2's have its vocabulary, as those by depth.
-// Returns false if there is no such name.
+// Sets the shape of a named model: gpt2, gpt2-medium, gpt2-large, gpt2-xl; llama2-7b and the other rows of the table;
+// by depth d1 ... d96 and llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN, with 64 channels per layer; llm.c's gpt2:dN
+// and gpt3:cN. GPT-2 and models by depth have GPT-2's vocabulary. Returns false if the name is unknown.
 bool model_shape_named(const char *name, ModelShape *shape);
 
-// Whether a named model's vocabulary is its own, which may have rows that no token has. Those by depth and GPT-2's take
-// that of a tokenizer.
+// True if the named model has a vocabulary of its own, which may have more rows than tokens. Models by depth and GPT-2
+// take the size of the tokenizer's vocabulary.
 bool model_keeps_vocabulary(const char *name);
 
-// A list of names for messages.
+// Returns the names of models as a list for messages.
 const char *model_names(void);
 
-// Name number i of one size, without those by depth and llm.c's descriptors; NULL: there is none.
+// Returns the i-th name of a model with fixed sizes, NULL after the last one.
 const char *model_name(int i);
 
-// A GPT-2 shape from its numbers, checked for range and divisibility; ffn 0 means 4 * channels. `path`, which says
-// them, is for messages. Errors: EXIT_DATA.
+// Sets a GPT-2 shape from its sizes and checks their range and divisibility. ffn 0: 4 * channels. `path` names their
+// source in errors (EXIT_DATA).
 bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
                 int64_t positions, const char *path, Error *err);
 
-// Sets vocab and vocab_padded; and the ids of the two vocabularies that a number tells, GPT-2's and bytes.
+// Sets vocab and vocab_padded. Also sets the BOS and EOS ids if `vocab` is the size of GPT-2's or the byte vocabulary.
 void model_shape_vocab(ModelShape *shape, int vocab);
 
-// Sets the ids that begin and end texts, -1: none, as those outside the vocabulary are.
+// Sets the BOS and EOS ids. An id outside the vocabulary, such as -1, means none.
 void model_shape_ids(ModelShape *shape, int begin, int end);
 
-// One more id that ends texts, where the vocabulary has it; of too many the last gives way.
+// Adds an EOS id if it is in the vocabulary. If the list is full, it replaces the last one.
 void model_shape_add_end(ModelShape *shape, int id);
 
-// The width of the feed-forward layer where nothing says it: 4 channels, or with gate and up two thirds of that,
-// rounded up to a multiple of 128.
+// Returns the usual inner width of the MLP: 4 * channels; for SwiGLU two thirds of that, rounded up to a multiple of
+// 128.
 int shape_usual_ffn(const ModelShape *shape);
 
-// q, k and v together.
+// Returns the width of q, k and v together.
 static inline int64_t shape_qkv_width(const ModelShape *shape) {
     return (int64_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim;
 }
 
-// The activation's input: the feed-forward width, or gate and up beside each other.
+// Returns the width of the activation function's input: ffn, or 2 * ffn for SwiGLU (gate and up).
 static inline int64_t shape_hidden_width(const ModelShape *shape) {
     return (int64_t)shape->ffn * (shape->activation == ACT_SWIGLU ? 2 : 1);
 }
 
-// Whether attention reads q, k and v as their matmul made them, but for the rotation, which can be undone.
+// True if QK-norm or clipping changes q and k between their matmul and attention. RoPE alone can be undone.
 static inline bool shape_changes_heads(const ModelShape *shape) {
     return shape->qk_norm != QK_NORM_NONE || shape->clip_qkv > 0;
 }

@@ -1,4 +1,5 @@
-// The checks of a configuration once its shape is final. Errors: EXIT_USER, of an incomplete shape EXIT_DATA.
+// Checks of a configuration whose shape is complete. They fail with EXIT_USER, or with EXIT_DATA for an incomplete
+// shape.
 #pragma once
 #include "config/config.h"
 
@@ -6,11 +7,11 @@
 extern "C" {
 #endif
 
-// After a checkpoint's config.json was read: the shape (divisibility, positions, what no architecture has), then
-// config_check_recipe().
+// Checks the shape (divisibility, positions, combinations that no architecture supports), then calls
+// config_check_recipe() for `ranks` processes. Call it after model_shape_from_files().
 bool config_check(Config *config, int ranks, Error *err);
 
-// Whether the model has a row for each of the `tokens` of the vocabulary that --tokenizer names.
+// Checks that the model has a row for each of the `tokens` of the vocabulary that --tokenizer names.
 bool config_check_tokenizer(const Config *config, int tokens, Error *err);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-// From the command line to the Config in three steps: command_line_read(); checkpoint_settings() of
-// run/checkpoint_settings.h, which looks up what the checkpoint records that the run continues from; config_parse().
+// Builds the Config in three steps: command_line_read(); checkpoint_settings() of run/checkpoint_settings.h, which
+// reads the settings recorded by the checkpoint that the run continues from; config_parse().
 #pragma once
 #include "flags.h"
 
@@ -9,19 +9,17 @@ extern "C" {
 
 typedef struct {
     Arguments args;
-    Config flags; // their values on top of the defaults, where model_from_files and recipe_final are known, too
+    Config flags; // the flags on top of the defaults, with model_from_files and recipe_final
 } CommandLine;
 
-// Reads argv. llm.c's short flags are rewritten to the long ones first. Returns false with err filled for unknown or
-// malformed flags. *exit_now becomes true when the flag asked only for text (--help, --version), which has been
-// printed. After both there is no line for config_parse().
+// Reads argv. Fails for unknown or malformed flags. *exit_now is true if a flag asked only for text (--help,
+// --version), which has been printed. In both cases `line` is empty, and config_parse() must not be called.
 bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now, Error *err);
 
-// Sets config to what is recorded, with the flags on top, and releases the line. Returns false with err filled for
-// contradictory flags.
-// A model named by folder or weight file, or the checkpoint that is resumed, is only marked (shape_files);
-// its shape is read by model_shape_from_files() of hf.h, and seq_len stays 0 until config_check() where neither a
-// flag nor what is resumed gives it.
+// Sets config to `recorded` with the flags on top, and releases the line. Fails for contradictory flags.
+//   If shape_files is set (a model folder, a weight file, or the resumed checkpoint), its shape is not read yet; see
+//   model_shape_from_files() of save/hf.h. seq_len is 0 if neither a flag nor the record sets it; config_check() then
+//   chooses it.
 bool config_parse(Config *config, CommandLine *line, const Config *recorded, Error *err);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-// The table of command-line flags: parsing, --help and the reference all derive from it. Internal to the
-// config modules; everyone else reads the Config.
+// The table of command-line flags, from which parsing, --help, docs/flags.md and the settings in files derive. Other
+// modules read the Config.
 #pragma once
 #include <stddef.h>
 
@@ -16,16 +16,16 @@ typedef enum {
     FLAG_FLOAT,     // float
     FLAG_STRING,    // char[]
     FLAG_BOOL,      // bool: --x, --no-x, no value
-    FLAG_CHOICE,    // an enum whose values 0, 1, ... have the names in the placeholder "a|b|c"
-    FLAG_FORMAT,    // a Format, one of the names in the placeholder
+    FLAG_CHOICE,    // an enum whose values 0, 1, ... are named in the placeholder "a|b|c"
+    FLAG_FORMAT,    // a Format, named in the placeholder
     FLAG_BYTES,     // int64_t bytes, with units
-    FLAG_TOKENIZER, // bytes, gpt2 or a file
-    FLAG_TRAIN,     // one more set of training data
-    FLAG_WEIGHT,    // of the set before it
+    FLAG_TOKENIZER, // bytes, gpt2 or a path
+    FLAG_TRAIN,     // adds a set of training data
+    FLAG_WEIGHT,    // weight of the set before it
     FLAG_DURATION,  // int64_t milliseconds, with units
-    FLAG_CONFIG,    // a file of flags, read before they are set
-    FLAG_RESUME,    // optional step after '='; --no-resume
-    FLAG_PLAN,      // optional json after '='
+    FLAG_CONFIG,    // a file of flags
+    FLAG_RESUME,    // --resume, --resume=STEP, --no-resume
+    FLAG_PLAN,      // --plan, --plan=json
     FLAG_HELP,      // optional markdown, man, bash or a group, also without '='
     FLAG_VERSION
 } FlagKind;
@@ -64,103 +64,106 @@ typedef struct {
     size_t offset, size; // of the field in Config
     unsigned uses;       // RECORDED ...
     const char *placeholder;
-    double min, max;           // inclusive, for numbers
-    const char *default_shown; // NULL: read from the default Config, which "%s" in front stands for; "": none
+    double min, max; // limits of numbers, inclusive
+    const char *
+        default_shown; // default in --help; NULL: the value in the default Config, which "%s" at its start stands for; "": no default
     const char *help;
     bool (*matters)(const Config *config); // true if the value has an effect, which makes it RECORDED; NULL: always
 } Flag;
 
-#define FLAG_TEXT_LENGTH 128        // room for a flag's default or synopsis as text
-#define FLAG_DESCRIPTION_LENGTH 512 // and for what it means, with those
+#define FLAG_TEXT_LENGTH 128        // bytes of a flag's default or synopsis as text
+#define FLAG_DESCRIPTION_LENGTH 512 // bytes of a flag's description
 
 const Flag *flag_table(int *count);
 const char *flag_group_name(FlagGroup group);
 
-// The row of `name` (length characters, no dashes), or NULL. *negated tells that it was named as no-NAME.
+// Returns the row of the flag `name`, `length` characters without dashes, or NULL. *negated is true if the name is
+// no-NAME.
 const Flag *flag_find(const char *name, size_t length, bool *negated);
 
-// Names that other trainers have for a flag (flags_unknown.c).
+// Names of other trainers for a flag (flags_unknown.c).
 typedef struct {
-    const char *names;  // separated by blanks, with hyphens where others have underscores
-    const char *ours;   // the flag here; NULL: none
-    const char *remark; // where the meaning differs, or NULL; without a flag what to do instead
+    const char *names;  // separated by spaces, with hyphens for underscores
+    const char *ours;   // this program's flag; NULL: none
+    const char *remark; // how the meaning differs, or NULL; without a flag, what to do instead
 } Foreign;
 const Foreign *flag_foreign(int *count);
 
-// Says of a flag that is not in the table what its name is here, where that is known. Always false, with EXIT_USER.
+// Sets err (EXIT_USER) for a flag that is not in the table, and suggests this program's name for it. Returns false.
 bool flag_unknown(const char *text, Error *err);
 
-// What `name`, which is no model's, is a slip of: "llama:d4" of lama:d4, "llama:dN" of llama. False: nothing is near.
+// Suggests a model for a mistyped `name`: "llama:d4" for lama:d4, "llama:dN" for llama. False if no model's name is
+// similar.
 enum { MODEL_NAME = 96 };
 bool model_near(const char *name, char near[MODEL_NAME]);
 
 bool flag_needs_value(const Flag *flag);
-bool flag_takes_list(const Flag *flag);   // all words up to the next flag, joined to lines: names and patterns of files
+bool flag_takes_list(
+    const Flag *flag); // takes all words up to the next flag, joined by newlines: names and patterns of files
 bool flag_has_negation(const Flag *flag); // --no-NAME
 
-// Stores a value (NULL where none was given) into config; a --train is added to those that are there. Fails with
-// EXIT_USER on malformed values, EXIT_DATA on a tokenizer file that does not exist.
+// Stores a value in config; NULL: the flag has no value. --train adds a set. Fails with EXIT_USER for malformed values,
+// with EXIT_DATA for a tokenizer file that does not exist.
 bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err);
 
-// The flags that were given (flags_given.c), with names of the table alone: llm.c's short ones are rewritten.
+// Flags that were given (flags_given.c). llm.c's short flags are replaced by long ones.
 typedef struct {
     int count, capacity;
-    char **text;        // each "--name" or "--name=value"
-    char **from;        // where each is from: "FILE:LINE: ", "" for the command line
-    int first;          // the first of the file, or of the command line, that is being read: lists replace those before
-    const char *source; // of what is being read
-    bool may_start;     // llm.c's -y 1, which also begins a run whose folder does not exist
-    char *notes;        // takes remarks about flags without effect
+    char **text;        // "--name" or "--name=value"
+    char **from;        // source of each: "FILE:LINE: ", or "" for the command line
+    int first;          // index of the first flag of the current source; a list replaces those before it
+    const char *source; // the current source
+    bool may_start;     // llm.c's -y 1: --resume that also starts a run if its folder does not exist
+    char *notes;        // receives remarks about flags without effect
     size_t notes_size;
 } Arguments;
 
-// Fills args from the command line (argv[1] ...): first the files that --config names, in their order, then the flags
-// themselves, so that these win. Every value is joined to its flag, those of a list as lines.
-// Fails with EXIT_USER on unknown flags and missing values, EXIT_DATA on a file that cannot be read. Release with
-// arguments_free(), after a failure too.
+// Fills args from argv[1] ...: first the files named by --config, in order, then the flags on the command line, which
+// override them. Every value is joined to its flag. Fails with EXIT_USER for unknown flags and missing values, with
+// EXIT_DATA for an unreadable file. Release with arguments_free(), also after a failure.
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);
 
-// Appends the flags that these words are; the words may go when it returns.
+// Appends the flags in `words`, which are copied.
 bool arguments_add(Arguments *args, int count, char **words, Error *err);
 
-// Appends one: "--name=value", or "--name" where value is NULL. name has `length` characters.
+// Appends "--name=value", or "--name" if value is NULL. name has `length` characters.
 void arguments_append(Arguments *args, const char *name, size_t length, const char *value);
 
-// Appends what a short flag means with its value (flags_short.c), NULL where none follows; *flag is then the long one,
-// or NULL where that is not one alone.
+// Appends the long flags that the short flag `name` stands for (flags_short.c). value: the next word, or NULL. *flag:
+// the long flag, NULL if it stands for several or none.
 bool arguments_add_short(Arguments *args, const char *name, const char *value, const Flag **flag, Error *err);
 
-// Appends those of a file (flags_file.c), which errors name with the line.
+// Appends the flags of the file `path` (flags_file.c). Errors name the line.
 bool arguments_read(Arguments *args, const char *path, Error *err);
 
-// Puts where a flag is from in front of an error; always false.
+// Prepends the source of a flag to an error. Returns false.
 bool arguments_blame(const char *from, Error *err);
 void arguments_free(Arguments *args);
 
-// Whether the first `length` characters are a short flag.
+// True if the first `length` characters of text are a short flag.
 bool flag_is_short(const char *text, size_t length);
-// The short flag that stands for long flag `name`, or NULL.
+// Returns the short flag for the long flag `name`, or NULL.
 const char *flag_short_name(const char *name);
-// The short flags that are accepted without effect, separated by spaces.
+// Writes the short flags that are accepted without effect, separated by spaces.
 void flag_short_ignored(char text[FLAG_TEXT_LENGTH]);
 
-// Whether `name` is a group of --help: the first word of its title, in any case.
+// Finds the group whose title begins with the word `name`, in any case. False if there is none.
 bool flag_group_find(const char *name, FlagGroup *group);
-// "data, model, recipe ..." into text.
+// Writes the names of all groups to text: "data, model, recipe ...".
 void flag_group_list(char text[FLAG_TEXT_LENGTH]);
 
-// The value in a Config as text, booleans as on and off; "" for kinds that are no number and no choice.
+// Writes the value in config as text, booleans as on and off. "" for kinds that are neither a number nor a choice.
 void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENGTH]);
 
-// A flag as pages show it: "--lr RATE", "--shuffle, --no-shuffle", "--resume[=STEP]"; its default as text, "" where
-// there is none; and its help with the default and llm.c's short flag in parentheses.
+// Texts for help pages. flag_synopsis: "--lr RATE", "--shuffle, --no-shuffle", "--resume[=STEP]". flag_default: the
+// default, "" if there is none. flag_describe: the help with the default and llm.c's short flag in parentheses.
 void flag_synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]);
 void flag_default(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]);
 void flag_describe(const Flag *flag, const Config *defaults, char text[FLAG_DESCRIPTION_LENGTH]);
 
-// Prints all flags under a page of what to begin with, or those of one group (-1: all) alone.
+// Prints an introduction and all flags, or only the flags of one group (-1: all).
 void flags_help(FILE *out, const char *program, int group);
-// The rest is in flags_reference.c.
+// Pages of flags_reference.c.
 void flags_help_markdown(FILE *out);
 void flags_help_man(FILE *out, const char *program);  // a page of section 1
 void flags_help_bash(FILE *out, const char *program); // to be sourced by bash

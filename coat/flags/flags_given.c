@@ -1,8 +1,8 @@
-// The flags that were given, from the command line and the files that --config names: each is joined to its value,
-// and a list's words to one value.
+// Reads flags from the command line and from the files named by --config. Joins every flag and its value, and the words
+// of a list, to one text.
 #include "flags.h"
 
-// A list replaces those of the files of flags that were read before it, and their weights.
+// Removes the list `name` that was read from files of flags, and its weights, because a new list replaces it.
 static void drop_before(Arguments *args, const char *name, size_t length) {
     int kept = 0;
     for (int i = 0; i < args->count; i++) {
@@ -20,7 +20,7 @@ static void drop_before(Arguments *args, const char *name, size_t length) {
     args->count = kept;
 }
 
-// Another word of the list that was appended last.
+// Adds a word to the list that was appended last.
 static void extend(Arguments *args, const char *word) {
     char **last = &args->text[args->count - 1];
     const size_t size = strlen(*last) + strlen(word) + 2;
@@ -48,12 +48,12 @@ void arguments_append(Arguments *args, const char *name, size_t length, const ch
     args->text[args->count++] = text;
 }
 
-// Whether `text` stands where a value is wanted but is the next flag.
+// True if `text`, the word after a flag that needs a value, is the next flag or missing.
 static bool is_flag(const char *text) {
     return !text || strncmp(text, "--", 2) == 0 || flag_is_short(text, strlen(text));
 }
 
-// A weight is of the --train before it in the same place: what stands in another keeps its own.
+// Checks that a --train from the same source precedes --train-weight.
 static bool check_weight(const Arguments *args, const Flag *flag, const char *value, Error *err) {
     bool elsewhere = false;
     if (flag->kind != FLAG_WEIGHT) return true;
@@ -84,7 +84,8 @@ static bool rewrite_long(Arguments *args, const char *text, const char *next, co
     return true;
 }
 
-// A value that no flag takes. Where the flag before it would take it after a '=', the error says to write that.
+// Sets err for a word that is neither a flag nor a value. If the flag before it takes a value after '=', the error says
+// so.
 static bool stray_value(const char *text, const char *before, Error *err) {
     bool negated = false, dashes = strncmp(before, "--", 2) == 0;
     const Flag *flag = dashes ? flag_find(before + 2, strlen(before + 2), &negated) : NULL;
@@ -102,7 +103,7 @@ static bool stray_value(const char *text, const char *before, Error *err) {
 }
 
 bool arguments_add(Arguments *args, int count, char **words, Error *err) {
-    const Flag *flag = NULL; // the last one
+    const Flag *flag = NULL; // the flag before the current word
     for (int i = 0; i < count; i++) {
         const char *text = words[i], *next = i + 1 < count ? words[i + 1] : NULL;
         bool took_next = true;
@@ -112,7 +113,7 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err) {
             if (!arguments_add_short(args, text, is_flag(next) ? NULL : next, &flag, err)) return false;
         } else if (text[0] == '-') {
             return flag_unknown(text, err);
-        } else if (flag && flag_takes_list(flag) && text[0]) { // as the shell makes of a pattern without quotes
+        } else if (flag && flag_takes_list(flag) && text[0]) { // the shell expanded a pattern without quotes
             extend(args, text);
             took_next = false;
         } else {

@@ -1,4 +1,4 @@
-// How a flag's text becomes a field of the Config.
+// Converts the text of a flag to a value and stores it in the Config.
 #include "flags.h"
 
 #include <ctype.h>
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <unistd.h>
 
-// The number of `value` among the alternatives "a|b|c", or -1.
+// Returns the index of `value` in the list "a|b|c", or -1.
 static int alternative_index(const char *alternatives, const char *value) {
     int index = 0;
     for (const char *p = alternatives;; index++) {
@@ -20,8 +20,9 @@ static int alternative_index(const char *alternatives, const char *value) {
 
 typedef enum { COUNT_GOOD, COUNT_MALFORMED, COUNT_UNIT, COUNT_OVERFLOW } CountResult;
 
-// "-1", "20k", "0.5M", "1e6": digits with a fraction, then an exponent, or a unit of `kilo` or its square (0: none is
-// taken). Exact: what is no whole number is malformed.
+// Parses a whole number: digits with a fraction, then an exponent or a unit k or M, for example "-1", "20k", "0.5M",
+// "1e6". kilo: value of k, whose square is M; 0: units are not allowed. A value that is not a whole number is
+// malformed.
 static CountResult parse_count(const char *text, int64_t kilo, int64_t *value) {
     const bool negative = *text == '-';
     const char *at = text + (negative || *text == '+');
@@ -67,17 +68,18 @@ static bool out_of_range(const Flag *flag, const char *value, Error *err) {
                      flag->max);
 }
 
-// What k means behind a flag's number: of tokens, which come in powers of two, 1024; of steps 1000; else nothing.
+// Returns the value of k after a flag's number: 1024 for tokens, 1000 for steps, 0 for other numbers.
 static int64_t kilo_of(const Flag *flag) {
     if (strcmp(flag->placeholder, "TOKENS") == 0) return 1024;
     return strncmp(flag->placeholder, "STEP", 4) == 0 ? 1000 : 0;
 }
 
-// Whether `text`, which k = 1024 makes `number`, rather was a power of two rounded to thousands: "524k".
+// True if `text` is probably a power of two rounded to thousands, such as "524k". *power is that power. number: the
+// value of text with k = 1024.
 static bool is_rounded_power(const char *text, int64_t number, int64_t *power) {
     int64_t decimal;
     if (number < 1024 || (number & (number - 1)) == 0 || parse_count(text, 1000, &decimal) != COUNT_GOOD) return false;
-    if (decimal == number) return false; // there is no k
+    if (decimal == number) return false; // text has no k
     for (*power = 1024; *power < decimal - decimal / 100;) *power *= 2;
     return *power <= decimal + decimal / 100;
 }
@@ -119,7 +121,7 @@ static bool set_float(const Flag *flag, void *field, const char *value, Error *e
     char *end;
     errno = 0;
     double number = strtod(value, &end);
-    // strtod also takes blanks, hexadecimal, inf and nan
+    // strtod also accepts spaces, hexadecimal, inf and nan
     if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
         return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
     if (!(number >= flag->min && number <= flag->max)) return out_of_range(flag, value, err);
@@ -152,7 +154,7 @@ static bool set_bytes(const Flag *flag, void *field, const char *value, Error *e
     return true;
 }
 
-// "3h50m": numbers with a unit each, from days to seconds.
+// Parses a duration such as "3h50m": numbers with a unit each, from days to seconds.
 static bool set_duration(const Flag *flag, void *field, const char *value, Error *err) {
     static const struct {
         char unit;
@@ -214,7 +216,7 @@ static bool set_tokenizer(const Flag *flag, Config *config, const char *value, E
     return error_set(err, EXIT_DATA, "--tokenizer %s: no such file; give bytes, gpt2 or an existing file", value);
 }
 
-// Adds a set behind an empty line.
+// Appends a set to config->train after an empty line.
 static bool add_train(const Flag *flag, Config *config, const char *value, Error *err) {
     const size_t used = strlen(config->train), gap = used ? 2 : 0;
     if (used + gap >= sizeof config->train)
@@ -249,7 +251,7 @@ static bool set_resume(const Flag *flag, Config *config, const char *value, bool
     if (!value) return true;
     if (!*value) return error_set(err, EXIT_USER, "--resume=: the value is empty; write --resume, or --resume=STEP");
     if (!value[strspn(value, "+-.0123456789eEkKmM")]) return set_whole(flag, &config->resume_step, value, err);
-    // the folder of a run, or of its checkpoint?
+    // the value is probably the folder of a run or of a checkpoint
     const char *checkpoint = strstr(value, "/step-0");
     char step[32] = "";
     if (checkpoint) snprintf(step, sizeof step, "=%lld", atoll(checkpoint + strlen("/step-")));
