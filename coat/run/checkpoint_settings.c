@@ -42,7 +42,7 @@ static bool apply_settings(const char *folder, const Config *flags, Config *reco
     return good;
 }
 
-// config.json as the checkpoint was saved with it.
+// Applies the shape in config.json of the checkpoint in `folder`.
 static bool apply_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
     (void)flags, (void)err;
     Manifest manifest;
@@ -56,7 +56,7 @@ static bool apply_shape(const char *folder, const Config *flags, Config *recorde
     return true;
 }
 
-// Takes the shape if the vocabulary and generation_config.json, which are read too, are undamaged as well.
+// Applies the shape if the vocabulary and generation_config.json are undamaged, because they are read, too.
 static bool apply_undamaged_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
     Manifest manifest;
     Error ignored;
@@ -66,7 +66,8 @@ static bool apply_undamaged_shape(const char *folder, const Config *flags, Confi
     return good && apply_shape(folder, flags, recorded, err);
 }
 
-// Takes it from the newest checkpoint in --out, or from that of --resume=STEP, that has it.
+// Calls apply() for the newest checkpoint in --out, or that of --resume=STEP, and then for older ones until it
+// succeeds.
 static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, Config *recorded, Error *err),
                          const Config *flags, Config *recorded, Error *err) {
     char folder[PATH_MAX_LENGTH + 64];
@@ -83,7 +84,8 @@ static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, 
     return applied;
 }
 
-// Takes settings and model from OUT/log.jsonl: the run ended before it saved a checkpoint. No such settings: true.
+// Applies settings and model from OUT/log.jsonl for a run that ended before its first checkpoint. True if there are
+// none.
 static bool apply_logged(const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
     Error ignored;

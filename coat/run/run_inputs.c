@@ -1,4 +1,4 @@
-// What a run reads besides weights: its vocabulary, its data, and the format of prompts.
+// Inputs of a run besides weights: vocabulary, data and prompt format.
 #include <stdarg.h>
 #include <string.h>
 
@@ -31,12 +31,11 @@ void run_note_always(const Run *run, const char *format, ...) {
     va_end(args);
 }
 
-// The ids of texts that checkpoints name are those of the vocabulary, where no model's files say them. Where nothing
-// begins a text, what ends the one before it does.
+// Sets the BOS and EOS ids of a new model to those of its vocabulary. Without a BOS token, EOS is BOS.
 static void take_ids(Run *run) {
     const int begin = tokenizer_begin(run->tokenizer), end = tokenizer_end_of_text(run->tokenizer);
     model_shape_ids(&run->model.config.shape, begin < 0 ? end : begin, end);
-    run->model.arena.config.shape.ids = run->model.config.shape.ids; // from which they are written
+    run->model.arena.config.shape.ids = run->model.config.shape.ids; // checkpoints write them from there
 }
 
 bool run_take_vocabulary(Run *run, Config *c, Error *err) {
@@ -48,8 +47,7 @@ bool run_take_vocabulary(Run *run, Config *c, Error *err) {
     return c->vocab_of_tokenizer || config_check_tokenizer(c, tokens, err);
 }
 
-// A vocabulary that is named in place of the one that lies with the model, or with the last checkpoint, has its tokens
-// and merges. It may have more, or fewer, added tokens.
+// Checks that the vocabulary of --tokenizer has the tokens and merges of the model's own one. Added tokens may differ.
 static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error *err) {
     const char *name = config_tokenizer_name(c);
     if (c->tokenizer == TOKENIZER_ANY) return true;
@@ -76,7 +74,8 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error unread;
-    const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not of a run's own
+    const bool with_model =
+        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not for the checkpoints of this run
     const bool there = c->shape_files[0] && tokenizer_lies_in(c->shape_files);
     Tokenizer *own = there ? tokenizer_open(c->shape_files, &unread) : NULL;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : there ? c->shape_files : "";
@@ -101,7 +100,8 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     }
     snprintf(run->model.config.vocabulary, sizeof run->model.config.vocabulary, "%s", file);
     if (there && !run->tokenizer && !c->eval_only)
-        run_note_always(run, "%s; samples print token ids, checkpoints take its files as they are", unread.text);
+        run_note_always(run, "%s; samples print token ids, and checkpoints copy the tokenizer's files unread",
+                        unread.text);
     if (!c->tokenizer_file[0]) return true;
     if (!c->shape_files[0]) take_ids(run);
     return config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
@@ -119,7 +119,7 @@ bool open_data(Run *run, const Config *c, Error *err) {
     if (c->val[0]) {
         run->val = data_open_validation(c->val, c->examples, B, T, vocab, err);
         if (!run->val) return false;
-        // now, rather than at the first validation
+        // checks the data now rather than at the first validation
         if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
     }
     if (c->hellaswag[0]) {
@@ -129,25 +129,25 @@ bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
-// Whether the model was trained, or is, on examples for fine-tuning.
+// True if the model is or was trained on examples for fine-tuning.
 static bool is_of_examples(const Run *run) {
     const Config *c = &run->model.config;
     return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
 }
 
-// What may be unexpected of prompts, where nothing names their format, and of data that name two.
+// Adds notes if no prompt format is known, or if the data name two.
 static void note_prompts(const Run *run, bool unnamed) {
     const Config *c = &run->model.config;
     PromptFormat ignored[2];
     if (run->place.rank > 0) return; // it reads a checkpoint's record
     if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
-        run_note_always(run,
-                        "--prompt is continued as plain text, as the %s no prompt format: --prompt-format NAME sets it",
-                        run->train ? "data name" : "checkpoint records");
+        run_note_always(
+            run, "--prompt is continued as plain text, because the %s no prompt format; --prompt-format NAME sets one",
+            run->train ? "data name" : "checkpoint records");
     if (!run->train || !run->val) return;
     const PromptFormat train = data_prompt_format(run->train, ignored), val = data_prompt_format(run->val, ignored);
     if (prompt_format_named(train) && prompt_format_named(val) && train != val)
-        run_note(run, "--train has prompts in the format %s and --val in %s: was that meant?",
+        run_note(run, "--train has prompts in the format %s, but --val in %s; check the files",
                  prompt_format_name(train), prompt_format_name(val));
 }
 
@@ -161,12 +161,11 @@ bool choose_prompt_format(Run *run, Error *err) {
         PromptFormat different[2] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_NONE};
         c->prompt_format = run->train ? data_prompt_format(run->train, different) : PROMPT_FORMAT_NONE;
         if (different[1] != PROMPT_FORMAT_NONE)
-            run_note(
-                run,
-                "--train has prompts in the formats %s and %s: checkpoints record none; --prompt-format %s or %s says "
-                "which",
-                prompt_format_name(different[0]), prompt_format_name(different[1]), prompt_format_name(different[0]),
-                prompt_format_name(different[1]));
+            run_note(run,
+                     "--train has prompts in the formats %s and %s, so checkpoints record none; choose one with "
+                     "--prompt-format %s or %s",
+                     prompt_format_name(different[0]), prompt_format_name(different[1]),
+                     prompt_format_name(different[0]), prompt_format_name(different[1]));
         unnamed = c->prompt_format == PROMPT_FORMAT_NONE && different[1] == PROMPT_FORMAT_NONE;
     }
     note_prompts(run, unnamed);
@@ -175,15 +174,15 @@ bool choose_prompt_format(Run *run, Error *err) {
         if (shape->ids.end_count == 0) model_shape_add_end(shape, tokenizer_end_of_text(run->tokenizer));
         model_shape_add_end(shape, end);
     }
-    // which checkpoints are written from: none where it was asked for is a choice, too
+    // Checkpoints record the format. NONE is recorded only if --prompt-format names it.
     run->model.arena.config.prompt_format =
         given || prompt_format_named(c->prompt_format) ? c->prompt_format : PROMPT_FORMAT_DATA;
     run->model.arena.config.shape.ids = shape->ids;
     return true;
 }
 
-// By what begins texts, in the vocabulary, as data/prepare.py has it, and in the model's files; then by what ends them.
-// After choose_prompt_format(): a run that is resumed begins with all ends that this one has now.
+// Splits the data into documents: at the BOS token of the vocabulary, else of the model's files, else after an EOS
+// token. Call it after choose_prompt_format(), which adds EOS tokens.
 bool divide_documents(Run *run, Error *err) {
     const Config *c = &run->model.config;
     if (c->documents != DOCUMENTS_APART) return true;
@@ -201,10 +200,11 @@ bool divide_documents(Run *run, Error *err) {
         if (!loaders[i]) continue;
         if (!data_keep_apart(loaders[i], ways, 4, &found, err)) return false;
         if (!found)
-            run_note_always(run,
-                            "--documents apart: no token that begins or ends documents is among the first %d of any "
-                            "file of --%s: were they made with this model's vocabulary (--tokenizer FILE)?",
-                            DATA_LOOKED_AT, i ? "val" : "train");
+            run_note_always(
+                run,
+                "--documents apart: the first %d tokens of every file of --%s have no BOS or EOS token; check "
+                "that they were made with this model's vocabulary (--tokenizer FILE)",
+                DATA_LOOKED_AT, i ? "val" : "train");
     }
     return true;
 }
@@ -212,35 +212,36 @@ bool divide_documents(Run *run, Error *err) {
 static void note_bytes(const Run *run, DataLoader *loader) {
     const char *bytes, *other;
     if (loader && data_mixes_bytes(loader, &bytes, &other))
-        run_note(run, "the tokens of %s look like bytes, those of %s do not: were they made with the same tokenizer?",
-                 bytes, other);
+        run_note(run, "%s seems to have byte tokens, but %s has not; check that one tokenizer made both", bytes, other);
     else if (loader && data_begins_with_bytes(loader))
-        run_note(run, "%s: the tokens look like bytes; those of %s want --tokenizer bytes", data_set(loader, 0, 0).name,
+        run_note(run, "%s seems to have byte tokens; files of %s need --tokenizer bytes", data_set(loader, 0, 0).name,
                  prepare_bytes_name());
 }
 
-// data/prepare.py writes 32 bits for such a vocabulary.
+// Adds a note if token files have 16-bit tokens but the vocabulary needs 32 bits, as data/prepare.py writes.
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
     if (narrow && run->model.config.shape.vocab > UINT16_MAX + 1)
-        run_note(run, "%s has tokens of 16 bits, too few for the vocabulary's %d: was it made with the same tokenizer?",
+        run_note(run,
+                 "%s has 16-bit tokens, too few for a vocabulary of %d; check that it was made with the same tokenizer",
                  narrow, run->model.config.shape.vocab);
 }
 
 void note_data(Run *run) {
-    if (run->place.rank > 0) return; // it reads the beginnings of files
+    if (run->place.rank > 0) return; // because it reads the beginning of every file
     const Config *c = &run->model.config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;
     const char *both = run->train ? data_file_of_two_sets(run->train) : NULL;
     if (shared)
-        run_note_always(run, "%s is in --train and --val: the validation loss is of text that is trained on", shared);
+        run_note_always(run, "%s is in --train and --val, so the validation loss is measured on training text", shared);
     if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= MIN_WITHOUT_BYTES) {
         note_bytes(run, run->train);
         note_bytes(run, run->val);
     }
     note_narrow(run, run->train);
     note_narrow(run, run->val);
-    if (again) run_note(run, "--train names %s more than once: it counts once (--train-weight sets shares)", again);
-    if (both) run_note(run, "%s is in two sets of --train: it is read for both, with the weights of both", both);
+    if (again)
+        run_note(run, "--train names %s more than once, but reads it once; use --train-weight to weight it", again);
+    if (both) run_note(run, "%s is in two sets of --train, and is read for both", both);
 }

@@ -1,4 +1,4 @@
-// A whole run, from the configuration over where it continues from (inputs, weights, --out) to its end.
+// A run from its configuration to its end: opens inputs, weights and --out, then trains, evaluates or samples.
 #include "run_start.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@
 #include <omp.h>
 #endif
 
-// Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
+// True if the checkpoint in `folder` was trained on the data of --train, or --allow-other-data is set.
 static bool same_data(Run *run, const char *folder, Error *err) {
     char now[sizeof run->done.data];
     uint64_t fingerprint = data_fingerprint(run->train);
@@ -33,8 +33,8 @@ static bool same_data(Run *run, const char *folder, Error *err) {
         return error_set(
             err, EXIT_DATA,
             "%s was trained on other data (%s; fingerprint %016llx) than --train names now (%s; "
-            "fingerprint %016llx): name the same files in the same order and with the same weights, or go on with "
-            "these by --allow-other-data",
+            "fingerprint %016llx); name the same files in the same order and with the same weights, or add "
+            "--allow-other-data",
             folder, run->done.data[0] ? run->done.data : "not described",
             (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
     run_note_always(run, "%s was trained on other data than --train names now", folder);
@@ -42,19 +42,20 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     return true;
 }
 
-// Whether what --resume names is there, before data are read for a model that it is not.
-// Training may begin without any.
+// True if the checkpoint that --resume names exists. It is checked before the data are read. Training may start without
+// a checkpoint.
 static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
     if (c->resume_step >= 0 || !config_trains(c)) return checkpoint_expect(c->out, c->resume_step, err);
-    if (!checkpoint_expect(c->out, -1, &none)) // the user may expect days of work there
+    if (!checkpoint_expect(c->out, -1, &none)) // always, because the user may expect days of work there
         run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning%s", c->out,
                         c->settings_logged ? " with the settings in its log.jsonl that no flag names" : "");
     return true;
 }
 
-// The checkpoint to resume from, "" if there is none. Rank 0 looks at every byte, and tells the others the step.
+// Sets folder to the checkpoint to resume from, "" if there is none. Rank 0 verifies its checksums and sends its step
+// to the other ranks.
 static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     const Config *c = &run->model.config;
     bool first = run->place.rank == 0;
@@ -64,8 +65,8 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
 }
 
-// What is copied along comes from the checkpoint that the run continues from: the one that was read before may be
-// damaged, and is renamed then. A model's own files stay those that --model names.
+// Sets the folder from which checkpoints copy files to the resumed checkpoint. An earlier choice may have been damaged,
+// and is then renamed. A model's own files stay those of --model.
 static void take_files(Run *run, const char *folder) {
     Config *c = &run->model.config;
     if (c->model_from_files) return;
@@ -74,7 +75,8 @@ static void take_files(Run *run, const char *folder) {
     snprintf(run->model.arena.config.shape_files, sizeof c->shape_files, "%s", folder);
 }
 
-// The parameters' values and where the run stands: from a checkpoint, from given weights, or fresh.
+// Initializes the parameters and the state of the run: from a checkpoint, from the weights of --model, or with random
+// values.
 static bool start_or_resume(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
@@ -86,22 +88,22 @@ static bool start_or_resume(Run *run, Error *err) {
         take_files(run, folder);
         if (run->train && !same_data(run, folder, err)) return false;
         if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= MIN_WITHOUT_BYTES)
-            run_note_always(run,
-                            "--tokenizer bytes has 257 tokens, and %s a vocabulary of %d: was it trained on bytes?",
-                            folder, c->shape.vocab);
+            run_note_always(
+                run,
+                "--tokenizer bytes has 257 tokens, but the vocabulary of %s has %d; check that it was trained on bytes",
+                folder, c->shape.vocab);
         m->host = run->done.state;
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) print_remark("", "resuming from %s", folder);
         if (c->settings_recorded && c->recorded_step != run->done.step)
-            run_note_always(run,
-                            "settings that no flag names are those of step %lld, whose checkpoint could not be used",
+            run_note_always(run, "the settings are those of the checkpoint of step %lld, which itself is damaged",
                             (long long)c->recorded_step);
     } else if (c->model_from_files) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
-    if (!run->train || !folder[0]) note_data(run); // else same_data() has
+    if (!run->train || !folder[0]) note_data(run); // otherwise same_data() has called it
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         run->done.pass = data_sequences(run->train);
@@ -124,7 +126,7 @@ static void report(Run *run) {
                          .done = run->done.step,
                          .sequences = run->done.sequences,
                          .tokens = run->done.tokens};
-    const bool results = m->config.json || (m->config.prompt[0] && !run->train); // has standard output for itself
+    const bool results = m->config.json || (m->config.prompt[0] && !run->train); // standard output is for results only
     if (!m->config.quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
 }
 
@@ -133,8 +135,8 @@ static bool is_common(Run *run, int64_t mine) {
     return comm_max_i64(run->model.comm, mine) == least;
 }
 
-// A flag that the processes have not the same, the last of the table: --eval-only and --zero set some of those before
-// them. NULL: there is none.
+// Returns the name of a flag whose value differs between ranks, NULL if there is none. It is the last one in the table,
+// because --eval-only and --zero change flags before them.
 static const char *different_flag(Run *run) {
     const Config *c = &run->model.config;
     if (is_common(run, flags_fingerprint(c))) return NULL;
@@ -145,8 +147,8 @@ static const char *different_flag(Run *run) {
     return NULL;
 }
 
-// Each process has chosen the recipe by the files and the GPUs that it sees, and what else --resume takes by the files;
-// those of other machines may differ.
+// Checks that all ranks run with the same settings. Each rank has chosen the recipe by its own GPU, and recorded
+// settings by its own files.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = &run->model.config;
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
@@ -154,18 +156,19 @@ static bool same_settings(Run *run, Error *err) {
     if (recipe && training && !flag) return true;
     on_all_ranks(&run->errors);
     if (!training && c->resume)
-        return error_set(err, EXIT_USER,
-                         "--resume: the processes go on with different settings, by what they see of checkpoints in "
-                         "%s; all must see the same folder",
-                         c->out);
-    if (flag) // before the recipe, which --zero changes
-        return error_set(err, EXIT_USER, "--%s: the processes have different flags; start all with the same", flag);
-    return error_set(err, EXIT_USER,
-                     "--recipe: the processes have not the same, by what they see of GPUs and checkpoints; name one "
-                     "(--recipe bf16 where a GPU has no FP8)");
+        return error_set(
+            err, EXIT_USER,
+            "--resume: the processes found different checkpoints in %s; make the same folder visible to all", c->out);
+    if (flag) // first, because --zero changes the recipe
+        return error_set(err, EXIT_USER, "--%s differs between the processes; start all of them with the same value",
+                         flag);
+    return error_set(
+        err, EXIT_USER,
+        "--recipe: the processes chose different recipes, because their GPUs or checkpoints differ; name one "
+        "(--recipe bf16 if a GPU has no FP8)");
 }
 
-// Files may have another name on each machine; what is in them counts.
+// True if the data are the same on all ranks. Only their content counts, because names may differ between machines.
 static bool is_common_data(Run *run, const DataLoader *data) {
     const bool files = is_common(run, data ? (int64_t)(data_fingerprint(data) >> 1) : 0);
     return is_common(run, data ? data_sequences(data) : 0) && files;
@@ -180,11 +183,10 @@ static bool same_files(Run *run, Error *err) {
     if (!different) return true;
     on_all_ranks(&run->errors);
     return error_set(err, EXIT_DATA,
-                     "%s are not the same for all processes; name files with the same content in the same order",
-                     different);
+                     "%s differ between the processes; name files with the same content in the same order", different);
 }
 
-// --documents apart divides by the vocabulary and the data, as each process sees them.
+// Checks that all ranks split the data at the same tokens, which they find in their own vocabulary and data.
 static bool same_documents(Run *run, Error *err) {
     if (run->model.config.documents != DOCUMENTS_APART) return true;
     const bool train = is_common(run, run->train ? data_division(run->train) : 0);
@@ -192,11 +194,11 @@ static bool same_documents(Run *run, Error *err) {
     on_all_ranks(&run->errors);
     return error_set(
         err, EXIT_DATA,
-        "--documents apart: the processes divide text at different tokens; name the same vocabulary for all, "
-        "with the same tokenizer_config.json");
+        "--documents apart: the processes split the data at different tokens; give all of them the same vocabulary and "
+        "tokenizer_config.json");
 }
 
-// What another run than this one has left in --out is set aside, or deleted with --overwrite.
+// Renames the files of another run in --out, or deletes them with --overwrite.
 static bool set_old_run_aside(Run *run, Error *err) {
     const Config *c = &run->model.config;
     char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
@@ -204,7 +206,7 @@ static bool set_old_run_aside(Run *run, Error *err) {
     if (run->done.step > 0)
         log_contradiction(path, run->done.step, run->done.state.loss_sum, contradiction, sizeof contradiction);
     if (contradiction[0])
-        run_note_always(run, "the checkpoint of step %lld in %s may be of another run than the log: %s",
+        run_note_always(run, "the checkpoint of step %lld in %s is possibly from another run than the log: %s",
                         (long long)run->done.step, c->out, contradiction);
     if (!log_set_aside(c, run->done.step + 1, contradiction[0] != '\0', err)) return false;
     bool leaves = run->done.step > 0 && run->done.step < run->steps;
@@ -212,7 +214,7 @@ static bool set_old_run_aside(Run *run, Error *err) {
     return out_clear(c, err);
 }
 
-// What the run is made with, where the log does not say it yet.
+// Logs the settings of the run, if the log does not have them yet.
 static void write_settings(const Run *run) {
     Config resolved = run->model.config;
     const Exec *exec = &run->model.exec;
@@ -220,7 +222,7 @@ static void write_settings(const Run *run) {
     resolved.steps = run->steps;
     resolved.batch_tokens = config_batch_tokens(&resolved, exec->ranks);
     resolved.logits_chunk = (int)run->model.arena.layout[LOGITS][VALUE].rows;
-    resolved.prompt_format = run->model.arena.config.prompt_format; // as checkpoints record it
+    resolved.prompt_format = run->model.arena.config.prompt_format; // the value that checkpoints record
     resolved.device = exec->ops->device;
     resolved.world_size = exec->ranks;
 #ifdef _OPENMP
@@ -232,7 +234,8 @@ static void write_settings(const Run *run) {
     json_text_free(&text);
 }
 
-// Whether the disk of --out has room for a checkpoint of all processes; a note where it has none for all of them.
+// True if the disk of --out has room for a checkpoint of all ranks. Adds a note if it has not enough for all
+// checkpoints of the run.
 static bool has_room(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
@@ -245,11 +248,12 @@ static bool has_room(Run *run, Error *err) {
     return true;
 }
 
-// How many steps the run has in all. Of --epochs what is less than a step at the end is left away; what was read by
-// steps of another size counts as it is.
+// Sets run->steps, the total number of steps. With --epochs, sequences at the end that do not fill a step are dropped.
+// After a resume with another batch size, the sequences already read still count in full.
 static bool set_steps(Run *run, Error *err) {
     const Config *c = &run->model.config;
-    const int64_t sequences = config_accumulation(c, run->place.ranks) * c->micro_batch * run->place.ranks; // of a step
+    const int64_t sequences =
+        config_accumulation(c, run->place.ranks) * c->micro_batch * run->place.ranks; // sequences of one step
     run->steps = c->steps;
     if (!run->train || c->steps >= 0) return true;
     const int64_t all = c->epochs * data_sequences(run->train), left = all - run->done.sequences;
@@ -262,8 +266,7 @@ static bool set_steps(Run *run, Error *err) {
                      (long long)sequences);
 }
 
-// Device, processes, files and weights: the run stands where it continues from. Processes that
-// read files wait for each other.
+// Opens the device, the inputs and the weights. Ranks wait for each other while one reads files.
 static bool open_run(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);
@@ -276,29 +279,30 @@ static bool open_run(Run *run, const Config *config, Error *err) {
     if (!all_ranks_ok(&run->errors, open_data(run, config, err), err) || !same_files(run, err)) return false;
     if (!all_ranks_ok(&run->errors, choose_prompt_format(run, err), err)) return false;
     if (!all_ranks_ok(&run->errors, divide_documents(run, err), err) || !same_documents(run, err)) return false;
-    run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
+    run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // the same on all ranks
     if (!all_ranks_ok(&run->errors, start_or_resume(run, err), err)) return false;
     comm_set_timeout(m->comm, 0);
     return set_steps(run, err) || on_all_ranks(&run->errors);
 }
 
-// What cannot be done at the end of the run, and is found now.
+// Checks now what would fail at the end of the run.
 static bool check_end(const Run *run, Error *err) {
     const Config *c = &run->model.config;
     int32_t ids[MAX_PROMPT_TOKENS];
     if (c->prompt[0] && c->sample_tokens > 0 && run_prompt(run, ids, err) == 0) return false;
     if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
-        return error_set(err, EXIT_USER, "--resume=%lld: --%s %lld are done by then; ask for more of them",
+        return error_set(err, EXIT_USER, "--resume=%lld: the run already has --%s %lld at that step; raise the number",
                          (long long)c->resume_step, c->steps < 0 ? "epochs" : "steps",
                          (long long)(c->steps < 0 ? c->epochs : run->steps));
-    if (run->train && c->profile > run->steps) // one that is past may be: the same command resumes the run
-        return error_set(err, EXIT_USER, "--profile %lld: the run ends with step %lld; name one of its steps",
+    if (run->train &&
+        c->profile > run->steps) // a step before the resumed one is allowed, because the same command resumes the run
+        return error_set(err, EXIT_USER, "--profile %lld: the run ends at step %lld; name an earlier step",
                          (long long)c->profile, (long long)run->steps);
     return true;
 }
 
-// Notes a learning rate that jumps at the resumed step, because --steps, --lr or another setting of the schedule is not
-// the one before: then the last step would have had another rate, too.
+// Adds a note if the learning rate jumps at the resumed step because the schedule has changed (--steps, --lr ...). Then
+// the step before it would have another learning rate, too.
 static void note_rate(const Run *run) {
     const Config *c = &run->model.config;
     const int64_t step = run->done.step;
@@ -308,8 +312,8 @@ static void note_rate(const Run *run) {
     if (fabs(again - was) <= 1e-6 * was || fmin(was, now) >= 0.9 * fmax(was, now)) return;
     run_note_always(run,
                     "the learning rate jumps from %.3g at step %lld to %.3g at step %lld, because the schedule has "
-                    "changed; keep --steps and --lr, or continue with --schedule constant --lr %.3g; a run that is to "
-                    "be extended needs --schedule wsd from its start",
+                    "changed; keep --steps and --lr, or use --schedule constant --lr %.3g; to extend runs, use "
+                    "--schedule wsd from the start",
                     was, (long long)step, now, (long long)step + 1, was);
 }
 
@@ -317,16 +321,16 @@ static void note_settings(const Run *run) {
     const Config *c = &run->model.config;
     note_rate(run);
     if (run->train && run->done.step > 0 && c->steps < 0 && !c->epochs_given)
-        run_note(run, "--steps: without it the run continues to step %lld, %d pass%s over the data",
+        run_note(run, "--steps is not set: the run continues to step %lld, %d pass%s over the data",
                  (long long)run->steps, c->epochs, c->epochs == 1 ? "" : "es");
     if (!run->tokenizer && !c->vocabulary[0] && !c->eval_only && c->sample_tokens > 0)
-        run_note(run, "no vocabulary file (--tokenizer FILE), so samples print token ids");
+        run_note(run, "samples print token ids, because there is no vocabulary file; add --tokenizer FILE");
     if (run->train && c->schedule != SCHEDULE_CONSTANT && !schedule_falls(c))
         run_note(run, "--schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall",
                  choice_name(SCHEDULE_NAMES, c->schedule).text);
 }
 
-// --eval-only: figures on standard output.
+// Evaluates for --eval-only, and prints the results on standard output.
 static bool evaluate(Run *run, Error *err) {
     const Config *c = &run->model.config;
     const bool first = run->place.rank == 0;
@@ -348,21 +352,22 @@ static bool evaluate(Run *run, Error *err) {
     return true;
 }
 
-// Whether a signal ends the run of all processes before it has changed anything.
+// True if a signal ends the run on all ranks before it has changed anything.
 static bool is_ended(const Run *run) {
     const Config *c = &run->model.config;
     int64_t number = comm_max_i64(run->model.comm, signals_stop());
     if (number && run->place.rank == 0)
-        print_remark("", "ended by %s before the first step: nothing was changed%s%s", signals_name((int)number),
+        print_remark("", "ended by %s before the first step; nothing was changed%s%s", signals_name((int)number),
                      c->out[0] ? " in " : "", c->out);
     return number != 0;
 }
 
-// The log in an --out that is this run's alone.
+// Opens the log in --out.
 static bool open_log(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
-    comm_set_timeout(m->comm, FILES_TIMEOUT_S); // rank 0 may have a large old run to delete; train() ends it
+    comm_set_timeout(m->comm,
+                     FILES_TIMEOUT_S); // because rank 0 may have a large old run to delete; run_train() resets it
     if (!all_ranks_ok(&run->errors, !c->out[0] || m->exec.rank > 0 || set_old_run_aside(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
     run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
@@ -373,9 +378,9 @@ static bool open_log(Run *run, Error *err) {
     return true;
 }
 
-// A run that has all of its steps is evaluated, where that was not done before it ended.
+// Ends a run that already has all of its steps: runs the evaluations that are missing.
 static bool end_again(Run *run, Error *err) {
-    log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --%s",
+    log_text(run->log, "nothing to do: the run is at step %lld of %lld; raise --%s to continue",
              (long long)run->done.step, (long long)run->steps, run->model.config.steps < 0 ? "epochs" : "steps");
     comm_set_timeout(run->model.comm, 0);
     return run_validate(run, err) && run_make_up(run, false, true, err);
@@ -389,7 +394,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (!run->train) return !config->prompt[0] || all_ranks_ok(&run->errors, run_samples(run, err), err);
     const bool trains = run->done.step < run->steps;
     if (trains && config->out[0] && !all_ranks_ok(&run->errors, has_room(run, err), err)) return false;
-    // until here nothing in --out has been touched: who ends the run now finds the old one as it was
+    // Nothing in --out has changed until here, so that a run that is stopped now leaves the old one intact.
     if (is_ended(run)) return true;
     if (!open_log(run, err)) return false;
     return trains ? run_train(run, err) : end_again(run, err);

@@ -1,4 +1,4 @@
-// What run_start.c and run_inputs.c have in common.
+// Functions of run_inputs.c for run_start.c.
 #pragma once
 #include "run.h"
 
@@ -6,27 +6,28 @@
 extern "C" {
 #endif
 
-#define MIN_WITHOUT_BYTES 1024 // tokens of a vocabulary that is not one of bytes
+#define MIN_WITHOUT_BYTES 1024 // a vocabulary with this number of tokens is not one of bytes
 
-// A remark of the first process; not with --quiet.
+// Prints a note on rank 0, except with --quiet.
 __attribute__((format(printf, 2, 3))) void run_note(const Run *run, const char *format, ...);
-// With --quiet too: it makes a figure of the run mean something else, or the run go on from elsewhere.
+// Prints a note on rank 0, also with --quiet, because it changes the meaning of results or the place that the run
+// continues from.
 __attribute__((format(printf, 2, 3))) void run_note_always(const Run *run, const char *format, ...);
 
-// Opens the vocabulary; training continues without one.
+// Opens the vocabulary. Training continues without one.
 bool open_tokenizer(Run *run, const Config *config, Error *err);
 
-// Opens training data, validation data and HellaSwag, those that are asked for.
+// Opens the training data, the validation data and HellaSwag, if the flags name them.
 bool open_data(Run *run, const Config *config, Error *err);
 
-// Has documents kept apart, where that is asked for.
+// With --documents apart, splits the data into documents.
 bool divide_documents(Run *run, Error *err);
 
-// What looks like a mistake in the choice of files.
+// Adds notes about files that were probably named by mistake.
 void note_data(Run *run);
 
-// The format of prompts, where neither flag nor checkpoint says it that of the training data. What ends its answers
-// ends texts, here and for who reads the checkpoints.
+// Sets the prompt format to that of --prompt-format, the checkpoint or the training data, in this order. Its end token
+// becomes an EOS token, also in checkpoints.
 bool choose_prompt_format(Run *run, Error *err);
 
 #ifdef __cplusplus

@@ -146,6 +146,6 @@ for file in "$folder/straight/$last"/*; do
     done
 done
 rm -rf "$folder/damaged" && cp -r "$folder/straight" "$folder/damaged" && cut_file "$folder/damaged/$last/model.safetensors"
-resume "$folder/damaged" --no-quiet 2>"$folder/said" && grep -q "^note: settings that no flag names are those of step $steps, whose checkpoint could not be used$" "$folder/said"
+resume "$folder/damaged" --no-quiet 2>"$folder/said" && grep -q "^note: the settings are those of the checkpoint of step $steps, which itself is damaged$" "$folder/said"
 check "whose settings would have been taken, and a note says so" $? "$(cat "$folder/said")"
 exit $failures

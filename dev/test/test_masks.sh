@@ -139,12 +139,12 @@ steps_longer=$((7 + (3 * longer - 7 * 2048 * longer / sequences) / 1024))
 mkdir "$folder/longer" && cp -r "$folder/epochs/step-00000007" "$folder/longer" && train 1 longer "${epochs[@]}" --seq-len 64 --micro-batch 32 --epochs 3 --resume
 [ -e "$folder/longer/step-$(printf %08d $steps_longer)" ] && ok "so does another --seq-len: --epochs 3 are $steps_longer steps" ||
     bad "another --seq-len: $steps_longer steps" "$(ls "$folder/longer")"
-ended() { "$program" "${flags[@]}" "${epochs[@]}" --no-quiet --micro-batch 64 --out "$folder/epochs" "$@" 2>&1 | grep -oE "^note: --steps: without it|more come by .*|--resume=.*"; }
+ended() { "$program" "${flags[@]}" "${epochs[@]}" --no-quiet --micro-batch 64 --out "$folder/epochs" "$@" 2>&1 | grep -oE "^note: --steps is not set|raise --[a-z]* to continue|--resume=.*"; }
 said=$(ended --resume --epochs 3 && ended --resume && ended --resume=$steps --epochs 3)
-[ "$said" = "more come by --epochs
-note: --steps: without it
-more come by --epochs
---resume=$steps: --epochs 3 are done by then; ask for more of them" ] && ok "a run of --epochs that has ended names that flag" || bad "a run of --epochs that has ended" "$said"
+[ "$said" = "raise --epochs to continue
+note: --steps is not set
+raise --epochs to continue
+--resume=$steps: the run already has --epochs 3 at that step; raise the number" ] && ok "a run of --epochs that has ended names that flag" || bad "a run of --epochs that has ended" "$said"
 if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs beside --steps" "$(cat "$folder/said")"; else
     grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said" && ok "--epochs beside --steps is refused" || bad "--epochs beside --steps" "$(cat "$folder/said")"; fi
 
@@ -189,8 +189,8 @@ PYTHON
     asked --train "$folder/unnamed.bin" --steps 1 --prompt "" >>"$folder/notes"
     asked --train "$folder/chat_train_*.bin" --steps 1 >>"$folder/notes"
     asked --train "$folder/src_train.bin" --steps 1 >>"$folder/notes"
-    [ "$(cat "$folder/notes")" = "note: --prompt is continued as plain text, as the data name no prompt format: --prompt-format NAME sets it
-note: --prompt is continued as plain text, as the checkpoint records no prompt format: --prompt-format NAME sets it" ] &&
+    [ "$(cat "$folder/notes")" = "note: --prompt is continued as plain text, because the data name no prompt format; --prompt-format NAME sets one
+note: --prompt is continued as plain text, because the checkpoint records no prompt format; --prompt-format NAME sets one" ] &&
         ok "a prompt where no format is known is noted" || bad "a prompt where no format is known is noted" "$(cat "$folder/notes")"
     # the page says how much of the validation data is evaluated, and what is cut off of its examples
     val=("$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin" --micro-batch 4 --steps 1)
@@ -210,14 +210,14 @@ note: --prompt is continued as plain text, as the checkpoint records no prompt f
         'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }' && ok "and their share is what it said" || bad "and their share" "$(cat "$folder/said")"
     python3 -B data/prepare.py --bytes --chat --prompt-format alpaca --val-fraction 0 --workers 1 --out "$folder/other" "$folder/chat.jsonl" >/dev/null
     said=$(asked --train "$folder/chat_train_*.bin" --val "$folder/other_train_*.bin" --steps 1 --seq-len 512)
-    [ "$said" = "note: --train has prompts in the format plain and --val in alpaca: was that meant?" ] && ok "so are two formats of --train and --val" ||
+    [ "$said" = "note: --train has prompts in the format plain, but --val in alpaca; check the files" ] && ok "so are two formats of --train and --val" ||
         bad "two formats of --train and --val" "$said"
     for format in "" "--prompt-format plain"; do
         # shellcheck disable=SC2086 # flags are words
         "$program" "${loud[@]}" $format --train "$folder/*_train_000000.bin" --micro-batch 4 --steps 1 2>&1 | grep "^note: --train has prompts" >"$folder/said"
         cat "$folder/said" >>"$folder/formats"
     done
-    [ "$(cat "$folder/formats")" = "note: --train has prompts in the formats plain and alpaca: checkpoints record none; --prompt-format plain or alpaca says which" ] &&
+    [ "$(cat "$folder/formats")" = "note: --train has prompts in the formats plain and alpaca, so checkpoints record none; choose one with --prompt-format plain or alpaca" ] &&
         ok "files of two prompt formats are noted, unless a flag names one" || bad "files of two prompt formats are noted" "$(cat "$folder/formats")"
 else
     bad "data/prepare.py --chat and the trainer" "$(cat "$folder/said")"

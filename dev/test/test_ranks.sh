@@ -248,7 +248,7 @@ fi
 differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --recipe bf16 ;; *) exec "$@" ;; esac'
 status=0
 timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}" --steps 2 --batch-tokens 128 >"$folder/said" 2>&1 </dev/null || status=$?
-if [ $status -eq 1 ] && [ "$(grep -c '^error: --recipe: the processes have not the same' "$folder/said")" -eq 1 ]; then ok "processes with different recipes end in one line"; else
+if [ $status -eq 1 ] && [ "$(grep -c '^error: --recipe: the processes chose different recipes' "$folder/said")" -eq 1 ]; then ok "processes with different recipes end in one line"; else
     bad "processes with different recipes end in one line" "exit $status" "$(head -n 5 "$folder/said")"
 fi
 # So it is with what a run that continues takes from its checkpoint.
@@ -257,7 +257,7 @@ differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --out "$O
 status=0
 OTHER=$folder/unseen timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" --tokenizer bytes --sample-tokens 0 --quiet --device cpu \
     --train "$folder/src_train.bin" --steps 3 --out "$folder/seen" --resume >"$folder/said" 2>&1 </dev/null || status=$?
-if [ $status -eq 1 ] && [ "$(grep -c '^error: --resume: the processes go on with different settings' "$folder/said")" -eq 1 ]; then ok "processes that see different checkpoints end in one line"; else
+if [ $status -eq 1 ] && [ "$(grep -c '^error: --resume: the processes found different checkpoints' "$folder/said")" -eq 1 ]; then ok "processes that see different checkpoints end in one line"; else
     bad "processes that see different checkpoints end in one line" "exit $status" "$(head -n 5 "$folder/said")"
 fi
 # Flags that decide what the processes do together are the same, and so is what the files hold; not their names.
@@ -275,9 +275,9 @@ apart() { # STATUS ERROR FLAGS FLAGS...: they end with this status and one line
     fi
 }
 for flag in "--lr 1" "--val-every 1" "--val-batches 3" "--sample-tokens 3" "--sample-every 1" "--health-products 1" "--zero 3" "--out $folder/apart"; do
-    apart 1 "${flag%% *}: the processes have different flags" "$flag" --steps 2
+    apart 1 "${flag%% *} differs between the processes" "$flag" --steps 2
 done
-apart 1 "--save-every: the processes have different flags" "--save-every 1" --steps 2 --out "$folder/apart"
+apart 1 "--save-every differs between the processes" "--save-every 1" --steps 2 --out "$folder/apart"
 apart 2 "--val: the validation data are not the same" "--val $folder/small_train.bin" --steps 2
 apart 2 "--train: the training data are not the same" "--train $folder/small_train.bin" --epochs 1
 if [ -s "$folder/swag.bin" ]; then
@@ -289,9 +289,9 @@ cp "$folder/src_val.bin" "$folder/same.bin"
 together "--val $folder/same.bin --threads 2 --log-every 2 --overwrite" --steps 2 --out "$folder/together"
 [ $status -eq 0 ] && ok "files with the same content may have other names" || bad "files with the same content may have other names" "exit $status" "$(cat "$folder/said")"
 all=("${flags[@]}") flags=(--tokenizer bytes --seq-len 32 --micro-batch 2 --sample-tokens 0 --quiet --device "$device" --train "$folder/src_train.bin" --model "$folder/seen/step-00000001")
-apart 1 "--val: the processes have different flags" "--val $folder/src_val.bin" --steps 2
+apart 1 "--val differs between the processes" "--val $folder/src_val.bin" --steps 2
 flags+=(--val "$folder/src_val.bin")
-apart 1 "--eval-only: the processes have different flags" --eval-only --steps 2
+apart 1 "--eval-only differs between the processes" --eval-only --steps 2
 apart 2 "--val: the validation data are not the same" "--val $folder/small_train.bin" --eval-only
 flags=("${all[@]}")
 # One process continues with the batch of two, and says nothing; three, which it is no multiple of, with the nearest.
