@@ -63,18 +63,11 @@ const char *flag_group_name(FlagGroup group);
 // The row of `name` (length characters, no dashes), or NULL. *negated tells that it was named as no-NAME.
 const Flag *flag_find(const char *name, size_t length, bool *negated);
 
-// Names that other trainers have for a flag (flags_unknown.c).
-typedef struct {
-    const char *names;  // separated by blanks, with hyphens where others have underscores
-    const char *ours;   // the flag here; NULL: none
-    const char *remark; // where the meaning differs, or NULL; without a flag what to do instead
-} Foreign;
-const Foreign *flag_foreign(int *count);
-
-// Says of a flag that is not in the table what its name is here, where that is known. Always false, with EXIT_USER.
+// Sets err for the unknown flag `text`, with the name of the flag that was probably meant. Returns false (EXIT_USER).
 bool flag_unknown(const char *text, Error *err);
 
-// What `name`, which is no model's, is a slip of: "llama:d4" of lama:d4, "llama:dN" of llama. False: nothing is near.
+// Copies to `near` the model name that the unknown name `name` is most like: "llama:d4" for lama:d4, "llama:dN" for
+// llama. False if no name is near.
 enum { MODEL_NAME = 96 };
 bool model_near(const char *name, char near[MODEL_NAME]);
 

@@ -101,6 +101,11 @@ static void test_contradictions(void **state) {
     refuse("--train x --rendezvous file:///shared", EXIT_USER, "--rendezvous file:///shared&--rendezvous HOST[:PORT]");
     refuse("--train x --channels 100 --heads 3", EXIT_USER,
            "--channels 100: not divisible by --heads 3; use --channels 144");
+    refuse("--plan --model llama:d4 --channels 100", EXIT_USER, "--channels 100: &use --channels 128");
+    refuse("--plan --model llama:d4 --heads 256", EXIT_USER, "--heads 256: &even");
+    refuse("--train x --epochs 3 --steps 5", EXIT_USER, "--epochs 3 &--steps 5");
+    refuse("--train x --threads 0", EXIT_USER, "--threads 0: ");
+    refuse("--train x --val-batches 0", EXIT_USER, "--val-batches 0: ");
     refuse_run("--train x --kv-heads 5", 1, "--kv-heads 5: must divide --heads 12");
     refuse("--train x --precision fp32 --recipe coat", EXIT_USER, "--precision fp32 contradicts --recipe");
     refuse("--train x --precision fp32 --linear fp8", EXIT_USER, "--precision fp32 contradicts --linear");

@@ -245,7 +245,7 @@ static void test_malformed(void **state) {
     refuse("--tran x", EXIT_USER, "--tran: unknown flag&did you mean --train?");
     refuse("--no-shufle --train x", EXIT_USER, "--no-shufle: unknown flag; did you mean --no-shuffle?");
     refuse("--nosuchthingatall 5", EXIT_USER, "--nosuchthingatall: unknown flag&--help");
-    refuse("-train x", EXIT_USER, "-train: here it is --train");
+    refuse("-train x", EXIT_USER, "-train: &did you mean --train?");
     refuse("-- --train x", EXIT_USER, "--");
     refuse("x.bin", EXIT_USER, "x.bin: not a flag");
     refuse("--plan json", EXIT_USER, "--plan=json");
