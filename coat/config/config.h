@@ -12,7 +12,6 @@ extern "C" {
 #endif
 
 #define COAT_VERSION "0.1.0"
-#define COAT_VERSION_DATE "2026-11-23"
 #define PATH_MAX_LENGTH 1024
 #define FILES_LENGTH 16384    // of a list of files: 100 and more, as a shell makes them of a pattern
 #define MAX_SETS 64           // of weighted training data

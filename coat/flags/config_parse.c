@@ -383,10 +383,6 @@ static void print_text(const Arguments *args, const char *program, bool *printed
             flags_help(stdout, program, (int)group);
         else if (strcmp(text, "--help=markdown") == 0)
             flags_help_markdown(stdout);
-        else if (strcmp(text, "--help=man") == 0)
-            flags_help_man(stdout, program);
-        else if (strcmp(text, "--help=bash") == 0)
-            flags_help_bash(stdout, program);
         else if (strcmp(text, "--version") == 0)
             printf("%s %s\n", program, COAT_VERSION);
         else

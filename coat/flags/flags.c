@@ -216,8 +216,8 @@ static const Flag table[] = {
     {GROUP_RUN, "quiet", FLAG_BOOL, AT(quiet), "", 0, 0, NULL, "print only results and errors; so does --prompt without --train (--no-quiet: its page goes to standard error)"},
     {GROUP_RUN, "json", FLAG_BOOL, AT(json), "", 0, 0, NULL,
      "print the log, the plan, or the tokens of a sample by --prompt as JSON"},
-    {GROUP_RUN, "help", FLAG_HELP, NOWHERE, "GROUP|markdown|man|bash", 0, 0, "",
-     "print this page, one group of it, or of all a Markdown table, a man page, or what bash completes flags by, and end"},
+    {GROUP_RUN, "help", FLAG_HELP, NOWHERE, "GROUP|markdown", 0, 0, "",
+     "print all flags, those of one group, or all as a Markdown table, and end"},
     {GROUP_RUN, "version", FLAG_VERSION, NOWHERE, "", 0, 0, "", "print the version and end"},
 
     {GROUP_PROCESSES, "zero", FLAG_INT, AT(zero), "0|1|2|3", 0, 3, NULL,

@@ -26,7 +26,7 @@ typedef enum {
     FLAG_CONFIG,    // a file of flags, read before they are set
     FLAG_RESUME,    // optional step after '='; --no-resume
     FLAG_PLAN,      // optional json after '='
-    FLAG_HELP,      // optional markdown, man, bash or a group, also without '='
+    FLAG_HELP,      // optional markdown or a group, also without '='
     FLAG_VERSION
 } FlagKind;
 
@@ -54,8 +54,7 @@ typedef struct {
     const char *help;
 } Flag;
 
-#define FLAG_TEXT_LENGTH 128        // room for a flag's default or synopsis as text
-#define FLAG_DESCRIPTION_LENGTH 512 // and for what it means, with those
+#define FLAG_TEXT_LENGTH 128 // buffer size for the value, default or synopsis of a flag
 
 const Flag *flag_table(int *count);
 const char *flag_group_name(FlagGroup group);
@@ -129,18 +128,10 @@ void flag_group_list(char text[FLAG_TEXT_LENGTH]);
 // The value in a Config as text, booleans as on and off; "" for kinds that are no number and no choice.
 void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENGTH]);
 
-// A flag as pages show it: "--lr RATE", "--shuffle, --no-shuffle", "--resume[=STEP]"; its default as text, "" where
-// there is none; and its help with the default and llm.c's short flag in parentheses.
-void flag_synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]);
-void flag_default(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]);
-void flag_describe(const Flag *flag, const Config *defaults, char text[FLAG_DESCRIPTION_LENGTH]);
-
-// Prints all flags under a page of what to begin with, or those of one group (-1: all) alone.
+// Prints the flags of one group, or (group < 0) an introduction and the flags of all groups.
 void flags_help(FILE *out, const char *program, int group);
-// The rest is in flags_reference.c.
+// Prints all flags as a Markdown table, for docs/flags.md.
 void flags_help_markdown(FILE *out);
-void flags_help_man(FILE *out, const char *program);  // a page of section 1
-void flags_help_bash(FILE *out, const char *program); // to be sourced by bash
 
 #ifdef __cplusplus
 }

@@ -123,7 +123,7 @@ refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train REA
 # --- flags
 refuses "more memory than there is, and what would fit" 3 "memory: the run needs.*; most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; .*see --plan" "${run[@]}" --seq-len 8192 --micro-batch 65535
 refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
-refuses "another trainer's flag" 1 "^error: \-\-max_steps: here it is \-\-steps$" "${run[@]}" --max_steps 3
+refuses "another trainer's flag" 1 "^error: \-\-max_steps: .*\-\-steps$" "${run[@]}" --max_steps 3
 printf '%s\n' '# two steps' '--steps 2' '--lr 1e-3 # more' --no-shuffle "--out $folder/by-file" >"$folder/flags"
 printf '%s\n' '--steps 2' 'lr = 1e-3' >"$folder/other-form"
 refuses "a line of a file of flags in another form" 1 "^error: $folder/other-form:2: lr: write the line as on the command line: \-\-lr 1e-3$" "${run[@]}" --config "$folder/other-form"
@@ -592,8 +592,6 @@ refuses "a folder of neither" 2 "^error: $folder/hollow has no config.json; name
 "$build"/plot_loss "$folder/straight/log.jsonl" "$folder/curve.png" >/dev/null 2>"$folder/said"
 [ $? -eq 1 ] && [[ $(cat "$folder/said") == *"$folder/curve.png: the picture is an SVG; name it $folder/curve.svg, "* ]] && [ ! -e "$folder/curve.png" ] && ok "plot_loss refuses another kind of picture" || bad "plot_loss refuses another kind of picture" "$(cat "$folder/said")"
 "$build"/plot_loss "$folder/straight/log.jsonl" "$folder/curve.svg" >/dev/null && [ -s "$folder/curve.svg" ] && ok "and draws its own" || bad "and draws its own"
-completed=$(eval "$("$program" --help=bash)"; COMP_WORDS=("$program" --model gpt) COMP_CWORD=2; compopt() { :; }; "_complete_$(basename "$program")"; echo "${COMPREPLY[@]}")
-[[ " $completed " == *" gpt2 gpt2-medium gpt2-large gpt2-xl "* ]] && ok "--model is completed with names" || bad "--model is completed with names" "$completed"
 
 # --- plans
 plan=$("$program" --plan=json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)
@@ -660,7 +658,7 @@ ln -s "$(realpath "$build")" "$folder/first/build"
 (cd "$folder/first" && bash -e commands) >"$folder/said" 2>&1 && [ "$(grep -c '^ *\(\./\|build/\)' "$folder/first/commands")" -eq 4 ] &&
     grep -q '^done: 100 of 100 steps' "$folder/said" && grep -q '^static ' "$folder/said" && grep -q '^largest micro-batch under 80.00 GB: ' "$folder/said" &&
     ok "the commands at the top of --help work" || bad "the commands at the top of --help work" "$(cat "$folder/first/commands" "$folder/said")"
-refuses "a group of flags that is not there" 1 "^error: \-\-help lr: no group has this name; there are data, model, .*\-\-help=markdown$" --help lr
+refuses "a group of flags that is not there" 1 "^error: \-\-help lr: .*data, model, .*markdown$" --help lr
 [ "$("$program" --help optimizer | grep -c '^  --')" -eq "$("$program" --help=markdown | sed -n '/\*\*Optimizer/,/^| \*\*[^O]/p' | grep -c '^| `--')" ] && ok "--help optimizer is one group" || bad "--help optimizer is one group" "$("$program" --help optimizer)"
 
 # --- the list of flags

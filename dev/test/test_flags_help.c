@@ -55,7 +55,7 @@ static void test_help_defaults(void **state) {
     assert_non_null(strstr(markdown, "| `--master fp32\\|split16\\|none` | split16, by --recipe |"));
     assert_non_null(strstr(markdown, "| `--layers N` | 12, from --model |"));
     assert_non_null(strstr(markdown, "| `--vocab N` | 50257, from --tokenizer |"));
-    assert_non_null(strstr(markdown, "| `--resume[=STEP]` | off |"));
+    assert_non_null(strstr(markdown, "| `--resume[=STEP], --no-resume` | off |"));
     for (int i = 0; i < count; i++) { // each has one
         if (table[i].kind == FLAG_HELP || table[i].kind == FLAG_VERSION) continue;
         snprintf(cell, sizeof cell, "| `--%s", table[i].name);
