@@ -27,7 +27,11 @@ static inline double init_deviation(InitKind kind) {
 // Sets the shape to an architecture's usual settings, without sizes.
 void architecture_shape(Architecture architecture, ModelShape *shape);
 
-// The architecture that a shape is of; ARCHITECTURE_COUNT: of none.
+// Returns how many settings of `shape` the architecture does not support, and sets *flag to the name of the first one's
+// flag. Leaves *flag unchanged if it supports them all.
+int shape_mismatches(const ModelShape *shape, Architecture architecture, const char **flag);
+
+// Returns the first architecture that supports all settings of `shape`; ARCHITECTURE_COUNT if none does.
 Architecture shape_architecture(const ModelShape *shape);
 
 #define DEEPEST_MODEL 96 // of dN
