@@ -1,5 +1,5 @@
-// Errors for unknown flags: the flag's name in this program if another trainer's name was typed, otherwise the flag that
-// is spelled most like it. Also the suggestion for an unknown --model.
+// Errors for unknown flags: the flag's name in this program if another trainer's name was typed, otherwise the flag
+// that is spelled most like it. Also the suggestion for an unknown --model.
 #include "config/shapes.h"
 #include "flags.h"
 
