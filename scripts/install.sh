@@ -57,7 +57,8 @@ check_current() {
 
 # man_page NAME: prints --help of the installed program as a manual page
 man_page() {
-    printf '.TH %s 1\n.SH NAME\n%s \\- train language models in FP8\n.SH DESCRIPTION\n.in 0\n.nf\n' "$1" "$1"
+    printf '.TH %s 1 %s\n.SH NAME\n%s \\- train language models in FP8\n.SH DESCRIPTION\n.in 0\n.nf\n' \
+        "$1" "$(date -r "$bin/$1" +%F)" "$1"
     "$root$prefix/bin/$1" --help | sed 's/\\/\\e/g; s/-/\\-/g; s/^/\\\&/'
 }
 

@@ -3,7 +3,7 @@
 #include "io/files.h"
 #include "log/step_line.h"
 
-enum { WIDEST_LINE = 80, NARROWEST_LINE = 48, TEXT_COLUMN = 28, DESCRIPTION_LENGTH = 512 };
+enum { MAX_LINE = 80, MIN_LINE = 48, TEXT_COLUMN = 28, DESCRIPTION_LENGTH = 512 };
 
 // Writes a flag as the help shows it: "--lr RATE", "--plan[=json]", "--shuffle, --no-shuffle".
 static void synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]) {
@@ -50,8 +50,8 @@ static void default_text(const Flag *flag, const Config *defaults, char text[FLA
 // Prints `text` wrapped at spaces, indented to `column`. The current line already has `at` characters.
 static void print_wrapped(FILE *out, const char *text, int column, int at) {
     int width = terminal_columns(fileno(out));
-    if (width == 0 || width > WIDEST_LINE) width = WIDEST_LINE;
-    if (width < NARROWEST_LINE) width = NARROWEST_LINE;
+    if (width == 0 || width > MAX_LINE) width = MAX_LINE;
+    if (width < MIN_LINE) width = MIN_LINE;
     while (*text) {
         int room = width - column, length = (int)strlen(text), cut = length;
         if (length > room)

@@ -1,20 +1,6 @@
 // Tests of the ways to give flags: llm.c's command lines, unknown names, lists of files, files of flags.
-#include "coat/flags/flags.h"
 #include "config_fixture.h"
 #include "test_folder.h"
-
-// Accepts the command line, and each "flag value" of `values`, separated by commas, is then the setting of the config.
-static void sets(const char *line, const char *values) {
-    char copy[512], name[64], wanted[FLAG_TEXT_LENGTH], now[FLAG_TEXT_LENGTH];
-    bool negated;
-    accept_run(line, 1);
-    snprintf(copy, sizeof copy, "%s", values);
-    for (char *pair = strtok(copy, ","); pair; pair = strtok(NULL, ",")) {
-        assert_int_equal(sscanf(pair, " %63s %127s", name, wanted), 2);
-        flag_value(flag_find(name, strlen(name), &negated), &config, now);
-        if (strcmp(now, wanted) != 0) fail_msg("%s\n  sets --%s to %s, not %s", line, name, now, wanted);
-    }
-}
 
 // Refuses each command line "FLAG: &PARTS" with an error that has FLAG and the parts.
 static void refuse_each(const char *before, const char *const *lines, size_t count) {
