@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# `make install` and `make uninstall`: puts the programs that were built,
-# data/prepare.py, man pages and bash's completion below $DESTDIR$PREFIX, and
-# takes away exactly that. PREFIX/lib/coat/installed lists what was put there, and
-# which folders were made for it: a second installation adds to the list, the end
-# of it all is to follow it.
+# `make install` copies the built programs, data/prepare.py, man pages and bash
+# completion to $DESTDIR$PREFIX. `make uninstall` removes exactly these files.
+# PREFIX/lib/coat/installed lists the installed files and the folders that were
+# created for them. A second installation adds to the list.
 #
 #   scripts/install.sh install|uninstall
 #
@@ -23,10 +22,10 @@ prefix=${prefix%/} own=${prefix%/}/lib/coat
 list=$own/installed # below $root, as the paths in it
 
 listed() { grep -qxF -- "$1" "$root$list" 2>/dev/null; }
-# remember PATH: a file, or a folder as PATH/, on the list
+# remember PATH: adds a file, or a folder as PATH/, to the list
 remember() { listed "$1" || echo "$1" >>"$root$list"; }
 
-# folder PATH: is made, and those above it; what was not there is remembered once there is a list
+# folder PATH: creates the folder and its parents; put() adds the new ones to the list
 made=()
 folder() {
     [ -n "$1" ] && [ ! -d "$root$1" ] || return 0
@@ -34,19 +33,19 @@ folder() {
     made+=("$1/")
 }
 
-# put MODE FILE PATH; what somebody else has put there stays
+# put MODE FILE PATH: copies FILE; fails if PATH exists and is not on the list
 put() {
     local name
     folder "${3%/*}"
     for name in "${made[@]}"; do remember "$name"; done
     made=()
-    [ ! -e "$root$3" ] || listed "$3" || fail "$root$3 is there, and make install has not put it there: remove it, or give another PREFIX"
+    [ ! -e "$root$3" ] || listed "$3" || fail "$root$3 exists, but make install did not create it; remove it, or use another PREFIX"
     remember "$3"
     install -m "$1" "$2" "$root$3"
     echo "  $root$3"
 }
 
-# check_current PROGRAM SOURCE...: it starts, is of the sources' version, and no source is newer
+# check_current PROGRAM SOURCE...: fails if the program does not start, has another version, or is older than a source
 check_current() {
     local version said newer
     version=$(sed -n 's/^#define COAT_VERSION "\(.*\)"/\1/p' coat/config/config.h)
@@ -56,8 +55,22 @@ check_current() {
     [ -z "$newer" ] || fail "$1 is older than $newer: run make, or remove it"
 }
 
+# man_page NAME: prints --help of the installed program as a manual page
+man_page() {
+    printf '.TH %s 1 %s\n.SH NAME\n%s \\- train language models in FP8\n.SH DESCRIPTION\n.in 0\n.nf\n' \
+        "$1" "$(date -r "$bin/$1" +%F)" "$1"
+    "$root$prefix/bin/$1" --help | sed 's/\\/\\e/g; s/-/\\-/g; s/^/\\\&/'
+}
+
+# completion NAME: prints bash's completion of the program's flags; values are completed as file names
+completion() {
+    local flags
+    flags=$("$root$prefix/bin/$1" --help=markdown | sed -n 's/^| `\(--[^`]*\)`.*/\1/p' | grep -oE -- '--[a-z0-9-]+' | paste -sd ' ')
+    echo "complete -o default -W '$flags' $1"
+}
+
 install_all() {
-    local name program manual sources
+    local name program generated sources
     [ -x "$bin/train_gpt2_fp8_cpu" ] || fail "there is no $bin/train_gpt2_fp8_cpu: run make first"
     sources=(train_gpt2_fp8.cu coat/*.[ch] coat/[!c]*/*.[ch] coat/co*/*.[ch] coat/cpu/*.[ch] coat/cuda/*.[ch])
     check_current "$bin/train_gpt2_fp8_cpu" "${sources[@]}"
@@ -65,29 +78,29 @@ install_all() {
     if ! { mkdir -p "$root/" && folder "$own" && touch "$root$list"; } 2>/dev/null; then
         fail "$root$prefix cannot be written: try sudo make install, or make install PREFIX=\$HOME/.local"
     fi
-    manual=$(mktemp)
-    trap 'rm -f "$manual"' RETURN
+    for name in prepare_bytes plot_loss quant_error gradient_stats gradient_stats_gpu; do
+        [ ! -x "$build/$name" ] || put 755 "$build/$name" "$prefix/bin/coat-${name//_/-}"
+    done
+    generated=$(mktemp)
+    trap 'rm -f "$generated"' RETURN
     for name in train_gpt2_fp8_cpu train_gpt2_fp8; do
         program=$bin/$name
         [ -x "$program" ] || continue
         put 755 "$program" "$prefix/bin/$name"
-        "$program" --help=man >"$manual"
-        put 644 "$manual" "$prefix/share/man/man1/$name.1"
-        "$program" --help=bash >"$manual"
-        put 644 "$manual" "$prefix/share/bash-completion/completions/$name"
-    done
-    for name in prepare_bytes plot_loss quant_error gradient_stats gradient_stats_gpu; do
-        [ ! -x "$build/$name" ] || put 755 "$build/$name" "$prefix/bin/coat-${name//_/-}"
+        man_page "$name" >"$generated"
+        put 644 "$generated" "$prefix/share/man/man1/$name.1"
+        completion "$name" >"$generated"
+        put 644 "$generated" "$prefix/share/bash-completion/completions/$name"
     done
     for name in data/prepare*.py; do put 644 "$name" "$own/${name##*/}"; done
-    printf '#!/bin/sh\nCOAT_PROGRAM=${0##*/} exec python3 -B "$(dirname "$(readlink -f "$0")")/../lib/coat/prepare.py" "$@"\n' >"$manual"
-    put 755 "$manual" "$prefix/bin/coat-prepare"
+    printf '#!/bin/sh\nCOAT_PROGRAM=${0##*/} exec python3 -B "$(dirname "$(readlink -f "$0")")/../lib/coat/prepare.py" "$@"\n' >"$generated"
+    put 755 "$generated" "$prefix/bin/coat-prepare"
 }
 
 uninstall_all() {
     local path paths
     [ -f "$root$list" ] || fail "nothing is installed in $root$prefix: $root$list is missing; give the PREFIX and DESTDIR that it was installed with"
-    mapfile -t paths < <(sort -r "$root$list") # what is in a folder before it
+    mapfile -t paths < <(sort -r "$root$list") # the files of a folder before the folder
     for path in "${paths[@]}"; do
         case $path in
         "$prefix"/*[!/])
@@ -99,7 +112,7 @@ uninstall_all() {
     rm "$root$list"
     for path in "${paths[@]}"; do
         case $path in
-        /*/) rmdir "$root$path" 2>/dev/null || true ;; # others may have put something there since
+        /*/) rmdir "$root$path" 2>/dev/null || true ;; # it may contain files of others
         esac
     done
 }

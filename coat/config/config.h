@@ -12,7 +12,6 @@ extern "C" {
 #endif
 
 #define COAT_VERSION "0.1.0"
-#define COAT_VERSION_DATE "2026-11-23"
 #define PATH_MAX_LENGTH 1024
 #define FILES_LENGTH 16384    // bytes of a list of file names; a shell expands a pattern to 100 and more
 #define MAX_SETS 64           // sets of training data with a weight each

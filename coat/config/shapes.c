@@ -39,23 +39,39 @@ void architecture_shape(Architecture architecture, ModelShape *s) {
     if (architecture == ARCHITECTURE_QWEN2 || architecture == ARCHITECTURE_QWEN3) s->norm_eps = 1e-6f;
 }
 
-// True if the architecture supports all switches of the shape.
-static bool fits(const ModelShape *s, Architecture architecture) {
+int shape_mismatches(const ModelShape *s, Architecture architecture, const char **flag) {
     ModelShape a;
     architecture_shape(architecture, &a);
     const bool gpt2 = architecture == ARCHITECTURE_GPT2, llama = architecture == ARCHITECTURE_LLAMA;
     const bool own_width = llama || architecture == ARCHITECTURE_QWEN3;
-    return s->norm == a.norm && s->norm_place == a.norm_place && s->activation == a.activation &&
-           s->position_kind == a.position_kind && s->biases == a.biases &&
-           (s->biases || s->qkv_biases == a.qkv_biases) && s->qk_norm == a.qk_norm &&
-           (!gpt2 || (s->tied_head && s->kv_heads == s->heads)) &&
-           (own_width || s->head_dim * s->heads == s->channels) && (llama || s->rope.factor == 1.0f) &&
-           (architecture == ARCHITECTURE_OLMO || s->clip_qkv == 0.0f);
+    const struct {
+        bool differs;
+        const char *flag;
+    } settings[] = {
+        {s->position_kind != a.position_kind, "position-encoding"},
+        {s->norm_place != a.norm_place, "norm-place"},
+        {s->norm != a.norm, "norm"},
+        {s->qk_norm != a.qk_norm, "qk-norm"},
+        {s->activation != a.activation, "activation"},
+        {s->biases != a.biases, "biases"},
+        {!s->biases && s->qkv_biases != a.qkv_biases, "qkv-biases"},
+        {gpt2 && !s->tied_head, "tied-head"},
+        {gpt2 && s->kv_heads != s->heads, "kv-heads"},
+        {!own_width && s->head_dim * s->heads != s->channels, "head-dim"},
+        {!llama && s->rope.factor != 1.0f, "rope-factor"},
+        {architecture != ARCHITECTURE_OLMO && s->clip_qkv != 0.0f, "clip-qkv"},
+    };
+    int count = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        if (settings[i].differs && ++count == 1) *flag = settings[i].flag;
+    return count;
 }
 
 Architecture shape_architecture(const ModelShape *shape) {
     int architecture = 0;
-    while (architecture < ARCHITECTURE_COUNT && !fits(shape, (Architecture)architecture)) architecture++;
+    const char *flag;
+    while (architecture < ARCHITECTURE_COUNT && shape_mismatches(shape, (Architecture)architecture, &flag))
+        architecture++;
     return (Architecture)architecture;
 }
 

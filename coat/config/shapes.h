@@ -28,7 +28,11 @@ static inline double init_deviation(InitKind kind) {
 // Sets the switches of the shape to the architecture's usual values. Sizes are 0.
 void architecture_shape(Architecture architecture, ModelShape *shape);
 
-// Returns the architecture that the shape belongs to, or ARCHITECTURE_COUNT if there is none.
+// Returns how many settings of `shape` the architecture does not support, and sets *flag to the name of the first one's
+// flag. Leaves *flag unchanged if it supports them all.
+int shape_mismatches(const ModelShape *shape, Architecture architecture, const char **flag);
+
+// Returns the first architecture that supports all settings of `shape`; ARCHITECTURE_COUNT if none does.
 Architecture shape_architecture(const ModelShape *shape);
 
 #define DEEPEST_MODEL 96 // most layers of a model named by its depth, such as dN

@@ -37,7 +37,7 @@ static bool set_all(const Arguments *args, Config *config, Error *err) {
         bool negated;
         const Flag *flag = flag_find(name, length, &negated);
         if (!flag_set(flag, config, name[length] ? name + length + 1 : NULL, negated, err))
-            return arguments_blame(args->from[i], err);
+            return error_add_flag_source(args->from[i], err);
     }
     return true;
 }
@@ -75,7 +75,7 @@ static bool choose_model(Config *flags, Error *err) {
     char near[MODEL_NAME], lower[MODEL_NAME];
     snprintf(lower, sizeof lower, "%s", model);
     for (char *at = lower; *at; at++) *at = (char)tolower((unsigned char)*at);
-    if (strlen(model) < sizeof lower && model_near(lower, near))
+    if (strlen(model) < sizeof lower && suggest_model(lower, near))
         return error_set(err, EXIT_USER, "--model %s: neither a file nor a name; did you mean %s? --help model has all",
                          model, near);
     if (is_by_depth(lower))
@@ -385,10 +385,6 @@ static void print_text(const Arguments *args, const char *program, bool *printed
             flags_help(stdout, program, (int)group);
         else if (strcmp(text, "--help=markdown") == 0)
             flags_help_markdown(stdout);
-        else if (strcmp(text, "--help=man") == 0)
-            flags_help_man(stdout, program);
-        else if (strcmp(text, "--help=bash") == 0)
-            flags_help_bash(stdout, program);
         else if (strcmp(text, "--version") == 0)
             printf("%s %s\n", program, COAT_VERSION);
         else

@@ -263,8 +263,8 @@ static const Flag table[] = {
      "print only results and errors; the default with --prompt and without --train"},
     {GROUP_RUN, "json", FLAG_BOOL, AT(json), 0, "", 0, 0, NULL,
      "print the log, the plan, or the tokens of a sample as JSON"},
-    {GROUP_RUN, "help", FLAG_HELP, NOWHERE, 0, "GROUP|markdown|man|bash", 0, 0, "",
-     "print this page, one group of it, a Markdown table, a man page, or the completions of bash, and exit"},
+    {GROUP_RUN, "help", FLAG_HELP, NOWHERE, 0, "GROUP|markdown", 0, 0, "",
+     "print all flags, those of one group, or all as a Markdown table, and exit"},
     {GROUP_RUN, "version", FLAG_VERSION, NOWHERE, 0, "", 0, 0, "",
      "print the version and exit"},
 

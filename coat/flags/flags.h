@@ -26,7 +26,7 @@ typedef enum {
     FLAG_CONFIG,    // a file of flags
     FLAG_RESUME,    // --resume, --resume=STEP, --no-resume
     FLAG_PLAN,      // --plan, --plan=json
-    FLAG_HELP,      // optional markdown, man, bash or a group, also without '='
+    FLAG_HELP,      // optional markdown or a group, also without '='
     FLAG_VERSION
 } FlagKind;
 
@@ -71,8 +71,7 @@ typedef struct {
     bool (*matters)(const Config *config); // true if the value has an effect, which makes it RECORDED; NULL: always
 } Flag;
 
-#define FLAG_TEXT_LENGTH 128        // bytes of a flag's default or synopsis as text
-#define FLAG_DESCRIPTION_LENGTH 512 // bytes of a flag's description
+#define FLAG_TEXT_LENGTH 128 // bytes of the value, default or synopsis of a flag as text
 
 const Flag *flag_table(int *count);
 const char *flag_group_name(FlagGroup group);
@@ -81,21 +80,13 @@ const char *flag_group_name(FlagGroup group);
 // no-NAME.
 const Flag *flag_find(const char *name, size_t length, bool *negated);
 
-// Names of other trainers for a flag (flags_unknown.c).
-typedef struct {
-    const char *names;  // separated by spaces, with hyphens for underscores
-    const char *ours;   // this program's flag; NULL: none
-    const char *remark; // how the meaning differs, or NULL; without a flag, what to do instead
-} Foreign;
-const Foreign *flag_foreign(int *count);
-
-// Sets err (EXIT_USER) for a flag that is not in the table, and suggests this program's name for it. Returns false.
+// Sets err for the unknown flag `text`, with the name of the flag that was probably meant. Returns false (EXIT_USER).
 bool flag_unknown(const char *text, Error *err);
 
-// Suggests a model for a mistyped `name`: "llama:d4" for lama:d4, "llama:dN" for llama. False if no model's name is
-// similar.
+// Copies to `near` the model name that is most similar to the unknown `name`: "llama:d4" for lama:d4, "llama:dN" for
+// llama. False if no model's name is similar.
 enum { MODEL_NAME = 96 };
-bool model_near(const char *name, char near[MODEL_NAME]);
+bool suggest_model(const char *name, char near[MODEL_NAME]);
 
 bool flag_needs_value(const Flag *flag);
 bool flag_takes_list(
@@ -137,7 +128,7 @@ bool arguments_add_short(Arguments *args, const char *name, const char *value, c
 bool arguments_read(Arguments *args, const char *path, Error *err);
 
 // Prepends the source of a flag to an error. Returns false.
-bool arguments_blame(const char *from, Error *err);
+bool error_add_flag_source(const char *from, Error *err);
 void arguments_free(Arguments *args);
 
 // True if the first `length` characters of text are a short flag.
@@ -155,18 +146,10 @@ void flag_group_list(char text[FLAG_TEXT_LENGTH]);
 // Writes the value in config as text, booleans as on and off. "" for kinds that are neither a number nor a choice.
 void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENGTH]);
 
-// Texts for help pages. flag_synopsis: "--lr RATE", "--shuffle, --no-shuffle", "--resume[=STEP]". flag_default: the
-// default, "" if there is none. flag_describe: the help with the default and llm.c's short flag in parentheses.
-void flag_synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]);
-void flag_default(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]);
-void flag_describe(const Flag *flag, const Config *defaults, char text[FLAG_DESCRIPTION_LENGTH]);
-
-// Prints an introduction and all flags, or only the flags of one group (-1: all).
+// Prints the flags of one group, or (group < 0) an introduction and the flags of all groups.
 void flags_help(FILE *out, const char *program, int group);
-// Pages of flags_reference.c.
+// Prints all flags as a Markdown table, for docs/flags.md.
 void flags_help_markdown(FILE *out);
-void flags_help_man(FILE *out, const char *program);  // a page of section 1
-void flags_help_bash(FILE *out, const char *program); // to be sourced by bash
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-// --config FILE: flags from a file, written as on the command line, a flag with its value on one line. Quotes hold a
-// word together, '#' before a word begins a comment; the shell's patterns and variables are left as they are.
+// Reads --config FILE, a file of flags as on the command line: one flag with its values per line. Quotes group words,
+// '#' at the start of a word begins a comment. Patterns and variables of the shell are not expanded.
 #include "flags.h"
 
 #include <ctype.h>
@@ -8,14 +8,15 @@
 
 #define FILE_LIMIT ((size_t)1 << 20)
 
-bool arguments_blame(const char *from, Error *err) {
+bool error_add_flag_source(const char *from, Error *err) {
     char text[sizeof err->text];
     if (!*from) return false;
     snprintf(text, sizeof text, "%s", err->text);
     return error_set(err, err->code, "%s%s", from, text);
 }
 
-// Splits a line into words, in its own bytes.
+// Splits a line into words, in place. Sets *count and the first *count entries of words. False with err if a quote is
+// not closed or the line ends in a backslash.
 static bool split(char *line, char **words, int *count, Error *err) {
     char *to = line;
     *count = 0;
@@ -30,23 +31,20 @@ static bool split(char *line, char **words, int *count, Error *err) {
             else
                 *to++ = *at;
         }
-        if (quote)
-            return error_set(err, EXIT_USER, "a %c is missing: quotes end on the line that they begin on", quote);
+        if (quote) return error_set(err, EXIT_USER, "a closing %c is missing", quote);
         if (at[-1] == '\\' && !at[strspn(at, " \t\r")])
-            return error_set(err, EXIT_USER,
-                             "the line ends in \\, which joins no lines here: write a flag and all its values on one "
-                             "line, without the \\");
+            return error_set(err, EXIT_USER, "\\ does not join lines; write a flag and all its values on one line");
         at += *at != '\0';
         *to++ = '\0';
     }
 }
 
-// "lr 3e-4", "lr = 3e-4": refused with what is meant. And no file reads another, itself or one that reads it.
+// False with err if a line does not begin with a flag ("lr 3e-4", "--lr = 3e-4") or names another --config file.
 static bool check_words(int count, char **words, Error *err) {
     const bool equals = count > 1 && strcmp(words[1], "=") == 0;
     const char *value = count > 1 + equals ? words[1 + equals] : "";
     const char *name = words[0] + strspn(words[0], "-");
-    const int length = (int)strcspn(name, ":"); // as in YAML
+    const int length = (int)strcspn(name, ":"); // without the colon of a YAML file
     if ((words[0][0] != '-' || equals || name[length]) && !isalpha((unsigned char)name[0]))
         return error_set(err, EXIT_USER, "%s: write each line as on the command line, --flag value", words[0]);
     if (words[0][0] != '-' || equals || (name[length] && !strchr(name, '=')))
@@ -54,29 +52,31 @@ static bool check_words(int count, char **words, Error *err) {
                          name, *value ? " " : "", value);
     for (int i = 0; i < count; i++)
         if (strcmp(words[i], "--config") == 0 || strncmp(words[i], "--config=", 9) == 0)
-            return error_set(err, EXIT_USER, "--config: a file of flags reads no other; name both on the command line");
+            return error_set(err, EXIT_USER,
+                             "--config: a file of flags cannot read another; name both on the command line");
     return true;
 }
 
+// Appends the flags of a line; an error begins with args->source.
 static bool read_line(Arguments *args, char *line, Error *err) {
     int count;
     char **words = (char **)xmalloc((strlen(line) / 2 + 1) * sizeof *words);
     bool good = split(line, words, &count, err) && (count == 0 || check_words(count, words, err)) &&
                 arguments_add(args, count, words, err);
     free(words);
-    return good || arguments_blame(args->source, err);
+    return good || error_add_flag_source(args->source, err);
 }
 
 bool arguments_read(Arguments *args, const char *path, Error *err) {
     char *text, source[PATH_MAX_LENGTH + 32];
     size_t size;
-    if (!file_read_all(path, FILE_LIMIT, &text, &size, err)) return arguments_blame("--config: ", err);
+    if (!file_read_all(path, FILE_LIMIT, &text, &size, err)) return error_add_flag_source("--config: ", err);
     bool good = !memchr(text, 0, size) ||
-                error_set(err, EXIT_DATA, "--config: %s is no text; it must hold flags, one per line", path);
+                error_set(err, EXIT_DATA, "--config: %s is not a text file; write one flag per line", path);
     args->first = args->count;
     args->source = source;
     int number = 1;
-    char *first = strncmp(text, "\xEF\xBB\xBF", 3) == 0 ? text + 3 : text; // editors' mark of UTF-8
+    char *first = strncmp(text, "\xEF\xBB\xBF", 3) == 0 ? text + 3 : text; // byte order mark
     for (char *line = first; good && *line; number++) {
         const size_t length = strcspn(line, "\n");
         const bool last = !line[length];

@@ -1,20 +1,19 @@
-// --help and --help GROUP, made from the table of flags.
+// --help as text and as Markdown, generated from the table of flags.
 #include "flags.h"
 #include "io/files.h"
 #include "log/step_line.h"
 
-#include <strings.h>
+enum { MAX_LINE = 80, MIN_LINE = 48, TEXT_COLUMN = 28, DESCRIPTION_LENGTH = 512 };
 
-enum { WIDEST_LINE = 80, NARROWEST_LINE = 48, TEXT_COLUMN = 28 };
-
-void flag_synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]) {
-    bool optional = flag->kind == FLAG_RESUME || flag->kind == FLAG_PLAN || flag->kind == FLAG_HELP;
-    if (flag->kind == FLAG_BOOL)
-        snprintf(text, FLAG_TEXT_LENGTH, "--%s, --no-%s", flag->name, flag->name);
-    else if (optional)
-        snprintf(text, FLAG_TEXT_LENGTH, "--%s[=%s]", flag->name, flag->placeholder);
-    else
-        snprintf(text, FLAG_TEXT_LENGTH, "--%s%s%s", flag->name, *flag->placeholder ? " " : "", flag->placeholder);
+// Writes a flag as the help shows it: "--lr RATE", "--plan[=json]", "--shuffle, --no-shuffle".
+static void synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]) {
+    const bool optional = flag->kind == FLAG_RESUME || flag->kind == FLAG_PLAN || flag->kind == FLAG_HELP;
+    const bool negated = flag_has_negation(flag);
+    snprintf(text, FLAG_TEXT_LENGTH, "--%s%s%s%s%s%s", flag->name,
+             optional             ? "[="
+             : *flag->placeholder ? " "
+                                  : "",
+             flag->placeholder, optional ? "]" : "", negated ? ", --no-" : "", negated ? flag->name : "");
 }
 
 void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENGTH]) {
@@ -39,33 +38,20 @@ void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENG
     }
 }
 
-void flag_default(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]) {
-    const char *shown = flag->default_shown;
-    const bool has_value = !shown || strncmp(shown, "%s", 2) == 0;
-    text[0] = '\0';
-    if (has_value) flag_value(flag, defaults, text);
-    size_t used = strlen(text);
-    if (shown) snprintf(text + used, FLAG_TEXT_LENGTH - used, "%s", has_value ? shown + 2 : shown);
+// Writes the default of a flag as text; "" if it has none.
+static void default_text(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]) {
+    const char *shown = flag->default_shown ? flag->default_shown : "%s";
+    char value[FLAG_TEXT_LENGTH] = "";
+    const bool has_value = strncmp(shown, "%s", 2) == 0;
+    if (has_value) flag_value(flag, defaults, value);
+    snprintf(text, FLAG_TEXT_LENGTH, "%.80s%s", value, has_value ? shown + 2 : shown);
 }
 
-void flag_describe(const Flag *flag, const Config *defaults, char text[FLAG_DESCRIPTION_LENGTH]) {
-    char value[FLAG_TEXT_LENGTH], extra[2 * FLAG_TEXT_LENGTH] = "";
-    const char *shorter = flag_short_name(flag->name);
-    flag_default(flag, defaults, value);
-    if (*value && shorter)
-        snprintf(extra, sizeof extra, " (default %s; %s)", value, shorter);
-    else if (*value)
-        snprintf(extra, sizeof extra, " (default %s)", value);
-    else if (shorter)
-        snprintf(extra, sizeof extra, " (%s)", shorter);
-    snprintf(text, FLAG_DESCRIPTION_LENGTH, "%s%s", flag->help, extra);
-}
-
-// Prints text from the given column on, broken at blanks; `at` is the column where the line stands now.
+// Prints `text` wrapped at spaces, indented to `column`. The current line already has `at` characters.
 static void print_wrapped(FILE *out, const char *text, int column, int at) {
     int width = terminal_columns(fileno(out));
-    if (width == 0 || width > WIDEST_LINE) width = WIDEST_LINE;
-    if (width < NARROWEST_LINE) width = NARROWEST_LINE;
+    if (width == 0 || width > MAX_LINE) width = MAX_LINE;
+    if (width < MIN_LINE) width = MIN_LINE;
     while (*text) {
         int room = width - column, length = (int)strlen(text), cut = length;
         if (length > room)
@@ -77,28 +63,32 @@ static void print_wrapped(FILE *out, const char *text, int column, int at) {
     }
 }
 
+// Prints a flag with its help, its default and llm.c's short name.
 static void print_flag(FILE *out, const Flag *flag, const Config *defaults) {
-    char synopsis[FLAG_TEXT_LENGTH], description[FLAG_DESCRIPTION_LENGTH];
-    flag_synopsis(flag, synopsis);
-    flag_describe(flag, defaults, description);
-    int at = fprintf(out, "  %s", synopsis);
+    char name[FLAG_TEXT_LENGTH], value[FLAG_TEXT_LENGTH], text[DESCRIPTION_LENGTH];
+    const char *shorter = flag_short_name(flag->name);
+    synopsis(flag, name);
+    default_text(flag, defaults, value);
+    snprintf(text, sizeof text, "%s%s%s%s%s%s%s", flag->help, *value || shorter ? " (" : "", *value ? "default " : "",
+             value, *value && shorter ? "; " : "", shorter ? shorter : "", *value || shorter ? ")" : "");
+    int at = fprintf(out, "  %s", name);
     if (at >= TEXT_COLUMN - 1) {
         fputc('\n', out);
         at = 0;
     }
-    print_wrapped(out, description, TEXT_COLUMN, at);
+    print_wrapped(out, text, TEXT_COLUMN, at);
 }
 
-// What is read first: commands that work as they are, and how flags are written.
-static void print_top(FILE *out, const char *program) {
+// Prints commands that work as they are, and how flags are written.
+static void print_introduction(FILE *out, const char *program) {
     char groups[FLAG_TEXT_LENGTH];
     const char *prepare = prepare_bytes_name();
-    const bool installed = !strchr(prepare, '/'); // then it is found by its name, as this program is
+    const bool installed = !strchr(prepare, '/'); // then the shell finds the programs by their names
     const char *here = installed ? "" : "./";
     flag_group_list(groups);
-    print_wrapped(out, "Trains language models from token files. With those that are made by", 0, 0);
+    print_wrapped(out, "Trains language models from token files. Make some token files:", 0, 0);
     fprintf(out, "%s --out data/tokens/mine %s\n", prepare, installed ? "--headers" : "coat");
-    print_wrapped(out, "this trains a small one, lets it write, and plans a large one (80 GB of GPU):", 0, 0);
+    print_wrapped(out, "Train a small model, sample from it, and plan a large one for 80 GB:", 0, 0);
     fprintf(out,
             "\n  %s%s --model d2 --tokenizer bytes --seq-len 128 --steps 100 \\\n"
             "      --train data/tokens/mine_train.bin --lr 3e-3 --lr-final 0 --out runs/mine\n"
@@ -106,31 +96,23 @@ static void print_top(FILE *out, const char *program) {
             "  %s%s --plan --model gpt2-xl --memory-limit 80GB\n\n",
             here, program, here, program, here, program);
     print_wrapped(out,
-                  "A flag takes its value as --flag value or --flag=value; the last repetition wins, but all --train "
-                  "count. Counts: 20000, "
-                  "1e6; of TOKENS k is 1024 and M 1024 k, of STEPS k is 1000 and M a million. In parentheses: the "
-                  "default, and llm.c's short flag for the same.",
+                  "Write a flag as --flag value or --flag=value. If a flag is repeated, the last one counts; several "
+                  "--train add up. Counts: 20000, 1e6; for TOKENS, k is 1024 and M is 1024 k; for STEPS, k is 1000 and "
+                  "M is a million. Parentheses contain the default and llm.c's short flag.",
                   0, 0);
-    fprintf(out, "One group alone: --help GROUP, of\n");
+    fprintf(out, "--help GROUP prints one group of:\n");
     print_wrapped(out, groups, 2, 0);
 }
 
 static void print_recipes(FILE *out) {
-    print_wrapped(
-        out, "bf16: matmuls, what is saved for backward, and gradients in BF16; moments and master weights in FP32", 2,
-        0);
-    print_wrapped(out,
-                  "fp8-linear: as bf16, but the blocks' matmuls take FP8 codes, which are faster; what is saved "
-                  "stays BF16",
-                  2, 0);
-    print_wrapped(out,
-                  "coat: FP8 matmuls, saved activations and moments (with dynamic range expansion); master weights as "
-                  "the 16 bits that BF16 lacks",
-                  2, 0);
-    print_wrapped(out,
-                  "coat-paper: coat with the paper's choices, for reproduction: forward reads the saved FP8 values, "
-                  "operands have one scale per tensor, gradients are E5M2",
-                  2, 0);
+    static const char *const recipes[] = {
+        "bf16: matmuls, saved activations and gradients in BF16; moments and master weights in FP32",
+        "fp8-linear: as bf16, but the matmuls of the blocks are in FP8, which is faster",
+        "coat: matmuls, saved activations and moments in FP8, moments with dynamic range expansion; master weights "
+        "as the 16 bits that BF16 omits",
+        "coat-paper: coat with the paper's settings, for reproduction: forward reads the saved FP8 values, operands "
+        "have one scale per tensor, gradients are E5M2"};
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) print_wrapped(out, recipes[i], 2, 0);
 }
 
 void flags_help(FILE *out, const char *program, int group) {
@@ -138,7 +120,7 @@ void flags_help(FILE *out, const char *program, int group) {
     int count, now = -1;
     const Flag *table = flag_table(&count);
     config_defaults(defaults);
-    if (group < 0) print_top(out, program);
+    if (group < 0) print_introduction(out, program);
     for (int i = 0; i < count; i++) {
         if (group >= 0 && (int)table[i].group != group) continue;
         if ((int)table[i].group != now) fprintf(out, "%s%s\n", group < 0 ? "\n" : "", flag_group_name(table[i].group));
@@ -152,9 +134,41 @@ void flags_help(FILE *out, const char *program, int group) {
     flag_short_ignored(ignored);
     fputs("\nllm.c's flags that are accepted without effect:\n", out);
     print_wrapped(out, ignored, 2, 0);
-    print_wrapped(
-        out,
-        "Exit codes: 0 done or ended as asked, 1 wrong flags, 2 data or files, 3 device, 4 training diverged, "
-        "5 lost a process, 128 + the number of a repeated signal",
-        0, 0);
+    print_wrapped(out,
+                  "Exit codes: 0 done or stopped as requested, 1 wrong flags, 2 data or files, 3 device, 4 training "
+                  "diverged, 5 lost a process, 128 + N after signal N has come twice",
+                  0, 0);
+}
+
+// Prints a cell of a Markdown table, `text` as code if asked for. A '|' is escaped because it would end the cell.
+static void print_cell(FILE *out, const char *text, bool code) {
+    fputs(code && *text ? "| `" : "| ", out);
+    for (; *text; text++) {
+        if (*text == '|') fputc('\\', out);
+        fputc(*text, out);
+        if (!text[1] && code) fputc('`', out);
+    }
+    fputc(' ', out);
+}
+
+void flags_help_markdown(FILE *out) {
+    Config *defaults = (Config *)xcalloc(1, sizeof *defaults);
+    char text[FLAG_TEXT_LENGTH];
+    int count, group = -1;
+    const Flag *table = flag_table(&count);
+    config_defaults(defaults);
+    fputs("| Flag | Default | llm.c | Meaning |\n| --- | --- | --- | --- |\n", out);
+    for (int i = 0; i < count; i++) {
+        const char *shorter = flag_short_name(table[i].name);
+        if ((int)table[i].group != group) fprintf(out, "| **%s** | | | |\n", flag_group_name(table[i].group));
+        group = (int)table[i].group;
+        synopsis(&table[i], text);
+        print_cell(out, text, true);
+        default_text(&table[i], defaults, text);
+        print_cell(out, text, false);
+        print_cell(out, shorter ? shorter : "", true);
+        print_cell(out, table[i].help, false);
+        fputs("|\n", out);
+    }
+    free(defaults);
 }

@@ -1,24 +1,24 @@
-// llm.c's one- and two-letter flags, rewritten to the long ones before parsing, with the meaning that they have
-// there. Each takes one value.
+// Rewrites llm.c's one- and two-letter flags to long flags before parsing, with the meaning that they have in llm.c.
+// Each of them requires a value.
 #include "flags.h"
 
 #include <unistd.h>
 
 typedef enum {
-    SHORT_VALUE,      // the value goes to the long flag as it is
-    SHORT_DEFAULT,    // the same, but -1 means 0, "as if not given"
-    SHORT_SWITCH,     // 0 or 1 chooses between two lists of long flags
-    SHORT_FILE,       // 1: the value is llm.c's file `off`, where there is one; 0: nothing
-    SHORT_DESCRIPTOR, // dN means gpt2:dN, which follows llm.c's table for every depth
-    SHORT_IGNORED     // accepted without effect
+    SHORT_VALUE,      // passes the value to the long flag
+    SHORT_DEFAULT,    // passes the value to the long flag, but 0 for -1
+    SHORT_SWITCH,     // 1 stands for the long flag `target`, 0 for the long flag `off`
+    SHORT_FILE,       // 1 passes the file `off` to the long flag if the file exists; 0 has no effect
+    SHORT_DESCRIPTOR, // passes gpt2:dN for dN, because llm.c's widths differ from those of dN here
+    SHORT_IGNORED     // has no effect
 } ShortKind;
 
 typedef struct {
     const char *name;
     ShortKind kind;
-    const char *target; // long flag; for a switch what 1 means, several flags separated by a blank
-    const char *off;    // for a switch what 0 means; for a file its path
-    const char *note;   // for what is asked for and ignored, or a file that is missing: what happens instead
+    const char *target; // the long flag, with dashes for a switch
+    const char *off;    // SHORT_SWITCH: the long flag for 0; SHORT_FILE: the file
+    const char *note;   // printed if a value above 0 has no effect; "": nothing is printed
 } Short;
 
 static const Short table[] = {
@@ -53,27 +53,26 @@ static const Short table[] = {
     {"-pr", SHORT_VALUE, "rank", "", ""},
     {"-ps", SHORT_VALUE, "rendezvous", "", ""},
     {"-h", SHORT_FILE, "hellaswag", "dev/data/hellaswag/hellaswag_val.bin",
-     "HellaSwag is not evaluated: dev/data/hellaswag/hellaswag_val.bin is missing; --hellaswag FILE names another"},
+     "HellaSwag is not evaluated, because dev/data/hellaswag/hellaswag_val.bin is missing; use --hellaswag FILE"},
     {"-lg", SHORT_IGNORED, "", "", "the GPU's clocks and power are not logged"},
     {"-f", SHORT_IGNORED, "", "", ""},  // TF32 is never used
-    {"-ge", SHORT_IGNORED, "", "", ""}, // what is fused depends on the recipe alone
-    {"-pg", SHORT_IGNORED, "", "", ""}, // the launcher says which GPU is whose
-    {"-pi", SHORT_IGNORED, "", "", ""}, // how processes meet is found out
+    {"-ge", SHORT_IGNORED, "", "", ""}, // only the recipe decides which operations are fused
+    {"-pg", SHORT_IGNORED, "", "", ""}, // the launcher assigns the GPUs
+    {"-pi", SHORT_IGNORED, "", "", ""}, // the processes find each other without this flag
     {"-pf", SHORT_IGNORED, "", "", ""},
 };
 
 #define TABLE_COUNT ((int)(sizeof table / sizeof table[0]))
 
-static const Short *short_find(const char *name) {
+// Returns the row of the short flag that is the first `length` characters of text, or NULL.
+static const Short *short_find(const char *text, size_t length) {
     for (int i = 0; i < TABLE_COUNT; i++)
-        if (strcmp(table[i].name, name) == 0) return &table[i];
+        if (strlen(table[i].name) == length && strncmp(table[i].name, text, length) == 0) return &table[i];
     return NULL;
 }
 
 bool flag_is_short(const char *text, size_t length) {
-    for (int i = 0; i < TABLE_COUNT; i++)
-        if (strlen(table[i].name) == length && strncmp(table[i].name, text, length) == 0) return true;
-    return false;
+    return short_find(text, length) != NULL;
 }
 
 const char *flag_short_name(const char *name) {
@@ -94,23 +93,20 @@ void flag_short_ignored(char text[FLAG_TEXT_LENGTH]) {
             used += snprintf(text + used, FLAG_TEXT_LENGTH - (size_t)used, "%s%s", used ? " " : "", table[i].name);
 }
 
-static void append_all(Arguments *args, const char *flags) {
-    while (*flags) {
-        size_t length = strcspn(flags, " ");
-        arguments_append(args, flags + 2, length - 2, NULL);
-        flags += length + (flags[length] == ' ');
-    }
-}
-
+// Tells the user what happens instead of what the short flag asks for. A value of 0 or less asks for nothing.
 static void add_note(Arguments *args, const Short *s, const char *value) {
     if (!*s->note || value[0] == '0' || value[0] == '-') return;
     text_append(args->notes, args->notes_size, "note: %s %s: %s\n", s->name, value, s->note);
 }
 
+// Appends the long flag that the short one stands for with this value.
 static bool rewrite_short(Arguments *args, const Short *s, const char *value, Error *err) {
     char descriptor[PATH_MAX_LENGTH + 8];
-    bool zero = strcmp(value, "0") == 0, one = strcmp(value, "1") == 0;
+    const bool zero = strcmp(value, "0") == 0, one = strcmp(value, "1") == 0;
+    if ((s->kind == SHORT_SWITCH || s->kind == SHORT_FILE) && !zero && !one)
+        return error_set(err, EXIT_USER, "%s %s: must be 0 or 1", s->name, value);
     switch (s->kind) {
+    case SHORT_VALUE: break;
     case SHORT_DEFAULT:
         if (strcmp(value, "-1") == 0) value = "0";
         break;
@@ -119,13 +115,13 @@ static bool rewrite_short(Arguments *args, const Short *s, const char *value, Er
         snprintf(descriptor, sizeof descriptor, "gpt2:%s", value);
         value = descriptor;
         break;
-    case SHORT_SWITCH:
-        if (!zero && !one) return error_set(err, EXIT_USER, "%s %s: must be 0 or 1", s->name, value);
+    case SHORT_SWITCH: {
+        const char *flag = (one ? s->target : s->off) + strlen("--");
         if (strcmp(s->target, "--resume") == 0) args->may_start = one;
-        append_all(args, one ? s->target : s->off);
+        arguments_append(args, flag, strlen(flag), NULL);
         return true;
+    }
     case SHORT_FILE:
-        if (!zero && !one) return error_set(err, EXIT_USER, "%s %s: must be 0 or 1", s->name, value);
         if (zero) return true;
         if (access(s->off, F_OK) != 0) {
             add_note(args, s, value);
@@ -134,16 +130,15 @@ static bool rewrite_short(Arguments *args, const Short *s, const char *value, Er
         value = s->off;
         break;
     case SHORT_IGNORED: add_note(args, s, value); return true;
-    case SHORT_VALUE: break;
     }
     arguments_append(args, s->target, strlen(s->target), value);
     return true;
 }
 
-// A short flag without its value, which may be another program's.
+// Sets err for a short flag without a value, which the user may have meant as another program's flag.
 static bool needs_value(const Short *s, Error *err) {
-    const char *hint = strcmp(s->name, "-h") == 0   ? " (for the list of flags write --help)"
-                       : strcmp(s->name, "-v") == 0 ? " (for the version write --version)"
+    const char *hint = strcmp(s->name, "-h") == 0   ? "; use --help for the list of flags"
+                       : strcmp(s->name, "-v") == 0 ? "; use --version for the version"
                                                     : "";
     bool negated;
     const Flag *flag = flag_find(s->target, strlen(s->target), &negated);
@@ -151,13 +146,12 @@ static bool needs_value(const Short *s, Error *err) {
         return error_set(err, EXIT_USER, "%s needs a value: %s %s, which is --%s %s%s", s->name, s->name,
                          flag->placeholder, flag->name, flag->placeholder, hint);
     if (s->kind == SHORT_IGNORED)
-        return error_set(err, EXIT_USER, "%s needs a value: it is llm.c's, and without effect here; remove it",
-                         s->name);
+        return error_set(err, EXIT_USER, "%s: llm.c's flag, which has no effect here; remove it", s->name);
     return error_set(err, EXIT_USER, "%s needs a value: 1 for %s, 0 for %s", s->name, s->target, s->off);
 }
 
 bool arguments_add_short(Arguments *args, const char *name, const char *value, const Flag **flag, Error *err) {
-    const Short *s = short_find(name);
+    const Short *s = short_find(name, strlen(name));
     bool negated;
     if (!value) return needs_value(s, err);
     *flag = flag_find(s->target, strlen(s->target), &negated);

@@ -11,6 +11,8 @@ size_t plan_bytes(const Config *config, int ranks, DeviceKind device) {
 
 // --- the largest micro-batch -------------------------------------------------------------------------------------
 
+// Returns the largest micro-batch whose plan is within `limit` bytes, or 0. Doubles the size while it fits, then
+// bisects.
 static int largest_that_fits(const Config *config, int ranks, DeviceKind device, size_t limit) {
     Arena *trial = (Arena *)xmalloc(sizeof *trial);
     Config c = *config;
@@ -29,19 +31,20 @@ static int largest_that_fits(const Config *config, int ranks, DeviceKind device,
     return fits;
 }
 
-static bool run_takes(const Config *config, int ranks, int micro_batch, Error *why) {
+// True if a run accepts the micro-batch; otherwise sets *why to the reason.
+static bool run_accepts(const Config *config, int ranks, int micro_batch, Error *why) {
     Config c = *config;
-    c.memory_limit = 0; // a plan that searches accepts any
+    c.memory_limit = 0; // with a limit, the check accepts any micro-batch
     c.micro_batch = micro_batch;
-    c.micro_batch_recorded = false; // it would be named
+    c.micro_batch_recorded = false; // otherwise *why would name the recorded one
     return config_check_recipe(&c, ranks, why);
 }
 
 int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why) {
     int largest = *fits = largest_that_fits(config, ranks, device, limit);
-    if (largest == 0 || run_takes(config, ranks, largest, why)) return largest;
+    if (largest == 0 || run_accepts(config, ranks, largest, why)) return largest;
     Error ignored;
-    while (--largest > 0 && !run_takes(config, ranks, largest, &ignored)) {}
+    while (--largest > 0 && !run_accepts(config, ranks, largest, &ignored)) {}
     return largest;
 }
 
@@ -51,10 +54,10 @@ bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     Error why;
     char limit[MEMORY_TEXT], needed[MEMORY_TEXT], advice[ADVICE_TEXT];
     const size_t bytes = plan_bytes(c, ranks, device);
-    if (config_samples_only(c)) // its micro-batch is what it is
+    if (config_samples_only(c)) // its micro-batch is fixed
         return bytes <= (size_t)c->memory_limit ||
                error_set(err, EXIT_USER,
-                         "--memory-limit: a sample needs %s, the limit is %s: lower --sample-tokens or --seq-len",
+                         "--memory-limit: a sample needs %s, the limit is %s; lower --sample-tokens or --seq-len",
                          memory_text(needed, bytes), memory_text(limit, (size_t)c->memory_limit));
     int fits, largest = plan_largest_micro_batch(c, ranks, device, (size_t)c->memory_limit, &fits, &why);
     memory_text(limit, (size_t)c->memory_limit);
@@ -62,13 +65,11 @@ bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     if (largest > 0) return true;
     if (fits > 0)
         return error_set(err, EXIT_USER,
-                         "--memory-limit: %d sequence%s of %d token%s fit%s in %s, but neither so many nor fewer are a "
-                         "micro-batch that --recipe %s takes with these flags: %s",
+                         "--memory-limit: %d sequence%s of %d token%s fit%s in %s, but --recipe %s accepts no "
+                         "micro-batch up to that size: %s",
                          fits, plural(fits), c->seq_len, plural(c->seq_len), singular(fits), limit,
                          choice_name(RECIPE_NAMES, c->recipe.kind).text, why.text);
     plan_advice(c, ranks, device, (size_t)c->memory_limit, advice, sizeof advice);
-    return error_set(err, EXIT_USER,
-                     "--memory-limit: one sequence of %d token%s needs %s, the limit is %s%s; --plan "
-                     "without a limit says for what",
+    return error_set(err, EXIT_USER, "--memory-limit: one sequence of %d token%s needs %s, the limit is %s%s",
                      c->seq_len, plural(c->seq_len), memory_text(needed, plan_bytes(c, ranks, device)), limit, advice);
 }

@@ -1,4 +1,4 @@
-// --plan: what a run would need, without a device and without allocating it; and what helps where that is too much.
+// --plan: the memory that a run needs, computed without a device. Also the advice for a run that needs too much.
 #pragma once
 #include "arena.h"
 
@@ -6,28 +6,23 @@
 extern "C" {
 #endif
 
-// What the device holds of a run, per process.
+// Returns the bytes of device memory that each process of the run needs.
 size_t plan_bytes(const Config *config, int ranks, DeviceKind device);
 
-// The largest micro-batch whose plan stays within `limit` bytes and that a run takes (FP8 matmuls and --batch-tokens
-// may ask for certain multiples); 0 if there is none. *fits: the largest that memory alone would allow; why: what keeps
-// the run from taking that one, where it is another.
+// Returns the largest micro-batch whose plan is within `limit` bytes and that a run accepts, or 0. FP8 matmuls and
+// --batch-tokens may require certain multiples. Sets *fits to the largest one by memory alone. If a run rejects that
+// one, sets *why to the reason.
 int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why);
 
-// Takes the largest under --memory-limit into the configuration; false with err (EXIT_USER) and advice where not
-// even one sequence stays under it.
+// Sets c->micro_batch to the largest that fits --memory-limit. Fails (EXIT_USER) with advice if not even 1 does.
 bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err);
 
-// What helps a run that needs more than `limit` bytes (0: not known): the micro-batch that would fit, the flags that
-// would shrink the plan, each with what it saves, the largest first. Where it takes all of them: what they do. Where
-// they are too little: by how much, the fewest GPUs, and the largest smaller model, that would fit. Made by planning
-// again, so that nothing is named that is set already, that another named flag includes, or that saves less than 1 %.
-// `text` begins with "; " or is empty.
-#define ADVICE_TEXT 768 // room for the longest
+// Writes the advice for a run that needs more than `limit` bytes (0: unknown). It has the largest micro-batch that fits
+// and the three largest categories of memory, each with the flags that shrink it and that a run accepts.
+#define ADVICE_TEXT 512
 void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size);
 
-// Adds to the err of arena_allocate() what most of the memory is and what helps, as far as the device tells how much
-// there is. Returns false, as the allocation did.
+// Appends plan_advice() to the error of arena_allocate(). Returns false.
 bool plan_advise(const Arena *arena, Exec *exec, Error *err);
 
 #ifdef __cplusplus

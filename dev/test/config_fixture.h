@@ -10,6 +10,7 @@
 
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"
+#include "coat/flags/flags.h"
 #include "coat/run/checkpoint_settings.h"
 
 static Config config;
@@ -47,6 +48,19 @@ static inline void accept(const char *line) {
 static inline void accept_run(const char *line, int ranks) {
     accept(line);
     if (!config_check(&config, ranks, &error)) fail_msg("%s\n  refused: %s", line, error.text);
+}
+
+// Accepts the command line. Each "flag value" of `values`, separated by commas, is then a setting of the config.
+static inline void sets(const char *line, const char *values) {
+    char copy[512], name[64], wanted[FLAG_TEXT_LENGTH], now[FLAG_TEXT_LENGTH];
+    bool negated;
+    accept_run(line, 1);
+    snprintf(copy, sizeof copy, "%s", values);
+    for (char *pair = strtok(copy, ","); pair; pair = strtok(NULL, ",")) {
+        assert_int_equal(sscanf(pair, " %63s %127s", name, wanted), 2);
+        flag_value(flag_find(name, strlen(name), &negated), &config, now);
+        if (strcmp(now, wanted) != 0) fail_msg("%s\n  sets --%s to %s, not %s", line, name, now, wanted);
+    }
 }
 
 // The message must hold all parts of `parts`, separated by '&', and be one line.

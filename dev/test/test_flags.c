@@ -1,5 +1,4 @@
 // Tests of the table of flags: every flag, its values, malformed ones.
-#include "coat/flags/flags.h"
 #include "config_fixture.h"
 
 // A value that differs from the default, for each kind of flag.
@@ -82,9 +81,7 @@ static void test_names_are_unique(void **state) {
 
 static void test_values(void **state) {
     (void)state;
-    accept("--train x --lr 1e-3 --lr=6e-4 --steps 10 --steps=20");
-    assert_true(config.lr == 6e-4f);
-    assert_int_equal(config.steps, 20);
+    sets("--train x --lr 1e-3 --lr=6e-4 --steps 10 --steps=20", "lr 0.0006, steps 20");
     accept("--train x --out o --resume");
     assert_true(config.resume && config.resume_step == -1);
     accept("--train x --out o --resume=20");
@@ -93,14 +90,8 @@ static void test_values(void **state) {
     assert_false(config.resume);
     accept("--plan");
     assert_int_equal(config.plan, PLAN_TABLE);
-    accept("--plan=json --memory-limit 80GB --gpus 8 --zero 3");
+    sets("--plan=json --gpus 8 --zero 3", "gpus 8, zero 3");
     assert_int_equal(config.plan, PLAN_JSON);
-    assert_true(config.memory_limit == 80000000000);
-    assert_int_equal(config.gpus, 8);
-    accept("--plan --memory-limit 1.5GiB");
-    assert_true(config.memory_limit == 1610612736);
-    accept("--plan --memory-limit 512mb");
-    assert_true(config.memory_limit == 512000000);
     static const struct {
         const char *text;
         int64_t ms;
@@ -111,19 +102,12 @@ static void test_values(void **state) {
         accept(line);
         assert_int_equal(config.time_limit_ms, times[i].ms);
     }
-    accept("--train x --seed 18446744073709551615");
-    assert_true(config.seed == UINT64_MAX);
-    accept("--train x --seed 1e3"); // as any other count
-    assert_true(config.seed == 1000);
-    accept("--train x --seed 2.5e2");
-    assert_true(config.seed == 250);
-    accept("--train x --no-shuffle --shuffle --no-shuffle");
-    assert_false(config.shuffle);
-    accept("--train x --warmup 700 --steps 10");
-    accept("--train x --grads fp32 --device cpu --schedule wsd");
-    assert_int_equal(config.recipe.grads, FMT_FP32);
-    assert_int_equal(config.device, DEVICE_CPU);
-    assert_int_equal(config.schedule, SCHEDULE_WSD);
+    sets("--train x --seed 18446744073709551615", "seed 18446744073709551615");
+    sets("--train x --seed 1e3", "seed 1000");
+    sets("--train x --seed 2.5e2", "seed 250");
+    sets("--train x --no-shuffle --shuffle --no-shuffle", "shuffle off");
+    sets("--train x --warmup 700 --steps 10", "warmup 700");
+    sets("--train x --grads fp32 --device cpu --schedule wsd", "grads fp32, device cpu, schedule wsd");
 }
 
 // Counts as people write them: of tokens k is 1024, of steps 1000, elsewhere it is refused.
@@ -158,13 +142,8 @@ static void test_counts(void **state) {
         accept(line);
         assert_int_equal(config.steps, steps[i].value);
     }
-    accept("--train x --seq-len 2k --positions 4k --logits-chunk 1k --sample-tokens 1k --warmup 1k --layers 1e1");
-    assert_int_equal(config.seq_len, 2048);
-    assert_int_equal(config.shape.positions, 4096);
-    assert_int_equal(config.logits_chunk, 1024);
-    assert_int_equal(config.sample_tokens, 1024);
-    assert_int_equal(config.warmup, 1000);
-    assert_int_equal(config.shape.layers, 10);
+    sets("--train x --seq-len 2k --positions 4k --logits-chunk 1k --sample-tokens 1k --warmup 1k --layers 1e1",
+         "seq-len 2048, positions 4096, logits-chunk 1024, sample-tokens 1024, warmup 1000, layers 10");
     accept("--train x --out o --save-every 5k --resume=20k");
     assert_int_equal(config.save_every, 5000);
     assert_int_equal(config.resume_step, 20000);
@@ -195,8 +174,9 @@ static void test_sizes(void **state) {
     static const struct {
         const char *text;
         int64_t bytes;
-    } sizes[] = {{"80G", 80000000000}, {"80g", 80000000000}, {"80GB", 80000000000},  {"1.5T", 1500000000000},
-                 {"512M", 512000000},  {"512k", 512000},     {"75GiB", 80530636800}, {"123456789B", 123456789}};
+    } sizes[] = {{"80G", 80000000000},    {"80g", 80000000000},   {"80GB", 80000000000},
+                 {"1.5T", 1500000000000}, {"512mb", 512000000},   {"512k", 512000},
+                 {"1.5GiB", 1610612736},  {"75GiB", 80530636800}, {"123456789B", 123456789}};
     char line[128];
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         snprintf(line, sizeof line, "--plan --memory-limit %s", sizes[i].text);
@@ -245,7 +225,7 @@ static void test_malformed(void **state) {
     refuse("--tran x", EXIT_USER, "--tran: unknown flag&did you mean --train?");
     refuse("--no-shufle --train x", EXIT_USER, "--no-shufle: unknown flag; did you mean --no-shuffle?");
     refuse("--nosuchthingatall 5", EXIT_USER, "--nosuchthingatall: unknown flag&--help");
-    refuse("-train x", EXIT_USER, "-train: here it is --train");
+    refuse("-train x", EXIT_USER, "-train: &did you mean --train?");
     refuse("-- --train x", EXIT_USER, "--");
     refuse("x.bin", EXIT_USER, "x.bin: not a flag");
     refuse("--plan json", EXIT_USER, "--plan=json");
@@ -308,12 +288,9 @@ static void test_malformed(void **state) {
     refuse("--train x --out o --resume=-1", EXIT_USER, "--resume -1: must be between 0");
     refuse("--train x --no-resume=3", EXIT_USER, "takes no value");
     refuse("--plan=yaml", EXIT_USER, "--plan=yaml&--plan=json");
-    refuse(
-        "--help=html", EXIT_USER,
-        "--help html: no group has this name; there are data, model, recipe,&--help=man, --help=bash, --help=markdown");
-    refuse("--help schedule", EXIT_USER,
-           "--help schedule: no group has this name; there are data, model, recipe, batch, optimizer, evaluation, "
-           "files, run, processes, and --help=man, --help=bash, --help=markdown");
+    refuse("--help=html", EXIT_USER, "--help html: &data, model, recipe, &markdown");
+    refuse("--help schedule", EXIT_USER, "--help schedule: &processes, markdown");
+    refuse("--help=man", EXIT_USER, "--help man: ");
     refuse("--version=2", EXIT_USER, "--version=2: takes no value");
     refuse("--train ''", EXIT_USER, "--train: the value is empty");
     refuse("--train=", EXIT_USER, "--train: the value is empty");

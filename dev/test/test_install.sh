@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make install` puts where, that it works from there, and that `make uninstall` leaves nothing of it and all of the
-# rest; the man page and bash's completion. On what is built here.
+# Tests of `make install` and `make uninstall`: which files are installed, that the installed programs run, that only these
+# files are removed; the man page and bash completion. Installs the programs that are built.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -97,6 +97,22 @@ if command -v python3 >/dev/null; then
 fi
 cd "$OLDPWD" || exit
 
+# --- the man page and the completion name every flag, and formatters do not warn
+man=$usr/share/man/man1/train_gpt2_fp8_cpu.1 bash=$usr/share/bash-completion/completions/train_gpt2_fp8_cpu
+"$program" --help=markdown | grep -oE '^\| `--[a-z0-9-]+' | sed 's/.*`//' | sort >"$folder/flags"
+is "the man page names every flag" "$(sed 's/\\-/-/g' "$man" | grep -oE '^\\&  --[a-z0-9-]+' | sed 's/.* //' | sort | diff "$folder/flags" -)" ""
+formatters=()
+command -v groff >/dev/null && formatters+=("groff -man -ww -Tascii")
+command -v mandoc >/dev/null && formatters+=("mandoc -W warning -T ascii")
+for formatter in "${formatters[@]}"; do
+    $formatter "$man" 2>"$folder/warnings" | sed 's/.\x08//g; s/\x1b\[[0-9]*m//g' | grep -E '^ +--memory-limit SIZE' >/dev/null && [ ! -s "$folder/warnings" ]
+    check "$formatter" $? "$(head -5 "$folder/warnings")"
+done
+[ ${#formatters[@]} -gt 0 ] || echo "skip - formatting the man page: no groff or mandoc"
+completed() { (. "$bash" && eval "$(complete -p train_gpt2_fp8_cpu | sed "s/.* -W \('[^']*'\).*/compgen -W \1 -- $1/")") | sort | paste -sd ' '; }
+is "completion of a flag" "$(completed --sh) $(completed --no-res)" "--shuffle --no-resume"
+is "completion of every flag" "$(completed -- | tr ' ' '\n' | sort | comm -23 "$folder/flags" -)" ""
+
 # --- uninstall
 touch "$usr/share/man/man1/others.1"
 said=$(make "${install[@]}" uninstall 2>&1)
@@ -108,7 +124,7 @@ refused "there is nothing to uninstall then" "^error: nothing is installed in $r
 
 # --- what somebody else has is not overwritten, and without a program nothing is done
 echo theirs >"$usr/bin/coat-plot-loss"
-refused "a file of somebody else's" "^error: .*/bin/coat-plot-loss is there, and make install has not put it" install "${install[@]}"
+refused "a file of somebody else's" "^error: .*/bin/coat-plot-loss exists, but make install did not create it" install "${install[@]}"
 make "${install[@]}" uninstall >/dev/null 2>&1
 is "which stays" "$(cat "$usr/bin/coat-plot-loss"; find "$root" -type f ! -name mine)" "theirs"$'\n'"$usr/bin/coat-plot-loss"
 refused "a PREFIX that is no path" "^error: PREFIX=opt: must begin with /" install PREFIX=opt DESTDIR="$root"
@@ -116,59 +132,4 @@ said=$(BIN=$folder BUILD=$build DESTDIR=$root scripts/install.sh install 2>&1)
 is "nothing that is built" "$? $said" "1 error: there is no $folder/train_gpt2_fp8_cpu: run make first"
 refused "a place that cannot be written" "^error: /proc/coat cannot be written: try sudo make install, or make install PREFIX=" install "${flags[@]}" PREFIX=/proc/coat
 
-# --- the man page has every flag, and formatters say nothing about it
-"$program" --help=man >"$folder/page.1"
-wanted=$("$program" --help=markdown | grep -c '^| `--')
-is "the man page has every flag" "$(grep -A 1 '^\.TP' "$folder/page.1" | grep -c '^\.B \\-\\-')" "$wanted"
-formatters=()
-command -v groff >/dev/null && formatters+=("groff -man -ww -Tascii")
-command -v mandoc >/dev/null && formatters+=("mandoc -W warning -T ascii")
-man --version 2>/dev/null | grep -q '^man ' && formatters+=("man --warnings -l")
-for formatter in "${formatters[@]}"; do
-    MANWIDTH=80 $formatter "$folder/page.1" >"$folder/formatted" 2>"$folder/warnings"
-    # (grep -q would end before sed has written all)
-    [ $? -eq 0 ] && [ ! -s "$folder/warnings" ] && sed 's/.\x08//g; s/\x1b\[[0-9]*m//g' "$folder/formatted" | grep -E '^ +--memory-limit SIZE$' >/dev/null
-    check "$formatter" $? "$(head -5 "$folder/warnings")"
-done
-[ ${#formatters[@]} -gt 0 ] || echo "skip - formatting the man page: no groff, man or mandoc"
-
-# --- completion
-"$program" --help=bash >"$folder/completion"
-# completed WORD...: what bash offers for the last of them, one a line
-completed() {
-    (
-        cd "$folder/words" && . "$folder/completion"
-        COMP_WORDS=(train_gpt2_fp8_cpu "$@") COMP_CWORD=$#
-        _complete_train_gpt2_fp8_cpu 2>&1
-        printf '%s\n' "${COMPREPLY[@]}" | sort | paste -sd ' '
-    )
-}
-mkdir -p "$folder/words/a folder"
-touch "$folder/words/a file" "$folder/words/b"
-is "completion of a flag" "$(completed --sh)" "--shuffle"
-is "of several" "$(completed --steps 3 --val)" "--val --val-batches --val-every"
-is "of what is off" "$(completed --no-res)" "--no-resume"
-is "of its choices" "$(completed --recipe '')" "bf16 coat coat-paper fp8-linear"
-is "of one that has begun" "$(completed --recipe f)" "fp8-linear"
-is "behind =" "$(completed --recipe = c)" "coat coat-paper"
-is "right behind =" "$(completed --moments =)" "bf16 coat fp32 fp8"
-is "of numbers that are choices" "$(completed --zero '')" "0 1 2 3"
-is "of a value that may be left away" "$(completed --plan = j)" "json"
-is "which is not taken for the next word" "$(completed --plan --memory-l)" "--memory-limit"
-is "of files" "$(completed --train '')" "a file a folder b"
-is "of files by llm.c's flag" "$(completed -i b)" "b"
-is "of another file of a list" "$(completed --train 'a file' '')" "a file a folder b"
-is "of one behind =" "$(completed --steps 3 --val = 'a file' b)" "b"
-is "of one by llm.c's flag" "$(completed -i 'a file' b '')" "a file a folder b"
-is "of a flag behind the list" "$(completed --train 'a file' b --shuf)" "--shuffle"
-is "of what is behind a value" "$(completed --train b --recipe coat --shuf)" "--shuffle"
-is "which is no list" "$(completed --train b --lr 1 b)" ""
-is "of folders" "$(completed --out '')" "a folder"
-is "of groups of the help" "$(completed --help '')" "bash batch data evaluation files man markdown model optimizer processes recipe run"
-is "behind =, too" "$(completed --help = o)" "optimizer"
-is "of choices and files" "$(completed --tokenizer b)" "b bytes"
-is "of what is the user's to say" "$(completed --steps '')" ""
-missing=$(comm -23 <("$program" --help=markdown | grep -oE '^\| `--[a-z0-9-]+' | sed 's/.*`//' | sort) <(completed -- | tr ' ' '\n' | sort))
-is "of every flag" "$missing" ""
-is "it is that program's" "$(tail -n 1 "$folder/completion")" "complete -F _complete_train_gpt2_fp8_cpu train_gpt2_fp8_cpu"
 exit $failures
