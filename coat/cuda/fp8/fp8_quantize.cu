@@ -1,9 +1,8 @@
-// Scales from maxima, and the casts of what matmuls read: the attention's output and gradients (COAT: FP8 matmuls,
-// FP8 flow). fp8_weights.cu has the weights.
+// Scales from amaxes, and quantization of matmul inputs: the attention's output and gradients (COAT: FP8 matmuls, FP8
+// flow). fp8_weights.cu quantizes weights.
 //
-// Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written, with a scale per row 2 and 1;
-// quantize_recompute 2 and 1; grad_quantize 2 read, 1 + 1 written, with 2 more read where the gradient's producer left
-// no maxima.
+// Bytes of device memory per element: quantize_forward 2 + 2 read, 1 written; with a scale per row 2 and 1.
+// quantize_recompute 2 and 1. grad_quantize 2 read, 1 + 1 written; 2 more read if dy.amax does not exist.
 #include "fp8_cast.h"
 #include "fp8_rows.h"
 
@@ -12,23 +11,23 @@ namespace {
 // --- scales -------------------------------------------------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-// Of a tensor, and of its transpose in another format.
+// Destination of a scale, for a tensor or its transpose in another format.
 struct ScaleOf {
-    float *scale; // NULL: none
-    float largest;
+    float *scale;  // NULL: not written
+    float largest; // largest value of the format
 };
 
 __global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf q_t, const uint32_t *maxima,
                                                               int64_t count, StepState *state) {
     first_stage_wait();
-    second_stage_allow(); // whoever starts now may read all that the kernels before this one wrote
+    second_stage_allow(); // the next kernel may already read everything that the kernels before this one wrote
     const uint32_t maximum = block_maximum<SCALE_THREADS>(maxima, count);
     if (threadIdx.x != 0) return;
     scale_write(q.scale, maximum, q.largest, state);
     if (q_t.scale) scale_write(q_t.scale, maximum, q_t.largest, state);
 }
 
-// The largest of the rows' scales, which are positive.
+// Writes the largest row scale. Scales are positive, so their bits compare as unsigned integers.
 __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *scale, const float *scales, int64_t rows,
                                                                         Format from, Format to) {
     first_stage_wait();
@@ -37,10 +36,10 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *s
     if (threadIdx.x == 0) *scale = scale_in_format(fmaxf(__uint_as_float(largest), SCALE_SMALLEST), from, to);
 }
 
-// --- maxima of BF16 -----------------------------------------------------------------------------------------
+// --- row amaxes of BF16 ----------------------------------------------------------------------------------------------
 constexpr int MAXIMUM_WARPS = 8;
 
-// A warp per row, the last rows first; the next pass reads the tensor again.
+// Writes the amax of each row, one warp per row, last rows first, because the next pass starts with the first rows.
 __global__ __launch_bounds__(MAXIMUM_WARPS *WARP) void bf16_maxima_kernel(const bf16 *x, int64_t stride,
                                                                           uint32_t *maxima, int64_t rows,
                                                                           int64_t cols) {
@@ -68,7 +67,8 @@ __global__ __launch_bounds__(MAXIMUM_WARPS *WARP) void bf16_maxima_kernel(const 
 uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t) {
     if (t.amax) return t.amax;
     if ((size_t)t.rows * sizeof(uint32_t) > exec->workspace_bytes)
-        fatal(EXIT_DEVICE, "%s: the maxima of %lld rows do not fit the workspace", operation, (long long)t.rows);
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: the amaxes of %lld rows do not fit the workspace", operation,
+              (long long)t.rows);
     return (uint32_t *)exec->workspace;
 }
 
@@ -111,7 +111,7 @@ template <Format TO> static void rescale_cast(Exec *exec, Tensor out, Tensor x, 
 }
 
 static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
-    require_format("transpose_codes", "the codes", x, FMT_E4M3);
+    require_format("transpose_codes", "the input", x, FMT_E4M3);
     if (out.format == FMT_E5M2)
         rescale_cast<FMT_E5M2>(exec, out, x, overlaps);
     else
@@ -124,7 +124,7 @@ void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x) {
 
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
     require_spans("transpose_codes", "the result", out);
-    require_spans("transpose_codes", "the codes", x);
+    require_spans("transpose_codes", "the input", x);
     if (scaled_by_row(x)) {
         scale_over_rows(exec, out, x);
         transpose_rescaled(exec, out, x, true);
@@ -137,9 +137,9 @@ void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
 
 void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x) {
     require_format(operation, "the result", out, FMT_BF16);
-    require_format(operation, "the codes", x, FMT_E4M3);
+    require_format(operation, "the input", x, FMT_E4M3);
     require_spans(operation, "the result", out);
-    require_spans(operation, "the codes", x);
+    require_spans(operation, "the input", x);
     const DecodedCodes source = {{(const uint8_t *)x.data, (int)x.stride}, (const float *)x.scale, scaled_by_row(x)};
     cast_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, tile_out(out, Tensor{}), x.rows, x.cols,
                                                   Tensor{}, false, false);
@@ -155,7 +155,7 @@ struct RowCast {
     int cols;
 };
 
-// Codes with a scale per row in one pass.
+// Quantizes x with a scale per row in one pass.
 template <typename Shape>
 __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_constant__ RowCast a) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS;
@@ -185,11 +185,11 @@ void row_cast_launch(cudaStream_t stream, const RowCast &a) {
     if (vectors <= 4) return run(RowShape<4, 4>{});
     if (vectors <= 8) return run(RowShape<4, 8>{});
     if (vectors <= 16) return run(RowShape<4, 16>{});
-    static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_CAST, "the widest cast of all");
-    fatal(EXIT_DEVICE,
-          "quantize_forward on the GPU: %d columns where at most %d are built with scales per token; use --recipe "
-          "coat-paper",
-          a.cols, FP8_WIDEST_CAST);
+    static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_CAST, "the widest cast must fit 16 vectors per thread");
+    fatal(
+        EXIT_DEVICE,
+        "quantize_forward on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
+        FP8_WIDEST_CAST, a.cols);
 }
 
 } // namespace

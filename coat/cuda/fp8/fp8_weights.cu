@@ -1,37 +1,36 @@
-// The FP8 codes of the weights, as matmuls read them (COAT: FP8 matmuls): all weights in a few launches, each of
-// which has a table of them.
+// Quantization of weights to FP8 (COAT: FP8 matmuls): all weights in a few launches, each with a table of weights.
 //
-// Bytes per element of device memory: 2 read, 1 + 1 written (1 without cached transposes), with 2 more read where the
-// optimizer has not just left the maxima.
+// Bytes of device memory per element: 2 read, 1 + 1 written (1 without cached transposes); 2 more read if the optimizer
+// has not just written the amaxes.
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
 namespace {
 
-// Entries of one launch's table.
+// Maximum number of weights per launch.
 constexpr int WEIGHT_ENTRIES = 60;
 constexpr int WEIGHT_THREADS = 256;
-constexpr int WEIGHT_COLUMNS = 128;        // of a tile
-constexpr int64_t WEIGHT_ELEMENTS = 32768; // per block, when maxima are looked for
+constexpr int WEIGHT_COLUMNS = 128;        // columns of a tile
+constexpr int64_t WEIGHT_ELEMENTS = 32768; // elements per block of the kernel that computes amaxes
 
 struct WeightEntry {
     const bf16 *value;
-    uint8_t *codes, *codes_t; // codes_t NULL: made when it is needed
+    uint8_t *codes, *codes_t; // codes_t NULL: transposed later, before its use
     float *scale;
-    uint32_t *maximum; // as the optimizer leaves it; NULL: not kept
-    uint32_t *amax;    // of the whole weight, where this is a share of it; else NULL
+    uint32_t *maximum; // the weight's amax, written by the optimizer; NULL: not stored
+    uint32_t *amax;    // if this is a shard: amax of the entire weight; else NULL
     int rows, cols;
 };
 
 struct WeightTable {
     WeightEntry entry[WEIGHT_ENTRIES];
-    int first_block[WEIGHT_ENTRIES + 1]; // of the blocks that look for maxima
+    int first_block[WEIGHT_ENTRIES + 1]; // first block of each weight in the kernel that computes amaxes
     int first_tile[WEIGHT_ENTRIES + 1];
     int count;
-    uint32_t *maxima; // one per block; NULL: the entries' own are known
+    uint32_t *maxima; // one amax per block; NULL: the optimizer's amaxes are used
     StepState *state;
 };
-static_assert(sizeof(WeightTable) <= TABLE_BYTES, "a table is a kernel parameter");
+static_assert(sizeof(WeightTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
 __global__ __launch_bounds__(WEIGHT_THREADS) void weight_maxima_kernel(const __grid_constant__ WeightTable table) {
     constexpr int V = 8, UNROLL = 4;
@@ -65,11 +64,12 @@ __global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __g
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
     const uint32_t maximum = table.maxima ? block_maximum<WEIGHT_THREADS>(table.maxima + first, count) : *e.maximum;
     if (threadIdx.x > 0) return;
-    if (e.maximum) *e.maximum = maximum; // stays if the next update is skipped
+    if (e.maximum) *e.maximum = maximum; // remains valid if the next update is skipped
     scale_write(e.scale, maximum, E4M3_MAX, table.state);
 }
 
-// Shares: their own maxima out, and the scale from the maxima of the whole weights.
+// Shards: the first kernel writes each shard's amax, to be reduced over the processes; share_scales_kernel computes the
+// scale from the amax of the entire weight.
 __global__ __launch_bounds__(WEIGHT_THREADS) void share_maxima_kernel(const __grid_constant__ WeightTable table) {
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
     const uint32_t maximum = block_maximum<WEIGHT_THREADS>(table.maxima + first, count);
@@ -113,7 +113,8 @@ __global__ __launch_bounds__(TILE_THREADS<WEIGHT_COLUMNS>,
     tile_write(&tile, e.codes_t, e.rows, first_row, first_column, e.rows, e.cols);
 }
 
-// Transposes that several layers take turns in are made before the matmul that reads them, not here.
+// True if no other weight shares the memory of this weight's transpose. A shared transpose is written before the matmul
+// that reads it, not here.
 bool keeps_transpose(const Parameter *parameters, int count, int index) {
     const void *const memory = parameters[index].weight.codes_t.data;
     for (int i = 0; i < count; i++)
@@ -123,13 +124,15 @@ bool keeps_transpose(const Parameter *parameters, int count, int index) {
 
 enum WeightWork { QUANTIZE_WEIGHTS, QUANTIZE_SHARES, SHARE_MAXIMA };
 
+// Launches the kernels for the weights in the table and empties it.
 void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
     const int blocks = table->first_block[table->count], tiles = table->first_tile[table->count];
     const unsigned entries = (unsigned)table->count;
     cudaStream_t stream = cuda_backend(exec)->stream;
     if (entries == 0) return;
     if ((size_t)blocks * sizeof(uint32_t) > exec->workspace_bytes)
-        fatal(EXIT_DEVICE, "weights_quantize: the maxima of the weights do not fit the workspace");
+        fatal(EXIT_DEVICE,
+              "internal error: weights_quantize on the GPU: the amaxes of the weights do not fit the workspace");
     if (work != QUANTIZE_SHARES && table->maxima && blocks > 0) {
         weight_maxima_kernel<<<grid_of(blocks), WEIGHT_THREADS, 0, stream>>>(*table);
         LAUNCH_CHECK("weight_maxima_kernel");
@@ -151,11 +154,11 @@ void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
     table->count = 0;
 }
 
-// Goes through the weights that have codes: either all of them are whole, or all are shares (with amax).
+// Processes all weights that have FP8 values: either all are entire, or all are shards (with amax).
 void weights_run(Exec *exec, const char *operation, const Parameter *parameters, int count, WeightWork work) {
     CudaBackend *backend = cuda_backend(exec);
     bool left = backend->maxima_left && work == QUANTIZE_WEIGHTS;
-    backend->maxima_left = false; // whoever changes the values next need not be the optimizer
+    backend->maxima_left = false; // other code, such as loading a checkpoint, may change the weights next
     for (int i = 0; i < count; i++) left = left && (!parameters[i].weight.codes.data || parameters[i].weight.maximum);
     WeightTable table = {};
     table.maxima = left ? NULL : (uint32_t *)exec->workspace;
@@ -165,10 +168,10 @@ void weights_run(Exec *exec, const char *operation, const Parameter *parameters,
         if (!w.codes.data) continue;
         require_format(operation, "a weight", w.value, FMT_BF16);
         require_spans(operation, "a weight", w.value);
-        require_spans(operation, "a weight's codes", w.codes);
-        require_spans(operation, "a weight's transposed codes", w.codes_t);
+        require_spans(operation, "a weight's FP8 copy", w.codes);
+        require_spans(operation, "a weight's transposed FP8 copy", w.codes_t);
         if (w.value.stride != w.value.cols || w.codes.stride != w.codes.cols)
-            fatal(EXIT_DEVICE, "%s on the GPU: a weight has gaps", operation);
+            fatal(EXIT_DEVICE, "internal error: %s on the GPU: a weight has gaps between its rows", operation);
         const int at = table.count++;
         const int64_t rows = w.value.rows, cols = w.value.cols;
         table.entry[at] = {(const bf16 *)w.value.data,
