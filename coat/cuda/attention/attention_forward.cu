@@ -1,10 +1,10 @@
-// The forward of causal attention on Hopper, BF16, heads 64 or 128 wide, with documents of a sequence apart or joined.
+// Forward of causal attention on Hopper: BF16, heads 64 or 128 wide, with or without document masking.
 //
-// A unit of work is 128 queries of a head and the tiles of 128 keys and values that they see, the diagonal one first,
-// back to the first query's document. Every query sees its own key, so its running maximum is finite from the first
-// tile on. A multiprocessor has a block, which claims unit after unit by a counter: two warpgroups that compute, 64
-// queries each, and two threads that have the copy engine bring queries and tiles, ahead of them into the next unit.
-// The sum over values of a tile runs in the tensor cores beside the exponentials of the next.
+// A unit of work is 128 queries of a head, and the tiles of 128 keys and values that they see: from the diagonal tile
+// back to the document of the first query. Every query sees its own key, so its running maximum is finite after the
+// first tile. Each SM runs one block, which claims units from a counter. A block has two computing warpgroups, 64
+// queries each, and two threads that start TMA copies of queries and tiles, ahead into the next unit. The matmul with a
+// tile's values runs in the tensor cores while the exponentials of the next tile are computed.
 #include "attention_copying.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
@@ -12,41 +12,43 @@
 namespace {
 
 struct Problem {
-    CUtensorMap q, k, v; // (B, T, heads * HEAD), read in tiles of (1, HALF, PANEL); k and v (1, TILE, PANEL)
+    CUtensorMap q, k, v; // (B, T, heads * HEAD), read in boxes of (1, HALF, PANEL); k and v (1, TILE, PANEL)
     unsigned *next_unit;
-    const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
+    const int32_t *positions; // (B * T), with document masking; NULL: none
     bf16 *o;
     float *lse; // (B * heads, T); may be NULL
     int64_t o_stride;
-    int heads, group, T;                   // of a sequence; query heads that read one key/value head
-    int all_heads, blocks, heads_together; // of all sequences; units of a head; heads whose units follow each other
-    float scale;                           // of the scores
+    int heads, group, T; // of a sequence; group: query heads per key/value head
+    // all_heads: of all sequences; blocks: units per head; heads_together: heads with consecutive units
+    int all_heads, blocks, heads_together;
+    float scale; // applied to the scores
 };
 
-template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1; // units whose queries have room
+template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1; // buffers for the queries of a unit
 template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 3;
 
-// A unit, and how many tiles it has; 0: no unit.
+// A unit of work. tiles: number of key tiles; 0: no more units.
 struct Work {
     int block, head, sequence, tiles;
 };
 
 template <int HEAD> struct Shared {
     bf16 q[QUERIES<HEAD>][TILE * HEAD], k[STAGES<HEAD>][TILE * HEAD], v[STAGES<HEAD>][TILE * HEAD];
-    Work work[QUERIES<HEAD>]; // of the queries
-    Handover<Work> next;      // whose keys and values are to stream by
+    Work work[QUERIES<HEAD>]; // unit whose queries are in each buffer
+    Handover<Work> next;      // unit whose keys and values are to be streamed
     uint64_t q_full[QUERIES<HEAD>], q_empty[QUERIES<HEAD>];
     uint64_t k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
 };
 template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
 template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 
-// Of documents that are apart.
+// Returns the positions of the unit's sequence, with document masking.
 [[maybe_unused]] __device__ const int32_t *positions_of(const Problem &x, const Work &work) {
     return x.positions + (int64_t)work.sequence * x.T;
 }
 
-// Longest first, of a few heads at a time, whose keys and values the L2 cache holds.
+// Returns unit number `index`. Units are ordered longest first within heads_together heads, whose keys and values fit
+// the L2 cache.
 [[maybe_unused]] __device__ Work work_get(const Problem &x, int index) {
     const Divided group = divide(index, x.heads_together * x.blocks);
     const int first = group.share * x.heads_together;
@@ -66,7 +68,7 @@ template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
-// A warpgroup's queries lie side by side: HALF rows of all panels.
+// Copies the queries of a unit. Each warpgroup's HALF rows are contiguous, in all panels.
 template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, const Work &work, uint64_t *full) {
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
 #pragma unroll
@@ -77,6 +79,7 @@ template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, con
                       work.sequence, full);
 }
 
+// Copies a tile of keys or values.
 template <int HEAD>
 __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, int sequence, uint64_t *full) {
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
@@ -85,7 +88,7 @@ __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, 
         copy_tile(to + i * TILE * PANEL, from, head * HEAD + i * PANEL, row, sequence, full);
 }
 
-// Units and their queries. Behind the last comes one without tiles.
+// Owner thread: claims units and copies their queries. After the last unit it passes one without tiles.
 template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = work_count(x);
     Ring<QUERIES<HEAD>> own = {};
@@ -105,7 +108,7 @@ template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *sha
     }
 }
 
-// What streams by.
+// Streaming thread: copies the keys and values of each unit's tiles.
 template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {
@@ -125,14 +128,14 @@ template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> 
 }
 
 // --- computing ----------------------------------------------------------------------------------------------------
-// Of a warpgroup's queries, two rows per thread: the sum of values so far, its weights' largest exponent and sum, and
-// the weights of the last tile, which are not in the sum yet.
+// A warpgroup's running softmax, two rows per thread: o, the weighted sum of values so far; the largest score and the
+// sum of weights; and p, the weights of the last tile, not yet added to o.
 template <int HEAD> struct Sums {
     float o[HALF * HEAD / 128], largest[2], total[2];
     uint32_t p[TILE / 4];
 };
 
-// The largest, or the sum, of what a row's four threads have.
+// Return the maximum or the sum over the four threads that share a row.
 [[maybe_unused]] __device__ float quad_maximum(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
     return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
@@ -143,7 +146,7 @@ template <int HEAD> struct Sums {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// Adds the values of a tile, which are there.
+// Starts adding p * values of a tile, which must have arrived, to o.
 template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage) {
     const uint64_t values = wgmma_operand(shared->v[stage.index], PANEL_BYTES<TILE>);
 #pragma unroll
@@ -151,7 +154,7 @@ template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> 
     wgmma_commit();
 }
 
-// s becomes the weights of the tile, which largest and total count; keep: what earlier sums are times.
+// Replaces scores s by weights and updates largest and total. keep: factor for the earlier sums.
 template <int COUNT>
 __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2], float (&keep)[2], float scale) {
 #pragma unroll
@@ -173,8 +176,8 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
     }
 }
 
-// The first COLUMNS keys of a tile up to their weights, the others' being 0; with PREVIOUS the values of the
-// one before are added meanwhile.
+// Computes the weights of the first COLUMNS keys of a tile; the others get weight 0. PREVIOUS: meanwhile adds the
+// previous tile's values.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
                           Ring<STAGES<HEAD>> previous, bool apart, const Documents &documents, float scale) {
@@ -198,7 +201,7 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
     if (apart) mask_documents<false, COLUMNS>(s, place, documents);
     weigh(s, sums.largest, sums.total, keep, scale);
     if constexpr (PREVIOUS) {
-        // Complete already: keeps the exponentials ahead of the next wait, as in the backward.
+        // already complete; waiting again keeps the compiler from moving the exponentials after the next wait
         barrier_wait(&shared->k_full[stage.index], stage.phase);
         wgmma_wait<0>();
         wgmma_hold(sums.o);
@@ -211,7 +214,7 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
     for (int i = 0; i < TILE / 2; i += 2) sums.p[i / 2] = i < COLUMNS / 2 ? bf16_pair(s[i], s[i + 1]) : 0;
 }
 
-// The sums divided by their weights' and stored, with the logarithms of these.
+// Divides o by the total weights and stores o and lse.
 template <int HEAD>
 __device__ void sums_store(const Problem &x, const Work &work, const Place &place, Sums<HEAD> &sums, bf16 *stored) {
     const int t = work.block * TILE + place.half * HALF;
@@ -242,7 +245,7 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     Ring<STAGES<HEAD>> previous = stage;
     Sums<HEAD> sums = {};
     sums.largest[0] = sums.largest[1] = -INFINITY;
-    if (place.half == 0) // whose queries see no more of the diagonal tile
+    if (place.half == 0) // the first half's queries see only the first half of the diagonal tile
         keys_tile<HEAD, HALF, false>(shared, place, sums, stage, previous, apart, documents, scale);
     else
         keys_tile<HEAD, TILE, false>(shared, place, sums, stage, previous, apart, documents, scale);
@@ -261,7 +264,7 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     wgmma_hold(sums.o);
     release(place, &shared->empty[stage.index]);
     ring_next(stage);
-    // The warp's queries have been read: the sums go through their place.
+    // the warp has read its queries, so its result can go through their memory
     bf16 *const queries = shared->q[own] + place.half * HALF * HEAD;
     sums_store<HEAD>(x, work, place, sums, queries + thread_get() / 32 % 4 * STORED);
     copies_fence();
@@ -316,10 +319,11 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel
 
 template <int HEAD> void launch(const CudaBackend *backend, const Problem &x) {
     const int units = x.all_heads * x.blocks;
-    CUDA_CHECK(cudaMemsetAsync(x.next_unit, 0, sizeof *x.next_unit, backend->stream), "clearing a counter of units");
+    CUDA_CHECK(cudaMemsetAsync(x.next_unit, 0, sizeof *x.next_unit, backend->stream),
+               "clearing attention's counter of units");
     CUDA_CHECK(cudaFuncSetAttribute(forward_kernel<HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     (int)SHARED_BYTES<HEAD>),
-               "giving attention's forward its shared memory");
+               "setting the shared memory of attention's forward");
     forward_kernel<HEAD><<<grid_of(units < backend->sm_count ? units : backend->sm_count), THREADS, SHARED_BYTES<HEAD>,
                            backend->stream>>>(x);
     LAUNCH_CHECK("attention_forward");
