@@ -7,7 +7,7 @@
 // Source of the rows of g and of dh, recomputed with the same bits in every pass.
 typedef struct {
     Tensor h, dg;
-    int64_t width; // columns of g; h has twice as many with SwiGLU (gate, then up)
+    int64_t width; // columns of g; with SwiGLU, h has 2 * width columns: gate, then up
 } ActivationRows;
 
 // g = gelu(h), or silu(gate) * up if gated. width: columns of g.
@@ -62,7 +62,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     int64_t M = y.rows, F = y.cols, width = g.data ? g.cols : F;
     if (h.data == y.data && !bias.data && !g.data) return;
     bool codes = g.data && format_is_fp8(g.format);
-    from_saved |= has_second_pass(g); // the second pass recomputes g from the saved h, so the first must do the same
+    from_saved |= has_second_pass(g); // a second pass over g reads the saved h, so this pass must use it, too
     if (!codes) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
@@ -144,7 +144,7 @@ static float largest_slope(Tensor h, int64_t row, int64_t width) {
 }
 
 void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
-    const Tensor columns = w.codes_t; // the rows of its memory are the columns of w
+    const Tensor columns = w.codes_t; // w stored transposed: the rows of this memory are w's columns
     const int threads = cpu_of(exec)->threads;
     double largest = 0;
     uint32_t amax = 0;

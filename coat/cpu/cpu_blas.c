@@ -11,7 +11,7 @@ extern void blas_memory_free(void *) __attribute__((weak));
 
 // Address space of one concurrent matmul in OpenBLAS: a buffer of 128 MiB and its bookkeeping.
 #define BLAS_BYTES ((size_t)129 << 20)
-#define MAX_RESERVED 64 // OpenBLAS itself has a limit of concurrent matmuls
+#define MAX_RESERVED 64 // maximum number of buffers to reserve; OpenBLAS limits concurrent matmuls itself
 
 // Sets OpenBLAS's environment variables before its own constructor reads them, if it is linked statically.
 // - One thread: OpenBLAS's own threads are not used, and it retries forever if there is no memory for their buffers.
@@ -28,7 +28,8 @@ __attribute__((constructor(101))) static void prepare_library(void) {
 }
 
 bool blas_open(void) {
-    openblas_set_num_threads(1); // again here, for a shared library, whose constructor has already run
+    openblas_set_num_threads(
+        1); // needed if OpenBLAS is a shared library, which has read its environment variables earlier
     return true;
 }
 

@@ -6,7 +6,7 @@
 #include "numerics/moments.h"
 #include "numerics/quantize.h"
 
-#define TENSOR_GROUP 4096 // values counted per group if the tensor has a single scale
+#define TENSOR_GROUP 4096 // group size, in FP8 values, for a tensor with a single scale
 
 // How count_tensor() divides a tensor into groups that have one scale each.
 typedef struct {
@@ -16,7 +16,7 @@ typedef struct {
 static Walk walk_of(Tensor t) {
     int64_t group = t.granularity == SCALE_TENSOR ? TENSOR_GROUP : t.granularity == SCALE_ROW ? t.cols : t.group;
     Walk w = {t.rows, t.cols, t.stride, group, 0};
-    if (t.granularity == SCALE_EXPAND) { // moments: a group may continue in the next row
+    if (t.granularity == SCALE_EXPAND) { // 8-bit moments: a group may extend into the next row
         w.rows = 1;
         w.cols = w.stride = tensor_elements(t);
     }
@@ -88,7 +88,7 @@ void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
     }
 }
 
-// --- comparison of an FP8 wgrad with its BF16 reference ----------------------------------------------------------------
+// --- comparison of an FP8 wgrad with its BF16 reference --------------------------------------------------------------
 
 // Returns the inner products of rows [begin, end) of a and b, added row by row.
 static InnerProducts rows_matmuls(const Cpu *cpu, Tensor a, Tensor b, int64_t begin, int64_t end, Scratch slot) {

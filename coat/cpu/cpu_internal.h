@@ -104,7 +104,7 @@ typedef struct {
     const real *bias; // (n), or NULL
     int64_t m, n, k;
     bool accumulate;
-    // set by matmul_on_thread() and matmul_on_all()
+    // The following fields are set by matmul_on_thread() and matmul_on_all().
     real scale; // factor of the sum: the operands' scales
     int64_t tile_m, tile_n;
 } Matmul;

@@ -14,7 +14,7 @@
 
 #define LANES 16
 
-#pragma GCC diagnostic ignored "-Wpsabi" // vectors pass between inlined functions only
+#pragma GCC diagnostic ignored "-Wpsabi" // GCC warns about vector arguments, but only inlined functions have them
 
 // Integer as wide as real, the element type of a shuffle's index vector.
 #ifdef COAT_DOUBLE

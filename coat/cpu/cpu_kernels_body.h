@@ -134,7 +134,7 @@ INLINE real VARIANT(exponential)(real x) {
 // exp(x) to within 2 ulp, without branches: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial in r, times 2^n. Returns
 // 0 if the result is below 2^-126 and infinity if x > 88.
 INLINE float VARIANT(exponential)(float x) {
-    // 1.5 * 2^23: adding it rounds to an integer
+    // round_shift is 1.5 * 2^23: adding it to a float rounds the float to an integer
     const float lowest = -87.3365f, highest = 88.0f, round_shift = 12582912.0f;
     float clamped = x < lowest ? lowest : x;
     clamped = clamped > highest ? highest : clamped;

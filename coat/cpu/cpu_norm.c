@@ -79,7 +79,7 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     const real *added = scratch_vector(&scratch, cpu, y_bias);
     bool save_x = norm.x.data && norm.x.data != r_out.data;
     if (save_x && !y.data && norm.x.data == r_in.data) save_x = false;
-    bool read_x = save_x && (norm.from_saved || !r_out.data); // the norm's input is the saved copy, not r_out
+    bool read_x = save_x && (norm.from_saved || !r_out.data); // true if the norm reads its saved input instead of r_out
     bool codes = n.data && format_is_fp8(n.format);
     if (!codes) require_plain(operation, n);
     uint32_t saved_amax = 0, amax = 0;

@@ -45,7 +45,7 @@ void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState
     for (int p = 0; p < count; p++) {
         require_plain("grad_norm", parameters[p].grad);
         Tensor grad = flat(parameters[p].grad);
-        // a fixed number of partial sums, so that the order of addition does not depend on the number of threads
+        // The number of partial sums is fixed, so that the order of addition does not depend on the number of threads.
         double partial[CPU_REDUCTION_BLOCKS] = {0};
         int64_t blocks = block_count(grad.cols), share = (blocks + CPU_REDUCTION_BLOCKS - 1) / CPU_REDUCTION_BLOCKS;
 #pragma omp parallel for num_threads(cpu->threads) schedule(static) if (blocks > 1)
@@ -188,5 +188,6 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
         *maximum = larger_bits(*maximum, largest);
     }
     if (nonfinite) state->nonfinite = 1;
-    ((Cpu *)exec->backend)->amaxes_valid = exec->ranks <= 1; // with several processes, each has updated only its shard
+    ((Cpu *)exec->backend)->amaxes_valid =
+        exec->ranks <= 1; // with several processes, the amaxes cover only this process's shard
 }

@@ -235,7 +235,7 @@ void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     Cpu *cpu = (Cpu *)exec->backend;
     const bool valid = cpu->amaxes_valid;
-    cpu->amaxes_valid = false; // other code, such as loading a checkpoint, may change the weights next
+    cpu->amaxes_valid = false; // the weights may change without the optimizer, for example by loading a checkpoint
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
         if (!w.codes.data) continue;

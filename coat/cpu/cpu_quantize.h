@@ -16,7 +16,7 @@ typedef struct {
     const real *(*make)(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
     const void *from;
     int64_t rows, cols;
-    int64_t widest; // width of the row buffers: the amax of the row's width and its inputs' widths
+    int64_t widest; // width of the row buffers: the larger of the row's width and its inputs' widths
 } RowSource;
 
 // In the functions below, `scratch` is the part of the workspace that the caller has not used.

@@ -14,7 +14,7 @@ void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
 
 #include <nccl.h>
 
-#define MARKS 64 // tickets that have an event of their own; an older ticket waits for a later event, which implies it
+#define MARKS 64 // number of events for tickets; waiting for an older ticket waits for a later event, which implies it
 #define HOST_VALUES 8 // maximum number of values of host_reduce
 
 // Pinned host memory that the GPU writes.
@@ -31,7 +31,7 @@ typedef struct {
     bool in_group;
     Pinned *pinned;
     int64_t *values; // HOST_VALUES values in device memory
-    CommMpi *mpi;    // NULL if the processes found each other without MPI
+    CommMpi *mpi;    // NULL if the NCCL id was exchanged over TCP instead of MPI
 } Nccl;
 
 static Nccl *nccl_of(Comm *comm) {
@@ -264,7 +264,7 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
         return false;
     }
     comm->ops = &nccl_ops;
-    comm_barrier(comm); // connects all pairs of ranks that a collective uses, and tests the connections
+    comm_barrier(comm); // connects all ranks that a collective connects, and tests NCCL
     watchdog_all_connected(comm->watchdog);
     return true;
 }

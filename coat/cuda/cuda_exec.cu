@@ -45,7 +45,7 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
     q->driver_too_old = error == cudaErrorInsufficientDriver;
     if (error != cudaSuccess) q->count = 0;
     bool answered = error == cudaSuccess || error == cudaErrorNoDevice || q->driver_too_old;
-    // several processes that see one GPU each: the launcher has assigned the GPUs
+    // If several processes see one GPU each, their launcher has assigned the GPUs.
     if (q->count == 1 && exec->ranks > 1) q->index = 0;
     if (q->index >= 0 && q->index < q->count) {
         error = cudaGetDeviceProperties(prop, q->index);
@@ -57,7 +57,7 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
         q->kernels_match = answered && cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess;
     }
     if (!answered) snprintf(q->failure, sizeof q->failure, "%s", cudaGetErrorString(error));
-    cudaGetLastError(); // clears the error: device_check() reports it
+    cudaGetLastError(); // clears the CUDA error, which device_check() reports
 }
 
 static void open_staging(CudaBackend *backend) {
@@ -98,7 +98,7 @@ bool cuda_present(void) {
     int driver = 0, count = 0;
     cudaDriverGetVersion(&driver);
     cudaError_t answer = cudaGetDeviceCount(&count);
-    cudaGetLastError(); // clears the error: cuda_open() reports it
+    cudaGetLastError(); // clears the CUDA error, which cuda_open() reports
     return driver > 0 && answer != cudaErrorNoDevice;
 }
 
@@ -108,8 +108,8 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size) {
     why[0] = '\0';
     if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
     for (int device = 0; device < count && !why[0]; device++) {
-        // checks the GPUs of this machine's other processes too, so that all agree; a single GPU was assigned by the
-        // launcher
+        // Checks the GPUs of this machine's other processes, too, so that all processes agree. If a process sees only
+        // one GPU, its launcher has assigned it.
         const bool used = count == 1 || (local_ranks > 1 ? device < local_ranks : device == local_rank);
         if (!used) continue;
         if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
@@ -118,7 +118,7 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size) {
             continue;
         snprintf(why, size, "%s has compute capability %d.%d and FP8 needs 8.9", prop.name, major, minor);
     }
-    cudaGetLastError(); // clears the error: cuda_open() reports it
+    cudaGetLastError(); // clears the CUDA error, which cuda_open() reports
 }
 
 bool cuda_open(Exec *exec, const Config *config, Error *err) {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int HEALTH_THREADS = 256;
 constexpr int HEALTH_BLOCKS_PER_SM = 8;
-constexpr int TENSOR_GROUP = 128; // values that a thread counts at a time if the tensor has a single scale
+constexpr int TENSOR_GROUP = 128; // FP8 values that a thread counts at a time, for a tensor with a single scale
 
 // How a tensor is divided into groups that have one scale each; a thread counts one group at a time.
 struct HealthWalk {
@@ -45,7 +45,7 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t t
             for (uint32_t word : words.value) count_word(c, word, top, normal);
         }
     }
-    for (; i < count; i++) { // a word with one value: its three zero bytes are not counted
+    for (; i < count; i++) { // remaining values, one per word; the word's three zero bytes are not counted
         const uint32_t code = codes[i] & 0x7fu;
         c.largest = __vmaxu4(c.largest, code);
         c.zero += code == 0;
@@ -100,7 +100,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, He
 __global__ void health_scale_kernel(const float *scale, int64_t rows, float none, float largest, Health *out) {
     float most = *scale;
     for (int64_t row = threadIdx.x; row < rows; row += WARP) most = fmaxf(most, scale[row]);
-    most = __uint_as_float(warp_maximum_bits(most));
+    most = __uint_as_float(warp_amax_bits(most));
     if (threadIdx.x == 0) out->amax = most == none ? 0u : magnitude_bits(most * largest);
 }
 
@@ -128,7 +128,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8
 }
 
 // --- comparison of an FP8 wgrad with its BF16 reference --------------------------------------------------------------
-constexpr int INNER_BLOCKS = 512; // the same on every GPU, so that the order of addition is fixed
+constexpr int INNER_BLOCKS = 512; // number of partial sums; equal on every GPU, so that the order of addition is fixed
 constexpr int HEALTH_WARPS = HEALTH_THREADS / WARP;
 
 // Sums over the block's threads; thread 0 writes the result.
@@ -172,7 +172,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void inner_products_sum_kernel(cons
 
 HealthWalk walk_of(Tensor t) {
     HealthWalk w = {};
-    const bool flat = t.granularity == SCALE_EXPAND; // moments: a group may continue in the next row
+    const bool flat = t.granularity == SCALE_EXPAND; // 8-bit moments: a group may extend into the next row
     w.codes = (const uint8_t *)t.data;
     w.scale = t.scale;
     w.exponent = t.exponent;
@@ -250,6 +250,6 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         }
     }
     cuda_download(exec, out, found, bytes);
-    for (int i = 0; i < count; i++) // the amax itself does not count as saturated
+    for (int i = 0; i < count; i++) // the value that determines the scale does not count as saturated
         if (tensors[i].granularity == SCALE_TENSOR && out[i].saturated > 0) out[i].saturated--;
 }

@@ -38,9 +38,9 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
                            exec->workspace_bytes);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
-    Tensor packed = dq; // cuDNN and the plain kernels do not write amaxes
+    Tensor packed = dq; // row amaxes are computed separately, because these kernels do not write them
     packed.cols = dq.cols + dk.cols + dv.cols;
-    if (dq.amax && q.format == FMT_BF16) bf16_row_maxima(exec, packed, dq.amax);
+    if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);
 }
 
 // --- choice by format: plain/ has the kernels for unscaled tensors, fp8/ those for tensors with scales ---------------
@@ -123,7 +123,7 @@ void cuda_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbia
 
 void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     (is_fp8(q) ? fp8_quantize_forward : plain_quantize_forward)(exec, q, x);
-    if (q.amax && !is_fp8(q)) bf16_row_maxima(exec, x, q.amax);
+    if (q.amax && !is_fp8(q)) bf16_row_amaxes(exec, x, q.amax);
 }
 
 void cuda_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {

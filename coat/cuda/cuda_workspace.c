@@ -3,8 +3,8 @@
 #include "cuda/attention/attention_hopper.h"
 #include "ops.h"
 
-#define CUBLASLT_WORKSPACE ((size_t)32 << 20) // needed by cuBLASLt's fastest algorithms
-#define SORT_CHUNK 64                         // sorted tokens per partial sum of the embedding gradient
+#define CUBLASLT_WORKSPACE ((size_t)32 << 20) // bytes that cuBLASLt's fastest algorithms need
+#define SORT_CHUNK 64                         // number of sorted tokens per partial sum of the embedding gradient
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;

@@ -11,13 +11,13 @@ extern "C" {
 typedef struct {
     int driver_version;  // newest CUDA version that the driver supports, 1000 * major + 10 * minor; 0: no driver
     int runtime_version; // CUDA version that the program was built with
-    bool driver_too_old; // the runtime does not support the driver
+    bool driver_too_old; // true if the CUDA runtime does not support the driver
     char failure[160];   // the runtime's message if querying the GPUs failed for another reason, else ""
     int count;           // GPUs that this process may use
-    int index;           // the GPU to use: this process's rank among the processes of this machine
+    int index;           // index of the GPU to use: this process's rank on this machine
     char name[256];      // this and the following fields describe GPU `index`; undefined if it does not exist
     int major, minor;    // compute capability
-    bool kernels_match;  // the program contains machine code for this GPU
+    bool kernels_match;  // true if the program contains machine code for this GPU
     bool needs_fp8;      // the recipe uses FP8 matmuls
 } DeviceQuery;
 

@@ -21,7 +21,7 @@ enum { Q, K, V, O, LSE, D_O, DQ, DK, DV, OPERANDS };
 struct Key {
     bool backward, stats;
     int64_t B, T, heads, kv_heads, head_dim;
-    int64_t stride[OPERANDS]; // elements between tokens; 0: not an operand of this graph
+    int64_t stride[OPERANDS]; // elements from token to token for each operand; 0: not an operand of this graph
 };
 
 struct Plan {

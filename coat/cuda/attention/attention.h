@@ -28,7 +28,7 @@ static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice 
 
 // Returns the largest divisor of `count` up to `most`, so that all slices are equal, unless it is below 3/4 of most;
 // then most.
-static inline int attention_even_share(int count, int most) {
+static inline int attention_even_part(int count, int most) {
     if (most >= count) return count;
     for (int n = most; n > 0 && 4 * n >= 3 * most; n--)
         if (count % n == 0) return n;
@@ -39,10 +39,10 @@ static inline int attention_even_share(int count, int most) {
 static inline AttentionSlice attention_slice(AttentionShape shape, size_t limit) {
     AttentionSlice one_head = {1, 1}, sequence = {1, shape.kv_heads};
     if (attention_slice_bytes(shape, sequence) <= limit) {
-        sequence.sequences = attention_even_share(shape.B, (int)(limit / attention_slice_bytes(shape, sequence)));
+        sequence.sequences = attention_even_part(shape.B, (int)(limit / attention_slice_bytes(shape, sequence)));
         return sequence;
     }
-    one_head.kv_heads = attention_even_share(shape.kv_heads, (int)(limit / attention_slice_bytes(shape, one_head)));
+    one_head.kv_heads = attention_even_part(shape.kv_heads, (int)(limit / attention_slice_bytes(shape, one_head)));
     return one_head;
 }
 

@@ -15,7 +15,7 @@
 // that order.
 //
 // A block has two computing warpgroups, 64 own rows each, that run independently, and two threads that start TMA copies
-// of the own rows and of a ring of tiles (attention_copying.h). Exponentials overlap with matmuls of the same warpgroup
+// of own rows and of a ring of tiles (attention_copying.h). Exponentials overlap with matmuls of the same warpgroup
 // (attention_backward_unit.h) or of the other.
 #include "attention_backward_unit.h"
 #include "attention_maps.h"
@@ -61,7 +61,7 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
 }
 
 // Computes the number of tiles of each unit with document masking. A unit of queries goes back to the document of its
-// first query. A unit of keys goes on to the last block with a query that sees one of its keys. One thread block
+// first query. A unit of keys continues to the last block with a query that sees one of its keys. One thread block
 // processes a sequence.
 __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T, int blocks) {
     positions += (int64_t)blockIdx.x * T;
@@ -78,7 +78,7 @@ __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T,
 // Source of pairs: k and v, or q and do with their statistics, of a head of a sequence.
 struct Source {
     const CUtensorMap *first, *second;
-    const float *statistics; // of the head's first row; NULL for k and v
+    const float *statistics; // statistics of the head's first row; NULL if the source is k and v
     int column, sequence;
 };
 
@@ -112,7 +112,7 @@ template <int HEAD> __device__ static inline void copy_own(const Problem &x, Sha
         Unit unit = {};
         if (index < count) unit = unit_get(x, index);
         unit.number = units;
-        hand_on(shared->next, unit);
+        unit_pass(shared->next, unit);
         const Source source = source_of<HEAD>(x, !unit.keys, unit.sequence, unit.head);
 #pragma unroll 1
         for (int i = 0; i < COMPUTING; i++) {
@@ -133,16 +133,16 @@ template <int HEAD> __device__ static inline void copy_own(const Problem &x, Sha
 template <int HEAD> __device__ static inline void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {
-        const Unit unit = take_over(shared->next, units);
+        const Unit unit = unit_receive(shared->next, units);
         if (unit.tiles == 0) return;
         const int first = unit.keys ? unit.head * x.group : unit.head / x.group, heads = unit.keys ? x.group : 1;
         int left = heads * 2 * unit.tiles;
-        if (left <= 2 * ASKING) ask_next(shared->next);
+        if (left <= 2 * REQUEST_AT) unit_request(shared->next);
         for (int head = first; head < first + heads; head++) {
             const Source source = source_of<HEAD>(x, unit.keys, unit.sequence, head);
 #pragma unroll 1
             for (int tile = 0; tile < 2 * unit.tiles; tile++, ring_next(stage)) {
-                if (--left == 2 * ASKING) ask_next(shared->next);
+                if (--left == 2 * REQUEST_AT) unit_request(shared->next);
                 barrier_wait(&shared->empty[stage.index], stage.phase ^ 1);
                 pair_copy<HEAD>(shared, stage.index, source, unit.block * TILE + tile_row(unit.keys, tile));
             }
@@ -150,7 +150,7 @@ template <int HEAD> __device__ static inline void copy_streams(const Problem &x,
     }
 }
 
-template <int HEAD, bool APART>
+template <int HEAD, bool MASKED>
 __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __grid_constant__ Problem x) {
     extern __shared__ __align__(1024) unsigned char memory[]; // aligned as tiles must be
     if constexpr (HOPPER_CODE) {
@@ -166,14 +166,14 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
         __syncthreads();
         int warpgroup = warp_uniform((int)threadIdx.x / 128);
         if (warpgroup == COMPUTING) {
-            registers_give<COPYING_REGISTERS>();
+            registers_release<COPYING_REGISTERS>();
             if (threadIdx.x == COPYING_THREAD)
                 copy_own<HEAD>(x, shared);
             else if (threadIdx.x == STREAMING_THREAD)
                 copy_streams<HEAD>(x, shared);
         } else {
-            registers_take<COMPUTING_REGISTERS>();
-            compute_units<HEAD, APART>(x, shared, warpgroup);
+            registers_acquire<COMPUTING_REGISTERS>();
+            compute_units<HEAD, MASKED>(x, shared, warpgroup);
         }
     } else {
         __trap();

@@ -15,7 +15,7 @@ template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 // Registers of a warpgroup's matmuls.
 template <int HEAD> struct Matmuls {
     float first[HALF * HEAD / 128], second[HALF * HEAD / 128]; // results: dk and dv, or dq and unused
-    float s[HALF / 2], dp[HALF / 2];    // scores and their gradient dp, of the own rows and a tile
+    float s[HALF / 2], dp[HALF / 2];    // s: scores of own rows and a tile; dp: gradient of their probabilities
     uint32_t p[HALF / 4], ds[HALF / 4]; // p and ds as BF16 pairs
     uint32_t own[HEAD / 4];             // own rows of k or q, if AHEAD
     uint32_t own_second[HEAD / 4];      // own rows of v or do, if BOTH_OWN
@@ -138,7 +138,7 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 //
 // previous: slot of the previous tile, which is released after its sums; -1: none. next: slot of the next tile, if
 // NEXT.
-template <int HEAD, bool KEYS, bool NEXT, bool APART>
+template <int HEAD, bool KEYS, bool NEXT, bool MASKED>
 __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x, int tile,
                                         int previous, Ring<STAGES<HEAD>> stage, Ring<STAGES<HEAD>> next, float scale,
                                         Documents documents) {
@@ -151,7 +151,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
             sums_add<KEYS>(x, shared, previous);
             wgmma_wait<2>();
         } else {
-            wgmma_wait<1>(); // waits again, otherwise the compiler assumes that s is still being computed
+            wgmma_wait<1>(); // without this wait the compiler assumes that s is still being computed
         }
         wgmma_hold(x.s);
 #pragma unroll
@@ -168,11 +168,11 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         wgmma_hold(x.s);
     }
     if (tile == place.half) mask<KEYS, HALF>(p, place_get(place.half), place.half * HALF);
-    if constexpr (APART) {
+    if constexpr (MASKED) {
         documents.streamed = documents.own + tile_row(KEYS, tile);
         mask_documents<KEYS, HALF>(p, place_get(place.half), documents);
     }
-    // before the wait, after which threads may diverge
+    // Computed before barrier_wait(), because the threads of a warp may diverge there.
     const uint64_t next_first = pair_operand(shared, next.index, false);
     probabilities<KEYS>(p, place, lse, scale);
     if constexpr (ahead) {
@@ -182,7 +182,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         sums_hold<KEYS>(x);
         if (previous >= 0) release(place, &shared->empty[previous]);
     } else {
-        // already complete; orders the exponentials, as sign_bits() does
+        // This barrier is already complete; waiting again keeps the compiler from moving exponentials after it.
         barrier_wait(&shared->full[stage.index], stage.phase);
         wgmma_wait<0>();
     }
@@ -199,7 +199,7 @@ __device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place
 }
 
 // Raises amax at the warp's first row to the warp's largest stored magnitude. The maximum does not depend on the order.
-__device__ static inline void maximum_store(const Problem &x, int64_t token, uint32_t largest) {
+__device__ static inline void amax_store(const Problem &x, int64_t token, uint32_t largest) {
     largest = __reduce_max_sync(0xffffffffu, max(largest << 16, largest & 0xffff0000u));
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
 }
@@ -207,7 +207,7 @@ __device__ static inline void maximum_store(const Problem &x, int64_t token, uin
 // Processes all tiles of one streamed head, the diagonal block first. In it, the first half of the queries sees only
 // the first tile, and the last half of the keys is seen only by the second. Returns the slot of the last tile, whose
 // sums head_finish() adds.
-template <int HEAD, bool KEYS, bool APART>
+template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x,
                                       Ring<STAGES<HEAD>> &stage, int blocks, float scale, Documents documents) {
     constexpr bool ahead = AHEAD<HEAD, KEYS>;
@@ -221,18 +221,18 @@ __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, 
         wgmma_wait<0>();
         wgmma_hold(x.s);
     }
-    while (tile < last + !ahead) { // if AHEAD, the last tile has no next and is processed after the loop
+    while (tile < last + !ahead) { // with AHEAD, the last tile is processed after the loop, because no tile follows it
         const bool skips = first_only && tile == 0;
         Ring<STAGES<HEAD>> next = stage;
         ring_next(next);
         if (skips) tile_skip(shared, place, next);
-        unit_tile<HEAD, KEYS, true, APART>(shared, place, x, tile, previous, stage, next, scale, documents);
+        unit_tile<HEAD, KEYS, true, MASKED>(shared, place, x, tile, previous, stage, next, scale, documents);
         previous = stage.index;
         stage = next;
         tile += 1 + skips;
     }
     if constexpr (ahead) {
-        unit_tile<HEAD, KEYS, false, APART>(shared, place, x, tile, previous, stage, stage, scale, documents);
+        unit_tile<HEAD, KEYS, false, MASKED>(shared, place, x, tile, previous, stage, stage, scale, documents);
         previous = stage.index;
         ring_next(stage);
     }
@@ -253,7 +253,7 @@ __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &pla
 template <int HEAD>
 __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Problem &x, const Place &place,
                                               const Unit &unit) {
-    constexpr int half = HEAD / 4; // a thread's values i and i + half are half a head apart
+    constexpr int half = HEAD / 4; // a thread's values i and i + half are half a head apart, so RoPE pairs them
     wgmma_hold(sum);
 #pragma unroll
     for (int row = 0; row < 2; row++) {
@@ -291,14 +291,15 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
         largest = sum_store(sums.first, scale, x.dq + token * x.dq_stride + column, x.dq_stride, rows, stored, 0);
     }
     const int warp_row = warp % 4 * WARP_ROWS;
-    if (x.amax && warp_row < rows) maximum_store(x, token + warp_row, largest);
+    if (x.amax && warp_row < rows) amax_store(x, token + warp_row, largest);
 }
 
 // Computes the unit in slot `own`, which has `tiles` tiles per head. Returns the number of units so far.
-template <int HEAD, bool KEYS, bool APART>
+template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, int tiles, int own,
                                       Ring<STAGES<HEAD>> &stage) {
-    // initialized here, otherwise the compiler keeps registers that matmuls seem to add to live from the kernel's start
+    // All registers are initialized here. Otherwise the compiler keeps those that matmuls add to live from the
+    // kernel's start.
     Matmuls<HEAD> matmuls = {};
     Documents documents = {};
     if constexpr (AHEAD<HEAD, KEYS>)
@@ -315,7 +316,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
             place.lse[i] = lse[0];
             place.delta[i] = lse[HALF];
         }
-    if constexpr (APART) {
+    if constexpr (MASKED) {
         const Unit &unit = shared->unit[own];
         const int32_t *positions = x.positions + (int64_t)unit.sequence * x.T;
         if constexpr (KEYS)
@@ -325,11 +326,11 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
     }
     int last;
     for (int heads = KEYS ? x.group : 1;; heads--) {
-        last = head_run<HEAD, KEYS, APART>(shared, place, matmuls, stage, tiles, x.scale * LOG2_E, documents);
+        last = head_run<HEAD, KEYS, MASKED>(shared, place, matmuls, stage, tiles, x.scale * LOG2_E, documents);
         if (heads == 1) break;
         head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     }
-    const Unit unit = shared->unit[own]; // read here again, instead of kept in registers
+    const Unit unit = shared->unit[own]; // read from shared memory again, to save registers during the unit
     release(place, &shared->empty[own]);
     head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     unit_store<HEAD, KEYS>(x, shared, place.half, matmuls, unit);
@@ -337,7 +338,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
 }
 
 // Computes units until one without tiles arrives.
-template <int HEAD, bool APART>
+template <int HEAD, bool MASKED>
 __device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shared, int warpgroup) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;;) {
@@ -347,8 +348,8 @@ __device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shar
         if (tiles == 0) return;
         const Place place = place_get(warpgroup);
         if (warp_uniform((int)shared->unit[own].keys))
-            units = unit_run<HEAD, true, APART>(x, shared, place, tiles, own, stage);
+            units = unit_run<HEAD, true, MASKED>(x, shared, place, tiles, own, stage);
         else
-            units = unit_run<HEAD, false, APART>(x, shared, place, tiles, own, stage);
+            units = unit_run<HEAD, false, MASKED>(x, shared, place, tiles, own, stage);
     }
 }

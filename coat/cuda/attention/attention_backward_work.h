@@ -7,7 +7,7 @@
 #pragma once
 #include "attention_copying.h"
 
-template <int HEAD> constexpr int STAGES = 512 / HEAD; // slots of the ring; slots for own pairs follow
+template <int HEAD> constexpr int STAGES = 512 / HEAD; // slots of the ring for streamed pairs
 template <int HEAD> constexpr int OWN_BUFFERS = 128 / HEAD;
 template <int HEAD> constexpr int SLOTS = STAGES<HEAD> + OWN_BUFFERS<HEAD> *COMPUTING;
 
@@ -17,17 +17,17 @@ struct Problem {
     const float *statistics; // (B * heads, T in HALF, 2, HALF): lse / ln 2, then delta, ordered by statistic_at()
     unsigned *next_unit;
     bf16 *dq, *dk, *dv;
-    const int32_t *positions; // (B * T), with document masking; NULL: none
-    const int *tiles;         // (B, 2, blocks), with document masking: tiles of each unit of queries, then of keys
+    const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
+    const int *tiles;         // (B, 2, blocks) lengths of units of queries, then of keys, with document masking
     const float *rotations;   // RoPE table (T, HEAD) of q and k; NULL: no RoPE
     uint32_t *amax; // (B * T) amaxes over dq, dk and dv; the amax of 16 rows is stored at the first; may be NULL
     int64_t dq_stride, dk_stride, dv_stride;
-    int heads, kv_heads;                   // of all sequences: query heads, key/value heads
-    int sequence_heads, sequence_kv_heads; // of one sequence: query heads, key/value heads
+    int heads, kv_heads;                   // query heads and key/value heads of all sequences
+    int sequence_heads, sequence_kv_heads; // query heads and key/value heads of one sequence
     int group;                             // query heads per key/value head
-    int T, blocks;                         // blocks: units per head, for queries as for keys
-    int heads_together;                    // heads whose units are claimed together
-    int kv_heads_together; // for units of keys with grouped heads: key/value heads whose units are claimed together
+    int T, blocks;         // blocks: units of queries per head, which is also the number of units of keys
+    int heads_together;    // number of heads whose units are claimed before those of other heads
+    int kv_heads_together; // the same number of key/value heads, for units of keys with grouped heads
     float scale;           // applied to the scores
 };
 
@@ -40,8 +40,8 @@ __device__ static inline int statistic_at(int row) {
 // --- units of work ------------------------------------------------------------------------------------------------
 // A unit of work. Key/value head h of a sequence is read by its query heads group * h to group * h + group - 1.
 struct Unit {
-    bool keys;                 // own rows are keys (and values); else queries
-    int sequence, head, block; // of the own rows; head: a key/value head for keys
+    bool keys;                 // true: the unit owns keys and values; false: it owns queries
+    int sequence, head, block; // location of the own rows; head is a key/value head if keys
     int tiles;                 // blocks of TILE rows streamed per head, the diagonal block first; 0: no more units
     int number;                // number of units that this thread block had before
 };
@@ -54,13 +54,13 @@ __device__ static inline int unit_count(const Problem &x) {
 // heads_together heads. Heads are numbered over all sequences.
 __device__ static inline Unit unit_of_heads(const Problem &x, int index) {
     const Divided group = divide(index, 2 * x.heads_together * x.blocks);
-    const int first = group.share * x.heads_together, heads = min(x.heads_together, x.heads - first);
-    const Divided rank = divide(group.rest, 2 * heads);
+    const int first = group.quotient * x.heads_together, heads = min(x.heads_together, x.heads - first);
+    const Divided rank = divide(group.remainder, 2 * heads);
     Unit unit;
-    unit.keys = rank.rest < heads;
-    unit.head = first + rank.rest - (unit.keys ? 0 : heads);
-    unit.block = unit.keys ? rank.share : x.blocks - 1 - rank.share;
-    unit.tiles = x.blocks - rank.share;
+    unit.keys = rank.remainder < heads;
+    unit.head = first + rank.remainder - (unit.keys ? 0 : heads);
+    unit.block = unit.keys ? rank.quotient : x.blocks - 1 - rank.quotient;
+    unit.tiles = x.blocks - rank.quotient;
     return unit;
 }
 
@@ -72,11 +72,11 @@ __device__ static inline Unit unit_of_groups(const Problem &x, int index) {
     if (!unit.keys) index -= x.kv_heads * x.blocks;
     const int most = unit.keys ? x.kv_heads_together : x.heads_together;
     const Divided group = divide(index, most * x.blocks);
-    const int first = group.share * most, heads = min(most, (unit.keys ? x.kv_heads : x.heads) - first);
-    const Divided rank = divide(group.rest, heads);
-    unit.head = first + rank.rest;
-    unit.block = unit.keys ? rank.share : x.blocks - 1 - rank.share;
-    unit.tiles = x.blocks - rank.share;
+    const int first = group.quotient * most, heads = min(most, (unit.keys ? x.kv_heads : x.heads) - first);
+    const Divided rank = divide(group.remainder, heads);
+    unit.head = first + rank.remainder;
+    unit.block = unit.keys ? rank.quotient : x.blocks - 1 - rank.quotient;
+    unit.tiles = x.blocks - rank.quotient;
     return unit;
 }
 
@@ -84,13 +84,13 @@ __device__ static inline Unit unit_of_groups(const Problem &x, int index) {
 __device__ static inline Unit unit_get(const Problem &x, int index) {
     Unit unit = x.group > 1 ? unit_of_groups(x, index) : unit_of_heads(x, index);
     const Divided head = divide(unit.head, unit.keys ? x.sequence_kv_heads : x.sequence_heads);
-    unit.sequence = head.share;
-    unit.head = head.rest;
+    unit.sequence = head.quotient;
+    unit.head = head.remainder;
     if (x.tiles) unit.tiles = x.tiles[(unit.sequence * 2 + unit.keys) * x.blocks + unit.block];
     return unit;
 }
 
-// Returns the first row of a streamed tile, relative to the unit's first row: with keys, tiles follow the own block;
+// Returns the first row of a streamed tile, relative to the unit's first row: with keys, tiles follow the unit's block;
 // with queries, blocks precede it.
 __device__ static inline int tile_row(bool keys, int tile) {
     return keys ? tile * HALF : tile % 2 * HALF - tile / 2 * TILE;
@@ -104,10 +104,10 @@ template <int HEAD> struct Pair {
 template <int HEAD> struct Shared {
     Pair<HEAD> pair[SLOTS<HEAD>];
     bf16 stored[COMPUTING * 4][STORED];      // per warp, for sum_store()
-    float statistics[SLOTS<HEAD>][2 * HALF]; // for pairs of q and do: lse, then delta
+    float statistics[SLOTS<HEAD>][2 * HALF]; // per pair of q and do: lse of its rows, then delta
     uint64_t full[SLOTS<HEAD>], empty[SLOTS<HEAD>];
     Unit unit[SLOTS<HEAD>]; // unit of each own pair
-    Handover<Unit> next;    // unit whose other operand is to be streamed
+    Handover<Unit> next;    // passes a unit to the thread that streams its other operand
 };
 static_assert(sizeof(Pair<64>) % 1024 == 0, "tiles must begin at periods of the swizzle");
 
@@ -115,7 +115,7 @@ static_assert(sizeof(Pair<64>) % 1024 == 0, "tiles must begin at periods of the 
 template <int HEAD>
 __device__ static inline uint64_t pair_operand(Shared<HEAD> *shared, int slot, bool second, int next_panel = 1024) {
     constexpr uint32_t pair = sizeof(Pair<HEAD>) / 16, tile = sizeof shared->pair->first / 16;
-    return wgmma_operand_behind(wgmma_operand(shared->pair, next_panel), (uint32_t)slot * pair + second * tile);
+    return wgmma_operand_at(wgmma_operand(shared->pair, next_panel), (uint32_t)slot * pair + second * tile);
 }
 
 // Return the slot of a warpgroup's own pair, and the phase of its barriers, after `units` units.

@@ -8,15 +8,15 @@ constexpr int COPYING_THREAD = COMPUTING * 128, STREAMING_THREAD = COPYING_THREA
 
 // Quotient and remainder of non-negative numbers, computed unsigned, which takes half the instructions.
 struct Divided {
-    int share, rest;
+    int quotient, remainder;
 };
 
 __device__ static inline Divided divide(int x, int by) {
-    const unsigned share = (unsigned)x / (unsigned)by;
-    return {(int)share, (int)((unsigned)x - share * (unsigned)by)};
+    const unsigned quotient = (unsigned)x / (unsigned)by;
+    return {(int)quotient, (int)((unsigned)x - quotient * (unsigned)by)};
 }
 
-constexpr int ASKING = 1; // tiles of TILE rows left in a unit when the streaming thread requests the next unit
+constexpr int REQUEST_AT = 1; // the streaming thread requests the next unit when this many tiles of TILE rows are left
 
 // Passes a unit from the owner thread to the streaming thread.
 template <typename Unit> struct Handover {
@@ -38,18 +38,18 @@ template <typename Unit> __device__ static inline int unit_claim(Handover<Unit> 
 }
 
 // Owner thread: passes the claimed unit.
-template <typename Unit> __device__ static inline void hand_on(Handover<Unit> &x, const Unit &unit) {
+template <typename Unit> __device__ static inline void unit_pass(Handover<Unit> &x, const Unit &unit) {
     x.unit = unit;
     barrier_arrive(&x.full);
 }
 
 // Streaming thread: waits for a unit and returns it.
-template <typename Unit> __device__ static inline Unit take_over(Handover<Unit> &x, int units) {
+template <typename Unit> __device__ static inline Unit unit_receive(Handover<Unit> &x, int units) {
     barrier_wait(&x.full, (uint32_t)(units % 2));
     return x.unit;
 }
 
 // Streaming thread, once per unit and near its end: allows the owner thread to claim the next unit.
-template <typename Unit> __device__ static inline void ask_next(Handover<Unit> &x) {
+template <typename Unit> __device__ static inline void unit_request(Handover<Unit> &x) {
     barrier_arrive(&x.empty);
 }

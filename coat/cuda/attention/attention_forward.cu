@@ -14,11 +14,11 @@ namespace {
 struct Problem {
     CUtensorMap q, k, v; // (B, T, heads * HEAD), read in boxes of (1, HALF, PANEL); k and v (1, TILE, PANEL)
     unsigned *next_unit;
-    const int32_t *positions; // (B * T), with document masking; NULL: none
+    const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     bf16 *o;
     float *lse; // (B * heads, T); may be NULL
     int64_t o_stride;
-    int heads, group, T; // of a sequence; group: query heads per key/value head
+    int heads, group, T; // heads and T of a sequence; query heads per key/value head
     // all_heads: of all sequences; blocks: units per head; heads_together: heads with consecutive units
     int all_heads, blocks, heads_together;
     float scale; // applied to the scores
@@ -35,7 +35,7 @@ struct Work {
 template <int HEAD> struct Shared {
     bf16 q[QUERIES<HEAD>][TILE * HEAD], k[STAGES<HEAD>][TILE * HEAD], v[STAGES<HEAD>][TILE * HEAD];
     Work work[QUERIES<HEAD>]; // unit whose queries are in each buffer
-    Handover<Work> next;      // unit whose keys and values are to be streamed
+    Handover<Work> next;      // passes a unit to the thread that streams its keys and values
     uint64_t q_full[QUERIES<HEAD>], q_empty[QUERIES<HEAD>];
     uint64_t k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
 };
@@ -51,13 +51,13 @@ template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 // the L2 cache.
 [[maybe_unused]] __device__ Work work_get(const Problem &x, int index) {
     const Divided group = divide(index, x.heads_together * x.blocks);
-    const int first = group.share * x.heads_together;
-    const Divided rank = divide(group.rest, min(x.heads_together, x.all_heads - first));
-    const Divided head = divide(first + rank.rest, x.heads);
+    const int first = group.quotient * x.heads_together;
+    const Divided rank = divide(group.remainder, min(x.heads_together, x.all_heads - first));
+    const Divided head = divide(first + rank.remainder, x.heads);
     Work work;
-    work.block = x.blocks - 1 - rank.share;
-    work.head = head.rest;
-    work.sequence = head.share;
+    work.block = x.blocks - 1 - rank.quotient;
+    work.head = head.remainder;
+    work.sequence = head.quotient;
     work.tiles = work.block + 1;
     if (x.positions) work.tiles -= document_begin(positions_of(x, work), work.block * TILE) / TILE;
     return work;
@@ -96,7 +96,7 @@ template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *sha
         const int index = unit_claim(shared->next, units, x.next_unit);
         Work work = {};
         if (index < count) work = work_get(x, index);
-        hand_on(shared->next, work);
+        unit_pass(shared->next, work);
         barrier_wait(&shared->q_empty[own.index], own.phase ^ 1);
         shared->work[own.index] = work;
         if (work.tiles > 0) {
@@ -112,13 +112,13 @@ template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *sha
 template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {
-        const Work work = take_over(shared->next, units);
+        const Work work = unit_receive(shared->next, units);
         if (work.tiles == 0) return;
-        const int kv_head = divide(work.head, x.group).share;
-        if (work.tiles <= ASKING) ask_next(shared->next);
+        const int kv_head = divide(work.head, x.group).quotient;
+        if (work.tiles <= REQUEST_AT) unit_request(shared->next);
 #pragma unroll 1
         for (int j = 0; j < work.tiles; j++, ring_next(stage)) {
-            if (work.tiles - j == ASKING + 1) ask_next(shared->next);
+            if (work.tiles - j == REQUEST_AT + 1) unit_request(shared->next);
             const int row = (work.block - j) * TILE, i = stage.index;
             barrier_wait(&shared->empty[i], stage.phase ^ 1);
             tile_copy<HEAD>(shared->k[i], &x.k, kv_head, row, work.sequence, &shared->k_full[i]);
@@ -135,8 +135,8 @@ template <int HEAD> struct Sums {
     uint32_t p[TILE / 4];
 };
 
-// Return the maximum or the sum over the four threads that share a row.
-[[maybe_unused]] __device__ float quad_maximum(float x) {
+// Returns the maximum over the four threads that share a row.
+[[maybe_unused]] __device__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
     return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
 }
@@ -162,7 +162,7 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
         float most = largest[row], sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < COUNT; i += 4) most = fmaxf(most, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
-        most = quad_maximum(most);
+        most = quad_max(most);
         keep[row] = fast_exp2((largest[row] - most) * scale);
         largest[row] = most;
 #pragma unroll
@@ -180,7 +180,7 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
 // previous tile's values.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
-                          Ring<STAGES<HEAD>> previous, bool apart, const Documents &documents, float scale) {
+                          Ring<STAGES<HEAD>> previous, bool masked, const Documents &documents, float scale) {
     float s[COLUMNS / 2], keep[2];
     barrier_wait(&shared->k_full[stage.index], stage.phase);
     if constexpr (PREVIOUS) {
@@ -198,10 +198,11 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
     }
     wgmma_hold(s);
     if constexpr (!PREVIOUS) mask<false, COLUMNS>(s, place, 0);
-    if (apart) mask_documents<false, COLUMNS>(s, place, documents);
+    if (masked) mask_documents<false, COLUMNS>(s, place, documents);
     weigh(s, sums.largest, sums.total, keep, scale);
     if constexpr (PREVIOUS) {
-        // already complete; waiting again keeps the compiler from moving the exponentials after the next wait
+        // This barrier is already complete; waiting again keeps the compiler from moving the exponentials after the
+        // next wait.
         barrier_wait(&shared->k_full[stage.index], stage.phase);
         wgmma_wait<0>();
         wgmma_hold(sums.o);
@@ -218,18 +219,18 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
 template <int HEAD>
 __device__ void sums_store(const Problem &x, const Work &work, const Place &place, Sums<HEAD> &sums, bf16 *stored) {
     const int t = work.block * TILE + place.half * HALF;
-    float share[2];
+    float inverse[2];
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         const float total = quad_sum(sums.total[row]);
         const int query = work.block * TILE + place.row + 8 * row;
-        share[row] = 1.0f / total;
+        inverse[row] = 1.0f / total;
         if (x.lse && place.pair == 0 && query < x.T)
             x.lse[((int64_t)work.sequence * x.heads + work.head) * x.T + query] =
                 sums.largest[row] * x.scale + logf(total);
     }
 #pragma unroll
-    for (int i = 0; i < HALF * HEAD / 128; i++) sums.o[i] *= share[i / 2 % 2];
+    for (int i = 0; i < HALF * HEAD / 128; i++) sums.o[i] *= inverse[i / 2 % 2];
     bf16 *const to = x.o + ((int64_t)work.sequence * x.T + t) * x.o_stride + work.head * HEAD;
     sum_store(sums.o, 1.0f, to, x.o_stride, x.T - t, stored, 0);
 }
@@ -238,22 +239,22 @@ template <int HEAD>
 __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &place, const Work &work, int own,
                              Ring<STAGES<HEAD>> &stage) {
     const float scale = x.scale * LOG2_E;
-    const bool apart = x.positions != nullptr;
+    const bool masked = x.positions != nullptr;
     place.own[0] = wgmma_operand(shared->q[own] + place.half * HALF * HEAD);
     Documents documents = {};
-    if (apart) documents = documents_of(positions_of(x, work), x.T, place, work.block * TILE);
+    if (masked) documents = documents_of(positions_of(x, work), x.T, place, work.block * TILE);
     Ring<STAGES<HEAD>> previous = stage;
     Sums<HEAD> sums = {};
     sums.largest[0] = sums.largest[1] = -INFINITY;
-    if (place.half == 0) // the first half's queries see only the first half of the diagonal tile
-        keys_tile<HEAD, HALF, false>(shared, place, sums, stage, previous, apart, documents, scale);
+    if (place.half == 0) // the first 64 queries see only the first 64 keys of the diagonal tile
+        keys_tile<HEAD, HALF, false>(shared, place, sums, stage, previous, masked, documents, scale);
     else
-        keys_tile<HEAD, TILE, false>(shared, place, sums, stage, previous, apart, documents, scale);
+        keys_tile<HEAD, TILE, false>(shared, place, sums, stage, previous, masked, documents, scale);
     for (int tile = 1; tile < work.tiles; tile++) {
         previous = stage;
         ring_next(stage);
         documents.streamed -= TILE;
-        keys_tile<HEAD, TILE, true>(shared, place, sums, stage, previous, apart, documents, scale);
+        keys_tile<HEAD, TILE, true>(shared, place, sums, stage, previous, masked, documents, scale);
     }
     barrier_wait(&shared->v_full[stage.index], stage.phase);
     wgmma_hold(sums.o);
@@ -264,7 +265,7 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     wgmma_hold(sums.o);
     release(place, &shared->empty[stage.index]);
     ring_next(stage);
-    // the warp has read its queries, so its result can go through their memory
+    // The warp's queries are no longer needed, so its result goes through their memory.
     bf16 *const queries = shared->q[own] + place.half * HALF * HEAD;
     sums_store<HEAD>(x, work, place, sums, queries + thread_get() / 32 % 4 * STORED);
     copies_fence();
@@ -303,13 +304,13 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel
         __syncthreads();
         const int warpgroup = warp_uniform((int)threadIdx.x / 128);
         if (warpgroup == COMPUTING) {
-            registers_give<COPYING_REGISTERS>();
+            registers_release<COPYING_REGISTERS>();
             if (threadIdx.x == COPYING_THREAD)
                 copy_own<HEAD>(x, shared);
             else if (threadIdx.x == STREAMING_THREAD)
                 copy_streams<HEAD>(x, shared);
         } else {
-            registers_take<COMPUTING_REGISTERS>();
+            registers_acquire<COMPUTING_REGISTERS>();
             compute_units<HEAD>(x, shared, warpgroup);
         }
     } else {

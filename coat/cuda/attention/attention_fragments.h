@@ -33,11 +33,11 @@ template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16);
 // A thread of a computing warpgroup: its rows and columns in the fragments of hopper.h, and its warpgroup's operands.
 struct Place {
     int half; // the warpgroup owns rows HALF * half to HALF * half + HALF - 1 of the unit
-    // the thread has rows `row` and `row + 8` of the unit, and columns pair and pair + 1 of each block of 8
+    // A thread has rows `row` and `row + 8` of the unit and, in every 8-column block, columns pair and pair + 1.
     int row, pair;
-    bool signals;           // this thread signals that a buffer is free
+    bool signals;           // true: this thread signals for its warp that a buffer is free
     uint64_t own[2];        // descriptors of the warpgroup's own operands
-    float lse[2], delta[2]; // of the thread's two rows, if they are queries
+    float lse[2], delta[2]; // lse and delta of the thread's two rows, if they are queries
 };
 
 // Position in a ring of buffers. The phase of the buffers' barriers changes with each round.
@@ -88,7 +88,7 @@ __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t ow
     wgmma_commit();
 }
 
-// Starts d = own rows * (HALF rows of another tile)^T, with the own rows in registers.
+// Starts d = own rows * (HALF rows of another tile)^T, with own rows in registers.
 template <int COUNT>
 __device__ static inline void multiply_rows(float (&d)[HALF / 2], const uint32_t (&own)[COUNT], uint64_t other) {
 #pragma unroll
@@ -109,7 +109,7 @@ template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUN
 // first streamed row, relative to the start of the unit.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
-    const int ahead = place.row - place.pair - from; // own row minus streamed row, for the fragment's first element
+    const int ahead = place.row - place.pair - from; // own row minus streamed row of this thread's first score
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
         const int other_ahead = i / 4 * 8 + i % 2 - i / 2 % 2 * 8;
@@ -123,7 +123,7 @@ __device__ static inline int document_begin(const int32_t *positions, int t) {
     return max(t - positions[t], 0);
 }
 
-// State for document masking: positions of a sequence of T tokens; first tokens of the own rows and of the streamed
+// State for document masking: positions of a sequence of T tokens; first tokens of own rows and of the streamed
 // tile; and, if own rows are queries, the first tokens that the thread's two queries and the warpgroup's last query
 // see.
 struct Documents {
@@ -147,7 +147,7 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
         const int own = x.own + place.row;
         const int last = min(x.streamed + COLUMNS - 1, x.T - 1);
         if (document_begin(x.positions, last) <= x.own + place.half * HALF) return;
-        int begins[COLUMNS / 32]; // a query for each thread of the warp
+        int begins[COLUMNS / 32]; // first visible tokens: each thread of the warp loads those of COLUMNS / 32 queries
 #pragma unroll
         for (int i = 0; i < COLUMNS / 32; i++)
             begins[i] = document_begin(x.positions, min(x.streamed + i * 32 + (int)(thread_get() % 32), x.T - 1));
@@ -170,7 +170,7 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
 
 // Multiplies a warpgroup's result by scale, rounds it to BF16 and stores the first `rows` of its rows at `to`. Goes
 // through shared memory `stored`, STORED values per warp, so that eight threads write a row contiguously. Returns the
-// larger of `largest` and the magnitudes of this thread's values, as the bits of two BF16 maxima.
+// larger of `largest` and the magnitudes of this thread's values, as the bits of two BF16 amaxes.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
                                             bf16 *stored, uint32_t largest) {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int CACHED_WARPS = 8, CACHED_THREADS = CACHED_WARPS * WARP;
 constexpr int CACHED_KEYS = 4; // keys that a warp loads at a time
-constexpr int WIDEST_CACHED_HEAD = 256;
+constexpr int MAX_CACHED_HEAD_DIM = 256;
 
 template <typename T> struct Cached {
     Matrix<T> o;
@@ -15,7 +15,7 @@ template <typename T> struct Cached {
     float *lse;              // (heads, queries); may be NULL
     int before, queries;     // number of cached tokens and of new queries
     int group, head_dim;     // query heads per key/value head
-    float scale;             // 1 / sqrt(head_dim), applied to the scores
+    float scale;             // factor of the scores: 1 / sqrt(head_dim)
 };
 
 // N: values of a head per lane.
@@ -90,10 +90,10 @@ template <typename T> void attention_cached_run(Exec *exec, const Cached<T> &a, 
 
 void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
     const char *operation = "attention_forward";
-    if (shape.B != 1 || shape.head_dim > WIDEST_CACHED_HEAD)
+    if (shape.B != 1 || shape.head_dim > MAX_CACHED_HEAD_DIM)
         fatal(EXIT_DEVICE,
               "internal error: %s on the GPU with a KV cache supports 1 sequence and heads up to %d (are %d and %d)",
-              operation, WIDEST_CACHED_HEAD, shape.B, shape.head_dim);
+              operation, MAX_CACHED_HEAD_DIM, shape.B, shape.head_dim);
     require_format(operation, "k", k, q.format);
     require_format(operation, "v", v, q.format);
     require_format(operation, "o", o, q.format);

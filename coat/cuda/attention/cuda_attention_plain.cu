@@ -7,7 +7,7 @@ namespace {
 
 constexpr int WARPS_PER_BLOCK = 4;
 constexpr int LANE_VALUES = 8; // values of a head per lane
-constexpr int WIDEST_HEAD = WARP * LANE_VALUES;
+constexpr int MAX_HEAD_DIM = WARP * LANE_VALUES;
 
 // View of an operand: element (b, t, head, d) is data[(b * T + t) * stride + head * head_dim + d].
 template <typename T> struct View {
@@ -18,9 +18,9 @@ template <typename T> struct View {
 template <typename T> struct Operands {
     View<T> q, k, v, o, d_o, dq, dk, dv;
     float *lse;               // (B * heads, T); may be NULL in forward
-    const int32_t *positions; // (B * T), with document masking; NULL: none
+    const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     AttentionShape shape;
-    float scale; // 1 / sqrt(head_dim), applied to the scores
+    float scale; // factor of the scores: 1 / sqrt(head_dim)
 };
 
 // Returns the first token that token t of a sequence sees; `first` is the sequence's first row.
@@ -158,9 +158,9 @@ template <typename T> View<T> view(Tensor t) {
 
 template <typename T>
 Operands<T> operands(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
-    if (shape.head_dim > WIDEST_HEAD)
+    if (shape.head_dim > MAX_HEAD_DIM)
         fatal(EXIT_DEVICE, "--head-dim: attention on the GPU supports at most %d (is %d); use --device cpu",
-              WIDEST_HEAD, shape.head_dim);
+              MAX_HEAD_DIM, shape.head_dim);
     Operands<T> x = {};
     x.q = view<T>(q), x.k = view<T>(k), x.v = view<T>(v), x.o = view<T>(o);
     x.lse = (float *)lse.data;

@@ -40,11 +40,11 @@ __device__ static inline void copy_bytes(void *to, const void *from, uint32_t by
 }
 
 // --- registers of a warpgroup: set the maximum per thread to COUNT, lower or higher ----------------------------------
-template <int COUNT> __device__ static inline void registers_give() {
+template <int COUNT> __device__ static inline void registers_release() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-template <int COUNT> __device__ static inline void registers_take() {
+template <int COUNT> __device__ static inline void registers_acquire() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
@@ -66,11 +66,11 @@ __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel
 }
 // Returns the operand that begins `units` * 16 bytes later. Changes only the lower word, which contains the address, to
 // save instructions.
-__device__ static inline uint64_t wgmma_operand_behind(uint64_t operand, uint32_t units) {
+__device__ static inline uint64_t wgmma_operand_at(uint64_t operand, uint32_t units) {
     return operand >> 32 << 32 | ((uint32_t)operand + units);
 }
-constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // added to an operand: advances 16 columns
-constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // added to an operand: advances 16 rows
+constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // add to an operand descriptor to advance by 16 columns
+constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // add to an operand descriptor to advance by 16 rows
 
 // Loads a first operand from shared memory into registers: 16 columns of the warp's 16 rows. Lane 16 h + r passes the
 // address of half h (16 bytes) of row r.

@@ -20,13 +20,14 @@ struct Staging;        // cuda_exec.cu
 typedef enum { REPLAY_COLD, REPLAY_WARM, REPLAY_RECORDED } ReplayStage;
 
 typedef struct {
-    ReplayStage stage; // cold: not run yet; warm: run once, so that libraries have loaded their code
+    ReplayStage
+        stage; // cold: the micro-step has not run yet; warm: it has run once, so that libraries have loaded their code
     cudaGraphExec_t graph;
 } Replay;
 
 // Result shared by the blocks of a kernel: the amax so far, and the number of blocks that have finished.
 typedef struct {
-    uint32_t maximum;
+    uint32_t amax;
     unsigned blocks;
 } BlockTally;
 
@@ -38,16 +39,16 @@ typedef struct CudaBackend {
     int64_t l2_bytes;
     int64_t memory_bytes; // of the whole device
     char device_name[256];
-    Recipe recipe;    // settings that tensor descriptors do not record, such as the rounding of moments
-    bool maxima_left; // adamw_update has written the weights' amaxes, and weights_quantize has not read them yet
+    Recipe recipe;     // settings that tensor descriptors do not record, such as the rounding of moments
+    bool amaxes_valid; // adamw_update has written the weights' amaxes, and weights_quantize has not read them yet
     struct MatmulState *matmul;
     struct AttentionState *attention; // NULL with --precision fp32
     struct Staging *staging;          // pinned host memory for uploads
-    BlockTally *tally;                // in device memory; all 0 between operations
-    float *ones;                      // `ones_count` ones in FP32, then in BF16: weight of norms without one
+    BlockTally *tally; // counters shared by a kernel's blocks, in device memory; all 0 between operations
+    float *ones;       // `ones_count` ones in FP32, then in BF16: weight of norms without one
     int64_t ones_count;
     Replay replay[MAX_REPLAYS];
-    int replay_current; // graph between replay_begin and replay_end; -1: none
+    int replay_current; // graph id between replay_begin and replay_end; -1 outside
 } CudaBackend;
 
 static inline CudaBackend *cuda_backend(Exec *exec) {

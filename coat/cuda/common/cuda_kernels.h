@@ -16,7 +16,7 @@ constexpr size_t TABLE_BYTES = 32764;
 // Returns the entry that contains work item `piece`: first_piece[entry] <= piece < first_piece[entry + 1]. first_piece
 // has count + 1 ascending values.
 __device__ static inline int table_find(const int *first_piece, int count, int piece) {
-    int low = 0, high = count; // first_piece[low] <= piece < first_piece[high]
+    int low = 0, high = count; // invariant: first_piece[low] <= piece < first_piece[high]
     while (high - low > 1) {
         const int middle = (low + high) / 2;
         if (first_piece[middle] <= piece)
@@ -138,8 +138,8 @@ __device__ static inline void first_stage_wait(void) {
 // Launches a kernel. If `overlaps` and the GPU is Hopper or later, it may start as soon as the previous kernel calls
 // second_stage_allow(); it must call first_stage_wait() before it reads that kernel's results.
 template <typename... P, typename... A>
-static void launch_behind(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
-                          bool overlaps, A... arguments) {
+static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
+                         bool overlaps, A... arguments) {
     const CudaBackend *backend = cuda_backend(exec);
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -256,7 +256,7 @@ template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *sh
 }
 
 // Calls take(x) in thread 0 with the maximum of x over the block's threads.
-template <int THREADS, typename Take> __device__ static inline void block_largest(uint32_t x, Take take) {
+template <int THREADS, typename Take> __device__ static inline void block_max(uint32_t x, Take take) {
     __shared__ uint32_t shared[THREADS / WARP];
     x = __reduce_max_sync(ALL_LANES, x);
     if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;

@@ -16,7 +16,6 @@
 //
 // A pass that computes amaxes goes from the last row to the first, and the cast after it from the first to the last, so
 // that each pass starts with the rows that the previous pass left in the L2 cache.
-// the last. So each begins with what the one before it left in the L2 cache.
 #pragma once
 #include "fp8_readers.h"
 
@@ -36,14 +35,14 @@ constexpr float SLOPE_SQUARE = 3.0f * 0.044715f * SLOPE;
 
 // Upper limit of the scale. A larger scale changes no gate, because the smallest nonzero FP8 value is 2^-9, but would
 // overflow.
-constexpr float GATE_SCALE_LARGEST = 0x1p30f;
+constexpr float GATE_SCALE_MAX = 0x1p30f;
 
 struct GeluScaled {
     float linear, cubic;       // coefficients of the exponent
     float slope, slope_square; // 2 u'(x) x = t (slope + slope_square t^2)
 
     __device__ explicit GeluScaled(float scale) {
-        scale = fminf(scale, GATE_SCALE_LARGEST);
+        scale = fminf(scale, GATE_SCALE_MAX);
         const float cube = scale * scale * scale;
         linear = GELU_LINEAR * scale, cubic = GELU_CUBIC * cube;
         slope = SLOPE * scale, slope_square = SLOPE_SQUARE * cube;
@@ -76,7 +75,7 @@ struct LoadOrder {
 };
 constexpr LoadOrder LOAD_ORDER = {0, -1};
 
-constexpr float RATIO_SMALLEST = 0x1p-126f; // smallest normal number; its reciprocal is normal, too
+constexpr float RATIO_MIN = 0x1p-126f; // smallest normal FP32 number whose reciprocal is normal, too
 
 template <typename S> struct GeluOf : S {
     static constexpr bool gated = false;
@@ -90,7 +89,7 @@ template <typename S> struct GeluOf : S {
     // multiplications. For rounding to FP8 only; values stored in BF16 use values().
     __device__ static void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) {
         const float scale = S::scale(loaded);
-        const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_SMALLEST), 1.0f / RATIO_SMALLEST));
+        const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_MIN), 1.0f / RATIO_MIN));
         const GeluScaled gelu(scale);
         S::unscaled(loaded, out);
 #pragma unroll
@@ -141,14 +140,14 @@ SourceOf<GRADIENT, OUTPUTS, Function> source_of(const Function &function) {
 }
 
 // --- reduction over all blocks of a kernel ---------------------------------------------------------------------------
-// Called by one thread of each block. Returns true in the last block to call it, with *maximum the amax of all blocks.
+// Called by one thread of each block. Returns true in the last block to call it, with *amax the amax of all blocks.
 // The last block resets the tally to 0 for the next kernel; operations never run concurrently.
-__device__ inline bool last_block(BlockTally *tally, uint32_t *maximum) {
-    atomicMax(&tally->maximum, *maximum);
+__device__ inline bool last_block(BlockTally *tally, uint32_t *amax) {
+    atomicMax(&tally->amax, *amax);
     __threadfence();
     if (atomicInc(&tally->blocks, gridDim.x - 1) + 1 < gridDim.x) return false;
     __threadfence();
-    *maximum = atomicExch(&tally->maximum, 0u);
+    *amax = atomicExch(&tally->amax, 0u);
     return true;
 }
 

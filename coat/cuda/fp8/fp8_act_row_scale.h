@@ -6,7 +6,7 @@
 namespace {
 
 // of shared memory for columns' parameters; leaves a block within the default limit of 48 KiB
-constexpr size_t KEPT_BYTES = 40 << 10;
+constexpr size_t PARAMETER_BYTES = 40 << 10;
 
 __device__ inline void store_sums(float *to, const float sum[SPAN]) {
 #pragma unroll
@@ -15,12 +15,12 @@ __device__ inline void store_sums(float *to, const float sum[SPAN]) {
 
 // Arguments of act_row_kernel. A block processes every gridDim.x-th row. A thread owns SPANS spans of 16 columns,
 // THREADS spans apart, and loads its part of the next row while it computes the current one. There is one barrier per
-// row, for its amax. Parameters of the columns are held in shared memory if they fit KEPT_BYTES. For a gradient, the
-// largest row scale becomes the scale of its transpose. `Op` is a source (fp8_act.h).
+// row, for its amax. Parameters of the columns are held in shared memory if they fit PARAMETER_BYTES. For a gradient,
+// the largest row scale becomes the scale of its transpose. `Op` is a source (fp8_act.h).
 struct RowWalk {
     char *codes;
     float *scales;
-    float *over_rows; // scale of the transpose: the largest row scale; NULL: not computed
+    float *over_rows; // scale of the transpose, which is the largest row scale; NULL: not computed
     Format transposed;
     float *sums; // (gridDim.x, cols) partial column sums; NULL: not computed
     StepState *state;
@@ -35,10 +35,10 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
     constexpr int WARPS = THREADS / WARP, OUTPUTS = Op::outputs;
     static_assert(!Op::sums || OUTPUTS == 1, "SwiGLU has no bias");
     static_assert(WARPS <= WARP, "one warp must read the amaxes of all warps");
-    constexpr bool KEPT = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= KEPT_BYTES;
-    __shared__ uint32_t maxima[2][WARPS];
+    constexpr bool IN_SHARED = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= PARAMETER_BYTES;
+    __shared__ uint32_t amaxes[2][WARPS];
     // each entry is used by one thread only
-    __shared__ Bf16Words<SPAN> parameters[KEPT ? SPANS : 1][KEPT ? THREADS : 1];
+    __shared__ Bf16Words<SPAN> parameters[IN_SHARED ? SPANS : 1][IN_SHARED ? THREADS : 1];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };
     const auto fetch = [&](int row, typename Op::Loaded loaded[SPANS], float *factor) {
@@ -47,7 +47,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
 #pragma unroll
         for (int s = 0; s < SPANS; s++) loaded[s] = op.load(row, min(column_of(s), w.cols - SPAN));
     };
-    if constexpr (KEPT) {
+    if constexpr (IN_SHARED) {
 #pragma unroll
         for (int s = 0; s < SPANS; s++) parameters[s][threadIdx.x] = op.parameter(min(column_of(s), w.cols - SPAN));
     }
@@ -69,7 +69,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
         for (int s = 0; s < SPANS; s++) {
             const bool inside = column_of(s) < w.cols;
             Bf16Words<SPAN> parameter = {};
-            if constexpr (KEPT)
+            if constexpr (IN_SHARED)
                 parameter = parameters[s][threadIdx.x];
             else if constexpr (Op::parameters)
                 parameter = op.parameter(min(column_of(s), w.cols - SPAN));
@@ -84,10 +84,10 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
                 largest = larger_magnitude(largest, inside ? here : 0.0f);
             }
         }
-        uint32_t bits = warp_maximum_bits(largest);
-        if (lane == 0) maxima[turn][warp] = bits;
-        __syncthreads(); // the barrier of the previous row guarantees that the other half of maxima is free
-        bits = __reduce_max_sync(ALL_LANES, lane < WARPS ? maxima[turn][lane] : 0u);
+        uint32_t bits = warp_amax_bits(largest);
+        if (lane == 0) amaxes[turn][warp] = bits;
+        __syncthreads(); // the only barrier per row, because `amaxes` is a double buffer
+        bits = __reduce_max_sync(ALL_LANES, lane < WARPS ? amaxes[turn][lane] : 0u);
         const float scale = row_scale(bits, w.scales + row, threadIdx.x == 0, w.state);
         const float reciprocal = row_scale_reciprocal(scale);
         if constexpr (Op::gradient) largest_scale = fmaxf(largest_scale, scale);
@@ -121,7 +121,7 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
     int64_t blocks = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     if (blocks > w.rows) blocks = w.rows;
     const bool sums = Op::sums && dbias.data;
-    if (sums) { // no more blocks than partial sums fit the workspace
+    if (sums) { // limits the number of blocks to the partial sums that fit the workspace
         const int64_t most = (int64_t)(exec->workspace_bytes / ((size_t)w.cols * sizeof(float)));
         if (most < 1)
             fatal(EXIT_DEVICE, "internal error: %s on the GPU: %d column sums do not fit the workspace", operation,

@@ -10,15 +10,15 @@ namespace {
 // rows' chunks of 32 spans, as if the rows were concatenated. `Op` is WalkOf a source:
 //   begin() -> the thread's state `own`; load(row, column) -> Loaded; word(loaded); finish(own)
 //   apply(row, column, inside, loaded, &own) -> largest magnitude; 0 if outside the tensor
-// If Op::maxima, the row amaxes are written to maxima, and the tensor's scale is computed from them.
+// If Op::amaxes, the row amaxes are written to amaxes, and the tensor's scale is computed from them.
 constexpr int ACT_WALK_WARPS = 8;
 constexpr int ACT_WALK_ROWS = 1024; // maximum number of rows per block
 
 struct Walk {
     int rows, cols, chunks;            // chunks per row
-    int step_rows, step_chunks;        // distance of a warp's next chunk: ACT_WALK_WARPS chunks
-    uint32_t *maxima;                  // row amaxes; NULL: not computed
-    float *scale, *scale_transposed;   // scale_transposed NULL: the transpose shares the scale
+    int step_rows, step_chunks;        // rows and chunks from a warp's chunk to its next, ACT_WALK_WARPS chunks further
+    uint32_t *amaxes;                  // row amaxes; NULL: not computed
+    float *scale, *scale_transposed;   // scale_transposed is NULL if the transpose shares the scale
     float largest, largest_transposed; // largest FP8 value of the two formats
     StepState *state;
     BlockTally *tally;
@@ -36,21 +36,21 @@ struct WalkAt {
 };
 
 // Combines the blocks' amaxes; the last block writes the scales, and sets nonfinite if the amax is inf or NaN.
-__device__ inline void walk_scale(const Walk &w, uint32_t maximum) {
-    if (!last_block(w.tally, &maximum)) return;
-    *w.scale = scale_from_maximum(maximum, w.largest);
-    if (w.scale_transposed) *w.scale_transposed = scale_from_maximum(maximum, w.largest_transposed);
-    if (maximum >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
+__device__ inline void walk_scale(const Walk &w, uint32_t amax) {
+    if (!last_block(w.tally, &amax)) return;
+    *w.scale = scale_from_maximum(amax, w.largest);
+    if (w.scale_transposed) *w.scale_transposed = scale_from_maximum(amax, w.largest_transposed);
+    if (amax >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
 }
 
 template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
 __global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(const __grid_constant__ Op op,
                                                                                 const __grid_constant__ Walk w) {
-    __shared__ uint32_t maximum[Op::maxima ? ACT_WALK_ROWS + 1 : 1]; // amax of each row, then of all rows
+    __shared__ uint32_t amax[Op::amaxes ? ACT_WALK_ROWS + 1 : 1]; // amax of each row, then of all rows
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    if constexpr (Op::maxima) {
+    if constexpr (Op::amaxes) {
         second_stage_allow();
-        for (int i = (int)threadIdx.x; i <= ACT_WALK_ROWS; i += ACT_WALK_WARPS * WARP) maximum[i] = 0;
+        for (int i = (int)threadIdx.x; i <= ACT_WALK_ROWS; i += ACT_WALK_WARPS * WARP) amax[i] = 0;
         __syncthreads();
     } else {
         first_stage_wait();
@@ -87,34 +87,34 @@ __global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(
             if (row != w.order.no_row)
                 largest = op.apply(BACKWARD ? w.rows - 1 - row : row, column,
                                    column < w.cols && (BATCH == 1 || row < w.rows), now[u], &own);
-            if constexpr (Op::maxima) {
-                const uint32_t bits = warp_maximum_bits(largest);
-                if (lane == 0 && (BATCH == 1 || row < w.rows)) atomicMax(&maximum[use.turn], bits);
+            if constexpr (Op::amaxes) {
+                const uint32_t bits = warp_amax_bits(largest);
+                if (lane == 0 && (BATCH == 1 || row < w.rows)) atomicMax(&amax[use.turn], bits);
             }
             use.advance(w);
         }
     }
     op.finish(own);
-    if constexpr (Op::maxima) {
-        if (!w.maxima) return;
+    if constexpr (Op::amaxes) {
+        if (!w.amaxes) return;
         __syncthreads();
         uint32_t largest = 0;
         for (int turn = (int)threadIdx.x; row_of(turn) < w.rows; turn += ACT_WALK_WARPS * WARP) {
-            w.maxima[BACKWARD ? w.rows - 1 - row_of(turn) : row_of(turn)] = maximum[turn];
-            largest = max(largest, maximum[turn]);
+            w.amaxes[BACKWARD ? w.rows - 1 - row_of(turn) : row_of(turn)] = amax[turn];
+            largest = max(largest, amax[turn]);
         }
         largest = __reduce_max_sync(ALL_LANES, largest);
-        if (lane == 0) atomicMax(&maximum[ACT_WALK_ROWS], largest);
+        if (lane == 0) atomicMax(&amax[ACT_WALK_ROWS], largest);
         __syncthreads();
-        if (threadIdx.x == 0) walk_scale(w, maximum[ACT_WALK_ROWS]);
+        if (threadIdx.x == 0) walk_scale(w, amax[ACT_WALK_ROWS]);
     }
 }
 
 // Output of a pass over a source's values: amaxes, FP8, or BF16, the latter two to `out`.
-enum WalkMakes { MAKES_MAXIMA, MAKES_CODES, MAKES_BF16 };
+enum WalkMakes { MAKES_AMAXES, MAKES_CODES, MAKES_BF16 };
 
 template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
-    static constexpr bool maxima = MAKES == MAKES_MAXIMA;
+    static constexpr bool amaxes = MAKES == MAKES_AMAXES;
     struct Loaded {
         typename Source::Loaded source;
         Bf16Words<SPAN> parameter;
@@ -152,10 +152,10 @@ template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
     }
 };
 
-// Runs the pass. t: the output, `cols` wide; with MAKES_MAXIMA, the tensor whose scale is computed. transposed: its
+// Runs the pass. t: the output, `cols` wide; with MAKES_AMAXES, the tensor whose scale is computed. transposed: its
 // transpose, whose scale is written too if it is a different one.
 template <WalkMakes MAKES, int BATCH, int BLOCKS, bool BACKWARD, typename Source>
-void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima = NULL,
+void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *amaxes = NULL,
                   Tensor transposed = Tensor{}) {
     if (rows == 0 || cols == 0) return;
     const int64_t chunks = ceil_div(cols, WARP * SPAN), slots = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
@@ -166,7 +166,7 @@ void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, 
                     (int)chunks,
                     (int)(ACT_WALK_WARPS / chunks),
                     (int)(ACT_WALK_WARPS % chunks),
-                    maxima,
+                    amaxes,
                     (float *)t.scale,
                     transposed.scale != t.scale ? (float *)transposed.scale : NULL,
                     format_max(t.format),
@@ -176,8 +176,8 @@ void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, 
                     LOAD_ORDER};
     typedef WalkOf<MAKES, Source> Op;
     const Op op = {source, (char *)t.data, (int)(t.stride * (MAKES == MAKES_BF16 ? 2 : 1)), (const float *)t.scale};
-    launch_behind(exec, "launching the kernel act_walk_kernel", act_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
-                  grid_of(blocks), ACT_WALK_WARPS * WARP, 0, !Op::maxima, op, w);
+    launch_after(exec, "launching the kernel act_walk_kernel", act_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
+                 grid_of(blocks), ACT_WALK_WARPS * WARP, 0, !Op::amaxes, op, w);
 }
 
 } // namespace

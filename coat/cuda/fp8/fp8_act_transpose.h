@@ -30,7 +30,8 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
     const int row_group = (int)threadIdx.x / TILE_LANES<ACT_COLUMNS>, first_column = (int)blockIdx.x * ACT_COLUMNS;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<ACT_COLUMNS> * SPAN;
     const int step = (int)gridDim.y * TILE_ROWS;
-    const int limit = column < w.cols ? w.rows : 0; // number of rows that this thread processes
+    const int limit =
+        column < w.cols ? w.rows : 0; // rows below this limit are processed: all, or none if the thread has no columns
     int row = (int)blockIdx.y * TILE_ROWS + row_group * THREAD_ROWS;
     const int from = min(column, w.cols - SPAN);
     typename Function::Loaded loaded[BATCH];
@@ -108,15 +109,15 @@ void act_tiles_run(Exec *exec, const char *operation, const Function &function, 
     TileWalk w = {tile_out(plain, transposed), (int)rows, (int)cols, LOAD_ORDER};
     const bool sums = GRADIENT && dbias.data;
     const int64_t across = ceil_div(cols, ACT_COLUMNS), down = ceil_div(rows, TILE_ROWS);
-    int64_t splits = down < 65535 ? down : 65535; // a block per tile; SMs take the next block as they become free
+    int64_t splits = down < 65535 ? down : 65535; // one block per tile; an SM takes the next block when it is free
     if (sums) {
         splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * ACT_BLOCKS<GRADIENT>,
                              tile_sum_parts(exec, operation, cols));
         w.out.sums = (float *)exec->workspace;
     }
-    launch_behind(exec, "launching the kernel act_tile_kernel", act_tile_kernel<F, T, GRADIENT, Function>,
-                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS<ACT_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
-                  function, w);
+    launch_after(exec, "launching the kernel act_tile_kernel", act_tile_kernel<F, T, GRADIENT, Function>,
+                 dim3((unsigned)across, (unsigned)splits), TILE_THREADS<ACT_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
+                 function, w);
     if (sums) partials_sum(exec, (float *)dbias.data, w.out.sums, (int)splits, cols, accumulate);
 }
 

@@ -20,22 +20,22 @@ namespace {
 // --- forward ------------------------------------------------------------------------------------------------
 // Computes h from y and, in the same pass, g with a scale per row, g in BF16, or g's amaxes.
 template <bool SAVED>
-void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *maxima) {
+void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes) {
     const int64_t width = g.data ? g.cols : y.cols;
     for_hidden<SAVED>(exec, width, h, y, bias, [&](auto source) {
         if (g.data && g.format == FMT_BF16)
             act_walk_run<MAKES_BF16, 1, 3, true>(exec, source, y.rows, width, g);
         else if constexpr (SAVED)
-            act_walk_run<MAKES_MAXIMA, 1, 3, true>(exec, source, y.rows, width, g, maxima);
+            act_walk_run<MAKES_AMAXES, 1, 3, true>(exec, source, y.rows, width, g, amaxes);
         else
             act_rows_run(exec, operation, source, g, Tensor{}, Tensor{}, false);
     });
 }
 
 // Computes g's scale from the amaxes of gelu(h).
-void act_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
+void act_amaxes(Exec *exec, Tensor g, Tensor h, uint32_t *amaxes) {
     for_activation<false>(h, g.cols, [&](auto function) {
-        act_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, maxima);
+        act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, amaxes);
     });
 }
 
@@ -61,9 +61,9 @@ void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
 
 // --- backward -----------------------------------------------------------------------------------------------
 // Computes the scales of dh and of its transpose from dh's amaxes.
-void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *maxima) {
+void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *amaxes) {
     for_gradient<false>(dg, h, [&](auto function) {
-        act_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, maxima, dh_t);
+        act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, amaxes, dh_t);
     });
 }
 
@@ -116,16 +116,16 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     const bool gated = g.data && g.cols != y.cols;
     if (gated && (bias.data || (is_grouped(h) && g.cols % h.group)))
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU needs whole groups and no bias", operation);
-    uint32_t *const maxima = cast ? maxima_of(exec, operation, g) : NULL;
+    uint32_t *const amaxes = cast ? amaxes_of(exec, operation, g) : NULL;
     if (by_row && from_saved && is_grouped(h))
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: g from the saved h cannot have row scales", operation);
     if (is_grouped(h)) { // with one scale per tensor, the second pass reads the saved h
-        (from_saved || !g.data || cast ? hidden_run<true> : hidden_run<false>)(exec, operation, g, h, y, bias, maxima);
+        (from_saved || !g.data || cast ? hidden_run<true> : hidden_run<false>)(exec, operation, g, h, y, bias, amaxes);
     } else {
         plain_activation_forward(exec, Tensor{}, h, y, bias, true); // h is complete, or is completed here
         if (!h.data) h = y;
         if (by_row) act_rows(exec, operation, g, h);
-        if (cast) act_maxima(exec, g, h, maxima);
+        if (cast) act_amaxes(exec, g, h, amaxes);
     }
     if (cast) act_cast(exec, operation, g, h);
 }
@@ -158,6 +158,6 @@ void fp8_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
         gradient_rows(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
         return;
     }
-    if (format_is_fp8(dh_q.format)) gradient_maxima(exec, dh_q, dh_qt, dg, h, maxima_of(exec, operation, dh_q));
+    if (format_is_fp8(dh_q.format)) gradient_amaxes(exec, dh_q, dh_qt, dg, h, amaxes_of(exec, operation, dh_q));
     gradient_cast(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
 }

@@ -103,7 +103,7 @@ struct Slopes {
             largest<8>(row, lane, of);
         else
             largest<1>(row, lane, of);
-        return swiglu_slope(__uint_as_float(warp_maximum_bits(of[0])), __uint_as_float(warp_maximum_bits(of[1])));
+        return swiglu_slope(__uint_as_float(warp_amax_bits(of[0])), __uint_as_float(warp_amax_bits(of[1])));
     }
 };
 
@@ -141,7 +141,8 @@ struct GeluBoth {
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled gelu(scale);
-        const float factor = fminf(scale * reciprocal, 0x1p100f); // limit beyond which g is 0 unless it underflows
+        const float factor =
+            fminf(scale * reciprocal, 0x1p100f); // limited to avoid inf; beyond it g is 0 or underflows
         float t[SPAN];
         GroupReader<true>::unscaled(now.h, t);
         unpack<SPAN>(now.dg, d[0]);

@@ -120,7 +120,7 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     const int first_column = (int)blockIdx.x * CAST_COLUMNS, row_group = (int)threadIdx.x / TILE_LANES<CAST_COLUMNS>;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<CAST_COLUMNS> * SPAN;
     const bool inside = column < cols;
-    // first row of a tile, and the row after its last
+    // Return the first row of the block's tile `index`, and the row after its last.
     const auto begin_of = [&](int index) {
         return index < deal.whole ? (index * (int)gridDim.y + (int)blockIdx.y) * TILE_ROWS
                                   : deal.whole * (int)gridDim.y * TILE_ROWS + (int)blockIdx.y * deal.rest;
@@ -131,7 +131,7 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     };
     int begin = begin_of(0), end = end_of(0, begin);
     typename Source::Loaded loaded[THREAD_ROWS];
-    // loads all of a thread's rows at once; missing rows repeat the last one
+    // Loads all of a thread's rows at once; if there are fewer, repeats the last one.
     const auto load_rows = [&](int row, int behind) {
         if (!inside || row >= behind) return;
 #pragma unroll
@@ -163,9 +163,9 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
             }
         }
         if constexpr (TRANSPOSE) tile_put(tile, code);
-        load_rows(next + row_group * THREAD_ROWS, next_end); // in flight while this tile is written
+        load_rows(next + row_group * THREAD_ROWS, next_end); // start loading the next tile while this tile is written
         if constexpr (TRANSPOSE) {
-            __syncthreads(); // the barrier of the previous tile guarantees that the other tile is free
+            __syncthreads(); // the only barrier per tile, because the tiles are a double buffer
             tile_write(tile, out.transposed, out.transposed_bytes, begin, first_column, end, cols);
         }
         begin = next, end = next_end;
@@ -197,7 +197,7 @@ static void cast_run(Exec *exec, const char *operation, const Source &source, Ti
     const int64_t whole = rows / (splits * TILE_ROWS), left = rows - whole * splits * TILE_ROWS;
     const CastRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
     const dim3 grid((unsigned)across, (unsigned)splits);
-    launch_behind(exec, "launching the kernel cast_kernel", cast_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
-                  TILE_THREADS<CAST_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);
+    launch_after(exec, "launching the kernel cast_kernel", cast_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
+                 TILE_THREADS<CAST_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);
     if (sums) partials_sum(exec, (float *)dbias.data, out.sums, (int)splits, cols, accumulate);
 }

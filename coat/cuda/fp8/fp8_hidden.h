@@ -19,10 +19,10 @@ struct HiddenGroups {
     __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
         const int group_lanes = (1 << group_bits) / SPAN;
         const float largest = largest_magnitude<SPAN>(x, 0.0f);
-        const float maximum = lanes_maximum(inside ? largest : 0.0f, group_lanes);
-        *largest_h = larger_magnitude(*largest_h, maximum);
+        const float amax = lanes_amax(inside ? largest : 0.0f, group_lanes);
+        *largest_h = larger_magnitude(*largest_h, amax);
         float scale;
-        const bf16 rounded = group_scale(maximum, &scale);
+        const bf16 rounded = group_scale(amax, &scale);
         Pack<uint32_t, SPAN / 4> packs;
         encode<FMT_E4M3, SPAN>(x, group_scale_reciprocal(scale), packs.value);
         if (inside) store((uint32_t *)((codes + column) + (int64_t)row * codes_bytes), packs);

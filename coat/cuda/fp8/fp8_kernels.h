@@ -121,7 +121,7 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
 template <Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
 #if __CUDA_ARCH__ >= 890
-    constexpr float smallest = 0x1p-24f; // smallest FP16 number; two factors cover every scale with a nonzero result
+    constexpr float smallest = 0x1p-24f; // smallest FP16 number; two such factors reach every result that is not 0
     const float first = fmaxf(factor, smallest), second = fminf(fmaxf(factor * 0x1p24f, smallest), 1.0f);
     const __half2 firsts = __float2half2_rn(first), seconds = __float2half2_rn(second);
 #pragma unroll
@@ -187,24 +187,23 @@ template <int N> __device__ static inline float largest_magnitude(const Pack<bf1
 }
 
 // Returns the warp's maximum as bits, in every lane.
-__device__ static inline uint32_t warp_maximum_bits(float maximum) {
-    return __reduce_max_sync(ALL_LANES, __float_as_uint(maximum));
+__device__ static inline uint32_t warp_amax_bits(float amax) {
+    return __reduce_max_sync(ALL_LANES, __float_as_uint(amax));
 }
 
 // Returns the maximum over `lanes` adjacent lanes (a power of two), in each of them.
-__device__ static inline float lanes_maximum(float maximum, int lanes) {
-    for (int mask = 1; mask < lanes; mask *= 2)
-        maximum = larger_magnitude(maximum, __shfl_xor_sync(ALL_LANES, maximum, mask));
-    return maximum;
+__device__ static inline float lanes_amax(float amax, int lanes) {
+    for (int mask = 1; mask < lanes; mask *= 2) amax = larger_magnitude(amax, __shfl_xor_sync(ALL_LANES, amax, mask));
+    return amax;
 }
 
 // Returns the BF16 scale of an E4M3 group and its value: group_scale_from_maximum() in fewer instructions. One
 // correction step after multiplying by 1 / 448 gives the correctly rounded quotient for every FP32 amax.
-__device__ static inline __nv_bfloat16 group_scale(float maximum, float *scale) {
+__device__ static inline __nv_bfloat16 group_scale(float amax, float *scale) {
     constexpr float part = 1.0f / E4M3_MAX;
-    const float finite = fminf(maximum, bits_float(NONFINITE_BITS - 1u)); // also for NaN
-    const float product = finite * part, quotient = fmaf(fmaf(-E4M3_MAX, product, finite), part, product);
-    const float largest = maximum == 0.0f ? 1.0f : fmaxf(quotient, SCALE_SMALLEST);
+    const float finite = fminf(amax, bits_float(NONFINITE_BITS - 1u)); // also for NaN
+    const float approximate = finite * part, quotient = fmaf(fmaf(-E4M3_MAX, approximate, finite), part, approximate);
+    const float largest = amax == 0.0f ? 1.0f : fmaxf(quotient, SCALE_SMALLEST);
     const __nv_bfloat16 rounded = __float2bfloat16_rn(largest);
     *scale = __bfloat162float(rounded);
     return rounded;
@@ -235,26 +234,26 @@ __device__ static inline void codes_transpose(uint32_t *word, const uint32_t cod
 // --- scales of tensors ---------------------------------------------------------------------------------------
 // Returns memory for the row amaxes of a tensor: t.amax, or the workspace if it has none. Calls fatal() if they do not
 // fit.
-uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t);
+uint32_t *amaxes_of(Exec *exec, const char *operation, Tensor t);
 // Writes t's scale for the given amaxes, and sets the step's nonfinite if one is inf or NaN.
-void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
-// scale_from_maxima() in a kernel that overlaps with the one before it, which computes the amaxes and must call
+void scale_from_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
+// scale_from_amaxes() in a kernel that overlaps with the one before it, which computes the amaxes and must call
 // second_stage_allow(). The next kernel may overlap, too; before first_stage_wait() it may read everything except the
 // scale.
-void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
+void scale_after_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
 
 // Returns the maximum of `count` amaxes in thread 0 of a block.
-template <int THREADS> __device__ static inline uint32_t block_maximum(const uint32_t *maxima, int64_t count) {
+template <int THREADS> __device__ static inline uint32_t block_amax(const uint32_t *amaxes, int64_t count) {
     __shared__ uint32_t shared[THREADS / WARP];
     uint32_t largest = 0;
-    const bool wide = (uintptr_t)maxima % 16 == 0;
+    const bool wide = (uintptr_t)amaxes % 16 == 0;
     const int64_t vectors = wide ? count / 4 : 0;
 #pragma unroll 8
     for (int64_t i = threadIdx.x; i < vectors; i += THREADS) {
-        const uint4 v = ((const uint4 *)maxima)[i];
+        const uint4 v = ((const uint4 *)amaxes)[i];
         largest = max(max(max(largest, v.x), max(v.y, v.z)), v.w);
     }
-    for (int64_t i = 4 * vectors + threadIdx.x; i < count; i += THREADS) largest = max(largest, maxima[i]);
+    for (int64_t i = 4 * vectors + threadIdx.x; i < count; i += THREADS) largest = max(largest, amaxes[i]);
     largest = __reduce_max_sync(ALL_LANES, largest);
     if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = largest;
     __syncthreads();
@@ -263,9 +262,9 @@ template <int THREADS> __device__ static inline uint32_t block_maximum(const uin
 }
 
 // Writes the scale for an amax in a format with the given largest value; sets nonfinite if the amax is inf or NaN.
-__device__ static inline void scale_write(float *scale, uint32_t maximum, float largest, StepState *state) {
-    *scale = scale_from_maximum(maximum, largest);
-    if (maximum >= NONFINITE_BITS && state) state->nonfinite = 1;
+__device__ static inline void scale_write(float *scale, uint32_t amax, float largest, StepState *state) {
+    *scale = scale_from_maximum(amax, largest);
+    if (amax >= NONFINITE_BITS && state) state->nonfinite = 1;
 }
 
 // Writes the scale of q_t, the copy of q for matmuls that sum over rows. If q is SCALE_ROW, it is the largest row

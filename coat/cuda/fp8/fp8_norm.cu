@@ -23,14 +23,14 @@ namespace {
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
-    Matrix<const bf16> r_in, y;         // pre-norm: y may have no data, then nothing is added
-    Matrix<bf16> x, r_out;              // without data: not written
-    Matrix<bf16> n;                     // BF16 result; without data: not written, or FP8; post-norm: use r_out
-    RowCodes n_codes;                   // FP8 result with row scales, in the same pass
-    uint32_t *maxima;                   // row amaxes of n, for a cast in another pass; NULL: not computed
-    Matrix<uint8_t> codes;              // x saved in groups
-    bf16 *scales;                       // (rows, groups)
-    const float *y_scales;              // (rows) row scales of y; NULL: none
+    Matrix<const bf16> r_in, y; // pre-norm: y may have no data, then nothing is added
+    Matrix<bf16> x, r_out;      // without data: not written
+    Matrix<bf16> n;             // result in BF16; without data if it is FP8, not computed, or (post-norm) r_out itself
+    RowCodes n_codes;           // result in FP8 with row scales, written in the same pass
+    uint32_t *amaxes;           // row amaxes of n, for a cast in another pass; NULL: not computed
+    Matrix<uint8_t> codes;      // x saved in groups
+    bf16 *scales;               // (rows, groups)
+    const float *y_scales;      // (rows) row scales of y; NULL: none
     const bf16 *y_bias, *weight, *bias; // y_bias and bias may be NULL
     float *mean, *rstd;                 // mean NULL: RMSNorm
     StepState *state;
@@ -49,41 +49,41 @@ template <int N> __device__ inline void parameters(const bf16 *address, float ou
 // Quantizes a row of x per group and stores FP8 values and scales. With INPUT_SAVED, replaces `value` by the stored
 // values. A group is 2, 4, 8 or 16 adjacent lanes of a warp.
 template <NormInput INPUT, typename Shape>
-__device__ inline void store_groups(const Fp8NormForward &a, const RowShare<Shape> &at, const Bf16Words<ROW_WIDTH> *x,
+__device__ inline void store_groups(const Fp8NormForward &a, const RowPart<Shape> &at, const Bf16Words<ROW_WIDTH> *x,
                                     float (*value)[ROW_WIDTH]) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS;
     const int group_lanes = (1 << a.group_bits) / V;
     uint8_t *const codes_here = a.codes.at(at.row, at.column);
     bf16 *const scales_here = a.scales + at.row * a.groups + (at.column >> a.group_bits);
     const bool writes_scale = at.lane % group_lanes == 0;
-    float maximum[VECTORS], largest = 0.0f;
+    float amax[VECTORS], largest = 0.0f;
 #pragma unroll
-    for (int k = 0; k < VECTORS; k++) maximum[k] = at.has(k) ? largest_magnitude(x[k], 0.0f) : 0.0f;
+    for (int k = 0; k < VECTORS; k++) amax[k] = at.has(k) ? largest_magnitude(x[k], 0.0f) : 0.0f;
     for (int mask = 1; mask < group_lanes; mask *= 2) {
 #pragma unroll
         for (int k = 0; k < VECTORS; k++)
-            maximum[k] = larger_magnitude(maximum[k], __shfl_xor_sync(ALL_LANES, maximum[k], mask));
+            amax[k] = larger_magnitude(amax[k], __shfl_xor_sync(ALL_LANES, amax[k], mask));
     }
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
         if (!at.has(k)) continue;
         float scale;
-        const bf16 rounded = group_scale(maximum[k], &scale);
-        largest = larger_magnitude(largest, maximum[k]);
+        const bf16 rounded = group_scale(amax[k], &scale);
+        largest = larger_magnitude(largest, amax[k]);
         Pack<uint32_t, V / 4> codes;
         encode<FMT_E4M3, V>(value[k], group_scale_reciprocal(scale), codes.value);
         store((uint32_t *)(codes_here + k * Shape::STEP), codes);
         if (writes_scale) scales_here[k * Shape::STEP >> a.group_bits] = rounded;
         if (INPUT == INPUT_SAVED) decode<V>(codes.value, scale, value[k]);
     }
-    const uint32_t bits = warp_maximum_bits(largest);
+    const uint32_t bits = warp_amax_bits(largest);
     if (bits >= NONFINITE_BITS && at.lane % WARP == 0 && a.state) a.state->nonfinite = 1;
 }
 
 // Computes mean and reciprocal standard deviation of the row in `value`, in two passes over the registers; every thread
 // gets them.
 template <typename Shape>
-__device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<Shape> &at,
+__device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Shape> &at,
                                       const float (*value)[ROW_WIDTH], float *mean, float *rstd) {
     constexpr int WARPS = Shape::WARPS, VECTORS = Shape::VECTORS;
     __shared__ float shared[2][ROW_WARPS];
@@ -115,7 +115,7 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<Sh
 
 // Loads r_in and y of a row. Pre-norm: r = r_in + y + y_bias. Post-norm: multiplies y by its row scale.
 template <NormPlace PLACE, typename Shape>
-__device__ inline void row_sum(const Fp8NormForward &a, const RowShare<Shape> &at, Bf16Words<ROW_WIDTH> *r,
+__device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at, Bf16Words<ROW_WIDTH> *r,
                                Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
     constexpr bool AFTER = PLACE == NORM_AFTER;
@@ -154,7 +154,7 @@ __device__ inline void row_sum(const Fp8NormForward &a, const RowShare<Shape> &a
 // Replaces a row's norm input in `value` by the norm, and stores it in BF16 if requested. Post-norm: adds the norm to
 // r, stores r_out, and replaces `value` by r_out. Returns the thread's largest magnitude.
 template <NormPlace PLACE, typename Shape>
-__device__ inline float row_norm(const Fp8NormForward &a, const RowShare<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
+__device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
                                  bf16 *r_out, float (*value)[ROW_WIDTH]) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
     float largest = 0.0f;
@@ -175,11 +175,11 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowShare<Shape> 
             for (int i = 0; i < V; i++) stream[i] += value[k][i];
             r[k] = packed_words<V>(stream);
             store_words(r_out + k * STEP, r[k]);
-            unpack<V>(r[k], value[k]); // the stored values, because FP8 is computed from them
+            unpack<V>(r[k], value[k]); // the stored BF16 values, from which FP8 is computed
             largest = largest_magnitude(r[k], largest);
         } else if (a.n.data) {
             store(n + k * STEP, packed<bf16, V>(value[k]));
-            if (a.maxima) largest = largest_magnitude<V>(value[k], largest);
+            if (a.amaxes) largest = largest_magnitude<V>(value[k], largest);
         } else {
             largest = largest_magnitude<V>(value[k], largest);
         }
@@ -195,9 +195,9 @@ __launch_bounds__(ROW_THREADS,
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
     constexpr bool AFTER = PLACE == NORM_AFTER;
     second_stage_allow();
-    const int64_t row = a.rows - 1 - RowShare<Shape>::index();
-    if (row < 0) return; // whole warps, or the whole block
-    const RowShare<Shape> at(row, a.cols);
+    const int64_t row = a.rows - 1 - RowPart<Shape>::index();
+    if (row < 0) return; // whole warps or the whole block return, so that no barrier is missed
+    const RowPart<Shape> at(row, a.cols);
 
     Bf16Words<V> r[VECTORS], y[VECTORS];
     float value[VECTORS][V];
@@ -215,12 +215,12 @@ __launch_bounds__(ROW_THREADS,
 
     float mean, rstd;
     row_statistics(a, at, value, &mean, &rstd);
-    if (!AFTER && !a.n.data && !a.maxima && !a.n_codes.scales) return;
+    if (!AFTER && !a.n.data && !a.amaxes && !a.n_codes.scales) return;
     const float largest = row_norm<PLACE>(a, at, hat_of(mean, rstd), r, r_out, value);
-    // Write n in FP8 with a row scale, or its row amax.
-    if (!a.maxima && !a.n_codes.scales) return;
-    const uint32_t bits = row_maximum(at, largest);
-    if (a.maxima && at.lane == 0) a.maxima[row] = bits;
+    // Writes n in FP8 with a row scale, or its row amax.
+    if (!a.amaxes && !a.n_codes.scales) return;
+    const uint32_t bits = row_amax(at, largest);
+    if (a.amaxes && at.lane == 0) a.amaxes[row] = bits;
     if (!a.n_codes.scales) return;
     row_encode(a.n_codes, at, bits, [&](int k, float out[V]) {
 #pragma unroll
@@ -262,8 +262,8 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
     a.r_out = matrix_of<bf16>(r_out);
     if (!codes) a.n = matrix_of<bf16>(n);
     if (one_pass) a.n_codes = row_codes(exec, n);
-    if (codes && !one_pass) a.maxima = maxima_of(exec, operation, n);
-    if (!codes) a.maxima = n.amax; // backward quantizes the unscaled n and needs its amaxes
+    if (codes && !one_pass) a.amaxes = amaxes_of(exec, operation, n);
+    if (!codes) a.amaxes = n.amax; // for backward, which quantizes an unscaled n and needs its row amaxes
     a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
     a.y_bias = (const bf16 *)y_bias.data;
     a.weight = (const bf16 *)norm.weight.data;
@@ -288,7 +288,7 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
         a.x = matrix_of<bf16>(norm.x);
         fp8_norm_forward_launch<INPUT_PLAIN, PLACE>(stream, a);
     }
-    return codes ? a.maxima : NULL;
+    return codes ? a.amaxes : NULL;
 }
 
 // --- norm from the saved input ---------------------------------------------------------------------------------------
@@ -375,15 +375,15 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     const bool from_saved = grouped && (norm.from_saved || !r_out.data);
     const bool x_holds_sum = !grouped && norm.x.data; // without r_out, only x holds the sum
     const Tensor residual = r_out.data ? r_out : (x_holds_sum ? norm.x : r_in);
-    // Operands may share memory (ops.h); an output that already holds its value is not written.
+    // Outputs may share memory with inputs (ops.h); an output that already holds its value is not written.
     const bool sum_is_input = !y.data;
     if (norm.x.data == r_out.data || (sum_is_input && norm.x.data == r_in.data)) norm.x.data = NULL;
     if (sum_is_input && r_out.data == r_in.data) r_out.data = NULL;
     if (cast && y.data && !r_out.data && !grouped && !norm.x.data)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: the second pass needs r_out or x", operation);
-    const uint32_t *maxima = norm_forward<NORM_BEFORE>(exec, operation, n, norm, r_out, r_in, y, y_bias, from_saved);
-    if (!maxima) return;
-    scale_behind_maxima(exec, n, maxima, r_in.rows);
+    const uint32_t *amaxes = norm_forward<NORM_BEFORE>(exec, operation, n, norm, r_out, r_in, y, y_bias, from_saved);
+    if (!amaxes) return;
+    scale_after_amaxes(exec, n, amaxes, r_in.rows);
     norm_cast(exec, operation, n, from_saved ? norm.x : residual, norm, true);
 }
 
@@ -393,9 +393,9 @@ void fp8_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tens
     require_norm(operation, n, norm);
     if (r_in.rows == 0) return;
     if (norm.x.data == y.data) norm.x.data = NULL; // norm.x already is y
-    const uint32_t *maxima =
+    const uint32_t *amaxes =
         norm_forward<NORM_AFTER>(exec, operation, n, norm, r_out, r_in, y, Tensor{}, norm.from_saved);
-    if (maxima) fp8_cast_behind_maxima(exec, operation, n, r_out, maxima);
+    if (amaxes) fp8_cast_after_amaxes(exec, operation, n, r_out, amaxes);
 }
 
 void fp8_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {

@@ -11,7 +11,7 @@ constexpr int V = 8; // columns per thread
 struct Fp8NormBackward {
     Matrix<bf16> g;
     Matrix<const bf16> dn;
-    Matrix<const char> x;   // E4M3 in groups, or BF16; strides in bytes
+    Matrix<const char> x;   // saved input in E4M3 with group scales or in BF16; stride in bytes
     const uint16_t *scales; // (rows, groups) group scales
     const bf16 *weight;
     const float *mean, *rstd; // mean NULL: RMSNorm
@@ -147,10 +147,10 @@ __global__ __launch_bounds__(THREADS,
         }
         scales_from += (int64_t)step * a.groups;
     };
-    const auto write_maxima = [&](int from, const uint32_t(*maxima)[ROWS]) {
+    const auto write_amaxes = [&](int from, const uint32_t(*amaxes)[ROWS]) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const uint32_t largest = __reduce_max_sync(ALL_LANES, lane < warps ? maxima[lane][r] : 0);
+            const uint32_t largest = __reduce_max_sync(ALL_LANES, lane < warps ? amaxes[lane][r] : 0);
             if (lane == 0) a.amax[from + r] = largest;
         }
     };
@@ -168,13 +168,14 @@ __global__ __launch_bounds__(THREADS,
 
     for (int stage = 0, set = 0; row < a.rows; set ^= 1) {
         HatOf hat[ROWS];
-        float rstd[ROWS], dn_scale[ROWS], sums[2 * ROWS] = {}; // per row of dn * weight, and of that times xhat
-        Pack<bf16, V> dn[ROWS];                                // per row: dn * weight, and dn * weight * xhat
+        float rstd[ROWS], dn_scale[ROWS], sums[2 * ROWS] = {}; // sums per row: dn * weight, and dn * weight * xhat
+        Pack<bf16, V> dn[ROWS];
         typename SavedColumns<GROUPED>::Values saved[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             hat[r] = hat_of(next.mean.value[r], next.rstd.value[r]);
-            if (GROUPED) hat[r].factor *= bf16_decode(next.scale[r]); // the saved FP8 values lack the group scale
+            if (GROUPED)
+                hat[r].factor *= bf16_decode(next.scale[r]); // applied here, because x is read without its group scale
             rstd[r] = next.rstd.value[r];
             dn_scale[r] = next.dn_scale.value[r];
         }
@@ -192,7 +193,7 @@ __global__ __launch_bounds__(THREADS,
         const float own = warp_sums<2 * ROWS>(sums);
         if (lane < 2 * ROWS) shared[set][warp][lane] = own;
         __syncthreads();
-        if (a.amax && warp == 0 && row > first) write_maxima(row - step, shared_max[set ^ 1]);
+        if (a.amax && warp == 0 && row > first) write_amaxes(row - step, shared_max[set ^ 1]);
         float mean[PARTS];
         means_of_rows<ROWS>(shared[set], lane, warps, per_column, mean);
 #pragma unroll
@@ -201,7 +202,7 @@ __global__ __launch_bounds__(THREADS,
             const int at = 2 * r * LANES, at_dot = at + LANES;
             const float mean_d = a.mean ? __shfl_sync(ALL_LANES, mean[at / WARP], at % WARP) : 0.0f;
             const float mean_dot = __shfl_sync(ALL_LANES, mean[at_dot / WARP], at_dot % WARP);
-            // g + rstd * (dn * weight - mean_d - xhat * mean_dot), with xhat expressed by x
+            // g + rstd * (dn * weight - mean_d - xhat * mean_dot), with xhat = x * factor + shift inserted
             const float slope = hat[r].factor * mean_dot, offset = fmaf(hat[r].shift, mean_dot, mean_d);
             float d[V], x[V], out[V] = {};
             unpack_scaled(dn[r], dn_scale[r], d);
@@ -213,7 +214,7 @@ __global__ __launch_bounds__(THREADS,
             const Pack<bf16, V> rounded = packed<bf16, V>(out);
             if (inside) store(a.g.at(row + r, column), rounded);
             if (a.amax) {
-                const uint32_t bits = warp_maximum_bits(inside ? largest_magnitude(rounded, 0.0f) : 0.0f);
+                const uint32_t bits = warp_amax_bits(inside ? largest_magnitude(rounded, 0.0f) : 0.0f);
                 if (lane == 0) shared_max[set][warp][r] = bits;
             }
         }
@@ -222,7 +223,7 @@ __global__ __launch_bounds__(THREADS,
         row += step;
         if (row >= a.rows && a.amax) {
             __syncthreads();
-            if (warp == 0) write_maxima(row - step, shared_max[set]);
+            if (warp == 0) write_amaxes(row - step, shared_max[set]);
         }
     }
     if (inside) {
@@ -239,7 +240,8 @@ bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float 
     const auto kernel = fp8_norm_backward_kernel<GROUPED, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
     const size_t ring = sizeof(Ring<GROUPED, THREADS, ROWS, STAGES>);
     const CudaBackend *backend = cuda_backend(exec);
-    const int threads = (int)ceil_div(a.cols, V * WARP) * WARP; // threads that hold a row, in whole warps
+    const int threads =
+        (int)ceil_div(a.cols, V * WARP) * WARP; // number of threads that hold a row, rounded up to whole warps
     const char *doing = "querying how many blocks of a norm's kernel fit";
     int most = 0, per_sm = 0;
     cudaFuncAttributes attributes;

@@ -12,6 +12,6 @@ void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x);
 
 // q (FP8, one scale) = x (BF16). Must directly follow the kernel that computes x and its row amaxes, which must call
 // second_stage_allow().
-void fp8_cast_behind_maxima(Exec *exec, const char *operation, Tensor q, Tensor x, const uint32_t *maxima);
+void fp8_cast_after_amaxes(Exec *exec, const char *operation, Tensor q, Tensor x, const uint32_t *amaxes);
 // Writes the row amaxes of a BF16 tensor, as FP32 bits. For tensors whose own kernel did not write them.
-void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima);
+void bf16_row_amaxes(Exec *exec, Tensor x, uint32_t *amaxes);

@@ -9,18 +9,19 @@ constexpr int ROW_WARPS = ROW_THREADS / WARP;
 
 template <int WARPS_, int VECTORS_> struct RowShape {
     static constexpr int WARPS = WARPS_, VECTORS = VECTORS_;
-    static constexpr int LANES = WARPS * WARP, STEP = LANES * ROW_WIDTH; // STEP: columns between a thread's vectors
-    static constexpr int ROWS = ROW_THREADS / LANES;                     // rows per block
+    static constexpr int LANES = WARPS * WARP,
+                         STEP = LANES * ROW_WIDTH;   // threads per row; columns from a thread's vector to its next
+    static constexpr int ROWS = ROW_THREADS / LANES; // rows per block
 };
 
 // A thread's part of a row: its first column, and which of its vectors exist. All but the last always exist, unless
 // SPARE is set, for a shape with more vectors than the row needs.
-template <typename Shape, bool SPARE = false> struct RowShare {
+template <typename Shape, bool SPARE = false> struct RowPart {
     int64_t row;
     int lane, column, cols;
     bool last;
 
-    __device__ RowShare(int64_t of_row, int of_cols) : row(of_row), cols(of_cols) {
+    __device__ RowPart(int64_t of_row, int of_cols) : row(of_row), cols(of_cols) {
         lane = (int)threadIdx.x % Shape::LANES;
         column = lane * ROW_WIDTH;
         last = column + (Shape::VECTORS - 1) * Shape::STEP < cols;
@@ -35,10 +36,10 @@ template <typename Shape, bool SPARE = false> struct RowShare {
 // Returns the maximum over the threads of a row as bits, in each of them. All threads of the row must call it, and a
 // kernel may call it only once, because its shared memory is not protected by a second barrier.
 template <typename Shape, bool SPARE>
-__device__ static inline uint32_t row_maximum(const RowShare<Shape, SPARE> &at, float largest) {
+__device__ static inline uint32_t row_amax(const RowPart<Shape, SPARE> &at, float largest) {
     static_assert(Shape::WARPS == 1 || Shape::WARPS == ROW_WARPS, "a row belongs to a warp or to the block");
     __shared__ uint32_t shared[ROW_WARPS];
-    uint32_t bits = warp_maximum_bits(largest);
+    uint32_t bits = warp_amax_bits(largest);
     if constexpr (Shape::WARPS > 1) {
         if (at.lane % WARP == 0) shared[at.lane / WARP] = bits;
         __syncthreads();
@@ -61,7 +62,7 @@ static inline RowCodes row_codes(const Exec *exec, Tensor t) {
 
 // Stores scale and FP8 values of a row with the given amax; values(k, out) provides the thread's vector k.
 template <typename Shape, bool SPARE, typename F>
-__device__ static inline void row_encode(const RowCodes &a, const RowShare<Shape, SPARE> &at, uint32_t bits, F values) {
+__device__ static inline void row_encode(const RowCodes &a, const RowPart<Shape, SPARE> &at, uint32_t bits, F values) {
     const float scale = row_scale(bits, a.scales + at.row, at.lane == 0, a.state);
     const float reciprocal = scale_reciprocal(scale);
     uint8_t *const codes_here = a.codes.at(at.row, at.column);

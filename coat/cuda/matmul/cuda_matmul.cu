@@ -55,7 +55,7 @@ static void carry_scales(Matmul *p, Tensor d, Tensor b) {
     p->scale_b = NULL;
 }
 
-// y^T (out, M) = w (out, in) * x^T (in, M)
+// Forward matmul: y^T (out, M) = w (out, in) * x^T (in, M)
 void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
     bool fp8 = format_is_fp8(x.format);
     Matmul p = matmul_make("linear_forward", y, fp8 ? w.codes : w.value, x, true, false);
@@ -66,10 +66,10 @@ void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) 
     matmul_run(exec, &p);
 }
 
-// dx^T (in, M) = w^T (in, out) * dy^T (out, M)
+// dgrad: dx^T (in, M) = w^T (in, out) * dy^T (out, M)
 void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     bool fp8 = format_is_fp8(dy.format);
-    // without --cache-transposed, all layers' weights share the memory of one transpose, written just before its use
+    // Without --cache-transposed, all layers' weights share the memory of one transpose, written just before its use.
     if (fp8 && !cuda_backend(exec)->recipe.cache_transposed) fp8_transpose_codes(exec, w.codes_t, w.codes);
     Matmul p = matmul_make("linear_backward_data", dx, fp8 ? w.codes_t : w.value, dy, fp8, false);
     matmul_size(&p, w.value.cols, dy.rows, w.value.rows);
@@ -78,7 +78,7 @@ void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     matmul_run(exec, &p);
 }
 
-// dw^T (in, out) (+)= x^T (in, M) * dy (M, out)
+// wgrad: dw^T (in, out) (+)= x^T (in, M) * dy (M, out)
 void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     bool fp8 = format_is_fp8(dy.format);
     Matmul p = matmul_make("linear_backward_weight", dw, x, dy, fp8, !fp8);

@@ -298,7 +298,7 @@ static const Plan *plan_get(Exec *exec, const Matmul *p) {
         Plan *plan = &state->plans[i];
         if (!matmul_same_key(&plan->key, &p->key)) continue;
         if (exec->trains && !plan->trained) {
-            if (state->autotune) choose(exec, state, p, plan); // first used by an evaluation, which does not tune
+            if (state->autotune) choose(exec, state, p, plan); // an evaluation used this plan first and did not tune it
             plan->trained = true;
         }
         return plan;

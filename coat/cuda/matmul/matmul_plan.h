@@ -20,7 +20,7 @@
 
 typedef struct {
     MatmulKey key;
-    bool trained; // has been used in training: checkpoints record its algorithm
+    bool trained; // true if used in training; checkpoints then record the algorithm
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;

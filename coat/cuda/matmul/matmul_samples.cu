@@ -9,7 +9,7 @@
 
 // A sample as computed on the GPU.
 typedef struct {
-    double sum, squares; // FP64 sum of the terms, and of their squares
+    double sum, squares; // FP64 sums of the terms and of their squares
     double added, d;     // what the matmul added to D, and D after it
 } Sample;
 

@@ -14,8 +14,8 @@ typedef struct {
 // Error of a matmul over samples s. S is the FP64 sum of a sample's terms t, `added` is what the matmul added to D. The
 // denominator includes the terms and D, because sums may cancel and D is rounded.
 typedef struct {
-    double error; // sqrt(sum |added - S|^2 / sum max(S^2, sum t^2, D^2))
-    double bias;  // sum added * S / sum S^2 - 1
+    double error; // relative error: sqrt(sum |added - S|^2 / sum max(S^2, sum t^2, D^2))
+    double bias;  // relative bias: sum added * S / sum S^2 - 1
 } MatmulError;
 
 // Limits that FP32 accumulation keeps, including the rounding of D to BF16 (at most 2^-9). Measured on an H200 over all

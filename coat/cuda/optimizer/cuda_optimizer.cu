@@ -23,7 +23,7 @@ MasterStore master_store(const Parameter &p) {
 namespace {
 
 // Maximum number of parameters per launch.
-constexpr int MAXIMUM_ENTRIES = 1024;
+constexpr int AMAX_ENTRIES = 1024;
 constexpr int UPDATE_ENTRIES = 420;
 constexpr int64_t UPDATE_ELEMENTS = 8192; // parameter elements per block
 constexpr int UPDATE_WIDTH = 4;           // elements per access: 16 bytes of FP32
@@ -53,30 +53,31 @@ __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
         s.correction1 = (float)correction1;
         s.correction2 = (float)correction2;
         s.rate = (float)((double)s.lr * correction1 / sqrt(correction2));
-        s.floor = fmaxf((float)((double)s.eps / sqrt(correction2)), 0x1p-63f); // the root of the smallest normal number
+        s.floor = fmaxf((float)((double)s.eps / sqrt(correction2)),
+                        0x1p-63f); // at least the root of the smallest normal number, to avoid division by 0
     }
     *scalars = s;
 }
 
 // Weights' amaxes to be set to 0 before the update; a skipped step keeps the weights and their amaxes.
-struct MaximumTable {
-    uint32_t *maximum[MAXIMUM_ENTRIES];
+struct AmaxTable {
+    uint32_t *amax[AMAX_ENTRIES];
     int count;
 };
-static_assert(sizeof(MaximumTable) <= TABLE_BYTES, "the table must fit a kernel argument");
+static_assert(sizeof(AmaxTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-__global__ void maxima_clear_kernel(const __grid_constant__ MaximumTable table, const UpdateScalars *scalars) {
+__global__ void amaxes_clear_kernel(const __grid_constant__ AmaxTable table, const UpdateScalars *scalars) {
     if (scalars->skip || (int)threadIdx.x >= table.count) return;
-    *table.maximum[threadIdx.x] = 0;
+    *table.amax[threadIdx.x] = 0;
 }
 
-void maxima_clear(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
-    MaximumTable table = {};
+void amaxes_clear(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
+    AmaxTable table = {};
     for (int i = 0; i < count; i++) {
-        if (parameters[i].weight.maximum) table.maximum[table.count++] = parameters[i].weight.maximum;
-        if (table.count == 0 || (table.count < MAXIMUM_ENTRIES && i + 1 < count)) continue;
-        maxima_clear_kernel<<<1, MAXIMUM_ENTRIES, 0, stream>>>(table, scalars);
-        LAUNCH_CHECK("maxima_clear_kernel");
+        if (parameters[i].weight.maximum) table.amax[table.count++] = parameters[i].weight.maximum;
+        if (table.count == 0 || (table.count < AMAX_ENTRIES && i + 1 < count)) continue;
+        amaxes_clear_kernel<<<1, AMAX_ENTRIES, 0, stream>>>(table, scalars);
+        LAUNCH_CHECK("amaxes_clear_kernel");
         table.count = 0;
     }
 }
@@ -85,7 +86,7 @@ struct UpdateEntry {
     void *value, *master;
     const void *grad;
     void *m, *v;
-    uint32_t *maximum; // amax of the values as stored; NULL: not computed
+    uint32_t *amax; // amax of the values as stored; NULL: not computed
     int64_t elements;
     uint64_t index; // Parameter.index
     bool decay, wide;
@@ -190,8 +191,8 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __gri
     for (int64_t at = vectors_end + threadIdx.x; at < end; at += OPTIMIZER_THREADS)
         largest = max(largest, update_apply<MASTER, S, G, 1>(e, scalars, at, update_load<MASTER, S, G, 1>(e, at)));
     if constexpr (MASTER != IN_VALUE) {
-        if (!e.maximum) return;
-        block_largest<OPTIMIZER_THREADS>(largest, [&](uint32_t x) { atomicMax(e.maximum, x << 16); });
+        if (!e.amax) return;
+        block_max<OPTIMIZER_THREADS>(largest, [&](uint32_t x) { atomicMax(e.amax, x << 16); });
     }
 }
 
@@ -220,7 +221,7 @@ void adamw_launch(cudaStream_t stream, const Parameter *parameters, int count, c
         e->grad = p.grad.data;
         e->m = p.m.data;
         e->v = p.v.data;
-        e->maximum = p.weight.maximum;
+        e->amax = p.weight.maximum;
         e->elements = flat_elements("adamw_update", p.weight.value);
         e->index = p.index;
         e->decay = p.decay;
@@ -259,11 +260,12 @@ void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepS
     UpdateScalars *const scalars = (UpdateScalars *)exec->workspace;
     update_begin_kernel<<<1, 1, 0, stream>>>(state, scalars);
     LAUNCH_CHECK("update_begin_kernel");
-    maxima_clear(stream, parameters, count, scalars);
+    amaxes_clear(stream, parameters, count, scalars);
     adamw_launch_all<IN_VALUE>(stream, parameters, count, scalars);
     adamw_launch_all<IN_VALUE_BF16>(stream, parameters, count, scalars);
     adamw_launch_all<IN_FP32>(stream, parameters, count, scalars);
     adamw_launch_all<IN_SPLIT16>(stream, parameters, count, scalars);
     fp8_moments_update(exec, parameters, count, scalars, state);
-    cuda_backend(exec)->maxima_left = exec->ranks <= 1; // with several processes, each has updated only its shard
+    cuda_backend(exec)->amaxes_valid =
+        exec->ranks <= 1; // with several processes, the amaxes cover only this process's shard
 }

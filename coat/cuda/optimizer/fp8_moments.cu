@@ -48,10 +48,10 @@ __device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
 }
 
 // Updates one chunk. `old` is the group that contains this lane's elements; returns that group after the step. Raises
-// *maximum, in shared memory, to the amax of the stored BF16 values.
+// *amax, in shared memory, to the amax of the stored BF16 values.
 template <MasterStore MASTER, typename G>
 __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
-                                        const MomentEntry &e, int64_t begin, RunGroup old, uint32_t *maximum) {
+                                        const MomentEntry &e, int64_t begin, RunGroup old, uint32_t *amax) {
     const int lane = (int)threadIdx.x % WARP;
     const int64_t first = begin + lane / GROUP_LANES * GROUP + lane % GROUP_LANES * WIDTH;
 
@@ -86,7 +86,7 @@ __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateSc
             p[i] = adamw_element_short(s, decay, g[i], &m[j * WIDTH + i], &v[j * WIDTH + i], p[i]);
         largest = __hmax2_nan(largest, master_write<MASTER>(e, s, first + j * GROUP_LANES * WIDTH, p));
     }
-    if constexpr (MASTER != IN_VALUE) maximum_note(maximum, largest);
+    if constexpr (MASTER != IN_VALUE) amax_note(amax, largest);
 
     LaneGroup fresh[2];
     groups_measure(tables, lane_extremes(m, true), lane_extremes(v, false), table.expand, &fresh[0], &fresh[1]);
@@ -125,8 +125,8 @@ template <MasterStore MASTER, typename G> struct ChunkLines {
 };
 
 struct LaneLine {
-    const char *address; // in the entry's first chunk; NULL: this lane has no line
-    int64_t chunk_bytes; // from one chunk's line to the next chunk's
+    const char *address; // of the line in the entry's first chunk; NULL: this lane has no line
+    int64_t chunk_bytes; // distance from one chunk's line to the next chunk's
 };
 
 // Returns the address that this lane prefetches for line number `line` of a chunk.
@@ -151,10 +151,10 @@ __global__
 __launch_bounds__(CHUNK_THREADS,
                   CHUNK_BLOCKS<MASTER>) void adamw_moments_kernel(const __grid_constant__ MomentTable table) {
     __shared__ CodeTables tables;
-    __shared__ uint32_t maxima[ENTRIES]; // amaxes of this block's chunks
+    __shared__ uint32_t amaxes[ENTRIES]; // amaxes of this block's chunks
     const UpdateScalars scalars = *table.scalars;
     if (scalars.skip) return;
-    for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS) maxima[i] = 0;
+    for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS) amaxes[i] = 0;
     tables_fill(&tables);
     constexpr int LINES = ChunkLines<MASTER, G>::per_lane;
     const int lane = (int)threadIdx.x % WARP, runs = table.first[table.count];
@@ -184,7 +184,7 @@ __launch_bounds__(CHUNK_THREADS,
             const int here = (chunk - begin) * (CHUNK / GROUP);
             const RunGroup old = group_of_lane(group, here + lane / GROUP_LANES);
             const RunGroup fresh =
-                update_chunk<MASTER, G>(table, scalars, &tables, e, (int64_t)chunk * CHUNK, old, &maxima[entry]);
+                update_chunk<MASTER, G>(table, scalars, &tables, e, (int64_t)chunk * CHUNK, old, &amaxes[entry]);
             const RunGroup taken = group_of_lane(fresh, lane % (CHUNK / GROUP) * GROUP_LANES);
             if (lane / (CHUNK / GROUP) == chunk - begin) group = taken;
         }
@@ -192,7 +192,7 @@ __launch_bounds__(CHUNK_THREADS,
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS)
-        if (table.entry[i].maximum && maxima[i]) atomicMax(table.entry[i].maximum, maxima[i] << 16);
+        if (table.entry[i].amax && amaxes[i]) atomicMax(table.entry[i].amax, amaxes[i] << 16);
 }
 
 // --- remaining groups of a parameter ---------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
         largest = max(largest, rest_store<MASTER>(e, s, index, p));
     }
     largest = __reduce_max_sync(ALL_LANES, largest);
-    if (lane == 0 && e.maximum) atomicMax(e.maximum, largest << 16);
+    if (lane == 0 && e.amax) atomicMax(e.amax, largest << 16);
     const MomentGroup group_m = rest_measure(table, e, 0, at, m);
     const MomentGroup group_v = rest_measure(table, e, 1, at, v);
     for (int i = 0; i < GROUP / WARP; i++) {
@@ -274,7 +274,7 @@ MomentEntry entry_of(const Parameter &p) {
         e.scale[i] = (float *)moments[i].scale;
         e.exponent[i] = moments[i].exponent;
     }
-    e.maximum = p.weight.maximum;
+    e.amax = p.weight.maximum;
     e.elements = flat_elements("adamw_update", p.weight.value);
     e.index = p.index;
     e.decay = p.decay;

@@ -53,9 +53,9 @@ __device__ static inline float fast_log2(float x) {
 struct LaneGroup {
     float a, k_inverse;
     uint8_t k_16ths;
-    bool decodes; // the short code decodes it exactly: no intermediate is subnormal
-    bool encodes; // the short code encodes it exactly: no element is subnormal
-    bool floors;  // v only: a nonzero element could round to 0, so results are raised to the smallest nonzero FP8 value
+    bool decodes; // true if the short code decodes the group exactly, because no intermediate is subnormal
+    bool encodes; // true if the short code encodes the group exactly, because no element is subnormal
+    bool floors;  // v only: a nonzero element could round to 0 and must be raised to the smallest nonzero FP8 value
 };
 
 __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a, uint32_t k_16ths) {
@@ -63,7 +63,7 @@ __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a,
     group.a = a;
     group.k_16ths = (uint8_t)k_16ths;
     group.k_inverse = tables->inverse_k[k_16ths];
-    // log2 of a over the value of the smallest FP8 value
+    // reach: log2 of a divided by the value that the smallest nonzero FP8 value represents
     const float reach = (moment_target(FMT_E4M3) + 1.0f) * group.k_inverse;
     group.decodes = a == 0.0f || (a < INFINITY && reach - fminf(fast_log2(a), 0.0f) < 125.0f);
     return group;
@@ -97,7 +97,7 @@ struct LaneExtremes {
 
 __device__ static inline LaneExtremes lane_extremes(const float x[LANE_ELEMENTS], bool signed_values) {
     LaneExtremes e = {};
-    uint32_t below = UINT32_MAX; // the smallest, minus 1, so that 0 wraps to the largest value
+    uint32_t below = UINT32_MAX; // smallest magnitude minus 1, so that a 0 wraps to the largest value and is ignored
 #pragma unroll
     for (int i = 0; i < LANE_ELEMENTS; i++) {
         const uint32_t bits = signed_values ? float_bits(x[i]) & 0x7fffffffu : float_bits(x[i]);
@@ -123,7 +123,8 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
     const float log2 = moment_log2(bits_float(bits)), other = __shfl_xor_sync(ALL_LANES, log2, 2);
     const float range = smallest ? other - log2 : log2 - other;
     uint32_t k = expand ? moment_exponent_of(range, FMT_E4M3) : MOMENT_K_ONE;
-    // true if the smallest element could round to 0: down to 2^-1/2 below the smallest nonzero FP8 value it does not
+    // floors: true if the smallest element could round to 0. It does not if it is at most a factor of 2^1/2 below the
+    // smallest nonzero FP8 value.
     const bool floors = !(range * (float)k <= MOMENT_K_ONE * (moment_target(FMT_E4M3) + 1.5f));
     const uint32_t told = k | (uint32_t)(bits >= 0x00800000u) << 8 | (uint32_t)floors << 9;
     const auto group_of = [&](int at) {

@@ -10,10 +10,10 @@ constexpr int ENTRIES = 280;
 struct MomentEntry {
     void *value, *master;
     const void *grad;
-    uint8_t *code[2]; // [0]: of m, [1]: of v; likewise scale and exponent
+    uint8_t *code[2]; // FP8 values, scales and exponents of the moments: [0] of m, [1] of v
     float *scale[2];
     uint8_t *exponent[2];
-    uint32_t *maximum;        // amax of the values as stored; NULL: not computed
+    uint32_t *amax;           // amax of the values as stored; NULL: not computed
     int64_t elements, chunks; // full chunks; 0 if not 16-byte aligned
     uint64_t index;           // Parameter.index
     bool decay;
@@ -21,7 +21,7 @@ struct MomentEntry {
 
 struct MomentTable {
     MomentEntry entry[ENTRIES];
-    // index of each entry's first work item (a run of chunks or a remaining group); last: their number
+    // first work item of each entry, a run of chunks or a remaining group; the last value is their number
     int first[ENTRIES + 1];
     int count;
     bool expand;
@@ -108,12 +108,12 @@ __device__ inline __nv_bfloat162 master_write(const MomentEntry &e, const Update
     return largest;
 }
 
-// Raises *maximum, in shared memory, to the warp's amax as BF16 bits.
-__device__ inline void maximum_note(uint32_t *maximum, __nv_bfloat162 largest) {
+// Raises *amax, in shared memory, to the warp's amax as BF16 bits.
+__device__ inline void amax_note(uint32_t *amax, __nv_bfloat162 largest) {
     uint32_t bits;
     memcpy(&bits, &largest, sizeof bits);
     bits = __reduce_max_sync(ALL_LANES, max(bits & 0xffffu, bits >> 16));
-    if (threadIdx.x % WARP == 0) atomicMax(maximum, bits);
+    if (threadIdx.x % WARP == 0) atomicMax(amax, bits);
 }
 
 // --- one by one ---------------------------------------------------------------------------------------------

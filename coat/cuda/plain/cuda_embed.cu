@@ -12,7 +12,7 @@ template <typename T> struct EmbedForward {
     T *r;
     const int32_t *tokens;
     const T *wte, *wpe;       // wpe may be NULL
-    const int32_t *positions; // document masking: position of each row; NULL: row % T_length, or wpe is NULL
+    const int32_t *positions; // position of each row with document masking; NULL: row % T_length, or no wpe
     int64_t r_stride, wte_stride, wpe_stride;
     int64_t rows;
     int cols, T_length;
@@ -147,11 +147,11 @@ __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_g
     const int64_t column = ((int64_t)blockIdx.y * EMBED_THREADS + threadIdx.x) * V;
     if (column >= a.cols) return;
     const int begin = (int)chunk * CHUNK, end = min(begin + CHUNK, a.rows);
-    // the current run started in an earlier chunk
+    // from_before: the current run of equal tokens started in an earlier chunk
     bool from_before = begin > 0 && a.tokens[begin - 1] == a.tokens[begin];
     float sum[V] = {};
     for (int first = begin; first < end; first += BATCH) {
-        int token[BATCH + 1]; // -1 after the last row
+        int token[BATCH + 1]; // tokens of the batch and of the next row; -1 after the last row
 #pragma unroll
         for (int k = 0; k <= BATCH; k++) token[k] = first + k < a.rows ? a.tokens[first + k] : -1;
         Pack<T, V> g[BATCH];

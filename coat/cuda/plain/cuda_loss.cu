@@ -9,7 +9,7 @@ namespace {
 
 constexpr int LOSS_THREADS = 512;         // threads of a block that processes rows alone
 constexpr int LOSS_PART_THREADS = 256;    // threads of a block that shares rows with other blocks
-constexpr int LOSS_BLOCKS_PER_SM = 2;     // minimum; twice as many if blocks share rows
+constexpr int LOSS_BLOCKS_PER_SM = 2;     // minimum number of resident blocks; twice as many if blocks share rows
 constexpr int LOSS_PARTS = 8;             // maximum number of blocks that share a row: every GPU supports clusters of 8
 constexpr int LOSS_PART_BYTES = 54 << 10; // maximum part of a row per block, so that four blocks fit an SM
 
@@ -126,7 +126,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     const RowReader<T, V, STAGED> reader = {(Pack<T, V> *)(shared + RowParts::bytes(parts, threads / WARP)), begin};
     T *const logits = (T *)a.logits;
     const float scale = a.state->loss_scale;
-    // calls visit(vector, number of its columns that are not padding) for this thread's vectors of the block's part
+    // Calls visit(vector, number of its columns that are not padding) for this thread's vectors of the block's part.
     const auto each = [&](auto visit) {
         int i = begin + thread;
         for (; i < whole; i += threads) visit(i, V);
@@ -157,7 +157,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
         const Gradient gradient(a, row, scale);
         const float inverse = scale / all.sum, factor = inverse * gradient.unit;
 
-        const int from = target < 0 ? 0 : target / V; // the thread that owns this vector writes the loss
+        const int from = target < 0 ? 0 : target / V; // vector whose thread computes and writes the row's loss
         const bool owner = from >= begin && from < end && (from - begin) % threads == thread;
         float target_gradient = 0.0f;
         if (owner) {
@@ -240,7 +240,7 @@ constexpr int SUM_THREADS = 1024;
 
 __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *losses, int64_t count, StepState *state) {
     __shared__ double shared[SUM_THREADS / WARP];
-    const double before = state->loss_sum; // read by all threads, so that no branch precedes the loads of the losses
+    const double before = state->loss_sum; // all threads read it, so that no branch precedes the loads of the losses
     const float scale = state->loss_scale;
     double sum = 0.0;
 // unrolled by 16, the compiler's choice, 4,096 losses would all be remainder iterations with single loads

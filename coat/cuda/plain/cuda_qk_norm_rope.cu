@@ -128,7 +128,8 @@ __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &
     const float rstd = shared.rstd[norm.number], mean = shared.mean[norm.number];
     const int copy = a.copies > 1 ? (int)threadIdx.x / a.across : 0;
     float *const sums = shared.sums + copy * (a.width[0] + a.width[1]) + (norm.k ? a.width[0] : 0) + norm.begin + at;
-    Pack<float, V> &of_weight = *(Pack<float, V> *)sums; // in shared memory, which load() and store() do not support
+    Pack<float, V> &of_weight =
+        *(Pack<float, V> *)sums; // accessed directly, because load() and store() do not support shared memory
     float value[V], weight[V], sum[V];
     load_clipped<V>(a, x + 2 * head * a.half + at, value);
     unpack<V>(load_parameter<V>(a.weight[norm.k] + norm.begin + at), weight);
@@ -203,8 +204,8 @@ __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
                 keep(c, d);
             }
         }
-        if (a.amax) block_largest<THREADS>(largest, [&](uint32_t x) { a.amax[token] = x; });
-        if constexpr (NORMS) __syncthreads(); // all threads have read this token's data in shared memory
+        if (a.amax) block_max<THREADS>(largest, [&](uint32_t x) { a.amax[token] = x; });
+        if constexpr (NORMS) __syncthreads(); // waits until all threads have read this token's data in shared memory
     }
     if constexpr (NORMS) store_partials(a, shared.sums);
 }

@@ -16,8 +16,8 @@ template <typename T> struct HeadsOf {
     T *out;                   // forward: (tokens, columns); backward: the gradient, in place
     const T *qkv;             // input of clip, norm and RoPE
     const float *rotations;   // RoPE table (T, 2 half); NULL: no RoPE
-    const int32_t *positions; // document masking: position of each token; NULL: token % T_length
-    const T *weight[2];       // weights of q's and k's norm; NULL: no norm
+    const int32_t *positions; // position of each token with document masking; NULL: token % T_length
+    const T *weight[2];       // weights of q's and of k's norm; NULL: no norm
     float *partials[2];       // (blocks, width): each block's sums of these weights' gradients
     uint32_t *amax;           // row amaxes of the gradient; may be NULL
     int64_t out_stride, qkv_stride, tokens;

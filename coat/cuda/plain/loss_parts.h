@@ -20,7 +20,7 @@ constexpr float NOTHING = -FLT_MAX;
 
 __device__ inline SoftmaxSum softmax_join(SoftmaxSum a, SoftmaxSum b) {
     float max = fmaxf(a.max, b.max);
-    // no FMA, so that joining a with b and b with a gives the same bits in all threads
+    // Uses no FMA, so that joining a with b or b with a gives the same bits and all threads agree.
     return {max, __fadd_rn(__fmul_rn(a.sum, fast_exp(a.max - max)), __fmul_rn(b.sum, fast_exp(b.max - max)))};
 }
 
@@ -48,7 +48,7 @@ struct RowParts {
             barrier_init(barriers + 1, 1);
             barrier_init_fence();
         }
-        // waits until all blocks of the cluster have started
+        // Waits until all blocks of the cluster have started.
         asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
     }

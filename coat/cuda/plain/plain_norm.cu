@@ -9,7 +9,7 @@ namespace {
 template <typename T> struct NormForward {
     Matrix<T> n, x, r_out;
     Matrix<const T> r_in, y;
-    Matrix<const T> stream;          // post-norm: the residual stream, to which n adds the norm
+    Matrix<const T> stream;          // with post-norm, the residual stream to which the norm is added
     const T *y_bias, *weight, *bias; // y_bias and bias may be NULL
     float *mean, *rstd;              // mean NULL: RMSNorm; rstd NULL: not written
     int cols;
@@ -85,7 +85,7 @@ void norm_any(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_o
 
 void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
     const char *operation = "residual_norm_forward";
-    if (fp8_norm_takes(operation, r_in.format, {n, norm.x, r_out, r_in, y, y_bias, norm.weight, norm.bias})) {
+    if (fp8_norm_supports(operation, r_in.format, {n, norm.x, r_out, r_in, y, y_bias, norm.weight, norm.bias})) {
         fp8_residual_norm_forward(exec, n, norm, r_out, r_in, y, y_bias);
         return;
     }
@@ -96,7 +96,7 @@ void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, 
 
 void plain_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const char *operation = "branch_norm_forward";
-    if (fp8_norm_takes(operation, r_in.format, {n, norm.x, r_out, r_in, y, norm.weight, norm.bias})) {
+    if (fp8_norm_supports(operation, r_in.format, {n, norm.x, r_out, r_in, y, norm.weight, norm.bias})) {
         fp8_branch_norm_forward(exec, n, norm, r_out, r_in, y);
         return;
     }
@@ -107,7 +107,7 @@ void plain_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
 void plain_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     if (!n_t.data || n_t.data == n.data) return;
     const char *operation = "norm_recompute";
-    if (fp8_norm_takes(operation, n_t.format, {n_t, norm.x, norm.weight, norm.bias}))
+    if (fp8_norm_supports(operation, n_t.format, {n_t, norm.x, norm.weight, norm.bias}))
         fp8_norm_recompute(exec, n_t, n, norm);
     else
         norm_any<true>(exec, operation, n_t, norm, Tensor{}, norm.x, Tensor{}, Tensor{}, Tensor{});

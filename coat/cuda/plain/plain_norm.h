@@ -13,7 +13,7 @@ __device__ static inline float norm_hat(float x, float mean, float rstd) {
 
 // True if the kernels of fp8_norm.cu and fp8_norm_backward.cu support these tensors, some of which may be absent. Calls
 // fatal() if a tensor has another format.
-static inline bool fp8_norm_takes(const char *operation, Format format, std::initializer_list<Tensor> tensors) {
+static inline bool fp8_norm_supports(const char *operation, Format format, std::initializer_list<Tensor> tensors) {
     bool takes = format == FMT_BF16;
     for (const Tensor &t : tensors) {
         require_format(operation, "a tensor", t, format);

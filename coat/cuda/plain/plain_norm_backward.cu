@@ -79,7 +79,7 @@ template <typename T, int V> struct ResidualBackward {
     };
     Matrix<T> g;
     Matrix<const T> dn;
-    const float *dn_scales; // (rows) scales of dn, stored without them; NULL: dn is unscaled
+    const float *dn_scales; // (rows) scales that dn must be multiplied by; NULL: dn is unscaled
 
     __device__ void begin(int64_t) {}
     __device__ Loaded load(int64_t row, int64_t column) const {
@@ -113,7 +113,7 @@ void plain_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Ten
     const char *operation = "norm_backward";
     if (dn.granularity != SCALE_NONE)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: dn with row scales needs x with group scales", operation);
-    const bool by_fp8_norm = fp8_norm_takes(operation, g.format, {g, dn, norm.x, norm.weight});
+    const bool by_fp8_norm = fp8_norm_supports(operation, g.format, {g, dn, norm.x, norm.weight});
     require_format(operation, "the weight's gradient", dweight, FMT_FP32);
     require_format(operation, "the bias's gradient", dbias, FMT_FP32);
     if (g.rows == 0) return;
