@@ -39,12 +39,6 @@ static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tenso
     return r;
 }
 
-// A RowSource's `make` that reads a stored row.
-static const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
-    const Tensor *x = (const Tensor *)from;
-    return row_load(cpu, *x, row, 0, x->cols, buffers.x);
-}
-
 // Source of the rows of norm(x), recomputed from the saved input and statistics with the same bits in every pass.
 typedef struct {
     Tensor x;

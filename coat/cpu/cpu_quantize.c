@@ -99,7 +99,7 @@ void scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
 
 // --- unscaled tensors ---------------------------------------------------------------------------------------
 
-static const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
+const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
     const Tensor *t = (const Tensor *)from;
     return row_load(cpu, *t, row, 0, t->cols, buffers.x);
 }

@@ -19,6 +19,9 @@ typedef struct {
     int64_t widest; // width of the row buffers: the larger of the row's width and its inputs' widths
 } RowSource;
 
+// RowSource.make for the rows of a stored tensor; `from` is a Tensor.
+const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
+
 // In the functions below, `scratch` is the part of the workspace that the caller has not used.
 
 // Sets exec->state->nonfinite if amax, as FP32 bits, is inf or NaN.

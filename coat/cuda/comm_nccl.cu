@@ -264,7 +264,7 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
         return false;
     }
     comm->ops = &nccl_ops;
-    comm_barrier(comm); // connects all ranks that a collective connects, and tests NCCL
+    comm_barrier(comm); // opens and tests NCCL's connections between the ranks
     watchdog_all_connected(comm->watchdog);
     return true;
 }

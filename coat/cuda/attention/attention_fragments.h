@@ -139,8 +139,8 @@ __device__ static inline Documents documents_of(const int32_t *positions, int T,
     return x;
 }
 
-// Sets scores of queries and keys in different documents to -inf. Documents are contiguous; therefore a tile is skipped
-// if the last query still sees its first key.
+// Sets scores of queries and keys in different documents to -inf. Returns at once if the tile's last query sees its
+// first key, because documents are contiguous, so every query then sees every key.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Place &place, const Documents &x) {
     if constexpr (KEYS) {

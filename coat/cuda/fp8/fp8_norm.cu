@@ -27,7 +27,7 @@ struct Fp8NormForward {
     Matrix<bf16> x, r_out;      // without data: not written
     Matrix<bf16> n;             // result in BF16; without data if it is FP8, not computed, or (post-norm) r_out itself
     RowCodes n_codes;           // result in FP8 with row scales, written in the same pass
-    uint32_t *amaxes;           // row amaxes of n, for a cast in another pass; NULL: not computed
+    uint32_t *amaxes;           // row amaxes of n, for a later quantization; NULL: not computed
     Matrix<uint8_t> codes;      // x saved in groups
     bf16 *scales;               // (rows, groups)
     const float *y_scales;      // (rows) row scales of y; NULL: none

@@ -35,7 +35,6 @@ static_assert(sizeof(WeightTable) <= TABLE_BYTES, "the table must fit a kernel a
 // Writes the amax of each block's part of a weight.
 __global__ __launch_bounds__(WEIGHT_THREADS) void weight_amaxes_kernel(const __grid_constant__ WeightTable table) {
     constexpr int V = 8, UNROLL = 4;
-    __shared__ uint32_t shared[WEIGHT_THREADS / WARP];
     const int at = table_find(table.first_block, table.count, (int)blockIdx.x);
     const WeightEntry &e = table.entry[at];
     const int64_t begin = ((int)blockIdx.x - table.first_block[at]) * WEIGHT_ELEMENTS;
@@ -52,12 +51,7 @@ __global__ __launch_bounds__(WEIGHT_THREADS) void weight_amaxes_kernel(const __g
         for (int u = 0; u < UNROLL; u++)
             if (first + u * WEIGHT_THREADS * V < count) amax = largest_magnitude(pack[u], amax);
     }
-    uint32_t bits = warp_amax_bits(amax);
-    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = bits;
-    __syncthreads();
-    if (threadIdx.x > 0) return;
-    for (uint32_t other : shared) bits = max(bits, other);
-    table.amaxes[blockIdx.x] = bits;
+    block_max<WEIGHT_THREADS>(__float_as_uint(amax), [&](uint32_t x) { table.amaxes[blockIdx.x] = x; });
 }
 
 // Writes the amax and the scale of each weight.
