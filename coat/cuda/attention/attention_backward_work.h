@@ -41,7 +41,7 @@ __device__ static inline int statistic_at(int row) {
 // A unit of work. Key/value head h of a sequence is read by its query heads group * h to group * h + group - 1.
 struct Unit {
     bool keys;                 // true: the unit owns keys and values; false: it owns queries
-    int sequence, head, block; // location of the own rows; head is a key/value head if keys
+    int sequence, head, block; // location of own rows; head is a key/value head if keys
     int tiles;                 // blocks of TILE rows streamed per head, the diagonal block first; 0: no more units
     int number;                // number of units that this thread block had before
 };
