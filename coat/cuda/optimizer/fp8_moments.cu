@@ -198,6 +198,7 @@ __launch_bounds__(CHUNK_THREADS,
 // --- remaining groups of a parameter ---------------------------------------------------------------------------------
 // Groups that do not fill a chunk (the last may be short), and tensors that are not 16-byte aligned. A warp updates one
 // group, using the functions of moments.h.
+
 // Computes the scale and exponent of the warp's group x of m (which 0) or v (which 1); lane 0 stores them.
 __device__ inline MomentGroup rest_measure(const MomentTable &table, const MomentEntry &e, int which, int64_t at,
                                            const float x[GROUP / WARP]) {

@@ -142,8 +142,8 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
 }
 
 // --- encoding to FP8 -------------------------------------------------------------------------------------------------
-// Returns the FP8-scaled magnitude of an element, as moment_position(), for elements that are 0 or normal. Rounding may
-// exceed F; such values saturate.
+// Returns F * (|x| / a)^k as moment_position() does, for elements that are 0 or normal. Rounding may exceed F, the
+// largest FP8 value; the later conversion saturates such values.
 __device__ static inline float lane_position(float x, float k, float log2_a) {
     return element_position(fast_log2(fabsf(x)) - log2_a, k, FMT_E4M3);
 }

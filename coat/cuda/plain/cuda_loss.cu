@@ -243,7 +243,7 @@ __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *loss
     const double before = state->loss_sum; // all threads read it, so that no branch precedes the loads of the losses
     const float scale = state->loss_scale;
     double sum = 0.0;
-// unrolled by 16, the compiler's choice, 4,096 losses would all be remainder iterations with single loads
+// unrolled by 4, because by 16, the compiler's choice, 4,096 losses would all be loaded one by one as a remainder
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < count; i += SUM_THREADS) sum += (double)losses[i];
     sum = block_sum<SUM_THREADS / WARP>(sum, shared);
