@@ -1,16 +1,16 @@
-// The activation function, with the bias of the matmul before it and the FP8 copies of what it reads and makes.
+// GELU and SwiGLU on the CPU, fused with the preceding matmul's bias and with FP8 quantization.
 #include <string.h>
 
 #include "cpu_quantize.h"
 #include "numerics/quantize.h"
 
-// Rows of the activation function and of its gradient, made in the same way in every pass.
+// Source of the rows of g and of dh, recomputed with the same bits in every pass.
 typedef struct {
     Tensor h, dg;
-    int64_t width; // of g; h is twice as wide where it holds gate and up
+    int64_t width; // columns of g; with SwiGLU, h has 2 * width columns: gate, then up
 } ActivationRows;
 
-// A row of gelu(h) or silu(gate) up.
+// g = gelu(h), or silu(gate) * up if gated. width: columns of g.
 static void activate(const Cpu *cpu, real *g, const real *h, int64_t width, bool gated) {
     if (gated)
         cpu->kernels->swiglu(g, h, h + width, width);
@@ -35,10 +35,10 @@ static const real *gradient_row(const Cpu *cpu, const void *from, int64_t row, R
     return buffers.out;
 }
 
-// One row of h = y + bias. Returns what the activation function reads: the row as it is stored or, where it is grouped,
-// as it was before.
+// Computes one row of h = y + bias and stores it. Returns the activation function's input: the stored row or, if h is
+// SCALE_GROUP and not from_saved, the row before quantization. Raises *amax to the row's amax if h is SCALE_GROUP.
 static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bias, int64_t row, real *buffer,
-                              bool from_saved, uint32_t *maximum) {
+                              bool from_saved, uint32_t *amax) {
     int64_t F = y.cols;
     const real *value = row_load(cpu, y, row, 0, F, buffer);
     if (h.data == y.data && !bias) return value;
@@ -47,7 +47,7 @@ static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bi
     if (bias) cpu->kernels->add(sum, bias, F);
     if (!h.data) return sum;
     if (h.granularity == SCALE_GROUP)
-        *maximum = larger_bits(*maximum, row_store_groups(cpu, h, row, sum));
+        *amax = larger_bits(*amax, row_store_groups(cpu, h, row, sum));
     else
         row_store(cpu, h, row, 0, F, sum);
     if (h.granularity == SCALE_GROUP && !from_saved) return sum;
@@ -62,31 +62,31 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     int64_t M = y.rows, F = y.cols, width = g.data ? g.cols : F;
     if (h.data == y.data && !bias.data && !g.data) return;
     bool codes = g.data && format_is_fp8(g.format);
-    from_saved |= has_second_pass(g); // which reads nothing else
+    from_saved |= has_second_pass(g); // a second pass over g reads the saved h, so this pass must use it, too
     if (!codes) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
-    uint32_t saved_maximum = 0, maximum = 0;
+    uint32_t saved_amax = 0, amax = 0;
     Scratch rows = scratch;
     int threads = scratch_slots(&rows, cpu, cpu_row_slot(F));
-#pragma omp parallel num_threads(threads) reduction(max : saved_maximum, maximum)
+#pragma omp parallel num_threads(threads) reduction(max : saved_amax, amax)
     {
         Scratch slot = scratch_slot(&rows);
         real *h_buffer = scratch_take(&slot, F), *g_buffer = scratch_take(&slot, F);
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < M; row++) {
-            const real *value = hidden_row(cpu, h, y, added, row, h_buffer, from_saved, &saved_maximum);
+            const real *value = hidden_row(cpu, h, y, added, row, h_buffer, from_saved, &saved_amax);
             if (!g.data) continue;
             real *out = row_target(g, row, 0, g_buffer);
             activate(cpu, out, value, width, F != width);
-            maximum = larger_bits(maximum, store_row(cpu, g, row, out));
+            amax = larger_bits(amax, store_row(cpu, g, row, out));
         }
     }
-    note_maximum(exec, larger_bits(saved_maximum, maximum));
+    note_amax(exec, larger_bits(saved_amax, amax));
     if (has_second_pass(g)) {
         ActivationRows from = {.h = h, .width = width};
         RowSource source = {activation_row, &from, M, width, F};
-        write_scale(exec, g, maximum);
+        write_scale(exec, g, amax);
         quantize_rows(exec, scratch, &source, g, (Tensor){0});
     }
 }
@@ -94,7 +94,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
 void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!g_t.data || g_t.data == g.data) return;
     if (!format_is_fp8(g_t.format)) {
-        cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true); // h is complete: only g is made
+        cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true); // h is complete, so only g is computed
     } else if (g.data) {
         scale_over_rows(exec, g_t, g);
         transpose_codes(exec, g_t, g);
@@ -107,7 +107,7 @@ void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     }
 }
 
-// Row `row` of codes in E4M3 as they are stored, each `count` long.
+// Returns the sum of squares of row `row` of an E4M3 tensor's memory, `count` values without scales.
 static double row_squares(Tensor codes, int64_t row, int64_t count) {
     const uint8_t *code = (const uint8_t *)codes.data + row * codes.stride;
     double sum = 0;
@@ -120,7 +120,7 @@ static double row_squares(Tensor codes, int64_t row, int64_t count) {
     return sum;
 }
 
-// The largest scale of the groups [begin, end) of a row; a group of zeros, whose scale is 1, has none.
+// Returns the largest scale of groups [begin, end) of a row. Groups of zeros, whose scale is 1, are ignored.
 static float largest_scale(Tensor h, int64_t row, int64_t begin, int64_t end) {
     const uint16_t *scales = (const uint16_t *)h.scale + row * ((h.cols + h.group - 1) / h.group);
     const uint8_t *codes = (const uint8_t *)row_address(h, row);
@@ -135,7 +135,8 @@ static float largest_scale(Tensor h, int64_t row, int64_t begin, int64_t end) {
     return largest;
 }
 
-// Of row `row` of h, `width` columns of g from it. A group may have columns of gate and of up.
+// Returns a bound on the activation function's derivative for one row of h; `width` is the number of columns of g. With
+// SwiGLU, a group may contain columns of both gate and up.
 static float largest_slope(Tensor h, int64_t row, int64_t width) {
     if (h.cols == width) return GELU_LARGEST_SLOPE;
     const int64_t gate_end = (width + h.group - 1) / h.group, end = (h.cols + h.group - 1) / h.group;
@@ -143,23 +144,24 @@ static float largest_slope(Tensor h, int64_t row, int64_t width) {
 }
 
 void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
-    const Tensor columns = w.codes_t; // its memory has those of w as rows
+    const Tensor columns = w.codes_t; // w stored transposed: the rows of this memory are w's columns
     const int threads = cpu_of(exec)->threads;
     double largest = 0;
-    uint32_t maximum = 0;
+    uint32_t amax = 0;
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(max : largest)
     for (int64_t j = 0; j < columns.cols; j++) largest = fmax(largest, row_squares(columns, j, columns.rows));
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(max : maximum)
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(max : amax)
     for (int64_t row = 0; row < dy.rows; row++) {
         const float bound = gradient_bound(row_squares(dy, row, dy.cols), largest, *(const float *)dy.scale,
                                            *(const float *)columns.scale, largest_slope(h, row, columns.cols));
         ((float *)dh_q.scale)[row] = row_scale_from_maximum(float_bits(bound), dh_q.format);
-        maximum = larger_bits(maximum, float_bits(bound));
+        amax = larger_bits(amax, float_bits(bound));
     }
-    note_maximum(exec, maximum);
+    note_amax(exec, amax);
 }
 
-// The rows of dh from their codes' own maxima, or where they are `scaled` with the scales that they have.
+// Computes dh, quantizes it to dh_q and dh_qt, and sums its columns. `scaled`: dh_q already has its row scales;
+// otherwise scales are computed from dh's amaxes.
 static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg,
                                 Tensor h, bool accumulate, bool scaled) {
     require_plain(operation, dg);
@@ -172,10 +174,10 @@ static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, 
     ActivationRows from = {h, dg, dg.cols};
     Scratch scratch = scratch_begin(exec);
     real *sums = dbias.data ? scratch_take(&scratch, CPU_REDUCTION_BLOCKS * stride) : NULL;
-    uint32_t maximum = 0;
+    uint32_t amax = 0;
     Scratch rows = scratch;
     int threads = scratch_slots(&rows, cpu, cpu_row_slot(F));
-#pragma omp parallel num_threads(threads) reduction(max : maximum)
+#pragma omp parallel num_threads(threads) reduction(max : amax)
     {
         Scratch slot = scratch_slot(&rows);
         const RowBuffers buffers = row_buffers(&slot, F);
@@ -191,20 +193,20 @@ static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, 
                                              scale_reciprocal(((const float *)dh_q.scale)[row]), dh_q.format);
                     continue;
                 }
-                maximum = larger_bits(maximum, store_row(cpu, dh_q, row, dh));
+                amax = larger_bits(amax, store_row(cpu, dh_q, row, dh));
                 if (!codes && dh_qt.data && dh_qt.data != dh_q.data) row_store(cpu, dh_qt, row, 0, F, dh);
             }
         }
     }
     reduce_partials(cpu, dbias, sums, blocks, accumulate);
     if (by_row) {
-        note_maximum(exec, maximum);
+        note_amax(exec, amax);
         scale_over_rows(exec, dh_qt, dh_q);
         transpose_codes(exec, dh_qt, dh_q);
     } else if (codes) {
         RowSource source = {gradient_row, &from, M, F, F};
-        write_scale(exec, dh_q, maximum);
-        write_scale(exec, dh_qt, maximum);
+        write_scale(exec, dh_q, amax);
+        write_scale(exec, dh_qt, amax);
         quantize_rows(exec, scratch, &source, dh_q, dh_qt);
     }
 }

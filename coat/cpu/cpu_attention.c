@@ -1,18 +1,19 @@
-// Causal self-attention in tiles of query rows: scores of a tile against all keys up to its last row, softmax,
-// and the matmul with the values. Backward makes the probabilities again from the saved log-sum-exp.
+// Causal self-attention on the CPU, in tiles of CPU_QUERY_ROWS queries: scores against all visible keys, softmax,
+// matmul with v. Backward recomputes the probabilities from the saved log-sum-exp.
 #include "cpu_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-// The end of the document that begins with token `begin` of sequence b, within the sequence.
+// Returns the end, within sequence b, of the document that starts at token `begin`.
 static int64_t document_end(Tensor positions, AttentionShape shape, int64_t b, int64_t begin) {
     int64_t end = positions.data ? begin + 1 : shape.T;
     while (end < shape.T && row_position(positions, b * shape.T + end, shape.T) != 0) end++;
     return end;
 }
 
-// The tokens of sequence b, those before its T included, and the columns of one head, as a (T, head_dim) matrix.
+// Returns one head of sequence b as a (rows, head_dim) matrix. If t is a KV cache, the cached rows before the T new
+// tokens are included.
 static Tensor head_view(Tensor t, AttentionShape shape, int64_t b, int64_t head) {
     const int64_t before = t.rows - (int64_t)shape.B * shape.T;
     return tensor_cols(tensor_rows(t, b * shape.T, before + shape.T), head * shape.head_dim, shape.head_dim);
@@ -22,7 +23,8 @@ static real score_scale(AttentionShape shape) {
     return 1 / (real)sqrt((double)shape.head_dim);
 }
 
-// Turns the scores of queries, of which the last sees all keys, into probabilities, zero above the diagonal.
+// Turns the scores of `rows` queries into unnormalized probabilities, 0 above the diagonal. The last query sees all
+// keys. Writes each row's sum and log-sum-exp.
 static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t keys, real scale, real *sums, real *lse) {
     for (int64_t i = 0; i < rows; i++) {
         real *row = scores + i * keys;
@@ -34,7 +36,7 @@ static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t key
     }
 }
 
-// A matrix of real in scratch memory.
+// Describes scratch memory as a (rows, cols) matrix of real.
 static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
     Tensor t = {0};
     t.data = data;
@@ -44,6 +46,7 @@ static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
     return t;
 }
 
+// Attention of one head over one document; k and v may start with cached rows.
 static void forward_head(const Cpu *cpu, Scratch slot, Tensor o, real *lse, Tensor q, Tensor k, Tensor v, real scale) {
     int64_t T = q.rows, D = q.cols, before = k.rows - T;
     real *scores = scratch_take(&slot, CPU_QUERY_ROWS * k.rows), *sums = scratch_take(&slot, CPU_QUERY_ROWS);
@@ -86,14 +89,14 @@ void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k,
     }
 }
 
-// Keys and values of one head in a document and the sums of their gradients, (T, D).
+// Keys and values of one head within a document, and their gradients, each (tokens, head_dim).
 typedef struct {
-    Tensor k, v;   // as stored
-    Tensor dk, dv; // real, in the thread's slot
+    Tensor k, v;   // in their storage format
+    Tensor dk, dv; // FP32 in the thread's slot
     real scale;
 } KeyValueHead;
 
-// Makes the probabilities of a tile of queries from their scores, P = exp(S scale - lse), zero above the diagonal.
+// Recomputes a tile's probabilities from its scores in place: P = exp(S * scale - lse), 0 above the diagonal.
 static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t begin, real scale) {
     for (int64_t i = 0; i < p.rows; i++) {
         real *row = (real *)row_address(p, i);
@@ -103,20 +106,18 @@ static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t beg
     }
 }
 
-// Makes the scores' gradient in place of P: dS = P (dP - rowsum(dO O)) scale.
+// Replaces P by the gradient of the scores: dS = P * (dP - rowsum(dO * O)) * scale.
 static void score_gradients(const Cpu *cpu, Tensor p, Tensor dp, Tensor d_o, Tensor o, int64_t begin, real scale,
                             real *buffer) {
     int64_t D = o.cols;
     for (int64_t i = 0; i < p.rows; i++) {
-        real delta = cpu->kernels->sum_of_products(row_load(cpu, d_o, i, 0, D, buffer),
-                                                   row_load(cpu, o, i, 0, D, buffer + D), D);
+        real delta = cpu->kernels->dot(row_load(cpu, d_o, i, 0, D, buffer), row_load(cpu, o, i, 0, D, buffer + D), D);
         cpu->kernels->score_gradient((real *)row_address(p, i), (const real *)row_address(dp, i), delta, scale,
                                      begin + i + 1);
     }
 }
 
-// Adds what one query head contributes to dk and dv, and writes its dq:
-// dV = P^T dO, dP = dO V^T, dQ = dS K, dK = dS^T Q.
+// Writes one query head's dq and adds its part of dk and dv: dV += P^T dO, dP = dO V^T, dQ = dS K, dK += dS^T Q.
 static void backward_head(const Cpu *cpu, Scratch slot, const KeyValueHead *kv, Tensor dq, Tensor d_o, Tensor o,
                           const real *lse, Tensor q) {
     int64_t T = q.rows, D = q.cols;
@@ -125,9 +126,9 @@ static void backward_head(const Cpu *cpu, Scratch slot, const KeyValueHead *kv, 
     for (int64_t begin = 0; begin < T; begin += CPU_QUERY_ROWS) {
         int64_t rows = smaller(CPU_QUERY_ROWS, T - begin), seen = begin + rows;
         Tensor p = scratch_matrix(p_data, rows, seen), dp = scratch_matrix(dp_data, rows, seen);
-        Factor qs = {tensor_rows(q, begin, rows), true}, dos = {tensor_rows(d_o, begin, rows), true};
-        Factor p_rows = {p, true}, p_columns = {p, false};
-        Factor qs_columns = {qs.tensor, false}, dos_columns = {dos.tensor, false};
+        Operand qs = {tensor_rows(q, begin, rows), true}, dos = {tensor_rows(d_o, begin, rows), true};
+        Operand p_rows = {p, true}, p_columns = {p, false};
+        Operand qs_columns = {qs.tensor, false}, dos_columns = {dos.tensor, false};
         Matmul scores = {.a = qs, .b = {kv->k, true}, .c = p, .m = rows, .n = seen, .k = D};
         Matmul dprobabilities = {.a = dos, .b = {kv->v, true}, .c = dp, .m = rows, .n = seen, .k = D};
         Matmul values = {.a = p_columns, .b = dos_columns, .c = kv->dv, .m = seen, .n = D, .k = rows};
@@ -155,8 +156,8 @@ static void store_matrix(const Cpu *cpu, Tensor to, Tensor from) {
     for (int64_t i = 0; i < to.rows; i++) row_store(cpu, to, i, 0, to.cols, (const real *)row_address(from, i));
 }
 
-// The maxima of the rows of a tensor whose columns are dq, dk and dv; `width` columns, of a head, at a time.
-static void store_maxima(const Cpu *cpu, Scratch *scratch, int threads, uint32_t *amax, const Tensor parts[3],
+// Writes the row amaxes of a tensor whose column ranges are dq, dk and dv (parts). Reads `width` columns at a time.
+static void store_amaxes(const Cpu *cpu, Scratch *scratch, int threads, uint32_t *amax, const Tensor parts[3],
                          int64_t width) {
 #pragma omp parallel num_threads(threads)
     {
@@ -167,8 +168,7 @@ static void store_maxima(const Cpu *cpu, Scratch *scratch, int threads, uint32_t
             amax[row] = 0;
             for (int i = 0; i < 3; i++) {
                 for (int64_t begin = 0; begin < parts[i].cols; begin += width) {
-                    uint32_t bits =
-                        cpu->kernels->maximum_bits(row_load(cpu, parts[i], row, begin, width, buffer), width);
+                    uint32_t bits = cpu->kernels->amax_bits(row_load(cpu, parts[i], row, begin, width, buffer), width);
                     if (bits > amax[row]) amax[row] = bits;
                 }
             }
@@ -176,7 +176,7 @@ static void store_maxima(const Cpu *cpu, Scratch *scratch, int threads, uint32_t
     }
 }
 
-// A document, `count` tokens from row `first` on, with all query heads that share a key and value head.
+// Backward of one document, `count` tokens from token `at`, for all query heads that share one key/value head.
 static void backward_document(const Cpu *cpu, Scratch slot, const Tensor gradients[3], Tensor d_o, Tensor o, Tensor lse,
                               const Tensor values[3], AttentionShape shape, int64_t b, int64_t kv_head, int64_t at,
                               int64_t count) {
@@ -218,5 +218,5 @@ void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor 
     }
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
-    if (dq.amax) store_maxima(cpu, &scratch, threads, dq.amax, gradients, D);
+    if (dq.amax) store_amaxes(cpu, &scratch, threads, dq.amax, gradients, D);
 }

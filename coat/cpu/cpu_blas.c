@@ -1,21 +1,22 @@
-// OpenBLAS, which does the matmuls where it is linked; without it the kernels of cpu_matmul_body.h do.
+// Matmuls by OpenBLAS, if the program is linked with it; otherwise stubs, and the panel kernels are used.
 #include "cpu_internal.h"
 
 #ifdef COAT_OPENBLAS
 #include <cblas.h>
 #include <sys/mman.h>
 extern char *openblas_get_corename(void);
-// of its inside, which a library may hide
+// Internal functions of OpenBLAS. Declared weak, because a shared library may not export them.
 extern void *blas_memory_alloc(int) __attribute__((weak));
 extern void blas_memory_free(void *) __attribute__((weak));
 
-#define BLAS_BYTES ((size_t)129 << 20) // of address space for each matmul under way: 128 MiB and what belongs to them
-#define MAX_RESERVED 64                // of them; OpenBLAS itself has a limit
+// Address space of one concurrent matmul in OpenBLAS: a buffer of 128 MiB and its bookkeeping.
+#define BLAS_BYTES ((size_t)129 << 20)
+#define MAX_RESERVED 64 // maximum number of buffers to reserve; OpenBLAS limits concurrent matmuls itself
 
-// Linked statically, OpenBLAS reads these variables in its constructor, which runs after this one. It would start
-// threads, which are of no use here and for whose memory it asks for ever where there is none. It picks its kernels by
-// the CPU's model, and for models newer than itself (Zen 4 and 5 with version 0.3.21) the AVX2 ones, at half the speed;
-// those that the user has set stay.
+// Sets OpenBLAS's environment variables before its own constructor reads them, if it is linked statically.
+// - One thread: OpenBLAS's own threads are not used, and it retries forever if there is no memory for their buffers.
+// - Kernels: OpenBLAS selects them by CPU model, and for models newer than itself (Zen 4 and 5 with version 0.3.21) it
+//   selects AVX2 kernels, which are half as fast. A value set by the user is kept.
 __attribute__((constructor(101))) static void prepare_library(void) {
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
 #ifdef __x86_64__
@@ -27,7 +28,8 @@ __attribute__((constructor(101))) static void prepare_library(void) {
 }
 
 bool blas_open(void) {
-    openblas_set_num_threads(1); // the threads are ours, also where it is linked dynamically
+    openblas_set_num_threads(
+        1); // needed if OpenBLAS is a shared library, which has read its environment variables earlier
     return true;
 }
 
@@ -35,12 +37,13 @@ const char *blas_core(void) {
     return openblas_get_corename();
 }
 
-// It takes the memory in the first matmul of each thread, and where there is none asks for it again for ever. So it is
-// tried here whether there is, and then taken, before anything else takes it.
+// Bytes of address space that OpenBLAS needs for matmuls on `threads` threads.
 int64_t blas_bytes(int threads) {
     return (int64_t)BLAS_BYTES * (threads < MAX_RESERVED ? threads : MAX_RESERVED);
 }
 
+// OpenBLAS allocates a buffer in each thread's first matmul and retries forever if that fails. So this function first
+// tests with mmap() whether the memory is available, then makes OpenBLAS allocate it.
 bool blas_reserve(int threads) {
     void *taken[MAX_RESERVED];
     int count = threads < MAX_RESERVED ? threads : MAX_RESERVED, tried = 0;
@@ -88,6 +91,6 @@ void blas_matmul(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, co
                  int64_t ldb, bool add, real *c, int64_t ldc) {
     (void)trans_a, (void)trans_b, (void)m, (void)n, (void)k, (void)a, (void)lda, (void)b, (void)ldb, (void)add;
     (void)c, (void)ldc;
-    fatal(EXIT_DEVICE, "a matmul was given to OpenBLAS, which this program is built without");
+    fatal(EXIT_DEVICE, "internal error: matmul by OpenBLAS in a program built without it");
 }
 #endif

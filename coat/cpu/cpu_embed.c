@@ -1,9 +1,9 @@
-// Token and position embeddings, and their gradients.
+// Token and position embeddings and their gradients on the CPU.
 #include "cpu_internal.h"
 
 #include <string.h>
 
-#define STRIP 32 // columns of the token embedding's gradient that one task adds
+#define STRIP 32 // columns of the embedding gradient per task
 
 void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     require_plain("embed_forward", r);
@@ -29,8 +29,8 @@ void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Te
     }
 }
 
-// Adds each row of g to that row of the embedding's gradient which `of` says. Every task owns a strip of columns and
-// adds all tokens to it in their order.
+// dw[of[row]] += g[row] for every row. Each task owns STRIP columns and adds all rows in order, so the sum is
+// deterministic.
 static void add_rows(const Cpu *cpu, Tensor dw, Tensor g, const int32_t *of) {
     int64_t strips = (g.cols + STRIP - 1) / STRIP;
 #pragma omp parallel for num_threads(cpu->threads) schedule(dynamic)
@@ -43,6 +43,7 @@ static void add_rows(const Cpu *cpu, Tensor dw, Tensor g, const int32_t *of) {
     }
 }
 
+// dwpe[t] = (accumulate ? dwpe[t] : 0) + the sum of g over the sequences' tokens at position t; rows t >= T get no sum.
 static void add_position_rows(Exec *exec, Tensor dwpe, Tensor g, int T, bool accumulate) {
     const Cpu *cpu = cpu_of(exec);
     int64_t C = g.cols;

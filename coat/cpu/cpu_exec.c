@@ -1,4 +1,4 @@
-// The CPU as a device: opening it, its memory, and what it says of itself.
+// The CPU as a device: opening it, memory, and its description for the start-up report.
 #include "cpu_internal.h"
 
 #include <string.h>
@@ -6,14 +6,14 @@
 
 #include "base/memory.h"
 
-// OpenMP's threads wait for each other by spinning, for milliseconds: no faster on free cores, and many times slower
-// where another program runs on one of them. Its library, linked statically, reads this variable in its constructor,
-// which runs after this one. What the user has set stays.
+// Shortens the time that OpenMP threads spin while they wait. Spinning for milliseconds gains nothing on free cores and
+// is many times slower if another program uses one of them. A static OpenMP library reads the variable in its
+// constructor, after this one. A value set by the user is kept.
 __attribute__((constructor(101))) static void wait_briefly(void) {
     if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "500", 0);
 }
 
-// "model name" of /proc/cpuinfo; "CPU" where there is none.
+// Writes "model name" of /proc/cpuinfo to text, or "CPU" if there is none.
 static void processor_name(char *text, size_t size) {
     snprintf(text, size, "CPU");
     FILE *file = fopen("/proc/cpuinfo", "r");
@@ -53,7 +53,7 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     const char *limit;
     const int64_t left = memory_limit_left(&limit);
     const bool limited = left < INT64_MAX && (double)left < (double)memory_whole_pages(bytes);
-    // Linux would grant more and end the process when it is touched
+    // The size is checked here, because Linux grants more memory than it has and kills the process that uses it.
     void *memory = bytes / page < pages && !limited ? memory_in_huge_pages(bytes) : NULL;
     if (!memory && limited) {
         error_set(err, EXIT_DEVICE, "could not allocate %zu MiB: %s leaves %zu MiB", bytes >> 20, limit,
@@ -67,7 +67,7 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     }
     if (cpu && cpu->blas && !blas_reserve(cpu->threads)) {
         error_set(err, EXIT_DEVICE,
-                  "they are there, but not the 128 MiB that OpenBLAS takes in each of %d threads; see --threads",
+                  "OpenBLAS needs 128 MiB more in each of %d threads, which are not free; use fewer --threads",
                   cpu->threads);
         free(memory);
         return NULL;
@@ -75,13 +75,14 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     return memory;
 }
 
-// A limit must leave the reserve, and room for what OpenBLAS takes, also in a thread of its own.
+// Returns the bytes that an allocation can get: the machine's available memory or, if lower, what the memory limit
+// leaves after the reserve and OpenBLAS's buffers (one thread more than configured).
 int64_t cpu_memory_free(Exec *exec) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     const int64_t available = memory_available();
     const int64_t left =
         memory_limit_left(NULL) - (int64_t)MEMORY_RESERVE - (cpu && cpu->blas ? blas_bytes(cpu->threads + 1) : 0);
-    return left < 1 ? 1 : left < available ? left : available; // 0 would be unknown
+    return left < 1 ? 1 : left < available ? left : available; // at least 1, because 0 means unknown
 }
 
 void cpu_release(Exec *exec, void *memory) {

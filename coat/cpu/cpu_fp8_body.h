@@ -1,9 +1,9 @@
-// The loops over FP8 codes, part of cpu_kernels_body.h. They give what formats.h and quantize.h give, bit for bit, in a
-// form without branches that vectorises.
+// FP8 loops of the CPU kernels, included by cpu_kernels_body.h. Their results equal those of formats.h and quantize.h
+// bit for bit; they have no branches, so that they vectorize.
 #ifdef VARIANT
 
-// The value of a code: its bits moved to their places in an FP32 whose exponent is counted from another bias, or
-// where the exponent is 0 the mantissa as an integer.
+// Decodes one FP8 value. Normal values: moves the bits to FP32's fields and corrects the exponent's bias. Subnormal
+// values: converts the mantissa as an integer.
 INLINE float VARIANT(decode_one)(uint32_t code, Format format) {
     const bool e4m3 = format == FMT_E4M3;
     const uint32_t mbits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, largest = e4m3 ? 0x7eu : 0x7bu;
@@ -15,8 +15,8 @@ INLINE float VARIANT(decode_one)(uint32_t code, Format format) {
     return bits_float(float_bits(value) | sign);
 }
 
-// The code nearest to x, ties to even, saturating. Below the normal codes an addition rounds: the ulp of `magic` is
-// the smallest subnormal.
+// Rounds x to the nearest FP8 value, ties to even; larger magnitudes saturate. A subnormal result is rounded by adding
+// `magic`, a float whose ulp is the smallest FP8 subnormal.
 INLINE uint8_t VARIANT(encode_one)(float x, Format format) {
     const bool e4m3 = format == FMT_E4M3;
     const uint32_t mbits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, largest = e4m3 ? 0x7eu : 0x7bu, drop = 23 - mbits;
@@ -31,7 +31,7 @@ INLINE uint8_t VARIANT(encode_one)(float x, Format format) {
     return (uint8_t)(code | (bits >> 24 & 0x80u));
 }
 
-INLINE uint32_t VARIANT(maximum_bits_of)(const real *x, int64_t n) {
+INLINE uint32_t VARIANT(amax_bits_of)(const real *x, int64_t n) {
     uint32_t best = 0;
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits = magnitude_bits((float)x[i]);
@@ -40,8 +40,8 @@ INLINE uint32_t VARIANT(maximum_bits_of)(const real *x, int64_t n) {
     return best;
 }
 
-static uint32_t VARIANT(maximum_bits)(const real *x, int64_t n) {
-    return VARIANT(maximum_bits_of)(x, n);
+static uint32_t VARIANT(amax_bits)(const real *x, int64_t n) {
+    return VARIANT(amax_bits_of)(x, n);
 }
 
 static void VARIANT(decode_fp8)(real *restrict out, const uint8_t *restrict codes, int64_t n, float scale,
@@ -59,10 +59,10 @@ static void VARIANT(encode_fp8)(uint8_t *restrict codes, const real *restrict x,
         for (int64_t i = 0; i < n; i++) codes[i] = VARIANT(encode_one)((float)x[i] * r, FMT_E4M3);
 }
 
-// One group: its scale, its codes; returns its maximum. `n` is a constant where this is inlined for whole groups.
+// Quantizes one group and writes its scale; returns its amax as FP32 bits. Inlined with a constant n for full groups.
 INLINE uint32_t VARIANT(encode_group)(uint8_t *restrict codes, uint16_t *restrict scale, const real *restrict x,
                                       int64_t n) {
-    uint32_t largest = VARIANT(maximum_bits_of)(x, n);
+    uint32_t largest = VARIANT(amax_bits_of)(x, n);
     *scale = group_scale_from_maximum(largest, E4M3_MAX);
     float r = scale_reciprocal(bf16_decode(*scale));
     for (int64_t i = 0; i < n; i++) codes[i] = VARIANT(encode_one)((float)x[i] * r, FMT_E4M3);

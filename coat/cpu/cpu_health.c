@@ -1,4 +1,4 @@
-// What the codes of FP8 tensors say about their scales, for the log.
+// FP8 statistics for the log on the CPU: how well each tensor's scales fit its values.
 #include "cpu_internal.h"
 
 #include <stdlib.h>
@@ -6,9 +6,9 @@
 #include "numerics/moments.h"
 #include "numerics/quantize.h"
 
-#define TENSOR_GROUP 4096 // codes counted at a time where the whole tensor has one scale
+#define TENSOR_GROUP 4096 // group size, in FP8 values, for a tensor with a single scale
 
-// How a tensor is walked: groups of a row one after the other, each with its scale.
+// How count_tensor() divides a tensor into groups that have one scale each.
 typedef struct {
     int64_t rows, cols, stride, group, groups; // groups per row
 } Walk;
@@ -16,7 +16,7 @@ typedef struct {
 static Walk walk_of(Tensor t) {
     int64_t group = t.granularity == SCALE_TENSOR ? TENSOR_GROUP : t.granularity == SCALE_ROW ? t.cols : t.group;
     Walk w = {t.rows, t.cols, t.stride, group, 0};
-    if (t.granularity == SCALE_EXPAND) { // groups run on over the ends of rows
+    if (t.granularity == SCALE_EXPAND) { // 8-bit moments: a group may extend into the next row
         w.rows = 1;
         w.cols = w.stride = tensor_elements(t);
     }
@@ -24,6 +24,7 @@ static Walk walk_of(Tensor t) {
     return w;
 }
 
+// Returns a group's amax, given the largest of its FP8 values without sign.
 static float group_amax(Tensor t, int64_t group, uint32_t largest) {
     float magnitude = fp8_decode(t.format, (uint8_t)largest);
     if (largest == 0) return 0.0f;
@@ -68,6 +69,7 @@ static Health count_tensor(const Cpu *cpu, Tensor t) {
     return (Health){saturated, zero, clamped, amax, largest};
 }
 
+// Estimates a tensor's amax from its scales alone, for a tensor whose FP8 values are gone.
 static Health from_scale(Tensor t) {
     float scale = *(const float *)t.scale, none = t.granularity == SCALE_ROW ? SCALE_SMALLEST : 1.0f;
     for (int64_t row = 1; t.granularity == SCALE_ROW && row < t.rows; row++)
@@ -80,15 +82,15 @@ void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         const Tensor t = tensors[i];
         if (!format_is_fp8(t.format) || !t.scale || t.transposed ||
             (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
-            fatal(EXIT_DEVICE, "the CPU backend's health is not built for %s without its codes and scales",
+            fatal(EXIT_DEVICE, "internal error: the CPU backend's health needs FP8 values and scales, not %s",
                   format_name(t.format));
         out[i] = t.data ? count_tensor(cpu_of(exec), t) : from_scale(t);
     }
 }
 
-// --- weight gradients that are made twice --------------------------------------------------------------------------
+// --- comparison of an FP8 wgrad with its BF16 reference --------------------------------------------------------------
 
-// Rows [begin, end), one after the other.
+// Returns the inner products of rows [begin, end) of a and b, added row by row.
 static InnerProducts rows_matmuls(const Cpu *cpu, Tensor a, Tensor b, int64_t begin, int64_t end, Scratch slot) {
     real *a_buffer = scratch_take(&slot, a.cols), *b_buffer = scratch_take(&slot, a.cols);
     InnerProducts sum = {0, 0, 0};
@@ -127,7 +129,8 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
 
 void cpu_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
     if (!codes.data || !format_is_fp8(codes.format))
-        fatal(EXIT_DEVICE, "the CPU backend's codes_count: %s has no codes", format_name(codes.format));
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's codes_count: a %s tensor has no FP8 values",
+              format_name(codes.format));
     const int64_t lines = codes.transposed ? codes.cols : codes.rows;
     const int64_t length = codes.transposed ? codes.rows : codes.cols;
     const uint32_t top = moment_largest_code(codes.format), normal = fp8_smallest_normal_code(codes.format);

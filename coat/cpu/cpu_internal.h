@@ -1,5 +1,5 @@
-// What the files of the CPU backend share: its state, rows by descriptor, pieces of the workspace, and the
-// operations that cpu_ops.c collects.
+// Shared declarations of the CPU backend: its state, access to tensor rows, the workspace allocator, the matmul
+// interface, and one function per operation, which cpu_ops.c collects in a table.
 #pragma once
 #include "cpu_kernels.h"
 #include "cpu_workspace.h"
@@ -9,13 +9,13 @@
 
 #define MAX_CPU_NAME 96
 
-// Exec.backend
+// State of the CPU backend, stored in Exec.backend.
 typedef struct {
     int threads;
     const CpuKernels *kernels;
-    bool blas;        // matmuls by OpenBLAS instead of the kernels
-    Recipe recipe;    // for what descriptors do not say: how moments are rounded
-    bool maxima_left; // adamw_update has left the weights' maxima, and weights_quantize has not yet used them
+    bool blas;         // true: matmuls call OpenBLAS; false: they use the panel kernels
+    Recipe recipe;     // settings that tensor descriptors do not record, such as the rounding of moments
+    bool amaxes_valid; // adamw_update has written the weights' amaxes, and weights_quantize has not read them yet
     char processor[MAX_CPU_NAME];
 } Cpu;
 
@@ -27,11 +27,13 @@ static inline int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// --- rows by descriptor: the one place where formats become arithmetic -----------------------------------
+// --- tensor rows: the only place that converts between storage formats and real --------------------------
 
-// Ends the program unless t is absent or stored plainly, or as something that row_load reads.
+// Calls fatal() unless t has no data or is unscaled, not transposed, and FP32 or BF16. `operation` names the caller.
 void require_plain(const char *operation, Tensor t);
-void require_matmul(const char *operation, Tensor t); // plain, or BF16 with a scale per row
+// Calls fatal() unless t passes require_plain() or is BF16 with one scale per row (SCALE_ROW).
+void require_matmul(const char *operation, Tensor t);
+// Calls fatal() unless row_load() can read t: t passes require_matmul() or is FP8 with scales and not transposed.
 void require_readable(const char *operation, Tensor t);
 
 static inline uint32_t larger_bits(uint32_t a, uint32_t b) {
@@ -42,21 +44,23 @@ static inline void *row_address(Tensor t, int64_t row) {
     return (char *)t.data + (size_t)(row * t.stride) * format_bytes(t.format);
 }
 
-// The values of columns [begin, begin + count) of a row that is not transposed: in place where they are stored as
-// `real`, else decoded into buffer, codes times their scale.
+// Returns columns [begin, begin + count) of a row as reals. FP32 rows are returned in place. Other formats are decoded
+// into buffer, and FP8 values are multiplied by their scale.
 const real *row_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *buffer);
-// Stores them, rounding to the tensor's plain format. Values that are already in place stay.
+// Writes values to columns [begin, begin + count) of a row, rounded to t's format (FP32 or BF16). Does nothing if
+// values already is that memory.
 void row_store(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, const real *values);
-// Stores a row of an E4M3 SCALE_GROUP tensor with its scales; returns the largest of the bits of |values|.
+// Quantizes a row of an E4M3 SCALE_GROUP tensor and writes its group scales. Returns the row's amax as FP32 bits.
 uint32_t row_store_groups(const Cpu *cpu, Tensor t, int64_t row, const real *values);
-// Where to compute the columns of a row that is to be stored: in place, or the buffer that row_store then takes.
+// Returns the memory in which to compute a row that row_store() will write: the row itself if t is FP32, else buffer.
 static inline real *row_target(Tensor t, int64_t row, int64_t begin, real *buffer) {
     return t.format == FMT_FP32 ? (real *)row_address(t, row) + begin : buffer;
 }
 
 // --- workspace -------------------------------------------------------------------------------------------
 
-// Pieces taken from the front are shared by the threads; the rest is cut into one slot per thread.
+// Allocator of Exec.workspace. Blocks taken from its beginning are shared by all threads. scratch_slots() divides the
+// rest into one slot per thread.
 typedef struct {
     char *next;
     size_t left, slot_bytes;
@@ -64,60 +68,67 @@ typedef struct {
 
 Scratch scratch_begin(Exec *exec);
 real *scratch_take(Scratch *s, int64_t count);
-// A (1, n) tensor as a row of real; NULL if there is no such tensor.
+// Returns a (1, n) tensor as n reals; NULL if t has no data.
 const real *scratch_vector(Scratch *s, const Cpu *cpu, Tensor t);
-// Ends the shared part; returns how many threads can run, each with a slot of slot_bytes.
+// Divides the remaining workspace into slots of slot_bytes. Returns the number of threads that can run, one slot each.
 int scratch_slots(Scratch *s, const Cpu *cpu, size_t slot_bytes);
-// This thread's slot, to take pieces from.
+// Returns the calling thread's slot as an allocator.
 Scratch scratch_slot(const Scratch *s);
 
 // --- reductions over rows --------------------------------------------------------------------------------
 
-// Partial sums are made over fixed blocks of rows and added in the order of the blocks.
+// Returns how many rows one partial sum covers. Sums over rows are split into fixed blocks of rows and added in block
+// order, so the result does not depend on the number of threads.
 static inline int64_t reduction_rows(int64_t rows) {
     int64_t share = (rows + CPU_REDUCTION_BLOCKS - 1) / CPU_REDUCTION_BLOCKS;
     return share < 16 ? 16 : share;
 }
 
-// out (1, n) FP32 = (accumulate ? out : 0) + sum of the (blocks, n) partial sums, which are overwritten.
-// Nothing without out.data.
+// out (1, n) FP32 = (accumulate ? out : 0) + sum of the (blocks, n) partial sums, in block order. Overwrites partials.
+// Does nothing if out has no data.
 void reduce_partials(const Cpu *cpu, Tensor out, real *partials, int64_t blocks, bool accumulate);
 
 // --- matmuls --------------------------------------------------------------------------------------------
 
-// A factor of a matmul: element (i, k), k being summed over, is in row i and column k of the tensor where k_inside,
-// else in row k and column i.
+// A matmul operand. Element (i, k), k being the summation index, is tensor[i][k] if k_is_column, else tensor[k][i].
 typedef struct {
     Tensor tensor;
-    bool k_inside;
-} Factor;
+    bool k_is_column;
+} Operand;
 
-// c (m, n) = sum over k of a (m, k) b (n, k), plus c where accumulate, plus bias. Of FP8 factors with one scale the
-// codes are summed, and the sum multiplied by both scales.
+// c (m, n) = sum over k of a (m, k) b (n, k), plus c if accumulate, plus bias. If a or b is FP8 with one scale per
+// tensor, the unscaled FP8 values are multiplied, and the sum is multiplied by the scales.
 typedef struct {
-    Factor a, b;
+    Operand a, b;
     Tensor c;
     const real *bias; // (n), or NULL
     int64_t m, n, k;
     bool accumulate;
-    real scale; // of the sum, from FP8 factors; and tiles: chosen inside
+    // The following fields are set by matmul_on_thread() and matmul_on_all().
+    real scale; // factor of the sum: the operands' scales
     int64_t tile_m, tile_n;
 } Matmul;
 
-// On the calling thread, with a slot of cpu_matmul_slot() bytes; or on all threads, with the scratch they cut up.
+// Runs a matmul on the calling thread, with a slot of at least cpu_matmul_slot() bytes.
 void matmul_on_thread(const Cpu *cpu, Scratch slot, Matmul p);
+// Runs a matmul on all threads, one slot of scratch for each.
 void matmul_on_all(const Cpu *cpu, Scratch scratch, Matmul p);
 
-bool blas_open(void); // false where OpenBLAS is not linked
+// Limits OpenBLAS to one thread per call. Returns false if the program is built without OpenBLAS.
+bool blas_open(void);
+// Name of the processor core that OpenBLAS selected its kernels for; "none" without OpenBLAS.
 const char *blas_core(void);
-// Has OpenBLAS take the memory that matmuls in so many threads need; false where there is not so much.
+// Makes OpenBLAS allocate its buffers for matmuls on `threads` threads. Returns false if there is too little memory.
 bool blas_reserve(int threads);
-int64_t blas_bytes(int threads); // of address space that it reserves
-// c (m, n) = (add ? c : 0) + a b on one thread; a (m, k) or stored (k, m), b (k, n) or stored (n, k).
+// Bytes of address space that blas_reserve(threads) needs.
+int64_t blas_bytes(int threads);
+// c (m, n) = (add ? c : 0) + a b on the calling thread. a is (m, k), or (k, m) if trans_a; b is (k, n), or (n, k) if
+// trans_b.
 void blas_matmul(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda, const real *b,
                  int64_t ldb, bool add, real *c, int64_t ldc);
 
-// A block of a tensor as a matrix of real: in place, or decoded into buffer with leading dimension `cols`.
+// Returns a block of a tensor as a matrix of reals with leading dimension *ld: in place if t is FP32, else decoded into
+// buffer.
 const real *block_load(const Cpu *cpu, Tensor t, int64_t row, int64_t rows, int64_t col, int64_t cols, real *buffer,
                        int64_t *ld);
 

@@ -1,8 +1,8 @@
-// The inner loops for every instruction set, and the choice between them. Functions rather than
-// target_clones: clones are picked by the dynamic loader before sanitizers are ready, and the loops that
-// OpenMP outlines would not be cloned.
-// The loops choose between two values by comparing them; without the exceptions of a comparison, which nobody
-// reads, they vectorise.
+// Compiles the inner loops once per instruction set and selects between them at run time. target_clones is not used:
+// the dynamic loader selects clones before sanitizers are initialized, and GCC does not clone the functions that OpenMP
+// outlines.
+// no-trapping-math lets loops with a selection (a < b ? a : b) vectorize, because floating-point exceptions need not be
+// kept.
 #pragma GCC optimize("no-trapping-math")
 
 #include "cpu_kernels.h"
@@ -14,9 +14,9 @@
 
 #define LANES 16
 
-#pragma GCC diagnostic ignored "-Wpsabi" // vectors pass between inlined functions only
+#pragma GCC diagnostic ignored "-Wpsabi" // GCC warns about vector arguments, but only inlined functions have them
 
-// An integer as wide as real, as shuffles of vectors want it.
+// Integer as wide as real, the element type of a shuffle's index vector.
 #ifdef COAT_DOUBLE
 typedef int64_t lane_index;
 #else

@@ -1,4 +1,4 @@
-// Cross-entropy over a chunk of tokens, and its gradient: in place of the logits, or as FP8 codes.
+// Cross-entropy loss of a chunk of tokens and its gradient on the CPU. The gradient overwrites the logits or is FP8.
 #include "cpu_quantize.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 #include "numerics/quantize.h"
 
-#define CHUNK 1024 // columns handled at a time, so that decoded logits stay in the first-level cache
+#define CHUNK 1024 // columns processed at a time, so that decoded logits stay in the L1 cache
 
 static real row_maximum(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab) {
     real buffer[CHUNK], best = -(real)INFINITY;
@@ -18,7 +18,7 @@ static real row_maximum(const Cpu *cpu, Tensor logits, int64_t row, int64_t voca
     return best;
 }
 
-// log of the sum of exp over the row; NaN where a logit is NaN or +inf.
+// Returns the row's log-sum-exp; NaN if a logit is NaN or +inf.
 static real row_log_sum(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab) {
     real buffer[CHUNK], highest = row_maximum(cpu, logits, row, vocab);
     double sum = 0;
@@ -35,7 +35,7 @@ static real element(Tensor t, int64_t row, int64_t column) {
                                 : (real)bf16_decode(((const uint16_t *)row_address(t, row))[column]);
 }
 
-// One row of dlogits = (softmax - onehot) * scale; log_sum is that of the row.
+// dlogits = (softmax - onehot) * scale for one row; log_sum is the row's log-sum-exp.
 static void gradient_row(const Cpu *cpu, Tensor dlogits, Tensor logits, int64_t row, int64_t vocab, int32_t target,
                          real log_sum, real scale) {
     const bool fp8 = format_is_fp8(dlogits.format);
@@ -63,7 +63,7 @@ static void require_gradient(Tensor dlogits, Tensor dlogits_t, Tensor logits) {
     if (!dlogits.data) return;
     bool fp8 = dlogits.format == FMT_E5M2 && dlogits.scale && dlogits.data != logits.data && dlogits_t.transposed;
     if (!fp8 && dlogits.data != logits.data)
-        fatal(EXIT_DEVICE, "the CPU backend's loss leaves its gradient in place of the logits or in e5m2, not in %s",
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's loss cannot write a separate gradient in %s",
               format_name(dlogits.format));
 }
 

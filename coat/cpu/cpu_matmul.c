@@ -1,23 +1,23 @@
-// The matmuls. C is cut into tiles that threads work on independently; the panels of A and B that a tile
-// needs are decoded to FP32 while they are packed, so that BF16 operands cost no memory and stay in the cache.
-// Every element of C is summed in steps of CPU_TILE_K in the same order whatever tile it is in, so the cut may
-// follow the number of threads while the result does not. (OpenBLAS sums otherwise at the edges of a block: with
-// it the cut is fixed.)
+// CPU matmuls. C is divided into tiles that threads compute independently. The panels of A and B for a tile are decoded
+// to FP32 while they are packed, so BF16 and FP8 operands need no FP32 copy. Every element of C is summed in steps of
+// CPU_TILE_K in the same order whatever its tile, so the tiling may depend on the number of threads while the result
+// does not. OpenBLAS sums differently at the edges of a block; with it the tiling is fixed.
 #include "cpu_internal.h"
 
-#define BLAS_TILE_SHARE 16 // the number of threads that tiles are cut for with OpenBLAS
+#define BLAS_TILE_SHARE 16 // tiles are sized for this many threads when OpenBLAS is used
 
+// Functions that pack an operand into panels of the given width.
 typedef struct {
     void (*transpose)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
     void (*deal)(real *out, const real *x, int64_t count, int64_t depth);
     int width;
 } Packing;
 
-// Packs elements [first, first + count) x [k, k + depth).
-static void pack(const Cpu *cpu, Packing packing, Factor f, int64_t first, int64_t count, int64_t k, int64_t depth,
+// Packs elements [first, first + count) x [k, k + depth) of an operand into panels.
+static void pack(const Cpu *cpu, Packing packing, Operand f, int64_t first, int64_t count, int64_t k, int64_t depth,
                  real *out, real *buffer) {
     int64_t width = packing.width;
-    if (f.k_inside) {
+    if (f.k_is_column) {
         for (int64_t i = 0; i < count; i += width) {
             int64_t rows = smaller(width, count - i), ld;
             const real *x = block_load(cpu, f.tensor, first + i, rows, k, depth, buffer, &ld);
@@ -29,7 +29,7 @@ static void pack(const Cpu *cpu, Packing packing, Factor f, int64_t first, int64
     }
 }
 
-// The buffers of a tile, in the thread's slot.
+// A tile's buffers in the thread's slot: packed A, packed B, the tile of C, and one panel before packing.
 typedef struct {
     real *a, *b, *tile, *row;
 } TileBuffers;
@@ -43,7 +43,7 @@ static TileBuffers tile_buffers(Scratch slot) {
     return t;
 }
 
-// A block (rows, cols) of the matmul, summed over all k into c; added to it where `add`.
+// c (rows, cols) = (add ? c : 0) + the matmul's block at (i, j), summed over all k.
 static void sum_block(const Cpu *cpu, TileBuffers t, const Matmul *p, int64_t i, int64_t rows, int64_t j, int64_t cols,
                       real *c, int64_t ldc, bool add) {
     const PanelKernels *panels = cpu->kernels->panels;
@@ -52,11 +52,11 @@ static void sum_block(const Cpu *cpu, TileBuffers t, const Matmul *p, int64_t i,
     for (int64_t k = 0; k < p->k; k += CPU_TILE_K) {
         int64_t depth = smaller(CPU_TILE_K, p->k - k), lda, ldb;
         if (cpu->blas) {
-            const real *a = p->a.k_inside ? block_load(cpu, p->a.tensor, i, rows, k, depth, t.a, &lda)
-                                          : block_load(cpu, p->a.tensor, k, depth, i, rows, t.a, &lda);
-            const real *b = p->b.k_inside ? block_load(cpu, p->b.tensor, j, cols, k, depth, t.b, &ldb)
-                                          : block_load(cpu, p->b.tensor, k, depth, j, cols, t.b, &ldb);
-            blas_matmul(!p->a.k_inside, p->b.k_inside, rows, cols, depth, a, lda, b, ldb, add || k > 0, c, ldc);
+            const real *a = p->a.k_is_column ? block_load(cpu, p->a.tensor, i, rows, k, depth, t.a, &lda)
+                                             : block_load(cpu, p->a.tensor, k, depth, i, rows, t.a, &lda);
+            const real *b = p->b.k_is_column ? block_load(cpu, p->b.tensor, j, cols, k, depth, t.b, &ldb)
+                                             : block_load(cpu, p->b.tensor, k, depth, j, cols, t.b, &ldb);
+            blas_matmul(!p->a.k_is_column, p->b.k_is_column, rows, cols, depth, a, lda, b, ldb, add || k > 0, c, ldc);
         } else {
             pack(cpu, pack_a, p->a, i, rows, k, depth, t.a, t.row);
             pack(cpu, pack_b, p->b, j, cols, k, depth, t.b, t.row);
@@ -65,12 +65,13 @@ static void sum_block(const Cpu *cpu, TileBuffers t, const Matmul *p, int64_t i,
     }
 }
 
+// Computes the tile of C at (i, j) and stores it with scale, bias and accumulation.
 static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i, int64_t j) {
     const PanelKernels *panels = cpu->kernels->panels;
     TileBuffers t = tile_buffers(slot);
     int64_t rows = smaller(p->tile_m, p->m - i), cols = smaller(p->tile_n, p->n - j);
-    // Straight into C where it holds real and whole panels fit; not when several steps would be added to what is
-    // there, which would round otherwise than elsewhere.
+    // Sums directly into C if C is FP32 and the tile consists of whole panels. With several steps over k and accumulate
+    // this is not done, because adding C first would round differently from the path below.
     bool whole = rows % (panels->rows / 3) == 0 && cols % panels->columns == 0;
     if (p->c.format == FMT_FP32 && whole && !p->bias && p->scale == 1 && (!p->accumulate || p->k <= CPU_TILE_K)) {
         sum_block(cpu, t, p, i, rows, j, cols, (real *)row_address(p->c, i) + j, p->c.stride, p->accumulate);
@@ -86,7 +87,7 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     }
 }
 
-// The length of equal parts of n, at most `limit` and a multiple of `unit`, which divides the limit.
+// Returns the length of equal parts of n: at most `limit`, and a multiple of `unit`, which divides limit.
 static int64_t part_length(int64_t n, int64_t limit, int64_t unit) {
     int64_t parts = (n + limit - 1) / limit, length = (n + parts - 1) / parts;
     return (length + unit - 1) / unit * unit;
@@ -96,8 +97,8 @@ static int64_t tile_count(const Matmul *p) {
     return (p->m + p->tile_m - 1) / p->tile_m * ((p->n + p->tile_n - 1) / p->tile_n);
 }
 
-// Tiles as large as the cache allows, but enough of them for `threads`; near to squares, since what is packed for
-// a tile grows with its sides.
+// Chooses the largest tiles that fit the cache, but at least 4 per thread. Prefers square tiles, because the packing
+// work per tile grows with its sides.
 static void choose_tiles(const Cpu *cpu, Matmul *p, int threads) {
     const int64_t unit_m = cpu->kernels->panels->rows, unit_n = cpu->kernels->panels->columns;
     p->tile_m = part_length(p->m, CPU_TILE_M, unit_m);
@@ -117,7 +118,7 @@ static void matmul_tile_number(const Cpu *cpu, Scratch slot, const Matmul *p, in
     matmul_tile(cpu, slot, p, number / columns * p->tile_m, number % columns * p->tile_n);
 }
 
-// Takes a factor's scale away from it, so that its codes are read as they are.
+// Returns a tensor's scale and marks the tensor as unscaled, so that its FP8 values are read as they are.
 static real take_scale(Tensor *t) {
     if (t->granularity != SCALE_TENSOR) return 1;
     t->granularity = SCALE_NONE;

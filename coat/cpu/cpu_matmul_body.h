@@ -1,14 +1,15 @@
-// The matmuls' inner loops, part of cpu_kernels_body.h: packing into panels and the multiplication of panels.
-// A panel holds PANEL_ROWS rows of A, or PANEL_COLUMNS columns of B, with the summation index outermost, so that
-// the innermost loop reads both in order. One step of it multiplies PANEL_ROWS values of A with two vectors
-// of B; the sums stay in registers.
+// Inner loops of matmuls, included by cpu_kernels_body.h: packing operands into panels, and multiplying panels. A panel
+// holds PANEL_ROWS rows of A or PANEL_COLUMNS columns of B with the summation index outermost, so that the innermost
+// loop reads both sequentially. One iteration multiplies PANEL_ROWS values of A by two vectors of B; the sums stay in
+// registers.
 #ifdef VARIANT
 
 typedef real VARIANT(wide) __attribute__((vector_size(VECTOR_BYTES)));
 
 #define WIDE_LANES (VECTOR_BYTES / (int)sizeof(real))
 #define PANEL_COLUMNS (2 * WIDE_LANES)
-#define PANEL_PART (PANEL_ROWS / 3) // a last panel with fewer rows is cut to a multiple of this
+// an incomplete last panel is computed with its rows rounded up to a multiple of this
+#define PANEL_PART (PANEL_ROWS / 3)
 
 INLINE VARIANT(wide) VARIANT(load_wide)(const real *x) {
     VARIANT(wide) v;
@@ -16,7 +17,7 @@ INLINE VARIANT(wide) VARIANT(load_wide)(const real *x) {
     return v;
 }
 
-// c (rows, PANEL_COLUMNS) = (add ? c : 0) + a b. `rows` is a constant where this is inlined.
+// c (rows, PANEL_COLUMNS) = (add ? c : 0) + a b for one panel of A and one of B. Inlined with constant `rows`.
 INLINE void VARIANT(multiply_panel)(real *c, int64_t ldc, const real *a, const real *b, int64_t depth, bool add,
                                     const int rows) {
     VARIANT(wide) sum[PANEL_ROWS][2];
@@ -58,7 +59,8 @@ static void VARIANT(multiply)(real *c, int64_t ldc, const real *a, const real *b
     }
 }
 
-// One panel: out[k * width + r] = x[r * ld + k], zero for r >= rows.
+// Packs one panel: out[k * width + r] = x[r * ld + k], and 0 for r >= rows. Full 4x4 blocks are transposed in
+// registers.
 INLINE void VARIANT(transpose_panel)(real *restrict out, const int width, const real *restrict x, int64_t ld,
                                      int64_t rows, int64_t depth) {
     typedef real four __attribute__((vector_size(4 * sizeof(real))));
@@ -96,7 +98,7 @@ static void VARIANT(transpose_b)(real *out, const real *x, int64_t ld, int64_t r
     VARIANT(transpose_panel)(out, PANEL_COLUMNS, x, ld, rows, depth);
 }
 
-// Row k of several panels: `count` values of x, zero up to the last panel's width.
+// Writes row k of consecutive panels: `count` values of x, then zeros to the end of the last panel.
 INLINE void VARIANT(deal_row)(real *restrict out, const int width, const real *restrict x, int64_t count,
                               int64_t depth) {
     int64_t i = 0;

@@ -1,11 +1,11 @@
-// The residual stream and its norms.
+// Norms on the CPU: fused with the residual add in forward, and their backward.
 #include "cpu_quantize.h"
 
 #include <string.h>
 
 #include "numerics/quantize.h"
 
-// The weight of a norm, ones where it has none.
+// Returns a norm's weight as reals; ones if it has no weight.
 static const real *norm_weight(Scratch *scratch, const Cpu *cpu, Norm norm, int64_t cols) {
     if (norm.weight.data) return scratch_vector(scratch, cpu, norm.weight);
     real *ones = scratch_take(scratch, cols);
@@ -19,8 +19,8 @@ static NormStatistics saved_statistics(Norm norm, int64_t row) {
     return s;
 }
 
-// One row of r_out = r_in + y + bias. Returns the row as it is stored, so that a norm recomputed from the saved
-// residual is the same bit for bit.
+// Computes one row of r_out = r_in + y + bias and stores it. Returns the row as stored, after rounding, so that
+// recomputing the norm from the saved residual gives the same bits.
 static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tensor y, const real *y_bias, int64_t row,
                                 real *buffer, real *y_buffer) {
     int64_t C = r_in.cols;
@@ -39,13 +39,7 @@ static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tenso
     return r;
 }
 
-// Rows as they are stored, for codes.
-static const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
-    const Tensor *x = (const Tensor *)from;
-    return row_load(cpu, *x, row, 0, x->cols, buffers.x);
-}
-
-// Rows of norm(x) from what was saved: made in the same way, and so with the same bits, in every pass.
+// Source of the rows of norm(x), recomputed from the saved input and statistics with the same bits in every pass.
 typedef struct {
     Tensor x;
     Norm norm;
@@ -59,7 +53,7 @@ static const real *norm_row(const Cpu *cpu, const void *from, int64_t row, RowBu
     return buffers.out;
 }
 
-// Stores a row of x, the norm's saved input. Returns the maximum of what was quantised.
+// Stores a row of norm.x, the norm's saved input. Returns the row's amax if x is FP8, else 0.
 static uint32_t save_row(const Cpu *cpu, Tensor x, int64_t row, const real *values) {
     if (x.granularity == SCALE_GROUP) return row_store_groups(cpu, x, row, values);
     row_store(cpu, x, row, 0, x.cols, values);
@@ -79,20 +73,20 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     const real *added = scratch_vector(&scratch, cpu, y_bias);
     bool save_x = norm.x.data && norm.x.data != r_out.data;
     if (save_x && !y.data && norm.x.data == r_in.data) save_x = false;
-    bool read_x = save_x && (norm.from_saved || !r_out.data); // the norm reads what was saved
+    bool read_x = save_x && (norm.from_saved || !r_out.data); // true if the norm reads its saved input instead of r_out
     bool codes = n.data && format_is_fp8(n.format);
     if (!codes) require_plain(operation, n);
-    uint32_t saved_maximum = 0, maximum = 0;
+    uint32_t saved_amax = 0, amax = 0;
     Scratch rows = scratch;
     int threads = scratch_slots(&rows, cpu, cpu_row_slot(C));
-#pragma omp parallel num_threads(threads) reduction(max : saved_maximum, maximum)
+#pragma omp parallel num_threads(threads) reduction(max : saved_amax, amax)
     {
         Scratch slot = scratch_slot(&rows);
         real *r_buffer = scratch_take(&slot, C), *y_buffer = scratch_take(&slot, C);
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < M; row++) {
             const real *r = residual_row(cpu, r_out, r_in, y, added, row, r_buffer, y_buffer);
-            if (save_x) saved_maximum = larger_bits(saved_maximum, save_row(cpu, norm.x, row, r));
+            if (save_x) saved_amax = larger_bits(saved_amax, save_row(cpu, norm.x, row, r));
             if (read_x) r = row_load(cpu, norm.x, row, 0, C, r_buffer);
             NormStatistics s = cpu->kernels->norm_statistics(r, C, norm.eps, norm.mean.data != NULL);
             if (norm.mean.data) *(real *)row_address(norm.mean, row) = s.mean;
@@ -100,14 +94,14 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
             if (!n.data) continue;
             real *out = row_target(n, row, 0, y_buffer);
             cpu->kernels->norm_apply(out, r, s, weight, bias, C);
-            maximum = larger_bits(maximum, store_row(cpu, n, row, out));
+            amax = larger_bits(amax, store_row(cpu, n, row, out));
         }
     }
-    note_maximum(exec, larger_bits(saved_maximum, maximum));
+    note_amax(exec, larger_bits(saved_amax, amax));
     if (has_second_pass(n)) {
         NormRows from = {read_x ? norm.x : r_out.data ? r_out : r_in, norm, weight, bias};
         RowSource source = {norm_row, &from, M, C, C};
-        write_scale(exec, n, maximum);
+        write_scale(exec, n, amax);
         quantize_rows(exec, scratch, &source, n, (Tensor){0});
     }
 }
@@ -118,18 +112,18 @@ void cpu_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tens
     require_plain(operation, r_out);
     require_plain(operation, r_in);
     require_matmul(operation, y);
-    const bool codes = n.data && format_is_fp8(n.format), wanted = n.data && n.data != r_out.data;
+    const bool codes = n.data && format_is_fp8(n.format), store_n = n.data && n.data != r_out.data;
     if (!codes) require_plain(operation, n);
-    if (!y.data && !wanted && r_out.data == r_in.data) return;
+    if (!y.data && !store_n && r_out.data == r_in.data) return;
     const Cpu *cpu = cpu_of(exec);
     const int64_t M = r_in.rows, C = r_in.cols;
     const bool save_x = norm.x.data && norm.x.data != y.data, read_x = save_x && norm.from_saved;
     Scratch scratch = scratch_begin(exec);
     const real *weight = norm_weight(&scratch, cpu, norm, C), *bias = scratch_vector(&scratch, cpu, norm.bias);
-    uint32_t saved_maximum = 0, maximum = 0;
+    uint32_t saved_amax = 0, amax = 0;
     Scratch rows = scratch;
     int threads = scratch_slots(&rows, cpu, cpu_row_slot(C));
-#pragma omp parallel num_threads(threads) reduction(max : saved_maximum, maximum)
+#pragma omp parallel num_threads(threads) reduction(max : saved_amax, amax)
     {
         Scratch slot = scratch_slot(&rows);
         real *r_buffer = scratch_take(&slot, C), *y_buffer = scratch_take(&slot, C), *out = scratch_take(&slot, C);
@@ -138,7 +132,7 @@ void cpu_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tens
             const real *r = row_load(cpu, r_in, row, 0, C, r_buffer);
             if (y.data) {
                 const real *x = row_load(cpu, y, row, 0, C, y_buffer);
-                if (save_x) saved_maximum = larger_bits(saved_maximum, save_row(cpu, norm.x, row, x));
+                if (save_x) saved_amax = larger_bits(saved_amax, save_row(cpu, norm.x, row, x));
                 if (read_x) x = row_load(cpu, norm.x, row, 0, C, y_buffer);
                 NormStatistics s = cpu->kernels->norm_statistics(x, C, norm.eps, norm.mean.data != NULL);
                 if (norm.mean.data) *(real *)row_address(norm.mean, row) = s.mean;
@@ -151,13 +145,13 @@ void cpu_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tens
                 row_store(cpu, r_out, row, 0, C, r);
                 r = row_load(cpu, r_out, row, 0, C, r_buffer);
             }
-            if (wanted) maximum = larger_bits(maximum, store_row(cpu, n, row, r));
+            if (store_n) amax = larger_bits(amax, store_row(cpu, n, row, r));
         }
     }
-    note_maximum(exec, larger_bits(saved_maximum, maximum));
+    note_amax(exec, larger_bits(saved_amax, amax));
     if (has_second_pass(n)) {
         RowSource source = {stored_row, &r_out, M, C, C};
-        write_scale(exec, n, maximum);
+        write_scale(exec, n, amax);
         quantize_rows(exec, scratch, &source, n, (Tensor){0});
     }
 }
@@ -244,7 +238,7 @@ void cpu_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
                                             row_load(cpu, norm.x, row, 0, C, x_buffer), saved_statistics(norm, row),
                                             weight, C, norm.mean.data != NULL, add);
                 row_store(cpu, g, row, 0, C, sum);
-                if (g.amax) g.amax[row] = cpu->kernels->maximum_bits(row_load(cpu, g, row, 0, C, g_buffer), C);
+                if (g.amax) g.amax[row] = cpu->kernels->amax_bits(row_load(cpu, g, row, 0, C, g_buffer), C);
             }
         }
     }

@@ -1,9 +1,9 @@
-// q, k and v between their matmul and attention: the clip, the norms of q and k, their rotation, and all in reverse.
+// Clipping, QK-norm and RoPE of q, k and v between their matmul and attention, and their backward, on the CPU.
 #include "cpu_internal.h"
 
 #include <string.h>
 
-// q or k in a row: columns [begin, begin + heads * head_dim), whose norms are `width` wide.
+// q or k within a packed row: columns [begin, begin + heads * head_dim). `width` is the number of columns per norm.
 typedef struct {
     int64_t begin, heads, width;
     const real *weight; // NULL: no norm
@@ -14,7 +14,7 @@ static HeadColumns head_columns(Scratch *scratch, const Cpu *cpu, int64_t begin,
     return c;
 }
 
-// Rotates the halves of a head by the angles of its position, backwards where sign is -1.
+// Applies RoPE to one head in place. rotation: head_dim / 2 cosines, then the sines. sign -1: the inverse rotation.
 static void rotate(real *x, const real *rotation, int64_t head_dim, real sign) {
     const int64_t half = head_dim / 2;
     for (int64_t i = 0; i < half; i++) {
@@ -45,7 +45,7 @@ static void norm_row(const Cpu *cpu, real *row, const HeadColumns *c, const Head
     }
 }
 
-// The gradient of the norms' input in place of that of their output. x is the row that they read.
+// Replaces the gradient of the norms' output by that of their input x, and adds to dweight.
 static void norm_gradient_row(const Cpu *cpu, real *gradient, const real *x, const HeadColumns *c, const Heads *heads,
                               real *dweight, real *buffer) {
     const int64_t end = c->begin + c->heads * heads->shape.head_dim;
@@ -133,7 +133,7 @@ void cpu_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor
                     if (x[i] > (real)heads.clip || x[i] < -(real)heads.clip) g[i] = 0;
                 row_store(cpu, dqkv, token, 0, cols, g);
                 if (dqkv.amax)
-                    dqkv.amax[token] = cpu->kernels->maximum_bits(row_load(cpu, dqkv, token, 0, cols, g_buffer), cols);
+                    dqkv.amax[token] = cpu->kernels->amax_bits(row_load(cpu, dqkv, token, 0, cols, g_buffer), cols);
             }
         }
     }

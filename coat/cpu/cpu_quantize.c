@@ -1,4 +1,4 @@
-// FP8 copies of the inputs, gradients and weights of matmuls (COAT: saved activations, FP8 flow).
+// Quantization of matmul inputs, gradients and weights to FP8 on the CPU (COAT: saved activations, FP8 flow).
 #include "cpu_quantize.h"
 
 #include <string.h>
@@ -13,13 +13,13 @@ RowBuffers row_buffers(Scratch *slot, int64_t cols) {
     return b;
 }
 
-void note_maximum(Exec *exec, uint32_t maximum) {
-    if (maximum >= NONFINITE_BITS && exec->state) exec->state->nonfinite = 1;
+void note_amax(Exec *exec, uint32_t amax) {
+    if (amax >= NONFINITE_BITS && exec->state) exec->state->nonfinite = 1;
 }
 
-void write_scale(Exec *exec, Tensor q, uint32_t maximum) {
-    note_maximum(exec, maximum);
-    *(float *)q.scale = scale_from_maximum(maximum, format_max(q.format));
+void write_scale(Exec *exec, Tensor q, uint32_t amax) {
+    note_amax(exec, amax);
+    *(float *)q.scale = scale_from_maximum(amax, format_max(q.format));
 }
 
 // out[j * out_stride + i] = in[i * in_stride + j], i < rows, j < cols.
@@ -31,7 +31,7 @@ static void transpose_bytes(uint8_t *out, int64_t out_stride, const uint8_t *in,
 
 static void require_codes(Tensor t) {
     if (t.data && (!format_is_fp8(t.format) || t.granularity != SCALE_TENSOR || !t.scale))
-        fatal(EXIT_DEVICE, "the CPU backend cannot quantise to a tensor in %s without one scale",
+        fatal(EXIT_DEVICE, "internal error: the CPU backend cannot quantize to %s without a per-tensor scale",
               format_name(t.format));
 }
 
@@ -40,7 +40,7 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
     require_codes(q_t);
     if (!q.data && !q_t.data) return;
     const Cpu *cpu = cpu_of(exec);
-    const bool shared = q.data && q.format == q_t.format; // the transpose has the same codes
+    const bool shared = q.data && q.format == q_t.format; // the transpose has the same FP8 values
     const float r = q.data ? scale_reciprocal(*(const float *)q.scale) : 0;
     const float r_t = q_t.data ? scale_reciprocal(*(const float *)q_t.scale) : 0;
     const int64_t M = source->rows, N = source->cols, blocks = (M + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;
@@ -67,7 +67,7 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
 }
 
 uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values) {
-    uint32_t bits = cpu->kernels->maximum_bits(values, q.cols);
+    uint32_t bits = cpu->kernels->amax_bits(values, q.cols);
     float scale = row_scale_from_maximum(bits, q.format);
     ((float *)q.scale)[row] = scale;
     cpu->kernels->encode_fp8((uint8_t *)row_address(q, row), values, q.cols, scale_reciprocal(scale), q.format);
@@ -77,7 +77,7 @@ uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *val
 uint32_t store_row(const Cpu *cpu, Tensor q, int64_t row, const real *values) {
     const bool codes = format_is_fp8(q.format);
     if (codes && q.granularity == SCALE_ROW) return store_scaled_row(cpu, q, row, values);
-    const uint32_t bits = codes || q.amax ? cpu->kernels->maximum_bits(values, q.cols) : 0;
+    const uint32_t bits = codes || q.amax ? cpu->kernels->amax_bits(values, q.cols) : 0;
     if (q.amax) q.amax[row] = bits;
     if (!codes && q.data) row_store(cpu, q, row, 0, q.cols, values);
     return codes ? bits : 0;
@@ -97,16 +97,16 @@ void scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
     *(float *)q_t.scale = scale_in_format(largest, q.format, q_t.format);
 }
 
-// --- tensors that are stored plainly -------------------------------------------------------------------------
+// --- unscaled tensors ---------------------------------------------------------------------------------------
 
-static const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
+const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
     const Tensor *t = (const Tensor *)from;
     return row_load(cpu, *t, row, 0, t->cols, buffers.x);
 }
 
-// The maximum of x; those of the rows go to amax, where present, and to by_row, where present, the codes of x with a
-// scale per row.
-static uint32_t stored_maximum(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row) {
+// Returns the amax of x. Writes the rows' amaxes to amax unless it is NULL, and x quantized with a scale per row to
+// by_row if that exists.
+static uint32_t stored_amax(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row) {
     const Cpu *cpu = cpu_of(exec);
     Scratch scratch = scratch_begin(exec);
     int threads = scratch_slots(&scratch, cpu, cpu_row_slot(x.cols));
@@ -119,7 +119,7 @@ static uint32_t stored_maximum(Exec *exec, Tensor x, uint32_t *amax, Tensor by_r
         for (int64_t row = 0; row < x.rows; row++) {
             const real *values = row_load(cpu, x, row, 0, x.cols, buffer);
             uint32_t bits =
-                by_row.data ? store_scaled_row(cpu, by_row, row, values) : cpu->kernels->maximum_bits(values, x.cols);
+                by_row.data ? store_scaled_row(cpu, by_row, row, values) : cpu->kernels->amax_bits(values, x.cols);
             if (amax) amax[row] = bits;
             largest = larger_bits(largest, bits);
         }
@@ -127,7 +127,7 @@ static uint32_t stored_maximum(Exec *exec, Tensor x, uint32_t *amax, Tensor by_r
     return largest;
 }
 
-// The codes of x, with the scale that q and q_t have.
+// Quantizes x to q and, transposed, to q_t, with the scales that they already have.
 static void quantize_stored(Exec *exec, Tensor q, Tensor q_t, Tensor x) {
     RowSource source = {stored_row, &x, x.rows, x.cols, x.cols};
     quantize_rows(exec, scratch_begin(exec), &source, q, q_t);
@@ -147,7 +147,7 @@ void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
     }
 }
 
-// Copies x to q in q's plain format, row by row.
+// Copies x to q, converting between BF16 and FP32. Does nothing if q has no data or shares x's.
 static void copy_plain(Exec *exec, const char *operation, Tensor q, Tensor x) {
     if (!q.data || q.data == x.data) return;
     require_plain(operation, q);
@@ -170,13 +170,13 @@ static void copy_plain(Exec *exec, const char *operation, Tensor q, Tensor x) {
 void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     if (!format_is_fp8(q.format)) {
         copy_plain(exec, "quantize_forward", q, x);
-        if (q.amax) stored_maximum(exec, x, q.amax, (Tensor){0});
+        if (q.amax) stored_amax(exec, x, q.amax, (Tensor){0});
     } else if (q.data && q.granularity == SCALE_ROW) {
         require_plain("quantize_forward", x);
-        note_maximum(exec, stored_maximum(exec, x, NULL, q));
+        note_amax(exec, stored_amax(exec, x, NULL, q));
     } else if (q.data) {
         require_plain("quantize_forward", x);
-        write_scale(exec, q, stored_maximum(exec, x, q.amax, (Tensor){0}));
+        write_scale(exec, q, stored_amax(exec, x, q.amax, (Tensor){0}));
         quantize_stored(exec, q, (Tensor){0}, x);
     }
 }
@@ -189,7 +189,7 @@ void cpu_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
         copy_plain(exec, "quantize_recompute", q_t, x);
 }
 
-// dbias (1, N) = column sums of dy (M, N).
+// dbias (1, N) = (accumulate ? dbias : 0) + column sums of dy (M, N).
 static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
     const Cpu *cpu = cpu_of(exec);
     int64_t M = dy.rows, N = dy.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
@@ -212,18 +212,19 @@ static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
     reduce_partials(cpu, dbias, sums, blocks, accumulate);
 }
 
-// The maximum of a gradient: from those of its rows where its producer left them.
-static uint32_t gradient_maximum(Exec *exec, Tensor dy, uint32_t *amax) {
-    return dy.amax ? largest_of_rows(dy) : stored_maximum(exec, dy, amax, (Tensor){0});
+// Returns a gradient's amax: from dy.amax if the operation that wrote dy stored the rows' amaxes there, else by reading
+// dy.
+static uint32_t gradient_amax(Exec *exec, Tensor dy, uint32_t *amax) {
+    return dy.amax ? largest_of_rows(dy) : stored_amax(exec, dy, amax, (Tensor){0});
 }
 
 void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
     require_plain("grad_quantize", dy);
     if (dbias.data) column_sums(exec, dbias, dy, accumulate);
     if (format_is_fp8(dy_q.format)) {
-        uint32_t maximum = gradient_maximum(exec, dy, dy_q.amax);
-        write_scale(exec, dy_q, maximum);
-        write_scale(exec, dy_qt, maximum);
+        uint32_t amax = gradient_amax(exec, dy, dy_q.amax);
+        write_scale(exec, dy_q, amax);
+        write_scale(exec, dy_qt, amax);
         quantize_stored(exec, dy_q, dy_qt, dy);
     } else {
         copy_plain(exec, "grad_quantize", dy_q, dy);
@@ -233,15 +234,15 @@ void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
 
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     Cpu *cpu = (Cpu *)exec->backend;
-    const bool left = cpu->maxima_left;
-    cpu->maxima_left = false; // whoever changes the values next need not be the optimizer
+    const bool valid = cpu->amaxes_valid;
+    cpu->amaxes_valid = false; // the weights may change without the optimizer, for example by loading a checkpoint
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
         if (!w.codes.data) continue;
-        uint32_t maximum = w.codes.amax        ? *w.codes.amax
-                           : left && w.maximum ? *w.maximum
-                                               : stored_maximum(exec, w.value, NULL, (Tensor){0});
-        write_scale(exec, w.codes, maximum);
+        uint32_t amax = w.codes.amax         ? *w.codes.amax
+                        : valid && w.maximum ? *w.maximum
+                                             : stored_amax(exec, w.value, NULL, (Tensor){0});
+        write_scale(exec, w.codes, amax);
         quantize_stored(exec, w.codes, cpu->recipe.cache_transposed ? w.codes_t : (Tensor){0}, w.value);
     }
 }
@@ -249,6 +250,6 @@ void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
 void cpu_weights_maxima(Exec *exec, const Parameter *parameters, int count) {
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
-        if (w.codes.data) *w.codes.amax = stored_maximum(exec, w.value, NULL, (Tensor){0});
+        if (w.codes.data) *w.codes.amax = stored_amax(exec, w.value, NULL, (Tensor){0});
     }
 }

@@ -1,50 +1,53 @@
-// Quantisation to one scale per tensor by Group Scaling (COAT: FP8 matmuls): the maxima of the rows, from them the
-// tensor's scale, and in a second pass the codes and their transpose.
+// FP8 quantization with one scale per tensor by Group Scaling (COAT: FP8 matmuls): first the rows' amaxes and from them
+// the scale, then in a second pass the FP8 values and their transpose.
 #pragma once
 #include "cpu_internal.h"
 
-// Buffers of a thread, each `cols` wide: for what a row is made from, and for the row.
+// A thread's row buffers, each `cols` wide: two inputs of a row and the row itself.
 typedef struct {
     real *x, *dy, *out;
 } RowBuffers;
 
 RowBuffers row_buffers(Scratch *slot, int64_t cols);
 
-// The rows of a matrix that is to be quantised. They are not stored in FP32: `make` gives a row again in every pass,
-// with the same bits.
+// Rows of a matrix to be quantized. The matrix is not stored in FP32: each pass calls `make`, which computes a row from
+// `from` with the same bits every time.
 typedef struct {
     const real *(*make)(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
     const void *from;
     int64_t rows, cols;
-    int64_t widest; // of what a row is made from, and of the row: the width of the buffers
+    int64_t widest; // width of the row buffers: the larger of the row's width and its inputs' widths
 } RowSource;
 
-// Below, `scratch` is what an operation has left of the workspace.
+// RowSource.make for the rows of a stored tensor; `from` is a Tensor.
+const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
 
-// Raises the step's flag if a maximum of what is to be quantised is not finite.
-void note_maximum(Exec *exec, uint32_t maximum);
+// In the functions below, `scratch` is the part of the workspace that the caller has not used.
 
-// Writes q's scale for the maximum of what q is made from, and raises the flag where it is not finite.
-void write_scale(Exec *exec, Tensor q, uint32_t maximum);
+// Sets exec->state->nonfinite if amax, as FP32 bits, is inf or NaN.
+void note_amax(Exec *exec, uint32_t amax);
 
-// codes = cast(row * (1 / scale)) to q and, transposed, to q_t, with the scale that they have. Either may be absent.
+// Writes q's per-tensor scale for the given amax, and sets exec->state->nonfinite if amax is inf or NaN.
+void write_scale(Exec *exec, Tensor q, uint32_t amax);
+
+// q = cast(row / scale) and q_t = its transpose, each with the scale it already has. Either may be absent.
 void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor q, Tensor q_t);
 
-// The same row by row, to a tensor with a scale per row: that of this row, and its codes. Returns its maximum.
+// Quantizes one row of a SCALE_ROW tensor: computes and writes its scale, then its FP8 values. Returns the row's amax.
 uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
-// Whether q's codes wait for their one scale, which a first pass over the rows finds and a second has.
+// True if q is FP8 with one scale for the tensor: a first pass over the rows finds the scale, a second quantizes.
 static inline bool has_second_pass(Tensor q) {
     return q.data && format_is_fp8(q.format) && q.granularity == SCALE_TENSOR;
 }
 
-// What the first, or only, pass leaves of a row: in q.amax, where present, its maximum; and, where q's codes have no
-// second pass, the row itself, plain or as codes. Returns its maximum, 0 of a plain one.
+// Stores what the first or only pass over the rows produces: the row's amax in q.amax if that exists, and the row
+// itself unless has_second_pass(q). Returns the row's amax if q is FP8, else 0.
 uint32_t store_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
-// The scale of q_t, for matmuls over the rows: where q has a scale per row, the largest of them; where q is plain,
-// that of the maxima that lie with it; else they share one.
+// Writes the scale of q_t, the copy of q for matmuls that sum over rows. If q is SCALE_ROW, it is the largest row
+// scale. If q is unscaled, it is computed from q.amax. Otherwise q_t shares q's scale, and nothing is written.
 void scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 
-// q_t = the transpose of q's codes, in q_t's scale, which scale_over_rows() has made.
+// q_t = transpose of q's FP8 values, converted to q_t's scale, which scale_over_rows() has written before.
 void transpose_codes(Exec *exec, Tensor q_t, Tensor q);

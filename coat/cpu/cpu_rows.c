@@ -1,4 +1,4 @@
-// Rows and blocks of tensors by descriptor, pieces of the workspace, and the fixed-order reductions over rows.
+// Implements tensor row access, the workspace allocator and fixed-order row reductions, declared in cpu_internal.h.
 #include "cpu_internal.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@ void require_plain(const char *operation, Tensor t) {
     if (!t.data) return;
     bool plain = (t.format == FMT_FP32 || t.format == FMT_BF16) && t.granularity == SCALE_NONE && !t.transposed;
     if (!plain)
-        fatal(EXIT_DEVICE, "the CPU backend's %s is not built for %s tensors with scales", operation,
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's %s does not support scaled %s tensors", operation,
               format_name(t.format));
 }
 
@@ -25,6 +25,7 @@ static uint16_t *group_scales(Tensor t, int64_t row) {
     return (uint16_t *)t.scale + row * ((t.cols + t.group - 1) / t.group);
 }
 
+// Decodes columns [begin, begin + count) of an FP8 row; for SCALE_GROUP, begin may be inside a group.
 static void codes_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *values) {
     const uint8_t *codes = (const uint8_t *)row_address(t, row) + begin;
     if (t.granularity != SCALE_GROUP) {
@@ -35,7 +36,8 @@ static void codes_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int
         return;
     }
     const uint16_t *scales = group_scales(t, row) + begin / t.group;
-    int64_t first = smaller(count, begin % t.group ? t.group - begin % t.group : 0); // of a group that began before
+    // rest of the group that `begin` is in
+    int64_t first = smaller(count, begin % t.group ? t.group - begin % t.group : 0);
     if (first > 0) cpu->kernels->decode_fp8(values, codes, first, bf16_decode(*scales++), t.format);
     cpu->kernels->decode_groups(values + first, codes + first, scales, count - first, t.group);
 }
@@ -85,7 +87,8 @@ Scratch scratch_begin(Exec *exec) {
 
 real *scratch_take(Scratch *s, int64_t count) {
     size_t bytes = cpu_piece(count);
-    if (bytes > s->left) fatal(EXIT_DEVICE, "the CPU backend's workspace is %zu bytes too small", bytes - s->left);
+    if (bytes > s->left)
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's workspace is %zu bytes too small", bytes - s->left);
     real *piece = (real *)(void *)s->next;
     s->next += bytes;
     s->left -= bytes;
@@ -100,7 +103,7 @@ const real *scratch_vector(Scratch *s, const Cpu *cpu, Tensor t) {
 
 int scratch_slots(Scratch *s, const Cpu *cpu, size_t slot_bytes) {
     if (slot_bytes > s->left)
-        fatal(EXIT_DEVICE, "the CPU backend's workspace is %zu bytes too small", slot_bytes - s->left);
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's workspace is %zu bytes too small", slot_bytes - s->left);
     s->slot_bytes = slot_bytes;
     size_t fit = slot_bytes ? s->left / slot_bytes : (size_t)cpu->threads;
     return fit < (size_t)cpu->threads ? (int)fit : cpu->threads;

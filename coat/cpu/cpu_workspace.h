@@ -1,5 +1,5 @@
-// How the CPU backend uses Exec.workspace: first what all threads of an operation share, then one slot per
-// thread. The sizes are plain arithmetic, so that the memory plan can ask for them without the backend.
+// Layout and size of the CPU backend's workspace: memory that all threads of an operation share, then one slot per
+// thread. The functions are pure arithmetic, so the memory plan can call them without opening the backend.
 #pragma once
 #include "config/config.h"
 
@@ -11,21 +11,22 @@
 extern "C" {
 #endif
 
-// Reductions over rows have at most this many partial sums, whatever the number of threads, so that the order
-// of addition depends on the shape alone.
+// Maximum number of partial sums of a reduction over rows. It is independent of the number of threads, so the order of
+// addition depends on the shape alone.
 #define CPU_REDUCTION_BLOCKS 64
 
-// Tiles of a matmul C (M, N): at most this many rows and columns of C, summed in steps of TILE_K, so that the
-// packed panels of A and B and the tile stay in the second-level cache. TILE_M is a multiple of the rows of
-// every panel, TILE_N of its columns, and PANEL_WIDTH the most that a panel has of either.
+// Largest tile of a matmul C (M, N), in rows and columns of C. A tile is summed in steps of CPU_TILE_K, so that the
+// packed panels of A and B and the tile fit in the L2 cache. CPU_TILE_M is a multiple of every kernel's panel rows,
+// CPU_TILE_N of its panel columns; CPU_PANEL_WIDTH is the maximum of both.
 #define CPU_TILE_M 240
 #define CPU_TILE_N 512
 #define CPU_TILE_K 256
 #define CPU_PANEL_WIDTH 32
-#define CPU_PACKED(size) ((size) * (CPU_TILE_K + 4)) // panels of at least 4, with gaps of 16 elements
-#define CPU_QUERY_ROWS 64                            // query rows of an attention tile
+// Elements of a packed operand. A panel has at least 4 rows or columns and is followed by a gap of 16 elements.
+#define CPU_PACKED(size) ((size) * (CPU_TILE_K + 4))
+#define CPU_QUERY_ROWS 64 // query rows of an attention tile
 
-// Threads an operation uses.
+// Returns the number of threads that an operation uses: config->threads, or OpenMP's default if that is 0.
 static inline int cpu_threads(const Config *config) {
     if (config->threads > 0) return config->threads;
 #ifdef _OPENMP
@@ -35,39 +36,44 @@ static inline int cpu_threads(const Config *config) {
 #endif
 }
 
-// Bytes of `count` values as every piece of the workspace is rounded: whole cache lines.
+// Returns the bytes of a block of `count` reals in the workspace, rounded up to cache lines.
 static inline size_t cpu_piece(int64_t count) {
     return ((size_t)count * sizeof(real) + 63) / 64 * 64;
 }
 
+// Bytes of a matmul's buffers per thread: packed A, packed B, the tile of C, and one panel before packing.
 static inline size_t cpu_matmul_slot(void) {
     return cpu_piece(CPU_PACKED(CPU_TILE_M)) + cpu_piece(CPU_PACKED(CPU_TILE_N)) + cpu_piece(CPU_TILE_M * CPU_TILE_N) +
            cpu_piece(CPU_PANEL_WIDTH * CPU_TILE_K);
 }
 
-// dk, dv of a head; scores and their gradient of a tile of queries; rows of o and do; a matmul's buffers.
+// Bytes of attention's buffers per thread: dk and dv of a head, scores and their gradient for a tile of queries, rows
+// of o and do, and a matmul's buffers.
 static inline size_t cpu_attention_slot(int64_t T, int64_t head_dim) {
     return 2 * cpu_piece(T * head_dim) + 2 * cpu_piece(CPU_QUERY_ROWS * T) + cpu_piece(CPU_QUERY_ROWS * head_dim) +
            cpu_piece(CPU_QUERY_ROWS) + cpu_piece(2 * head_dim) + cpu_matmul_slot();
 }
 
-// Row buffers of the element-wise operations, `columns` wide.
+// Bytes per thread of the element-wise operations' row buffers, each `columns` wide.
 #define CPU_ROW_BUFFERS 4
 static inline size_t cpu_row_slot(int64_t columns) {
     return CPU_ROW_BUFFERS * cpu_piece(columns);
 }
 
-// Codes of that many rows are collected before they are written transposed: one whole cache line at a time.
+// Rows of FP8 values that are collected before they are written transposed: 64, so that a whole cache line is written
+// at a time. cpu_code_block() returns the size of that buffer in reals.
 #define CPU_CODE_ROWS 64
 static inline int64_t cpu_code_block(int64_t columns) {
     return CPU_CODE_ROWS * columns / (int64_t)sizeof(real);
 }
 
+// Bytes per thread of an operation that quantizes: the row buffers and the block of FP8 values.
 static inline size_t cpu_quantize_slot(int64_t columns) {
     return cpu_row_slot(columns) + cpu_piece(cpu_code_block(columns));
 }
 
-// Shared part of the element-wise operations: up to three row vectors, and two sets of partial column sums.
+// Bytes that the threads of an element-wise operation share: up to three row vectors and two sets of partial column
+// sums.
 static inline size_t cpu_row_shared(int64_t columns) {
     return (3 + 2 * CPU_REDUCTION_BLOCKS) * cpu_piece(columns);
 }

@@ -1,5 +1,5 @@
-// Collectives between GPUs over NCCL, on a stream of their own. Each begins and ends with a kernel that counts it in
-// host memory for the watchdog, because a GPU that waits for a lost rank reports nothing.
+// Collectives between GPUs over NCCL, on a stream of their own. A kernel before and one after each collective count it
+// in host memory for the watchdog, because a GPU that waits for a lost rank reports nothing.
 #include "comm/comm_internal.h"
 #include "cuda/common/cuda_internal.h"
 
@@ -14,12 +14,12 @@ void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
 
 #include <nccl.h>
 
-#define MARKS 64      // tickets whose events exist; an older ticket waits for a later event, which covers it
-#define HOST_VALUES 8 // that host_reduce takes at most
+#define MARKS 64 // number of events for tickets; waiting for an older ticket waits for a later event, which implies it
+#define HOST_VALUES 8 // maximum number of values of host_reduce
 
-// Memory of the host that the GPU writes.
+// Pinned host memory that the GPU writes.
 typedef struct {
-    uint32_t counters[2]; // collectives begun and finished on the GPU
+    uint32_t counters[2]; // number of collectives started and finished on the GPU
     int64_t values[HOST_VALUES];
 } Pinned;
 
@@ -30,15 +30,15 @@ typedef struct {
     unsigned next_mark;
     bool in_group;
     Pinned *pinned;
-    int64_t *values; // HOST_VALUES of the GPU's memory
-    CommMpi *mpi;    // NULL if the processes found each other without MPI
+    int64_t *values; // HOST_VALUES values in device memory
+    CommMpi *mpi;    // NULL if the NCCL id was exchanged over TCP instead of MPI
 } Nccl;
 
 static Nccl *nccl_of(Comm *comm) {
     return (Nccl *)comm->backend;
 }
 
-// --- errors ---------------------------------------------------------------------------------------------------------
+// --- errors ----------------------------------------------------------------------------------------------------------
 
 static ExitCode nccl_exit_code(ncclResult_t result) {
     return result == ncclRemoteError ? EXIT_RANK : EXIT_DEVICE;
@@ -51,11 +51,11 @@ static bool nccl_error(const Comm *comm, ncclResult_t result, const char *doing,
     bool shared = strstr(detail, "Duplicate GPU") != NULL;
     return error_set(err, nccl_exit_code(result), "rank %d: NCCL failed in %s: %s%s%.200s; %s", comm->place.rank, doing,
                      ncclGetErrorString(result), *detail ? ": " : "", detail,
-                     shared ? "start one process per GPU, or let each see another (CUDA_VISIBLE_DEVICES)"
-                            : "NCCL_DEBUG=WARN says more");
+                     shared ? "start one process per GPU, or give each its own GPU in CUDA_VISIBLE_DEVICES"
+                            : "set NCCL_DEBUG=WARN for details");
 }
 
-// A collective that cannot be put onto the stream ends the run.
+// Ends the run if a collective could not be enqueued.
 static void nccl_check(Comm *comm, ncclResult_t result, const char *doing) {
     Error err = {};
     if (result == ncclSuccess || result == ncclInProgress) return;
@@ -76,7 +76,7 @@ static void count(Nccl *n, int which) {
     LAUNCH_CHECK("comm_count");
 }
 
-// Around every collective that is not in a group, and around groups.
+// begin() and end() surround every collective outside a group, and every group, and count it for the watchdog.
 static Nccl *begin(Comm *comm) {
     Nccl *n = nccl_of(comm);
     if (!n->in_group) count(n, 0);
@@ -173,7 +173,8 @@ static bool comm_nccl_check(Comm *comm, Error *err) {
 
 // --- opening and closing --------------------------------------------------------------------------------------------
 
-// Releases all but NCCL and MPI. After a failure MPI stays open, because its end would wait for the other ranks.
+// Releases everything except NCCL and MPI. After a failure MPI stays open, because closing it would wait for the other
+// ranks.
 static void release(Comm *comm) {
     Nccl *n = nccl_of(comm);
     watchdog_close(comm->watchdog);
@@ -206,7 +207,7 @@ static const CommOps nccl_ops = {
     nccl_group, nccl_host_reduce, nccl_after_compute, nccl_mark,       nccl_wait,           comm_nccl_check,
 };
 
-// Sends rank 0's id to all ranks: over MPI if its launcher has started the processes, else over TCP.
+// Distributes rank 0's NCCL id to all ranks: over MPI if its launcher started the processes, otherwise over TCP.
 static bool exchange_id(Comm *comm, const Config *config, ncclUniqueId *id, Error *err) {
     memset(id, 0, sizeof *id);
     if (comm->place.rank == 0) {
@@ -263,7 +264,7 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
         return false;
     }
     comm->ops = &nccl_ops;
-    comm_barrier(comm); // connects all pairs of ranks that a collective uses, and shows that it works
+    comm_barrier(comm); // opens and tests NCCL's connections between the ranks
     watchdog_all_connected(comm->watchdog);
     return true;
 }

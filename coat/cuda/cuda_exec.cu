@@ -1,4 +1,4 @@
-// The GPU as a place where operations run: opening it, memory, transfers, recorded micro-steps, profiler ranges.
+// The GPU as a device: opening it, memory, transfers, CUDA graphs of micro-steps, profiler ranges.
 #include "base/memory.h"
 #include "cuda/attention/attention.h"
 #include "cuda/common/cuda_internal.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Transfers go through pinned memory piece by piece, so that the host may go on while the GPU copies.
+// Uploads are copied in pieces through pinned memory, so that the host continues while the GPU copies.
 #define STAGING_PIECE ((size_t)1 << 20)
 #define STAGING_PIECES 8
 
@@ -21,16 +21,15 @@ struct Staging {
 };
 
 void cuda_fail(cudaError_t error, const char *doing, const char *file, int line) {
-    const char *hint = "if it happens again, run with CUDA_LAUNCH_BLOCKING=1 and report what it says";
-    if (error == cudaErrorMemoryAllocation)
-        hint = "the GPU's memory is used up: lower --micro-batch or stop other programs on this GPU";
+    const char *hint = "if it happens again, run with CUDA_LAUNCH_BLOCKING=1 and report the error";
+    if (error == cudaErrorMemoryAllocation) hint = "use a smaller --micro-batch or stop other programs on this GPU";
     if (error == cudaErrorECCUncorrectable || error == cudaErrorDevicesUnavailable)
-        hint = "the GPU has failed or is taken: look at nvidia-smi, then go on with --resume";
-    fatal(EXIT_DEVICE, "CUDA failed while %s: %s (%s:%d): %s", doing, cudaGetErrorString(error), file, line, hint);
+        hint = "the GPU has failed or is in use; check nvidia-smi, then continue with --resume";
+    fatal(EXIT_DEVICE, "CUDA failed while %s: %s (%s:%d); %s", doing, cudaGetErrorString(error), file, line, hint);
 }
 
 // --- opening ------------------------------------------------------------------------------------------------
-// Launched by nobody: whether its machine code can be loaded tells whether the program was built for a GPU.
+// Never launched. If its machine code can be loaded, the program was built for this GPU.
 __global__ void probe_kernel(int *out) {
     *out = 1;
 }
@@ -46,7 +45,7 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
     q->driver_too_old = error == cudaErrorInsufficientDriver;
     if (error != cudaSuccess) q->count = 0;
     bool answered = error == cudaSuccess || error == cudaErrorNoDevice || q->driver_too_old;
-    // several processes that each see one GPU only: the launcher has dealt them out
+    // If several processes see one GPU each, their launcher has assigned the GPUs.
     if (q->count == 1 && exec->ranks > 1) q->index = 0;
     if (q->index >= 0 && q->index < q->count) {
         error = cudaGetDeviceProperties(prop, q->index);
@@ -58,7 +57,7 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
         q->kernels_match = answered && cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess;
     }
     if (!answered) snprintf(q->failure, sizeof q->failure, "%s", cudaGetErrorString(error));
-    cudaGetLastError(); // a refusal is reported by device_check, not by the next call
+    cudaGetLastError(); // clears the CUDA error, which device_check() reports
 }
 
 static void open_staging(CudaBackend *backend) {
@@ -68,11 +67,12 @@ static void open_staging(CudaBackend *backend) {
     for (int i = 0; i < STAGING_PIECES; i++)
         CUDA_CHECK(cudaEventCreateWithFlags(&staging->done[i], cudaEventDisableTiming), "creating an event");
     backend->staging = staging;
-    CUDA_CHECK(cudaMalloc((void **)&backend->tally, sizeof *backend->tally), "allocating what blocks share");
+    CUDA_CHECK(cudaMalloc((void **)&backend->tally, sizeof *backend->tally), "allocating the blocks' shared counters");
     CUDA_CHECK(cudaMemsetAsync(backend->tally, 0, sizeof *backend->tally, backend->stream),
-               "zeroing what blocks share");
+               "zeroing the blocks' shared counters");
 }
 
+// Allocates backend->ones: `count` ones in FP32, then in BF16.
 static void open_ones(CudaBackend *backend, int64_t count) {
     const size_t bytes = (size_t)count * (sizeof(float) + sizeof(uint16_t));
     float *host = (float *)xmalloc(bytes);
@@ -80,7 +80,7 @@ static void open_ones(CudaBackend *backend, int64_t count) {
     for (int64_t i = 0; i < count; i++) host[i] = 1.0f, in_bf16[i] = bf16_encode(1.0f);
     CUDA_CHECK(cudaMalloc((void **)&backend->ones, bytes), "allocating the weight of norms without one");
     CUDA_CHECK(cudaMemcpy(backend->ones, host, bytes, cudaMemcpyHostToDevice),
-               "sending the weight of norms without one");
+               "uploading the weight of norms without one");
     backend->ones_count = count;
     free(host);
 }
@@ -98,7 +98,7 @@ bool cuda_present(void) {
     int driver = 0, count = 0;
     cudaDriverGetVersion(&driver);
     cudaError_t answer = cudaGetDeviceCount(&count);
-    cudaGetLastError(); // what is wrong with a GPU that is there, cuda_open says
+    cudaGetLastError(); // clears the CUDA error, which cuda_open() reports
     return driver > 0 && answer != cudaErrorNoDevice;
 }
 
@@ -108,7 +108,8 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size) {
     why[0] = '\0';
     if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
     for (int device = 0; device < count && !why[0]; device++) {
-        // those of the machine's other processes too, so that these agree; one alone the launcher has dealt out
+        // Checks the GPUs of this machine's other processes, too, so that all processes agree. If a process sees only
+        // one GPU, its launcher has assigned it.
         const bool used = count == 1 || (local_ranks > 1 ? device < local_ranks : device == local_rank);
         if (!used) continue;
         if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
@@ -117,7 +118,7 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size) {
             continue;
         snprintf(why, size, "%s has compute capability %d.%d and FP8 needs 8.9", prop.name, major, minor);
     }
-    cudaGetLastError(); // what is wrong with a GPU, cuda_open says
+    cudaGetLastError(); // clears the CUDA error, which cuda_open() reports
 }
 
 bool cuda_open(Exec *exec, const Config *config, Error *err) {
@@ -178,7 +179,7 @@ void *cuda_allocate(Exec *exec, size_t bytes, Error *err) {
     cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
-    error_set(err, EXIT_DEVICE, "GPU memory: %.2f GB are needed, %.2f of %.2f GB are free (%s)", (double)bytes / 1e9,
+    error_set(err, EXIT_DEVICE, "GPU memory: %.2f GB needed, but only %.2f of %.2f GB free (%s)", (double)bytes / 1e9,
               (double)free_bytes / 1e9, (double)total_bytes / 1e9, cudaGetErrorString(error));
     return NULL;
 }
@@ -194,7 +195,7 @@ void cuda_release(Exec *exec, void *memory) {
     CUDA_CHECK(cudaFree(memory), "releasing memory");
 }
 
-// The processors of the GPU's NUMA node, as the kernel writes them ("0-31,64-95"); false where that is not to be had.
+// Finds the processors of the GPU's NUMA node from the kernel's list ("0-31,64-95"). Returns false if it is unknown.
 static bool near_processors(cpu_set_t *set) {
     int device, node = -1;
     char path[64], text[4096] = "";
@@ -218,7 +219,8 @@ static bool near_processors(cpu_set_t *set) {
     return CPU_COUNT(set) > 0;
 }
 
-// Clears memory on the GPU's node, as far as the process may run there: a page lies where it is first written from.
+// Zeroes memory on threads that run on the GPU's NUMA node, if this process may run there, because Linux places a page
+// on the node of the thread that first writes it.
 static void clear_near(char *memory, size_t size) {
     cpu_set_t near_cpus;
     const bool has_near = near_processors(&near_cpus);
@@ -234,8 +236,8 @@ static void clear_near(char *memory, size_t size) {
     }
 }
 
-// Page-locked: a copy then runs at the bus's speed. It may be refused where plain memory would be given. Large pages,
-// cleared on many cores before: cudaHostAlloc() does so on one.
+// Allocates page-locked host memory, which is copied at full bus speed; NULL if it is refused. Uses huge pages that
+// many cores zero first, because cudaHostAlloc() zeroes on one core.
 void *cuda_host_allocate(Exec *exec, size_t bytes) {
     (void)exec;
     const size_t size = memory_whole_pages(bytes);
@@ -290,16 +292,16 @@ void cuda_synchronize(Exec *exec) {
     CUDA_CHECK(cudaStreamSynchronize(cuda_backend(exec)->stream), "waiting for the GPU's work");
 }
 
-// --- recorded micro-steps -----------------------------------------------------------------------------------
-// The first time a micro-step runs as it is: libraries then load code and choose algorithms, which they could not
-// do while being recorded. The second time it is recorded, from the third on replayed.
+// --- CUDA graphs of micro-steps --------------------------------------------------------------------------------------
+// The first run of a micro-step is not captured, because libraries then load code and choose algorithms, which capture
+// does not allow. The second run is captured into a graph; later runs replay it.
 bool cuda_replay_begin(Exec *exec, int id) {
     CudaBackend *backend = cuda_backend(exec);
     if (id < 0 || id >= MAX_REPLAYS || backend->replay_current >= 0)
-        fatal(EXIT_DEVICE, "recording %d: there are %d, and one at a time", id, MAX_REPLAYS);
+        fatal(EXIT_DEVICE, "internal error: graph %d: must be below %d, and one at a time", id, MAX_REPLAYS);
     Replay *replay = &backend->replay[id];
     if (replay->stage == REPLAY_RECORDED) {
-        CUDA_CHECK(cudaGraphLaunch(replay->graph, backend->stream), "replaying a micro-step");
+        CUDA_CHECK(cudaGraphLaunch(replay->graph, backend->stream), "replaying a micro-step's graph");
         return true;
     }
     backend->replay_current = id;
@@ -311,7 +313,7 @@ bool cuda_replay_begin(Exec *exec, int id) {
 void cuda_replay_end(Exec *exec, int id) {
     CudaBackend *backend = cuda_backend(exec);
     if (backend->replay_current != id)
-        fatal(EXIT_DEVICE, "recording %d ends, but %d had begun", id, backend->replay_current);
+        fatal(EXIT_DEVICE, "internal error: graph %d ends, but graph %d was started", id, backend->replay_current);
     backend->replay_current = -1;
     Replay *replay = &backend->replay[id];
     if (replay->stage == REPLAY_COLD) {
@@ -340,11 +342,11 @@ void cuda_range_pop(Exec *exec) {
 void cuda_profile(Exec *exec, bool begin) {
     cuda_synchronize(exec);
     if (begin) {
-        CUDA_CHECK(cudaProfilerStart(), "telling the profiler to begin");
+        CUDA_CHECK(cudaProfilerStart(), "starting the profiler");
         nvtxRangePushA("marked step");
     } else {
         nvtxRangePop();
-        CUDA_CHECK(cudaProfilerStop(), "telling the profiler to end");
+        CUDA_CHECK(cudaProfilerStop(), "stopping the profiler");
     }
 }
 
@@ -357,7 +359,7 @@ void cuda_describe(Exec *exec, char *text, size_t size) {
 int64_t cuda_memory_in_use(Exec *exec) {
     (void)exec;
     size_t free_bytes = 0, total_bytes = 0;
-    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for the memory in use");
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes), "querying the memory in use");
     return (int64_t)(total_bytes - free_bytes);
 }
 

@@ -1,5 +1,5 @@
-// What the codes of FP8 tensors say about their scales, for the log: one read of the codes, a few times per thousand
-// steps. Counts are integers and maxima unsigned, so that atomic operations leave the same result in any order.
+// FP8 statistics for the log: how well each tensor's scales fit its values. Reads each tensor once, a few times per
+// thousand steps. Counts are integers and amaxes unsigned, so atomics give the same result in any order.
 #include "cuda/fp8/fp8_kernels.h"
 #include "numerics/moments.h"
 
@@ -7,25 +7,25 @@ namespace {
 
 constexpr int HEALTH_THREADS = 256;
 constexpr int HEALTH_BLOCKS_PER_SM = 8;
-constexpr int TENSOR_GROUP = 128; // codes a thread counts at a time where the whole tensor has one scale
+constexpr int TENSOR_GROUP = 128; // FP8 values that a thread counts at a time, for a tensor with a single scale
 
-// How a tensor is walked: groups of a row one after the other, a thread per group.
+// How a tensor is divided into groups that have one scale each; a thread counts one group at a time.
 struct HealthWalk {
     const uint8_t *codes;
     const void *scale;
     const uint8_t *exponent;
-    int64_t cols, stride, groups, total; // groups per row, and of all rows
+    int64_t cols, stride, groups, total; // groups: per row; total: in all rows
     int group;
     Format format;
     Granularity granularity;
 };
 
-// Codes without sign: at or above the largest finite one, below the smallest normal one.
+// Counts of FP8 values by magnitude. top: at least the largest finite value. small: below the smallest normal value.
 struct Counts {
     uint32_t largest = 0, zero = 0, top = 0, small = 0;
 };
 
-// Four codes at a time.
+// Adds four FP8 values to the counts.
 __device__ inline void count_word(Counts &c, uint32_t word, uint32_t top, uint32_t normal) {
     const uint32_t magnitude = word & 0x7f7f7f7fu;
     c.largest = __vmaxu4(c.largest, magnitude);
@@ -34,6 +34,7 @@ __device__ inline void count_word(Counts &c, uint32_t word, uint32_t top, uint32
     c.small += (uint32_t)__popc(__vcmpltu4(magnitude, normal * 0x01010101u)) / 8;
 }
 
+// Counts `count` FP8 values.
 __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t top, uint32_t normal) {
     Counts c;
     int i = 0;
@@ -44,7 +45,7 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t t
             for (uint32_t word : words.value) count_word(c, word, top, normal);
         }
     }
-    for (; i < count; i++) { // the tail of the last group: a word whose other codes count as neither
+    for (; i < count; i++) { // remaining values, one per word; the word's three zero bytes are not counted
         const uint32_t code = codes[i] & 0x7fu;
         c.largest = __vmaxu4(c.largest, code);
         c.zero += code == 0;
@@ -55,6 +56,7 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t t
     return c;
 }
 
+// Returns a group's amax, given the largest of its FP8 values without sign.
 __device__ inline float group_amax(const HealthWalk &w, int64_t group, uint32_t largest) {
     if (largest == 0) return 0.0f;
     if (w.granularity == SCALE_EXPAND) return ((const float *)w.scale)[group];
@@ -63,7 +65,7 @@ __device__ inline float group_amax(const HealthWalk &w, int64_t group, uint32_t 
     return fp8_decode(w.format, (uint8_t)largest) * scale;
 }
 
-// Adds a value of every thread of the warp to `sum`.
+// Adds `value` of every thread of the warp to *sum.
 __device__ inline void warp_add(uint64_t *sum, uint64_t value) {
     const uint64_t all = warp_sum((unsigned long long)value);
     if (threadIdx.x % WARP == 0 && all) atomicAdd((unsigned long long *)sum, (unsigned long long)all);
@@ -94,15 +96,16 @@ __global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, He
     atomicMax(&out->largest, largest);
 }
 
-// Of one scale, or of the largest of `rows`; `none` is that of zeros.
+// Estimates a tensor's amax from the largest of its `rows` scales; `none` is the scale of a tensor of zeros.
 __global__ void health_scale_kernel(const float *scale, int64_t rows, float none, float largest, Health *out) {
     float most = *scale;
     for (int64_t row = threadIdx.x; row < rows; row += WARP) most = fmaxf(most, scale[row]);
-    most = __uint_as_float(warp_maximum_bits(most));
+    most = __uint_as_float(warp_amax_bits(most));
     if (threadIdx.x == 0) out->amax = most == none ? 0u : magnitude_bits(most * largest);
 }
 
-// Lines of `length` codes, `pieces` of them each, which the threads take in turn.
+// Counts `lines` lines of `length` FP8 values, each divided into `pieces` pieces. Each thread counts every step-th
+// piece.
 __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8_t *codes, int64_t lines,
                                                                      int64_t length, int64_t stride, int64_t pieces,
                                                                      Format format, CodeCounts *out) {
@@ -124,11 +127,11 @@ __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8
     warp_add(&out->subnormal, small - zero);
 }
 
-// --- weight gradients that are made twice --------------------------------------------------------------------
-constexpr int INNER_BLOCKS = 512; // whatever the device, so that sums have one order
+// --- comparison of an FP8 wgrad with its BF16 reference --------------------------------------------------------------
+constexpr int INNER_BLOCKS = 512; // number of partial sums; equal on every GPU, so that the order of addition is fixed
 constexpr int HEALTH_WARPS = HEALTH_THREADS / WARP;
 
-// The sums of a block's threads, by the first of them.
+// Sums over the block's threads; thread 0 writes the result.
 __device__ inline void inner_products_store(double ab, double aa, double bb, InnerProducts *out) {
     __shared__ double shared[3][HEALTH_WARPS];
     ab = block_sum<HEALTH_WARPS>(ab, shared[0]);
@@ -169,7 +172,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void inner_products_sum_kernel(cons
 
 HealthWalk walk_of(Tensor t) {
     HealthWalk w = {};
-    const bool flat = t.granularity == SCALE_EXPAND; // groups run on over the ends of rows
+    const bool flat = t.granularity == SCALE_EXPAND; // 8-bit moments: a group may extend into the next row
     w.codes = (const uint8_t *)t.data;
     w.scale = t.scale;
     w.exponent = t.exponent;
@@ -185,7 +188,7 @@ HealthWalk walk_of(Tensor t) {
 
 } // namespace
 
-// Blocks for so many pieces of work, one per thread, or as many as fill the device.
+// Returns the grid for `pieces` work items: one per thread, at most as many blocks as fill the GPU.
 static dim3 health_grid(const CudaBackend *backend, int64_t pieces) {
     const int64_t most = (int64_t)backend->sm_count * HEALTH_BLOCKS_PER_SM, blocks = ceil_div(pieces, HEALTH_THREADS);
     return grid_of(blocks < most ? blocks : most);
@@ -193,7 +196,8 @@ static dim3 health_grid(const CudaBackend *backend, int64_t pieces) {
 
 void cuda_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
     if (!codes.data || !format_is_fp8(codes.format))
-        fatal(EXIT_DEVICE, "codes_count on the GPU: %s has no codes", format_name(codes.format));
+        fatal(EXIT_DEVICE, "internal error: codes_count on the GPU: a %s tensor has no FP8 values",
+              format_name(codes.format));
     const CudaBackend *backend = cuda_backend(exec);
     const int64_t lines = codes.transposed ? codes.cols : codes.rows;
     const int64_t length = codes.transposed ? codes.rows : codes.cols, pieces = ceil_div(length, TENSOR_GROUP);
@@ -207,7 +211,8 @@ void cuda_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
     require_format(operation, "the second tensor", b, a.format);
     InnerProducts *const partials = (InnerProducts *)exec->workspace;
     if (a.stride != a.cols || b.stride != b.cols || exec->workspace_bytes < INNER_BLOCKS * sizeof *partials)
-        fatal(EXIT_DEVICE, "%s on the GPU: a tensor has gaps, or the workspace is too small", operation);
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: a tensor has gaps, or the workspace is too small",
+              operation);
     const cudaStream_t stream = cuda_backend(exec)->stream;
     for_layout(operation, a.format, tensor_wide(a) && tensor_wide(b), [&]<typename T, int V>(Layout<T, V>) {
         inner_products_kernel<T, V><<<INNER_BLOCKS, HEALTH_THREADS, 0, stream>>>((const T *)a.data, (const T *)b.data,
@@ -223,13 +228,14 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
     Health *const found = (Health *)exec->workspace;
     const size_t bytes = (size_t)count * sizeof *found;
     if (bytes > exec->workspace_bytes)
-        fatal(EXIT_DEVICE, "health on the GPU: the counts of %d tensors do not fit the workspace", count);
+        fatal(EXIT_DEVICE, "internal error: health on the GPU: the counts of %d tensors do not fit the workspace",
+              count);
     cuda_zero(exec, found, bytes);
     for (int i = 0; i < count; i++) {
         const Tensor t = tensors[i];
         if (!format_is_fp8(t.format) || !t.scale || t.transposed ||
             (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
-            fatal(EXIT_DEVICE, "health on the GPU is not built for %s without its codes and scales",
+            fatal(EXIT_DEVICE, "internal error: health on the GPU needs FP8 values and scales, not %s",
                   format_name(t.format));
         if (t.data) {
             const HealthWalk w = walk_of(t);
@@ -244,6 +250,6 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         }
     }
     cuda_download(exec, out, found, bytes);
-    for (int i = 0; i < count; i++) // the maximum itself
+    for (int i = 0; i < count; i++) // the value that determines the scale does not count as saturated
         if (tensors[i].granularity == SCALE_TENSOR && out[i].saturated > 0) out[i].saturated--;
 }

@@ -1,4 +1,4 @@
-// The table of the GPU's operations. What each does is said in operations.h.
+// The CUDA backend's table of operations (operations.h), and the choice of a kernel by format, GPU and shape.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_hopper.h"
 #include "cuda/common/cuda_kernels.h"
@@ -6,8 +6,8 @@
 
 // --- attention ----------------------------------------------------------------------------------------------
 
-// Attention in BF16 is that of kernels of our own on Hopper with heads of 64 or 128, else cuDNN's while documents are
-// joined. What is left, and FP32 for exact comparisons, have slow kernels. A sample that continues has one of its own.
+// Attention in BF16 runs in the Hopper kernels (heads of 64 or 128), otherwise in cuDNN if documents are not masked.
+// All other cases and FP32 use slow kernels (cuda_attention_plain.cu). With a KV cache, k has more rows than q.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
@@ -27,7 +27,7 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
                              Tensor k, Tensor v, Tensor positions, Tensor rotations, AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
     require_format("attention_backward", "positions", positions, FMT_I32);
-    require_format("attention_backward", "rotations", rotations, FMT_FP32);
+    require_format("attention_backward", "the RoPE table", rotations, FMT_FP32);
     if (q.format == FMT_BF16 &&
         attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, rotations, shape))
         return;
@@ -38,23 +38,22 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
                            exec->workspace_bytes);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
-    Tensor packed = dq; // these leave no maxima
+    Tensor packed = dq; // row amaxes are computed separately, because these kernels do not write them
     packed.cols = dq.cols + dk.cols + dv.cols;
-    if (dq.amax && q.format == FMT_BF16) bf16_row_maxima(exec, packed, dq.amax);
+    if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);
 }
 
-// --- by format ----------------------------------------------------------------------------------------------
-// Operations that have kernels for plain formats (plain/) and for tensors with scales (fp8/).
+// --- choice by format: plain/ has the kernels for unscaled tensors, fp8/ those for tensors with scales ---------------
 static bool is_fp8(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }
 
-// The norm with a weight: ones where it has none. `like` is plain, or made in BF16.
+// Returns the norm with a weight of ones if it has none. The weight is FP32 if `like` is FP32, else BF16.
 static Norm with_weight(Exec *exec, Norm norm, Tensor like) {
     const CudaBackend *backend = cuda_backend(exec);
     if (norm.weight.data) return norm;
     if (like.cols > backend->ones_count)
-        fatal(EXIT_DEVICE, "a norm without weight on the GPU: %lld columns where the model has %lld",
+        fatal(EXIT_DEVICE, "internal error: a norm without weight on the GPU has %lld columns, but the model has %lld",
               (long long)like.cols, (long long)backend->ones_count);
     norm.weight = {};
     norm.weight.rows = 1;
@@ -70,7 +69,7 @@ void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, T
     (fp8 ? fp8_residual_norm_forward : plain_residual_norm_forward)(exec, n, norm, r_out, r_in, y, y_bias);
 }
 
-// A plain tensor as another one of its shape, where they are not the same memory.
+// Copies an unscaled tensor to another of its format and shape. Does nothing if they share memory.
 static void copy_rows(Exec *exec, Tensor to, Tensor from) {
     if (!to.data || to.data == from.data || to.rows == 0) return;
     require_format("branch_norm_forward", "a copy", to, from.format);
@@ -81,8 +80,8 @@ static void copy_rows(Exec *exec, Tensor to, Tensor from) {
                "copying the residual stream");
 }
 
-// Both of its kernels leave r_out, of which a plain n that is kept elsewhere is a copy. Models have neither this nor
-// an r_in that is only moved.
+// The kernels write only r_out, so an unscaled n in other memory is copied from it. Models use neither that case nor
+// the one without y.
 void cuda_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
     if (y.data) {
@@ -124,7 +123,7 @@ void cuda_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbia
 
 void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     (is_fp8(q) ? fp8_quantize_forward : plain_quantize_forward)(exec, q, x);
-    if (q.amax && !is_fp8(q)) bf16_row_maxima(exec, x, q.amax);
+    if (q.amax && !is_fp8(q)) bf16_row_amaxes(exec, x, q.amax);
 }
 
 void cuda_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {

@@ -1,4 +1,4 @@
-// The checks before a GPU is used, and the table of peaks.
+// Checks a GPU before it is used, and lists the peak FLOP/s of GPUs.
 #include "device_check.h"
 
 #include <string.h>
@@ -10,15 +10,15 @@ static bool check_driver(const DeviceQuery *q, Error *err) {
     int runtime_major = q->runtime_version / 1000, runtime_minor = q->runtime_version % 1000 / 10;
     int driver_major = q->driver_version / 1000, driver_minor = q->driver_version % 1000 / 10;
     if (q->driver_version == 0)
-        return error_set(err, EXIT_DEVICE, "no GPU: there is no NVIDIA driver on this machine: install one, " CPU_HINT);
+        return error_set(err, EXIT_DEVICE, "no GPU: this machine has no NVIDIA driver; install one, " CPU_HINT);
     if (q->driver_too_old)
         return error_set(
             err, EXIT_DEVICE,
-            "the NVIDIA driver is too old: it supports CUDA %d.%d, this program was built with CUDA %d.%d: "
+            "the NVIDIA driver is too old: it supports CUDA %d.%d, this program was built with CUDA %d.%d; "
             "update the driver, build with an older CUDA, " CPU_HINT,
             driver_major, driver_minor, runtime_major, runtime_minor);
     if (q->failure[0])
-        return error_set(err, EXIT_DEVICE, "the GPU cannot be used: %s: look at nvidia-smi, " CPU_HINT, q->failure);
+        return error_set(err, EXIT_DEVICE, "the GPU cannot be used: %s; check nvidia-smi, " CPU_HINT, q->failure);
     return true;
 }
 
@@ -30,30 +30,29 @@ bool device_check(const DeviceQuery *q, Error *err) {
     if (!check_driver(q, err)) return false;
     if (q->count <= 0)
         return error_set(err, EXIT_DEVICE,
-                         "no GPU: the driver shows none to this process: check CUDA_VISIBLE_DEVICES, " CPU_HINT);
+                         "no GPU: the driver shows none to this process; check CUDA_VISIBLE_DEVICES, " CPU_HINT);
     if (q->index < 0 || q->index >= q->count)
         return error_set(err, EXIT_DEVICE,
-                         "process %d of this machine has no GPU of its own, there are %d: start fewer processes "
-                         "per machine",
+                         "process %d of this machine has no GPU: there are only %d; start fewer processes per machine",
                          q->index, q->count);
     if (q->major < OLDEST_MAJOR)
         return error_set(err, EXIT_DEVICE,
-                         "%s has compute capability %d.%d, the program needs 8.0 or later (8.9 for FP8): use a newer "
+                         "%s has compute capability %d.%d, the program needs 8.0 or later (8.9 for FP8); use a newer "
                          "GPU, " CPU_HINT,
                          q->name, q->major, q->minor);
     if (q->needs_fp8 && !device_has_fp8(q->major, q->minor))
         return error_set(err, EXIT_DEVICE,
-                         "%s has compute capability %d.%d, FP8 matmuls need 8.9 or later: use --linear bf16 or "
+                         "%s has compute capability %d.%d, FP8 matmuls need 8.9 or later; use --linear bf16 or "
                          "--recipe bf16",
                          q->name, q->major, q->minor);
     if (!q->kernels_match)
         return error_set(err, EXIT_DEVICE,
-                         "the program was not built for %s (compute capability %d.%d): build it again on this machine",
+                         "the program was not built for %s (compute capability %d.%d); build it again on this machine",
                          q->name, q->major, q->minor);
     return true;
 }
 
-// The first row whose text is part of the name counts: longer names stand before those they contain.
+// Returns the peak of the first row whose text occurs in the GPU's name. Longer names precede those that they contain.
 double device_peak_flops(const char *name) {
     static const struct {
         const char *part;

@@ -1,5 +1,5 @@
-// Whether this machine's GPU can run the program, decided in plain C from what the driver answered, so that
-// machines without a GPU, with an old driver or with an old GPU can be tested anywhere.
+// Decides whether this machine's GPU can run the program, in plain C from the driver's answers, so that the cases
+// without a GPU, with an old driver or with an old GPU can be tested on any machine.
 #pragma once
 #include "base/error.h"
 
@@ -7,28 +7,28 @@
 extern "C" {
 #endif
 
-// What the CUDA runtime says about the GPU that this process is to use.
+// The CUDA runtime's answers about the GPU that this process is to use.
 typedef struct {
     int driver_version;  // newest CUDA version that the driver supports, 1000 * major + 10 * minor; 0: no driver
     int runtime_version; // CUDA version that the program was built with
-    bool driver_too_old; // the runtime refuses to work with the driver
-    char failure[160];   // the runtime's words when asking for the GPUs failed in another way, else ""
+    bool driver_too_old; // true if the CUDA runtime does not support the driver
+    char failure[160];   // the runtime's message if querying the GPUs failed for another reason, else ""
     int count;           // GPUs that this process may use
-    int index;           // the one it is to use: its rank among the processes of this machine
-    char name[256];      // the rest describes GPU `index`; undefined when there is none
+    int index;           // index of the GPU to use: this process's rank on this machine
+    char name[256];      // this and the following fields describe GPU `index`; undefined if it does not exist
     int major, minor;    // compute capability
-    bool kernels_match;  // the program holds machine code for it
-    bool needs_fp8;      // the recipe multiplies in FP8
+    bool kernels_match;  // true if the program contains machine code for this GPU
+    bool needs_fp8;      // the recipe uses FP8 matmuls
 } DeviceQuery;
 
-// False with EXIT_DEVICE and one line that says what is wrong and what to do.
+// True if the GPU can be used. Otherwise sets err to EXIT_DEVICE and one line with the reason and the remedy.
 bool device_check(const DeviceQuery *query, Error *err);
 
-// Whether a GPU of this compute capability multiplies in FP8.
+// True if GPUs of this compute capability have FP8 matmuls.
 bool device_has_fp8(int major, int minor);
 
-// Dense BF16 peak with FP32 accumulation in FLOP/s, by the vendor's data sheets, of a GPU by the name the driver
-// gives it; 0 = unknown.
+// Returns the dense BF16 peak (FP32 accumulation) in FLOP/s from the vendor's data sheets, given the driver's name of
+// the GPU; 0 if unknown.
 double device_peak_flops(const char *name);
 
 #ifdef __cplusplus

@@ -29,19 +29,19 @@ typedef struct {
 static void run_plain(Bench *bench, void *context) {
     Operands *o = (Operands *)context;
     o->set = (o->set + 1) % SETS;
-    bf16_row_maxima(&bench->exec, o->x[o->set], o->row_maxima);
-    scale_from_maxima(&bench->exec, o->codes, o->row_maxima, o->x[0].rows);
+    bf16_row_amaxes(&bench->exec, o->x[o->set], o->row_maxima);
+    scale_from_amaxes(&bench->exec, o->codes, o->row_maxima, o->x[0].rows);
 }
 
 static void run_rows(Bench *bench, void *context) {
     Operands *o = (Operands *)context;
-    scale_from_maxima(&bench->exec, o->codes, o->row_maxima, o->x[0].rows);
+    scale_from_amaxes(&bench->exec, o->codes, o->row_maxima, o->x[0].rows);
 }
 
 static void run_groups(Bench *bench, void *context) {
     Operands *o = (Operands *)context;
     o->set = (o->set + 1) % SETS;
-    scale_from_maxima(&bench->exec, o->codes, o->group_maxima[o->set], o->groups);
+    scale_from_amaxes(&bench->exec, o->codes, o->group_maxima[o->set], o->groups);
 }
 
 // The maxima of groups of 128 columns, as a producer would leave them.

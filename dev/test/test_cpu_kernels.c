@@ -85,7 +85,7 @@ static void reductions_of_any_length(void **state) {
                 squares += (double)x[i] * (double)x[i];
                 highest = fmax(highest, (double)x[i]);
             }
-            assert_true((double)list[v]->sum_of_products(x, y, n) == dot); // small integers: exact
+            assert_true((double)list[v]->dot(x, y, n) == dot); // small integers: exact
             assert_true(list[v]->sum_of_squares(x, n) == squares);
             assert_true((double)list[v]->maximum(x, n) == highest);
         }
@@ -103,7 +103,7 @@ static void run_all(const CpuKernels *k, float out[12][LONGEST]) {
     memset(out, 0, 12 * sizeof out[0]);
     NormStatistics s = k->norm_statistics(x, n, 1e-5f, true);
     out[0][0] = s.mean, out[0][1] = s.rstd;
-    out[0][2] = k->sum_of_products(x, y, n);
+    out[0][2] = k->dot(x, y, n);
     k->norm_apply(out[1], x, s, w, y, n);
     k->norm_gradient(out[2], out[3], out[4], y, x, s, w, n, true, true);
     k->gelu(out[5], x, n);

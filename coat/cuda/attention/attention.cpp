@@ -1,5 +1,5 @@
-// cuDNN's flash attention through its C++ frontend: the only C++ of the project. A graph is built once per shape
-// and kept; then a call only hands over pointers.
+// cuDNN's flash attention through its C++ frontend, which makes this the only C++ file of the project. A graph is built
+// once per shape and kept; later calls only pass pointers.
 #include "attention.h"
 
 #include <cudnn_frontend.h>
@@ -17,11 +17,11 @@ typedef std::unordered_map<int64_t, void *> Pointers;
 
 enum { Q, K, V, O, LSE, D_O, DQ, DK, DV, OPERANDS };
 
-// What a graph depends on: the shape of one call and the row strides of its operands.
+// Properties that a graph depends on: the shape of a call and the row strides of its operands.
 struct Key {
     bool backward, stats;
     int64_t B, T, heads, kv_heads, head_dim;
-    int64_t stride[OPERANDS]; // elements from token to token; 0: not an operand of this graph
+    int64_t stride[OPERANDS]; // elements from token to token for each operand; 0: not an operand of this graph
 };
 
 struct Plan {
@@ -42,7 +42,7 @@ static bool same_key(const Key &a, const Key &b) {
            a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
 }
 
-// Runs a piece of frontend code that returns its status or throws; says which step failed.
+// Runs a frontend call that returns its status or throws. Returns false with an err that names the step.
 template <typename Step> static bool step(Error *err, const char *doing, Step run) {
     std::string message;
     try {
@@ -53,7 +53,7 @@ template <typename Step> static bool step(Error *err, const char *doing, Step ru
     return error_set(err, EXIT_DEVICE, "cuDNN attention: %s failed: %s", doing, message.c_str());
 }
 
-// An operand of (B, heads, T, head_dim) in memory (B, T, row) with the head's columns inside a row.
+// Describes an operand (B, heads, T, head_dim), stored as (B, T, row) with the head's columns in each row.
 static fe::graph::Tensor_attributes operand(const Key &key, int id) {
     int64_t heads = id == K || id == V || id == DK || id == DV ? key.kv_heads : key.heads;
     int64_t row = key.stride[id];
@@ -108,8 +108,8 @@ static void describe_backward(fe::graph::Graph &graph, const Key &key) {
     set_output(result[2], operand(key, DV));
 }
 
-// The kept plan of a key, built on first use; NULL with err. The library's first choice, which depends on the
-// shape and the GPU alone: no timing, so that runs repeat.
+// Returns the plan of a key, which it builds on first use; NULL with err on failure. Uses cuDNN's first choice, which
+// depends only on the shape and the GPU; nothing is timed, so that runs are repeatable.
 static const Plan *plan_get(AttentionState *state, const Key &key, Error *err) {
     for (const Plan &plan : state->plans)
         if (same_key(plan.key, key)) return &plan;
@@ -138,7 +138,8 @@ static bool plan_run(AttentionState *state, const Plan *plan, Pointers &pointers
                      size_t workspace_bytes, Error *err) {
     const char *what = plan->key.backward ? "the backward" : "the forward";
     if ((size_t)plan->workspace_bytes > workspace_bytes)
-        return error_set(err, EXIT_DEVICE, "cuDNN attention: %s needs %lld bytes of workspace, %zu are there", what,
+        return error_set(err, EXIT_DEVICE,
+                         "cuDNN attention: %s needs %lld bytes of workspace, but only %zu are planned", what,
                          (long long)plan->workspace_bytes, workspace_bytes);
     return step(err, what, [&] { return plan->graph->execute(state->handle, pointers, workspace); });
 }
@@ -155,7 +156,7 @@ static Key key_make(AttentionShape shape, AttentionSlice slice, bool backward, b
     return key;
 }
 
-// Where an operand's part for sequence b and key/value head h begins.
+// Returns the address of an operand's part for sequence b and key/value head h.
 static void *operand_at(AttentionShape shape, const Tensor *operands, int id, int b, int h) {
     int group = shape.heads / shape.kv_heads;
     if (id == LSE) return (float *)operands[LSE].data + ((int64_t)b * shape.heads + (int64_t)h * group) * shape.T;
@@ -163,8 +164,8 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
     return (uint16_t *)operands[id].data + (int64_t)b * shape.T * operands[id].stride + (int64_t)head * shape.head_dim;
 }
 
-// The slice whose plan fits into the workspace: the one that was planned, or a smaller one should this version of
-// the library need more than the formula says.
+// Finds a slice whose plan fits the workspace: the planned slice, or a smaller one if this version of cuDNN needs more
+// workspace than the formula says. Returns false with err if none fits.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
                            AttentionSlice *slice, Error *err) {
     *slice = attention_slice(shape, ATTENTION_WORKSPACE_LIMIT);
@@ -183,7 +184,7 @@ static bool backward_slice(AttentionState *state, AttentionShape shape, const Te
         else
             return error_set(err, EXIT_DEVICE,
                              "cuDNN attention: the backward of one head of %d tokens needs %zu bytes of workspace, "
-                             "but %zu are planned: shorten --seq-len",
+                             "but only %zu are planned; use a smaller --seq-len",
                              shape.T, needed, bytes);
     }
 }
@@ -193,7 +194,7 @@ extern "C" AttentionState *attention_open(void *stream, Error *err) {
     cudnnStatus_t status = cudnnCreate(&handle);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(handle, (cudaStream_t)stream);
     if (status != CUDNN_STATUS_SUCCESS) {
-        error_set(err, EXIT_DEVICE, "cuDNN does not start: %s (is the installed version 9.x for CUDA 13?)",
+        error_set(err, EXIT_DEVICE, "cuDNN could not be initialized: %s; check that cuDNN 9.x for CUDA 13 is installed",
                   cudnnGetErrorString(status));
         return NULL;
     }
@@ -210,13 +211,13 @@ extern "C" void attention_close(AttentionState *state) {
 extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, size_t workspace_bytes, Error *err) {
     if (shape.head_dim % 8 != 0 || shape.head_dim > 128)
         return error_set(err, EXIT_DEVICE,
-                         "attention on the GPU needs a head width that is a multiple of 8 and at most 128, not %d: "
+                         "attention on the GPU needs a head width that is a multiple of 8 and at most 128 (is %d); "
                          "change --heads, --head-dim or --channels, or use --device cpu or --precision fp32",
                          shape.head_dim);
     Tensor operands[OPERANDS] = {};
     for (int i = 0; i < OPERANDS; i++) {
         bool packed = i == Q || i == K || i == V || i == DQ || i == DK || i == DV;
-        operands[i].data = state; // only its presence is looked at
+        operands[i].data = state; // only tested for NULL
         operands[i].stride = (int64_t)(shape.heads + (packed ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
     AttentionSlice slice;
@@ -226,7 +227,8 @@ extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, s
     const Plan *forward = plan_get(state, key_make(shape, whole, false, true, operands), err);
     if (!forward) return false;
     if ((size_t)forward->workspace_bytes > workspace_bytes)
-        return error_set(err, EXIT_DEVICE, "cuDNN attention: the forward needs %lld bytes of workspace, %zu planned",
+        return error_set(err, EXIT_DEVICE,
+                         "cuDNN attention: the forward needs %lld bytes of workspace, but only %zu are planned",
                          (long long)forward->workspace_bytes, workspace_bytes);
     return true;
 }

@@ -1,6 +1,5 @@
-// Attention on the GPU by cuDNN: flash attention in BF16, causal, its backward deterministic. The cuDNN frontend
-// is C++ and stays in attention.cpp; this header is C and needs neither CUDA nor cuDNN, so that a machine
-// without them can plan the workspace.
+// Causal flash attention in BF16 by cuDNN, with a deterministic backward. The cuDNN frontend is C++ and stays in
+// attention.cpp. This header is C and needs neither CUDA nor cuDNN, so that the workspace can be planned without them.
 #pragma once
 #include "ops.h"
 
@@ -8,17 +7,18 @@
 extern "C" {
 #endif
 
-// What the deterministic backward needs grows with the square of the sequence (it keeps the BF16 gradient of all
-// scores), so it runs in slices of the batch, or of the heads where one sequence alone is too much.
+// Limit of the workspace of cuDNN's deterministic backward. The workspace grows with the square of the sequence length,
+// because it stores the BF16 gradient of all scores. Therefore the backward runs in slices of the batch, or of the
+// heads if a single sequence needs too much.
 #define ATTENTION_WORKSPACE_LIMIT ((size_t)256 * 1000 * 1000)
 
-// One slice of a backward: so many sequences, and of each so many key/value heads with their query heads.
+// Size of a slice: a number of sequences and, per sequence, of key/value heads with their query heads.
 typedef struct {
     int sequences, kv_heads;
 } AttentionSlice;
 
-// Bytes of workspace that the backward of a slice needs: per query head the gradient of the scores in BF16, in
-// tiles of 64 x 128, and a row sum in FP32; with fewer key/value heads also dk and dv of every query head.
+// Returns the bytes of workspace that the backward of a slice needs. Per query head: the BF16 gradient of the scores in
+// tiles of 64 x 128, and an FP32 sum per row. With grouped heads also dk and dv of every query head.
 static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice slice) {
     size_t T = (size_t)shape.T, group = (size_t)(shape.heads / shape.kv_heads);
     size_t scores = (T + 63) / 64 * 64 * ((T + 127) / 128 * 128);
@@ -26,25 +26,27 @@ static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice 
     return head * group * (size_t)slice.kv_heads * (size_t)slice.sequences;
 }
 
-// The largest divisor of `count` up to `most` if it is not much smaller, so that all slices are equal; else most.
-static inline int attention_even_share(int count, int most) {
+// Returns the largest divisor of `count` up to `most`, so that all slices are equal, unless it is below 3/4 of most;
+// then most.
+static inline int attention_even_part(int count, int most) {
     if (most >= count) return count;
     for (int n = most; n > 0 && 4 * n >= 3 * most; n--)
         if (count % n == 0) return n;
     return most > 0 ? most : 1;
 }
 
+// Returns the largest slice whose backward needs at most `limit` bytes of workspace.
 static inline AttentionSlice attention_slice(AttentionShape shape, size_t limit) {
     AttentionSlice one_head = {1, 1}, sequence = {1, shape.kv_heads};
     if (attention_slice_bytes(shape, sequence) <= limit) {
-        sequence.sequences = attention_even_share(shape.B, (int)(limit / attention_slice_bytes(shape, sequence)));
+        sequence.sequences = attention_even_part(shape.B, (int)(limit / attention_slice_bytes(shape, sequence)));
         return sequence;
     }
-    one_head.kv_heads = attention_even_share(shape.kv_heads, (int)(limit / attention_slice_bytes(shape, one_head)));
+    one_head.kv_heads = attention_even_part(shape.kv_heads, (int)(limit / attention_slice_bytes(shape, one_head)));
     return one_head;
 }
 
-// The workspace to plan: the largest slice within the limit, and room for the library's small buffers.
+// Returns the bytes of workspace to plan: for the largest slice within the limit, and for cuDNN's small buffers.
 static inline size_t attention_workspace_bytes(AttentionShape shape) {
     const size_t room = (size_t)4 * 1024 * 1024;
     return attention_slice_bytes(shape, attention_slice(shape, ATTENTION_WORKSPACE_LIMIT)) + room;
@@ -52,22 +54,22 @@ static inline size_t attention_workspace_bytes(AttentionShape shape) {
 
 typedef struct AttentionState AttentionState;
 
-// Opens cuDNN on a stream (a cudaStream_t). Fails with EXIT_DEVICE when the library does not load.
+// Opens cuDNN on a stream (a cudaStream_t). Returns NULL with err (EXIT_DEVICE) if cuDNN cannot be loaded.
 AttentionState *attention_open(void *stream, Error *err);
 void attention_close(AttentionState *state);
 
-// Builds the plans of a training run with a packed projection (row stride (heads + 2 kv_heads) * head_dim), so
-// that a shape which cuDNN does not support, or a workspace that is too small, is an error before any training.
+// Builds cuDNN's plans for training with q, k and v packed in one tensor (row stride (heads + 2 kv_heads) * head_dim).
+// Returns false with err if cuDNN does not support the shape or the workspace is too small, before training starts.
 bool attention_prepare(AttentionState *state, AttentionShape shape, size_t workspace_bytes, Error *err);
 
-// As the operations of ops.h. q, k, v, o and their gradients BF16 with 16-byte aligned rows; lse FP32, its data
-// NULL where no backward follows. The process ends when the library fails.
+// attention_forward and attention_backward of operations.h. q, k, v, o and their gradients are BF16 with 16-byte
+// aligned rows; lse is FP32, or has no data if no backward follows. Calls fatal() if cuDNN fails.
 void attention_forward(AttentionState *state, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape,
                        void *workspace, size_t workspace_bytes);
 void attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
                         Tensor q, Tensor k, Tensor v, AttentionShape shape, void *workspace, size_t workspace_bytes);
 
-// For reports: the bytes of workspace that the plans built so far use at most.
+// Returns the largest workspace of the plans built so far, in bytes, for reports.
 size_t attention_workspace_used(const AttentionState *state);
 
 #ifdef __cplusplus

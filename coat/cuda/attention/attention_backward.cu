@@ -1,25 +1,27 @@
-// The backward of causal attention on Hopper, BF16, heads d = 64 or 128 wide. With s = q k^T / sqrt(d),
-// p = exp(s - lse), dp = do v^T and delta = rowsum(do * o):
+// Backward of causal attention on Hopper: BF16, heads d = 64 or 128 wide. With s = q k^T / sqrt(d), p = exp(s - lse),
+// dp = do v^T and delta = rowsum(do * o):
 //
 //   ds = p (dp - delta)   dv = p^T do   dk = ds^T q / sqrt(d)   dq = ds k / sqrt(d)
 //
-// Two kinds of units of work, 128 rows of one head each, both walking over the other side's tiles of 64 rows:
-//   keys     own k, v; q, do, lse, delta stream by: s^T, dp^T, then dv += p^T do and dk += ds^T q
-//   queries  own q, do, lse, delta; k, v stream by: s, dp, then dq += ds k
-// Computing s and dp in both costs two of seven matmuls, and buys that every sum stays in the registers of one
-// warpgroup, in one order: equal bits in every run, no sums in memory, and units that know nothing of each other.
-// Units are handed out by a counter, long before short ones within a few heads, whose operands stay in the L2 cache.
-// With grouped heads a unit of keys has the query heads of its group stream by one after the other, and dk and dv are
-// their sums in that order; the operations are those of as many heads that share nothing.
+// There are two kinds of units of work. Each owns 128 rows of one head and iterates over tiles of 64 rows of the other
+// operand:
+//   keys     owns k, v; streams q, do, lse, delta: s^T, dp^T, then dv += p^T do and dk += ds^T q
+//   queries  owns q, do, lse, delta; streams k, v: s, dp, then dq += ds k
+// Computing s and dp in both kinds costs two of seven matmuls. In return every sum stays in the registers of one
+// warpgroup and has a fixed order, so results are equal in every run, no sums go through memory, and units are
+// independent.
+// Blocks claim units from a counter, long units before short ones within a few heads, whose operands stay in the L2
+// cache. With grouped heads, a unit of keys streams the query heads of its group one after the other and adds them in
+// that order.
 //
-// A block is two warpgroups that compute, 64 own rows each, at their own pace, and two threads that have the copy
-// engine bring the own rows and fill a ring of tiles (attention_copying.h). Exponentials run while the tensor cores
-// work, for the same warpgroup (attention_backward_unit.h) or for the other.
+// A block has two computing warpgroups, 64 own rows each, that run independently, and two threads that start TMA copies
+// of own rows and of a ring of tiles (attention_copying.h). Exponentials overlap with matmuls of the same warpgroup
+// (attention_backward_unit.h) or of the other.
 #include "attention_backward_unit.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
 
-// --- lse and delta, row by row ------------------------------------------------------------------------------------
+// --- lse and delta per row -------------------------------------------------------------------------------------------
 struct Rows {
     const bf16 *o, *d_o;
     const float *lse; // (B * heads, T)
@@ -33,7 +35,8 @@ struct Rows {
 template <int HEAD> constexpr int ROW_THREADS = HEAD / 8;
 template <int HEAD> constexpr int ROWS_PER_BLOCK = 256 / ROW_THREADS<HEAD>;
 
-// A thread for eight columns of a row of a head. Rows beyond T get lse = inf, so that their probabilities are 0.
+// Computes delta and stores lse / ln 2 and delta. A thread processes eight columns of a row of a head. Rows beyond T
+// get lse = inf, so that their probabilities are 0.
 template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     constexpr int threads = ROW_THREADS<HEAD>;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *x.next_unit = 0;
@@ -57,8 +60,9 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     to[HALF] = delta;
 }
 
-// How many tiles a unit has where documents are apart: back to the first document of a block of queries, and on to the
-// last block with a document that begins by the end of a block of keys. A block of threads has a sequence.
+// Computes the number of tiles of each unit with document masking. A unit of queries goes back to the document of its
+// first query. A unit of keys continues to the last block with a query that sees one of its keys. One thread block
+// processes a sequence.
 __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T, int blocks) {
     positions += (int64_t)blockIdx.x * T;
     tiles += (int64_t)blockIdx.x * 2 * blocks;
@@ -71,10 +75,10 @@ __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T,
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
-// k and v, or q and do with their statistics, of a head of a sequence.
+// Source of pairs: k and v, or q and do with their statistics, of a head of a sequence.
 struct Source {
     const CUtensorMap *first, *second;
-    const float *statistics; // of the head's first row; NULL: of k and v
+    const float *statistics; // statistics of the head's first row; NULL if the source is k and v
     int column, sequence;
 };
 
@@ -83,7 +87,7 @@ template <int HEAD> __device__ static inline Source source_of(const Problem &x, 
     return {queries ? &x.q : &x.k, queries ? &x.d_o : &x.v, queries ? statistics : NULL, head * HEAD, sequence};
 }
 
-// Rows row .. row + HALF.
+// Copies rows row to row + HALF - 1 of both tensors, and their statistics.
 template <int HEAD>
 __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const Source &from, int row) {
     Pair<HEAD> &to = shared->pair[slot];
@@ -98,8 +102,8 @@ __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const So
         copy_bytes(shared->statistics[slot], from.statistics + row * 2, sizeof shared->statistics[slot], full);
 }
 
-// Units and their own pairs. The warpgroup that sees less of the diagonal block of a unit is done with it first. Behind
-// the last comes one without tiles.
+// Owner thread: claims units and copies their own pairs, first for the warpgroup that finishes a unit earlier because
+// it sees less of the diagonal block. After the last unit it passes one without tiles.
 template <int HEAD> __device__ static inline void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = unit_count(x);
     int first_side = 0;
@@ -108,7 +112,7 @@ template <int HEAD> __device__ static inline void copy_own(const Problem &x, Sha
         Unit unit = {};
         if (index < count) unit = unit_get(x, index);
         unit.number = units;
-        hand_on(shared->next, unit);
+        unit_pass(shared->next, unit);
         const Source source = source_of<HEAD>(x, !unit.keys, unit.sequence, unit.head);
 #pragma unroll 1
         for (int i = 0; i < COMPUTING; i++) {
@@ -125,20 +129,20 @@ template <int HEAD> __device__ static inline void copy_own(const Problem &x, Sha
     }
 }
 
-// What streams by, heads in the order of their sums.
+// Streaming thread: copies the tiles of each unit, heads in the order of their sums.
 template <int HEAD> __device__ static inline void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {
-        const Unit unit = take_over(shared->next, units);
+        const Unit unit = unit_receive(shared->next, units);
         if (unit.tiles == 0) return;
         const int first = unit.keys ? unit.head * x.group : unit.head / x.group, heads = unit.keys ? x.group : 1;
         int left = heads * 2 * unit.tiles;
-        if (left <= 2 * ASKING) ask_next(shared->next);
+        if (left <= 2 * REQUEST_AT) unit_request(shared->next);
         for (int head = first; head < first + heads; head++) {
             const Source source = source_of<HEAD>(x, unit.keys, unit.sequence, head);
 #pragma unroll 1
             for (int tile = 0; tile < 2 * unit.tiles; tile++, ring_next(stage)) {
-                if (--left == 2 * ASKING) ask_next(shared->next);
+                if (--left == 2 * REQUEST_AT) unit_request(shared->next);
                 barrier_wait(&shared->empty[stage.index], stage.phase ^ 1);
                 pair_copy<HEAD>(shared, stage.index, source, unit.block * TILE + tile_row(unit.keys, tile));
             }
@@ -146,9 +150,9 @@ template <int HEAD> __device__ static inline void copy_streams(const Problem &x,
     }
 }
 
-template <int HEAD, bool APART>
+template <int HEAD, bool MASKED>
 __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __grid_constant__ Problem x) {
-    extern __shared__ __align__(1024) unsigned char memory[]; // as tiles are
+    extern __shared__ __align__(1024) unsigned char memory[]; // aligned as tiles must be
     if constexpr (HOPPER_CODE) {
         Shared<HEAD> *shared = (Shared<HEAD> *)memory;
         if (threadIdx.x == 0) {
@@ -162,14 +166,14 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
         __syncthreads();
         int warpgroup = warp_uniform((int)threadIdx.x / 128);
         if (warpgroup == COMPUTING) {
-            registers_give<COPYING_REGISTERS>();
+            registers_release<COPYING_REGISTERS>();
             if (threadIdx.x == COPYING_THREAD)
                 copy_own<HEAD>(x, shared);
             else if (threadIdx.x == STREAMING_THREAD)
                 copy_streams<HEAD>(x, shared);
         } else {
-            registers_take<COMPUTING_REGISTERS>();
-            compute_units<HEAD, APART>(x, shared, warpgroup);
+            registers_acquire<COMPUTING_REGISTERS>();
+            compute_units<HEAD, MASKED>(x, shared, warpgroup);
         }
     } else {
         __trap();
@@ -177,9 +181,9 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 }
 
 // --- host ---------------------------------------------------------------------------------------------------------
-// As attention_heads_together(), of the key/value heads of groups. Where units of keys are few, all: the longest
-// of the last group could begin too late for the queries' units, 3/7 of the work, to fill the other
-// multiprocessors until it ends.
+// Returns attention_heads_together() for key/value heads. If there are few units of keys, returns all heads, because
+// otherwise a long unit of the last heads could start so late that the units of queries, 3/7 of the work, would not
+// suffice to keep the other SMs busy until it ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
     if (x.kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return x.kv_heads;
     return x.heads_together > x.group ? x.heads_together / x.group : 1;
@@ -191,7 +195,7 @@ template <int HEAD> static void launch(const CudaBackend *backend, const Rows &r
     LAUNCH_CHECK("attention_backward, statistics");
     const auto kernel = x.positions ? backward_kernel<HEAD, true> : backward_kernel<HEAD, false>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(Shared<HEAD>)),
-               "giving attention's backward its shared memory");
+               "setting the shared memory of attention's backward");
     int units = (x.heads + x.kv_heads) * x.blocks, blocks = units < backend->sm_count ? units : backend->sm_count;
     kernel<<<(unsigned)blocks, THREADS, sizeof(Shared<HEAD>), backend->stream>>>(x);
     LAUNCH_CHECK("attention_backward");

@@ -1,26 +1,27 @@
-// How a warpgroup computes a unit of work of attention's backward on Hopper; attention_backward.cu says what the units
-// are for, and includes this alone.
+// Computation of one unit of work of attention's backward on Hopper by a warpgroup. attention_backward.cu explains the
+// units; it is the only file that includes this one.
 #pragma once
 #include "attention_backward_work.h"
 #include "cuda/common/rotation.h"
 
 // --- the tensor cores' matmuls -------------------------------------------------------------------------------------
-// Whether there are registers for the scores of the tile after this one, and for one own operand. Beside the two sums
-// of keys with heads of 128, 128 registers, there are none.
+// True if registers suffice to compute the next tile's scores ahead and to hold one own operand. With heads of 128, the
+// two results of a unit of keys take 128 registers, and they do not.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
-// Whether there are registers for the other own operand, too: it need not be read from
-// shared memory for each tile then.
+// True if registers suffice to hold the second own operand, too, which then need not be read from shared memory for
+// each tile.
 template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 
+// Registers of a warpgroup's matmuls.
 template <int HEAD> struct Matmuls {
-    float first[HALF * HEAD / 128], second[HALF * HEAD / 128]; // sums: dk and dv, or dq and nothing
-    float s[HALF / 2], dp[HALF / 2];                           // of the own rows and a tile
-    uint32_t p[HALF / 4], ds[HALF / 4];                        // the same in BF16 pairs
-    uint32_t own[HEAD / 4];                                    // the own rows of k or q, if ahead
-    uint32_t own_second[HEAD / 4];                             // of v or do, if BOTH_OWN
+    float first[HALF * HEAD / 128], second[HALF * HEAD / 128]; // results: dk and dv, or dq and unused
+    float s[HALF / 2], dp[HALF / 2];    // s: scores of own rows and a tile; dp: gradient of their probabilities
+    uint32_t p[HALF / 4], ds[HALF / 4]; // p and ds as BF16 pairs
+    uint32_t own[HEAD / 4];             // own rows of k or q, if AHEAD
+    uint32_t own_second[HEAD / 4];      // own rows of v or do, if BOTH_OWN
 };
 
-// s of a tile, whose first operand is at `first`.
+// Starts computing s of a tile, whose k or q is at `first`.
 template <int HEAD, bool KEYS>
 __device__ static inline void scores(Matmuls<HEAD> &x, const Place &place, uint64_t first) {
     wgmma_fence();
@@ -30,7 +31,7 @@ __device__ static inline void scores(Matmuls<HEAD> &x, const Place &place, uint6
         multiply_rows<HEAD, HALF, HALF>(x.s, place.own[0], first);
 }
 
-// dp of a tile.
+// Starts computing dp of a tile.
 template <int HEAD, bool KEYS>
 __device__ static inline void score_gradients(Matmuls<HEAD> &x, const Place &place, Shared<HEAD> *shared, int slot) {
     wgmma_fence();
@@ -40,7 +41,7 @@ __device__ static inline void score_gradients(Matmuls<HEAD> &x, const Place &pla
         multiply_rows<HEAD, HALF, HALF>(x.dp, place.own[1], pair_operand(shared, slot, true));
 }
 
-// What the sums read and continue is complete.
+// Compiler barrier (wgmma_hold) for the results, and for the operands p and ds.
 template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Matmuls<HEAD> &x) {
     wgmma_hold(x.first);
     wgmma_hold(x.ds);
@@ -50,7 +51,7 @@ template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Matmuls<H
     }
 }
 
-// The sums of a tile are added to those so far.
+// Starts adding a tile's terms to the results.
 template <bool KEYS, int HEAD>
 __device__ static inline void sums_add(Matmuls<HEAD> &x, Shared<HEAD> *shared, int slot) {
     const uint64_t first = pair_operand(shared, slot, false, PANEL_BYTES<HALF>);
@@ -67,7 +68,7 @@ __device__ static inline void sums_add(Matmuls<HEAD> &x, Shared<HEAD> *shared, i
 }
 
 // --- between the matmuls -------------------------------------------------------------------------------------------
-// Of the statistics of streamed queries, those of a thread's columns from fragment element i on, of two blocks.
+// lse or delta of streamed queries: the values of a thread's columns in two blocks, from fragment element i on.
 struct Columns {
     float value[4];
 };
@@ -78,7 +79,7 @@ template <bool KEYS> __device__ static inline Columns columns_get(const float *s
     return {x.x, x.y, x.z, x.w};
 }
 
-// s becomes p.
+// Replaces s by p = exp(s * scale - lse).
 template <bool KEYS, int COUNT>
 __device__ static inline void probabilities(float (&s)[COUNT], const Place &place, const float *lse, float scale) {
 #pragma unroll
@@ -93,7 +94,7 @@ __device__ static inline void probabilities(float (&s)[COUNT], const Place &plac
     wgmma_hold(s);
 }
 
-// ds of a tile, and both as the operands of its sums.
+// Computes ds of a tile, and packs p and ds as operands.
 template <bool KEYS, int HEAD, int COUNT>
 __device__ static inline void weights(Matmuls<HEAD> &x, const float (&p)[COUNT], const Place &place,
                                       const float *delta) {
@@ -114,8 +115,8 @@ __device__ static inline void weights(Matmuls<HEAD> &x, const float (&p)[COUNT],
     }
 }
 
-// 0, which the compiler does not know. It moves exponentials behind a wait that does not need them, where nothing runs
-// beside them, but not behind one whose parity they are in.
+// Returns 0, computed from p so that the compiler does not know it. It is added to the parity of a wait. Otherwise the
+// compiler moves exponentials after that wait, where they do not overlap with matmuls.
 template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p)[COUNT]) {
     uint32_t bits = 0;
 #pragma unroll
@@ -124,20 +125,20 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 }
 
 // --- a unit of work -------------------------------------------------------------------------------------------------
-// Tile i, and the schedule of a warpgroup around it. What stands in a column runs at the same time:
+// Processes tile i. Schedule of a warpgroup, in which everything in a column runs concurrently:
 //
 //   tensor cores        dp(i), sums(i - 1)   s(i + 1)   dp(i + 1), sums(i)   s(i + 2)
 //   warpgroup           p(i)                 ds(i)      p(i + 1)             ds(i + 1)
 //
-// p(i) needs s(i), ds(i) needs dp(i), and sums(i) both, all from columns before. s(i + 1) takes the registers of s(i):
-// p(i) has others. Where these are missing (AHEAD), s(i + 1) has to wait:
+// p(i) needs s(i), ds(i) needs dp(i), and sums(i) needs both, all from earlier columns. s(i + 1) overwrites s(i), so
+// p(i) needs registers of its own. Without these (not AHEAD), s(i + 1) has to wait:
 //
 //   tensor cores        sums(i - 1), s(i)    dp(i)        sums(i), s(i + 1)    dp(i + 1)
 //   warpgroup                                p(i)  ds(i)                       p(i + 1)  ds(i + 1)
 //
-// previous: the slot of the tile before this one, which is free after its sums, or -1; next: that of the tile after it,
-// if NEXT.
-template <int HEAD, bool KEYS, bool NEXT, bool APART>
+// previous: slot of the previous tile, which is released after its sums; -1: none. next: slot of the next tile, if
+// NEXT.
+template <int HEAD, bool KEYS, bool NEXT, bool MASKED>
 __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x, int tile,
                                         int previous, Ring<STAGES<HEAD>> stage, Ring<STAGES<HEAD>> next, float scale,
                                         Documents documents) {
@@ -150,7 +151,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
             sums_add<KEYS>(x, shared, previous);
             wgmma_wait<2>();
         } else {
-            wgmma_wait<1>(); // or the compiler takes s to be on its way
+            wgmma_wait<1>(); // without this wait the compiler assumes that s is still being computed
         }
         wgmma_hold(x.s);
 #pragma unroll
@@ -167,11 +168,12 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         wgmma_hold(x.s);
     }
     if (tile == place.half) mask<KEYS, HALF>(p, place_get(place.half), place.half * HALF);
-    if constexpr (APART) {
+    if constexpr (MASKED) {
         documents.streamed = documents.own + tile_row(KEYS, tile);
         mask_documents<KEYS, HALF>(p, place_get(place.half), documents);
     }
-    const uint64_t next_first = pair_operand(shared, next.index, false); // before the wait may part threads
+    // Computed before barrier_wait(), because the threads of a warp may diverge there.
+    const uint64_t next_first = pair_operand(shared, next.index, false);
     probabilities<KEYS>(p, place, lse, scale);
     if constexpr (ahead) {
         barrier_wait(&shared->full[next.index], next.phase + sign_bits(p));
@@ -180,14 +182,15 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         sums_hold<KEYS>(x);
         if (previous >= 0) release(place, &shared->empty[previous]);
     } else {
-        barrier_wait(&shared->full[stage.index], stage.phase); // complete: for the exponentials, as sign_bits
+        // This barrier is already complete; waiting again keeps the compiler from moving exponentials after it.
+        barrier_wait(&shared->full[stage.index], stage.phase);
         wgmma_wait<0>();
     }
     wgmma_hold(x.dp);
     weights<KEYS>(x, p, place, delta);
 }
 
-// A tile that is out of the warpgroup's sight.
+// Releases a tile that the warpgroup does not use, because the causal mask hides all of it.
 template <int HEAD>
 __device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place, Ring<STAGES<HEAD>> &stage) {
     barrier_wait(&shared->full[stage.index], stage.phase);
@@ -195,15 +198,16 @@ __device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place
     ring_next(stage);
 }
 
-// The maximum of what a warp stored, in the place of its first row. Maxima do not depend on their order.
-__device__ static inline void maximum_store(const Problem &x, int64_t token, uint32_t largest) {
+// Raises amax at the warp's first row to the warp's largest stored magnitude. The maximum does not depend on the order.
+__device__ static inline void amax_store(const Problem &x, int64_t token, uint32_t largest) {
     largest = __reduce_max_sync(0xffffffffu, max(largest << 16, largest & 0xffff0000u));
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
 }
 
-// One head streams by, its diagonal block first, of which the first queries see the first tile only, and the last keys
-// are seen by the second only. Returns the slot of the last tile, whose sums are left to head_finish.
-template <int HEAD, bool KEYS, bool APART>
+// Processes all tiles of one streamed head, the diagonal block first. In it, the first half of the queries sees only
+// the first tile, and the last half of the keys is seen only by the second. Returns the slot of the last tile, whose
+// sums head_finish() adds.
+template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x,
                                       Ring<STAGES<HEAD>> &stage, int blocks, float scale, Documents documents) {
     constexpr bool ahead = AHEAD<HEAD, KEYS>;
@@ -217,18 +221,18 @@ __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, 
         wgmma_wait<0>();
         wgmma_hold(x.s);
     }
-    while (tile < last + !ahead) { // ahead, the last has no next
+    while (tile < last + !ahead) { // with AHEAD, the last tile is processed after the loop, because no tile follows it
         const bool skips = first_only && tile == 0;
         Ring<STAGES<HEAD>> next = stage;
         ring_next(next);
         if (skips) tile_skip(shared, place, next);
-        unit_tile<HEAD, KEYS, true, APART>(shared, place, x, tile, previous, stage, next, scale, documents);
+        unit_tile<HEAD, KEYS, true, MASKED>(shared, place, x, tile, previous, stage, next, scale, documents);
         previous = stage.index;
         stage = next;
         tile += 1 + skips;
     }
     if constexpr (ahead) {
-        unit_tile<HEAD, KEYS, false, APART>(shared, place, x, tile, previous, stage, stage, scale, documents);
+        unit_tile<HEAD, KEYS, false, MASKED>(shared, place, x, tile, previous, stage, stage, scale, documents);
         previous = stage.index;
         ring_next(stage);
     }
@@ -236,6 +240,7 @@ __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, 
     return previous;
 }
 
+// Adds the last tile's terms to the results and waits for them.
 template <int HEAD, bool KEYS>
 __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x, int slot) {
     sums_add<KEYS>(x, shared, slot);
@@ -244,11 +249,11 @@ __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &pla
     release(place, &shared->empty[slot]);
 }
 
-// A warpgroup's sum of rows of q's or k's gradient, scaled and rounded as it would be stored, rotated back.
+// Scales a result of dq or dk, rounds it as storing would, and applies RoPE's backward.
 template <int HEAD>
 __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Problem &x, const Place &place,
                                               const Unit &unit) {
-    constexpr int half = HEAD / 4; // of a thread's values, which lie half a head apart
+    constexpr int half = HEAD / 4; // a thread's values i and i + half are half a head apart, so RoPE pairs them
     wgmma_hold(sum);
 #pragma unroll
     for (int row = 0; row < 2; row++) {
@@ -269,7 +274,7 @@ __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Prob
     }
 }
 
-// The sums of a unit, which are complete.
+// Stores the results of a unit, which must be complete.
 template <int HEAD, bool KEYS>
 __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared, int warpgroup, Matmuls<HEAD> &sums,
                                          Unit unit) {
@@ -286,14 +291,16 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
         largest = sum_store(sums.first, scale, x.dq + token * x.dq_stride + column, x.dq_stride, rows, stored, 0);
     }
     const int warp_row = warp % 4 * WARP_ROWS;
-    if (x.amax && warp_row < rows) maximum_store(x, token + warp_row, largest);
+    if (x.amax && warp_row < rows) amax_store(x, token + warp_row, largest);
 }
 
-// Of the unit in slot `own` its tiles are known. Returns how many units there were with it.
-template <int HEAD, bool KEYS, bool APART>
+// Computes the unit in slot `own`, which has `tiles` tiles per head. Returns the number of units so far.
+template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, int tiles, int own,
                                       Ring<STAGES<HEAD>> &stage) {
-    Matmuls<HEAD> matmuls = {}; // all, or what matmuls seem to continue is kept from the kernel's start on
+    // All registers are initialized here. Otherwise the compiler keeps those that matmuls add to live from the
+    // kernel's start.
+    Matmuls<HEAD> matmuls = {};
     Documents documents = {};
     if constexpr (AHEAD<HEAD, KEYS>)
         own_load(matmuls.own, shared->pair[own].first);
@@ -309,7 +316,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
             place.lse[i] = lse[0];
             place.delta[i] = lse[HALF];
         }
-    if constexpr (APART) {
+    if constexpr (MASKED) {
         const Unit &unit = shared->unit[own];
         const int32_t *positions = x.positions + (int64_t)unit.sequence * x.T;
         if constexpr (KEYS)
@@ -319,18 +326,19 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
     }
     int last;
     for (int heads = KEYS ? x.group : 1;; heads--) {
-        last = head_run<HEAD, KEYS, APART>(shared, place, matmuls, stage, tiles, x.scale * LOG2_E, documents);
+        last = head_run<HEAD, KEYS, MASKED>(shared, place, matmuls, stage, tiles, x.scale * LOG2_E, documents);
         if (heads == 1) break;
         head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     }
-    const Unit unit = shared->unit[own]; // here, rather than kept in registers
+    const Unit unit = shared->unit[own]; // read from shared memory again, to save registers during the unit
     release(place, &shared->empty[own]);
     head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     unit_store<HEAD, KEYS>(x, shared, place.half, matmuls, unit);
     return unit.number + 1;
 }
 
-template <int HEAD, bool APART>
+// Computes units until one without tiles arrives.
+template <int HEAD, bool MASKED>
 __device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shared, int warpgroup) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;;) {
@@ -340,8 +348,8 @@ __device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shar
         if (tiles == 0) return;
         const Place place = place_get(warpgroup);
         if (warp_uniform((int)shared->unit[own].keys))
-            units = unit_run<HEAD, true, APART>(x, shared, place, tiles, own, stage);
+            units = unit_run<HEAD, true, MASKED>(x, shared, place, tiles, own, stage);
         else
-            units = unit_run<HEAD, false, APART>(x, shared, place, tiles, own, stage);
+            units = unit_run<HEAD, false, MASKED>(x, shared, place, tiles, own, stage);
     }
 }

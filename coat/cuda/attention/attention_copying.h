@@ -1,24 +1,24 @@
-// Two threads of a block copy, of two warps, so that neither waits for the other: one claims units of
-// work and has their own rows copied, the other has copied what streams by. A single one issues copies
-// too slowly for the tensor cores.
+// Work of the two copying threads of a block, which are in different warps so that neither waits for the other. The
+// owner thread claims units of work and copies the rows that the warpgroups own. The streaming thread copies the tiles
+// of the other operand. A single thread would issue copies too slowly for the tensor cores.
 #pragma once
 #include "attention_fragments.h"
 
 constexpr int COPYING_THREAD = COMPUTING * 128, STREAMING_THREAD = COPYING_THREAD + 32;
 
-// A share of two numbers of which neither is negative, and what is left: half of the instructions of signed ones.
+// Quotient and remainder of non-negative numbers, computed unsigned, which takes half the instructions.
 struct Divided {
-    int share, rest;
+    int quotient, remainder;
 };
 
 __device__ static inline Divided divide(int x, int by) {
-    const unsigned share = (unsigned)x / (unsigned)by;
-    return {(int)share, (int)((unsigned)x - share * (unsigned)by)};
+    const unsigned quotient = (unsigned)x / (unsigned)by;
+    return {(int)quotient, (int)((unsigned)x - quotient * (unsigned)by)};
 }
 
-constexpr int ASKING = 1; // tiles of TILE rows that are left of a unit when the next one is asked for
+constexpr int REQUEST_AT = 1; // the streaming thread requests the next unit when this many tiles of TILE rows are left
 
-// How the first thread hands on a unit to the second.
+// Passes a unit from the owner thread to the streaming thread.
 template <typename Unit> struct Handover {
     Unit unit;
     uint64_t full, empty;
@@ -29,24 +29,27 @@ template <typename Unit> __device__ static inline void handover_init(Handover<Un
     barrier_init(&x.empty, 1);
 }
 
-// Claims a unit, the next that no block has, or a number beyond the last; units: how many the block had before. Not
-// before the second thread asks for it: at the end what is claimed early is missing to others.
+// Claims the next unit that no block has claimed and returns its number; beyond the last unit it returns larger
+// numbers. units: number of units this block had before. Waits for the streaming thread's request, because units
+// claimed too early would be missing for other blocks at the end.
 template <typename Unit> __device__ static inline int unit_claim(Handover<Unit> &x, int units, unsigned *counter) {
     barrier_wait(&x.empty, (uint32_t)(units % 2) ^ 1);
     return units == 0 ? (int)blockIdx.x : (int)(gridDim.x + atomicAdd(counter, 1u));
 }
 
-template <typename Unit> __device__ static inline void hand_on(Handover<Unit> &x, const Unit &unit) {
+// Owner thread: passes the claimed unit.
+template <typename Unit> __device__ static inline void unit_pass(Handover<Unit> &x, const Unit &unit) {
     x.unit = unit;
     barrier_arrive(&x.full);
 }
 
-template <typename Unit> __device__ static inline Unit take_over(Handover<Unit> &x, int units) {
+// Streaming thread: waits for a unit and returns it.
+template <typename Unit> __device__ static inline Unit unit_receive(Handover<Unit> &x, int units) {
     barrier_wait(&x.full, (uint32_t)(units % 2));
     return x.unit;
 }
 
-// Once per unit, near its end: the next may be claimed.
-template <typename Unit> __device__ static inline void ask_next(Handover<Unit> &x) {
+// Streaming thread, once per unit and near its end: allows the owner thread to claim the next unit.
+template <typename Unit> __device__ static inline void unit_request(Handover<Unit> &x) {
     barrier_arrive(&x.empty);
 }

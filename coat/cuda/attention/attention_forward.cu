@@ -1,10 +1,10 @@
-// The forward of causal attention on Hopper, BF16, heads 64 or 128 wide, with documents of a sequence apart or joined.
+// Forward of causal attention on Hopper: BF16, heads 64 or 128 wide, with or without document masking.
 //
-// A unit of work is 128 queries of a head and the tiles of 128 keys and values that they see, the diagonal one first,
-// back to the first query's document. Every query sees its own key, so its running maximum is finite from the first
-// tile on. A multiprocessor has a block, which claims unit after unit by a counter: two warpgroups that compute, 64
-// queries each, and two threads that have the copy engine bring queries and tiles, ahead of them into the next unit.
-// The sum over values of a tile runs in the tensor cores beside the exponentials of the next.
+// A unit of work is 128 queries of a head, and the tiles of 128 keys and values that they see: from the diagonal tile
+// back to the document of the first query. Every query sees its own key, so its running maximum is finite after the
+// first tile. Each SM runs one block, which claims units from a counter. A block has two computing warpgroups, 64
+// queries each, and two threads that start TMA copies of queries and tiles, ahead into the next unit. The matmul with a
+// tile's values runs in the tensor cores while the exponentials of the next tile are computed.
 #include "attention_copying.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
@@ -12,50 +12,52 @@
 namespace {
 
 struct Problem {
-    CUtensorMap q, k, v; // (B, T, heads * HEAD), read in tiles of (1, HALF, PANEL); k and v (1, TILE, PANEL)
+    CUtensorMap q, k, v; // (B, T, heads * HEAD), read in boxes of (1, HALF, PANEL); k and v (1, TILE, PANEL)
     unsigned *next_unit;
-    const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
+    const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     bf16 *o;
     float *lse; // (B * heads, T); may be NULL
     int64_t o_stride;
-    int heads, group, T;                   // of a sequence; query heads that read one key/value head
-    int all_heads, blocks, heads_together; // of all sequences; units of a head; heads whose units follow each other
-    float scale;                           // of the scores
+    int heads, group, T; // heads and T of a sequence; query heads per key/value head
+    // all_heads: of all sequences; blocks: units per head; heads_together: heads with consecutive units
+    int all_heads, blocks, heads_together;
+    float scale; // applied to the scores
 };
 
-template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1; // units whose queries have room
+template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1; // buffers for the queries of a unit
 template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 3;
 
-// A unit, and how many tiles it has; 0: no unit.
+// A unit of work. tiles: number of key tiles; 0: no more units.
 struct Work {
     int block, head, sequence, tiles;
 };
 
 template <int HEAD> struct Shared {
     bf16 q[QUERIES<HEAD>][TILE * HEAD], k[STAGES<HEAD>][TILE * HEAD], v[STAGES<HEAD>][TILE * HEAD];
-    Work work[QUERIES<HEAD>]; // of the queries
-    Handover<Work> next;      // whose keys and values are to stream by
+    Work work[QUERIES<HEAD>]; // unit whose queries are in each buffer
+    Handover<Work> next;      // passes a unit to the thread that streams its keys and values
     uint64_t q_full[QUERIES<HEAD>], q_empty[QUERIES<HEAD>];
     uint64_t k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
 };
 template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
 template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 
-// Of documents that are apart.
+// Returns the positions of the unit's sequence, with document masking.
 [[maybe_unused]] __device__ const int32_t *positions_of(const Problem &x, const Work &work) {
     return x.positions + (int64_t)work.sequence * x.T;
 }
 
-// Longest first, of a few heads at a time, whose keys and values the L2 cache holds.
+// Returns unit number `index`. Units are ordered longest first within heads_together heads, whose keys and values fit
+// the L2 cache.
 [[maybe_unused]] __device__ Work work_get(const Problem &x, int index) {
     const Divided group = divide(index, x.heads_together * x.blocks);
-    const int first = group.share * x.heads_together;
-    const Divided rank = divide(group.rest, min(x.heads_together, x.all_heads - first));
-    const Divided head = divide(first + rank.rest, x.heads);
+    const int first = group.quotient * x.heads_together;
+    const Divided rank = divide(group.remainder, min(x.heads_together, x.all_heads - first));
+    const Divided head = divide(first + rank.remainder, x.heads);
     Work work;
-    work.block = x.blocks - 1 - rank.share;
-    work.head = head.rest;
-    work.sequence = head.share;
+    work.block = x.blocks - 1 - rank.quotient;
+    work.head = head.remainder;
+    work.sequence = head.quotient;
     work.tiles = work.block + 1;
     if (x.positions) work.tiles -= document_begin(positions_of(x, work), work.block * TILE) / TILE;
     return work;
@@ -66,7 +68,7 @@ template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
-// A warpgroup's queries lie side by side: HALF rows of all panels.
+// Copies the queries of a unit. Each warpgroup's HALF rows are contiguous, in all panels.
 template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, const Work &work, uint64_t *full) {
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
 #pragma unroll
@@ -77,6 +79,7 @@ template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, con
                       work.sequence, full);
 }
 
+// Copies a tile of keys or values.
 template <int HEAD>
 __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, int sequence, uint64_t *full) {
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
@@ -85,7 +88,7 @@ __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, 
         copy_tile(to + i * TILE * PANEL, from, head * HEAD + i * PANEL, row, sequence, full);
 }
 
-// Units and their queries. Behind the last comes one without tiles.
+// Owner thread: claims units and copies their queries. After the last unit it passes one without tiles.
 template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = work_count(x);
     Ring<QUERIES<HEAD>> own = {};
@@ -93,7 +96,7 @@ template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *sha
         const int index = unit_claim(shared->next, units, x.next_unit);
         Work work = {};
         if (index < count) work = work_get(x, index);
-        hand_on(shared->next, work);
+        unit_pass(shared->next, work);
         barrier_wait(&shared->q_empty[own.index], own.phase ^ 1);
         shared->work[own.index] = work;
         if (work.tiles > 0) {
@@ -105,17 +108,17 @@ template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *sha
     }
 }
 
-// What streams by.
+// Streaming thread: copies the keys and values of each unit's tiles.
 template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {
-        const Work work = take_over(shared->next, units);
+        const Work work = unit_receive(shared->next, units);
         if (work.tiles == 0) return;
-        const int kv_head = divide(work.head, x.group).share;
-        if (work.tiles <= ASKING) ask_next(shared->next);
+        const int kv_head = divide(work.head, x.group).quotient;
+        if (work.tiles <= REQUEST_AT) unit_request(shared->next);
 #pragma unroll 1
         for (int j = 0; j < work.tiles; j++, ring_next(stage)) {
-            if (work.tiles - j == ASKING + 1) ask_next(shared->next);
+            if (work.tiles - j == REQUEST_AT + 1) unit_request(shared->next);
             const int row = (work.block - j) * TILE, i = stage.index;
             barrier_wait(&shared->empty[i], stage.phase ^ 1);
             tile_copy<HEAD>(shared->k[i], &x.k, kv_head, row, work.sequence, &shared->k_full[i]);
@@ -125,15 +128,15 @@ template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> 
 }
 
 // --- computing ----------------------------------------------------------------------------------------------------
-// Of a warpgroup's queries, two rows per thread: the sum of values so far, its weights' largest exponent and sum, and
-// the weights of the last tile, which are not in the sum yet.
+// A warpgroup's running softmax, two rows per thread: o, the weighted sum of values so far; the largest score and the
+// sum of weights; and p, the weights of the last tile, not yet added to o.
 template <int HEAD> struct Sums {
     float o[HALF * HEAD / 128], largest[2], total[2];
     uint32_t p[TILE / 4];
 };
 
-// The largest, or the sum, of what a row's four threads have.
-[[maybe_unused]] __device__ float quad_maximum(float x) {
+// Returns the maximum over the four threads that share a row.
+[[maybe_unused]] __device__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
     return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
 }
@@ -143,7 +146,7 @@ template <int HEAD> struct Sums {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// Adds the values of a tile, which are there.
+// Starts adding p * values of a tile, which must have arrived, to o.
 template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage) {
     const uint64_t values = wgmma_operand(shared->v[stage.index], PANEL_BYTES<TILE>);
 #pragma unroll
@@ -151,7 +154,7 @@ template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> 
     wgmma_commit();
 }
 
-// s becomes the weights of the tile, which largest and total count; keep: what earlier sums are times.
+// Replaces scores s by weights and updates largest and total. keep: factor for the earlier sums.
 template <int COUNT>
 __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2], float (&keep)[2], float scale) {
 #pragma unroll
@@ -159,7 +162,7 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
         float most = largest[row], sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < COUNT; i += 4) most = fmaxf(most, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
-        most = quad_maximum(most);
+        most = quad_max(most);
         keep[row] = fast_exp2((largest[row] - most) * scale);
         largest[row] = most;
 #pragma unroll
@@ -173,11 +176,11 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
     }
 }
 
-// The first COLUMNS keys of a tile up to their weights, the others' being 0; with PREVIOUS the values of the
-// one before are added meanwhile.
+// Computes the weights of the first COLUMNS keys of a tile; the others get weight 0. PREVIOUS: meanwhile adds the
+// previous tile's values.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
-                          Ring<STAGES<HEAD>> previous, bool apart, const Documents &documents, float scale) {
+                          Ring<STAGES<HEAD>> previous, bool masked, const Documents &documents, float scale) {
     float s[COLUMNS / 2], keep[2];
     barrier_wait(&shared->k_full[stage.index], stage.phase);
     if constexpr (PREVIOUS) {
@@ -195,10 +198,11 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
     }
     wgmma_hold(s);
     if constexpr (!PREVIOUS) mask<false, COLUMNS>(s, place, 0);
-    if (apart) mask_documents<false, COLUMNS>(s, place, documents);
+    if (masked) mask_documents<false, COLUMNS>(s, place, documents);
     weigh(s, sums.largest, sums.total, keep, scale);
     if constexpr (PREVIOUS) {
-        // Complete already: keeps the exponentials ahead of the next wait, as in the backward.
+        // This barrier is already complete; waiting again keeps the compiler from moving the exponentials after the
+        // next wait.
         barrier_wait(&shared->k_full[stage.index], stage.phase);
         wgmma_wait<0>();
         wgmma_hold(sums.o);
@@ -211,22 +215,22 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
     for (int i = 0; i < TILE / 2; i += 2) sums.p[i / 2] = i < COLUMNS / 2 ? bf16_pair(s[i], s[i + 1]) : 0;
 }
 
-// The sums divided by their weights' and stored, with the logarithms of these.
+// Divides o by the total weights and stores o and lse.
 template <int HEAD>
 __device__ void sums_store(const Problem &x, const Work &work, const Place &place, Sums<HEAD> &sums, bf16 *stored) {
     const int t = work.block * TILE + place.half * HALF;
-    float share[2];
+    float inverse[2];
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         const float total = quad_sum(sums.total[row]);
         const int query = work.block * TILE + place.row + 8 * row;
-        share[row] = 1.0f / total;
+        inverse[row] = 1.0f / total;
         if (x.lse && place.pair == 0 && query < x.T)
             x.lse[((int64_t)work.sequence * x.heads + work.head) * x.T + query] =
                 sums.largest[row] * x.scale + logf(total);
     }
 #pragma unroll
-    for (int i = 0; i < HALF * HEAD / 128; i++) sums.o[i] *= share[i / 2 % 2];
+    for (int i = 0; i < HALF * HEAD / 128; i++) sums.o[i] *= inverse[i / 2 % 2];
     bf16 *const to = x.o + ((int64_t)work.sequence * x.T + t) * x.o_stride + work.head * HEAD;
     sum_store(sums.o, 1.0f, to, x.o_stride, x.T - t, stored, 0);
 }
@@ -235,22 +239,22 @@ template <int HEAD>
 __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &place, const Work &work, int own,
                              Ring<STAGES<HEAD>> &stage) {
     const float scale = x.scale * LOG2_E;
-    const bool apart = x.positions != nullptr;
+    const bool masked = x.positions != nullptr;
     place.own[0] = wgmma_operand(shared->q[own] + place.half * HALF * HEAD);
     Documents documents = {};
-    if (apart) documents = documents_of(positions_of(x, work), x.T, place, work.block * TILE);
+    if (masked) documents = documents_of(positions_of(x, work), x.T, place, work.block * TILE);
     Ring<STAGES<HEAD>> previous = stage;
     Sums<HEAD> sums = {};
     sums.largest[0] = sums.largest[1] = -INFINITY;
-    if (place.half == 0) // whose queries see no more of the diagonal tile
-        keys_tile<HEAD, HALF, false>(shared, place, sums, stage, previous, apart, documents, scale);
+    if (place.half == 0) // the first 64 queries see only the first 64 keys of the diagonal tile
+        keys_tile<HEAD, HALF, false>(shared, place, sums, stage, previous, masked, documents, scale);
     else
-        keys_tile<HEAD, TILE, false>(shared, place, sums, stage, previous, apart, documents, scale);
+        keys_tile<HEAD, TILE, false>(shared, place, sums, stage, previous, masked, documents, scale);
     for (int tile = 1; tile < work.tiles; tile++) {
         previous = stage;
         ring_next(stage);
         documents.streamed -= TILE;
-        keys_tile<HEAD, TILE, true>(shared, place, sums, stage, previous, apart, documents, scale);
+        keys_tile<HEAD, TILE, true>(shared, place, sums, stage, previous, masked, documents, scale);
     }
     barrier_wait(&shared->v_full[stage.index], stage.phase);
     wgmma_hold(sums.o);
@@ -261,7 +265,7 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     wgmma_hold(sums.o);
     release(place, &shared->empty[stage.index]);
     ring_next(stage);
-    // The warp's queries have been read: the sums go through their place.
+    // The warp's queries are no longer needed, so its result goes through their memory.
     bf16 *const queries = shared->q[own] + place.half * HALF * HEAD;
     sums_store<HEAD>(x, work, place, sums, queries + thread_get() / 32 % 4 * STORED);
     copies_fence();
@@ -300,13 +304,13 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel
         __syncthreads();
         const int warpgroup = warp_uniform((int)threadIdx.x / 128);
         if (warpgroup == COMPUTING) {
-            registers_give<COPYING_REGISTERS>();
+            registers_release<COPYING_REGISTERS>();
             if (threadIdx.x == COPYING_THREAD)
                 copy_own<HEAD>(x, shared);
             else if (threadIdx.x == STREAMING_THREAD)
                 copy_streams<HEAD>(x, shared);
         } else {
-            registers_take<COMPUTING_REGISTERS>();
+            registers_acquire<COMPUTING_REGISTERS>();
             compute_units<HEAD>(x, shared, warpgroup);
         }
     } else {
@@ -316,10 +320,11 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel
 
 template <int HEAD> void launch(const CudaBackend *backend, const Problem &x) {
     const int units = x.all_heads * x.blocks;
-    CUDA_CHECK(cudaMemsetAsync(x.next_unit, 0, sizeof *x.next_unit, backend->stream), "clearing a counter of units");
+    CUDA_CHECK(cudaMemsetAsync(x.next_unit, 0, sizeof *x.next_unit, backend->stream),
+               "clearing attention's counter of units");
     CUDA_CHECK(cudaFuncSetAttribute(forward_kernel<HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     (int)SHARED_BYTES<HEAD>),
-               "giving attention's forward its shared memory");
+               "setting the shared memory of attention's forward");
     forward_kernel<HEAD><<<grid_of(units < backend->sm_count ? units : backend->sm_count), THREADS, SHARED_BYTES<HEAD>,
                            backend->stream>>>(x);
     LAUNCH_CHECK("attention_forward");

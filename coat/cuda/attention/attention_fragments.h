@@ -1,7 +1,6 @@
-// Tiles of attention on Hopper, as the fragments of hopper.h that a computing warpgroup holds of them.
+// Attention tiles on Hopper as register fragments of a computing warpgroup (layout: hopper.h).
 //
-// Heads are HEAD = 64 or 128 columns wide. A tile lies in shared memory as panels of 64 columns, one after the other,
-// as hopper.h has them.
+// Heads are HEAD = 64 or 128 columns wide. A tile in shared memory is a sequence of panels of 64 columns.
 #pragma once
 #include "attention_hopper.h"
 #include "cuda/common/cuda_internal.h"
@@ -9,18 +8,18 @@
 
 typedef __nv_bfloat16 bf16;
 
-constexpr int TILE = ATTENTION_TILE;      // rows of a unit of work
-constexpr int HALF = TILE / 2;            // rows of a warpgroup, and rows that backward copies at a time
-constexpr int PANEL = 64;                 // columns side by side in shared memory
-constexpr int COMPUTING = 2;              // warpgroups
-constexpr int WARP_ROWS = 16;             // of a fragment
-constexpr int STORED = WARP_ROWS * PANEL; // values of a warp's rows of a panel
+constexpr int TILE = ATTENTION_TILE;      // rows per unit of work
+constexpr int HALF = TILE / 2;            // rows per warpgroup, and rows that the backward copies at a time
+constexpr int PANEL = 64;                 // columns per panel
+constexpr int COMPUTING = 2;              // computing warpgroups
+constexpr int WARP_ROWS = 16;             // rows of a warp's fragment
+constexpr int STORED = WARP_ROWS * PANEL; // values of a warp's rows in a panel
 constexpr int THREADS = (COMPUTING + 1) * 128;
 constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Lanes that say of their warp that it is done with a buffer: one, behind __syncwarp(). racecheck does not follow that
-// from the other lanes' reads to the one that says so; built for it, each says so itself.
+// Number of lanes that signal that their warp no longer reads a buffer: one, after __syncwarp(). compute-sanitizer's
+// racecheck does not see the other lanes' reads as ordered before that signal, so in its build every lane signals.
 #ifdef RACECHECK
 constexpr int SIGNALLING = 32;
 #else
@@ -28,18 +27,20 @@ constexpr int SIGNALLING = 1;
 #endif
 constexpr int WARPGROUP_SIGNALS = 4 * SIGNALLING;
 
-template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16); // to a tile's next panel
+// bytes from a panel to the next panel of the tile
+template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16);
 
-// A thread of a computing warpgroup, and its place in the fragments of hopper.h.
+// A thread of a computing warpgroup: its rows and columns in the fragments of hopper.h, and its warpgroup's operands.
 struct Place {
-    int half;               // which rows of the own tile: HALF * half ...
-    int row, pair;          // of the own tile: row and row + 8; columns pair, pair + 1 of each block of 8
-    bool signals;           // tells the copying threads that a buffer is free
-    uint64_t own[2];        // operands
-    float lse[2], delta[2]; // of the own rows, if they are queries
+    int half; // the warpgroup owns rows HALF * half to HALF * half + HALF - 1 of the unit
+    // A thread has rows `row` and `row + 8` of the unit and, in every 8-column block, columns pair and pair + 1.
+    int row, pair;
+    bool signals;           // true: this thread signals for its warp that a buffer is free
+    uint64_t own[2];        // descriptors of the warpgroup's own operands
+    float lse[2], delta[2]; // lse and delta of the thread's two rows, if they are queries
 };
 
-// A position in a ring of buffers: a barrier's phase changes with every round.
+// Position in a ring of buffers. The phase of the buffers' barriers changes with each round.
 template <int SIZE> struct Ring {
     int index;
     uint32_t phase;
@@ -50,19 +51,21 @@ template <int SIZE> __device__ static inline void ring_next(Ring<SIZE> &ring) {
     ring.phase ^= ring.index == 0;
 }
 
+// Signals that the warp no longer reads a buffer.
 __device__ static inline void release(const Place &place, uint64_t *empty) {
     __syncwarp();
     barrier_arrive_if(empty, place.signals);
 }
 
-// The thread's number, read again where it is asked for. What derives from it would else be kept over all units of
-// work, and make other registers spill: a place that is needed now and then is asked for each time.
+// Returns threadIdx.x through a volatile asm, so that it is read each time. Otherwise the compiler keeps values derived
+// from it in registers over all units of work and spills others.
 __device__ static inline unsigned thread_get() {
     unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
 
+// Computes this thread's Place.
 __device__ static inline Place place_get(int warpgroup) {
     const unsigned thread = thread_get(), warp = thread / 32 % 4, lane = thread % 32;
     Place place = {};
@@ -73,7 +76,8 @@ __device__ static inline Place place_get(int warpgroup) {
     return place;
 }
 
-// d = own rows times COLUMNS rows of another tile of ROWS, 16 columns of the head at a time, four times in each panel.
+// Starts d = own rows * (COLUMNS rows of another tile)^T, where the other tile has ROWS rows, 16 columns of the head at
+// a time.
 template <int HEAD, int ROWS, int COLUMNS>
 __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t own, uint64_t other) {
     constexpr int own_panel = PANEL_BYTES<HALF> / 16, panel = PANEL_BYTES<ROWS> / 16;
@@ -84,7 +88,7 @@ __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t ow
     wgmma_commit();
 }
 
-// The same with a tile of HALF rows, the own rows being in registers.
+// Starts d = own rows * (HALF rows of another tile)^T, with own rows in registers.
 template <int COUNT>
 __device__ static inline void multiply_rows(float (&d)[HALF / 2], const uint32_t (&own)[COUNT], uint64_t other) {
 #pragma unroll
@@ -93,7 +97,7 @@ __device__ static inline void multiply_rows(float (&d)[HALF / 2], const uint32_t
     wgmma_commit();
 }
 
-// A warp's 16 rows of a tile of HALF, as multiply_rows takes them.
+// Loads a warp's 16 rows of a tile of HALF rows into registers, as the first operand of multiply_rows().
 template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUNT], const bf16 *tile) {
     const unsigned thread = thread_get(), row = thread / 32 % 4 * WARP_ROWS + thread % 16, chunk = thread / 16 % 2;
 #pragma unroll
@@ -101,11 +105,11 @@ template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUN
         wgmma_operand_load(own + 4 * k, tile + (k / 4 * HALF + row) * PANEL + (k % 4 * 2 + chunk ^ row % 8) * 8);
 }
 
-// Scores that no query may see become -inf; `from` is the first streamed row, counted as the own rows are.
+// Causal mask: sets scores of keys after their query to -inf. KEYS: own rows are keys and streamed rows queries. from:
+// first streamed row, relative to the start of the unit.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
-    const int ahead =
-        place.row - place.pair - from; // of the own row before the streamed one, both of the first element
+    const int ahead = place.row - place.pair - from; // own row minus streamed row of this thread's first score
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
         const int other_ahead = i / 4 * 8 + i % 2 - i / 2 % 2 * 8;
@@ -113,14 +117,15 @@ __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, 
     }
 }
 
-// Where documents are apart, the first token that a query sees; `positions` are those of its sequence, which may
-// begin in the middle of a document.
+// Returns the first token that query t sees with document masking. positions: of its sequence, which may start in the
+// middle of a document.
 __device__ static inline int document_begin(const int32_t *positions, int t) {
     return max(t - positions[t], 0);
 }
 
-// The positions of a sequence of T tokens, which tokens the own block and a streamed tile begin with, and of own
-// queries what those of the thread and the warpgroup's last one see first.
+// State for document masking: positions of a sequence of T tokens; first tokens of own rows and of the streamed
+// tile; and, if own rows are queries, the first tokens that the thread's two queries and the warpgroup's last query
+// see.
 struct Documents {
     const int32_t *positions;
     int T, own, streamed;
@@ -134,15 +139,15 @@ __device__ static inline Documents documents_of(const int32_t *positions, int T,
     return x;
 }
 
-// As mask, of queries and keys in different documents. Documents lie one after the other, so that the last query is the
-// first to lose sight of a key.
+// Sets scores of queries and keys in different documents to -inf. Returns at once if the tile's last query sees its
+// first key, because documents are contiguous, so every query then sees every key.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Place &place, const Documents &x) {
     if constexpr (KEYS) {
         const int own = x.own + place.row;
         const int last = min(x.streamed + COLUMNS - 1, x.T - 1);
         if (document_begin(x.positions, last) <= x.own + place.half * HALF) return;
-        int begins[COLUMNS / 32]; // a query for each thread of the warp
+        int begins[COLUMNS / 32]; // first visible tokens: each thread of the warp loads those of COLUMNS / 32 queries
 #pragma unroll
         for (int i = 0; i < COLUMNS / 32; i++)
             begins[i] = document_begin(x.positions, min(x.streamed + i * 32 + (int)(thread_get() % 32), x.T - 1));
@@ -163,18 +168,18 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
     }
 }
 
-// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. By way of shared memory that a
-// warp has to itself, STORED values in the swizzle: so eight threads write a row. Returns the larger of `largest` and
-// what this thread has of the sum: the maxima of a pair's first and second magnitudes, as bits.
+// Multiplies a warpgroup's result by scale, rounds it to BF16 and stores the first `rows` of its rows at `to`. Goes
+// through shared memory `stored`, STORED values per warp, so that eight threads write a row contiguously. Returns the
+// larger of `largest` and the magnitudes of this thread's values, as the bits of two BF16 amaxes.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
                                             bf16 *stored, uint32_t largest) {
     wgmma_hold(sum);
     const unsigned thread = thread_get(), lane = thread % 32, chunk = lane % 8;
-    const unsigned row = lane / 8, warp_row = thread / 32 % 4 * WARP_ROWS + row; // the first one that is written
+    const unsigned row = lane / 8, warp_row = thread / 32 % 4 * WARP_ROWS + row; // first row that this lane writes
     bf16 *const block_row = stored + lane % WARP_ROWS * PANEL;
     to += (int64_t)warp_row * stride + chunk * 8;
-    asm volatile("" : "+l"(to)); // or the compiler finds each row's address anew
+    asm volatile("" : "+l"(to)); // otherwise the compiler recomputes each row's address
 #pragma unroll
     for (int panel = 0; panel < COUNT / 32; panel++) {
         __syncwarp();

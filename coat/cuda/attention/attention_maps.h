@@ -1,4 +1,4 @@
-// How the copy engine reads the operands of attention on Hopper, and how many heads at a time.
+// Descriptors by which TMA reads the operands of attention on Hopper, and the number of heads processed together.
 #pragma once
 #include "attention_fragments.h"
 
@@ -6,7 +6,8 @@ typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, 
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// The driver's function, found at run time, so that the program starts where there is no driver.
+// Returns the driver's cuTensorMapEncodeTiled. It is looked up at run time, so that the program starts without a
+// driver.
 static EncodeTiled encode_tiled() {
     static EncodeTiled found = NULL;
     if (found) return found;
@@ -18,7 +19,8 @@ static EncodeTiled encode_tiled() {
     return found;
 }
 
-// A view as the copy engine reads it, so many rows of a panel at a time; rows beyond T read as zeros.
+// Describes a view for TMA, to be copied in boxes of `rows` rows of a panel. Rows beyond T are read as zeros. Returns
+// false on failure.
 template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape, int heads, int rows) {
     EncodeTiled encode = encode_tiled();
     cuuint64_t row = (cuuint64_t)view.stride * sizeof(bf16);
@@ -30,11 +32,13 @@ template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, Attentio
                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+// True if TMA can read the view: BF16, not transposed, rows 16-byte aligned.
 static bool view_fits(Tensor view) {
     return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
 }
 
-// So many that the L2 cache holds their q, k, v and do, and enough to fill the device with units.
+// Returns the number of heads whose units are processed together: their q, k, v and do fit the L2 cache, and their
+// units suffice to fill the GPU.
 static inline int attention_heads_together(AttentionShape shape) {
     const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(bf16);
     return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;

@@ -1,5 +1,5 @@
-// A row of a head as a warp holds it, N values per lane: value lane + 32 i in lane `lane`, zeros beyond the head's
-// width. Shared by the attention kernels that are not made of matmuls.
+// Loads a row of a head into a warp, N values per lane: lane l gets values l + 32 i, zeros beyond head_dim. Used by the
+// attention kernels that do not use tensor cores.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 

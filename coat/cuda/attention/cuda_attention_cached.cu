@@ -1,21 +1,21 @@
-// Attention of a few queries that go on with a sequence, whose earlier keys and values are kept: the tokens of a
-// sample. A block has a query and a head. Its warps take the keys in turn, a few at a time, each with a running maximum
-// and sums of its own, which are added at the end in the warps' order.
+// Attention of a few new queries of a sequence whose earlier keys and values are in a KV cache, for sampling. A block
+// computes one query and head. Its warps alternate over groups of keys; each has its own running maximum and sums,
+// which are combined at the end in the warps' order.
 #include "attention_rows.h"
 
 namespace {
 
 constexpr int CACHED_WARPS = 8, CACHED_THREADS = CACHED_WARPS * WARP;
-constexpr int CACHED_KEYS = 4; // of a warp, on their way together
-constexpr int WIDEST_CACHED_HEAD = 256;
+constexpr int CACHED_KEYS = 4; // keys that a warp loads at a time
+constexpr int MAX_CACHED_HEAD_DIM = 256;
 
 template <typename T> struct Cached {
     Matrix<T> o;
-    Matrix<const T> q, k, v; // k and v: of all tokens so far
+    Matrix<const T> q, k, v; // k and v: rows of all tokens so far
     float *lse;              // (heads, queries); may be NULL
-    int before, queries;     // tokens
-    int group, head_dim;     // query heads per key and value head
-    float scale;             // of the scores, 1 / sqrt(head_dim)
+    int before, queries;     // number of cached tokens and of new queries
+    int group, head_dim;     // query heads per key/value head
+    float scale;             // factor of the scores: 1 / sqrt(head_dim)
 };
 
 // N: values of a head per lane.
@@ -66,7 +66,7 @@ template <typename T, int N> __global__ __launch_bounds__(CACHED_THREADS) void a
     total = 0.0f;
 #pragma unroll
     for (int w = 0; w < CACHED_WARPS; w++) {
-        const float weight = expf(largests[w] - largest); // 0 of a warp without keys
+        const float weight = expf(largests[w] - largest); // 0 for a warp without keys
         out = fmaf(weight, sums[w][d], out);
         total = fmaf(weight, totals[w], total);
     }
@@ -90,9 +90,10 @@ template <typename T> void attention_cached_run(Exec *exec, const Cached<T> &a, 
 
 void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
     const char *operation = "attention_forward";
-    if (shape.B != 1 || shape.head_dim > WIDEST_CACHED_HEAD)
-        fatal(EXIT_DEVICE, "%s on the GPU: one sequence continues at a time, with heads of up to %d, not %d of %d",
-              operation, WIDEST_CACHED_HEAD, shape.B, shape.head_dim);
+    if (shape.B != 1 || shape.head_dim > MAX_CACHED_HEAD_DIM)
+        fatal(EXIT_DEVICE,
+              "internal error: %s on the GPU with a KV cache supports 1 sequence and heads up to %d (are %d and %d)",
+              operation, MAX_CACHED_HEAD_DIM, shape.B, shape.head_dim);
     require_format(operation, "k", k, q.format);
     require_format(operation, "v", v, q.format);
     require_format(operation, "o", o, q.format);

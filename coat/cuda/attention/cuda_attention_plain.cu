@@ -1,15 +1,15 @@
-// Attention in FP32 for --precision fp32 and as a reference, and in BF16 where documents are apart and no faster kernel
-// takes the shape or the GPU: short, exact, slow. One warp owns one row of the output and walks over the other side's
-// tokens in order, so that sums, which are FP32, have a fixed order and nothing is shared.
+// Slow, exact attention without tensor cores: FP32, for --precision fp32 and as a reference, and BF16 with document
+// masking if no faster kernel supports the shape or GPU. A warp computes one row of the output and iterates over the
+// other operand's tokens in order, so the FP32 sums have a fixed order and warps are independent.
 #include "attention_rows.h"
 
 namespace {
 
 constexpr int WARPS_PER_BLOCK = 4;
 constexpr int LANE_VALUES = 8; // values of a head per lane
-constexpr int WIDEST_HEAD = WARP * LANE_VALUES;
+constexpr int MAX_HEAD_DIM = WARP * LANE_VALUES;
 
-// A view of one operand: element (b, t, head, d) is at data[(b * T + t) * stride + head * head_dim + d].
+// View of an operand: element (b, t, head, d) is data[(b * T + t) * stride + head * head_dim + d].
 template <typename T> struct View {
     T *data;
     int64_t stride;
@@ -18,17 +18,17 @@ template <typename T> struct View {
 template <typename T> struct Operands {
     View<T> q, k, v, o, d_o, dq, dk, dv;
     float *lse;               // (B * heads, T); may be NULL in forward
-    const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
+    const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     AttentionShape shape;
-    float scale; // of the scores, 1 / sqrt(head_dim)
+    float scale; // factor of the scores: 1 / sqrt(head_dim)
 };
 
-// The first token of a sequence that its token t sees; `first` is the row that the sequence begins with.
+// Returns the first token that token t of a sequence sees; `first` is the sequence's first row.
 template <typename T> __device__ int document_begin(const Operands<T> &x, int64_t first, int t) {
     return x.positions ? max(t - x.positions[first + t], 0) : 0;
 }
 
-// A row of a head, as row_load() leaves it.
+// A row of a head, distributed over a warp as by row_load().
 struct Row {
     float value[LANE_VALUES];
 };
@@ -67,7 +67,7 @@ __device__ void row_add(Row *sum, float keep, Row add, float factor) {
     for (int i = 0; i < LANE_VALUES; i++) sum->value[i] = sum->value[i] * keep + add.value[i] * factor;
 }
 
-// The dot product, the same in all lanes.
+// Returns the dot product in all lanes.
 __device__ float row_dot(Row a, Row b) {
     float sum = 0.0f;
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ float row_dot(Row a, Row b) {
     return warp_sum(sum);
 }
 
-// The warp's row: a token of a sequence and a head of `heads`. False beyond the last.
+// Finds the token, sequence and head that this warp computes. Returns false if there are fewer rows.
 __device__ bool warp_row(AttentionShape shape, int heads, int *b, int *t, int *head) {
     int64_t row = (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP;
     if (row >= (int64_t)shape.B * heads * shape.T) return false;
@@ -85,7 +85,7 @@ __device__ bool warp_row(AttentionShape shape, int heads, int *b, int *t, int *h
     return true;
 }
 
-// One query: softmax(q k^T scale) v over the tokens up to its own, with a running maximum.
+// Forward of one query: softmax(q k^T * scale) v over the keys that it sees, with a running maximum.
 template <typename T> __global__ void forward_kernel(Operands<T> x) {
     int b, t, head;
     if (!warp_row(x.shape, x.shape.heads, &b, &t, &head)) return;
@@ -105,14 +105,14 @@ template <typename T> __global__ void forward_kernel(Operands<T> x) {
         x.lse[((int64_t)b * x.shape.heads + head) * x.shape.T + t] = largest + logf(total);
 }
 
-// The probability p of query i reading key j, and the gradient of its score.
+// Computes the probability p of query i and key j, and the gradient ds of their score.
 template <typename T>
 __device__ void pair(const Operands<T> &x, Row q, Row d_o, Row k, Row v, float lse, float delta, float *p, float *ds) {
     *p = expf(row_dot(q, k) * x.scale - lse);
     *ds = *p * (row_dot(d_o, v) - delta);
 }
 
-// One query: dq = sum over keys of ds k scale, with delta = sum of do * o.
+// Backward of one query: dq = sum over keys of ds * k * scale, with delta = sum of do * o.
 template <typename T> __global__ void backward_query_kernel(Operands<T> x) {
     int b, t, head;
     if (!warp_row(x.shape, x.shape.heads, &b, &t, &head)) return;
@@ -130,7 +130,7 @@ template <typename T> __global__ void backward_query_kernel(Operands<T> x) {
     row_store(x, x.dq, first + t, head, sum, x.scale);
 }
 
-// One key: dk = sum over queries of ds q scale, dv = sum of p do, over all heads that read it.
+// Backward of one key: dk = sum over queries of ds * q * scale, dv = sum of p * do, over all query heads that read it.
 template <typename T> __global__ void backward_key_kernel(Operands<T> x) {
     int b, t, kv_head;
     if (!warp_row(x.shape, x.shape.kv_heads, &b, &t, &kv_head)) return;
@@ -158,9 +158,9 @@ template <typename T> View<T> view(Tensor t) {
 
 template <typename T>
 Operands<T> operands(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
-    if (shape.head_dim > WIDEST_HEAD)
-        fatal(EXIT_DEVICE, "attention in plain kernels on the GPU goes up to head width %d, not %d", WIDEST_HEAD,
-              shape.head_dim);
+    if (shape.head_dim > MAX_HEAD_DIM)
+        fatal(EXIT_DEVICE, "--head-dim: attention on the GPU supports at most %d (is %d); use --device cpu",
+              MAX_HEAD_DIM, shape.head_dim);
     Operands<T> x = {};
     x.q = view<T>(q), x.k = view<T>(k), x.v = view<T>(v), x.o = view<T>(o);
     x.lse = (float *)lse.data;

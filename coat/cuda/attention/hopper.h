@@ -1,28 +1,28 @@
-// Hopper's own instructions, as functions: the copy engine and the matmuls of a warpgroup. For
-// code compiled for sm_90a alone.
+// Hopper instructions as functions: TMA copies and warpgroup matmuls (wgmma). For code compiled for sm_90a only.
 //
-// Tiles in shared memory are rows of 64 BF16 values = 128 bytes, in the copy engine's 128-byte swizzle: the 16-byte
-// chunk c of row r lies where chunk c ^ (r % 8) would. Eight rows, 1024 bytes, are one unit of that pattern, and
+// A tile in shared memory consists of rows of 64 BF16 values (128 bytes) in TMA's 128-byte swizzle: the 16-byte chunk c
+// of row r is stored at the position of chunk c ^ (r % 8). Eight rows (1024 bytes) are one period of the swizzle, and
 // tiles begin at multiples of it.
 #pragma once
 #include "cuda/common/barriers.h"
 
 #include <cuda.h>
 
-// A value that is the same in all threads of a warp, so that the compiler knows.
+// Returns lane 0's x, so that the compiler knows that the value is equal in all lanes.
 template <typename T> __device__ static inline T warp_uniform(T x) {
     return __shfl_sync(0xffffffffu, x, 0);
 }
 
 // --- arithmetic -----------------------------------------------------------------------------------------------------
-// Rounded to nearest, the first in the lower half.
+// Rounds two values to BF16, to nearest even; `low` is the lower half.
 __device__ static inline uint32_t bf16_pair(float low, float high) {
     uint32_t bits;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 }
 
-// --- the copy engine: issued by one thread, its bytes counted by a barrier ----------------------------------------
+// --- TMA: one thread issues a copy, a barrier counts its bytes -------------------------------------------------------
+// Copies a box of a tensor, described by `from`, to shared memory.
 __device__ static inline void copy_tile(void *to, const CUtensorMap *from, int column, int row, int sequence,
                                         uint64_t *barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -31,7 +31,7 @@ __device__ static inline void copy_tile(void *to, const CUtensorMap *from, int c
                  : "memory");
 }
 
-// Multiples of 16 bytes at addresses that are.
+// Copies bytes from global to shared memory. Size and addresses must be multiples of 16.
 __device__ static inline void copy_bytes(void *to, const void *from, uint32_t bytes, uint64_t *barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(to)),
@@ -39,39 +39,41 @@ __device__ static inline void copy_bytes(void *to, const void *from, uint32_t by
                  : "memory");
 }
 
-// --- registers of a warpgroup -------------------------------------------------------------------------------------
-template <int COUNT> __device__ static inline void registers_give() {
+// --- registers of a warpgroup: set the maximum per thread to COUNT, lower or higher ----------------------------------
+template <int COUNT> __device__ static inline void registers_release() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-template <int COUNT> __device__ static inline void registers_take() {
+template <int COUNT> __device__ static inline void registers_acquire() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 // --- matmuls of a warpgroup -------------------------------------------------------------------------------
-// Asynchronous: operands and sums belong to the tensor cores from the call until wgmma_wait.
+// wgmma is asynchronous: operands and results belong to the tensor cores from the call until wgmma_wait().
 //
-// A sum (64, n) is spread over the 128 threads: thread 32 w + 4 g + t holds, for each block of 8 columns, the
-// elements (16 w + g, 2t), (16 w + g, 2t + 1) and (16 w + g + 8, 2t), (16 w + g + 8, 2t + 1). The first operand in
-// registers, (64, 16) at a time, is two such blocks with its pairs packed: a sum packed is an operand.
+// A result (64, n) is distributed over 128 threads. Thread 32 w + 4 g + t holds, for each block of 8 columns, the
+// elements (16 w + g, 2t), (16 w + g, 2t + 1), (16 w + g + 8, 2t) and (16 w + g + 8, 2t + 1). A first operand in
+// registers, (64, 16) at a time, has the layout of two such blocks with its pairs packed to BF16. Therefore a packed
+// result can be used as an operand.
 
-// How an operand lies in shared memory: its address, and the distance between units of the swizzle, 8 rows. The same
-// whether the matmul sums along rows or down columns, which the instruction says. Along rows it reads 16 columns of
-// one panel of 64; down columns all columns of 16 rows, element (row, column) in the unit row / 8 of the panel
-// column / 64: the second distance in the descriptor is that between panels, in bytes.
+// Returns the descriptor of an operand in shared memory: its address and the distance between periods of the swizzle (8
+// rows). The instruction determines whether k runs along rows or down columns. Along rows, it reads 16 columns of one
+// panel of 64. Down columns, it reads all columns of 16 rows: element (row, column) is in period row / 8 of panel
+// column / 64. next_panel is the distance between panels in bytes.
 __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel = 1024) {
     const uint64_t swizzle_128 = (uint64_t)1 << 62, distance = 1024 >> 4, panel = (uint64_t)next_panel >> 4;
     return swizzle_128 | distance << 32 | panel << 16 | (uint64_t)(warp_uniform(shared_address(tile)) >> 4 & 0x3fff);
 }
-// The operand so many units of 16 bytes behind another. The address is in the lower word, so that few instructions do.
-__device__ static inline uint64_t wgmma_operand_behind(uint64_t operand, uint32_t units) {
+// Returns the operand that begins `units` * 16 bytes later. Changes only the lower word, which contains the address, to
+// save instructions.
+__device__ static inline uint64_t wgmma_operand_at(uint64_t operand, uint32_t units) {
     return operand >> 32 << 32 | ((uint32_t)operand + units);
 }
-constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // to the next 16 columns, added to an operand
-constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // to the next 16 rows
+constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // add to an operand descriptor to advance by 16 columns
+constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // add to an operand descriptor to advance by 16 rows
 
-// The first operand of a matmul in registers: 16 columns of a warp's 16 rows of a tile in shared memory. Lane
-// 16 h + r says where half h of row r lies, 16 bytes.
+// Loads a first operand from shared memory into registers: 16 columns of the warp's 16 rows. Lane 16 h + r passes the
+// address of half h (16 bytes) of row r.
 __device__ static inline void wgmma_operand_load(uint32_t *a, const void *half_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
@@ -79,14 +81,16 @@ __device__ static inline void wgmma_operand_load(uint32_t *a, const void *half_r
                  : "memory");
 }
 
-// Four blocks of 8 x 8 of packed sums to shared memory: lane 8 i + r says where row r of block i goes, 16 bytes.
+// Stores four 8 x 8 blocks of packed results to shared memory. Lane 8 i + r passes the address for row r of block i (16
+// bytes).
 __device__ static inline void blocks_store(void *row, const uint32_t (&block)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
                  "r"(block[0]), "r"(block[1]), "r"(block[2]), "r"(block[3])
                  : "memory");
 }
 
-// 16 bytes to global memory, or nothing: by the instruction's own predicate, so that stores follow each other.
+// Stores 16 bytes to global memory if `stores`. Uses a predicated instruction instead of a branch, so that stores can
+// follow each other.
 __device__ static inline void store_if(void *to, uint4 x, bool stores) {
     asm volatile(
         "{ .reg .pred stores; setp.ne.u32 stores, %5, 0; @stores st.global.v4.b32 [%0], {%1, %2, %3, %4}; }" ::"l"(
@@ -95,23 +99,23 @@ __device__ static inline void store_if(void *to, uint4 x, bool stores) {
         : "memory");
 }
 
-// Before matmuls: what was done to their registers comes first.
+// Orders earlier register accesses before the following matmuls.
 __device__ static inline void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// Closes a group of matmuls.
+// Commits the matmuls since the last commit as a group.
 __device__ static inline void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until at most so many groups are unfinished.
+// Waits until at most UNFINISHED groups of matmuls are unfinished.
 template <int UNFINISHED> __device__ static inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(UNFINISHED) : "memory");
 }
 
-// Holds registers in place: the compiler moves no work on them across. Before a fence, for what matmuls read or
-// continue; after a wait, for what they wrote.
+// Compiler barrier for registers: no computation on them moves across. Call it before a fence on registers that matmuls
+// read or add to, and after a wait on registers that matmuls wrote.
 template <int COUNT> __device__ static inline void wgmma_hold(float (&registers)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(registers[i])::"memory");
@@ -122,7 +126,7 @@ template <int COUNT> __device__ static inline void wgmma_hold(uint32_t (&registe
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
-// The registers of a matmul's result: their names in the instruction, and the operands.
+// The result registers of a wgmma: their placeholders in the instruction, and the asm operands.
 #define WGMMA_NAMES_32                                                                                                 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                           \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -135,7 +139,7 @@ template <int COUNT> __device__ static inline void wgmma_hold(uint32_t (&registe
 #define WGMMA_REGISTERS_32(d) WGMMA_REGISTERS_16(d, 0), WGMMA_REGISTERS_16(d, 16)
 #define WGMMA_REGISTERS_64(d) WGMMA_REGISTERS_32(d), WGMMA_REGISTERS_16(d, 32), WGMMA_REGISTERS_16(d, 48)
 
-// d (64, 128) = (accumulate ? d : 0) + a (64, 16) b^T, both operands in shared memory, rows being b's columns.
+// d (64, 128) = (accumulate ? d : 0) + a (64, 16) b^T, with a and b in shared memory; b has 128 rows.
 __device__ static inline void wgmma_rows(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{ .reg .pred accumulate; setp.ne.b32 accumulate, %66, 0;"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
@@ -145,7 +149,7 @@ __device__ static inline void wgmma_rows(float (&d)[64], uint64_t a, uint64_t b,
                  : "l"(a), "l"(b), "r"(accumulate));
 }
 
-// d (64, 64) = (accumulate ? d : 0) + a (64, 16) b^T, both operands in shared memory, rows being b's columns.
+// d (64, 64) = (accumulate ? d : 0) + a (64, 16) b^T, with a and b in shared memory; b has 64 rows.
 __device__ static inline void wgmma_rows(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{ .reg .pred accumulate; setp.ne.b32 accumulate, %34, 0;"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -155,7 +159,7 @@ __device__ static inline void wgmma_rows(float (&d)[32], uint64_t a, uint64_t b,
                  : "l"(a), "l"(b), "r"(accumulate));
 }
 
-// The same with a in registers.
+// d (64, 64) = (accumulate ? d : 0) + a (64, 16) b^T, with a in registers and b in shared memory; b has 64 rows.
 __device__ static inline void wgmma_rows(float (&d)[32], const uint32_t *a, uint64_t b, int accumulate) {
     asm volatile("{ .reg .pred accumulate; setp.ne.b32 accumulate, %37, 0;"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -165,7 +169,7 @@ __device__ static inline void wgmma_rows(float (&d)[32], const uint32_t *a, uint
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
-// d (64, 64) += a (64, 16) b, a in registers, b (16, 64) row by row in shared memory.
+// d (64, 64) += a (64, 16) b, with a in registers and b (16, 64) in shared memory.
 __device__ static inline void wgmma_columns(float (&d)[32], const uint32_t *a, uint64_t b) {
     asm volatile("{ .reg .pred accumulate; setp.eq.b32 accumulate, 0, 0;"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -175,7 +179,7 @@ __device__ static inline void wgmma_columns(float (&d)[32], const uint32_t *a, u
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// d (64, 128) += a (64, 16) b, a in registers, b (16, 128) in shared memory, row by row in two panels of 64 columns.
+// d (64, 128) += a (64, 16) b, with a in registers and b (16, 128) in shared memory, in two panels of 64 columns.
 __device__ static inline void wgmma_columns(float (&d)[64], const uint32_t *a, uint64_t b) {
     asm volatile("{ .reg .pred accumulate; setp.eq.b32 accumulate, 0, 0;"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
@@ -185,8 +189,8 @@ __device__ static inline void wgmma_columns(float (&d)[64], const uint32_t *a, u
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// The instructions exist in code for 9.0a alone. Code for other GPUs has none of this and is never launched; that for
-// plain 9.0, which would be, stops rather than leave results as they were.
+// True in code for sm_90a, the only one that has these instructions. Code for other GPUs is never launched; code for
+// plain sm_90 could be, and traps instead of leaving wrong results.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool HOPPER_CODE = true;
 #else

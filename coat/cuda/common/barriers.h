@@ -1,4 +1,5 @@
-// Barriers in shared memory, from Hopper on: complete when all have arrived and all expected bytes have landed.
+// Shared-memory barriers (mbarrier, Hopper and later). A barrier's phase completes when the expected number of threads
+// has arrived and the expected bytes have been copied.
 #pragma once
 #include <stdint.h>
 
@@ -6,16 +7,17 @@ __device__ static inline uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+// Initializes a barrier for the given number of arrivals per phase.
 __device__ static inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-// What threads wrote to shared memory, or read there, comes before what the copy engine is told next.
+// Orders this thread's reads and writes of shared memory before copies that TMA starts later.
 __device__ static inline void copies_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Makes initialised barriers visible to the copy engine.
+// Makes initialized barriers visible to TMA.
 __device__ static inline void barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     copies_fence();
@@ -25,7 +27,8 @@ __device__ static inline void barrier_arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Of threads that signal. The instruction's own predicate: a branch around it would ask the warp for its votes.
+// Arrives at the barrier if `signals`. Uses a predicated instruction, because the compiler would surround a branch with
+// warp votes.
 __device__ static inline void barrier_arrive_if(uint64_t *barrier, bool signals) {
     asm volatile("{ .reg .pred signals; setp.ne.u32 signals, %1, 0;"
                  "@signals mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(shared_address(barrier)),
@@ -33,12 +36,13 @@ __device__ static inline void barrier_arrive_if(uint64_t *barrier, bool signals)
                  : "memory");
 }
 
+// Arrives at the barrier and adds `bytes` to the bytes that must be copied before the phase completes.
 __device__ static inline void barrier_arrive_expect(uint64_t *barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                  : "memory");
 }
 
-// Waits until the barrier's phase of this parity is complete; parity 1 of a new barrier counts as complete.
+// Waits until the barrier's phase of the given parity completes. For a new barrier, parity 1 counts as complete.
 __device__ static inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
     uint32_t done;
     do {

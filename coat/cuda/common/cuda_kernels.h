@@ -1,6 +1,5 @@
-// Helpers of the memory-bound kernels: packed loads and stores, reductions in a fixed order, the choice of a
-// kernel by storage format, and the walk over columns on which the element-wise kernels and the column sums
-// are built. Included by CUDA files only.
+// Helpers of memory-bound kernels: vector loads and stores, reductions in a fixed order, dispatch on the storage
+// format, and the column walk that element-wise kernels and column sums use. For CUDA sources only.
 #pragma once
 #include "cuda_internal.h"
 
@@ -10,12 +9,14 @@ constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 // --- tables of parameters -----------------------------------------------------------------------------------
-// Lists of parameters travel as arguments of kernels, in as few launches as the limit of those allows.
+// Kernels take lists of parameters as an argument. A list longer than the limit of kernel arguments is split into
+// several launches.
 constexpr size_t TABLE_BYTES = 32764;
 
-// The entry whose pieces of work include number `piece`; first_piece has count + 1 values that do not fall.
+// Returns the entry that contains work item `piece`: first_piece[entry] <= piece < first_piece[entry + 1]. first_piece
+// has count + 1 ascending values.
 __device__ static inline int table_find(const int *first_piece, int count, int piece) {
-    int low = 0, high = count; // first_piece[low] <= piece < first_piece[high]
+    int low = 0, high = count; // invariant: first_piece[low] <= piece < first_piece[high]
     while (high - low > 1) {
         const int middle = (low + high) / 2;
         if (first_piece[middle] <= piece)
@@ -26,9 +27,9 @@ __device__ static inline int table_find(const int *first_piece, int count, int p
     return low;
 }
 
-// --- values as they lie in memory ---------------------------------------------------------------------------
-// V consecutive values of T (BF16 or FP32), moved in accesses of up to 16 bytes. V is 8 (4 in the optimizer), or
-// 1 for shapes that do not divide by 8.
+// --- vectors of stored values ----------------------------------------------------------------------------------------
+// V consecutive values of type T (BF16 or FP32), loaded and stored in accesses of up to 16 bytes. V is 8, 4 in the
+// optimizer, or 1 for shapes that are not multiples of 8.
 template <typename T, int V> struct Pack {
     static constexpr int bytes = V * (int)sizeof(T);
     static constexpr int word_bytes = bytes < 16 ? bytes : 16;
@@ -44,8 +45,8 @@ template <> struct WordOf<16> { typedef uint4 type; };
 
 enum CachePolicy {
     CACHE_DEFAULT,
-    CACHE_STREAM,   // read once, not worth keeping: activations and states
-    CACHE_PARAMETER // read by many blocks and written by none: parameters
+    CACHE_STREAM,   // data read once: activations and optimizer states
+    CACHE_PARAMETER // data read by many blocks and written by none: parameters
 };
 
 template <int V, CachePolicy POLICY = CACHE_DEFAULT, typename T>
@@ -80,10 +81,11 @@ template <typename T, int V> __device__ static inline void store(T *address, Pac
     Word words[Pack<T, V>::words];
     memcpy(words, &pack, sizeof pack);
 #pragma unroll
-    for (int i = 0; i < Pack<T, V>::words; i++) __stwb((Word *)address + i, words[i]); // stays one access
+    // __stwb keeps this a single access
+    for (int i = 0; i < Pack<T, V>::words; i++) __stwb((Word *)address + i, words[i]);
 }
 
-// A tensor of T as kernels find their way in it; data NULL: absent.
+// A tensor of T as kernels address it; data NULL: absent.
 template <typename T> struct Matrix {
     T *data;
     int64_t stride;
@@ -96,8 +98,8 @@ template <typename T> static Matrix<T> matrix_of(Tensor t) {
 }
 
 // --- copies to shared memory --------------------------------------------------------------------------------
-// Asynchronous copies of V values, 16 bytes aligned. A thread that reads only what it copied itself needs no
-// barrier, just the wait.
+// Starts an asynchronous copy of V values to shared memory, 16-byte aligned. A thread that reads only what it copied
+// itself needs copies_wait() but no __syncthreads().
 template <int V, typename T> __device__ static inline void copy_async(Pack<T, V> *shared, const T *address) {
     static_assert(Pack<T, V>::word_bytes == 16, "whole 16-byte words");
     const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
@@ -107,36 +109,37 @@ template <int V, typename T> __device__ static inline void copy_async(Pack<T, V>
                      : "memory");
 }
 
-// Closes a group of copies, which may be empty.
+// Commits the copies since the last commit as a group, which may be empty.
 __device__ static inline void copies_commit(void) {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most PENDING groups, the latest, are still under way.
+// Waits until at most the PENDING latest groups of copies are unfinished.
 template <int PENDING> __device__ static inline void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// --- kernels that overlap -----------------------------------------------------------------------------------
-// The second stage of a reduction is launched while the first still runs, on devices that can: its blocks come up
-// as the first stage's leave, and wait before they read.
+// --- overlapping kernels (programmatic dependent launch) -------------------------------------------------------------
+// Allows the next kernel of the stream to start while this one still runs (compute capability 9.0 or later). The next
+// kernel must call first_stage_wait() before it reads this kernel's results.
 __device__ static inline void second_stage_allow(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
+// Waits until the previous kernel of the stream has finished and its writes are visible.
 __device__ static inline void first_stage_wait(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Launches a kernel; with `overlaps`, on devices that can, as soon as the kernel before allows it: the kernel must then
-// wait before it reads what that one writes.
+// Launches a kernel. If `overlaps` and the GPU is Hopper or later, it may start as soon as the previous kernel calls
+// second_stage_allow(); it must call first_stage_wait() before it reads that kernel's results.
 template <typename... P, typename... A>
-static void launch_behind(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
-                          bool overlaps, A... arguments) {
+static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
+                         bool overlaps, A... arguments) {
     const CudaBackend *backend = cuda_backend(exec);
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -151,13 +154,13 @@ static void launch_behind(Exec *exec, const char *doing, void (*kernel)(P...), d
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...), doing);
 }
 
-// --- to and from FP32 ---------------------------------------------------------------------------------------
+// --- conversion to and from FP32 -------------------------------------------------------------------------------------
 template <int V> __device__ static inline void unpack(Pack<float, V> pack, float out[V]) {
 #pragma unroll
     for (int i = 0; i < V; i++) out[i] = pack.value[i];
 }
 
-// BF16 is the upper half of an FP32, so a pair is two masks away from two floats.
+// BF16 is the upper half of FP32, so two packed BF16 values are converted with a shift and a mask.
 template <int V> __device__ static inline void unpack(Pack<bf16, V> pack, float out[V]) {
     if constexpr (V == 1) {
         out[0] = __bfloat162float(pack.value[0]);
@@ -188,40 +191,41 @@ template <typename T, int V> __device__ static inline Pack<T, V> packed(const fl
     return pack;
 }
 
-// The value that storing x in T leaves.
+// Returns x rounded to type T, as storing and reloading it would.
 template <typename T> __device__ static inline float stored(float x) {
     if constexpr (sizeof(T) == 4) return x;
     return __bfloat162float(__float2bfloat16_rn(x));
 }
 
 // --- arithmetic ---------------------------------------------------------------------------------------------
-// The hardware's exponential and reciprocal: about 22 bits, results below 2^-126 become 0. __expf() and
-// __fdividef() spend more instructions on subnormal results than on all others.
+// exp(x) from the hardware's exponential, to about 22 bits; results below 2^-126 become 0. __expf() is not used,
+// because it spends most of its instructions on subnormal results.
 __device__ static inline float fast_exp(float x) {
     return fast_exp2(x * 1.4426950408889634f);
 }
 
+// 1 / x by the hardware instruction; subnormal inputs and results are treated as 0.
 __device__ static inline float fast_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// 1 / (1 + exp(-x)): 0 and 1 far from zero, NaN of NaN.
+// 1 / (1 + exp(-x)), saturating at 0 and 1; NaN for NaN.
 __device__ static inline float sigmoid(float x) {
     return fast_reciprocal(1.0f + fast_exp(-x));
 }
 
 // --- reductions ---------------------------------------------------------------------------------------------
-// Butterflies: the order is fixed and every lane ends with the same bits.
+// Returns the sum over the warp in every lane. The butterfly order is fixed, so all lanes get the same bits.
 template <typename F> __device__ static inline F warp_sum(F x) {
 #pragma unroll
     for (int mask = WARP / 2; mask > 0; mask /= 2) x += __shfl_xor_sync(ALL_LANES, x, mask);
     return x;
 }
 
-// Sums of N values over a warp, N a power of two: lane i gets that of value[i % N]. In each exchange a lane hands
-// over the half of the values that it does not keep, so N sums take about N exchanges instead of 5 N.
+// Returns the warp's sum of value[lane % N] in each lane, for N values per lane, N a power of two. Each exchange sends
+// the half of the values that the lane does not keep, so N sums take about N exchanges instead of 5 N.
 template <int N> __device__ static inline float warp_sums(float value[N]) {
     const int lane = (int)threadIdx.x % WARP;
 #pragma unroll
@@ -238,8 +242,8 @@ template <int N> __device__ static inline float warp_sums(float value[N]) {
     return value[0];
 }
 
-// Sum over a block of WARPS warps, in every thread. `shared` has room for WARPS values and may be used again
-// after the next barrier.
+// Returns the sum over a block of WARPS warps in every thread. `shared` holds WARPS values and may be reused after the
+// next barrier.
 template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *shared) {
     x = warp_sum(x);
     if constexpr (WARPS == 1) return x;
@@ -251,8 +255,8 @@ template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *sh
     return total;
 }
 
-// Calls take() in one thread with the largest of what all threads of a block have.
-template <int THREADS, typename Take> __device__ static inline void block_largest(uint32_t x, Take take) {
+// Calls take(x) in thread 0 with the maximum of x over the block's threads.
+template <int THREADS, typename Take> __device__ static inline void block_max(uint32_t x, Take take) {
     __shared__ uint32_t shared[THREADS / WARP];
     x = __reduce_max_sync(ALL_LANES, x);
     if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;
@@ -263,21 +267,22 @@ template <int THREADS, typename Take> __device__ static inline void block_larges
 }
 
 // --- choosing a kernel --------------------------------------------------------------------------------------
-// Storage type and vector width of a kernel, as the type of an argument.
+// Storage type and vector width of a kernel, passed as the type of an argument.
 template <typename T, int V> struct Layout {};
 
-// Whether 8 values at a time can be moved: absent tensors can.
+// True if the tensor can be accessed 8 values at a time, or is absent.
 static inline bool tensor_wide(Tensor t) {
     return !t.data || (t.cols % 8 == 0 && t.stride % 8 == 0 && (uintptr_t)t.data % 16 == 0);
 }
 
+// Calls fatal() if tensor t exists and is not stored in `format`; `what` is its name in the message.
 static inline void require_format(const char *operation, const char *what, Tensor t, Format format) {
     if (t.data && t.format != format)
-        fatal(EXIT_DEVICE, "%s on the GPU: %s is stored as %s where %s is needed", operation, what,
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: %s is stored as %s, but must be %s", operation, what,
               format_name(t.format), format_name(format));
 }
 
-// Calls f(Layout<T, V>{}) for a plain storage format.
+// Calls f(Layout<T, V>{}) for the format BF16 or FP32, with V 8 if `wide`, else 1.
 template <typename F> static void for_layout(const char *operation, Format format, bool wide, F f) {
     if (format == FMT_BF16 && wide)
         f(Layout<bf16, 8>{});
@@ -288,18 +293,19 @@ template <typename F> static void for_layout(const char *operation, Format forma
     else if (format == FMT_FP32)
         f(Layout<float, 1>{});
     else
-        fatal(EXIT_DEVICE, "%s on the GPU: the format %s is not built", operation, format_name(format));
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: format %s is not supported", operation, format_name(format));
 }
 
-// --- the walk over columns ----------------------------------------------------------------------------------
-// One pass over a (rows, cols) matrix in which a thread keeps its V columns and goes down the rows, so that
-// what belongs to a column (a bias, a norm's weight) stays in registers and column sums need no exchange until
-// the end. A block is 8 rows of 32 threads; blockIdx.x is the tile of columns, and the blocks of one tile share
-// its rows in turn. `Op` says what happens to each vector:
-//   begin(column), load(row, column) -> Loaded, apply(row, column, loaded, sum)
-// with Op::unroll vectors on their way: loaded together and then used, or with Op::rolling each loaded again as
-// soon as it is used, which pays where there is much arithmetic between. Op::sums says whether `sum` is wanted:
-// the partial sums of the blocks are then written to partials (gridDim.y, cols).
+// --- the column walk -------------------------------------------------------------------------------------------------
+// One pass over a (rows, cols) matrix. Each thread keeps its V columns and iterates over rows, so per-column data (a
+// bias, a norm's weight) stays in registers, and column sums need an exchange only at the end.
+// A block is 8 warps, one row per warp. blockIdx.x is the tile of columns; the blocks of a tile alternate over its
+// rows.
+// `Op` defines the work on each vector: begin(column), load(row, column) -> Loaded, apply(row, column, loaded, sum).
+//   Op::unroll    vectors in flight per thread
+//   Op::rolling   false: loads all of them, then uses them; true: reloads each as soon as it is used, which is faster
+//                 if apply() has much arithmetic
+//   Op::sums      true: the blocks' partial sums of `sum` are written to partials (gridDim.y, cols)
 constexpr int COLUMN_WARPS = 8;
 constexpr int COLUMN_BLOCKS_PER_SM = 4;
 
@@ -352,14 +358,14 @@ __global__ __launch_bounds__(COLUMN_WARPS *WARP, COLUMN_BLOCKS_PER_SM) void colu
     }
 }
 
-// out (cols) (+)= the sum of partials (count, cols) over count, in a fixed order (cuda_reduce.cu).
+// out (cols) = (accumulate ? out : 0) + the sum of partials (count, cols) over count, in a fixed order.
 void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate);
-// The same for two rows of sums at once: partials (count, 2, cols), into first and second, either may be NULL.
+// Sums partials (count, 2, cols) over count into first and second as partials_sum() does. Either may be NULL.
 void partials_sum_pair(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
                        bool accumulate);
 
-// Runs the walk; with Op::sums, sum_out (cols) FP32 gets or adds the column sums. The split of the rows depends
-// on the shape and on the number of multiprocessors alone.
+// Runs the column walk. With Op::sums, sum_out (cols) FP32 = (accumulate ? sum_out : 0) + the column sums. How rows are
+// divided depends only on the shape and the number of SMs.
 template <int V, typename Op>
 static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *sum_out, bool accumulate) {
     if (rows == 0 || cols == 0) return;
@@ -372,7 +378,7 @@ static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *su
     if (share < 1) share = 1;
     float *partials = (float *)exec->workspace;
     if (Op::sums && (size_t)(share * cols) * sizeof(float) > exec->workspace_bytes)
-        fatal(EXIT_DEVICE, "column sums: %lld columns do not fit the workspace", (long long)cols);
+        fatal(EXIT_DEVICE, "internal error: the sums of %lld columns do not fit the workspace", (long long)cols);
     columns_kernel<Op, V>
         <<<dim3((unsigned)tiles, (unsigned)share), COLUMN_WARPS * WARP, 0, backend->stream>>>(op, rows, cols, partials);
     LAUNCH_CHECK("columns_kernel");

@@ -1,5 +1,5 @@
-// A pair of a head's values, (i, i + half), rotated by its angle; back with the sine negated. As on the CPU, nothing is
-// contracted to fused operations, so that whoever rotates has the same bits.
+// Applies RoPE to one pair of a head's values, elements i and i + head_dim / 2; negate sine for the inverse. No FMA is
+// used, so the result has the same bits in every kernel and on the CPU.
 #pragma once
 
 __device__ static inline void rotate_pair(float &low, float &high, float cosine, float sine) {

@@ -1,52 +1,54 @@
-// The activation function of kept tensors, and its gradient (COAT: saved activations, FP8 flow): 16 values from what a
-// reader loads. Included by fp8_activation.cu, as are the passes: over rows with one scale per tensor
-// (fp8_act_tensor_scale.h) or one per row (fp8_act_row_scale.h), and down tiles (fp8_act_transpose.h).
+// GELU and its gradient on saved tensors (COAT: saved activations, FP8 flow), 16 values at a time. Included by the
+// passes of fp8_activation.cu: over rows with one scale per tensor (fp8_act_tensor_scale.h) or per row
+// (fp8_act_row_scale.h), and over tiles (fp8_act_transpose.h).
 //
-// A walk down tiles takes a function as it is:
-//   load(row, column) -> Loaded; word(loaded); values(loaded, out): 16 values; gated: SwiGLU
-//   multiplied(loaded, reciprocal, out): values times reciprocal, for codes; a gradient has none
-// A walk over rows takes a source, which is made of one (SourceOf) or of what a matmul left (fp8_hidden.h):
-//   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
-//   parameters: whether there are parameters of the columns; parameter(column) -> Bf16Words<SPAN>
-//   values(row, column, inside, loaded, factor, parameter, out, own): 16 values; may store what they are made from
-//   outputs: 2 for SwiGLU's gradient: values() makes two such rows, of gate and of up, which lie side by side
-//   gated: SwiGLU; gradient: it makes one; sums: its columns may be summed
-//   finish(own): the thread has no more rows
+// A pass over tiles takes a function object:
+//   load(row, column) -> Loaded; word(loaded): a word that depends on the loads; values(loaded, out): 16 values
+//   multiplied(loaded, reciprocal, out): values * reciprocal, to be rounded to FP8; gradients do not have it
+//   gated: true for SwiGLU
+// A pass over rows takes a source, made from a function object (SourceOf) or from a matmul's output (fp8_hidden.h):
+//   load(row, column) -> Loaded; word(loaded); row_factor(row) -> the row's scale, loaded ahead as well
+//   parameters: true if columns have parameters; parameter(column) -> Bf16Words<SPAN>
+//   values(row, column, inside, loaded, factor, parameter, out, own): 16 values; may also store h, its input
+//   outputs: 2 for SwiGLU's gradient, whose values() computes two adjacent rows, of gate and of up
+//   gated: true for SwiGLU; gradient: true for gradients; sums: true if columns may be summed
+//   finish(own): called after a thread's last row
 //
-// Order of the passes: one that finds maxima goes from the last row to the first, the cast after it from the first to
-// the last. So each begins with what the one before it left in the L2 cache.
+// A pass that computes amaxes goes from the last row to the first, and the cast after it from the first to the last, so
+// that each pass starts with the rows that the previous pass left in the L2 cache.
 #pragma once
 #include "fp8_readers.h"
 
 namespace {
 
 // --- gelu ---------------------------------------------------------------------------------------------------
-// gelu(x) = x * gate(x), gate(x) = 1 / (1 + exp(-2 u)), u = sqrt(2/pi) (x + 0.044715 x^3): 0.5 (1 + tanh u) without
-// the cancellation that the sum suffers for negative u; gelu'(x) = gate + 2 x u'(x) gate (1 - gate). The hardware makes
-// powers of two: the logarithm's factor is in the constants.
+// gelu(x) = x * gate(x), gate(x) = 1 / (1 + exp(-2 u)), u = sqrt(2/pi) (x + 0.044715 x^3). The gate equals 0.5 (1 +
+// tanh u) without its cancellation for negative u. gelu'(x) = gate + 2 x u'(x) gate (1 - gate). The constants include 1
+// / ln 2, because the hardware computes powers of two.
 //
-// x = t * scale, t the value of a code: the exponent is a polynomial of t too, with the scale in its factors, so that x
-// itself need not be made.
+// For x = t * scale, t being an unscaled FP8 value, the exponent is a polynomial in t with the scale in its
+// coefficients, so x itself is not computed.
 constexpr float GELU_LINEAR = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
 constexpr float GELU_CUBIC = GELU_LINEAR * 0.044715f;
 constexpr float SLOPE = 2.0f * 0.7978845608028654f; // 2 u'(x) = SLOPE + SLOPE_SQUARE x^2
 constexpr float SLOPE_SQUARE = 3.0f * 0.044715f * SLOPE;
 
-// A larger scale than this one changes no gate, as the smallest code is 2^-9, but would overflow.
-constexpr float GATE_SCALE_LARGEST = 0x1p30f;
+// Upper limit of the scale. A larger scale changes no gate, because the smallest nonzero FP8 value is 2^-9, but would
+// overflow.
+constexpr float GATE_SCALE_MAX = 0x1p30f;
 
 struct GeluScaled {
-    float linear, cubic;       // of the exponent
+    float linear, cubic;       // coefficients of the exponent
     float slope, slope_square; // 2 u'(x) x = t (slope + slope_square t^2)
 
     __device__ explicit GeluScaled(float scale) {
-        scale = fminf(scale, GATE_SCALE_LARGEST);
+        scale = fminf(scale, GATE_SCALE_MAX);
         const float cube = scale * scale * scale;
         linear = GELU_LINEAR * scale, cubic = GELU_CUBIC * cube;
         slope = SLOPE * scale, slope_square = SLOPE_SQUARE * cube;
     }
     __device__ float power(float t) const { return fast_exp2(t * fmaf(cubic, t * t, linear)); }
-    // d * gelu'(x)
+    // Returns d * gelu'(x).
     __device__ float gradient(float t, float d) const {
         const float gate = fast_reciprocal(1.0f + power(t));
         return d * gate * fmaf(fmaf(slope_square, t * t, slope), fmaf(-gate, t, t), 1.0f);
@@ -63,17 +65,17 @@ __device__ inline void gelu_span(float x[SPAN]) {
 }
 
 // --- the order of loads -------------------------------------------------------------------------------------
-// A thread asks for its next values as soon as the last have come, and then works on those. Left to itself the
-// compiler asks later, or earlier: then the wait for the last values, which counts all that is on its way, takes in
-// the next. Two values that it cannot know keep the order. A load's address depends on the values that came, by
-// their words & opaque_zero; and the work stands behind a branch on no_row, a number that no row has.
+// A thread should start its next loads as soon as the previous ones have arrived, and then compute. The compiler moves
+// the loads later, or so early that waiting for the previous loads also waits for the next. Two values that the
+// compiler cannot know fix the order: a load's address includes (words of the previous loads) & opaque_zero, and the
+// computation is inside a branch on row != no_row, which is always true.
 struct LoadOrder {
     uint32_t opaque_zero;
     int no_row;
 };
 constexpr LoadOrder LOAD_ORDER = {0, -1};
 
-constexpr float RATIO_SMALLEST = 0x1p-126f; // the smallest normal number, whose reciprocal is normal too
+constexpr float RATIO_MIN = 0x1p-126f; // smallest normal FP32 number whose reciprocal is normal, too
 
 template <typename S> struct GeluOf : S {
     static constexpr bool gated = false;
@@ -83,11 +85,11 @@ template <typename S> struct GeluOf : S {
         S::values(loaded, out);
         gelu_span(out);
     }
-    // gelu(x) * reciprocal = t / (ratio + ratio * power), ratio = 1 / (scale * reciprocal): no product for either. For
-    // codes; values that are stored as BF16 are values().
+    // gelu(x) * reciprocal = t / (ratio + ratio * power) with ratio = 1 / (scale * reciprocal), which saves both
+    // multiplications. For rounding to FP8 only; values stored in BF16 use values().
     __device__ static void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) {
         const float scale = S::scale(loaded);
-        const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_SMALLEST), 1.0f / RATIO_SMALLEST));
+        const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_MIN), 1.0f / RATIO_MIN));
         const GeluScaled gelu(scale);
         S::unscaled(loaded, out);
 #pragma unroll
@@ -116,7 +118,7 @@ template <typename S, bool LAST> struct GeluGradientOf {
     }
 };
 
-// The source that a function of kept tensors is. With two outputs it makes both halves of SwiGLU's gradient.
+// Makes a source of a function object. With two outputs it computes both halves of SwiGLU's gradient.
 template <bool GRADIENT, int OUTPUTS, typename Function> struct SourceOf : Function {
     static constexpr bool parameters = false, gradient = GRADIENT, sums = GRADIENT && OUTPUTS == 1;
     static constexpr int outputs = OUTPUTS;
@@ -137,15 +139,15 @@ SourceOf<GRADIENT, OUTPUTS, Function> source_of(const Function &function) {
     return {function};
 }
 
-// --- all blocks of a pass -----------------------------------------------------------------------------------
-// By one thread of each block: true in the last, with the maximum of all. The last block leaves the tally at 0 for the
-// next pass; operations run one after the other.
-__device__ inline bool last_block(BlockTally *tally, uint32_t *maximum) {
-    atomicMax(&tally->maximum, *maximum);
+// --- reduction over all blocks of a kernel ---------------------------------------------------------------------------
+// Called by one thread of each block. Returns true in the last block to call it, with *amax the amax of all blocks.
+// The last block resets the tally to 0 for the next kernel; operations never run concurrently.
+__device__ inline bool last_block(BlockTally *tally, uint32_t *amax) {
+    atomicMax(&tally->amax, *amax);
     __threadfence();
     if (atomicInc(&tally->blocks, gridDim.x - 1) + 1 < gridDim.x) return false;
     __threadfence();
-    *maximum = atomicExch(&tally->maximum, 0u);
+    *amax = atomicExch(&tally->amax, 0u);
     return true;
 }
 

@@ -1,30 +1,31 @@
-// The walk over rows that makes codes with a scale per row in one pass: a block has a whole row in its registers until
-// the row's maximum is known, and writes codes and scale then. Included by fp8_activation.cu only.
+// Pass over rows that writes FP8 with a scale per row in one pass: a block holds a whole row in registers until its
+// amax is known, then writes scale and FP8 values. Included by fp8_activation.cu only.
 #pragma once
 #include "fp8_act.h"
 
 namespace {
 
-constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has without asking for it
+// of shared memory for columns' parameters; leaves a block within the default limit of 48 KiB
+constexpr size_t PARAMETER_BYTES = 40 << 10;
 
 __device__ inline void store_sums(float *to, const float sum[SPAN]) {
 #pragma unroll
     for (int i = 0; i < SPAN; i += 4) *(float4 *)(to + i) = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
 }
 
-// A block stays and takes every gridDim.x-th row. A thread keeps its SPANS spans of 16 columns, THREADS spans apart;
-// its part of the next row is on its way while this one is worked on. One barrier per row, for its maximum.
-// Parameters are kept in shared memory where KEPT_BYTES hold them. Of a gradient the largest scale is kept for its
-// transpose. `Op` is a source (fp8_act.h).
+// Arguments of act_row_kernel. A block processes every gridDim.x-th row. A thread owns SPANS spans of 16 columns,
+// THREADS spans apart, and loads its part of the next row while it computes the current one. There is one barrier per
+// row, for its amax. Parameters of the columns are held in shared memory if they fit PARAMETER_BYTES. For a gradient,
+// the largest row scale becomes the scale of its transpose. `Op` is a source (fp8_act.h).
 struct RowWalk {
     char *codes;
     float *scales;
-    float *over_rows; // the scale of the transpose, from the largest of the rows'; NULL: not wanted
+    float *over_rows; // scale of the transpose, which is the largest row scale; NULL: not computed
     Format transposed;
-    float *sums; // (gridDim.x, cols) partial sums of the columns; NULL: none wanted
+    float *sums; // (gridDim.x, cols) partial column sums; NULL: not computed
     StepState *state;
     BlockTally *tally;
-    int rows, cols, row_bytes; // cols: of one output
+    int rows, cols, row_bytes; // cols: columns of one output
     LoadOrder order;
 };
 
@@ -33,10 +34,11 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
                                                                   const __grid_constant__ RowWalk w) {
     constexpr int WARPS = THREADS / WARP, OUTPUTS = Op::outputs;
     static_assert(!Op::sums || OUTPUTS == 1, "SwiGLU has no bias");
-    static_assert(WARPS <= WARP, "a warp reads the maxima of all");
-    constexpr bool KEPT = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= KEPT_BYTES;
-    __shared__ uint32_t maxima[2][WARPS];
-    __shared__ Bf16Words<SPAN> parameters[KEPT ? SPANS : 1][KEPT ? THREADS : 1]; // a thread's own
+    static_assert(WARPS <= WARP, "one warp must read the amaxes of all warps");
+    constexpr bool IN_SHARED = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= PARAMETER_BYTES;
+    __shared__ uint32_t amaxes[2][WARPS];
+    // each entry is used by one thread only
+    __shared__ Bf16Words<SPAN> parameters[IN_SHARED ? SPANS : 1][IN_SHARED ? THREADS : 1];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };
     const auto fetch = [&](int row, typename Op::Loaded loaded[SPANS], float *factor) {
@@ -45,7 +47,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
 #pragma unroll
         for (int s = 0; s < SPANS; s++) loaded[s] = op.load(row, min(column_of(s), w.cols - SPAN));
     };
-    if constexpr (KEPT) {
+    if constexpr (IN_SHARED) {
 #pragma unroll
         for (int s = 0; s < SPANS; s++) parameters[s][threadIdx.x] = op.parameter(min(column_of(s), w.cols - SPAN));
     }
@@ -67,7 +69,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
         for (int s = 0; s < SPANS; s++) {
             const bool inside = column_of(s) < w.cols;
             Bf16Words<SPAN> parameter = {};
-            if constexpr (KEPT)
+            if constexpr (IN_SHARED)
                 parameter = parameters[s][threadIdx.x];
             else if constexpr (Op::parameters)
                 parameter = op.parameter(min(column_of(s), w.cols - SPAN));
@@ -82,10 +84,10 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
                 largest = larger_magnitude(largest, inside ? here : 0.0f);
             }
         }
-        uint32_t bits = warp_maximum_bits(largest);
-        if (lane == 0) maxima[turn][warp] = bits;
-        __syncthreads(); // the other half of maxima is free since the barrier before
-        bits = __reduce_max_sync(ALL_LANES, lane < WARPS ? maxima[turn][lane] : 0u);
+        uint32_t bits = warp_amax_bits(largest);
+        if (lane == 0) amaxes[turn][warp] = bits;
+        __syncthreads(); // the only barrier per row, because `amaxes` is a double buffer
+        bits = __reduce_max_sync(ALL_LANES, lane < WARPS ? amaxes[turn][lane] : 0u);
         const float scale = row_scale(bits, w.scales + row, threadIdx.x == 0, w.state);
         const float reciprocal = row_scale_reciprocal(scale);
         if constexpr (Op::gradient) largest_scale = fmaxf(largest_scale, scale);
@@ -119,9 +121,11 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
     int64_t blocks = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     if (blocks > w.rows) blocks = w.rows;
     const bool sums = Op::sums && dbias.data;
-    if (sums) { // of as many blocks as have room in the workspace
+    if (sums) { // limits the number of blocks to the partial sums that fit the workspace
         const int64_t most = (int64_t)(exec->workspace_bytes / ((size_t)w.cols * sizeof(float)));
-        if (most < 1) fatal(EXIT_DEVICE, "%s: %d column sums do not fit the workspace", operation, w.cols);
+        if (most < 1)
+            fatal(EXIT_DEVICE, "internal error: %s on the GPU: %d column sums do not fit the workspace", operation,
+                  w.cols);
         if (blocks > most) blocks = most;
         w.sums = (float *)exec->workspace;
     }
@@ -130,9 +134,9 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
 }
 
-// Writes the codes and row scales of q; of a gradient also the column sums, and the scale of q_t, its transpose. About
-// as many threads as the usual widths have spans of 16; more blocks have more rows on their way, fewer have the
-// registers for sums, or for SwiGLU's two inputs of each value.
+// Writes FP8 values and row scales of q; for a gradient also its column sums and the scale of q_t, its transpose. The
+// number of threads roughly equals the number of spans in common widths. More blocks per SM have more rows in flight;
+// fewer leave more registers for sums or for SwiGLU's two inputs.
 template <typename Op>
 void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
                   bool accumulate) {
@@ -141,14 +145,15 @@ void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Ten
                        exec->state,    cuda_backend(exec)->tally, (int)q.rows,        cols,       (int)q.stride,
                        LOAD_ORDER};
     if (w.rows == 0 || w.cols == 0) return;
-    if (!Op::sums && dbias.data) fatal(EXIT_DEVICE, "%s on the GPU: SwiGLU is built without biases", operation);
-    static_assert(2048 * SPAN == FP8_WIDEST_ACTIVATION, "the widest activation of all");
+    if (!Op::sums && dbias.data)
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU does not support biases", operation);
+    static_assert(2048 * SPAN == FP8_WIDEST_ACTIVATION, "the widest activation must fit 2048 spans");
     if (spans > 2048)
         fatal(EXIT_DEVICE,
-              "%s on the GPU: %d columns where at most %d are built with scales per token; use --recipe coat-paper",
-              operation, w.cols, FP8_WIDEST_ACTIVATION);
+              "%s on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
+              operation, FP8_WIDEST_ACTIVATION, w.cols);
     const auto launch = [&](auto run) { run(exec, operation, op, w, dbias, accumulate); };
-    if constexpr (Op::gated) // 512 threads would spill ten times as much
+    if constexpr (Op::gated) // 512 threads would spill ten times as many registers
         if (spans > 1024 && spans <= 1280) return launch(act_rows_launch<640, 2, 1, Op>);
     if (spans > 1024) return launch(act_rows_launch<512, 4, 1, Op>);
     if (spans > 512) return launch(act_rows_launch<512, 2, 1, Op>);

@@ -1,32 +1,32 @@
-// The walk over rows that finds maxima or casts, with one scale per tensor or to BF16. It keeps as many blocks as fit
-// the multiprocessors, each with its next loads on their way while it converts what came.
+// Pass over rows that computes amaxes, or casts to FP8 with one scale per tensor or to BF16. As many blocks run as fit
+// the SMs; each loads ahead while it converts the previous loads.
 #pragma once
 #include "fp8_act.h"
 
 namespace {
 
 // --- the walk over rows -------------------------------------------------------------------------------------
-// A block has the rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass; its warps take turns in their
-// chunks of 32 spans, as if the rows lay one behind the other. `Op` is WalkOf a source:
-//   begin() -> a thread's own value; load(row, column) -> Loaded; word(loaded); finish(own)
-//   apply(row, column, inside, loaded, &own) -> the largest magnitude, 0 where it is not inside the tensor
-// Op::maxima: those of the rows go to maxima, and the tensor's scale follows from them.
+// A block processes rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass. Its warps alternate over the
+// rows' chunks of 32 spans, as if the rows were concatenated. `Op` is WalkOf a source:
+//   begin() -> the thread's state `own`; load(row, column) -> Loaded; word(loaded); finish(own)
+//   apply(row, column, inside, loaded, &own) -> largest magnitude; 0 if outside the tensor
+// If Op::amaxes, the row amaxes are written to amaxes, and the tensor's scale is computed from them.
 constexpr int ACT_WALK_WARPS = 8;
-constexpr int ACT_WALK_ROWS = 1024; // of a block, at most
+constexpr int ACT_WALK_ROWS = 1024; // maximum number of rows per block
 
 struct Walk {
-    int rows, cols, chunks;            // chunks of a row
-    int step_rows, step_chunks;        // ACT_WALK_WARPS chunks further
-    uint32_t *maxima;                  // NULL: none wanted
-    float *scale, *scale_transposed;   // the latter NULL: the transpose has none of its own
-    float largest, largest_transposed; // of the codes
+    int rows, cols, chunks;            // chunks per row
+    int step_rows, step_chunks;        // rows and chunks from a warp's chunk to its next, ACT_WALK_WARPS chunks further
+    uint32_t *amaxes;                  // row amaxes; NULL: not computed
+    float *scale, *scale_transposed;   // scale_transposed is NULL if the transpose shares the scale
+    float largest, largest_transposed; // largest FP8 value of the two formats
     StepState *state;
     BlockTally *tally;
     LoadOrder order;
 };
 
 struct WalkAt {
-    int turn, chunk; // turn: which of the block's rows
+    int turn, chunk; // turn: index among the block's rows
 
     __device__ void advance(const Walk &w) {
         turn += w.step_rows;
@@ -35,21 +35,22 @@ struct WalkAt {
     }
 };
 
-__device__ inline void walk_scale(const Walk &w, uint32_t maximum) {
-    if (!last_block(w.tally, &maximum)) return;
-    *w.scale = scale_from_maximum(maximum, w.largest);
-    if (w.scale_transposed) *w.scale_transposed = scale_from_maximum(maximum, w.largest_transposed);
-    if (maximum >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
+// Combines the blocks' amaxes; the last block writes the scales, and sets nonfinite if the amax is inf or NaN.
+__device__ inline void walk_scale(const Walk &w, uint32_t amax) {
+    if (!last_block(w.tally, &amax)) return;
+    *w.scale = scale_from_maximum(amax, w.largest);
+    if (w.scale_transposed) *w.scale_transposed = scale_from_maximum(amax, w.largest_transposed);
+    if (amax >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
 }
 
 template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
 __global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(const __grid_constant__ Op op,
                                                                                 const __grid_constant__ Walk w) {
-    __shared__ uint32_t maximum[Op::maxima ? ACT_WALK_ROWS + 1 : 1]; // of the rows, then of all
+    __shared__ uint32_t amax[Op::amaxes ? ACT_WALK_ROWS + 1 : 1]; // amax of each row, then of all rows
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    if constexpr (Op::maxima) {
+    if constexpr (Op::amaxes) {
         second_stage_allow();
-        for (int i = (int)threadIdx.x; i <= ACT_WALK_ROWS; i += ACT_WALK_WARPS * WARP) maximum[i] = 0;
+        for (int i = (int)threadIdx.x; i <= ACT_WALK_ROWS; i += ACT_WALK_WARPS * WARP) amax[i] = 0;
         __syncthreads();
     } else {
         first_stage_wait();
@@ -61,7 +62,7 @@ __global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(
         *loaded = op.load((BACKWARD ? w.rows - 1 - row : row) + (int)came, column);
     };
     WalkAt use = {warp / w.chunks, warp % w.chunks}, next = use;
-    typename Op::Loaded loaded[BATCH]; // w.order keeps loads ahead of the work: LoadOrder, fp8_act.h
+    typename Op::Loaded loaded[BATCH]; // w.order keeps the loads ahead of the computation: LoadOrder in fp8_act.h
 #pragma unroll
     for (int u = 0; u < BATCH; u++) {
         fetch(next, 0, &loaded[u]);
@@ -86,42 +87,41 @@ __global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(
             if (row != w.order.no_row)
                 largest = op.apply(BACKWARD ? w.rows - 1 - row : row, column,
                                    column < w.cols && (BATCH == 1 || row < w.rows), now[u], &own);
-            if constexpr (Op::maxima) {
-                const uint32_t bits = warp_maximum_bits(largest);
-                if (lane == 0 && (BATCH == 1 || row < w.rows)) atomicMax(&maximum[use.turn], bits);
+            if constexpr (Op::amaxes) {
+                const uint32_t bits = warp_amax_bits(largest);
+                if (lane == 0 && (BATCH == 1 || row < w.rows)) atomicMax(&amax[use.turn], bits);
             }
             use.advance(w);
         }
     }
     op.finish(own);
-    if constexpr (Op::maxima) {
-        if (!w.maxima) return;
+    if constexpr (Op::amaxes) {
+        if (!w.amaxes) return;
         __syncthreads();
         uint32_t largest = 0;
         for (int turn = (int)threadIdx.x; row_of(turn) < w.rows; turn += ACT_WALK_WARPS * WARP) {
-            w.maxima[BACKWARD ? w.rows - 1 - row_of(turn) : row_of(turn)] = maximum[turn];
-            largest = max(largest, maximum[turn]);
+            w.amaxes[BACKWARD ? w.rows - 1 - row_of(turn) : row_of(turn)] = amax[turn];
+            largest = max(largest, amax[turn]);
         }
         largest = __reduce_max_sync(ALL_LANES, largest);
-        if (lane == 0) atomicMax(&maximum[ACT_WALK_ROWS], largest);
+        if (lane == 0) atomicMax(&amax[ACT_WALK_ROWS], largest);
         __syncthreads();
-        if (threadIdx.x == 0) walk_scale(w, maximum[ACT_WALK_ROWS]);
+        if (threadIdx.x == 0) walk_scale(w, amax[ACT_WALK_ROWS]);
     }
 }
 
-// What a walk makes of a source's values, besides what the source itself stores: their maxima, or codes or BF16 at
-// `out`.
-enum WalkMakes { MAKES_MAXIMA, MAKES_CODES, MAKES_BF16 };
+// Output of a pass over a source's values: amaxes, FP8, or BF16, the latter two to `out`.
+enum WalkMakes { MAKES_AMAXES, MAKES_CODES, MAKES_BF16 };
 
 template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
-    static constexpr bool maxima = MAKES == MAKES_MAXIMA;
+    static constexpr bool amaxes = MAKES == MAKES_AMAXES;
     struct Loaded {
         typename Source::Loaded source;
         Bf16Words<SPAN> parameter;
     };
     char *out;
     int row_bytes;
-    const float *scale; // of codes
+    const float *scale; // FP8: the scale
 
     __device__ float begin() const { return MAKES == MAKES_CODES ? scale_reciprocal(*scale) : 0.0f; }
     __device__ Loaded load(int row, int column) const {
@@ -152,9 +152,10 @@ template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
     }
 };
 
-// t: what is made, `cols` wide; or whose scale follows from maxima, and that of transposed where it has another.
+// Runs the pass. t: the output, `cols` wide; with MAKES_AMAXES, the tensor whose scale is computed. transposed: its
+// transpose, whose scale is written too if it is a different one.
 template <WalkMakes MAKES, int BATCH, int BLOCKS, bool BACKWARD, typename Source>
-void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima = NULL,
+void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *amaxes = NULL,
                   Tensor transposed = Tensor{}) {
     if (rows == 0 || cols == 0) return;
     const int64_t chunks = ceil_div(cols, WARP * SPAN), slots = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
@@ -165,7 +166,7 @@ void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, 
                     (int)chunks,
                     (int)(ACT_WALK_WARPS / chunks),
                     (int)(ACT_WALK_WARPS % chunks),
-                    maxima,
+                    amaxes,
                     (float *)t.scale,
                     transposed.scale != t.scale ? (float *)transposed.scale : NULL,
                     format_max(t.format),
@@ -175,8 +176,8 @@ void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, 
                     LOAD_ORDER};
     typedef WalkOf<MAKES, Source> Op;
     const Op op = {source, (char *)t.data, (int)(t.stride * (MAKES == MAKES_BF16 ? 2 : 1)), (const float *)t.scale};
-    launch_behind(exec, "launching the kernel act_walk_kernel", act_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
-                  grid_of(blocks), ACT_WALK_WARPS * WARP, 0, !Op::maxima, op, w);
+    launch_after(exec, "launching the kernel act_walk_kernel", act_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
+                 grid_of(blocks), ACT_WALK_WARPS * WARP, 0, !Op::amaxes, op, w);
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-// The walk down tiles, which casts and transposes what a function of fp8_act.h makes, and sums its columns.
+// Pass over tiles that casts and transposes the values of a function object (fp8_act.h) and sums its columns.
 #pragma once
 #include "fp8_act.h"
 #include "fp8_tile.h"
@@ -6,10 +6,10 @@
 namespace {
 
 // --- the walk down tiles ------------------------------------------------------------------------------------
-// A block has one tile, or where it leaves sums of its columns the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down
-// the tensor; a thread has its next BATCH rows on their way, also those of the next tile.
+// A block processes one tile or, if columns are summed, every gridDim.y-th tile of a column of tiles. A thread loads
+// its next BATCH rows ahead, also those of the next tile.
 constexpr int ACT_COLUMNS = 128;
-template <bool GRADIENT> constexpr int ACT_BLOCKS = GRADIENT ? 3 : 4; // per multiprocessor
+template <bool GRADIENT> constexpr int ACT_BLOCKS = GRADIENT ? 3 : 4; // per SM
 
 struct TileWalk {
     TileOut out;
@@ -17,27 +17,28 @@ struct TileWalk {
     LoadOrder order;
 };
 
-// A gradient is written in F and summed over the rows; its transpose, in T, is written where F is not BF16. Of gelu
-// only the transpose is written.
+// GRADIENT: writes the gradient in F, its column sums, and its transpose in T unless F is BF16. Otherwise (GELU):
+// writes the transpose only.
 template <Format F, Format T, bool GRADIENT, typename Function>
 __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
                              ACT_BLOCKS<GRADIENT>) void act_tile_kernel(const __grid_constant__ Function function,
                                                                         const __grid_constant__ TileWalk w) {
     constexpr bool TRANSPOSE = F != FMT_BF16;
-    constexpr int BATCH = GRADIENT ? 1 : 2;                // of rows on their way
-    __shared__ Tile<ACT_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
+    constexpr int BATCH = GRADIENT ? 1 : 2;                // rows loaded ahead
+    __shared__ Tile<ACT_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // double buffer
     if constexpr (GRADIENT) second_stage_allow();
     const int row_group = (int)threadIdx.x / TILE_LANES<ACT_COLUMNS>, first_column = (int)blockIdx.x * ACT_COLUMNS;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<ACT_COLUMNS> * SPAN;
     const int step = (int)gridDim.y * TILE_ROWS;
-    const int limit = column < w.cols ? w.rows : 0; // of the rows that this thread has
+    const int limit =
+        column < w.cols ? w.rows : 0; // rows below this limit are processed: all, or none if the thread has no columns
     int row = (int)blockIdx.y * TILE_ROWS + row_group * THREAD_ROWS;
     const int from = min(column, w.cols - SPAN);
     typename Function::Loaded loaded[BATCH];
 #pragma unroll
     for (int r = 0; r < BATCH; r++) loaded[r] = function.load(min(row + r, w.rows - 1), from);
     first_stage_wait();
-    static_assert(F == T || GRADIENT, "two formats are built for gradients");
+    static_assert(F == T || GRADIENT, "only gradients support two formats");
     const float reciprocal = F == FMT_BF16 ? 1.0f : scale_reciprocal(*w.out.scale);
     const float reciprocal_t = F == T ? reciprocal : scale_reciprocal(*w.out.scale_transposed);
     Tile<ACT_COLUMNS> *tile = tiles;
@@ -98,9 +99,9 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
     }
 }
 
-// Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. A
-// gradient's codes follow the pass that finds its maxima, which writes nothing that the function reads: they begin
-// early.
+// Runs the pass over a tensor. dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums; data NULL: not computed.
+// An FP8 gradient follows the pass that computes its amaxes; its kernel starts early, because that pass writes nothing
+// that the function object reads.
 template <Format F, Format T, bool GRADIENT, typename Function>
 void act_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,
                    int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {
@@ -108,15 +109,15 @@ void act_tiles_run(Exec *exec, const char *operation, const Function &function, 
     TileWalk w = {tile_out(plain, transposed), (int)rows, (int)cols, LOAD_ORDER};
     const bool sums = GRADIENT && dbias.data;
     const int64_t across = ceil_div(cols, ACT_COLUMNS), down = ceil_div(rows, TILE_ROWS);
-    int64_t splits = down < 65535 ? down : 65535; // a block per tile, taken as multiprocessors get free
+    int64_t splits = down < 65535 ? down : 65535; // one block per tile; an SM takes the next block when it is free
     if (sums) {
         splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * ACT_BLOCKS<GRADIENT>,
                              tile_sum_parts(exec, operation, cols));
         w.out.sums = (float *)exec->workspace;
     }
-    launch_behind(exec, "launching the kernel act_tile_kernel", act_tile_kernel<F, T, GRADIENT, Function>,
-                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS<ACT_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
-                  function, w);
+    launch_after(exec, "launching the kernel act_tile_kernel", act_tile_kernel<F, T, GRADIENT, Function>,
+                 dim3((unsigned)across, (unsigned)splits), TILE_THREADS<ACT_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
+                 function, w);
     if (sums) partials_sum(exec, (float *)dbias.data, w.out.sums, (int)splits, cols, accumulate);
 }
 

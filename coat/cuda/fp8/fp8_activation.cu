@@ -1,10 +1,14 @@
-// The activation function between FP8 matmuls (COAT: saved activations, FP8 flow), gelu or SwiGLU: h is kept in E4M3
-// with a scale per group, gelu is always that of the kept h. Codes with a scale per row are made in one pass; with one
-// scale, by Group Scaling, gelu and its derivative are made again for every pass instead of being stored.
+// GELU and SwiGLU between FP8 matmuls (COAT: saved activations, FP8 flow). h is saved in E4M3 with a scale per group;
+// GELU is always computed from the saved h. Outputs with a scale per row are written in one pass. With one scale per
+// tensor (Group Scaling), GELU and its derivative are recomputed in each pass instead of being stored.
 //
-// Bytes per element of device memory, h per group of 16: activation_forward 2 read, 1.125 written; 1.125 read, 1
-// written. activation_recompute 1.125 and 1. activation_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per
-// row: activation_forward 2 read, 1.125 + 1 written; activation_backward 3.125 read, 1 written; 1 read, 1 written.
+// Bytes of device memory per element, with groups of 16:
+//                                               read              written
+//   activation_forward, a scale per tensor      2, then 1.125     1.125, then 1
+//   activation_forward, a scale per row         2                 1.125 + 1
+//   activation_recompute                        1.125             1
+//   activation_backward, a scale per tensor     3.125, 3.125      1 + 1 (second pass)
+//   activation_backward, a scale per row        3.125, then 1     1, then 1
 #include "fp8_act_row_scale.h"
 #include "fp8_act_tensor_scale.h"
 #include "fp8_act_transpose.h"
@@ -14,35 +18,35 @@
 namespace {
 
 // --- forward ------------------------------------------------------------------------------------------------
-// h from y, and g in the same pass: its codes where they have a scale per row, BF16, or its maxima.
+// Computes h from y and, in the same pass, g with a scale per row, g in BF16, or g's amaxes.
 template <bool SAVED>
-void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *maxima) {
+void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes) {
     const int64_t width = g.data ? g.cols : y.cols;
     for_hidden<SAVED>(exec, width, h, y, bias, [&](auto source) {
         if (g.data && g.format == FMT_BF16)
             act_walk_run<MAKES_BF16, 1, 3, true>(exec, source, y.rows, width, g);
         else if constexpr (SAVED)
-            act_walk_run<MAKES_MAXIMA, 1, 3, true>(exec, source, y.rows, width, g, maxima);
+            act_walk_run<MAKES_AMAXES, 1, 3, true>(exec, source, y.rows, width, g, amaxes);
         else
             act_rows_run(exec, operation, source, g, Tensor{}, Tensor{}, false);
     });
 }
 
-// The scale of g from the maxima of gelu(h).
-void act_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
+// Computes g's scale from the amaxes of gelu(h).
+void act_amaxes(Exec *exec, Tensor g, Tensor h, uint32_t *amaxes) {
     for_activation<false>(h, g.cols, [&](auto function) {
-        act_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, maxima);
+        act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, amaxes);
     });
 }
 
-// g's codes with a scale per row, from an h that is kept as it is.
+// Computes g with a scale per row from an unscaled h.
 void act_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<false>(h, g.cols, [&](auto function) {
         act_rows_run(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
     });
 }
 
-// g from h, with the scale that it has.
+// Computes g from h with the scale that g already has.
 void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<true>(h, g.cols, [&](auto function) {
         if (g.transposed)
@@ -56,12 +60,14 @@ void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
 }
 
 // --- backward -----------------------------------------------------------------------------------------------
-void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *maxima) {
+// Computes the scales of dh and of its transpose from dh's amaxes.
+void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *amaxes) {
     for_gradient<false>(dg, h, [&](auto function) {
-        act_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, maxima, dh_t);
+        act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, amaxes, dh_t);
     });
 }
 
+// Computes dh and its transpose with the scales that they already have, and sums dh's columns.
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
     for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
@@ -75,7 +81,7 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
     });
 }
 
-// dh's codes with a scale per row, and the sums of its columns; then their transpose, with one scale.
+// Computes dh with a scale per row and sums its columns; then writes the transpose with a single scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
     for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
@@ -85,6 +91,7 @@ void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
     fp8_transpose_rescaled(exec, dh_t, dh);
 }
 
+// Calls fatal() if the GELU and SwiGLU kernels do not support the formats of g and h.
 void require_gelu(const char *operation, Tensor g, Tensor h) {
     if (g.data && g.format != FMT_BF16) require_format(operation, "g", g, FMT_E4M3);
     if (!is_grouped(h)) require_format(operation, "h", h, FMT_BF16);
@@ -103,20 +110,22 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     if (y.rows == 0) return;
     const bool by_row = scaled_by_row(g), cast = g.data && format_is_fp8(g.format) && !by_row;
     if (scaled_by_row(y) && !(by_row && is_grouped(h)))
-        fatal(EXIT_DEVICE, "%s on the GPU: scales of y's rows are built for grouped h and g with such scales",
+        fatal(EXIT_DEVICE,
+              "internal error: %s on the GPU: y with row scales needs h with group scales and g with row scales",
               operation);
     const bool gated = g.data && g.cols != y.cols;
     if (gated && (bias.data || (is_grouped(h) && g.cols % h.group)))
-        fatal(EXIT_DEVICE, "%s on the GPU: SwiGLU is built without a bias, in whole groups", operation);
-    uint32_t *const maxima = cast ? maxima_of(exec, operation, g) : NULL;
-    if (by_row && from_saved && is_grouped(h)) fatal(EXIT_DEVICE, "%s on the GPU: g has scales of its rows", operation);
-    if (is_grouped(h)) { // with one scale, the next pass reads the saved h
-        (from_saved || !g.data || cast ? hidden_run<true> : hidden_run<false>)(exec, operation, g, h, y, bias, maxima);
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU needs whole groups and no bias", operation);
+    uint32_t *const amaxes = cast ? amaxes_of(exec, operation, g) : NULL;
+    if (by_row && from_saved && is_grouped(h))
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: g from the saved h cannot have row scales", operation);
+    if (is_grouped(h)) { // with one scale per tensor, the second pass reads the saved h
+        (from_saved || !g.data || cast ? hidden_run<true> : hidden_run<false>)(exec, operation, g, h, y, bias, amaxes);
     } else {
-        plain_activation_forward(exec, Tensor{}, h, y, bias, true); // h is complete, or becomes so
+        plain_activation_forward(exec, Tensor{}, h, y, bias, true); // h is complete, or is completed here
         if (!h.data) h = y;
         if (by_row) act_rows(exec, operation, g, h);
-        if (cast) act_maxima(exec, g, h, maxima);
+        if (cast) act_amaxes(exec, g, h, amaxes);
     }
     if (cast) act_cast(exec, operation, g, h);
 }
@@ -149,6 +158,6 @@ void fp8_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
         gradient_rows(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
         return;
     }
-    if (format_is_fp8(dh_q.format)) gradient_maxima(exec, dh_q, dh_qt, dg, h, maxima_of(exec, operation, dh_q));
+    if (format_is_fp8(dh_q.format)) gradient_amaxes(exec, dh_q, dh_qt, dg, h, amaxes_of(exec, operation, dh_q));
     gradient_cast(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
 }

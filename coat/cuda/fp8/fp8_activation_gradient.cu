@@ -1,9 +1,9 @@
-// The gradient of gelu, or SwiGLU, and the function again in one pass (COAT: saved activations, FP8 flow). Where
-// scales of dh's rows come from a bound, no code has to wait for the whole row: one walk down tiles writes dh's
-// codes, their transpose and g's.
+// activation_bound and activation_backward_recompute (COAT: saved activations, FP8 flow). If the scales of dh's rows
+// come from a bound, no value has to wait for the rest of its row: one pass over tiles writes dh, its transpose and the
+// transpose of g.
 //
-// Bytes of device memory per element of g, h per group of 16: 3.125 read, 3 written; of SwiGLU 4.25 and 5.
-// activation_bound reads dy and w once, and SwiGLU's scales.
+// Bytes of device memory per element of g, with groups of 16: 3.125 read, 3 written; SwiGLU 4.25 and 5.
+// activation_bound reads dy and w once, and with SwiGLU h's scales.
 #include "fp8_act.h"
 #include "fp8_tile.h"
 
@@ -11,9 +11,10 @@ namespace {
 
 // --- the bound ----------------------------------------------------------------------------------------------
 constexpr int SQUARES_WARPS = 8, SQUARES_BLOCKS = 256;
-static_assert(SQUARES_SPAN == SPAN, "a thread adds up a span");
+static_assert(SQUARES_SPAN == SPAN, "a thread must add one span");
 
-// The sum of squares of a row of codes, in every lane of the warp that has it.
+// Returns the sum of squares of a row of FP8 values, without their scale, in every lane of the warp that processes the
+// row.
 __device__ inline double row_squares(const uint8_t *row, int cols, int lane) {
     double sum = 0.0;
     for (int first = lane * SPAN; first < cols; first += WARP * SPAN) {
@@ -27,7 +28,7 @@ __device__ inline double row_squares(const uint8_t *row, int cols, int lane) {
     return sum;
 }
 
-// The largest of `value` over the threads of a block, in every one of them; NaN is ignored, as by the CPU reference.
+// Returns the maximum of `value` over the block's threads in every thread. NaN is ignored, as in the CPU reference.
 __device__ inline double block_largest_squares(double value) {
     __shared__ double shared[SQUARES_WARPS];
 #pragma unroll
@@ -39,13 +40,14 @@ __device__ inline double block_largest_squares(double value) {
     return value;
 }
 
+// Rows of FP8 values.
 struct CodeRows {
     const uint8_t *codes;
     int64_t rows;
     int cols, stride;
 };
 
-// Of every block the largest squares of its rows: of the transpose, w's columns.
+// Writes each block's largest sum of squares over its rows, which are w's columns, because w is stored transposed.
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(CodeRows w, double *largest) {
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     double most = 0.0;
@@ -55,21 +57,23 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(Cod
     if (threadIdx.x == 0) largest[blockIdx.x] = most;
 }
 
-// h of SwiGLU, whose groups of gate end at `gate` and of up begin there. scales NULL: gelu.
+// Bounds the activation's derivative. SwiGLU: from the scales of h, whose groups [0, gate) are gate's and whose others
+// are up's. scales NULL: GELU.
 struct Slopes {
     const uint8_t *codes;
     const uint16_t *scales; // BF16
     int64_t stride;
     int groups, gate, group;
-    bool wide; // groups can be read 8 at a time
+    bool wide; // 8 scales can be loaded at a time
 
-    // A group of zeros, whose scale is 1, says nothing.
+    // True if a group contains only zeros. Such a group has scale 1, which must be ignored.
     __device__ bool zeros(int64_t row, int i) const {
         uint32_t any = 0;
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
         return (any & 0x7f7f7f7fu) == 0;
     }
-    // The largest scales of gate's and of up's groups, V at a time, which are all one's.
+    // Raises of[0] and of[1] to the largest scales of gate's and of up's groups. Loads V scales at a time, all of gate
+    // or all of up.
     template <int V> __device__ void largest(int64_t row, int lane, float of[2]) const {
 #pragma unroll 4
         for (int i = lane * V; i < groups; i += WARP * V) {
@@ -99,14 +103,15 @@ struct Slopes {
             largest<8>(row, lane, of);
         else
             largest<1>(row, lane, of);
-        return swiglu_slope(__uint_as_float(warp_maximum_bits(of[0])), __uint_as_float(warp_maximum_bits(of[1])));
+        return swiglu_slope(__uint_as_float(warp_amax_bits(of[0])), __uint_as_float(warp_amax_bits(of[1])));
     }
 };
 
+// Writes the scales of dh's rows from the bound gradient_bound().
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy, const double *largest, int blocks,
                                                                     const float *scale, const float *weight_scale,
                                                                     Slopes slopes, float *scales, StepState *state) {
-    static_assert(SQUARES_BLOCKS <= SQUARES_WARPS * WARP, "a thread has one of them");
+    static_assert(SQUARES_BLOCKS <= SQUARES_WARPS * WARP, "each block's result needs a thread");
     const double columns = block_largest_squares((int)threadIdx.x < blocks ? largest[threadIdx.x] : 0.0);
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     for (int64_t row = (int64_t)blockIdx.x * SQUARES_WARPS + warp; row < dy.rows; row += gridDim.x * SQUARES_WARPS) {
@@ -116,9 +121,9 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy,
     }
 }
 
-// --- the pass -----------------------------------------------------------------------------------------------
-// What it reads: load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d, g): HALVES gradients, and g
-// times the reciprocal. A block has tiles of COLUMNS columns of g.
+// --- the fused pass --------------------------------------------------------------------------------------------------
+// Inputs of the pass: load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d, g): HALVES gradients,
+// and g * reciprocal. A tile has COLUMNS columns of g.
 struct GeluBoth {
     static constexpr int HALVES = 1, COLUMNS = 128, BLOCKS = 2;
     struct Loaded {
@@ -132,11 +137,12 @@ struct GeluBoth {
     __device__ static uint32_t word(const Loaded &loaded) {
         return loaded.dg.word[SPAN / 2 - 1] ^ GroupReader<true>::word(loaded.h);
     }
-    // Both from one gate.
+    // Computes both from one gate.
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled gelu(scale);
-        const float factor = fminf(scale * reciprocal, 0x1p100f); // where all of g is 0 but for underflow
+        const float factor =
+            fminf(scale * reciprocal, 0x1p100f); // limited to avoid inf; beyond it g is 0 or underflows
         float t[SPAN];
         GroupReader<true>::unscaled(now.h, t);
         unpack<SPAN>(now.dg, d[0]);
@@ -181,25 +187,26 @@ struct SwigluBoth {
     }
 };
 
+// Arguments of one_pass_kernel.
 struct OnePass {
-    const float *row_scales; // of dh's codes
-    const float *scale_t;    // of their transpose
-    const float *scale_g;    // of g's transpose
-    char *codes;             // (rows, HALVES cols)
+    const float *row_scales; // row scales of dh
+    const float *scale_t;    // scale of dh's transpose
+    const float *scale_g;    // scale of g's transpose
+    char *codes;             // dh (rows, HALVES cols)
     uint8_t *dh_t, *g_t;     // (HALVES cols, rows), (cols, rows)
-    float *sums;             // (gridDim.y, cols); NULL: none wanted
+    float *sums;             // (gridDim.y, cols) partial column sums; NULL: not computed
     int rows, cols, codes_bytes, dh_t_bytes, g_t_bytes;
     LoadOrder order;
 };
 
-// A block takes the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down the tensor; a
-// thread has its next row on its way.
+// A block processes tiles blockIdx.y, blockIdx.y + gridDim.y, ... of a column of tiles. A thread loads its next row
+// ahead.
 template <typename Source>
 __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
                              Source::BLOCKS) void one_pass_kernel(const __grid_constant__ Source source,
                                                                   const __grid_constant__ OnePass w) {
     constexpr int COLUMNS = Source::COLUMNS, HALVES = Source::HALVES;
-    __shared__ Tile<COLUMNS> tiles[HALVES + 1]; // dh's, and g's
+    __shared__ Tile<COLUMNS> tiles[HALVES + 1]; // tiles of dh, then of g
     second_stage_allow();
     const int first_column = (int)blockIdx.x * COLUMNS;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<COLUMNS> * SPAN;
@@ -265,11 +272,12 @@ void one_pass_run(Exec *exec, const char *operation, const Source &source, OnePa
     if (w.sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)splits, w.cols, accumulate);
 }
 
+// Describes the memory of a per-tensor scaled E4M3 tensor; calls fatal() for others.
 CodeRows code_rows(const char *operation, const char *what, Tensor t) {
     require_format(operation, what, t, FMT_E4M3);
     require_spans(operation, what, t);
     if (t.granularity != SCALE_TENSOR)
-        fatal(EXIT_DEVICE, "%s on the GPU: %s has more scales than one", operation, what);
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: %s must have a single scale", operation, what);
     return {(const uint8_t *)t.data, t.transposed ? t.cols : t.rows, (int)(t.transposed ? t.rows : t.cols),
             (int)t.stride};
 }
@@ -280,12 +288,12 @@ void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor 
     const char *operation = "activation_bound";
     const CodeRows rows = code_rows(operation, "dy", dy), columns = code_rows(operation, "the transposed w", w.codes_t);
     require_format(operation, "dh", dh_q, FMT_E4M3);
-    if (!scaled_by_row(dh_q)) fatal(EXIT_DEVICE, "%s on the GPU: dh has no scales of its rows", operation);
+    if (!scaled_by_row(dh_q)) fatal(EXIT_DEVICE, "internal error: %s on the GPU: dh must have row scales", operation);
     if (rows.rows == 0) return;
     Slopes slopes = {};
     if (h.cols != columns.rows) {
         if (!is_grouped(h) || columns.rows % h.group)
-            fatal(EXIT_DEVICE, "%s on the GPU is built for h of SwiGLU in whole groups", operation);
+            fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU needs h in whole groups", operation);
         slopes = {(const uint8_t *)h.data,
                   (const uint16_t *)h.scale,
                   h.stride,
@@ -322,8 +330,8 @@ void cuda_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, T
     const bool gated = h.cols != dg.cols;
     if (!is_grouped(h) || !scaled_by_row(dh_q) || (gated && (dbias.data || dg.cols % h.group)))
         fatal(EXIT_DEVICE,
-              "%s on the GPU is built for grouped h and scales of dh's rows; SwiGLU in whole groups, without a "
-              "bias",
+              "internal error: %s on the GPU needs h with group scales and dh with row scales; SwiGLU whole groups and "
+              "no bias",
               operation);
     if (dg.rows == 0 || dg.cols == 0) return;
     scale_over_rows(exec, dh_qt, dh_q);

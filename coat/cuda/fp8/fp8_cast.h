@@ -1,25 +1,25 @@
-// One pass over a tensor that makes values, casts them and writes them as they are, transposed, or both (COAT: saved
-// activations, FP8 flow). Its blocks start before the scale that they need is made. A block has one tile, or a few
-// where sums of more blocks would not fit, and multiprocessors take the next block as they get free; where a block
-// makes something of its columns first, blocks stay and go from tile to tile, with the rows of the next tile already
-// on their way.
+// A pass over a tensor that computes values, casts them, and writes them as they are, transposed, or both (COAT: saved
+// activations, FP8 flow). Its blocks may start before the kernel that computes the scale has finished.
+// Usually a block processes one tile, or a few if partial sums of more blocks would not fit; SMs take the next block as
+// they become free. If a block first computes something for its columns, it is persistent instead: it goes from tile to
+// tile and loads the rows of the next tile ahead.
 #pragma once
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
-constexpr int CAST_COLUMNS = 64; // the widths of models divide by 64 more often than by 128
+constexpr int CAST_COLUMNS = 64; // model widths are more often multiples of 64 than of 128
 
 // --- sources of a pass --------------------------------------------------------------------------------------
-// A source has begin(column), once per thread, and load(row, column) -> Loaded; then one of
-//   codes(loaded, reciprocal, out)   16 codes, where makes_codes is true
-//   values(loaded, out)              16 values; times the reciprocal where scaled is true, after scale_by(reciprocal)
-// Values that are made twice (for the maximum and for the cast, in forward and again in backward) are the same bits.
+// A source has begin(column), called once per thread, load(row, column) -> Loaded, and one of
+//   codes(loaded, reciprocal, out)   16 FP8 values, if makes_codes is true
+//   values(loaded, out)              16 values; if scaled is true, times the reciprocal given to scale_by()
+// Values that are computed several times (for the amax, for the cast, and again in backward) always have the same bits.
 template <typename Reader> struct ValuesOf : Reader {
     static constexpr bool makes_codes = false, scaled = false;
     __device__ void begin(int) {}
 };
 
-// Codes that are only moved.
+// A source that copies FP8 values.
 struct CodesOf {
     static constexpr bool makes_codes = true, scaled = false;
     typedef Pack<uint32_t, SPAN / 4> Loaded;
@@ -35,7 +35,7 @@ struct CodesOf {
     }
 };
 
-// The values of codes with a scale per row, or one.
+// A source that decodes FP8 values with a scale per row or per tensor.
 struct DecodedCodes {
     static constexpr bool makes_codes = false, scaled = false;
     struct Loaded {
@@ -53,7 +53,7 @@ struct DecodedCodes {
     }
 };
 
-// E4M3 codes with a scale per row, which become codes in TO with one scale.
+// A source that converts E4M3 values with a scale per row to format TO with one scale.
 template <Format TO> struct RescaledCodes {
     static constexpr bool makes_codes = true, scaled = false;
     struct Loaded {
@@ -70,17 +70,18 @@ template <Format TO> struct RescaledCodes {
     }
 };
 
-// Whether blocks stay: in the norm's transposing pass, whose factors of the columns cost more than a tile.
+// True if blocks are persistent: for the norm's transposing pass, where computing the columns' factors costs more than
+// a tile.
 template <typename Source, bool TRANSPOSE> constexpr bool cast_stays = TRANSPOSE &&Source::scaled;
 
-// How the rows are dealt: whole tiles in turn, and what is left in equal shares.
+// Distribution of rows over blocks: full tiles, one per block in each round, then equal parts of the remaining rows.
 struct CastRows {
-    int whole; // tiles of each block
-    int rest;  // rows of each block's last tile, at most
+    int whole; // full tiles per block
+    int rest;  // maximum number of rows in a block's last tile
 };
 
-// 16 values of a row: stored as they are, in F, where `plain` is given, and the codes of their transpose, in
-// TRANSPOSED.
+// Converts 16 values of a row: stores them in format F at `plain` unless it is NULL, and returns them in format
+// TRANSPOSED, for the transpose, in `code`.
 template <Format F, Format TRANSPOSED, typename Source>
 __device__ static inline void tile_convert(const Source &source, const typename Source::Loaded &loaded,
                                            float reciprocal, float reciprocal_transposed, void *plain,
@@ -109,17 +110,17 @@ __device__ static inline void tile_convert(const Source &source, const typename 
     }
 }
 
-// F: what is stored as it is; T: the codes of the transpose.
+// F: format of the untransposed output. T: format of the transposed output.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kernel(Source source,
                                                                                   const __grid_constant__ TileOut out,
                                                                                   CastRows deal, int rows, int cols) {
-    __shared__ Tile<CAST_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
+    __shared__ Tile<CAST_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // double buffer
     if constexpr (SUMS) second_stage_allow();
     const int first_column = (int)blockIdx.x * CAST_COLUMNS, row_group = (int)threadIdx.x / TILE_LANES<CAST_COLUMNS>;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<CAST_COLUMNS> * SPAN;
     const bool inside = column < cols;
-    // first row of a tile, and the row behind its last
+    // Return the first row of the block's tile `index`, and the row after its last.
     const auto begin_of = [&](int index) {
         return index < deal.whole ? (index * (int)gridDim.y + (int)blockIdx.y) * TILE_ROWS
                                   : deal.whole * (int)gridDim.y * TILE_ROWS + (int)blockIdx.y * deal.rest;
@@ -130,7 +131,7 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     };
     int begin = begin_of(0), end = end_of(0, begin);
     typename Source::Loaded loaded[THREAD_ROWS];
-    // all of a thread's rows in one go, the last one again where there are fewer
+    // Loads all of a thread's rows at once; if there are fewer, repeats the last one.
     const auto load_rows = [&](int row, int behind) {
         if (!inside || row >= behind) return;
 #pragma unroll
@@ -162,9 +163,9 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
             }
         }
         if constexpr (TRANSPOSE) tile_put(tile, code);
-        load_rows(next + row_group * THREAD_ROWS, next_end); // on their way while this tile is written
+        load_rows(next + row_group * THREAD_ROWS, next_end); // start loading the next tile while this tile is written
         if constexpr (TRANSPOSE) {
-            __syncthreads(); // the other tile is free since the barrier before
+            __syncthreads(); // the only barrier per tile, because the tiles are a double buffer
             tile_write(tile, out.transposed, out.transposed_bytes, begin, first_column, end, cols);
         }
         begin = next, end = next_end;
@@ -175,9 +176,9 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     }
 }
 
-// Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. How the
-// rows are dealt depends on the shape and the workspace, with blocks that stay also on the number of multiprocessors,
-// which hold BLOCKS each. `overlaps`: the kernel before is that of the scale.
+// Runs the pass over a tensor. dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums; data NULL: not computed.
+// The distribution of rows depends on the shape and the workspace; with persistent blocks also on the number of SMs,
+// which hold BLOCKS each. overlaps: the previous kernel computes the scale, and this one may start before it ends.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {
@@ -196,7 +197,7 @@ static void cast_run(Exec *exec, const char *operation, const Source &source, Ti
     const int64_t whole = rows / (splits * TILE_ROWS), left = rows - whole * splits * TILE_ROWS;
     const CastRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
     const dim3 grid((unsigned)across, (unsigned)splits);
-    launch_behind(exec, "launching the kernel cast_kernel", cast_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
-                  TILE_THREADS<CAST_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);
+    launch_after(exec, "launching the kernel cast_kernel", cast_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
+                 TILE_THREADS<CAST_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);
     if (sums) partials_sum(exec, (float *)dbias.data, out.sums, (int)splits, cols, accumulate);
 }

@@ -1,27 +1,28 @@
-// h as a matmul leaves it, kept in codes with a scale per group, and g from it: gelu, of h = y + bias, or SwiGLU, of
-// y's gate beside up. Sources of the walks over rows (fp8_act_row_scale.h, fp8_act_tensor_scale.h). y may carry
-// scales of its rows. SAVED: g is that of the kept h, else that of h as it comes. Included by fp8_activation.cu only.
+// Sources for passes over rows (fp8_act_row_scale.h, fp8_act_tensor_scale.h) that take h from a matmul's output y, save
+// it in E4M3 with a scale per group, and compute g: GELU of h = y + bias, or SwiGLU of y's gate and up. y may have row
+// scales. SAVED: g is computed from the saved h, otherwise from h before quantization. Included by fp8_activation.cu
+// only.
 #pragma once
 #include "fp8_act.h"
 
 namespace {
 
-// Where h is kept. A thread's 16 columns lie in one group; larger groups span 2, 4 or 8 threads.
+// Destination of h. A thread's 16 columns are in one group; larger groups span 2, 4 or 8 threads.
 struct HiddenGroups {
     uint8_t *codes;
     char *scales; // (rows, groups) BF16
     StepState *state;
     int codes_bytes, scale_bytes, group_bits;
 
-    // Stores the codes of x and, with SAVED, makes x what they stand for. largest_h: the magnitudes of h so far.
+    // Quantizes and stores x. SAVED: replaces x by the stored values. Raises *largest_h to the amax of x.
     template <bool SAVED>
     __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
         const int group_lanes = (1 << group_bits) / SPAN;
         const float largest = largest_magnitude<SPAN>(x, 0.0f);
-        const float maximum = lanes_maximum(inside ? largest : 0.0f, group_lanes);
-        *largest_h = larger_magnitude(*largest_h, maximum);
+        const float amax = lanes_amax(inside ? largest : 0.0f, group_lanes);
+        *largest_h = larger_magnitude(*largest_h, amax);
         float scale;
-        const bf16 rounded = group_scale(maximum, &scale);
+        const bf16 rounded = group_scale(amax, &scale);
         Pack<uint32_t, SPAN / 4> packs;
         encode<FMT_E4M3, SPAN>(x, group_scale_reciprocal(scale), packs.value);
         if (inside) store((uint32_t *)((codes + column) + (int64_t)row * codes_bytes), packs);
@@ -39,7 +40,7 @@ template <bool BIAS, bool SAVED> struct GeluHidden : HiddenGroups {
     static constexpr int outputs = 1;
     typedef Bf16Words<SPAN> Loaded;
     Bf16Reader<true> y;
-    const float *y_scales; // NULL: none
+    const float *y_scales; // row scales of y; NULL: none
     const bf16 *bias;
 
     __device__ Bf16Words<SPAN> parameter(int column) const { return load_words<SPAN, CACHE_PARAMETER>(bias + column); }
@@ -71,8 +72,8 @@ template <bool SAVED> struct SwigluHidden : HiddenGroups {
         Bf16Words<SPAN> gate, up;
     };
     Bf16Reader<true> y;
-    const float *y_scales; // NULL: none
-    int width;             // of gate, and of up
+    const float *y_scales; // row scales of y; NULL: none
+    int width;             // columns of gate, and of up
 
     __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
     __device__ Loaded load(int row, int column) const { return {y.load(row, column), y.load(row, column + width)}; }
@@ -94,7 +95,7 @@ template <bool SAVED> struct SwigluHidden : HiddenGroups {
     }
 };
 
-// Calls f(source) with what makes g, `width` columns wide, from y, and keeps h.
+// Calls f(source) with the source that computes g, `width` columns wide, from y and saves h.
 template <bool SAVED, typename F> void for_hidden(Exec *exec, int64_t width, Tensor h, Tensor y, Tensor bias, F f) {
     const HiddenGroups groups = {
         (uint8_t *)h.data, (char *)h.scale, exec->state, (int)h.stride, (int)(2 * ceil_div(h.cols, h.group)),

@@ -1,8 +1,8 @@
-// Helpers of the FP8 kernels (COAT: FP8 matmuls): the hardware's conversions, maxima that keep NaN, scales, and what
-// is demanded of descriptors. Included by CUDA files only.
+// Helpers of the FP8 kernels (COAT: FP8 matmuls): hardware conversions, amaxes that preserve NaN, scales, and checks of
+// tensor descriptors. For CUDA sources only.
 //
-// A thread handles 16 neighbouring columns of a row at a time: 16 codes are 16 bytes, and lie in one group of every
-// group size (16, 32, 128). All widths are multiples of 16.
+// A thread processes 16 adjacent columns of a row: 16 FP8 values are 16 bytes and are in the same group for every group
+// size (16, 32, 64, 128). All widths are multiples of 16.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 #include "fp8_ops.h"
@@ -10,12 +10,12 @@
 
 #include <cuda_fp16.h>
 
-constexpr int SPAN = 16;       // columns of a thread
-constexpr int THREAD_ROWS = 4; // and its rows in a tile
+constexpr int SPAN = 16;       // columns that a thread processes at a time
+constexpr int THREAD_ROWS = 4; // rows of a thread in a tile
 
-// --- BF16 in whole words ------------------------------------------------------------------------------------
-// Values of 16 bits that live across a branch are taken apart as soon as they arrive, and so waited for: what is on its
-// way while other work is done is kept in words of two.
+// --- BF16 pairs in words ---------------------------------------------------------------------------------------------
+// If 16-bit values live across a branch, the compiler unpacks them as soon as they are loaded and therefore waits for
+// the load. Values that are loaded ahead are kept in words of two instead.
 template <int N> struct alignas(16) Bf16Words { uint32_t word[N / 2]; };
 
 template <int N, CachePolicy POLICY> __device__ static inline Bf16Words<N> load_words(const bf16 *address) {
@@ -50,7 +50,7 @@ template <int N> __device__ static inline Bf16Words<N> packed_words(const float 
 }
 
 // --- conversions --------------------------------------------------------------------------------------------
-// Two codes, the first in the lower byte; to nearest even, saturating.
+// Converts two values to FP8, rounded to nearest even and saturating; the first is the lower byte.
 template <Format F> __device__ static inline uint32_t encode_pair(float first, float second) {
 #if __CUDA_ARCH__ >= 890
     uint16_t pair;
@@ -64,7 +64,7 @@ template <Format F> __device__ static inline uint32_t encode_pair(float first, f
 #endif
 }
 
-// N codes of values * reciprocal, N a multiple of 4; 4 codes per word.
+// Converts N values * reciprocal to FP8, 4 per word; N is a multiple of 4.
 template <Format F, int N>
 __device__ static inline void encode(const float value[N], float reciprocal, uint32_t out[N / 4]) {
 #pragma unroll
@@ -73,7 +73,7 @@ __device__ static inline void encode(const float value[N], float reciprocal, uin
                  encode_pair<F>(value[4 * i + 2] * reciprocal, value[4 * i + 3] * reciprocal) << 16;
 }
 
-// N codes of E4M3 as halves, which hold them exactly, 4 from each word.
+// Converts N E4M3 values to FP16, which represents them exactly; 4 per word.
 template <int N> __device__ static inline void decode_halves(const uint32_t code[N / 4], __half2 out[N / 2]) {
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
@@ -101,27 +101,27 @@ template <int N> __device__ static inline void unpack_halves(const __half2 halve
     }
 }
 
-// N values from E4M3 codes, without their scale.
+// Converts N E4M3 values to FP32 without applying a scale.
 template <int N> __device__ static inline void decode_unscaled(const uint32_t code[N / 4], float out[N]) {
     __half2 halves[N / 2];
     decode_halves<N>(code, halves);
     unpack_halves<N>(halves, out);
 }
 
-// N values from E4M3 codes.
+// Converts N E4M3 values to FP32 and multiplies them by the scale.
 template <int N> __device__ static inline void decode(const uint32_t code[N / 4], float scale, float out[N]) {
     decode_unscaled<N>(code, out);
 #pragma unroll
     for (int i = 0; i < N; i++) out[i] *= scale;
 }
 
-// N E4M3 codes times a power of two, as codes in TO: in the halves that hold them exactly. The power is at most 1, or
-// 2^7 from E4M3 to E5M2. What a half cannot hold on the way is too small for a code: the result is the rounded
-// product.
+// Multiplies N E4M3 values by a power of two and converts the results to format TO, in FP16, which represents E4M3
+// exactly. The factor is at most 1, or 2^7 from E4M3 to E5M2. A value that underflows in FP16 is too small for FP8,
+// too, so the result is always correctly rounded.
 template <Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
 #if __CUDA_ARCH__ >= 890
-    constexpr float smallest = 0x1p-24f; // of a half; two factors reach everything that is not 0 then
+    constexpr float smallest = 0x1p-24f; // smallest FP16 number; two such factors reach every result that is not 0
     const float first = fmaxf(factor, smallest), second = fminf(fmaxf(factor * 0x1p24f, smallest), 1.0f);
     const __half2 firsts = __float2half2_rn(first), seconds = __float2half2_rn(second);
 #pragma unroll
@@ -155,21 +155,22 @@ __device__ static inline void rescale_codes(const uint32_t code[N / 4], float fa
 #endif
 }
 
-// --- maxima -------------------------------------------------------------------------------------------------
-// The larger of a maximum and |x|; NaN stays NaN, whose bits are above those of all other values.
+// --- amaxes ----------------------------------------------------------------------------------------------------------
+// Returns max(maximum, |x|); NaN if either is NaN.
 __device__ static inline float larger_magnitude(float maximum, float x) {
     float out;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(maximum), "f"(fabsf(x)));
     return out;
 }
 
+// Returns the largest of maximum and the N |x|; NaN if any is NaN.
 template <int N> __device__ static inline float largest_magnitude(const float x[N], float maximum) {
 #pragma unroll
     for (int i = 0; i < N; i++) maximum = larger_magnitude(maximum, x[i]);
     return maximum;
 }
 
-// The same over BF16, two at a time.
+// Returns the largest of maximum and N BF16 magnitudes, computed two at a time; NaN if any is NaN.
 template <int N> __device__ static inline float largest_magnitude(const Bf16Words<N> &words, float maximum) {
     __nv_bfloat162 pairs[N / 2];
     memcpy(pairs, &words, sizeof pairs);
@@ -185,40 +186,39 @@ template <int N> __device__ static inline float largest_magnitude(const Pack<bf1
     return largest_magnitude(words, maximum);
 }
 
-// Bits of the maximum over the lanes of a warp, in every lane.
-__device__ static inline uint32_t warp_maximum_bits(float maximum) {
-    return __reduce_max_sync(ALL_LANES, __float_as_uint(maximum));
+// Returns the warp's maximum as bits, in every lane.
+__device__ static inline uint32_t warp_amax_bits(float amax) {
+    return __reduce_max_sync(ALL_LANES, __float_as_uint(amax));
 }
 
-// Over `lanes` neighbouring lanes (a power of two), in each of them.
-__device__ static inline float lanes_maximum(float maximum, int lanes) {
-    for (int mask = 1; mask < lanes; mask *= 2)
-        maximum = larger_magnitude(maximum, __shfl_xor_sync(ALL_LANES, maximum, mask));
-    return maximum;
+// Returns the maximum over `lanes` adjacent lanes (a power of two), in each of them.
+__device__ static inline float lanes_amax(float amax, int lanes) {
+    for (int mask = 1; mask < lanes; mask *= 2) amax = larger_magnitude(amax, __shfl_xor_sync(ALL_LANES, amax, mask));
+    return amax;
 }
 
-// The BF16 scale of a group of E4M3, and its value: group_scale_from_maximum() in fewer instructions. One step from the
-// rounded product with 1 / 448 is the correctly rounded quotient, for every FP32 maximum.
-__device__ static inline __nv_bfloat16 group_scale(float maximum, float *scale) {
+// Returns the BF16 scale of an E4M3 group and its value: group_scale_from_maximum() in fewer instructions. One
+// correction step after multiplying by 1 / 448 gives the correctly rounded quotient for every FP32 amax.
+__device__ static inline __nv_bfloat16 group_scale(float amax, float *scale) {
     constexpr float part = 1.0f / E4M3_MAX;
-    const float finite = fminf(maximum, bits_float(NONFINITE_BITS - 1u)); // of NaN too
-    const float product = finite * part, quotient = fmaf(fmaf(-E4M3_MAX, product, finite), part, product);
-    const float largest = maximum == 0.0f ? 1.0f : fmaxf(quotient, SCALE_SMALLEST);
+    const float finite = fminf(amax, bits_float(NONFINITE_BITS - 1u)); // also for NaN
+    const float approximate = finite * part, quotient = fmaf(fmaf(-E4M3_MAX, approximate, finite), part, approximate);
+    const float largest = amax == 0.0f ? 1.0f : fmaxf(quotient, SCALE_SMALLEST);
     const __nv_bfloat16 rounded = __float2bfloat16_rn(largest);
     *scale = __bfloat162float(rounded);
     return rounded;
 }
 
-// RN(1 / scale) of a group: the approximation and one step of Newton's, enough for the 8 bits of a BF16 divisor.
-// The scales of groups lie between 2^-126 and 2^120, so nothing here leaves the normal numbers.
+// Returns 1 / scale of a group, correctly rounded: the hardware's approximation and one Newton step suffice for a BF16
+// divisor. Group scales are between 2^-126 and 2^120, so all intermediates are normal numbers.
 __device__ static inline float group_scale_reciprocal(float scale) {
     const float near = fast_reciprocal(scale);
     return fmaf(fmaf(-scale, near, 1.0f), near, near);
 }
 
-// --- transposed codes ---------------------------------------------------------------------------------------
-// Word w of 4 rows, which is 4 x 4 codes, transposed in registers: each of its columns becomes a word of 4 rows, STRIDE
-// words behind the column before.
+// --- transposing FP8 values ------------------------------------------------------------------------------------------
+// Transposes word w of 4 rows, a block of 4 x 4 FP8 values, in registers. Each of its columns becomes a word, stored
+// STRIDE words after the previous column's.
 template <int STRIDE>
 __device__ static inline void codes_transpose(uint32_t *word, const uint32_t code[THREAD_ROWS][SPAN / 4], int w) {
     const uint32_t ab_low = __byte_perm(code[0][w], code[1][w], 0x5140);
@@ -232,26 +232,28 @@ __device__ static inline void codes_transpose(uint32_t *word, const uint32_t cod
 }
 
 // --- scales of tensors ---------------------------------------------------------------------------------------
-// Where the row maxima of a tensor go: its own list, or the workspace until its scale is made.
-uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t);
-// scale = that of a tensor with these maxima; a maximum that is not finite raises the step's flag.
-void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
-// The same right behind the kernel that makes the maxima, which must allow it: the launch overlaps with that kernel.
-// The next kernel may be launched to overlap too, and may read all but the scale before it waits.
-void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
+// Returns memory for the row amaxes of a tensor: t.amax, or the workspace if it has none. Calls fatal() if they do not
+// fit.
+uint32_t *amaxes_of(Exec *exec, const char *operation, Tensor t);
+// Writes t's scale for the given amaxes, and sets the step's nonfinite if one is inf or NaN.
+void scale_from_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
+// scale_from_amaxes() in a kernel that overlaps with the one before it, which computes the amaxes and must call
+// second_stage_allow(). The next kernel may overlap, too; before first_stage_wait() it may read everything except the
+// scale.
+void scale_after_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
 
-// The largest of `count` maxima, in thread 0 of a block.
-template <int THREADS> __device__ static inline uint32_t block_maximum(const uint32_t *maxima, int64_t count) {
+// Returns the maximum of `count` amaxes in thread 0 of a block.
+template <int THREADS> __device__ static inline uint32_t block_amax(const uint32_t *amaxes, int64_t count) {
     __shared__ uint32_t shared[THREADS / WARP];
     uint32_t largest = 0;
-    const bool wide = (uintptr_t)maxima % 16 == 0;
+    const bool wide = (uintptr_t)amaxes % 16 == 0;
     const int64_t vectors = wide ? count / 4 : 0;
 #pragma unroll 8
     for (int64_t i = threadIdx.x; i < vectors; i += THREADS) {
-        const uint4 v = ((const uint4 *)maxima)[i];
+        const uint4 v = ((const uint4 *)amaxes)[i];
         largest = max(max(max(largest, v.x), max(v.y, v.z)), v.w);
     }
-    for (int64_t i = 4 * vectors + threadIdx.x; i < count; i += THREADS) largest = max(largest, maxima[i]);
+    for (int64_t i = 4 * vectors + threadIdx.x; i < count; i += THREADS) largest = max(largest, amaxes[i]);
     largest = __reduce_max_sync(ALL_LANES, largest);
     if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = largest;
     __syncthreads();
@@ -259,17 +261,17 @@ template <int THREADS> __device__ static inline uint32_t block_maximum(const uin
     return largest;
 }
 
-__device__ static inline void scale_write(float *scale, uint32_t maximum, float largest, StepState *state) {
-    *scale = scale_from_maximum(maximum, largest);
-    if (maximum >= NONFINITE_BITS && state) state->nonfinite = 1;
+// Writes the scale for an amax in a format with the given largest value; sets nonfinite if the amax is inf or NaN.
+__device__ static inline void scale_write(float *scale, uint32_t amax, float largest, StepState *state) {
+    *scale = scale_from_maximum(amax, largest);
+    if (amax >= NONFINITE_BITS && state) state->nonfinite = 1;
 }
 
-// The scale of q_t, for matmuls over the rows: where q has a scale per row, the largest of them; where q
-// is plain, that of the maxima that lie with it; else they share one. Whether a kernel makes it, which
-// the next one may overlap with.
+// Writes the scale of q_t, the copy of q for matmuls that sum over rows. If q is SCALE_ROW, it is the largest row
+// scale. If q is unscaled, it is computed from q.amax. Otherwise q_t shares q's scale, and nothing is written. Returns
+// true if it launched a kernel, which the next kernel may overlap with.
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
-// Returns the E4M3 scale of a row whose largest magnitude has these bits. `first` is true in one thread of the row,
-// which stores the scale at `address`.
+// Returns the E4M3 scale of a row whose amax has these bits. The thread with `first` true stores it at `address`.
 __device__ static inline float row_scale(uint32_t bits, float *address, bool first, StepState *state) {
     const float scale = row_scale_from_maximum(bits, FMT_E4M3);
     if (first) {
@@ -279,7 +281,7 @@ __device__ static inline float row_scale(uint32_t bits, float *address, bool fir
     return scale;
 }
 
-// 1 / scale of a row: of a power of two, without a division.
+// Returns 1 / scale of a row, which is a power of two, without a division.
 __device__ static inline float row_scale_reciprocal(float scale) {
     return __uint_as_float(0x7f000000u - __float_as_uint(scale));
 }
@@ -289,24 +291,28 @@ static inline bool is_grouped(Tensor t) {
     return t.data && t.granularity == SCALE_GROUP;
 }
 
-// Ends the program unless the tensor can be walked in spans of 16: BF16, or codes.
+// Calls fatal() unless the tensor can be accessed in spans of 16: BF16 or FP8, aligned, with supported group sizes.
 static inline void require_spans(const char *operation, const char *what, Tensor t) {
     if (!t.data) return;
     if (t.format != FMT_BF16 && !format_is_fp8(t.format))
-        fatal(EXIT_DEVICE, "%s on the GPU: %s is stored as %s where bf16 or an 8-bit format is needed", operation, what,
-              format_name(t.format));
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: %s is stored as %s, but must be bf16 or FP8", operation,
+              what, format_name(t.format));
     const int64_t inner = t.transposed ? t.rows : t.cols;
     if (inner % SPAN || t.stride % SPAN || (uintptr_t)t.data % 16)
-        fatal(EXIT_DEVICE, "%s on the GPU: %s has %lld elements in a row where FP8 kernels need a multiple of %d",
-              operation, what, (long long)inner, SPAN);
+        fatal(EXIT_DEVICE,
+              "internal error: %s on the GPU: %s must be 16-byte aligned, with rows of a multiple of %d elements (is "
+              "%lld)",
+              operation, what, SPAN, (long long)inner);
     const bool grouped = t.granularity == SCALE_GROUP;
     if (grouped && (t.format != FMT_E4M3 || (t.group != 16 && t.group != 32 && t.group != 64 && t.group != 128)))
-        fatal(EXIT_DEVICE, "%s on the GPU: %s has groups of %d %s where 16, 32, 64 or 128 e4m3 are built", operation,
+        fatal(EXIT_DEVICE,
+              "internal error: %s on the GPU: %s has groups of %d %s, but must have 16, 32, 64 or 128 e4m3", operation,
               what, t.group, format_name(t.format));
-    if (format_is_fp8(t.format) && !t.scale) fatal(EXIT_DEVICE, "%s on the GPU: %s has no scale", operation, what);
+    if (format_is_fp8(t.format) && !t.scale)
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: %s has no scale", operation, what);
 }
 
-// Ends the program unless a gradient in FP8, E4M3 or E5M2, has a transpose in E5M2.
+// Calls fatal() unless dy_t is E5M2 if dy is FP8, or has dy's format otherwise.
 static inline void require_gradient_formats(const char *operation, Tensor dy, Tensor dy_t) {
     require_format(operation, "the transpose", dy_t, format_is_fp8(dy.format) ? FMT_E5M2 : dy.format);
 }
@@ -315,6 +321,7 @@ static inline bool scaled_by_row(Tensor t) {
     return t.data && t.granularity == SCALE_ROW;
 }
 
+// Returns log2 of the tensor's group size.
 static inline int group_bits_of(Tensor t) {
     int bits = 0;
     while (1 << bits < t.group) bits++;

@@ -1,7 +1,7 @@
-// The norms of the forward pass, and again for the weight gradient (COAT: saved activations): the residual addition,
-// the norm's input kept in E4M3 with a scale per group or in BF16, and its result in E4M3 or BF16. Plain recipes take
-// them for BF16 too. A result with one scale, by Group Scaling, is never stored wider: the first pass leaves its
-// maxima, the second makes it again.
+// Forward norms and their recompute for wgrad (COAT: saved activations): residual add, norm, the norm's input saved in
+// E4M3 with a scale per group or in BF16, and the result in E4M3 or BF16. Recipes without FP8 use these kernels for
+// BF16, too. A result with one scale per tensor (Group Scaling) is never stored in BF16: the first pass computes its
+// amaxes, the second recomputes it and casts.
 //
 // Bytes of device memory per element, in --saved coat with groups of 16:
 //                                              read     written
@@ -18,19 +18,19 @@
 
 namespace {
 
-// What becomes of the norm's input, the residual stream or with norms after a branch: kept as it is; kept in groups,
-// which the norm reads; kept in groups for backward alone.
+// Storage of the norm's input, which is the residual stream (pre-norm) or the sublayer's output (post-norm): in BF16;
+// in groups, and the norm reads the saved values; in groups for backward only, and the norm reads the residual.
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
-    Matrix<const bf16> r_in, y;         // without y, which norms before need not have, nothing is added
-    Matrix<bf16> x, r_out;              // without data: not to be written
-    Matrix<bf16> n;                     // without data: no result, or codes; with norms after it is r_out
-    RowCodes n_codes;                   // of n, in one pass
-    uint32_t *maxima;                   // of the rows of n, for codes that another pass makes; NULL: not wanted
-    Matrix<uint8_t> codes;              // of x in groups
-    bf16 *scales;                       // (rows, groups)
-    const float *y_scales;              // (rows) that y carries along; NULL: none
+    Matrix<const bf16> r_in, y; // pre-norm: y may have no data, then nothing is added
+    Matrix<bf16> x, r_out;      // without data: not written
+    Matrix<bf16> n;             // result in BF16; without data if it is FP8, not computed, or (post-norm) r_out itself
+    RowCodes n_codes;           // result in FP8 with row scales, written in the same pass
+    uint32_t *amaxes;           // row amaxes of n, for a later quantization; NULL: not computed
+    Matrix<uint8_t> codes;      // x saved in groups
+    bf16 *scales;               // (rows, groups)
+    const float *y_scales;      // (rows) row scales of y; NULL: none
     const bf16 *y_bias, *weight, *bias; // y_bias and bias may be NULL
     float *mean, *rstd;                 // mean NULL: RMSNorm
     StepState *state;
@@ -39,50 +39,51 @@ struct Fp8NormForward {
     float eps;
 };
 
-// Parameters of N columns; 0 where there are none.
+// Loads the parameters of N columns; 0 if address is NULL.
 template <int N> __device__ inline void parameters(const bf16 *address, float out[N]) {
     Bf16Words<N> words = {};
     if (address) words = load_words<N, CACHE_PARAMETER>(address);
     unpack<N>(words, out);
 }
 
-// Quantises a row per group, stores codes and scales, and with INPUT_SAVED leaves what they stand for in `value`. A
-// group is 2, 4, 8 or 16 neighbouring lanes, within a warp.
+// Quantizes a row of x per group and stores FP8 values and scales. With INPUT_SAVED, replaces `value` by the stored
+// values. A group is 2, 4, 8 or 16 adjacent lanes of a warp.
 template <NormInput INPUT, typename Shape>
-__device__ inline void store_groups(const Fp8NormForward &a, const RowShare<Shape> &at, const Bf16Words<ROW_WIDTH> *x,
+__device__ inline void store_groups(const Fp8NormForward &a, const RowPart<Shape> &at, const Bf16Words<ROW_WIDTH> *x,
                                     float (*value)[ROW_WIDTH]) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS;
     const int group_lanes = (1 << a.group_bits) / V;
     uint8_t *const codes_here = a.codes.at(at.row, at.column);
     bf16 *const scales_here = a.scales + at.row * a.groups + (at.column >> a.group_bits);
     const bool writes_scale = at.lane % group_lanes == 0;
-    float maximum[VECTORS], largest = 0.0f;
+    float amax[VECTORS], largest = 0.0f;
 #pragma unroll
-    for (int k = 0; k < VECTORS; k++) maximum[k] = at.has(k) ? largest_magnitude(x[k], 0.0f) : 0.0f;
+    for (int k = 0; k < VECTORS; k++) amax[k] = at.has(k) ? largest_magnitude(x[k], 0.0f) : 0.0f;
     for (int mask = 1; mask < group_lanes; mask *= 2) {
 #pragma unroll
         for (int k = 0; k < VECTORS; k++)
-            maximum[k] = larger_magnitude(maximum[k], __shfl_xor_sync(ALL_LANES, maximum[k], mask));
+            amax[k] = larger_magnitude(amax[k], __shfl_xor_sync(ALL_LANES, amax[k], mask));
     }
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
         if (!at.has(k)) continue;
         float scale;
-        const bf16 rounded = group_scale(maximum[k], &scale);
-        largest = larger_magnitude(largest, maximum[k]);
+        const bf16 rounded = group_scale(amax[k], &scale);
+        largest = larger_magnitude(largest, amax[k]);
         Pack<uint32_t, V / 4> codes;
         encode<FMT_E4M3, V>(value[k], group_scale_reciprocal(scale), codes.value);
         store((uint32_t *)(codes_here + k * Shape::STEP), codes);
         if (writes_scale) scales_here[k * Shape::STEP >> a.group_bits] = rounded;
         if (INPUT == INPUT_SAVED) decode<V>(codes.value, scale, value[k]);
     }
-    const uint32_t bits = warp_maximum_bits(largest);
+    const uint32_t bits = warp_amax_bits(largest);
     if (bits >= NONFINITE_BITS && at.lane % WARP == 0 && a.state) a.state->nonfinite = 1;
 }
 
-// Mean and reciprocal deviation of the row in `value`, by two sums; in every thread.
+// Computes mean and reciprocal standard deviation of the row in `value`, in two passes over the registers; every thread
+// gets them.
 template <typename Shape>
-__device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<Shape> &at,
+__device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Shape> &at,
                                       const float (*value)[ROW_WIDTH], float *mean, float *rstd) {
     constexpr int WARPS = Shape::WARPS, VECTORS = Shape::VECTORS;
     __shared__ float shared[2][ROW_WARPS];
@@ -112,9 +113,9 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<Sh
     }
 }
 
-// Reads r_in and y of a row for the last time. Norms before: r becomes r + y. Norms after: y gets its scale.
+// Loads r_in and y of a row. Pre-norm: r = r_in + y + y_bias. Post-norm: multiplies y by its row scale.
 template <NormPlace PLACE, typename Shape>
-__device__ inline void row_sum(const Fp8NormForward &a, const RowShare<Shape> &at, Bf16Words<ROW_WIDTH> *r,
+__device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at, Bf16Words<ROW_WIDTH> *r,
                                Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
     constexpr bool AFTER = PLACE == NORM_AFTER;
@@ -150,10 +151,10 @@ __device__ inline void row_sum(const Fp8NormForward &a, const RowShare<Shape> &a
     }
 }
 
-// The norm of a row, from its input to its result in `value`, stored where it is wanted in BF16; norms after add it to
-// r, which `value` then is. Returns the thread's largest.
+// Replaces a row's norm input in `value` by the norm, and stores it in BF16 if requested. Post-norm: adds the norm to
+// r, stores r_out, and replaces `value` by r_out. Returns the thread's largest magnitude.
 template <NormPlace PLACE, typename Shape>
-__device__ inline float row_norm(const Fp8NormForward &a, const RowShare<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
+__device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
                                  bf16 *r_out, float (*value)[ROW_WIDTH]) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
     float largest = 0.0f;
@@ -174,11 +175,11 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowShare<Shape> 
             for (int i = 0; i < V; i++) stream[i] += value[k][i];
             r[k] = packed_words<V>(stream);
             store_words(r_out + k * STEP, r[k]);
-            unpack<V>(r[k], value[k]); // as it is stored, for the codes
+            unpack<V>(r[k], value[k]); // the stored BF16 values, from which FP8 is computed
             largest = largest_magnitude(r[k], largest);
         } else if (a.n.data) {
             store(n + k * STEP, packed<bf16, V>(value[k]));
-            if (a.maxima) largest = largest_magnitude<V>(value[k], largest);
+            if (a.amaxes) largest = largest_magnitude<V>(value[k], largest);
         } else {
             largest = largest_magnitude<V>(value[k], largest);
         }
@@ -186,8 +187,7 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowShare<Shape> 
     return largest;
 }
 
-// The last rows come first, so that the pass behind this one, which begins with the first rows, finds their codes in
-// the L2 cache.
+// Processes the last rows first, so that the second pass, which starts with the first rows, finds them in the L2 cache.
 template <NormInput INPUT, NormPlace PLACE, typename Shape>
 __global__
 __launch_bounds__(ROW_THREADS,
@@ -195,9 +195,9 @@ __launch_bounds__(ROW_THREADS,
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
     constexpr bool AFTER = PLACE == NORM_AFTER;
     second_stage_allow();
-    const int64_t row = a.rows - 1 - RowShare<Shape>::index();
-    if (row < 0) return; // whole warps, or the whole block
-    const RowShare<Shape> at(row, a.cols);
+    const int64_t row = a.rows - 1 - RowPart<Shape>::index();
+    if (row < 0) return; // whole warps or the whole block return, so that no barrier is missed
+    const RowPart<Shape> at(row, a.cols);
 
     Bf16Words<V> r[VECTORS], y[VECTORS];
     float value[VECTORS][V];
@@ -215,12 +215,12 @@ __launch_bounds__(ROW_THREADS,
 
     float mean, rstd;
     row_statistics(a, at, value, &mean, &rstd);
-    if (!AFTER && !a.n.data && !a.maxima && !a.n_codes.scales) return;
+    if (!AFTER && !a.n.data && !a.amaxes && !a.n_codes.scales) return;
     const float largest = row_norm<PLACE>(a, at, hat_of(mean, rstd), r, r_out, value);
-    // Its codes, or what their scale follows from.
-    if (!a.maxima && !a.n_codes.scales) return;
-    const uint32_t bits = row_maximum(at, largest);
-    if (a.maxima && at.lane == 0) a.maxima[row] = bits;
+    // Writes n in FP8 with a row scale, or its row amax.
+    if (!a.amaxes && !a.n_codes.scales) return;
+    const uint32_t bits = row_amax(at, largest);
+    if (a.amaxes && at.lane == 0) a.amaxes[row] = bits;
     if (!a.n_codes.scales) return;
     row_encode(a.n_codes, at, bits, [&](int k, float out[V]) {
 #pragma unroll
@@ -235,7 +235,7 @@ template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStr
         LAUNCH_CHECK("fp8_norm_forward_kernel");
     };
     if (for_rows_of_a_warp(a.cols, run)) return;
-    static_assert(8 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
+    static_assert(8 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_NORM, "the widest norm must fit 8 vectors per thread");
     switch (ceil_div(a.cols, ROW_THREADS * ROW_WIDTH)) {
     case 2: return run(RowShape<4, 2>{});
     case 3: return run(RowShape<4, 3>{});
@@ -245,11 +245,12 @@ template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStr
     case 7: return run(RowShape<4, 7>{});
     case 8: return run(RowShape<4, 8>{});
     }
-    fatal(EXIT_DEVICE, "norms on the GPU: %d channels where at most %d are built for FP8", a.cols, FP8_WIDEST_NORM);
+    fatal(EXIT_DEVICE, "internal error: norms on the GPU support at most %d channels in FP8 (are %d)", FP8_WIDEST_NORM,
+          a.cols);
 }
 
-// The first pass. Returns the maxima that it leaves where n is codes with one scale, which another pass makes; else
-// NULL.
+// Runs the first pass. Returns the row amaxes of n if n is FP8 with one scale per tensor, which needs a second pass;
+// otherwise NULL.
 template <NormPlace PLACE>
 uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                        Tensor y_bias, bool from_saved) {
@@ -261,8 +262,8 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
     a.r_out = matrix_of<bf16>(r_out);
     if (!codes) a.n = matrix_of<bf16>(n);
     if (one_pass) a.n_codes = row_codes(exec, n);
-    if (codes && !one_pass) a.maxima = maxima_of(exec, operation, n);
-    if (!codes) a.maxima = n.amax; // for backward, which makes codes of what forward leaves plain
+    if (codes && !one_pass) a.amaxes = amaxes_of(exec, operation, n);
+    if (!codes) a.amaxes = n.amax; // for backward, which quantizes an unscaled n and needs its row amaxes
     a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
     a.y_bias = (const bf16 *)y_bias.data;
     a.weight = (const bf16 *)norm.weight.data;
@@ -287,11 +288,11 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
         a.x = matrix_of<bf16>(norm.x);
         fp8_norm_forward_launch<INPUT_PLAIN, PLACE>(stream, a);
     }
-    return codes ? a.maxima : NULL;
+    return codes ? a.amaxes : NULL;
 }
 
-// --- the norm again -----------------------------------------------------------------------------------------
-// Values of the norm from its stored input and statistics.
+// --- norm from the saved input ---------------------------------------------------------------------------------------
+// A source (fp8_cast.h) of norm values, computed from the saved input and statistics.
 template <typename S> struct NormOf {
     static constexpr bool makes_codes = false, scaled = true;
     struct Loaded {
@@ -323,7 +324,7 @@ template <typename S> struct NormOf {
     }
 };
 
-// n from x in the form that n's descriptor asks for, with the scale that it has.
+// Computes n from x in the layout of n's descriptor, with the scale that n already has.
 void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm, bool overlaps) {
     const TileOut out = n.transposed ? tile_out(Tensor{}, n) : tile_out(n, Tensor{});
     for_reader<true>(x, [&](auto reader) {
@@ -345,6 +346,7 @@ void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm,
     });
 }
 
+// Calls fatal() if the norm kernels do not support the formats of n and of the norm's tensors.
 void require_norm(const char *operation, Tensor n, Norm norm) {
     if (n.data && n.format != FMT_BF16) require_format(operation, "n", n, FMT_E4M3);
     if (!is_grouped(norm.x)) require_format(operation, "x", norm.x, FMT_BF16);
@@ -354,6 +356,7 @@ void require_norm(const char *operation, Tensor n, Norm norm) {
     require_spans(operation, "x", norm.x);
 }
 
+// Calls fatal() unless all tensors are BF16 in spans of 16.
 void require_residual(const char *operation, std::initializer_list<Tensor> tensors) {
     for (const Tensor &t : tensors) {
         require_format(operation, "the residual", t, FMT_BF16);
@@ -370,17 +373,17 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     if (r_in.rows == 0) return;
     const bool grouped = is_grouped(norm.x), cast = n.data && format_is_fp8(n.format) && !scaled_by_row(n);
     const bool from_saved = grouped && (norm.from_saved || !r_out.data);
-    const bool x_holds_sum = !grouped && norm.x.data; // the only one to do so without r_out
+    const bool x_holds_sum = !grouped && norm.x.data; // without r_out, only x holds the sum
     const Tensor residual = r_out.data ? r_out : (x_holds_sum ? norm.x : r_in);
-    // Operands may be the same memory (ops.h): what is there already is not written again.
+    // Outputs may share memory with inputs (ops.h); an output that already holds its value is not written.
     const bool sum_is_input = !y.data;
     if (norm.x.data == r_out.data || (sum_is_input && norm.x.data == r_in.data)) norm.x.data = NULL;
     if (sum_is_input && r_out.data == r_in.data) r_out.data = NULL;
     if (cast && y.data && !r_out.data && !grouped && !norm.x.data)
-        fatal(EXIT_DEVICE, "%s on the GPU: the sum that n is made from is stored nowhere", operation);
-    const uint32_t *maxima = norm_forward<NORM_BEFORE>(exec, operation, n, norm, r_out, r_in, y, y_bias, from_saved);
-    if (!maxima) return;
-    scale_behind_maxima(exec, n, maxima, r_in.rows);
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: the second pass needs r_out or x", operation);
+    const uint32_t *amaxes = norm_forward<NORM_BEFORE>(exec, operation, n, norm, r_out, r_in, y, y_bias, from_saved);
+    if (!amaxes) return;
+    scale_after_amaxes(exec, n, amaxes, r_in.rows);
     norm_cast(exec, operation, n, from_saved ? norm.x : residual, norm, true);
 }
 
@@ -389,10 +392,10 @@ void fp8_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tens
     require_residual(operation, {r_out, r_in, y});
     require_norm(operation, n, norm);
     if (r_in.rows == 0) return;
-    if (norm.x.data == y.data) norm.x.data = NULL; // complete already
-    const uint32_t *maxima =
+    if (norm.x.data == y.data) norm.x.data = NULL; // norm.x already is y
+    const uint32_t *amaxes =
         norm_forward<NORM_AFTER>(exec, operation, n, norm, r_out, r_in, y, Tensor{}, norm.from_saved);
-    if (maxima) fp8_cast_behind_maxima(exec, operation, n, r_out, maxima);
+    if (amaxes) fp8_cast_after_amaxes(exec, operation, n, r_out, amaxes);
 }
 
 void fp8_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {

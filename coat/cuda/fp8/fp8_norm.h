@@ -1,9 +1,8 @@
-// What the norm's FP8 kernels share: the affine maps that the norm and its input are of the stored codes, and
-// reductions over a block that holds a row.
+// Shared code of the FP8 norm kernels: xhat and the norm as affine functions of the stored values, and lane sums.
 #pragma once
 #include "fp8_kernels.h"
 
-// xhat = x * factor + shift, of a row.
+// A row's xhat = x * factor + shift.
 struct HatOf {
     float factor, shift;
 };
@@ -12,13 +11,13 @@ __device__ static inline HatOf hat_of(float mean, float rstd) {
     return {rstd, -mean * rstd};
 }
 
-// One value of the norm; where weight and bias hold the reciprocal of a scale (NormOf), times that. Forward, recompute
-// and backward make the same bits from the same x.
+// Returns one value of the norm, multiplied by 1 / scale if weight and bias contain it (NormOf). Forward, recompute and
+// backward get the same bits from the same x.
 __device__ static inline float norm_affine(float x, HatOf hat, float weight, float bias) {
     return fmaf(fmaf(x, hat.factor, hat.shift), weight, bias);
 }
 
-// Sum over aligned sets of LANES neighbouring lanes, in each of them.
+// Returns the sum over aligned sets of LANES adjacent lanes, in each of them.
 template <int LANES> __device__ static inline float lanes_sum(float x) {
 #pragma unroll
     for (int mask = 1; mask < LANES; mask *= 2) x += __shfl_xor_sync(ALL_LANES, x, mask);

@@ -1,8 +1,7 @@
-// The norm's backward (COAT: FP8 flow) from the input that was saved in E4M3 with a scale per group, or in BF16: the
-// gradient of the residual stream with its row maxima, and those of the norm's parameters by a reduction in a fixed
-// order.
+// Backward of norms (COAT: FP8 flow) from an input saved in E4M3 with a scale per group or in BF16: the gradient of the
+// residual stream with its row amaxes, and the gradients of the norm's parameters, reduced in a fixed order.
 //
-// Bytes per element of device memory, with groups of 16: 2 + 1.125 + 2 read, 2 written.
+// Bytes of device memory per element, with groups of 16: 2 + 1.125 + 2 read, 2 written.
 #include "fp8_norm.h"
 
 namespace {
@@ -12,18 +11,18 @@ constexpr int V = 8; // columns per thread
 struct Fp8NormBackward {
     Matrix<bf16> g;
     Matrix<const bf16> dn;
-    Matrix<const char> x;   // codes in groups, or BF16: bytes
-    const uint16_t *scales; // (rows, groups) of the codes
+    Matrix<const char> x;   // saved input in E4M3 with group scales or in BF16; stride in bytes
+    const uint16_t *scales; // (rows, groups) group scales
     const bf16 *weight;
     const float *mean, *rstd; // mean NULL: RMSNorm
-    const float *dn_scales;   // (rows) that dn carries along; NULL: none
-    uint32_t *amax;           // maxima of the rows of g; may be NULL
-    float *partials;          // (gridDim.x, 2, cols): the blocks' shares of dweight and dbias
+    const float *dn_scales;   // (rows) row scales of dn; NULL: none
+    uint32_t *amax;           // row amaxes of g; may be NULL
+    float *partials;          // (gridDim.x, 2, cols) the blocks' partial sums for dweight and dbias
     int rows, cols, groups, group_bits;
     bool add;
 };
 
-// A thread's x: 8 codes, or 8 values in BF16.
+// A thread's columns of x: 8 E4M3 values (GROUPED) or 8 BF16 values.
 template <bool GROUPED> struct SavedColumns;
 template <> struct SavedColumns<true> {
     uint2 codes;
@@ -55,27 +54,27 @@ template <> struct SavedColumns<false> {
     __device__ static void unpacked(const Values &values, float out[V]) { unpack<V>(values, out); }
 };
 
-// What groups of ROWS rows need, fetched STAGES groups ahead; slots belong to a thread each.
+// Inputs of groups of ROWS rows in shared memory, loaded STAGES groups ahead. Each slot belongs to one thread.
 template <bool GROUPED, int THREADS, int ROWS, int STAGES> struct Ring {
     Pack<bf16, V> dn[STAGES][ROWS][THREADS], g[STAGES][ROWS][THREADS];
     SavedColumns<GROUPED> x[STAGES][ROWS][THREADS];
 };
 
-// Statistics and the group's scale of a thread's next rows.
+// Statistics and scales of a thread's next ROWS rows.
 template <int ROWS> struct RowFactors {
     Pack<float, ROWS> mean, rstd, dn_scale;
     uint16_t scale[ROWS];
 };
 
-// dn as its matmul left it, times its row's scale.
+// Converts dn to FP32 and multiplies it by its row scale.
 __device__ inline void unpack_scaled(const Pack<bf16, V> &dn, float scale, float out[V]) {
     unpack<V>(dn, out);
 #pragma unroll
     for (int i = 0; i < V; i++) out[i] *= scale;
 }
 
-// Adds a thread's columns of a row: dn * weight to sums[0], that times xhat to sums[1], and the row's shares to dweight
-// and dbias.
+// Adds a thread's columns of a row: dn * weight to sums[0], dn * weight * xhat to sums[1], and the row's terms to
+// dweight and dbias.
 __device__ inline void add_to_sums(const float dn[V], const float x[V], const float weight[V], HatOf hat, float sums[2],
                                    float dweight[V], float dbias[V]) {
 #pragma unroll
@@ -88,7 +87,8 @@ __device__ inline void add_to_sums(const float dn[V], const float x[V], const fl
     }
 }
 
-// The means over the columns from 2 * ROWS sums, of which each warp has left its share; they lie WARPS lanes apart.
+// Computes the means over columns from 2 * ROWS sums. Each warp has written its part of every sum; the means end up
+// WARPS lanes apart.
 template <int ROWS, int WARPS, int PARTS>
 __device__ inline void means_of_rows(const float (&shared)[WARPS][2 * ROWS], int lane, int warps, float per_column,
                                      float (&mean)[PARTS]) {
@@ -100,15 +100,15 @@ __device__ inline void means_of_rows(const float (&shared)[WARPS][2 * ROWS], int
     }
 }
 
-// A persistent block takes ROWS rows at a time, and a thread keeps its 8 columns, so that the weight and the sums
-// for dweight and dbias stay in registers. `rows` is a multiple of ROWS. One barrier per group of rows: maxima are
-// written a group late. Threads without columns have zeros in their slots.
+// Persistent blocks process ROWS rows at a time. A thread keeps its 8 columns, so the weight and the partial sums of
+// dweight and dbias stay in registers. a.rows is a multiple of ROWS. There is one barrier per group of rows; row amaxes
+// are written one group later. Threads without columns have zeros in their slots.
 template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 __global__ __launch_bounds__(THREADS,
                              BLOCKS_PER_SM) void fp8_norm_backward_kernel(const __grid_constant__ Fp8NormBackward a) {
     constexpr int WARPS = THREADS / WARP, PARTS = (2 * ROWS * WARPS + WARP - 1) / WARP;
     extern __shared__ uint4 ring_memory[];
-    __shared__ float shared[2][WARPS][2 * ROWS]; // two sets in turn
+    __shared__ float shared[2][WARPS][2 * ROWS]; // double buffer
     __shared__ uint32_t shared_max[2][WARPS][ROWS];
     second_stage_allow();
     Ring<GROUPED, THREADS, ROWS, STAGES> &ring = *(Ring<GROUPED, THREADS, ROWS, STAGES> *)ring_memory;
@@ -147,10 +147,10 @@ __global__ __launch_bounds__(THREADS,
         }
         scales_from += (int64_t)step * a.groups;
     };
-    const auto write_maxima = [&](int from, const uint32_t(*maxima)[ROWS]) {
+    const auto write_amaxes = [&](int from, const uint32_t(*amaxes)[ROWS]) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const uint32_t largest = __reduce_max_sync(ALL_LANES, lane < warps ? maxima[lane][r] : 0);
+            const uint32_t largest = __reduce_max_sync(ALL_LANES, lane < warps ? amaxes[lane][r] : 0);
             if (lane == 0) a.amax[from + r] = largest;
         }
     };
@@ -168,13 +168,14 @@ __global__ __launch_bounds__(THREADS,
 
     for (int stage = 0, set = 0; row < a.rows; set ^= 1) {
         HatOf hat[ROWS];
-        float rstd[ROWS], dn_scale[ROWS], sums[2 * ROWS] = {}; // per row of dn * weight, and of that times xhat
+        float rstd[ROWS], dn_scale[ROWS], sums[2 * ROWS] = {}; // sums per row: dn * weight, and dn * weight * xhat
         Pack<bf16, V> dn[ROWS];
         typename SavedColumns<GROUPED>::Values saved[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             hat[r] = hat_of(next.mean.value[r], next.rstd.value[r]);
-            if (GROUPED) hat[r].factor *= bf16_decode(next.scale[r]); // of codes
+            if (GROUPED)
+                hat[r].factor *= bf16_decode(next.scale[r]); // applied here, because x is read without its group scale
             rstd[r] = next.rstd.value[r];
             dn_scale[r] = next.dn_scale.value[r];
         }
@@ -192,7 +193,7 @@ __global__ __launch_bounds__(THREADS,
         const float own = warp_sums<2 * ROWS>(sums);
         if (lane < 2 * ROWS) shared[set][warp][lane] = own;
         __syncthreads();
-        if (a.amax && warp == 0 && row > first) write_maxima(row - step, shared_max[set ^ 1]);
+        if (a.amax && warp == 0 && row > first) write_amaxes(row - step, shared_max[set ^ 1]);
         float mean[PARTS];
         means_of_rows<ROWS>(shared[set], lane, warps, per_column, mean);
 #pragma unroll
@@ -201,7 +202,7 @@ __global__ __launch_bounds__(THREADS,
             const int at = 2 * r * LANES, at_dot = at + LANES;
             const float mean_d = a.mean ? __shfl_sync(ALL_LANES, mean[at / WARP], at % WARP) : 0.0f;
             const float mean_dot = __shfl_sync(ALL_LANES, mean[at_dot / WARP], at_dot % WARP);
-            // g + rstd * (dn * weight - mean_d - xhat * mean_dot), with xhat put in
+            // g + rstd * (dn * weight - mean_d - xhat * mean_dot), with xhat = x * factor + shift inserted
             const float slope = hat[r].factor * mean_dot, offset = fmaf(hat[r].shift, mean_dot, mean_d);
             float d[V], x[V], out[V] = {};
             unpack_scaled(dn[r], dn_scale[r], d);
@@ -213,7 +214,7 @@ __global__ __launch_bounds__(THREADS,
             const Pack<bf16, V> rounded = packed<bf16, V>(out);
             if (inside) store(a.g.at(row + r, column), rounded);
             if (a.amax) {
-                const uint32_t bits = warp_maximum_bits(inside ? largest_magnitude(rounded, 0.0f) : 0.0f);
+                const uint32_t bits = warp_amax_bits(inside ? largest_magnitude(rounded, 0.0f) : 0.0f);
                 if (lane == 0) shared_max[set][warp][r] = bits;
             }
         }
@@ -222,7 +223,7 @@ __global__ __launch_bounds__(THREADS,
         row += step;
         if (row >= a.rows && a.amax) {
             __syncthreads();
-            if (warp == 0) write_maxima(row - step, shared_max[set]);
+            if (warp == 0) write_amaxes(row - step, shared_max[set]);
         }
     }
     if (inside) {
@@ -232,15 +233,16 @@ __global__ __launch_bounds__(THREADS,
     }
 }
 
-// With as many blocks as the device holds at once, whose shares of the parameters' gradients are added up behind it.
-// False where the rows are no multiple of ROWS, or the ring does not fit into a multiprocessor's shared memory.
+// Launches as many blocks as fit the GPU at once, then sums their partial gradients of the parameters. Returns false if
+// the number of rows is not a multiple of ROWS, or the ring does not fit in shared memory.
 template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float *dbias, bool accumulate) {
     const auto kernel = fp8_norm_backward_kernel<GROUPED, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
     const size_t ring = sizeof(Ring<GROUPED, THREADS, ROWS, STAGES>);
     const CudaBackend *backend = cuda_backend(exec);
-    const int threads = (int)ceil_div(a.cols, V * WARP) * WARP; // that hold a row, in whole warps
-    const char *doing = "asking how many blocks of a norm's kernel fit";
+    const int threads =
+        (int)ceil_div(a.cols, V * WARP) * WARP; // number of threads that hold a row, rounded up to whole warps
+    const char *doing = "querying how many blocks of a norm's kernel fit";
     int most = 0, per_sm = 0;
     cudaFuncAttributes attributes;
     if (a.rows % ROWS) return false;
@@ -253,7 +255,8 @@ bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float 
     const int64_t blocks = groups < slots ? groups : slots;
     if (blocks == 0) return false;
     if ((size_t)(blocks * 2 * a.cols) * sizeof(float) > exec->workspace_bytes)
-        fatal(EXIT_DEVICE, "norm_backward: %d channels do not fit the workspace", a.cols);
+        fatal(EXIT_DEVICE, "internal error: norm_backward on the GPU: the sums of %d channels do not fit the workspace",
+              a.cols);
     a.partials = (float *)exec->workspace;
     kernel<<<grid_of(blocks), (unsigned)threads, ring, backend->stream>>>(a);
     LAUNCH_CHECK("fp8_norm_backward_kernel");
@@ -261,8 +264,8 @@ bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float 
     return true;
 }
 
-// Two rows at a time where their number and the device's shared memory allow it. False where the width is not built, or
-// not even one row's ring fits into that memory.
+// Processes two rows at a time if the number of rows and the GPU's shared memory allow it, else one. Returns false if
+// the width is not supported or one row's ring does not fit in shared memory.
 template <bool GROUPED>
 bool fp8_norm_backward_launch(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
     const auto try_run = [&](auto run) { return run(exec, a, dweight, dbias, accumulate); };
@@ -311,5 +314,5 @@ void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
     a.add = add;
     const auto launch = grouped ? fp8_norm_backward_launch<true> : fp8_norm_backward_launch<false>;
     if (!launch(exec, a, (float *)dweight.data, (float *)dbias.data, accumulate))
-        fatal(EXIT_DEVICE, "%s on the GPU: %d channels are not built for FP8", operation, a.cols);
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU does not support %d channels in FP8", operation, a.cols);
 }

@@ -1,9 +1,8 @@
-// Scales from maxima, and the casts of what matmuls read: the attention's output and gradients (COAT: FP8 matmuls,
-// FP8 flow). fp8_weights.cu has the weights.
+// Scales from amaxes, and quantization of matmul inputs: the attention's output and gradients (COAT: FP8 matmuls, FP8
+// flow). fp8_weights.cu quantizes weights.
 //
-// Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written, with a scale per row 2 and 1;
-// quantize_recompute 2 and 1; grad_quantize 2 read, 1 + 1 written, with 2 more read where the gradient's producer left
-// no maxima.
+// Bytes of device memory per element: quantize_forward 2 + 2 read, 1 written; with a scale per row 2 and 1.
+// quantize_recompute 2 and 1. grad_quantize 2 read, 1 + 1 written; 2 more read if dy.amax does not exist.
 #include "fp8_cast.h"
 #include "fp8_rows.h"
 
@@ -12,44 +11,43 @@ namespace {
 // --- scales -------------------------------------------------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-// Of a tensor, and of its transpose in another format.
+// Destination of a scale, for a tensor or its transpose in another format.
 struct ScaleOf {
-    float *scale; // NULL: none
-    float largest;
+    float *scale;  // NULL: not written
+    float largest; // largest value of the format
 };
 
-__global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf q_t, const uint32_t *maxima,
+__global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf q_t, const uint32_t *amaxes,
                                                               int64_t count, StepState *state) {
     first_stage_wait();
-    second_stage_allow(); // whoever starts now may read all that the kernels before this one wrote
-    const uint32_t maximum = block_maximum<SCALE_THREADS>(maxima, count);
+    second_stage_allow(); // a kernel that starts now may read all results except this kernel's scale
+    const uint32_t amax = block_amax<SCALE_THREADS>(amaxes, count);
     if (threadIdx.x != 0) return;
-    scale_write(q.scale, maximum, q.largest, state);
-    if (q_t.scale) scale_write(q_t.scale, maximum, q_t.largest, state);
+    scale_write(q.scale, amax, q.largest, state);
+    if (q_t.scale) scale_write(q_t.scale, amax, q_t.largest, state);
 }
 
-// The largest of the rows' scales, which are positive.
+// Writes the largest row scale. Scales are positive, so their bits compare as unsigned integers.
 __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *scale, const float *scales, int64_t rows,
                                                                         Format from, Format to) {
     first_stage_wait();
     second_stage_allow();
-    const uint32_t largest = block_maximum<SCALE_THREADS>((const uint32_t *)scales, rows);
+    const uint32_t largest = block_amax<SCALE_THREADS>((const uint32_t *)scales, rows);
     if (threadIdx.x == 0) *scale = scale_in_format(fmaxf(__uint_as_float(largest), SCALE_SMALLEST), from, to);
 }
 
-// --- maxima of BF16 -----------------------------------------------------------------------------------------
-constexpr int MAXIMUM_WARPS = 8;
+// --- row amaxes of BF16 ----------------------------------------------------------------------------------------------
+constexpr int AMAX_WARPS = 8;
 
-// A warp per row, the last rows first; the next pass reads the tensor again.
-__global__ __launch_bounds__(MAXIMUM_WARPS *WARP) void bf16_maxima_kernel(const bf16 *x, int64_t stride,
-                                                                          uint32_t *maxima, int64_t rows,
-                                                                          int64_t cols) {
+// Writes the amax of each row, one warp per row, last rows first, because the next pass starts with the first rows.
+__global__ __launch_bounds__(AMAX_WARPS *WARP) void bf16_amaxes_kernel(const bf16 *x, int64_t stride, uint32_t *amaxes,
+                                                                       int64_t rows, int64_t cols) {
     constexpr int V = 8, UNROLL = 8;
     second_stage_allow();
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    const int64_t row = rows - 1 - ((int64_t)blockIdx.x * MAXIMUM_WARPS + warp);
+    const int64_t row = rows - 1 - ((int64_t)blockIdx.x * AMAX_WARPS + warp);
     if (row < 0) return;
-    float maximum = 0.0f;
+    float amax = 0.0f;
     for (int64_t first = lane * V; first < cols; first += UNROLL * WARP * V) {
         Pack<bf16, V> pack[UNROLL];
 #pragma unroll
@@ -57,51 +55,52 @@ __global__ __launch_bounds__(MAXIMUM_WARPS *WARP) void bf16_maxima_kernel(const 
             if (first + u * WARP * V < cols) pack[u] = load<V>(x + row * stride + first + u * WARP * V);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
-            if (first + u * WARP * V < cols) maximum = largest_magnitude(pack[u], maximum);
+            if (first + u * WARP * V < cols) amax = largest_magnitude(pack[u], amax);
     }
-    const uint32_t bits = warp_maximum_bits(maximum);
-    if (lane == 0) maxima[row] = bits;
+    const uint32_t bits = warp_amax_bits(amax);
+    if (lane == 0) amaxes[row] = bits;
 }
 
 } // namespace
 
-uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t) {
+uint32_t *amaxes_of(Exec *exec, const char *operation, Tensor t) {
     if (t.amax) return t.amax;
     if ((size_t)t.rows * sizeof(uint32_t) > exec->workspace_bytes)
-        fatal(EXIT_DEVICE, "%s: the maxima of %lld rows do not fit the workspace", operation, (long long)t.rows);
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: the amaxes of %lld rows do not fit the workspace", operation,
+              (long long)t.rows);
     return (uint32_t *)exec->workspace;
 }
 
-static void scale_launch(Exec *exec, Tensor q, Tensor q_t, const uint32_t *maxima, int64_t count, bool overlaps) {
+static void scale_launch(Exec *exec, Tensor q, Tensor q_t, const uint32_t *amaxes, int64_t count, bool overlaps) {
     const bool other = q_t.scale && q_t.scale != q.scale;
     const ScaleOf of_q = {(float *)q.scale, format_max(q.format)};
     const ScaleOf of_q_t = {other ? (float *)q_t.scale : NULL, format_max(q_t.format)};
-    launch_behind(exec, "launching the kernel scale_kernel", scale_kernel, dim3(1), SCALE_THREADS, 0, overlaps, of_q,
-                  of_q_t, maxima, count, exec->state);
+    launch_after(exec, "launching the kernel scale_kernel", scale_kernel, dim3(1), SCALE_THREADS, 0, overlaps, of_q,
+                 of_q_t, amaxes, count, exec->state);
 }
 
-void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count) {
-    scale_launch(exec, t, Tensor{}, maxima, count, false);
+void scale_from_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count) {
+    scale_launch(exec, t, Tensor{}, amaxes, count, false);
 }
 
-void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count) {
-    scale_launch(exec, t, Tensor{}, maxima, count, true);
+void scale_after_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count) {
+    scale_launch(exec, t, Tensor{}, amaxes, count, true);
 }
 
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
-    const bool from_maxima = q.amax && !format_is_fp8(q.format) && format_is_fp8(q_t.format);
-    if (from_maxima) scale_from_maxima(exec, q_t, q.amax, q.rows);
-    if (q.granularity != SCALE_ROW) return from_maxima;
-    launch_behind(exec, "launching the kernel scale_over_rows_kernel", scale_over_rows_kernel, dim3(1), SCALE_THREADS,
-                  0, false, (float *)q_t.scale, (const float *)q.scale, q.rows, q.format, q_t.format);
+    const bool from_amaxes = q.amax && !format_is_fp8(q.format) && format_is_fp8(q_t.format);
+    if (from_amaxes) scale_from_amaxes(exec, q_t, q.amax, q.rows);
+    if (q.granularity != SCALE_ROW) return from_amaxes;
+    launch_after(exec, "launching the kernel scale_over_rows_kernel", scale_over_rows_kernel, dim3(1), SCALE_THREADS, 0,
+                 false, (float *)q_t.scale, (const float *)q.scale, q.rows, q.format, q_t.format);
     return true;
 }
 
-void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
+void bf16_row_amaxes(Exec *exec, Tensor x, uint32_t *amaxes) {
     if (x.rows == 0) return;
-    bf16_maxima_kernel<<<grid_of(ceil_div(x.rows, MAXIMUM_WARPS)), MAXIMUM_WARPS * WARP, 0,
-                         cuda_backend(exec)->stream>>>((const bf16 *)x.data, x.stride, maxima, x.rows, x.cols);
-    LAUNCH_CHECK("bf16_maxima_kernel");
+    bf16_amaxes_kernel<<<grid_of(ceil_div(x.rows, AMAX_WARPS)), AMAX_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(
+        (const bf16 *)x.data, x.stride, amaxes, x.rows, x.cols);
+    LAUNCH_CHECK("bf16_amaxes_kernel");
 }
 
 template <Format TO> static void rescale_cast(Exec *exec, Tensor out, Tensor x, bool overlaps) {
@@ -111,7 +110,7 @@ template <Format TO> static void rescale_cast(Exec *exec, Tensor out, Tensor x, 
 }
 
 static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
-    require_format("transpose_codes", "the codes", x, FMT_E4M3);
+    require_format("transpose_codes", "the input", x, FMT_E4M3);
     if (out.format == FMT_E5M2)
         rescale_cast<FMT_E5M2>(exec, out, x, overlaps);
     else
@@ -124,7 +123,7 @@ void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x) {
 
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
     require_spans("transpose_codes", "the result", out);
-    require_spans("transpose_codes", "the codes", x);
+    require_spans("transpose_codes", "the input", x);
     if (scaled_by_row(x)) {
         scale_over_rows(exec, out, x);
         transpose_rescaled(exec, out, x, true);
@@ -137,9 +136,9 @@ void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
 
 void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x) {
     require_format(operation, "the result", out, FMT_BF16);
-    require_format(operation, "the codes", x, FMT_E4M3);
+    require_format(operation, "the input", x, FMT_E4M3);
     require_spans(operation, "the result", out);
-    require_spans(operation, "the codes", x);
+    require_spans(operation, "the input", x);
     const DecodedCodes source = {{(const uint8_t *)x.data, (int)x.stride}, (const float *)x.scale, scaled_by_row(x)};
     cast_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, tile_out(out, Tensor{}), x.rows, x.cols,
                                                   Tensor{}, false, false);
@@ -155,13 +154,13 @@ struct RowCast {
     int cols;
 };
 
-// Codes with a scale per row in one pass.
+// Quantizes x with a scale per row in one pass.
 template <typename Shape>
 __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_constant__ RowCast a) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS;
-    const int64_t row = RowShare<Shape>::index();
-    if (row >= a.rows) return; // whole warps, or the whole block
-    const RowShare<Shape, (Shape::WARPS > 1)> at(row, a.cols);
+    const int64_t row = RowPart<Shape>::index();
+    if (row >= a.rows) return; // whole warps or the whole block return, so that no barrier is missed
+    const RowPart<Shape, (Shape::WARPS > 1)> at(row, a.cols);
     const bf16 *const from = a.x.at(row, at.column);
     Bf16Words<V> x[VECTORS];
     float largest = 0.0f;
@@ -171,7 +170,7 @@ __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_cons
 #pragma unroll
     for (int k = 0; k < VECTORS; k++)
         if (at.has(k)) largest = largest_magnitude(x[k], largest);
-    row_encode(a.q, at, row_maximum(at, largest), [&](int k, float out[V]) { unpack<V>(x[k], out); });
+    row_encode(a.q, at, row_amax(at, largest), [&](int k, float out[V]) { unpack<V>(x[k], out); });
 }
 
 void row_cast_launch(cudaStream_t stream, const RowCast &a) {
@@ -185,18 +184,18 @@ void row_cast_launch(cudaStream_t stream, const RowCast &a) {
     if (vectors <= 4) return run(RowShape<4, 4>{});
     if (vectors <= 8) return run(RowShape<4, 8>{});
     if (vectors <= 16) return run(RowShape<4, 16>{});
-    static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_CAST, "the widest cast of all");
-    fatal(EXIT_DEVICE,
-          "quantize_forward on the GPU: %d columns where at most %d are built with scales per token; use --recipe "
-          "coat-paper",
-          a.cols, FP8_WIDEST_CAST);
+    static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_CAST, "the widest cast must fit 16 vectors per thread");
+    fatal(
+        EXIT_DEVICE,
+        "quantize_forward on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
+        FP8_WIDEST_CAST, a.cols);
 }
 
 } // namespace
 
-void fp8_cast_behind_maxima(Exec *exec, const char *operation, Tensor q, Tensor x, const uint32_t *maxima) {
+void fp8_cast_after_amaxes(Exec *exec, const char *operation, Tensor q, Tensor x, const uint32_t *amaxes) {
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
-    scale_behind_maxima(exec, q, maxima, x.rows);
+    scale_after_amaxes(exec, q, amaxes, x.rows);
     cast_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
                                                   Tensor{}, false, true);
 }
@@ -213,9 +212,9 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
                         {matrix_of<const bf16>(x), row_codes(exec, q), x.rows, (int)x.cols});
         return;
     }
-    uint32_t *const maxima = maxima_of(exec, operation, q);
-    bf16_row_maxima(exec, x, maxima);
-    fp8_cast_behind_maxima(exec, operation, q, x, maxima);
+    uint32_t *const amaxes = amaxes_of(exec, operation, q);
+    bf16_row_amaxes(exec, x, amaxes);
+    fp8_cast_after_amaxes(exec, operation, q, x, amaxes);
 }
 
 void fp8_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
@@ -239,13 +238,13 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
     require_spans(operation, "dy", dy);
     require_spans(operation, "dy_q", dy_q);
     require_spans(operation, "dy_qt", dy_qt);
-    const uint32_t *maxima = dy.amax;
-    if (!maxima) {
-        uint32_t *const own = maxima_of(exec, operation, dy_q);
-        bf16_row_maxima(exec, dy, own);
-        maxima = own;
+    const uint32_t *amaxes = dy.amax;
+    if (!amaxes) {
+        uint32_t *const own = amaxes_of(exec, operation, dy_q);
+        bf16_row_amaxes(exec, dy, own);
+        amaxes = own;
     }
-    scale_launch(exec, dy_q, dy_qt, maxima, dy.rows, !dy.amax);
+    scale_launch(exec, dy_q, dy_qt, amaxes, dy.rows, !dy.amax);
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(dy)};
     const TileOut out = tile_out(dy_q, dy_qt);
     const auto cast = [&](auto run) { run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true); };

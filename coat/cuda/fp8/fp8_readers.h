@@ -1,9 +1,10 @@
-// How the FP8 kernels read a tensor, 16 columns of a row at a time: BF16, or E4M3 with a scale per group.
+// Readers of BF16 tensors and of E4M3 tensors with a scale per group, 16 columns of a row at a time.
 //
-// load(row, column) -> Loaded begins the access. Of what has come:
-//   values(loaded, out)      16 values: unscaled(loaded, out) times scale(loaded)
-//   word(loaded)             some word of it, for kernels that keep the order of their loads (fp8_act.h)
-// LAST: nothing reads the tensor soon again. Rows and columns are 32 bits wide: an address is one instruction then.
+// load(row, column) -> Loaded starts the access. Then:
+//   values(loaded, out)      16 values: unscaled(loaded, out) * scale(loaded)
+//   word(loaded)             a word of the loaded data, for kernels that fix the order of their loads (fp8_act.h)
+// LAST: the tensor is not read again soon, so it is loaded with streaming accesses. Rows and columns are 32-bit, so
+// that an address takes one instruction.
 #pragma once
 #include "fp8_kernels.h"
 
@@ -58,7 +59,7 @@ template <bool LAST> static GroupReader<LAST> group_reader(Tensor t) {
             group_bits_of(t)};
 }
 
-// Calls f(reader) with the reader that a tensor in BF16 or in groups needs.
+// Calls f(reader) with the reader for a tensor in BF16 or with group scales.
 template <bool LAST, typename F> static void for_reader(Tensor t, F f) {
     if (is_grouped(t))
         f(group_reader<LAST>(t));

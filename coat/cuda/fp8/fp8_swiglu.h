@@ -1,11 +1,11 @@
-// SwiGLU of kept tensors, and its gradient, for the passes that gelu has (fp8_act.h): h holds gate beside up, each
-// `width` columns.
+// SwiGLU and its gradient on saved tensors, as function objects for the passes of fp8_act.h. h has `width` columns of
+// gate, then `width` columns of up.
 #pragma once
 #include "fp8_act.h"
 
 namespace {
 
-// silu(gate) up
+// g = silu(gate) * up.
 template <typename S> struct SwigluOf {
     static constexpr bool gated = true;
     struct Loaded {
@@ -30,8 +30,8 @@ template <typename S> struct SwigluOf {
     }
 };
 
-// dg up silu'(gate) in gate's columns, dg silu(gate) in up's. Of passes that make them one by one both read all
-// three; the second finds them in the caches.
+// dh: dg * up * silu'(gate) in gate's columns, dg * silu(gate) in up's. A pass that computes gate's and up's columns
+// separately reads dg, gate and up for each; the second read hits the caches.
 template <typename S, bool LAST> struct SwigluGradientOf {
     static constexpr bool gated = true;
     struct Loaded {
@@ -62,7 +62,7 @@ template <typename S, bool LAST> struct SwigluGradientOf {
             out[i] *= loaded.of_up ? silu : up[i] * fmaf(silu, 1.0f - s, s);
         }
     }
-    // Of what was loaded at a column of gate.
+    // Computes both gradients from the data loaded at a column of gate.
     __device__ void both(const Loaded &loaded, float of_gate[SPAN], float of_up[SPAN]) const {
         float dg_here[SPAN];
         S::values(loaded.gate, of_gate);
@@ -77,7 +77,8 @@ template <typename S, bool LAST> struct SwigluGradientOf {
     }
 };
 
-// Calls f(function) with what makes g, `width` columns wide, from h: gelu, or SwiGLU where h is wider.
+// Calls f(function) with the function object that computes g, `width` columns wide, from h: GELU, or SwiGLU if h is
+// wider.
 template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, F f) {
     for_reader<LAST>(h, [&](auto reader) {
         if (h.cols == width)
@@ -87,7 +88,8 @@ template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, F 
     });
 }
 
-// The same with what makes dh from dg and h.
+// Calls f(function) with the function object that computes dh from dg and h: for GELU, or for SwiGLU if h is wider than
+// dg.
 template <bool LAST, typename F> void for_gradient(Tensor dg, Tensor h, F f) {
     for_reader<LAST>(h, [&]<typename Reader>(Reader reader) {
         if (h.cols == dg.cols)

@@ -1,29 +1,29 @@
-// The tile of the passes that cast and transpose: 128 rows of 64 or 128 columns of codes in shared memory, and the sums
-// of its columns. A thread has 4 rows of 16 columns; neighbouring threads have neighbouring columns.
+// Tile of the passes that cast and transpose: 128 rows of 64 or 128 columns of FP8 values in shared memory, and its
+// column sums. A thread processes 4 rows of 16 columns; adjacent threads process adjacent columns.
 #pragma once
 #include "fp8_kernels.h"
 
 constexpr int TILE_ROWS = 128;
-constexpr int TILE_WORDS = TILE_ROWS / THREAD_ROWS; // of a column: a word has the codes of 4 rows
+constexpr int TILE_WORDS = TILE_ROWS / THREAD_ROWS; // words per column: a word has the FP8 values of 4 rows
 
-template <int COLUMNS> constexpr int TILE_LANES = COLUMNS / SPAN; // threads side by side
+template <int COLUMNS> constexpr int TILE_LANES = COLUMNS / SPAN; // threads per row of a tile
 template <int COLUMNS> constexpr int TILE_THREADS = TILE_LANES<COLUMNS> *TILE_WORDS;
 
-constexpr size_t TILE_SUM_BYTES = (size_t)8 << 20; // of partial sums, at most
+constexpr size_t TILE_SUM_BYTES = (size_t)8 << 20; // maximum size of partial sums
 
 template <int COLUMNS> struct Tile { uint4 memory[TILE_ROWS * COLUMNS / sizeof(uint4)]; };
 
-// Where a pass writes.
+// Outputs of a pass.
 struct TileOut {
-    char *plain;                       // (rows, cols) codes or BF16; may be NULL
-    uint8_t *transposed;               // (cols, rows) codes; may be NULL
-    float *sums;                       // (gridDim.y, cols) partial sums of the columns; NULL: none wanted
-    const float *scale;                // of the codes, made before
-    const float *scale_transposed;     // of the transposed ones
-    int plain_bytes, transposed_bytes; // of a row
+    char *plain;                       // (rows, cols) FP8 or BF16; may be NULL
+    uint8_t *transposed;               // (cols, rows) FP8; may be NULL
+    float *sums;                       // (gridDim.y, cols) partial column sums; NULL: not computed
+    const float *scale;                // scale of `plain`, already written
+    const float *scale_transposed;     // scale of `transposed`
+    int plain_bytes, transposed_bytes; // bytes per row
 };
 
-// Where both are there in one format, they share one scale.
+// Describes the outputs of a pass. If both exist in the same format, they share one scale.
 static inline TileOut tile_out(Tensor plain, Tensor transposed) {
     const float *const scale = (const float *)(plain.data ? plain.scale : transposed.scale);
     return {(char *)plain.data,
@@ -35,14 +35,14 @@ static inline TileOut tile_out(Tensor plain, Tensor transposed) {
             (int)transposed.stride};
 }
 
-// Where a word lies. The 16-byte pieces of a column are permuted by its span, so that neither side meets bank
-// conflicts.
+// Returns the address of a word in the tile. The 16-byte pieces of a column are permuted depending on its span, so that
+// neither writing nor reading causes bank conflicts.
 template <int COLUMNS> __device__ static inline uint32_t *tile_word(Tile<COLUMNS> *tile, int column, int row_group) {
     const int piece = (row_group >> 2) ^ (column / SPAN * (128 / COLUMNS));
     return (uint32_t *)tile->memory + column * TILE_WORDS + (piece << 2 | (row_group & 3));
 }
 
-// A thread's codes into the tile, each 4 x 4 of them transposed in registers.
+// Writes a thread's FP8 values to the tile, transposing each 4 x 4 block in registers.
 template <int COLUMNS>
 __device__ static inline void tile_put(Tile<COLUMNS> *tile, const uint32_t code[THREAD_ROWS][SPAN / 4]) {
     constexpr int LANES = TILE_LANES<COLUMNS>;
@@ -51,7 +51,8 @@ __device__ static inline void tile_put(Tile<COLUMNS> *tile, const uint32_t code[
     for (int w = 0; w < SPAN / 4; w++) codes_transpose<TILE_WORDS>(first + 4 * w * TILE_WORDS, code, w);
 }
 
-// The tile as rows of the transpose: 8 threads write a line of 128 bytes. Up to row `end` of `cols` columns.
+// Writes the tile as rows of the transpose; 8 threads write 128 contiguous bytes. Rows >= end and columns >= cols are
+// omitted.
 template <int COLUMNS>
 __device__ static inline void tile_write(Tile<COLUMNS> *tile, uint8_t *transposed, int stride, int first_row,
                                          int first_column, int end, int cols) {
@@ -67,8 +68,8 @@ __device__ static inline void tile_write(Tile<COLUMNS> *tile, uint8_t *transpose
     }
 }
 
-// The block's column sums, from those of its threads: over the lanes, then over the warps, in a fixed order. They go
-// through the tile's memory, once all have read it.
+// Writes the block's column sums: adds over lanes, then over warps, in a fixed order. Uses the tile's memory, so it
+// waits until all threads have read the tile.
 template <int COLUMNS>
 __device__ static inline void tile_sums(Tile<COLUMNS> *tile, float sum[SPAN], float *out, int columns) {
     constexpr int LANES = TILE_LANES<COLUMNS>;
@@ -94,16 +95,18 @@ __device__ static inline void tile_sums(Tile<COLUMNS> *tile, float sum[SPAN], fl
     out[threadIdx.x] = total;
 }
 
-// How many parts of the rows may have partial sums of `cols` columns in the workspace.
+// Returns the maximum number of parts of the rows whose partial sums of `cols` columns fit the workspace.
 static inline int64_t tile_sum_parts(const Exec *exec, const char *operation, int64_t cols) {
     const size_t room = exec->workspace_bytes < TILE_SUM_BYTES ? exec->workspace_bytes : TILE_SUM_BYTES;
     const int64_t most = (int64_t)(room / ((size_t)cols * sizeof(float)));
-    if (most < 1) fatal(EXIT_DEVICE, "%s: %lld column sums do not fit the workspace", operation, (long long)cols);
+    if (most < 1)
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: %lld column sums do not fit the workspace", operation,
+              (long long)cols);
     return most;
 }
 
-// Into how many parts the rows are split where their blocks leave sums: so that the blocks' last turn is nearly full.
-// Depends on the shape and on the number of multiprocessors alone.
+// Chooses the number of parts that rows are split into if blocks write partial sums, so that the last wave of blocks is
+// nearly full. Depends only on the shape and the number of SMs.
 static inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t most) {
     int64_t best = 1, least = INT64_MAX;
     if (most > down) most = down;

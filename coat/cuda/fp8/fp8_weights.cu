@@ -1,47 +1,46 @@
-// The FP8 codes of the weights, as matmuls read them (COAT: FP8 matmuls): all weights in a few launches, each of
-// which has a table of them.
+// Quantization of weights to FP8 (COAT: FP8 matmuls): all weights in a few launches, each with a table of weights.
 //
-// Bytes per element of device memory: 2 read, 1 + 1 written (1 without cached transposes), with 2 more read where the
-// optimizer has not just left the maxima.
+// Bytes of device memory per element: 2 read, 1 + 1 written (1 without cached transposes); 2 more read if the optimizer
+// has not just written the amaxes.
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
 namespace {
 
-// Entries of one launch's table.
+// Maximum number of weights per launch.
 constexpr int WEIGHT_ENTRIES = 60;
 constexpr int WEIGHT_THREADS = 256;
-constexpr int WEIGHT_COLUMNS = 128;        // of a tile
-constexpr int64_t WEIGHT_ELEMENTS = 32768; // per block, when maxima are looked for
+constexpr int WEIGHT_COLUMNS = 128;        // columns of a tile
+constexpr int64_t WEIGHT_ELEMENTS = 32768; // elements per block of the kernel that computes amaxes
 
 struct WeightEntry {
     const bf16 *value;
-    uint8_t *codes, *codes_t; // codes_t NULL: made when it is needed
+    uint8_t *codes, *codes_t; // codes_t is NULL if the transpose is written later, just before its use
     float *scale;
-    uint32_t *maximum; // as the optimizer leaves it; NULL: not kept
-    uint32_t *amax;    // of the whole weight, where this is a share of it; else NULL
+    uint32_t *amax;       // the weight's amax, written by the optimizer; NULL: not stored
+    uint32_t *whole_amax; // if this is a shard: amax of the entire weight; else NULL
     int rows, cols;
 };
 
 struct WeightTable {
     WeightEntry entry[WEIGHT_ENTRIES];
-    int first_block[WEIGHT_ENTRIES + 1]; // of the blocks that look for maxima
+    int first_block[WEIGHT_ENTRIES + 1]; // first block of each weight in the kernel that computes amaxes
     int first_tile[WEIGHT_ENTRIES + 1];
     int count;
-    uint32_t *maxima; // one per block; NULL: the entries' own are known
+    uint32_t *amaxes; // one amax per block; NULL: the optimizer's amaxes are used
     StepState *state;
 };
-static_assert(sizeof(WeightTable) <= TABLE_BYTES, "a table is a kernel parameter");
+static_assert(sizeof(WeightTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-__global__ __launch_bounds__(WEIGHT_THREADS) void weight_maxima_kernel(const __grid_constant__ WeightTable table) {
+// Writes the amax of each block's part of a weight.
+__global__ __launch_bounds__(WEIGHT_THREADS) void weight_amaxes_kernel(const __grid_constant__ WeightTable table) {
     constexpr int V = 8, UNROLL = 4;
-    __shared__ uint32_t shared[WEIGHT_THREADS / WARP];
     const int at = table_find(table.first_block, table.count, (int)blockIdx.x);
     const WeightEntry &e = table.entry[at];
     const int64_t begin = ((int)blockIdx.x - table.first_block[at]) * WEIGHT_ELEMENTS;
     const int64_t left = (int64_t)e.rows * e.cols - begin;
     const int64_t count = left < WEIGHT_ELEMENTS ? left : WEIGHT_ELEMENTS;
-    float maximum = 0.0f;
+    float amax = 0.0f;
     for (int64_t first = threadIdx.x * V; first < count; first += UNROLL * WEIGHT_THREADS * V) {
         Pack<bf16, V> pack[UNROLL];
 #pragma unroll
@@ -50,37 +49,35 @@ __global__ __launch_bounds__(WEIGHT_THREADS) void weight_maxima_kernel(const __g
                 pack[u] = load<V>(e.value + begin + first + u * WEIGHT_THREADS * V);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
-            if (first + u * WEIGHT_THREADS * V < count) maximum = largest_magnitude(pack[u], maximum);
+            if (first + u * WEIGHT_THREADS * V < count) amax = largest_magnitude(pack[u], amax);
     }
-    uint32_t bits = warp_maximum_bits(maximum);
-    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = bits;
-    __syncthreads();
-    if (threadIdx.x > 0) return;
-    for (uint32_t other : shared) bits = max(bits, other);
-    table.maxima[blockIdx.x] = bits;
+    block_max<WEIGHT_THREADS>(__float_as_uint(amax), [&](uint32_t x) { table.amaxes[blockIdx.x] = x; });
 }
 
+// Writes the amax and the scale of each weight.
 __global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __grid_constant__ WeightTable table) {
     const WeightEntry &e = table.entry[blockIdx.x];
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
-    const uint32_t maximum = table.maxima ? block_maximum<WEIGHT_THREADS>(table.maxima + first, count) : *e.maximum;
+    const uint32_t amax = table.amaxes ? block_amax<WEIGHT_THREADS>(table.amaxes + first, count) : *e.amax;
     if (threadIdx.x > 0) return;
-    if (e.maximum) *e.maximum = maximum; // stays if the next update is skipped
-    scale_write(e.scale, maximum, E4M3_MAX, table.state);
+    if (e.amax) *e.amax = amax; // stored for the next call, in case the next update is skipped
+    scale_write(e.scale, amax, E4M3_MAX, table.state);
 }
 
-// Shares: their own maxima out, and the scale from the maxima of the whole weights.
-__global__ __launch_bounds__(WEIGHT_THREADS) void share_maxima_kernel(const __grid_constant__ WeightTable table) {
+// Writes the amax of each shard, to be reduced over the processes.
+__global__ __launch_bounds__(WEIGHT_THREADS) void shard_amaxes_kernel(const __grid_constant__ WeightTable table) {
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
-    const uint32_t maximum = block_maximum<WEIGHT_THREADS>(table.maxima + first, count);
-    if (threadIdx.x == 0) *table.entry[blockIdx.x].amax = maximum;
+    const uint32_t amax = block_amax<WEIGHT_THREADS>(table.amaxes + first, count);
+    if (threadIdx.x == 0) *table.entry[blockIdx.x].whole_amax = amax;
 }
 
-__global__ void share_scales_kernel(const __grid_constant__ WeightTable table) {
+// Writes the scale of each shard from the amax of the entire weight.
+__global__ void shard_scales_kernel(const __grid_constant__ WeightTable table) {
     const WeightEntry &e = table.entry[blockIdx.x];
-    scale_write(e.scale, *e.amax, E4M3_MAX, table.state);
+    scale_write(e.scale, *e.whole_amax, E4M3_MAX, table.state);
 }
 
+// Quantizes a tile of a weight and, if codes_t exists, writes its transpose.
 __global__ __launch_bounds__(TILE_THREADS<WEIGHT_COLUMNS>,
                              2) void weight_codes_kernel(const __grid_constant__ WeightTable table) {
     __shared__ Tile<WEIGHT_COLUMNS> tile;
@@ -113,67 +110,70 @@ __global__ __launch_bounds__(TILE_THREADS<WEIGHT_COLUMNS>,
     tile_write(&tile, e.codes_t, e.rows, first_row, first_column, e.rows, e.cols);
 }
 
-// Transposes that several layers take turns in are made before the matmul that reads them, not here.
-bool keeps_transpose(const Parameter *parameters, int count, int index) {
+// True if no other weight shares the memory of this weight's transpose. A shared transpose is written before the matmul
+// that reads it, not here.
+bool has_own_transpose(const Parameter *parameters, int count, int index) {
     const void *const memory = parameters[index].weight.codes_t.data;
     for (int i = 0; i < count; i++)
         if (i != index && parameters[i].weight.codes_t.data == memory) return false;
     return memory != NULL;
 }
 
-enum WeightWork { QUANTIZE_WEIGHTS, QUANTIZE_SHARES, SHARE_MAXIMA };
+enum WeightWork { QUANTIZE_WEIGHTS, QUANTIZE_SHARDS, SHARD_AMAXES };
 
+// Launches the kernels for the weights in the table and empties it.
 void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
     const int blocks = table->first_block[table->count], tiles = table->first_tile[table->count];
     const unsigned entries = (unsigned)table->count;
     cudaStream_t stream = cuda_backend(exec)->stream;
     if (entries == 0) return;
     if ((size_t)blocks * sizeof(uint32_t) > exec->workspace_bytes)
-        fatal(EXIT_DEVICE, "weights_quantize: the maxima of the weights do not fit the workspace");
-    if (work != QUANTIZE_SHARES && table->maxima && blocks > 0) {
-        weight_maxima_kernel<<<grid_of(blocks), WEIGHT_THREADS, 0, stream>>>(*table);
-        LAUNCH_CHECK("weight_maxima_kernel");
+        fatal(EXIT_DEVICE,
+              "internal error: weights_quantize on the GPU: the amaxes of the weights do not fit the workspace");
+    if (work != QUANTIZE_SHARDS && table->amaxes && blocks > 0) {
+        weight_amaxes_kernel<<<grid_of(blocks), WEIGHT_THREADS, 0, stream>>>(*table);
+        LAUNCH_CHECK("weight_amaxes_kernel");
     }
     if (work == QUANTIZE_WEIGHTS) {
         weight_scales_kernel<<<entries, WEIGHT_THREADS, 0, stream>>>(*table);
         LAUNCH_CHECK("weight_scales_kernel");
-    } else if (work == QUANTIZE_SHARES) {
-        share_scales_kernel<<<entries, 1, 0, stream>>>(*table);
-        LAUNCH_CHECK("share_scales_kernel");
+    } else if (work == QUANTIZE_SHARDS) {
+        shard_scales_kernel<<<entries, 1, 0, stream>>>(*table);
+        LAUNCH_CHECK("shard_scales_kernel");
     } else {
-        share_maxima_kernel<<<entries, WEIGHT_THREADS, 0, stream>>>(*table);
-        LAUNCH_CHECK("share_maxima_kernel");
+        shard_amaxes_kernel<<<entries, WEIGHT_THREADS, 0, stream>>>(*table);
+        LAUNCH_CHECK("shard_amaxes_kernel");
     }
-    if (work != SHARE_MAXIMA && tiles > 0) {
+    if (work != SHARD_AMAXES && tiles > 0) {
         weight_codes_kernel<<<grid_of(tiles), TILE_THREADS<WEIGHT_COLUMNS>, 0, stream>>>(*table);
         LAUNCH_CHECK("weight_codes_kernel");
     }
     table->count = 0;
 }
 
-// Goes through the weights that have codes: either all of them are whole, or all are shares (with amax).
+// Processes all weights that have FP8 values: either all are entire, or all are shards (with amax).
 void weights_run(Exec *exec, const char *operation, const Parameter *parameters, int count, WeightWork work) {
     CudaBackend *backend = cuda_backend(exec);
-    bool left = backend->maxima_left && work == QUANTIZE_WEIGHTS;
-    backend->maxima_left = false; // whoever changes the values next need not be the optimizer
-    for (int i = 0; i < count; i++) left = left && (!parameters[i].weight.codes.data || parameters[i].weight.maximum);
+    bool known = backend->amaxes_valid && work == QUANTIZE_WEIGHTS;
+    backend->amaxes_valid = false; // the weights may change without the optimizer, for example by loading a checkpoint
+    for (int i = 0; i < count; i++) known = known && (!parameters[i].weight.codes.data || parameters[i].weight.maximum);
     WeightTable table = {};
-    table.maxima = left ? NULL : (uint32_t *)exec->workspace;
+    table.amaxes = known ? NULL : (uint32_t *)exec->workspace;
     table.state = exec->state;
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
         if (!w.codes.data) continue;
         require_format(operation, "a weight", w.value, FMT_BF16);
         require_spans(operation, "a weight", w.value);
-        require_spans(operation, "a weight's codes", w.codes);
-        require_spans(operation, "a weight's transposed codes", w.codes_t);
+        require_spans(operation, "a weight's FP8 copy", w.codes);
+        require_spans(operation, "a weight's transposed FP8 copy", w.codes_t);
         if (w.value.stride != w.value.cols || w.codes.stride != w.codes.cols)
-            fatal(EXIT_DEVICE, "%s on the GPU: a weight has gaps", operation);
+            fatal(EXIT_DEVICE, "internal error: %s on the GPU: a weight has gaps between its rows", operation);
         const int at = table.count++;
         const int64_t rows = w.value.rows, cols = w.value.cols;
         table.entry[at] = {(const bf16 *)w.value.data,
                            (uint8_t *)w.codes.data,
-                           keeps_transpose(parameters, count, i) ? (uint8_t *)w.codes_t.data : NULL,
+                           has_own_transpose(parameters, count, i) ? (uint8_t *)w.codes_t.data : NULL,
                            (float *)w.codes.scale,
                            w.maximum,
                            w.codes.amax,
@@ -190,11 +190,11 @@ void weights_run(Exec *exec, const char *operation, const Parameter *parameters,
 } // namespace
 
 void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
-    bool shares = false;
-    for (int i = 0; i < count; i++) shares = shares || parameters[i].weight.codes.amax;
-    weights_run(exec, "weights_quantize", parameters, count, shares ? QUANTIZE_SHARES : QUANTIZE_WEIGHTS);
+    bool shards = false;
+    for (int i = 0; i < count; i++) shards = shards || parameters[i].weight.codes.amax;
+    weights_run(exec, "weights_quantize", parameters, count, shards ? QUANTIZE_SHARDS : QUANTIZE_WEIGHTS);
 }
 
 void cuda_weights_maxima(Exec *exec, const Parameter *parameters, int count) {
-    weights_run(exec, "weights_maxima", parameters, count, SHARE_MAXIMA);
+    weights_run(exec, "weights_maxima", parameters, count, SHARD_AMAXES);
 }

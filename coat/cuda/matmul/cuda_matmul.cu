@@ -1,15 +1,15 @@
-// The matmuls of the linear layers by cuBLASLt: BF16, FP8 (COAT, FP8 matmuls: accumulation in FP32, one scale per
-// tensor), and FP32 for exact comparisons.
+// The matmuls of linear layers (forward, dgrad, wgrad) by cuBLASLt: in BF16, in FP8 with FP32 accumulation (COAT: FP8
+// matmuls), and in FP32 for exact comparisons.
 //
-// The library counts column-major: a row-major (rows, cols) matrix with a row stride is a column-major
-// (cols, rows) matrix with that leading dimension. So y = x w^T becomes y^T = w x^T, and so on. On Hopper FP8
-// operands must both have k as the contiguous dimension, which is why FP8 tensors come with their transposes.
+// cuBLASLt is column-major: a row-major (rows, cols) matrix with a row stride is a column-major (cols, rows) matrix
+// with that leading dimension, so y = x w^T is computed as y^T = w x^T. On Hopper, k must be the contiguous dimension
+// of both FP8 operands; therefore FP8 tensors have a transposed copy.
 #include "cuda/common/cuda_internal.h"
 #include "cuda/fp8/fp8_ops.h"
 #include "matmul_plan.h"
 #include "matmul_table_rows.h"
 
-// The largest power of two up to 256 that divides an address.
+// Returns the largest power of two, at most 256, that divides an address.
 static int alignment(const void *address) {
     uintptr_t bits = (uintptr_t)address | 256;
     return (int)(bits & (~bits + 1));
@@ -22,14 +22,14 @@ static void matmul_run(Exec *exec, const Matmul *p) {
     if (format_is_fp8(s->a) != format_is_fp8(s->b)) matmul_fail(p, "FP8 and wider operands cannot be mixed");
     if (format_is_fp8(s->a)) {
         if (s->m % 16 || s->n % 16 || s->k % 16 || p->key.lda % 16 || p->key.ldb % 16)
-            matmul_fail(p, "FP8 matmuls need all sizes to be multiples of 16: change --micro-batch, --seq-len or "
-                           "the model's shape, or use --linear bf16");
+            matmul_fail(p, "FP8 matmuls need all sizes to be multiples of 16");
         if (!p->scale_a || alignment(p->scale_a) < 16 || (p->scale_b && alignment(p->scale_b) < 16))
             matmul_fail(p, "the scales of FP8 operands must be 16-byte aligned");
     }
     matmul_launch(exec, p);
 }
 
+// Describes D = op(A) * op(B), without its sizes.
 static Matmul matmul_make(const char *name, Tensor d, Tensor a, Tensor b, bool transpose_a, bool transpose_b) {
     Matmul p = {};
     p.name = name;
@@ -46,15 +46,16 @@ static void matmul_size(Matmul *p, int64_t m, int64_t n, int64_t k) {
     p->key.shape.m = m, p->key.shape.n = n, p->key.shape.k = k;
 }
 
-// Codes with a scale per row are multiplied as they are, and the result carries their scales.
+// If the result d is SCALE_ROW, leaves the row scales of b out of the matmul: d is stored without them and shares b's
+// scale pointer. Calls fatal() if d's scales are not b's.
 static void carry_scales(Matmul *p, Tensor d, Tensor b) {
     if (b.granularity != SCALE_ROW && d.granularity != SCALE_ROW) return;
     if (b.granularity != d.granularity || b.scale != d.scale || p->bias)
-        matmul_fail(p, "the result does not carry the scales of its rows");
+        matmul_fail(p, "the result's row scales are not those of its input");
     p->scale_b = NULL;
 }
 
-// y^T (out, M) = w (out, in) * x^T (in, M)
+// Forward matmul: y^T (out, M) = w (out, in) * x^T (in, M)
 void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
     bool fp8 = format_is_fp8(x.format);
     Matmul p = matmul_make("linear_forward", y, fp8 ? w.codes : w.value, x, true, false);
@@ -65,10 +66,10 @@ void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) 
     matmul_run(exec, &p);
 }
 
-// dx^T (in, M) = w^T (in, out) * dy^T (out, M)
+// dgrad: dx^T (in, M) = w^T (in, out) * dy^T (out, M)
 void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     bool fp8 = format_is_fp8(dy.format);
-    // without --cache-transposed all layers' weights share the memory of one transpose, made just before its use
+    // Without --cache-transposed, all layers' weights share the memory of one transpose, written just before its use.
     if (fp8 && !cuda_backend(exec)->recipe.cache_transposed) fp8_transpose_codes(exec, w.codes_t, w.codes);
     Matmul p = matmul_make("linear_backward_data", dx, fp8 ? w.codes_t : w.value, dy, fp8, false);
     matmul_size(&p, w.value.cols, dy.rows, w.value.rows);
@@ -77,7 +78,7 @@ void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     matmul_run(exec, &p);
 }
 
-// dw^T (in, out) (+)= x^T (in, M) * dy (M, out)
+// wgrad: dw^T (in, out) (+)= x^T (in, M) * dy (M, out)
 void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     bool fp8 = format_is_fp8(dy.format);
     Matmul p = matmul_make("linear_backward_weight", dw, x, dy, fp8, !fp8);
@@ -88,8 +89,8 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
 }
 
 // --- open, close, tables ------------------------------------------------------------------------------------
-// The committed rows of this GPU. A Hopper of as many multiprocessors takes an H200's for shapes it has none of: an
-// H100 of 80 GB is the same chip with other memory.
+// Returns the committed table's rows for this GPU. Any Hopper GPU with 132 SMs also uses the H200's rows for shapes
+// without a row of its own, because an 80 GB H100 is the same chip with other memory.
 static MatmulChoices committed_choices(const CudaBackend *backend, size_t cublas_version) {
     MatmulChoices choices = matmul_choices_read(matmul_table_rows, backend->device_name, cublas_version);
     if (backend->capability == 90 && backend->sm_count == 132)
@@ -115,7 +116,7 @@ MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err) {
     cublasStatus_t status = cublasLtCreate(&state->handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
         free(state);
-        error_set(err, EXIT_DEVICE, "cuBLASLt does not start: %s", cublasLtGetStatusString(status));
+        error_set(err, EXIT_DEVICE, "cuBLASLt could not be initialized: %s", cublasLtGetStatusString(status));
         return NULL;
     }
     state->cublas_version = cublasLtGetVersion();

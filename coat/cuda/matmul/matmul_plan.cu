@@ -1,4 +1,4 @@
-// Plans of matmuls by cuBLASLt. See matmul_plan.h.
+// Plans of cuBLASLt matmuls: description, choice of the algorithm, launch. See matmul_plan.h.
 #include "matmul_plan.h"
 
 #include <algorithm>
@@ -9,11 +9,12 @@ static const cublasLtMatmulDescAttributes_t BIAS = CUBLASLT_MATMUL_DESC_BIAS_POI
 
 [[noreturn]] void matmul_fail(const Matmul *p, const char *why) {
     const MatmulShape *s = &p->key.shape;
-    fatal(EXIT_DEVICE, "%s: the matmul m %lld n %lld k %lld (%s x %s -> %s%s): %s", p->name, (long long)s->m,
-          (long long)s->n, (long long)s->k, format_name(s->a), format_name(s->b), format_name(s->d),
+    fatal(EXIT_DEVICE, "internal error: %s: matmul m %lld n %lld k %lld (%s x %s -> %s%s): %s", p->name,
+          (long long)s->m, (long long)s->n, (long long)s->k, format_name(s->a), format_name(s->b), format_name(s->d),
           s->bias == FMT_NONE ? "" : ", bias", why);
 }
 
+// Calls fatal() with cuBLASLt's status unless it is success.
 static void check(const Matmul *p, cublasStatus_t status, const char *doing) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     char why[256];
@@ -32,10 +33,10 @@ static cudaDataType_t library_type(Format format) {
 
 static void set_attribute(const Matmul *p, const Plan *plan, cublasLtMatmulDescAttributes_t attribute,
                           const void *value, size_t bytes) {
-    check(p, cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, bytes), "describing it");
+    check(p, cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, bytes), "describing the matmul");
 }
 
-// The pointers that differ from layer to layer.
+// Sets the plan's scale and bias pointers, which differ between layers of the same shape.
 static void set_pointers(const Matmul *p, const Plan *plan) {
     if (format_is_fp8(p->key.shape.a)) {
         set_attribute(p, plan, SCALE_A, &p->scale_a, sizeof p->scale_a);
@@ -49,7 +50,7 @@ static void describe(const Matmul *p, Plan *plan) {
     const MatmulShape *s = &key->shape;
     cublasOperation_t op_a = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_b = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check(p, cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing it");
+    check(p, cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing the matmul");
     set_attribute(p, plan, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a);
     set_attribute(p, plan, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b);
     if (format_is_fp8(s->a)) {
@@ -76,7 +77,7 @@ static void set_preference(const Matmul *p, cublasLtMatmulPreference_t preferenc
     check(p, cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "choosing an algorithm");
 }
 
-// Whether an algorithm from elsewhere (the table, the plan without accumulation) serves this plan.
+// True if cuBLASLt accepts an algorithm for this plan and it fits the workspace.
 static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMatmulAlgo_t *algorithm) {
     cublasLtMatmulHeuristicResult_t result;
     cublasStatus_t status =
@@ -85,8 +86,9 @@ static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMat
            result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
 }
 
-// The library leaves bytes of its FP32 algorithms unset, and a checkpoint keeps all of them: made again from what it
-// says of the algorithm, two equal runs write equal checkpoints. Stays as it is where the library refuses that.
+// Rebuilds an FP32 algorithm from its attributes, so that all its bytes are defined. cuBLASLt leaves some bytes unset,
+// and checkpoints store all of them; equal runs must write equal checkpoints. Does nothing if cuBLASLt rejects the
+// copy.
 static void set_all_bytes(const MatmulState *state, const Matmul *p, const Plan *plan,
                           cublasLtMatmulAlgo_t *algorithm) {
     const MatmulShape *s = &p->key.shape;
@@ -114,8 +116,8 @@ static void set_all_bytes(const MatmulState *state, const Matmul *p, const Plan 
     if (usable(state, plan, &same)) *algorithm = same;
 }
 
-// The library's choices, best first; returns their number. Partial sums of a split k may only be added up in
-// FP32 in the workspace: adding them in the output would round to BF16 in between.
+// Lists cuBLASLt's algorithms for a plan, best first, at most `most`; returns their number. Split-k sums may only be
+// added in FP32 in the workspace, because adding them in the output would round to BF16 in between.
 static int candidates(MatmulState *state, const Matmul *p, const Plan *plan, int most,
                       cublasLtMatmulHeuristicResult_t found[]) {
     cublasLtMatmulPreference_t preference;
@@ -135,7 +137,7 @@ static int candidates(MatmulState *state, const Matmul *p, const Plan *plan, int
                                                            plan->d, preference, most, found, &count);
     cublasLtMatmulPreferenceDestroy(preference);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(p, status, "choosing an algorithm");
-    if (count == 0) matmul_fail(p, "cuBLASLt has no algorithm for it on this GPU");
+    if (count == 0) matmul_fail(p, "cuBLASLt has no algorithm for this matmul on this GPU");
     for (int i = 0; i < count && key->shape.a == FMT_FP32; i++) set_all_bytes(state, p, plan, &found[i].algo);
     return count;
 }
@@ -149,7 +151,7 @@ static cublasStatus_t launch(Exec *exec, const Matmul *p, const Plan *plan) {
                           backend->stream);
 }
 
-// Milliseconds of one matmul, of a few behind one another; INFINITY: the library refuses.
+// Returns the milliseconds per matmul, measured over a few in succession; INFINITY if cuBLASLt refuses.
 static float timed(Exec *exec, const Matmul *p, const Plan *plan) {
     constexpr int RUNS = 4;
     cudaStream_t stream = cuda_backend(exec)->stream;
@@ -168,13 +170,14 @@ static float timed(Exec *exec, const Matmul *p, const Plan *plan) {
     return ms / (float)RUNS;
 }
 
-// The matmul's own row, else one of its shape where `others` may stand for it.
+// Takes the algorithm from the table's row for this matmul or, if `others`, from a row of the same shape. Returns false
+// if no usable row exists.
 static bool from_table(MatmulState *state, const MatmulChoices *table, bool others, Plan *plan) {
     for (int i = 0; i < (others ? 2 : 1) * table->count; i++) {
         const MatmulChoice *choice = &table->rows[i % table->count];
         if (!matmul_choice_fits(choice, &plan->key, i < table->count)) continue;
         cublasLtMatmulAlgo_t algorithm;
-        static_assert(sizeof algorithm == sizeof choice->algorithm, "the table keeps an algorithm in 64 bytes");
+        static_assert(sizeof algorithm == sizeof choice->algorithm, "a table row stores an algorithm in 64 bytes");
         memcpy(&algorithm, choice->algorithm, sizeof algorithm);
         if (!usable(state, plan, &algorithm)) continue;
         plan->algorithm = algorithm;
@@ -183,9 +186,9 @@ static bool from_table(MatmulState *state, const MatmulChoices *table, bool othe
     return false;
 }
 
-// A matmul that adds to D must not be tried or timed, which would add again and again: it takes what was found for the
-// matmul that overwrites, which comes first in every step; of another k where there is none, as of the head's last
-// chunk of tokens.
+// Takes the algorithm of the matmul that overwrites D, for one that adds to D. The latter cannot be tried or timed,
+// because each trial would add to D. In every step the overwriting matmul comes first. If it does not exist for this k,
+// as for the last chunk of the head's tokens, one of another k is used. Returns false if none is usable.
 static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     for (int i = 0; i < 2 * state->count; i++) {
         const Plan *other = &state->plans[i % state->count];
@@ -199,7 +202,7 @@ static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     return false;
 }
 
-// Makes the matmul by this plan's algorithm. Returns its error; INFINITY: the library refuses.
+// Runs the matmul with this plan's algorithm and returns its error from samples; INFINITY if cuBLASLt refuses.
 static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *p, const Plan *plan) {
     const SampledMatmul sampled = {p->key, p->a, p->b, p->d, (const float *)p->scale_a, (const float *)p->scale_b};
     matmul_samples_before(exec, state->samples, &sampled);
@@ -207,7 +210,7 @@ static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *
     return matmul_samples_after(exec, state->samples, &sampled);
 }
 
-// Tells the visitor of all algorithms; of a matmul that adds to D, of the one that it takes.
+// Reports the error of every algorithm to the visitor; for a matmul that adds to D, only of the algorithm it would use.
 static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     const MatmulVisitor *v = &state->visitor;
@@ -222,8 +225,9 @@ static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     }
 }
 
-// The library's first choice; where sums must be exact, the first that is, or the one that comes nearest to it, with a
-// line on stderr. Where the operands tell nothing (all 0, or not finite, in a step that is skipped) it stays the first.
+// Chooses cuBLASLt's first algorithm. If `exact`, chooses the first whose sums are exact, or else the one with the
+// least error, with a warning. If the operands are all 0 or not finite, as in a skipped step, samples say nothing and
+// the first is kept.
 static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     candidates(state, p, plan, 1, found);
@@ -244,15 +248,16 @@ static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *
     const MatmulShape *s = &p->key.shape;
     fprintf(
         stderr,
-        "warning: %s, m %lld n %lld k %lld, %s x %s: no algorithm of this cuBLAS adds up exactly; the best is %.2g %% "
-        "off. --linear bf16 is exact\n",
+        "warning: %s, m %lld n %lld k %lld, %s x %s: no algorithm of this cuBLAS accumulates exactly; the best has an "
+        "error of %.2g %%; use --linear bf16 for exact sums\n",
         p->name, (long long)s->m, (long long)s->n, (long long)s->k, format_name(s->a), format_name(s->b), 100 * least);
 }
 
-// The fastest of the library's candidates; where sums must be exact, of those that are. They take turns: the card's
-// clock falls under load, and all are to be timed at the same.
+// Chooses the fastest of cuBLASLt's algorithms; if `exact`, of those whose sums are exact. Returns false if there is
+// none. Each round times every algorithm once, because the GPU's clock falls under load and all must be timed at the
+// same clock.
 static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
-    constexpr int ROUNDS = 6; // the first is for warming up
+    constexpr int ROUNDS = 6; // the first round warms up
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     float ms[FIND_CANDIDATES];
     const int count = candidates(state, p, plan, FIND_CANDIDATES, found);
@@ -272,9 +277,9 @@ static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan
     return true;
 }
 
-// What a resumed run has used it continues with, also under --autotune, which times matmuls of training alone: a run
-// that is resumed does not make again all the evaluations that the whole run has made. What a checkpoint does not name,
-// the whole run has not met in training either, and chooses as if it had not been cut.
+// Chooses a plan's algorithm. A resumed run uses the algorithms recorded in its checkpoint, also under --autotune.
+// --autotune only tunes matmuls of training, because a resumed run does not repeat the earlier run's evaluations. A
+// matmul that the checkpoint does not list had not occurred in training, so it is chosen as an uninterrupted run would.
 static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     const bool tunes = state->autotune && exec->trains;
     const bool exact = format_is_fp8(p->key.shape.a) && !p->key.shape.fast && !p->key.accumulate;
@@ -286,18 +291,19 @@ static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) 
     choose_first(exec, state, p, plan, exact);
 }
 
+// Returns the plan of a matmul, which it creates when the shape and strides first occur.
 static const Plan *plan_get(Exec *exec, const Matmul *p) {
     MatmulState *state = cuda_backend(exec)->matmul;
     for (int i = 0; i < state->count; i++) {
         Plan *plan = &state->plans[i];
         if (!matmul_same_key(&plan->key, &p->key)) continue;
         if (exec->trains && !plan->trained) {
-            if (state->autotune) choose(exec, state, p, plan); // an evaluation has met it first
+            if (state->autotune) choose(exec, state, p, plan); // an evaluation used this plan first and did not tune it
             plan->trained = true;
         }
         return plan;
     }
-    if (state->count == MAX_PLANS) matmul_fail(p, "the run uses more different shapes than plans can be kept");
+    if (state->count == MAX_PLANS) matmul_fail(p, "the run uses more different matmuls than the table of plans holds");
     Plan *plan = &state->plans[state->count];
     plan->key = p->key;
     describe(p, plan);
@@ -310,5 +316,5 @@ static const Plan *plan_get(Exec *exec, const Matmul *p) {
 void matmul_launch(Exec *exec, const Matmul *p) {
     const Plan *plan = plan_get(exec, p);
     set_pointers(p, plan);
-    check(p, launch(exec, p, plan), "starting it");
+    check(p, launch(exec, p, plan), "starting the matmul");
 }

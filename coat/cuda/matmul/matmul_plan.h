@@ -1,12 +1,13 @@
-// Plans of matmuls by cuBLASLt: the library's description of a matmul and the algorithm that it takes. A plan
-// is made when a shape is first met, and kept.
+// Plans of cuBLASLt matmuls: cuBLASLt's description of a matmul and the chosen algorithm. A plan is created when its
+// shape first occurs, and is kept for the run.
 //
-// The algorithm comes from the checkpoint that the run continues from, from --matmul-table, or from the committed
-// table; else it is the library's first choice. --autotune times the library's candidates instead of taking the
-// committed one. Of an FP8 matmul that is asked to add up in FP32 it is the first, or the fastest, that does: samples
-// of its result are compared with sums in FP64 (matmul_samples.h). A matmul that adds takes that of the one that
-// overwrites. Algorithms of a checkpoint and of tables are taken as they are: those of the committed table are checked
-// by `./test_gpt2 products`.
+// Sources of the algorithm, in this order: the checkpoint that the run resumes from; --matmul-table; the committed
+// table; cuBLASLt's first choice. With --autotune, cuBLASLt's algorithms are timed instead of using the committed
+// table.
+// An FP8 matmul that must accumulate in FP32 uses the first (or fastest) algorithm that does: samples of its result are
+// compared with FP64 sums (matmul_samples.h). Algorithms from a checkpoint or table are not checked at run time;
+// test_gpt2 checks those of the committed table.
+// A matmul that adds to D uses the algorithm of the one that overwrites D.
 #pragma once
 #include "cuda/common/cuda_internal.h"
 #include "io/matmul_choices.h"
@@ -15,18 +16,18 @@
 #include <cublasLt.h>
 
 #define MAX_PLANS 512
-#define FIND_CANDIDATES 16 // algorithms that are compared or tried, at most
+#define FIND_CANDIDATES 16 // maximum number of algorithms that are compared or tried for a matmul
 
 typedef struct {
     MatmulKey key;
-    bool trained; // a matmul of training: checkpoints record its algorithm
+    bool trained; // true if used in training; checkpoints then record the algorithm
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
 } Plan;
 
-// For tests: gets the error of every algorithm that an FP8 matmul could take, when its shape is first met. `index` is
-// -1 for that of a table, else the library's order.
+// Test hook: receives the error of every algorithm that an FP8 matmul could use, when its shape first occurs. index:
+// position in cuBLASLt's list; -1: the table's algorithm.
 typedef struct {
     void (*report)(void *context, const MatmulKey *key, int index, MatmulError error);
     void *context;
@@ -37,25 +38,28 @@ struct MatmulState {
     size_t cublas_version;
     char gpu[256];
     bool fast_data, autotune;
-    MatmulChoices resumed, given, committed; // of the checkpoint, of --matmul-table, of the program: in this order
+    // tables from the checkpoint, --matmul-table and the program; searched in this order
+    MatmulChoices resumed, given, committed;
     MatmulSamples *samples;
-    MatmulVisitor visitor; // report NULL: none
+    MatmulVisitor visitor; // report NULL: no visitor
     Plan plans[MAX_PLANS];
     int count;
 };
 
-// One matmul to be made: its plan's key and the memory.
+// A matmul to run: its plan's key and its memory.
 typedef struct {
     const char *name;
     MatmulKey key;
     const void *a, *b, *bias;
-    const void *scale_a, *scale_b; // FP8: one FP32 each, 16-byte aligned; scale_b NULL: the rows' scales are left out
+    const void *scale_a, *scale_b; // FP8: one FP32 each, 16-byte aligned; scale_b NULL: row scales are not applied
     void *d;
 } Matmul;
 
+// Ends the process with an internal error that describes the matmul.
 [[noreturn]] void matmul_fail(const Matmul *p, const char *why);
 
+// Installs a visitor for tests.
 void matmul_visit(Exec *exec, MatmulVisitor visitor);
 
-// Makes the matmul, by the plan of its shape. The first time it may be made several times.
+// Runs the matmul by its plan. The first time, it may run several times to choose an algorithm.
 void matmul_launch(Exec *exec, const Matmul *p);

@@ -1,4 +1,4 @@
-// Samples of FP8 matmuls against sums in FP64. See matmul_samples.h.
+// Compares samples of an FP8 matmul's output with sums in FP64. See matmul_samples.h.
 #include "matmul_samples.h"
 
 #include "numerics/quantize.h"
@@ -7,15 +7,15 @@
 #define SAMPLES 1024
 #define SAMPLE_THREADS 256
 
-// What the GPU leaves of a sample.
+// A sample as computed on the GPU.
 typedef struct {
-    double sum, squares; // of the terms, of their squares
-    double added, d;     // what the matmul added, and D now
+    double sum, squares; // FP64 sums of the terms and of their squares
+    double added, d;     // what the matmul added to D, and D after it
 } Sample;
 
 struct MatmulSamples {
-    Sample *sample; // (SAMPLES) in the GPU's memory
-    float *before;  // (SAMPLES) D before the matmul
+    Sample *sample; // (SAMPLES) in device memory
+    float *before;  // (SAMPLES) D before the matmul, in device memory
 };
 
 __device__ static inline float element(const MatmulKey &key, const void *d, int64_t i, int64_t j) {
@@ -23,7 +23,7 @@ __device__ static inline float element(const MatmulKey &key, const void *d, int6
     return key.shape.d == FMT_BF16 ? bf16_decode(((const uint16_t *)d)[at]) : ((const float *)d)[at];
 }
 
-// Where sample s lies: anywhere, the same in every run.
+// Returns the random position (i, j) of sample s, which is the same in every run.
 __device__ static inline void place_of(const MatmulShape &shape, int s, int64_t *i, int64_t *j) {
     const uint64_t bits = rng_hash(11, 0, (uint64_t)s);
     *i = (int64_t)((bits & 0xffffffffu) % (uint64_t)shape.m);
@@ -38,7 +38,7 @@ __global__ static void before_kernel(SampledMatmul p, float *before) {
     before[s] = p.key.accumulate ? element(p.key, p.d, i, j) : 0.0f;
 }
 
-// A block for each sample.
+// Computes one sample per block.
 __global__ __launch_bounds__(SAMPLE_THREADS) static void after_kernel(SampledMatmul p, const float *before,
                                                                       Sample *sample) {
     __shared__ double sums[SAMPLE_THREADS], squares[SAMPLE_THREADS];

@@ -1,5 +1,5 @@
-// The committed table of matmul algorithms: rows of matmul_choices.h, as --autotune leaves them in
-// OUT/matmul_table.txt, here without what is in parentheses, so that they hold for all memory.
+// The committed table of matmul algorithms: rows of matmul_choices.h as --autotune writes them to OUT/matmul_table.txt,
+// without the part in parentheses, so that they apply to any strides and alignments.
 #pragma once
 
 // clang-format off

@@ -1,13 +1,13 @@
-// Sums of gradients and their norm. Each runs over a list of tensors in a few launches, whose tables travel as kernel
-// parameters: nothing is uploaded.
+// Gradient accumulation and the gradient norm. Each processes a list of tensors in a few launches and passes the list
+// as a kernel argument, so nothing is uploaded.
 #include "cuda_optimizer.h"
 
 namespace {
 
-// Entries of one launch's table.
+// Maximum number of tensors per launch.
 constexpr int SUM_ENTRIES = 32;
 constexpr int NORM_ENTRIES = 1024;
-constexpr int64_t SUM_ELEMENTS = 8192; // of a gradient, per block
+constexpr int64_t SUM_ELEMENTS = 8192; // gradient elements per block
 constexpr int64_t NORM_ELEMENTS = 65536;
 
 // --- sums of gradients --------------------------------------------------------------------------------------
@@ -15,11 +15,11 @@ struct SumTable {
     void *sum[SUM_ENTRIES];
     const void *part[SUM_ENTRIES];
     int64_t elements[SUM_ENTRIES];
-    bool is_bf16[SUM_ENTRIES], wide[SUM_ENTRIES]; // wide: on 16-byte addresses
+    bool is_bf16[SUM_ENTRIES], wide[SUM_ENTRIES]; // wide: 16-byte aligned
     int first_block[SUM_ENTRIES + 1];
     int count;
 };
-static_assert(sizeof(SumTable) <= TABLE_BYTES, "a table is a kernel parameter");
+static_assert(sizeof(SumTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
 template <int V, typename T> __device__ inline void add_at(T *sum, const T *part, int64_t at) {
     float x[V], y[V];
@@ -52,14 +52,15 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void gradients_add_kernel(const 
 struct NormTable {
     const void *grad[NORM_ENTRIES];
     int64_t elements[NORM_ENTRIES];
-    bool is_bf16[NORM_ENTRIES], wide[NORM_ENTRIES]; // wide: on a 16-byte address
+    bool is_bf16[NORM_ENTRIES], wide[NORM_ENTRIES]; // wide: 16-byte aligned
     int first_block[NORM_ENTRIES + 1];
     int count;
-    double *partials; // of the first block of this launch
+    double *partials; // of this launch's first block
 };
-static_assert(sizeof(NormTable) <= TABLE_BYTES, "a table is a kernel parameter");
+static_assert(sizeof(NormTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-// Squares of 8 neighbours are added in FP32, the rest in FP64. Where FP32 is not wide enough, FP64 takes over.
+// Sum of the squares of V neighboring values, added in FP32, or in FP64 if FP32 could overflow. Callers add these in
+// FP64.
 template <int V> __device__ inline double squares_of(const float x[V]) {
     float sum = 0.0f;
 #pragma unroll
@@ -143,7 +144,7 @@ void cuda_gradients_add(Exec *exec, const Tensor sums[], const Tensor parts[], i
     for (int i = 0; i < count; i++) {
         const int at = table.count;
         if (sums[i].format != FMT_BF16) require_format(operation, "a sum", sums[i], FMT_FP32);
-        require_format(operation, "what is added", parts[i], sums[i].format);
+        require_format(operation, "an addend", parts[i], sums[i].format);
         table.sum[at] = sums[i].data;
         table.part[at] = parts[i].data;
         table.elements[at] = flat_elements(operation, sums[i]);
@@ -165,7 +166,7 @@ void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepStat
     cudaStream_t stream = cuda_backend(exec)->stream;
     double *const partials = (double *)exec->workspace;
     NormTable table = {};
-    int blocks = 0; // of the launches before
+    int blocks = 0; // blocks of the earlier launches
     for (int i = 0; i < count; i++) {
         const Tensor grad = parameters[i].grad;
         const int at = table.count;
@@ -179,7 +180,7 @@ void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepStat
         if (table.count < NORM_ENTRIES && i + 1 < count) continue;
         const int in_table = table.first_block[table.count];
         if ((size_t)(blocks + in_table) * sizeof(double) > exec->workspace_bytes)
-            fatal(EXIT_DEVICE, "grad_norm: the partial sums do not fit the workspace");
+            fatal(EXIT_DEVICE, "internal error: grad_norm: the partial sums do not fit the workspace");
         table.partials = partials + blocks;
         grad_squares_launch(stream, table);
         blocks += in_table;

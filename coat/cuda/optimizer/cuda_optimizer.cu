@@ -1,11 +1,12 @@
-// The AdamW step (COAT: optimizer states). It runs over the whole list of parameters in a few launches, whose tables
-// travel as kernel parameters: a recorded graph keeps them, and nothing is uploaded.
-// Parameters whose moments are in 8 bits are those of fp8_moments.cu.
+// AdamW on parameters with BF16 or FP32 moments (COAT: optimizer states). Processes the list of parameters in a few
+// launches and passes the list as a kernel argument, so nothing is uploaded and a captured graph keeps it.
+// fp8_moments.cu updates parameters with 8-bit moments.
 #include "cuda_optimizer.h"
 #include "numerics/moments.h"
 
 int64_t flat_elements(const char *operation, Tensor t) {
-    if (t.rows > 1 && t.stride != t.cols) fatal(EXIT_DEVICE, "%s on the GPU: a parameter has gaps", operation);
+    if (t.rows > 1 && t.stride != t.cols)
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: a tensor has gaps between its rows", operation);
     return tensor_elements(t);
 }
 
@@ -15,19 +16,20 @@ MasterStore master_store(const Parameter &p) {
     if (!p.master.data && value == FMT_BF16) return IN_VALUE_BF16;
     if (p.master.data && value == FMT_BF16 && master == FMT_FP32) return IN_FP32;
     if (p.master.data && value == FMT_BF16 && master == FMT_U16) return IN_SPLIT16;
-    fatal(EXIT_DEVICE, "adamw_update on the GPU: a %s value with %s master weights is not built", format_name(value),
-          p.master.data ? format_name(master) : "no");
+    fatal(EXIT_DEVICE, "internal error: adamw_update on the GPU: a %s value with %s master weights is not supported",
+          format_name(value), p.master.data ? format_name(master) : "no");
 }
 
 namespace {
 
-// Entries of one launch's table.
-constexpr int MAXIMUM_ENTRIES = 1024;
+// Maximum number of parameters per launch.
+constexpr int AMAX_ENTRIES = 1024;
 constexpr int UPDATE_ENTRIES = 420;
-constexpr int64_t UPDATE_ELEMENTS = 8192; // of a parameter, per block
+constexpr int64_t UPDATE_ELEMENTS = 8192; // parameter elements per block
 constexpr int UPDATE_WIDTH = 4;           // elements per access: 16 bytes of FP32
 
 // --- AdamW --------------------------------------------------------------------------------------------------
+// Starts a step on one thread: counts it as an update or as skipped, and computes the scalars that all elements use.
 __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
     UpdateScalars s = {};
     s.skip = state->nonfinite;
@@ -51,30 +53,31 @@ __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
         s.correction1 = (float)correction1;
         s.correction2 = (float)correction2;
         s.rate = (float)((double)s.lr * correction1 / sqrt(correction2));
-        s.floor = fmaxf((float)((double)s.eps / sqrt(correction2)), 0x1p-63f); // the root of the smallest normal number
+        s.floor = fmaxf((float)((double)s.eps / sqrt(correction2)),
+                        0x1p-63f); // at least the root of the smallest normal number, to avoid division by 0
     }
     *scalars = s;
 }
 
-// The maxima begin at 0, unless the step is skipped: then the weights and their maxima stay.
-struct MaximumTable {
-    uint32_t *maximum[MAXIMUM_ENTRIES];
+// Weights' amaxes to be set to 0 before the update; a skipped step keeps the weights and their amaxes.
+struct AmaxTable {
+    uint32_t *amax[AMAX_ENTRIES];
     int count;
 };
-static_assert(sizeof(MaximumTable) <= TABLE_BYTES, "a table is a kernel parameter");
+static_assert(sizeof(AmaxTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-__global__ void maxima_clear_kernel(const __grid_constant__ MaximumTable table, const UpdateScalars *scalars) {
+__global__ void amaxes_clear_kernel(const __grid_constant__ AmaxTable table, const UpdateScalars *scalars) {
     if (scalars->skip || (int)threadIdx.x >= table.count) return;
-    *table.maximum[threadIdx.x] = 0;
+    *table.amax[threadIdx.x] = 0;
 }
 
-void maxima_clear(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
-    MaximumTable table = {};
+void amaxes_clear(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
+    AmaxTable table = {};
     for (int i = 0; i < count; i++) {
-        if (parameters[i].weight.maximum) table.maximum[table.count++] = parameters[i].weight.maximum;
-        if (table.count == 0 || (table.count < MAXIMUM_ENTRIES && i + 1 < count)) continue;
-        maxima_clear_kernel<<<1, MAXIMUM_ENTRIES, 0, stream>>>(table, scalars);
-        LAUNCH_CHECK("maxima_clear_kernel");
+        if (parameters[i].weight.maximum) table.amax[table.count++] = parameters[i].weight.maximum;
+        if (table.count == 0 || (table.count < AMAX_ENTRIES && i + 1 < count)) continue;
+        amaxes_clear_kernel<<<1, AMAX_ENTRIES, 0, stream>>>(table, scalars);
+        LAUNCH_CHECK("amaxes_clear_kernel");
         table.count = 0;
     }
 }
@@ -83,7 +86,7 @@ struct UpdateEntry {
     void *value, *master;
     const void *grad;
     void *m, *v;
-    uint32_t *maximum; // of the values as stored; NULL where nobody asks
+    uint32_t *amax; // amax of the values as stored; NULL: not computed
     int64_t elements;
     uint64_t index; // Parameter.index
     bool decay, wide;
@@ -95,9 +98,9 @@ struct UpdateTable {
     int count;
     const UpdateScalars *scalars;
 };
-static_assert(sizeof(UpdateTable) <= TABLE_BYTES, "a table is a kernel parameter");
+static_assert(sizeof(UpdateTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-// S is the type of the moments, G that of the gradient.
+// V elements of a parameter and its states, in registers. S is the moments' type, G the gradient's.
 template <MasterStore MASTER, typename S, typename G, int V> struct UpdateLoaded {
     static constexpr bool full = MASTER == IN_VALUE || MASTER == IN_FP32;
     Pack<S, V> m, v;
@@ -120,7 +123,7 @@ __device__ inline UpdateLoaded<MASTER, S, G, V> update_load(const UpdateEntry &e
     return x;
 }
 
-// Returns the largest of the values' bits in BF16, without sign.
+// Updates and stores V elements. Returns the amax of the stored BF16 values as BF16 bits; 0 if the value is FP32.
 template <MasterStore MASTER, typename S, typename G, int V>
 __device__ inline uint32_t update_apply(const UpdateEntry &e, const UpdateScalars &s, int64_t at,
                                         const UpdateLoaded<MASTER, S, G, V> &x) {
@@ -188,12 +191,13 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __gri
     for (int64_t at = vectors_end + threadIdx.x; at < end; at += OPTIMIZER_THREADS)
         largest = max(largest, update_apply<MASTER, S, G, 1>(e, scalars, at, update_load<MASTER, S, G, 1>(e, at)));
     if constexpr (MASTER != IN_VALUE) {
-        if (!e.maximum) return;
-        block_largest<OPTIMIZER_THREADS>(largest, [&](uint32_t x) { atomicMax(e.maximum, x << 16); });
+        if (!e.amax) return;
+        block_max<OPTIMIZER_THREADS>(largest, [&](uint32_t x) { atomicMax(e.amax, x << 16); });
     }
 }
 
-// --- the host's side ----------------------------------------------------------------------------------------
+// --- host code -------------------------------------------------------------------------------------------------------
+// Launches the update of the parameters in the table and empties it.
 template <MasterStore MASTER, typename S, typename G> void adamw_flush(cudaStream_t stream, UpdateTable *table) {
     if (table->count > 0 && table->first_block[table->count] > 0) {
         adamw_kernel<MASTER, S, G><<<grid_of(table->first_block[table->count]), OPTIMIZER_THREADS, 0, stream>>>(*table);
@@ -202,7 +206,7 @@ template <MasterStore MASTER, typename S, typename G> void adamw_flush(cudaStrea
     table->count = 0;
 }
 
-// Updates the parameters of one kind: a kernel for each place of the master weights and format of moments and gradient.
+// Updates the parameters with this kind of master weights, moment type S and gradient type G.
 template <MasterStore MASTER, typename S, typename G>
 void adamw_launch(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
     const Format moment = sizeof(S) == 2 ? FMT_BF16 : FMT_FP32, grad = sizeof(G) == 2 ? FMT_BF16 : FMT_FP32;
@@ -217,7 +221,7 @@ void adamw_launch(cudaStream_t stream, const Parameter *parameters, int count, c
         e->grad = p.grad.data;
         e->m = p.m.data;
         e->v = p.v.data;
-        e->maximum = p.weight.maximum;
+        e->amax = p.weight.maximum;
         e->elements = flat_elements("adamw_update", p.weight.value);
         e->index = p.index;
         e->decay = p.decay;
@@ -238,7 +242,7 @@ void adamw_launch_all(cudaStream_t stream, const Parameter *parameters, int coun
     adamw_launch<MASTER, bf16, float>(stream, parameters, count, scalars);
 }
 
-// Refuses what no kernel updates.
+// Calls fatal() if no kernel supports the parameter's formats.
 void require_update(const Parameter &p) {
     const char *operation = "adamw_update";
     master_store(p);
@@ -256,11 +260,12 @@ void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepS
     UpdateScalars *const scalars = (UpdateScalars *)exec->workspace;
     update_begin_kernel<<<1, 1, 0, stream>>>(state, scalars);
     LAUNCH_CHECK("update_begin_kernel");
-    maxima_clear(stream, parameters, count, scalars);
+    amaxes_clear(stream, parameters, count, scalars);
     adamw_launch_all<IN_VALUE>(stream, parameters, count, scalars);
     adamw_launch_all<IN_VALUE_BF16>(stream, parameters, count, scalars);
     adamw_launch_all<IN_FP32>(stream, parameters, count, scalars);
     adamw_launch_all<IN_SPLIT16>(stream, parameters, count, scalars);
     fp8_moments_update(exec, parameters, count, scalars, state);
-    cuda_backend(exec)->maxima_left = exec->ranks <= 1; // of several each has seen only its share
+    cuda_backend(exec)->amaxes_valid =
+        exec->ranks <= 1; // with several processes, the amaxes cover only this process's shard
 }

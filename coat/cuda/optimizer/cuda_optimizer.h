@@ -1,29 +1,29 @@
-// What the update is made of: cuda_gradients.cu for sums and the norm of gradients; the AdamW step in cuda_optimizer.cu
-// for moments in FP32 and BF16, in fp8_moments.cu for those in 8 bits. Included by these alone.
+// Shared declarations of the optimizer: cuda_gradients.cu accumulates gradients and computes their norm;
+// cuda_optimizer.cu runs AdamW on FP32 and BF16 moments, fp8_moments.cu on 8-bit moments. Included by these files only.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 
 constexpr int OPTIMIZER_THREADS = 256;
 
-// What all elements of a step share, made once on the device.
+// Values that all elements of a step use, computed once on the device.
 struct UpdateScalars {
     float lr, beta1, beta2, eps, weight_decay;
-    float clip;                     // factor of the gradient
+    float clip;                     // factor applied to every gradient element
     float correction1, correction2; // 1 / (1 - beta^t) of the moments
-    float rate, floor; // for moments in 8 bits: lr correction1 / sqrt(correction2), eps / sqrt(correction2)
-    uint64_t seed;     // of stochastic rounding, with
-    int64_t t;         // the number of this update
+    float rate, floor;              // for 8-bit moments: lr * correction1 / sqrt(correction2), eps / sqrt(correction2)
+    uint64_t seed;                  // seeds stochastic rounding together with t
+    int64_t t;                      // number of this update
     int32_t skip;
 };
 
-// Where the full-precision parameter lives: in the value, in FP32 or (by stochastic rounding) in BF16; in FP32 beside
-// it; or in the value's 16 bits and 16 more.
+// Storage of a full-precision parameter: the FP32 value itself; the BF16 value itself (updated by stochastic rounding);
+// FP32 master weights; or the BF16 value as upper and U16 master weights as lower half (split16).
 enum MasterStore { IN_VALUE, IN_VALUE_BF16, IN_FP32, IN_SPLIT16 };
 
-// Which of these a parameter has; ends the process if none.
+// Returns the parameter's kind of master weights; calls fatal() if its formats are not supported.
 MasterStore master_store(const Parameter &p);
 
-// The elements of a tensor without gaps between its rows; ends the process if it has any.
+// Returns the number of elements of a tensor; calls fatal() if there are gaps between its rows.
 int64_t flat_elements(const char *operation, Tensor t);
 
 static inline bool aligned16(const void *address) {
@@ -36,7 +36,7 @@ __device__ static inline float fast_sqrt(float x) {
     return y;
 }
 
-// One element: m and v become the fresh moments; returns the parameter after the step.
+// AdamW on one element. Updates m and v in place and returns the new parameter.
 __device__ static inline float adamw_element(const UpdateScalars &s, float decay, float grad, float *m, float *v,
                                              float p) {
     const float g = grad * s.clip;
@@ -46,8 +46,9 @@ __device__ static inline float adamw_element(const UpdateScalars &s, float decay
     return p - s.lr * update - decay * p;
 }
 
-// The same for moments that are rounded to 8 bits anyway, in fewer operations: m and v come multiplied by their betas,
-// sums are fused, and root and reciprocal are the hardware's (2^-23); the root of a subnormal number is 0.
+// AdamW on one element with m and v already multiplied by beta1 and beta2, in fewer operations. Used if the moments are
+// rounded to 8 bits anyway: uses FMAs and the hardware's root and reciprocal (error 2^-23); the root of a subnormal is
+// 0.
 __device__ static inline float adamw_element_short(const UpdateScalars &s, float decay, float grad, float *m, float *v,
                                                    float p) {
     const float g = grad * s.clip;
@@ -57,6 +58,6 @@ __device__ static inline float adamw_element_short(const UpdateScalars &s, float
     return fmaf(-decay, p, fmaf(-s.rate, update, p));
 }
 
-// The step for all parameters whose moments are SCALE_EXPAND, as Parameter and Recipe say.
+// Runs AdamW on all parameters with SCALE_EXPAND (8-bit) moments.
 void fp8_moments_update(Exec *exec, const Parameter *parameters, int count, const UpdateScalars *scalars,
                         StepState *state);

@@ -1,23 +1,24 @@
-// The AdamW step on 8-bit moments with dynamic range expansion (COAT: optimizer states): one read and one write of
-// every state, gradient and parameter. With BF16 gradients and split masters that is 8 bytes read and 6 written per
-// element, and 10 bytes each way per group of 128. A warp has four groups at a time, a chunk; fp8_moments.h says what
-// its lanes do.
+// AdamW on 8-bit moments with dynamic range expansion (COAT: optimizer states). Reads and writes every state, gradient
+// and parameter once. With BF16 gradients and split16 master weights that is 8 bytes read and 6 written per element,
+// and 10 bytes each way per group of 128. A warp processes four groups, a chunk, at a time; fp8_moments.h explains the
+// work of its lanes.
 #include "moment_parameters.h"
 
 namespace {
 
-constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // elements of a warp at a time
-constexpr int RUN = WARP / (CHUNK / GROUP);       // chunks one after the other: a group for each lane
+constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // elements that a warp processes at a time
+constexpr int RUN = WARP / (CHUNK / GROUP);       // consecutive chunks of a warp: one group per lane
 
-// Resident blocks per multiprocessor. Stochastic rounding draws a random number per element, and more warps hide that
-// arithmetic. Without it memory is the limit, and more warps only compete for it.
+// Resident blocks per SM. Stochastic rounding computes a random number per element, and more warps hide that
+// arithmetic. Without it, memory bandwidth is the limit and more warps only compete for it.
 template <MasterStore MASTER> constexpr int CHUNK_BLOCKS = MASTER == IN_VALUE_BF16 ? 5 : 4;
 
-// --- whole chunks -------------------------------------------------------------------------------------------
-// A group of a run, one for each lane: what is so small is read and written once for a whole run, in whole lines.
+// --- full chunks -----------------------------------------------------------------------------------------------------
+// Scales and exponents of one group. Each lane holds one group of a run, so that these small arrays are read and
+// written once per run, in full cache lines.
 struct RunGroup {
-    float a[2]; // of m and v
-    uint32_t k; // of m in the lowest byte, of v in the next
+    float a[2]; // scales of m and v
+    uint32_t k; // exponents in sixteenths: of m in the lowest byte, of v in the next
 };
 
 __device__ inline RunGroup group_load(const MomentEntry &e, int64_t at, bool inside) {
@@ -38,7 +39,7 @@ __device__ inline void group_store(const MomentEntry &e, int64_t at, bool inside
     if (!(x.a[0] < INFINITY) || !(x.a[1] < INFINITY)) state->nonfinite = 1;
 }
 
-// What another lane has.
+// Returns the group that another lane holds.
 __device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
     x.a[0] = __shfl_sync(ALL_LANES, x.a[0], lane);
     x.a[1] = __shfl_sync(ALL_LANES, x.a[1], lane);
@@ -46,14 +47,15 @@ __device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
     return x;
 }
 
-// `old` is the group of this lane's elements; returns it as it is after the step.
+// Updates one chunk. `old` is the group that contains this lane's elements; returns that group after the step. Raises
+// *amax, in shared memory, to the amax of the stored BF16 values.
 template <MasterStore MASTER, typename G>
 __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
-                                        const MomentEntry &e, int64_t begin, RunGroup old, uint32_t *maximum) {
+                                        const MomentEntry &e, int64_t begin, RunGroup old, uint32_t *amax) {
     const int lane = (int)threadIdx.x % WARP;
     const int64_t first = begin + lane / GROUP_LANES * GROUP + lane % GROUP_LANES * WIDTH;
 
-    // all loads before the first use
+    // start all loads before the first use
     uint32_t code[2][LANE_ELEMENTS / 4];
     Pack<G, WIDTH> grad[SPANS];
     MasterPack<MASTER> master[SPANS];
@@ -84,7 +86,7 @@ __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateSc
             p[i] = adamw_element_short(s, decay, g[i], &m[j * WIDTH + i], &v[j * WIDTH + i], p[i]);
         largest = __hmax2_nan(largest, master_write<MASTER>(e, s, first + j * GROUP_LANES * WIDTH, p));
     }
-    if constexpr (MASTER != IN_VALUE) maximum_note(maximum, largest);
+    if constexpr (MASTER != IN_VALUE) amax_note(amax, largest);
 
     LaneGroup fresh[2];
     groups_measure(tables, lane_extremes(m, true), lane_extremes(v, false), table.expand, &fresh[0], &fresh[1]);
@@ -102,12 +104,13 @@ __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateSc
     return {{fresh[0].a, fresh[1].a}, fresh[0].k_16ths | (uint32_t)fresh[1].k_16ths << 8};
 }
 
+// Prefetches a cache line into L2.
 __device__ inline void prefetch_l2(const void *address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
 }
 
-// What a chunk reads, in lines of the L2 cache, of which a lane asks for one, or for two where there are more than
-// lanes: so the loads of a later chunk find them there. Each array of a chunk is contiguous.
+// Cache lines that a chunk reads, to be prefetched for a later chunk: one per lane, or two if there are more lines than
+// lanes. Each array of a chunk is contiguous.
 constexpr int LINE_BYTES = 128;
 
 template <MasterStore MASTER, typename G> struct ChunkLines {
@@ -122,10 +125,11 @@ template <MasterStore MASTER, typename G> struct ChunkLines {
 };
 
 struct LaneLine {
-    const char *address; // in the entry's first chunk; NULL of a lane that has none
-    int64_t chunk_bytes; // from there to the next chunk's
+    const char *address; // of the line in the entry's first chunk; NULL: this lane has no line
+    int64_t chunk_bytes; // distance from one chunk's line to the next chunk's
 };
 
+// Returns the address that this lane prefetches for line number `line` of a chunk.
 template <MasterStore MASTER, typename G> __device__ inline LaneLine lane_line(const MomentEntry &e, int line) {
     using Lines = ChunkLines<MASTER, G>;
     const auto inside = [&](const void *array, int lines) {
@@ -147,10 +151,10 @@ __global__
 __launch_bounds__(CHUNK_THREADS,
                   CHUNK_BLOCKS<MASTER>) void adamw_moments_kernel(const __grid_constant__ MomentTable table) {
     __shared__ CodeTables tables;
-    __shared__ uint32_t maxima[ENTRIES]; // of this block's chunks
+    __shared__ uint32_t amaxes[ENTRIES]; // amaxes of this block's chunks
     const UpdateScalars scalars = *table.scalars;
     if (scalars.skip) return;
-    for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS) maxima[i] = 0;
+    for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS) amaxes[i] = 0;
     tables_fill(&tables);
     constexpr int LINES = ChunkLines<MASTER, G>::per_lane;
     const int lane = (int)threadIdx.x % WARP, runs = table.first[table.count];
@@ -165,7 +169,7 @@ __launch_bounds__(CHUNK_THREADS,
         }
         const MomentEntry &e = table.entry[entry];
         const int chunks = (int)e.chunks, begin = (run - table.first[entry]) * RUN, end = min(begin + RUN, chunks);
-        const int64_t at = (int64_t)begin * (CHUNK / GROUP) + lane; // this lane's group
+        const int64_t at = (int64_t)begin * (CHUNK / GROUP) + lane; // the group that this lane holds
         const bool inside = begin + lane / (CHUNK / GROUP) < end;
         RunGroup group = group_load(e, at, inside);
         for (int chunk = begin; chunk < end; chunk++) {
@@ -175,12 +179,12 @@ __launch_bounds__(CHUNK_THREADS,
                 for (int i = 0; i < LINES; i++)
                     if (line[i].address) prefetch_l2(line[i].address + next * line[i].chunk_bytes);
             }
-            // The chunk's groups are with the lanes from `here` on. Lane l's elements are of the group of lane
-            // here + l / 8; after the step lane here + i takes its group back from lane 8 i.
+            // The chunk's groups are held by the lanes from `here` on. Lane l processes elements of the group held by
+            // lane here + l / 8; after the step, lane here + i gets its group back from lane 8 i.
             const int here = (chunk - begin) * (CHUNK / GROUP);
             const RunGroup old = group_of_lane(group, here + lane / GROUP_LANES);
             const RunGroup fresh =
-                update_chunk<MASTER, G>(table, scalars, &tables, e, (int64_t)chunk * CHUNK, old, &maxima[entry]);
+                update_chunk<MASTER, G>(table, scalars, &tables, e, (int64_t)chunk * CHUNK, old, &amaxes[entry]);
             const RunGroup taken = group_of_lane(fresh, lane % (CHUNK / GROUP) * GROUP_LANES);
             if (lane / (CHUNK / GROUP) == chunk - begin) group = taken;
         }
@@ -188,13 +192,14 @@ __launch_bounds__(CHUNK_THREADS,
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS)
-        if (table.entry[i].maximum && maxima[i]) atomicMax(table.entry[i].maximum, maxima[i] << 16);
+        if (table.entry[i].amax && amaxes[i]) atomicMax(table.entry[i].amax, amaxes[i] << 16);
 }
 
-// --- what is left of a parameter ----------------------------------------------------------------------------
-// Groups that fill no chunk, the last of which may be short, and whole tensors on odd addresses: a warp per group, by
-// the functions of moments.h alone.
-// The group of a warp's values; lane 0 stores it.
+// --- remaining groups of a parameter ---------------------------------------------------------------------------------
+// Groups that do not fill a chunk (the last may be short), and tensors that are not 16-byte aligned. A warp updates one
+// group, using the functions of moments.h.
+
+// Computes the scale and exponent of the warp's group x of m (which 0) or v (which 1); lane 0 stores them.
 __device__ inline MomentGroup rest_measure(const MomentTable &table, const MomentEntry &e, int which, int64_t at,
                                            const float x[GROUP / WARP]) {
     uint32_t largest = 0, negated = 0;
@@ -239,7 +244,7 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
         largest = max(largest, rest_store<MASTER>(e, s, index, p));
     }
     largest = __reduce_max_sync(ALL_LANES, largest);
-    if (lane == 0 && e.maximum) atomicMax(e.maximum, largest << 16);
+    if (lane == 0 && e.amax) atomicMax(e.amax, largest << 16);
     const MomentGroup group_m = rest_measure(table, e, 0, at, m);
     const MomentGroup group_v = rest_measure(table, e, 1, at, v);
     for (int i = 0; i < GROUP / WARP; i++) {
@@ -250,11 +255,11 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
     }
 }
 
-// --- the host's side ----------------------------------------------------------------------------------------
+// --- host code -------------------------------------------------------------------------------------------------------
 void require_moment(const char *what, Tensor t) {
     if (t.granularity != SCALE_EXPAND || t.group != GROUP || t.format != FMT_E4M3)
-        fatal(EXIT_DEVICE, "adamw_update on the GPU: %s in %s groups of %d is not built", what, format_name(t.format),
-              t.group);
+        fatal(EXIT_DEVICE, "internal error: adamw_update on the GPU: %s in %s groups of %d is not supported", what,
+              format_name(t.format), t.group);
 }
 
 MomentEntry entry_of(const Parameter &p) {
@@ -270,7 +275,7 @@ MomentEntry entry_of(const Parameter &p) {
         e.scale[i] = (float *)moments[i].scale;
         e.exponent[i] = moments[i].exponent;
     }
-    e.maximum = p.weight.maximum;
+    e.amax = p.weight.maximum;
     e.elements = flat_elements("adamw_update", p.weight.value);
     e.index = p.index;
     e.decay = p.decay;
@@ -280,7 +285,8 @@ MomentEntry entry_of(const Parameter &p) {
     return e;
 }
 
-// Numbers the warps' pieces of work through: runs of chunks, or groups of what is left. Returns how many there are.
+// Numbers the warps' work items across the table's parameters: runs of chunks or, if `rest`, remaining groups. Returns
+// their number.
 int count_pieces(MomentTable *table, bool rest) {
     for (int i = 0; i < table->count; i++) {
         const MomentEntry &e = table->entry[i];
@@ -314,7 +320,7 @@ template <MasterStore MASTER, typename G> void table_launch(const CudaBackend *b
     table->count = 0;
 }
 
-// Updates the parameters of one kind: with masters in one place, and one format of gradients.
+// Updates the parameters with this kind of master weights and gradient type.
 template <MasterStore MASTER, typename G>
 void update_kind(const CudaBackend *backend, const Parameter *parameters, int count, MomentTable *table) {
     const Format grad = sizeof(G) == 2 ? FMT_BF16 : FMT_FP32;

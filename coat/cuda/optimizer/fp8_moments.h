@@ -1,10 +1,10 @@
-// Groups of 8-bit moments as the update's kernel handles them (coat/numerics/moments.h): eight lanes share a group,
-// 16 elements each. Memory is the limit, but the arithmetic takes more than half of its time, so:
-//   - log2(code / F) of a code comes from a table in shared memory;
-//   - per group, the four extremes (of m and v, largest and smallest) end in different lanes, which make the
-//     four logarithms of the two exponents k at once;
-//   - what only happens near the ends of FP32 (subnormal elements, ranges beyond 2^126, values that are not finite) is
-//     left to the functions of moments.h, group by group. Elsewhere the short forms give the same bits as those.
+// Device code for groups of 8-bit moments (numerics/moments.h): 8 lanes share a group, 16 elements each. Memory is the
+// limit, but the arithmetic takes more than half of its time, so:
+//   - log2(value / F) of an FP8 value is read from a table in shared memory;
+//   - the four extremes of a group (largest and smallest of m and of v) end up in different lanes, which compute the
+//     four logarithms of the two exponents k in parallel;
+//   - cases near the ends of FP32's range (subnormal elements, ranges beyond 2^126, inf, NaN) use the functions of
+//     moments.h, group by group. In all other cases the short code here gives the same bits.
 // Included by fp8_moments.cu only.
 #pragma once
 #include "cuda/fp8/fp8_kernels.h"
@@ -13,15 +13,15 @@
 
 constexpr int GROUP = 128;
 constexpr int GROUP_LANES = 8;
-constexpr int WIDTH = 8;                             // elements of an access
-constexpr int SPANS = GROUP / (GROUP_LANES * WIDTH); // accesses of a lane
+constexpr int WIDTH = 8;                             // elements per access
+constexpr int SPANS = GROUP / (GROUP_LANES * WIDTH); // accesses per lane
 constexpr int LANE_ELEMENTS = SPANS * WIDTH;
-constexpr int CHUNK_THREADS = 128; // of a block
+constexpr int CHUNK_THREADS = 128; // threads per block
 
-// --- logarithms of codes ------------------------------------------------------------------------------------
-// What decoding looks up. Of code 0 it is -inf, whose power is the 0 that the code stands for.
+// --- logarithms of FP8 values ----------------------------------------------------------------------------------------
+// Lookup tables for decoding. Code 0 has log2 -inf, so its power is 0.
 struct alignas(512) CodeTables {
-    float log2[128];      // log2(code / F) of a code without its sign
+    float log2[128];      // log2(value / F) by the FP8 value's 7 bits without sign
     float inverse_k[256]; // 1 / k, by k in sixteenths
 };
 
@@ -33,7 +33,8 @@ __device__ static inline void tables_fill(CodeTables *tables) {
     __syncthreads();
 }
 
-// Of the code in a byte, 0 to 3, of a word. A table of 512 bytes on a multiple of that: the address is one operation.
+// Returns log2(value / F) of the FP8 value in byte 0 to 3 of a word. The table has 512 bytes and is aligned to them, so
+// the address takes one operation.
 __device__ static inline float code_log2_of(uint32_t table, uint32_t word, int byte) {
     const uint32_t offset = (byte == 0 ? word << 2 : word >> (8 * byte - 2)) & (127u * (uint32_t)sizeof(float));
     float log2;
@@ -48,13 +49,13 @@ __device__ static inline float fast_log2(float x) {
 }
 
 // --- groups -------------------------------------------------------------------------------------------------
-// A group in the short forms' terms, the same in its eight lanes.
+// A group's parameters for the short code, equal in its eight lanes.
 struct LaneGroup {
     float a, k_inverse;
     uint8_t k_16ths;
-    bool decodes; // values by the short form: none is subnormal on the way
-    bool encodes; // codes too: no element is subnormal
-    bool floors;  // of v: an element that is not zero could get code 0
+    bool decodes; // true if the short code decodes the group exactly, because no intermediate is subnormal
+    bool encodes; // true if the short code encodes the group exactly, because no element is subnormal
+    bool floors;  // v only: a nonzero element could round to 0 and must be raised to the smallest nonzero FP8 value
 };
 
 __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a, uint32_t k_16ths) {
@@ -62,12 +63,13 @@ __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a,
     group.a = a;
     group.k_16ths = (uint8_t)k_16ths;
     group.k_inverse = tables->inverse_k[k_16ths];
-    const float reach = (moment_target(FMT_E4M3) + 1.0f) * group.k_inverse; // log2 of a over the smallest code's value
+    // reach: log2 of a divided by the value that the smallest nonzero FP8 value represents
+    const float reach = (moment_target(FMT_E4M3) + 1.0f) * group.k_inverse;
     group.decodes = a == 0.0f || (a < INFINITY && reach - fminf(fast_log2(a), 0.0f) < 125.0f);
     return group;
 }
 
-// Values of a lane's codes, 4 to a word.
+// Decodes a lane's FP8 values, 4 per word.
 template <bool SECOND>
 __device__ static inline void decode_lane(const CodeTables *tables, LaneGroup group,
                                           const uint32_t word[LANE_ELEMENTS / 4], float out[LANE_ELEMENTS]) {
@@ -88,14 +90,14 @@ __device__ static inline void decode_lane(const CodeTables *tables, LaneGroup gr
     }
 }
 
-// The largest of |x| by bits, and of their negatives as unsigned numbers: that of the smallest that is not zero.
+// Largest |x| as bits, and the maximum of -bits as unsigned, which gives the smallest nonzero |x|.
 struct LaneExtremes {
     uint32_t largest, negated;
 };
 
 __device__ static inline LaneExtremes lane_extremes(const float x[LANE_ELEMENTS], bool signed_values) {
     LaneExtremes e = {};
-    uint32_t below = UINT32_MAX; // the smallest, less 1: zeros count last
+    uint32_t below = UINT32_MAX; // smallest magnitude minus 1, so that a 0 wraps to the largest value and is ignored
 #pragma unroll
     for (int i = 0; i < LANE_ELEMENTS; i++) {
         const uint32_t bits = signed_values ? float_bits(x[i]) & 0x7fffffffu : float_bits(x[i]);
@@ -106,8 +108,8 @@ __device__ static inline LaneExtremes lane_extremes(const float x[LANE_ELEMENTS]
     return e;
 }
 
-// The groups of the fresh m and v from what each of their eight lanes saw. Lanes 0, 2, 4, 6 end with m's largest, m's
-// smallest, v's largest and v's smallest, and the lanes after them with the same.
+// Computes the groups of the new m and v from the extremes of their eight lanes. Lanes 0, 2, 4, 6 of a group reduce m's
+// largest, m's smallest, v's largest and v's smallest; each odd lane duplicates the lane before it.
 __device__ static inline void groups_measure(const CodeTables *tables, LaneExtremes m, LaneExtremes v, bool expand,
                                              LaneGroup *group_m, LaneGroup *group_v) {
     const int lane = (int)threadIdx.x % WARP, first = lane & ~(GROUP_LANES - 1);
@@ -121,7 +123,8 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
     const float log2 = moment_log2(bits_float(bits)), other = __shfl_xor_sync(ALL_LANES, log2, 2);
     const float range = smallest ? other - log2 : log2 - other;
     uint32_t k = expand ? moment_exponent_of(range, FMT_E4M3) : MOMENT_K_ONE;
-    // where the smallest lies: 2^-1/2 below the smallest code still rounds to it
+    // floors: true if the smallest element could round to 0. It does not if it is at most a factor of 2^1/2 below the
+    // smallest nonzero FP8 value.
     const bool floors = !(range * (float)k <= MOMENT_K_ONE * (moment_target(FMT_E4M3) + 1.5f));
     const uint32_t told = k | (uint32_t)(bits >= 0x00800000u) << 8 | (uint32_t)floors << 9;
     const auto group_of = [&](int at) {
@@ -138,9 +141,9 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
     *group_v = group_of(4);
 }
 
-// --- codes --------------------------------------------------------------------------------------------------
-// Where |x| lies among the codes, moment_position() for elements that are 0 or normal; what rounding leaves above F
-// saturates there.
+// --- encoding to FP8 -------------------------------------------------------------------------------------------------
+// Returns F * (|x| / a)^k as moment_position() does, for elements that are 0 or normal. Rounding may exceed F, the
+// largest FP8 value; the later conversion saturates such values.
 __device__ static inline float lane_position(float x, float k, float log2_a) {
     return element_position(fast_log2(fabsf(x)) - log2_a, k, FMT_E4M3);
 }
@@ -148,7 +151,7 @@ __device__ static inline float lane_position(float x, float k, float log2_a) {
 template <bool SECOND, bool FLOORS>
 __device__ static inline void encode_short(LaneGroup group, const float x[LANE_ELEMENTS],
                                            uint32_t word[LANE_ELEMENTS / 4]) {
-    constexpr float smallest = 0x1p-9f; // value of code 1
+    constexpr float smallest = 0x1p-9f; // the smallest nonzero FP8 value
     const float k = (float)group.k_16ths * (1.0f / MOMENT_K_ONE), log2_a = group.a > 0.0f ? fast_log2(group.a) : 0.0f;
     const auto place = [&](float value) {
         const float y = lane_position(value, k, log2_a);
@@ -161,7 +164,7 @@ __device__ static inline void encode_short(LaneGroup group, const float x[LANE_E
                   encode_pair<FMT_E4M3>(place(x[4 * i + 2]), place(x[4 * i + 3])) << 16;
 }
 
-// Codes of a lane's elements, rounded to nearest even.
+// Encodes a lane's elements to FP8, rounded to nearest even.
 template <bool SECOND>
 __device__ static inline void encode_lane(LaneGroup group, const float x[LANE_ELEMENTS],
                                           uint32_t word[LANE_ELEMENTS / 4]) {

@@ -1,5 +1,5 @@
-// The parameters as arguments of the kernels of the AdamW step on 8-bit moments, and how they are read and written: as
-// vectors of WIDTH, or one by one.
+// Parameters of AdamW on 8-bit moments: the kernel argument that lists them, and loads and stores of their values,
+// WIDTH at a time or one by one.
 #pragma once
 #include "fp8_moments.h"
 
@@ -10,27 +10,28 @@ constexpr int ENTRIES = 280;
 struct MomentEntry {
     void *value, *master;
     const void *grad;
-    uint8_t *code[2]; // of m and v, and so on
+    uint8_t *code[2]; // FP8 values, scales and exponents of the moments: [0] of m, [1] of v
     float *scale[2];
     uint8_t *exponent[2];
-    uint32_t *maximum;        // of the values as stored; NULL where nobody asks
-    int64_t elements, chunks; // whole ones, 0 on odd addresses
+    uint32_t *amax;           // amax of the values as stored; NULL: not computed
+    int64_t elements, chunks; // full chunks; 0 if not 16-byte aligned
     uint64_t index;           // Parameter.index
     bool decay;
 };
 
 struct MomentTable {
     MomentEntry entry[ENTRIES];
-    int first[ENTRIES + 1]; // piece of work of each entry, a warp's run or (of what is left) group; and their sum
+    // first work item of each entry, a run of chunks or a remaining group; the last value is their number
+    int first[ENTRIES + 1];
     int count;
     bool expand;
     const UpdateScalars *scalars;
     StepState *state;
 };
-static_assert(sizeof(MomentTable) <= TABLE_BYTES, "a table is a kernel parameter");
+static_assert(sizeof(MomentTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
 // --- vectors ------------------------------------------------------------------------------------------------
-// A vector of parameters in full precision, as stored.
+// WIDTH parameters in full precision, in their storage format.
 template <MasterStore MASTER> struct MasterPack {
     Pack<float, MASTER == IN_VALUE || MASTER == IN_FP32 ? WIDTH : 1> full;
     Pack<uint16_t, MASTER == IN_SPLIT16 || MASTER == IN_VALUE_BF16 ? WIDTH : 1> high;
@@ -47,7 +48,7 @@ template <MasterStore MASTER> __device__ inline MasterPack<MASTER> master_load(c
     return p;
 }
 
-// In FP32; of split masters as master_join() does, which is to add the 16 lower bits as a signed number.
+// Converts stored parameters to FP32. For split16, master_join() means adding the low 16 bits as a signed integer.
 template <MasterStore MASTER> __device__ inline void master_values(const MasterPack<MASTER> &p, float out[WIDTH]) {
     if constexpr (MASTER == IN_VALUE || MASTER == IN_FP32) {
         unpack<WIDTH>(p.full, out);
@@ -64,7 +65,7 @@ template <MasterStore MASTER> __device__ inline void master_values(const MasterP
     }
 }
 
-// Pairs of 16 bits: the lower halves of two words, or the upper.
+// Combine the lower or the upper 16 bits of two words.
 __device__ inline uint32_t lower_halves(uint32_t first, uint32_t second) {
     return __byte_perm(first, second, 0x5410);
 }
@@ -72,8 +73,7 @@ __device__ inline uint32_t upper_halves(uint32_t first, uint32_t second) {
     return __byte_perm(first, second, 0x7632);
 }
 
-// Returns the largest magnitudes of the BF16 values, of those at even places and of those at odd ones; 0 of FP32
-// values.
+// Stores WIDTH updated parameters. Returns the amax of the BF16 values at even and at odd positions; 0 for FP32 values.
 template <MasterStore MASTER>
 __device__ inline __nv_bfloat162 master_write(const MomentEntry &e, const UpdateScalars &s, int64_t at,
                                               const float p[WIDTH]) {
@@ -108,12 +108,12 @@ __device__ inline __nv_bfloat162 master_write(const MomentEntry &e, const Update
     return largest;
 }
 
-// Their maximum over a warp, into *maximum in shared memory, as the bits of BF16.
-__device__ inline void maximum_note(uint32_t *maximum, __nv_bfloat162 largest) {
+// Raises *amax, in shared memory, to the warp's amax as BF16 bits.
+__device__ inline void amax_note(uint32_t *amax, __nv_bfloat162 largest) {
     uint32_t bits;
     memcpy(&bits, &largest, sizeof bits);
     bits = __reduce_max_sync(ALL_LANES, max(bits & 0xffffu, bits >> 16));
-    if (threadIdx.x % WARP == 0) atomicMax(maximum, bits);
+    if (threadIdx.x % WARP == 0) atomicMax(amax, bits);
 }
 
 // --- one by one ---------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ template <MasterStore MASTER> __device__ inline float rest_load(const MomentEntr
     return MASTER == IN_SPLIT16 ? master_join(high, ((const uint16_t *)e.master)[at]) : bf16_decode(high);
 }
 
-// Returns the bits of the BF16 value without sign; 0 of an FP32 value.
+// Stores one updated parameter. Returns the BF16 value's bits without sign; 0 for an FP32 value.
 template <MasterStore MASTER>
 __device__ inline uint32_t rest_store(const MomentEntry &e, const UpdateScalars &s, int64_t at, float p) {
     if constexpr (MASTER == IN_VALUE) ((float *)e.value)[at] = p;

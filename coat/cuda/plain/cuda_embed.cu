@@ -1,4 +1,4 @@
-// Token and position embeddings, and their gradients.
+// Token and position embeddings and their gradients on the GPU.
 #include "cuda/common/cuda_kernels.h"
 
 #include <cub/device/device_radix_sort.cuh>
@@ -12,15 +12,14 @@ template <typename T> struct EmbedForward {
     T *r;
     const int32_t *tokens;
     const T *wte, *wpe;       // wpe may be NULL
-    const int32_t *positions; // of documents that are apart; NULL: none are, or wpe is NULL
+    const int32_t *positions; // position of each row with document masking; NULL: row % T_length, or no wpe
     int64_t r_stride, wte_stride, wpe_stride;
     int64_t rows;
     int cols, T_length;
 };
 
-// A thread takes 8 columns of a position and goes through ROWS sequences, so that the position's row is read once
-// for all of them and their tokens' rows are on their way together. Where documents are
-// apart, each has its own position.
+// A thread computes 8 columns of one position for ROWS sequences, so that the position's row is read once for all of
+// them and their tokens' rows are loaded in parallel. With document masking, each row has its own position.
 template <typename T, int V, int ROWS>
 __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForward<T> a) {
     const unsigned vectors = (unsigned)(a.cols / V);
@@ -58,24 +57,26 @@ __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForwa
 
 template <typename T, int V, int ROWS> void embed_forward_run(const CudaBackend *backend, const EmbedForward<T> &a) {
     const int64_t sequences = ceil_div(a.rows, a.T_length), threads = (int64_t)a.T_length * (a.cols / V);
-    if (threads > INT32_MAX) fatal(EXIT_DEVICE, "embed_forward: %d positions of %d channels", a.T_length, a.cols);
+    if (threads > INT32_MAX)
+        fatal(EXIT_DEVICE, "internal error: embed_forward on the GPU: %d positions of %d channels are too many",
+              a.T_length, a.cols);
     const dim3 grid((unsigned)ceil_div(threads, EMBED_THREADS), (unsigned)ceil_div(sequences, ROWS));
     embed_forward_kernel<T, V, ROWS><<<grid, EMBED_THREADS, 0, backend->stream>>>(a);
     LAUNCH_CHECK("embed_forward_kernel");
 }
 
-// --- gradient of the positions ------------------------------------------------------------------------------
+// --- gradient of the position embedding ------------------------------------------------------------------------------
 template <typename T> struct PositionGradient {
     float *dwpe;
     const T *g;
     int64_t dwpe_stride, g_stride;
-    int64_t rows;      // of g
-    int64_t positions; // of dwpe, T_length or more
+    int64_t rows;      // rows of g
+    int64_t positions; // rows of dwpe, at least T_length
     int cols, T_length;
     bool accumulate;
 };
 
-// A thread takes 8 columns of a position; the sequences are added in their order.
+// A thread computes 8 columns of one position. The sequences are added in order.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(PositionGradient<T> a) {
     constexpr int BATCH = 8; // rows loaded before the first is added
@@ -110,18 +111,18 @@ __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(Positi
     store(out, packed<float, V>(sum));
 }
 
-// --- gradient of the tokens ---------------------------------------------------------------------------------
-// And of the positions where documents are apart, which stand in for tokens then.
-// The rows are sorted by token (a stable sort, so equal tokens stay in the order of their rows) and cut into
-// chunks of CHUNK. A run of equal tokens inside a chunk is summed and added to the token's row at once. A run
-// that crosses chunks, as those of frequent tokens do, leaves one partial sum per chunk: `head` where it comes
-// from the chunk before, `tail` where it starts here and continues; a second pass adds them in order.
+// --- gradient of the token embedding ---------------------------------------------------------------------------------
+// Also the position embedding's gradient with document masking, with positions in place of tokens.
+// The rows are sorted by token (a stable sort, so equal tokens keep the order of their rows) and divided into chunks of
+// CHUNK. A run of equal tokens within a chunk is summed and added to the token's row of dwte. A run that crosses
+// chunks, as those of frequent tokens do, stores one partial sum per chunk: `head` if it continues from the previous
+// chunk, `tail` if it starts here and continues. A second kernel adds these in order.
 constexpr int CHUNK = 64;
 
 template <typename T> struct TokenGradient {
     float *dwte;
     const T *g;
-    const int32_t *tokens, *order; // sorted tokens, and the row that each stood in
+    const int32_t *tokens, *order; // sorted tokens, and the row of g that each came from
     float *head, *tail;            // (chunks, cols)
     int64_t dwte_stride, g_stride;
     int rows, cols;
@@ -135,20 +136,22 @@ template <int V> __device__ inline void add_to(float *out, Pack<float, V> before
     store(out, packed<float, V>(total));
 }
 
-// A block takes a chunk and up to 128 vectors of its columns. What a batch of rows needs is loaded together, the
-// sums so far of the tokens whose runs end in it included: different runs have different tokens.
+// A block processes a chunk and up to 128 vectors of its columns. All data of a batch of rows is loaded together,
+// including the current sums of the tokens whose runs end in it. These differ, because different runs have different
+// tokens.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_gradient_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
-    static_assert(CHUNK % BATCH == 0, "a chunk is whole batches");
+    static_assert(CHUNK % BATCH == 0, "a chunk must be a multiple of a batch");
     const int64_t chunk = blockIdx.x;
     const int64_t column = ((int64_t)blockIdx.y * EMBED_THREADS + threadIdx.x) * V;
     if (column >= a.cols) return;
     const int begin = (int)chunk * CHUNK, end = min(begin + CHUNK, a.rows);
-    bool from_before = begin > 0 && a.tokens[begin - 1] == a.tokens[begin]; // the current run started earlier
+    // from_before: the current run of equal tokens started in an earlier chunk
+    bool from_before = begin > 0 && a.tokens[begin - 1] == a.tokens[begin];
     float sum[V] = {};
     for (int first = begin; first < end; first += BATCH) {
-        int token[BATCH + 1]; // -1 behind the last row
+        int token[BATCH + 1]; // tokens of the batch and of the next row; -1 after the last row
 #pragma unroll
         for (int k = 0; k <= BATCH; k++) token[k] = first + k < a.rows ? a.tokens[first + k] : -1;
         Pack<T, V> g[BATCH];
@@ -167,11 +170,11 @@ __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_g
             unpack<V>(g[k], value);
 #pragma unroll
             for (int i = 0; i < V; i++) sum[i] += value[i];
-            const bool goes_on = token[k + 1] == token[k];
-            if (goes_on && at + 1 < end) continue;
+            const bool continues = token[k + 1] == token[k];
+            if (continues && at + 1 < end) continue;
             if (from_before)
                 store(a.head + chunk * a.cols + column, packed<float, V>(sum));
-            else if (goes_on)
+            else if (continues)
                 store(a.tail + chunk * a.cols + column, packed<float, V>(sum));
             else
                 add_to<V>(a.dwte + token[k] * a.dwte_stride + column, before[k], sum);
@@ -182,7 +185,7 @@ __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_g
     }
 }
 
-// The chunk in which a crossing run starts adds up its parts, in batches that are loaded together.
+// Adds up the partial sums of a run that crosses chunks, in the chunk in which it starts. Loads them in batches.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
@@ -191,14 +194,15 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     const int begin = (int)chunk * CHUNK, next = begin + CHUNK;
     if (column >= a.cols || next >= a.rows) return;
     const int token = a.tokens[next - 1];
-    if (a.tokens[next] != token) return;                                               // no run leaves this chunk
-    if (a.tokens[begin] == token && begin > 0 && a.tokens[begin - 1] == token) return; // it started earlier
+    if (a.tokens[next] != token) return; // no run continues into the next chunk
+    // the run started in an earlier chunk
+    if (a.tokens[begin] == token && begin > 0 && a.tokens[begin - 1] == token) return;
     float *const out = a.dwte + token * a.dwte_stride + column;
     const Pack<float, V> before = load<V>(out);
     float sum[V];
     unpack<V>(load<V>(a.tail + chunk * a.cols + column), sum);
-    bool goes_on = true;
-    for (int64_t other = chunk + 1; goes_on; other += BATCH) {
+    bool continues = true;
+    for (int64_t other = chunk + 1; continues; other += BATCH) {
         int first_token[BATCH];
         Pack<float, V> part[BATCH];
 #pragma unroll
@@ -209,8 +213,8 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
         }
 #pragma unroll
         for (int k = 0; k < BATCH; k++) {
-            goes_on = goes_on && first_token[k] == token;
-            if (!goes_on) continue;
+            continues = continues && first_token[k] == token;
+            if (!continues) continue;
             float value[V];
             unpack<V>(part[k], value);
 #pragma unroll
@@ -220,13 +224,14 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     add_to<V>(out, before, sum);
 }
 
+// numbers[i] = i: the rows, as values of the sort.
 __global__ void row_numbers_kernel(int32_t *numbers, int count) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < count) numbers[i] = i;
 }
 
 // --- workspace ----------------------------------------------------------------------------------------------
-// Pieces of Exec.workspace, one after the other.
+// Allocator of Exec.workspace.
 struct Pieces {
     char *next;
     size_t left;
@@ -235,7 +240,8 @@ struct Pieces {
 template <typename T> T *piece_take(Pieces *pieces, int64_t count) {
     const size_t bytes = ((size_t)count * sizeof(T) + 255) / 256 * 256;
     if (bytes > pieces->left)
-        fatal(EXIT_DEVICE, "embed_backward: the workspace is %zu bytes too small", bytes - pieces->left);
+        fatal(EXIT_DEVICE, "internal error: embed_backward on the GPU: the workspace is %zu bytes too small",
+              bytes - pieces->left);
     T *const piece = (T *)pieces->next;
     pieces->next += bytes;
     pieces->left -= bytes;
@@ -261,7 +267,7 @@ template <typename T, int V> void token_gradient(Exec *exec, TokenGradient<T> a,
     size_t sort_bytes = 0;
     CUDA_CHECK(cub::DeviceRadixSort::SortPairs(NULL, sort_bytes, tokens, sorted, numbers, order, a.rows, 0, bits,
                                                backend->stream),
-               "sizing the sort of the tokens");
+               "computing the size of the tokens' sort");
     void *const sort_space = piece_take<char>(&pieces, (int64_t)sort_bytes);
     CUDA_CHECK(cub::DeviceRadixSort::SortPairs(sort_space, sort_bytes, tokens, sorted, numbers, order, a.rows, 0, bits,
                                                backend->stream),
@@ -306,7 +312,8 @@ void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor 
     require_format(operation, "positions", positions, FMT_I32);
     require_format(operation, "dwte", dwte, FMT_FP32);
     require_format(operation, "dwpe", dwpe, FMT_FP32);
-    if (g.rows > INT32_MAX - CHUNK) fatal(EXIT_DEVICE, "embed_backward: more than 2^31 tokens in a micro-batch");
+    if (g.rows > INT32_MAX - CHUNK)
+        fatal(EXIT_DEVICE, "internal error: embed_backward on the GPU: more than 2^31 tokens in a micro-batch");
     if (g.rows == 0) return;
     bool wide = tensor_wide(g) && tensor_wide(dwte) && tensor_wide(dwpe);
     for_layout(operation, g.format, wide, [&]<typename Type, int V>(Layout<Type, V>) {

@@ -1,22 +1,22 @@
-// The cross-entropy loss over a chunk of tokens, with the gradient written over the logits: one read and one
-// write of the widest tensor of the model. With --head fp8 the gradient is written as codes, half the bytes, and then
-// transposed for the matmul that makes the weight's gradient: 2 + 1 and 1 + 1 bytes per element.
+// Cross-entropy loss of a chunk of tokens. The gradient overwrites the logits: one read and one write of the model's
+// widest tensor. With --head fp8 the gradient is written in FP8 (2 bytes read, 1 written per element) and then
+// transposed for wgrad (1 read, 1 written).
 #include "cuda/fp8/fp8_kernels.h"
 
 #include "loss_parts.h"
 
 namespace {
 
-constexpr int LOSS_THREADS = 512;         // of a block that has rows of its own
-constexpr int LOSS_PART_THREADS = 256;    // of one that shares them
-constexpr int LOSS_BLOCKS_PER_SM = 2;     // at least; of those that share, twice as many
-constexpr int LOSS_PARTS = 8;             // blocks that share a row, at most: clusters of so many are everywhere
-constexpr int LOSS_PART_BYTES = 54 << 10; // of a row, so that four parts have room
+constexpr int LOSS_THREADS = 512;         // threads of a block that processes rows alone
+constexpr int LOSS_PART_THREADS = 256;    // threads of a block that shares rows with other blocks
+constexpr int LOSS_BLOCKS_PER_SM = 2;     // minimum number of resident blocks; twice as many if blocks share rows
+constexpr int LOSS_PARTS = 8;             // maximum number of blocks that share a row: every GPU supports clusters of 8
+constexpr int LOSS_PART_BYTES = 54 << 10; // maximum part of a row per block, so that four blocks fit an SM
 
 struct LossArguments {
     void *logits;       // (rows, cols)
     float *losses;      // (rows); may be NULL
-    uint8_t *codes;     // (rows, cols) E5M2 for the gradient; NULL: in place of the logits
+    uint8_t *codes;     // (rows, cols) E5M2: FP8 gradient; NULL: the gradient overwrites the logits
     float *codes_scale; // written by the kernel
     int64_t codes_stride;
     const int32_t *targets;
@@ -24,10 +24,11 @@ struct LossArguments {
     int cols, vocab;
     int parts; // blocks that share a row: a power of two
     bool backward;
-    StepState *state; // with the loss's scale
+    StepState *state; // contains loss_scale
 };
 
-// The largest of a thread's logits; NaN is ignored. Of a vector the first `real` count, the others are padding.
+// Maximum of a thread's logits, ignoring NaN. Of each vector only the first `real` columns count; the others are
+// padding.
 template <typename T, int V> struct Largest {
     float most = NOTHING;
 
@@ -43,7 +44,7 @@ template <typename T, int V> struct Largest {
     }
 };
 
-template <> struct Largest<bf16, 8> { // two at a time
+template <> struct Largest<bf16, 8> { // two values at a time
     __nv_bfloat162 most = __float2bfloat162_rn(-INFINITY);
 
     __device__ void add(Pack<bf16, 8> pack, int real) {
@@ -60,10 +61,9 @@ template <> struct Largest<bf16, 8> { // two at a time
     }
 };
 
-// Where the passes over a block's part of a row, which begins at vector `begin`, read it from: the block's
-// shared memory, filled by asynchronous copies, or device memory again where the part is too long for that. A
-// thread reads only the vectors that it copied itself, so no barrier is needed, and the next row is fetched
-// while this one is being written.
+// Reads a block's part of a row, which begins at vector `begin`. STAGED: from shared memory, filled by asynchronous
+// copies; otherwise from device memory in every pass, because the part is too long. A thread reads only the vectors it
+// copied itself, so no barrier is needed, and the next row is copied while the current one is being written.
 template <typename T, int V, bool STAGED> struct RowReader {
     Pack<T, V> *staged;
     int begin;
@@ -87,7 +87,7 @@ template <typename T, int V, bool STAGED> struct RowReader {
     }
 };
 
-// Vectors of the gradient: where they go, and how. Values are written in units of 1 / unit.
+// Writes the gradient over the logits. The values to write are multiplied by `unit` beforehand, here 1.
 template <typename T, int V> struct GradientInPlace {
     T *row;
     static constexpr float unit = 1.0f;
@@ -97,6 +97,7 @@ template <typename T, int V> struct GradientInPlace {
     __device__ void element(int column, float x) const { store(row + column, packed<T, 1>(&x)); }
 };
 
+// Writes the gradient in E5M2. The values to write are multiplied by `unit`, the reciprocal of the scale, beforehand.
 template <typename T, int V> struct GradientCodes {
     uint8_t *row;
     float unit;
@@ -111,7 +112,7 @@ template <typename T, int V> struct GradientCodes {
     __device__ void element(int column, float x) const { row[column] = (uint8_t)encode_pair<FMT_E5M2>(x, 0.0f); }
 };
 
-// Blocks stay: the parts of a row belong to neighbours, which go on with the next row that no others have.
+// Computes loss and gradient. `parts` consecutive blocks share a row; each group of blocks processes every step-th row.
 template <typename T, int V, bool STAGED, typename Gradient>
 __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(LossArguments a) {
     extern __shared__ uint4 dynamic[];
@@ -125,7 +126,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     const RowReader<T, V, STAGED> reader = {(Pack<T, V> *)(shared + RowParts::bytes(parts, threads / WARP)), begin};
     T *const logits = (T *)a.logits;
     const float scale = a.state->loss_scale;
-    // a thread's vectors of this part, and how many of their columns are no padding
+    // Calls visit(vector, number of its columns that are not padding) for this thread's vectors of the block's part.
     const auto each = [&](auto visit) {
         int i = begin + thread;
         for (; i < whole; i += threads) visit(i, V);
@@ -156,7 +157,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
         const Gradient gradient(a, row, scale);
         const float inverse = scale / all.sum, factor = inverse * gradient.unit;
 
-        const int from = target < 0 ? 0 : target / V; // the vector whose thread has the loss
+        const int from = target < 0 ? 0 : target / V; // vector whose thread computes and writes the row's loss
         const bool owner = from >= begin && from < end && (from - begin) % threads == thread;
         float target_gradient = 0.0f;
         if (owner) {
@@ -185,14 +186,14 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     }
 }
 
-// With so many bytes of shared memory for a block; of those that share a row as many as can run at a time, so that none
-// begins when the others end.
+// Launches the kernel with `shared` bytes of shared memory per block. Blocks that share rows are launched in the number
+// that can run at once, so that no group starts after another has ended.
 template <typename T, int V, bool STAGED, typename Gradient>
 void loss_launch(const CudaBackend *backend, const LossArguments &a, int threads, size_t shared) {
     const auto kernel = loss_kernel<T, V, STAGED, Gradient>;
     int at_once = 0;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-               "reserving shared memory for a row of logits");
+               "setting the shared memory of loss_kernel");
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {(unsigned)a.parts, 1, 1};
@@ -203,21 +204,23 @@ void loss_launch(const CudaBackend *backend, const LossArguments &a, int threads
     if (a.parts > 1) {
         config.attrs = &cluster;
         config.numAttrs = 1;
-        CUDA_CHECK(cudaOccupancyMaxActiveClusters(&at_once, kernel, &config), "asking how many clusters fit");
+        CUDA_CHECK(cudaOccupancyMaxActiveClusters(&at_once, kernel, &config),
+                   "querying how many clusters of loss_kernel fit");
     } else {
         CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, threads, shared),
-                   "asking how many blocks fit");
+                   "querying how many blocks of loss_kernel fit");
         at_once *= backend->sm_count;
     }
     config.gridDim = grid_of((a.rows < at_once ? a.rows : max(at_once, 1)) * a.parts);
     config.stream = backend->stream;
-    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, a), "loss_kernel");
+    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, a), "launching the kernel loss_kernel");
 }
 
+// Chooses the number of blocks per row, and STAGED if the row's parts fit in shared memory.
 template <typename T, int V, typename Gradient> void loss_run(const CudaBackend *backend, LossArguments a) {
     int most = 0;
     CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device),
-               "asking for the size of shared memory");
+               "querying the size of shared memory");
     const auto part = [&] { return (size_t)ceil_div(a.cols / V, a.parts) * sizeof(Pack<T, V>); };
     a.parts = 1;
     while (V > 1 && backend->capability >= 90 && a.parts < LOSS_PARTS && part() > LOSS_PART_BYTES) a.parts *= 2;
@@ -237,10 +240,11 @@ constexpr int SUM_THREADS = 1024;
 
 __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *losses, int64_t count, StepState *state) {
     __shared__ double shared[SUM_THREADS / WARP];
-    const double before = state->loss_sum; // by every thread, so that no branch stands before the losses' loads
+    const double before = state->loss_sum; // all threads read it, so that no branch precedes the loads of the losses
     const float scale = state->loss_scale;
     double sum = 0.0;
-#pragma unroll 4 // by 16, the compiler's choice, a chunk of 4,096 tokens would be a rest, which is loaded one by one
+// unrolled by 4, because by 16, the compiler's choice, 4,096 losses would all be loaded one by one as a remainder
+#pragma unroll 4
     for (int64_t i = threadIdx.x; i < count; i += SUM_THREADS) sum += (double)losses[i];
     sum = block_sum<SUM_THREADS / WARP>(sum, shared);
     if (threadIdx.x == 0) state->loss_sum = before + (double)scale * sum;
@@ -248,7 +252,7 @@ __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *loss
 
 } // namespace
 
-// The gradient as codes, and their transpose.
+// Computes the gradient in E5M2 and its transpose.
 static void loss_codes(Exec *exec, const char *operation, LossArguments a, Tensor dlogits, Tensor dlogits_t,
                        Tensor logits) {
     require_format(operation, "the logits", logits, FMT_BF16);
@@ -285,7 +289,7 @@ void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Te
         return;
     }
     if (dlogits.data && dlogits.data != logits.data)
-        fatal(EXIT_DEVICE, "%s on the GPU: dlogits in %s must take the place of the logits", operation,
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: dlogits in %s must share the logits' memory", operation,
               format_name(dlogits.format));
     for_layout(operation, logits.format, tensor_wide(logits),
                [&]<typename T, int V>(Layout<T, V>) { loss_run<T, V, GradientInPlace<T, V>>(cuda_backend(exec), a); });

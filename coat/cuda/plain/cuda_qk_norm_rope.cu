@@ -1,5 +1,5 @@
-// q, k and v between their matmul and attention: the clip, the norms of q and k, their rotation, and all in reverse. A
-// block has a token. Where there is a rotation alone, every value is read once and written once.
+// Clipping, QK-norm and RoPE of q, k and v between their matmul and attention, and their backward. A block processes a
+// token. With RoPE alone, every value is read once and written once.
 #include "heads_walk.h"
 
 namespace {
@@ -8,7 +8,7 @@ namespace {
 template <typename T, int V, bool NORMS>
 __global__ __launch_bounds__(HEADS_THREADS) void qk_norm_rope_forward_kernel(HeadsOf<T> a) {
     constexpr CachePolicy POLICY = NORMS ? CACHE_DEFAULT : CACHE_STREAM;
-    extern __shared__ float of_heads[]; // sums of squares, (heads, across), and behind them:
+    extern __shared__ float of_heads[]; // sums of squares (heads, across), followed by rstd of each norm
     float *const rstd = of_heads + a.heads * a.across;
     const int64_t token = blockIdx.x;
     const T *const from = a.qkv + token * a.qkv_stride;
@@ -60,7 +60,7 @@ __global__ __launch_bounds__(HEADS_THREADS) void qk_norm_rope_forward_kernel(Hea
 }
 
 // --- backward -------------------------------------------------------------------------------------------------------
-// Two halves of a head's gradient, rotated back.
+// Loads both halves of a head's gradient and applies RoPE's backward to them.
 template <int V, typename T>
 __device__ inline void load_gradient(const HeadsOf<T> &a, const T *g, int column, const float *rotation,
                                      const float cosine[V], const float sine[V], float d[2][V]) {
@@ -69,7 +69,8 @@ __device__ inline void load_gradient(const HeadsOf<T> &a, const T *g, int column
     if (rotation) rotate_back<V>(d, cosine, sine);
 }
 
-// Shared memory of a block: the weights' gradients, (copies, q's width and k's), two sums per half head, two per norm.
+// Shared memory of a block: gradients of the norms' weights (copies, q's width + k's width), two sums per half head,
+// and two values per norm.
 template <typename T> struct NormsShared {
     float *sums, *squares, *dots, *rstd, *mean;
 
@@ -86,7 +87,7 @@ template <typename T> struct NormsShared {
     }
 };
 
-// rstd of a token's norms, and the means of gradient times weight times normalised value.
+// Computes rstd of a token's norms, and the mean of gradient * weight * xhat over each norm.
 template <int V, typename T>
 __device__ inline void token_norms(const HeadsOf<T> &a, const NormsShared<T> &shared, const T *x, const T *g,
                                    const float *rotation) {
@@ -118,7 +119,8 @@ __device__ inline void token_norms(const HeadsOf<T> &a, const NormsShared<T> &sh
     __syncthreads();
 }
 
-// d, the gradient of V values of a norm's output, becomes that of its input; the weight's is added to.
+// Replaces d, the gradient of V values of a norm's output, by the gradient of its input, and adds to the weight's
+// gradient.
 template <int V, typename T>
 __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &shared, const T *x, int head, int at,
                                      float d[V]) {
@@ -126,7 +128,8 @@ __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &
     const float rstd = shared.rstd[norm.number], mean = shared.mean[norm.number];
     const int copy = a.copies > 1 ? (int)threadIdx.x / a.across : 0;
     float *const sums = shared.sums + copy * (a.width[0] + a.width[1]) + (norm.k ? a.width[0] : 0) + norm.begin + at;
-    Pack<float, V> &of_weight = *(Pack<float, V> *)sums; // in shared memory, where load() and store() do not go
+    Pack<float, V> &of_weight =
+        *(Pack<float, V> *)sums; // accessed directly, because load() and store() do not support shared memory
     float value[V], weight[V], sum[V];
     load_clipped<V>(a, x + 2 * head * a.half + at, value);
     unpack<V>(load_parameter<V>(a.weight[norm.k] + norm.begin + at), weight);
@@ -140,6 +143,7 @@ __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &
     of_weight = packed<float, V>(sum);
 }
 
+// Writes the block's sums of the weights' gradients to partials, adding the copies.
 template <typename T> __device__ inline void store_partials(const HeadsOf<T> &a, const float *sums) {
     const int both = a.width[0] + a.width[1];
     for (int c = (int)threadIdx.x; c < both; c += (int)blockDim.x) {
@@ -150,6 +154,8 @@ template <typename T> __device__ inline void store_partials(const HeadsOf<T> &a,
     }
 }
 
+// Backward of clip, QK-norm and RoPE in place. A block processes every gridDim.x-th token; with NORMS it also sums the
+// weights' gradients over its tokens.
 template <typename T, int V, bool NORMS>
 __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
                              NORMS ? NORMS_BLOCKS_PER_SM
@@ -198,8 +204,8 @@ __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
                 keep(c, d);
             }
         }
-        if (a.amax) block_largest<THREADS>(largest, [&](uint32_t x) { a.amax[token] = x; });
-        if constexpr (NORMS) __syncthreads(); // what this token has left in shared memory has been read
+        if (a.amax) block_max<THREADS>(largest, [&](uint32_t x) { a.amax[token] = x; });
+        if constexpr (NORMS) __syncthreads(); // waits until all threads have read this token's data in shared memory
     }
     if constexpr (NORMS) store_partials(a, shared.sums);
 }
@@ -237,6 +243,7 @@ template <typename T, int V> HeadsOf<T> heads_of(Tensor out, Tensor qkv, const H
     return a;
 }
 
+// Calls fatal() if the tensors' formats differ from out's.
 void require_heads(const char *operation, Tensor out, Tensor qkv, const Heads &h) {
     require_format(operation, "qkv", qkv, out.format);
     require_format(operation, "positions", h.positions, FMT_I32);
@@ -244,7 +251,7 @@ void require_heads(const char *operation, Tensor out, Tensor qkv, const Heads &h
     require_format(operation, "the weight of k's norm", h.k_weight, out.format);
 }
 
-// 8 values at a time lie in one half of a head.
+// True if 8 values at a time can be loaded and lie in the same half of a head.
 bool heads_wide(Tensor out, Tensor qkv, const Heads &h) {
     return h.shape.head_dim % 16 == 0 && tensor_wide(out) && tensor_wide(qkv) && tensor_wide(h.rotations) &&
            tensor_wide(h.q_weight) && tensor_wide(h.k_weight);
@@ -257,13 +264,14 @@ void norms_backward(Exec *exec, const char *operation, Tensor dq_weight, Tensor 
     const int64_t resident = (int64_t)cuda_backend(exec)->sm_count * NORMS_BLOCKS_PER_SM;
     const int64_t most = a.tokens < resident ? a.tokens : resident;
     const int blocks = (int)(most < fit ? most : fit);
-    if (blocks == 0) fatal(EXIT_DEVICE, "%s on the GPU: the norms' sums do not fit the workspace", operation);
+    if (blocks == 0)
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: the norms' sums do not fit the workspace", operation);
     a.partials[0] = (float *)exec->workspace;
     a.partials[1] = a.partials[0] + (int64_t)blocks * a.width[0];
     const auto kernel = qk_norm_rope_backward_kernel<T, V, true>;
     const size_t shared = NormsShared<T>::bytes(a);
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-               "asking for the shared memory of qk_norm_rope_backward_kernel");
+               "setting the shared memory of qk_norm_rope_backward_kernel");
     kernel<<<grid_of(blocks), NORMS_THREADS, shared, cuda_backend(exec)->stream>>>(a);
     LAUNCH_CHECK("qk_norm_rope_backward_kernel");
     partials_sum(exec, (float *)dq_weight.data, a.partials[0], blocks, a.width[0], accumulate);

@@ -1,42 +1,44 @@
-// A token's heads on the GPU: which thread has which values, rotations, and the sums over norms. Included by
-// cuda_qk_norm_rope.cu.
+// Device code for clip, QK-norm and RoPE: assignment of a token's heads to threads, RoPE, and sums over norms. Included
+// by cuda_qk_norm_rope.cu.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 #include "cuda/common/rotation.h"
 
 namespace {
 
-// Threads of a block. A gradient through norms is made by few large blocks, each of which sums the weights' gradients
-// over its tokens.
+// Threads per block. The backward with norms uses few large blocks, each of which sums the weights' gradients over its
+// tokens.
 constexpr int HEADS_THREADS = 64, HEADS_BLOCKS_PER_SM = 16, NORMS_THREADS = 256, NORMS_BLOCKS_PER_SM = 3;
 
-// q's heads, then k's. A head's value i is rotated with value i + half.
+// Kernel argument: tensors and shapes. Heads are numbered q's first, then k's. RoPE pairs a head's values i and i +
+// half.
 template <typename T> struct HeadsOf {
     T *out;                   // forward: (tokens, columns); backward: the gradient, in place
-    const T *qkv;             // before all of it
-    const float *rotations;   // (T, 2 half); NULL: none
-    const int32_t *positions; // of documents that are apart; NULL: none are
-    const T *weight[2];       // of q's and k's norm; NULL: none
-    float *partials[2];       // (blocks, width): what each block has of the gradients of these weights
-    uint32_t *amax;           // of the gradient's rows; may be NULL
+    const T *qkv;             // input of clip, norm and RoPE
+    const float *rotations;   // RoPE table (T, 2 half); NULL: no RoPE
+    const int32_t *positions; // position of each token with document masking; NULL: token % T_length
+    const T *weight[2];       // weights of q's and of k's norm; NULL: no norm
+    float *partials[2];       // (blocks, width): each block's sums of these weights' gradients
+    uint32_t *amax;           // row amaxes of the gradient; may be NULL
     int64_t out_stride, qkv_stride, tokens;
-    int T_length, heads, q_heads, half, width[2]; // width: of a norm
-    int q_norms, norms;                           // of a token: q's, and all
-    int across, at_once;                          // threads across half a head, heads at a time
-    int lanes;                                    // that sum the values of one norm
-    int copies;                                   // of the sums of the weights' gradients, so that each has one writer
-    int columns;                                  // q, k and v
+    int T_length, heads, q_heads, half, width[2]; // width: columns of a norm, for q and k
+    int q_norms, norms;                           // number of norms per token: q's, and q's and k's
+    int across, at_once;                          // threads per half head, heads processed at a time
+    int lanes;                                    // lanes that sum the values of a norm
+    int copies;  // copies of the weight gradients' sums, so that each has a single writer
+    int columns; // columns of q, k and v together
     float eps, clip;
 };
 
-// The cosines and sines of a token's position.
+// Returns the RoPE table's row for a token's position; NULL without RoPE.
 template <typename T> __device__ inline const float *rotation_of(const HeadsOf<T> &a, int64_t token) {
     if (!a.rotations) return nullptr;
     const int64_t position = a.positions ? a.positions[token] : (uint32_t)token % (uint32_t)a.T_length;
     return a.rotations + position * 2 * a.half;
 }
 
-// body(head, i, cosines, sines) for V values i of every half head, a thread's heads with one rotation.
+// Calls body(head, i, cosines, sines) for every half head of this thread, with V values from index i on. All heads of a
+// thread use the same rows of the RoPE table, which are loaded once.
 template <int V, typename T, typename Body>
 __device__ inline void each_half_head(const HeadsOf<T> &a, const float *rotation, Body body) {
     const int first = (int)threadIdx.x / a.across;
@@ -51,11 +53,12 @@ __device__ inline void each_half_head(const HeadsOf<T> &a, const float *rotation
     }
 }
 
+// Returns x clipped to [-clip, clip]; x if clip is 0.
 __device__ inline float clipped(float x, float clip) {
     return clip > 0.0f ? fminf(fmaxf(x, -clip), clip) : x;
 }
 
-// V values before the norm.
+// Loads V values and clips them, giving the norm's input.
 template <int V, CachePolicy POLICY = CACHE_DEFAULT, typename T>
 __device__ inline void load_clipped(const HeadsOf<T> &a, const T *from, float x[V]) {
     unpack<V>(load<V, POLICY>(from), x);
@@ -74,7 +77,7 @@ template <int V> __device__ inline void rotate_back(float d[2][V], const float c
 }
 
 // --- norms ----------------------------------------------------------------------------------------------------------
-// A head's norm: its number within the token, whether it is one of k's, and where the head begins in it.
+// Locates a head's norm: its number within the token, whether it belongs to k, and the head's first column in it.
 template <typename T> struct HeadNorm {
     int k, number, begin;
 
@@ -87,14 +90,14 @@ template <typename T> struct HeadNorm {
     }
 };
 
-// What a thread has of a sum over a head: the head's own values in `of_heads`, (heads, across).
+// Adds a thread's value to its partial sum of a head: of_heads (heads, across).
 template <int V, typename T>
 __device__ inline void head_adds(const HeadsOf<T> &a, float *of_heads, int head, int i, float value) {
     float *const at = of_heads + head * a.across + i / V % a.across;
     *at = i < a.across * V ? value : *at + value;
 }
 
-// The sum of a norm's values, in the first of `lanes` lanes; NORM is called with it by that lane.
+// Sums of_heads, and also_of_heads if given, over each norm and calls finish(norm, width, sum, also) in one lane.
 template <typename T, typename Finish>
 __device__ inline void each_norm(const HeadsOf<T> &a, const float *of_heads, const float *also_of_heads,
                                  Finish finish) {

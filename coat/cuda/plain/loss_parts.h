@@ -1,6 +1,7 @@
-// Rows of logits are read once where they fit shared memory, and several blocks are needed on a multiprocessor, so that
-// one computes while another's row is on its way. So on devices that can, the blocks of a cluster share a longer row:
-// each has a part, and all learn its softmax from what their warps send to each.
+// Combines the softmax statistics of a row of logits that several blocks share. A row is read once if it fits in shared
+// memory, and several blocks per SM are needed so that one computes while another's row is being copied. Therefore, on
+// Hopper and later, the blocks of a cluster share a long row: each processes a part, and each warp sends its statistics
+// to all of them.
 #pragma once
 #include "cuda/common/barriers.h"
 #include "cuda/common/cuda_kernels.h"
@@ -9,8 +10,8 @@
 
 namespace {
 
-// A maximum with the sum of the exponentials below it. A thread that has no value has NOTHING, the lowest finite one,
-// so that no difference of two infinities arises, and a sum of 0. A maximum passes NaN over, a sum does not.
+// Maximum of some logits, and sum of exp(logit - max). A thread without logits has max NOTHING, the lowest finite
+// value, so that no inf - inf occurs, and sum 0. A NaN logit does not change max but makes sum NaN.
 struct alignas(8) SoftmaxSum {
     float max, sum;
 };
@@ -19,7 +20,7 @@ constexpr float NOTHING = -FLT_MAX;
 
 __device__ inline SoftmaxSum softmax_join(SoftmaxSum a, SoftmaxSum b) {
     float max = fmaxf(a.max, b.max);
-    // not fused: joining b with a gives the same bits as joining a with b, so all threads agree
+    // Uses no FMA, so that joining a with b or b with a gives the same bits and all threads agree.
     return {max, __fadd_rn(__fmul_rn(a.sum, fast_exp(a.max - max)), __fmul_rn(b.sum, fast_exp(b.max - max)))};
 }
 
@@ -27,8 +28,8 @@ __device__ inline SoftmaxSum softmax_exchange(SoftmaxSum mine, int mask) {
     return softmax_join(mine, {__shfl_xor_sync(ALL_LANES, mine.max, mask), __shfl_xor_sync(ALL_LANES, mine.sum, mask)});
 }
 
-// What the blocks of a row know of each other, in shared memory: places for all their warps' sums, of this row and, as
-// some are ahead, of the next, and for each of the two a barrier that counts the bytes which have come.
+// Exchange between the blocks of a row, in shared memory: places for the statistics of all their warps, one set for the
+// current row and one for the next, because some blocks are ahead; and per set a barrier that counts received bytes.
 struct RowParts {
     uint64_t *barriers;
     SoftmaxSum *places;
@@ -38,7 +39,7 @@ struct RowParts {
         return 2 * sizeof(uint64_t) + 2 * (size_t)(parts * warps) * sizeof(SoftmaxSum);
     }
 
-    // All threads, before the first row.
+    // Initializes the barriers. All threads call it before the first row.
     __device__ void open() const {
 #if __CUDA_ARCH__ >= 900
         if (parts == 1) return;
@@ -47,12 +48,14 @@ struct RowParts {
             barrier_init(barriers + 1, 1);
             barrier_init_fence();
         }
-        asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory"); // all are there
+        // Waits until all blocks of the cluster have started.
+        asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
     }
 
-    // Joins what all threads of these blocks have of their row-th row, counted from 0: the same bits in each. A block
-    // that sends of a row has read those of the one before, so two sets of places are enough.
+    // Returns the statistics of a row, given each thread's statistics; the same bits in every thread of its blocks.
+    // `row` counts the rows of these blocks from 0. Two sets of places suffice, because a block that sends for a row
+    // has already read those of the previous row.
     __device__ SoftmaxSum join(SoftmaxSum mine, int row) const {
         const int lane = (int)threadIdx.x % WARP, count = parts * warps, set = row & 1;
         SoftmaxSum *const here = places + set * count, *const to = here + part * warps + threadIdx.x / WARP;
@@ -72,7 +75,8 @@ struct RowParts {
     }
 
   private:
-    // To the place in block `other` that has this address here; its barrier counts the bytes.
+    // Writes x to block `other`, at the address that `to` has in this block, and counts its bytes at that block's
+    // barrier.
     __device__ static void send(SoftmaxSum *to, uint64_t *barrier, int other, SoftmaxSum x) {
 #if __CUDA_ARCH__ >= 900
         asm volatile(
@@ -85,6 +89,7 @@ struct RowParts {
 #endif
     }
 
+    // Waits until `bytes` bytes have arrived at the barrier.
     __device__ static void receive(uint64_t *barrier, uint32_t bytes, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x == 0) barrier_arrive_expect(barrier, bytes);

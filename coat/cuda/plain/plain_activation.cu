@@ -1,5 +1,5 @@
-// The activation function, tanh-GELU or SwiGLU, and its backward (COAT: saved activations, FP8 flow), with the bias
-// of the matmul before it and that bias's gradient.
+// Tanh-GELU and SwiGLU in BF16 or FP32, forward and backward, fused with the preceding matmul's bias and the bias
+// gradient.
 #include "cuda/common/cuda_kernels.h"
 
 namespace {
@@ -7,8 +7,8 @@ namespace {
 constexpr float GELU_SCALE = 0.7978845608028654f; // sqrt(2 / pi)
 constexpr float GELU_CUBIC = 0.044715f;
 
-// 1 / (1 + exp(-2 u)) with u the argument of GELU's tanh: 0.5 (1 + tanh u) without the cancellation that the
-// sum suffers for negative u. The arguments are such that NaN stays NaN and both tails are right.
+// 1 / (1 + exp(-2 u)), u being the argument of GELU's tanh: equals 0.5 (1 + tanh u) without its cancellation for
+// negative u. NaN stays NaN, and both tails are correct.
 __device__ inline float gelu_gate(float x) {
     float u = GELU_SCALE * x * fmaf(GELU_CUBIC * x, x, 1.0f);
     return fast_reciprocal(1.0f + fast_exp(-2.0f * u));
@@ -24,12 +24,12 @@ __device__ inline float gelu_derivative(float x) {
     return fmaf(2.0f * x * du * gate, 1.0f - gate, gate);
 }
 
-// h = y + bias where h is wanted; g = gelu(stored h).
+// h = y + bias if h is to be stored; g = gelu(stored h).
 template <typename T, int V> struct GeluForward {
     static constexpr int unroll = sizeof(T) == 4 ? 2 : 5;
     static constexpr bool sums = false, rolling = false;
     typedef Pack<T, V> Loaded;
-    Matrix<T> g, h, y; // without h, y is h already
+    Matrix<T> g, h, y; // h without data: y already is h
     const T *bias;
     Pack<T, V> bias_here;
 
@@ -58,7 +58,7 @@ template <typename T, int V> struct GeluForward {
     }
 };
 
-// dh = dg * gelu'(h); the bias gradient, where there is a bias, sums the values before they are rounded.
+// dh = dg * gelu'(h). With BIAS, the bias gradient sums the values before rounding.
 template <typename T, int V, bool BIAS> struct GeluBackward {
     static constexpr int unroll = sizeof(T) == 4 ? 1 : 3;
     static constexpr bool sums = BIAS, rolling = true;
@@ -84,7 +84,7 @@ template <typename T, int V, bool BIAS> struct GeluBackward {
     }
 };
 
-// g = silu(gate) up; h holds gate beside up.
+// g = silu(gate) * up; a row of h holds gate, then up.
 template <typename T, int V> struct SwigluForward {
     static constexpr int unroll = 2;
     static constexpr bool sums = false, rolling = false;
@@ -109,7 +109,7 @@ template <typename T, int V> struct SwigluForward {
     }
 };
 
-// dgate = dg up silu'(gate), dup = dg silu(gate), beside each other.
+// dgate = dg * up * silu'(gate), dup = dg * silu(gate), stored in a row of dh as gate and up are in h.
 template <typename T, int V> struct SwigluBackward {
     static constexpr int unroll = 2;
     static constexpr bool sums = false, rolling = false;
@@ -141,7 +141,7 @@ template <typename T, int V> struct SwigluBackward {
     }
 };
 
-// g from y: of gelu with h = y + bias on the way where h is wanted, of SwiGLU from a complete h.
+// Computes g from y: with GELU, also stores h = y + bias if h has data; with SwiGLU, y must be the complete h.
 void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias) {
     require_format(operation, "g", g, y.format);
     require_format(operation, "h", h, y.format);
@@ -160,9 +160,9 @@ void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Te
 
 void plain_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool) {
     const char *operation = "activation_forward";
-    if (y.data == h.data && !bias.data) h.data = NULL; // complete already
+    if (y.data == h.data && !bias.data) h.data = NULL; // y already is h
     if (g.data && g.cols != y.cols && h.data)
-        fatal(EXIT_DEVICE, "%s on the GPU: SwiGLU is built for an h that is complete", operation);
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU does not support a bias or a separate h", operation);
     if (g.data || h.data) activation_launch(exec, operation, g, h, y, bias);
 }
 
@@ -179,7 +179,8 @@ void plain_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbi
     require_format(operation, "h", h, dg.format);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
     const bool gated = dg.cols != h.cols;
-    if (gated && dbias.data) fatal(EXIT_DEVICE, "%s on the GPU: SwiGLU is built without biases", operation);
+    if (gated && dbias.data)
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU does not support biases", operation);
     for_layout(operation, dg.format, tensor_wide(dh_q) && tensor_wide(dg) && tensor_wide(h),
                [&]<typename T, int V>(Layout<T, V>) {
                    const Matrix<T> to = matrix_of<T>(dh_q), from = matrix_of<T>(dg), kept = matrix_of<T>(h);

@@ -1,29 +1,29 @@
-// The norms of the forward pass: residual addition with the norm behind or before it, and the norm again for the
-// weight gradient (COAT: saved activations). LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernels of
-// fp8_norm.cu take all but uncommon widths; what is here serves those, and FP32, which is for exact comparisons.
+// Forward norms in BF16 and FP32: residual add with the norm after it (pre-norm) or before it (post-norm), and the
+// recomputed norm for wgrad. LayerNorm, or RMSNorm if there is no mean. BF16 uses the kernels of fp8_norm.cu except for
+// unusual widths; the kernels here handle those and FP32, which is for exact comparisons.
 #include "plain_norm.h"
 
 namespace {
 
-// Matrices without data are not to be written, or add nothing.
+// Kernel arguments. Outputs without data are not written, inputs without data are not added.
 template <typename T> struct NormForward {
     Matrix<T> n, x, r_out;
     Matrix<const T> r_in, y;
-    Matrix<const T> stream;          // what n adds the norm to
+    Matrix<const T> stream;          // with post-norm, the residual stream to which the norm is added
     const T *y_bias, *weight, *bias; // y_bias and bias may be NULL
-    float *mean, *rstd;              // mean NULL: RMSNorm; rstd NULL: not to be written
+    float *mean, *rstd;              // mean NULL: RMSNorm; rstd NULL: not written
     int cols;
     float eps;
 };
 
-// Any width: a block per row, which it reads again for each pass. A thread reads only what it wrote itself. AGAIN: the
-// norm of r_in with the statistics that are there.
-template <typename T, bool AGAIN> __global__ __launch_bounds__(ANY_THREADS) void norm_any_kernel(NormForward<T> a) {
+// Norm of any width with one block per row, which reads the row again in each pass. A thread reads only what it wrote
+// itself. RECOMPUTE: the norm of r_in with the saved statistics.
+template <typename T, bool RECOMPUTE> __global__ __launch_bounds__(ANY_THREADS) void norm_any_kernel(NormForward<T> a) {
     __shared__ float shared[2][ANY_THREADS / WARP];
     const int64_t row = blockIdx.x;
     const T *r = a.r_in.at(row, 0);
     float mean, rstd;
-    if constexpr (AGAIN) {
+    if constexpr (RECOMPUTE) {
         mean = a.mean ? a.mean[row] : 0.0f, rstd = a.rstd[row];
     } else {
         if (a.r_out.data)
@@ -53,12 +53,12 @@ template <typename T, bool AGAIN> __global__ __launch_bounds__(ANY_THREADS) void
         if (a.stream.data) value += (float)*a.stream.at(row, c);
         *a.n.at(row, c) = (T)value;
     }
-    if (AGAIN || threadIdx.x != 0) return;
+    if (RECOMPUTE || threadIdx.x != 0) return;
     if (a.mean) a.mean[row] = mean;
     if (a.rstd) a.rstd[row] = rstd;
 }
 
-template <bool AGAIN>
+template <bool RECOMPUTE>
 void norm_any(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
               Tensor y_bias, Tensor stream) {
     if (r_in.rows == 0) return;
@@ -76,7 +76,7 @@ void norm_any(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_o
                                   (float *)norm.rstd.data,
                                   (int)r_in.cols,
                                   norm.eps};
-        norm_any_kernel<T, AGAIN><<<grid_of(r_in.rows), ANY_THREADS, 0, cuda_backend(exec)->stream>>>(a);
+        norm_any_kernel<T, RECOMPUTE><<<grid_of(r_in.rows), ANY_THREADS, 0, cuda_backend(exec)->stream>>>(a);
         LAUNCH_CHECK("norm_any_kernel");
     });
 }
@@ -85,29 +85,29 @@ void norm_any(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_o
 
 void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
     const char *operation = "residual_norm_forward";
-    if (fp8_norm_takes(operation, r_in.format, {n, norm.x, r_out, r_in, y, y_bias, norm.weight, norm.bias})) {
+    if (fp8_norm_supports(operation, r_in.format, {n, norm.x, r_out, r_in, y, y_bias, norm.weight, norm.bias})) {
         fp8_residual_norm_forward(exec, n, norm, r_out, r_in, y, y_bias);
         return;
     }
-    if (!y.data && r_out.data == r_in.data) r_out.data = NULL; // complete already
+    if (!y.data && r_out.data == r_in.data) r_out.data = NULL; // r_out already is r_in
     if (norm.x.data == r_out.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL;
     norm_any<false>(exec, operation, n, norm, r_out, r_in, y, y_bias, Tensor{});
 }
 
 void plain_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const char *operation = "branch_norm_forward";
-    if (fp8_norm_takes(operation, r_in.format, {n, norm.x, r_out, r_in, y, norm.weight, norm.bias})) {
+    if (fp8_norm_supports(operation, r_in.format, {n, norm.x, r_out, r_in, y, norm.weight, norm.bias})) {
         fp8_branch_norm_forward(exec, n, norm, r_out, r_in, y);
         return;
     }
-    if (norm.x.data == y.data) norm.x.data = NULL; // complete already
+    if (norm.x.data == y.data) norm.x.data = NULL; // norm.x already is y
     norm_any<false>(exec, operation, r_out, norm, Tensor{}, y, Tensor{}, Tensor{}, r_in);
 }
 
 void plain_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     if (!n_t.data || n_t.data == n.data) return;
     const char *operation = "norm_recompute";
-    if (fp8_norm_takes(operation, n_t.format, {n_t, norm.x, norm.weight, norm.bias}))
+    if (fp8_norm_supports(operation, n_t.format, {n_t, norm.x, norm.weight, norm.bias}))
         fp8_norm_recompute(exec, n_t, n, norm);
     else
         norm_any<true>(exec, operation, n_t, norm, Tensor{}, norm.x, Tensor{}, Tensor{}, Tensor{});

@@ -1,19 +1,19 @@
-// What the norms of FP32, and of BF16 in uncommon widths, share.
+// Shared code of the norms in FP32 and in BF16 of unusual widths.
 #pragma once
 #include "cuda/fp8/fp8_kernels.h"
 
 #include <initializer_list>
 
-constexpr int ANY_THREADS = 256; // a block per row
+constexpr int ANY_THREADS = 256; // a block processes a row
 
-// xhat, with every product and sum rounded, as the CPU reference does.
+// Returns xhat with each multiplication and addition rounded, as the CPU reference does.
 __device__ static inline float norm_hat(float x, float mean, float rstd) {
     return __fmul_rn(__fsub_rn(x, mean), rstd);
 }
 
-// Whether the kernels of fp8_norm.cu and fp8_norm_backward.cu take these tensors, of which some may be absent. Ends the
-// program where one has another format.
-static inline bool fp8_norm_takes(const char *operation, Format format, std::initializer_list<Tensor> tensors) {
+// True if the kernels of fp8_norm.cu and fp8_norm_backward.cu support these tensors, some of which may be absent. Calls
+// fatal() if a tensor has another format.
+static inline bool fp8_norm_supports(const char *operation, Format format, std::initializer_list<Tensor> tensors) {
     bool takes = format == FMT_BF16;
     for (const Tensor &t : tensors) {
         require_format(operation, "a tensor", t, format);

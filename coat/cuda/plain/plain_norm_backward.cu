@@ -1,7 +1,6 @@
-// The norm's backward (COAT: FP8 flow): the gradient of the residual stream, and those of the norm's parameters by a
-// reduction in a fixed order. LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernel of
-// fp8_norm_backward.cu takes all but uncommon widths. And the sum that takes its place where norms come after: 2 + 2
-// bytes per element read, 2 written.
+// Backward of norms (COAT: FP8 flow): the gradient of the residual stream, and the gradients of the norm's parameters,
+// reduced in a fixed order. LayerNorm, or RMSNorm if there is no mean. BF16 uses the kernel of fp8_norm_backward.cu
+// except for unusual widths. Also residual_backward for post-norm: 2 + 2 bytes read and 2 written per element.
 #include "plain_norm.h"
 
 namespace {
@@ -11,12 +10,12 @@ template <typename T> struct NormBackward {
     Matrix<const T> dn, x;
     const T *weight;
     const float *mean, *rstd; // mean NULL: RMSNorm
-    uint32_t *amax;           // maxima of the bits of |g|, one per row; may be NULL
+    uint32_t *amax;           // amax of each row of g as FP32 bits; may be NULL
     int cols;
     bool add;
 };
 
-// Any width: a block per row for g, and the walk over columns for the parameters' gradients.
+// Computes g for any width with one block per row. The column walk computes the parameters' gradients.
 template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_backward_kernel(NormBackward<T> a) {
     __shared__ float shared[2][ANY_THREADS / WARP];
     __shared__ uint32_t shared_max[ANY_THREADS / WARP];
@@ -50,6 +49,7 @@ template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_backwa
     a.amax[row] = largest;
 }
 
+// Column sums of dn * xhat (the weight's gradient) or of dn (the bias's).
 template <typename T, bool OF_WEIGHT> struct NormParameterGradient {
     static constexpr int unroll = 4;
     static constexpr bool sums = true, rolling = false;
@@ -69,7 +69,7 @@ template <typename T, bool OF_WEIGHT> struct NormParameterGradient {
     }
 };
 
-// g += dn.
+// Residual stream's gradient with post-norm: g += dn.
 template <typename T, int V> struct ResidualBackward {
     static constexpr int unroll = sizeof(T) == 4 ? 1 : 4;
     static constexpr bool sums = false, rolling = false;
@@ -79,7 +79,7 @@ template <typename T, int V> struct ResidualBackward {
     };
     Matrix<T> g;
     Matrix<const T> dn;
-    const float *dn_scales; // (rows) that dn carries along; NULL: none
+    const float *dn_scales; // (rows) scales that dn must be multiplied by; NULL: dn is unscaled
 
     __device__ void begin(int64_t) {}
     __device__ Loaded load(int64_t row, int64_t column) const {
@@ -112,8 +112,8 @@ void plain_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Ten
                          bool accumulate) {
     const char *operation = "norm_backward";
     if (dn.granularity != SCALE_NONE)
-        fatal(EXIT_DEVICE, "%s on the GPU: scales of dn's rows are built for a grouped x", operation);
-    const bool by_fp8_norm = fp8_norm_takes(operation, g.format, {g, dn, norm.x, norm.weight});
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: dn with row scales needs x with group scales", operation);
+    const bool by_fp8_norm = fp8_norm_supports(operation, g.format, {g, dn, norm.x, norm.weight});
     require_format(operation, "the weight's gradient", dweight, FMT_FP32);
     require_format(operation, "the bias's gradient", dbias, FMT_FP32);
     if (g.rows == 0) return;

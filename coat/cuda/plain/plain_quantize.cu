@@ -1,10 +1,11 @@
-// Quantisation in plain recipes: there is none, the matmuls read the tensors as they are. What fp8_quantize.cu does
-// not take either is refused.
+// quantize_forward without FP8: matmuls read the unscaled tensors themselves, so there is nothing to do.
 #include "cuda/common/cuda_kernels.h"
 
-static void require_same(const char *operation, Tensor codes, Tensor x) {
-    if (codes.data && codes.data != x.data)
-        fatal(EXIT_DEVICE, "%s on the GPU: a copy in the format %s is not built", operation, format_name(codes.format));
+// Calls fatal() unless q is absent or shares x's memory.
+static void require_same(const char *operation, Tensor q, Tensor x) {
+    if (q.data && q.data != x.data)
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: a copy in format %s is not supported", operation,
+              format_name(q.format));
 }
 
 void plain_quantize_forward(Exec *, Tensor q, Tensor x) {
