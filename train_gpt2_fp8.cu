@@ -74,7 +74,7 @@ static Heads heads(const Model *m, int layer) {
     Heads h;
     h.shape = attention_shape(&m->config.shape, m->B, m->T);
     h.positions = positions(m);
-    h.rotations = of_positions(m, arena_tensor(&m->arena, ROTATIONS, VALUE, 0));
+    h.rotations = of_positions(m, arena_tensor(&m->arena, ROPE_TABLE, VALUE, 0));
     h.q_weight = param(m, QNORMW, layer);
     h.k_weight = param(m, KNORMW, layer);
     h.eps = m->config.shape.norm_eps;
@@ -146,7 +146,7 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     half_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
                y_bias);
     Tensor qkv = tensor_rows(act(m, QKV, l), m->before, (int64_t)m->B * m->T);
-    Tensor read = m->keeps_heads ? qkv : act(m, HEADS, l);
+    Tensor read = m->keeps_heads ? qkv : act(m, QKV_ROPE, l);
     ops->linear_forward(ex, qkv, act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
     ops->qk_norm_rope_forward(ex, read, qkv, heads(m, l));
     Attention a = attention(m, read, l);
@@ -262,7 +262,7 @@ static Tensor recomputed_input(Model *m, TensorId x_t, int l) {
 
 // Returns q, k and v as attention read them: saved, or recomputed from the matmul's output.
 static Tensor recomputed_heads(Model *m, int l) {
-    Tensor kept = act(m, QKV, l), again = act(m, HEADS_AGAIN, l);
+    Tensor kept = act(m, QKV, l), again = act(m, QKV_ROPE_RECOMPUTED, l);
     if (again.data != kept.data) m->ops->qk_norm_rope_forward(&m->exec, again, kept, heads(m, l));
     return again;
 }
@@ -285,7 +285,7 @@ static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t
 // Begins the backward of a sublayer: returns the gradient of its output. With post-norm this runs the norm's backward;
 // w and b are the norm's parameters.
 static Tensor half_backward_begin(Model *m, int l, TensorId w, TensorId b, Norm n, bool accumulate) {
-    Tensor dbranch = act(m, DBRANCH, l);
+    Tensor dbranch = act(m, DSUBLAYER, l);
     if (m->config.shape.norm_place == NORM_AFTER)
         m->ops->norm_backward(&m->exec, dbranch, grad(m, w, l), grad(m, b, l), act(m, DRESID, l), n, false, accumulate);
     return dbranch;

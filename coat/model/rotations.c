@@ -16,7 +16,7 @@ float rotary_frequency(const ModelShape *s, int i) {
 
 void rotations_set(const Arena *arena, Exec *exec) {
     const ModelShape *s = &arena->config.shape;
-    Tensor table = arena_tensor(arena, ROTATIONS, VALUE, 0);
+    Tensor table = arena_tensor(arena, ROPE_TABLE, VALUE, 0);
     if (!table.data) return;
     const int64_t half = table.cols / 2;
     real *values = (real *)xmalloc((size_t)tensor_elements(table) * sizeof *values);

@@ -54,7 +54,7 @@ static Parameter coded_part(const Arena *a, TensorId id, int layer, int number) 
     p.weight.maximum = NULL;
     p.weight.value = arena_share(a, id, VALUE, layer, &begin);
     p.weight.codes = arena_share(a, id, CODES, layer, &begin);
-    p.weight.codes.amax = (uint32_t *)(a->base + a->maxima_offset) + number;
+    p.weight.codes.amax = (uint32_t *)(a->base + a->amax_offset) + number;
     memset(&p.weight.codes_t, 0, sizeof p.weight.codes_t);
     return p;
 }
