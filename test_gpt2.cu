@@ -121,7 +121,7 @@ static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     if (backward) {
         micro_step(m, accumulate, true);
     } else {
-        model_forward(m);
+        model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
     }
     state_download(m);

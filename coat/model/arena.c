@@ -20,8 +20,9 @@ bool arena_on_host(const Arena *arena, Category category) {
     return arena->offloads && (category == CATEGORY_MOMENTS || category == CATEGORY_MASTER);
 }
 
-// Places a category's tensors that are, or are not, per layer, except the pooled ones. For tensors per layer this places
-// layer 0; the other layers follow at equal distances, so that each layer is contiguous and can be sent as one message.
+// Places a category's tensors that are, or are not, per layer, except the pooled ones. For tensors per layer this
+// places layer 0; the other layers follow at equal distances, so that each layer is contiguous and can be sent as one
+// message.
 static void place_tensors(Arena *a, Category category, bool per_layer, size_t *cursor) {
     TensorLayout *placed[TENSOR_COUNT * ROLE_COUNT];
     const size_t begin = *cursor;
@@ -257,8 +258,8 @@ Tensor arena_gradient(const Arena *arena, TensorId id, int layer) {
 
 #define SHARD_UNIT 128 // shards are multiples of it, except at the end of a tensor
 
-// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements, or as one row if they do not divide
-// into such rows. With `sharded`, the memory holds only these elements.
+// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements, or as one row if they do not
+// divide into such rows. With `sharded`, the memory holds only these elements.
 static Tensor elements_of(Tensor t, int64_t begin, int64_t end, bool sharded) {
     int64_t count = end > begin ? end - begin : 0, at = sharded ? 0 : begin;
     t.cols = t.stride = count % SHARD_UNIT == 0 ? SHARD_UNIT : count;
