@@ -112,7 +112,7 @@ static void create(Model *m, Config c) {
     m->ops->upload(&m->exec, m->arena.base, poison, m->arena.total_bytes);
     free(poison);
     state_upload(m);
-    rotations_set(&m->arena, &m->exec);
+    rope_table_set(&m->arena, &m->exec);
     randomize(m);
 }
 

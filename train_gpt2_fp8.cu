@@ -13,7 +13,6 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/log/step_line.h"
 #include "coat/model/model.h"
 #include "coat/model/plan.h"
-#include "coat/model/rotations.h"
 #include "coat/model/weights.h"
 #include "coat/run/health.h"
 #include "coat/save/hf.h"
@@ -445,11 +444,11 @@ static void step_guard(Model *m) {
     const Config *c = &m->config;
     state_download(m);
     if (m->host.nonfinite) return; // the device already skips it
-    if (guard_refuses(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
+    if (guard_should_skip(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
         m->host.nonfinite = SKIP_OUTLIER;
         state_upload(m);
     } else {
-        guard_accept(m->guard, m->host.loss_sum, m->host.grad_norm);
+        guard_record(m->guard, m->host.loss_sum, m->host.grad_norm);
     }
 }
 
@@ -513,7 +512,7 @@ bool model_create(Model *m, const Config *config, const CommPlace *place, Error 
     shards_open(&m->shards, &m->arena, &m->exec, m->comm);
     m->exec.state = m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
     state_upload(m);
-    rotations_set(&m->arena, &m->exec);
+    rope_table_set(&m->arena, &m->exec);
     return true;
 }
 

@@ -61,7 +61,7 @@ static void open_model(Model *m, const char *model, const char *recipe, bool tra
     if (!model_create(m, &config, &alone, &error)) fail_msg("%s", error.text);
     memset(m->arena.base, 0xff, m->arena.workspace_offset); // what nothing writes shows
     state_upload(m);
-    rotations_set(&m->arena, &m->exec);
+    rope_table_set(&m->arena, &m->exec);
     ((Cpu *)m->exec.backend)->blas = blas;
     draw_weights(m);
 }
