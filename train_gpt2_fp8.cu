@@ -444,11 +444,11 @@ static void step_guard(Model *m) {
     const Config *c = &m->config;
     state_download(m);
     if (m->host.nonfinite) return; // the device already skips it
-    if (guard_should_skip(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
+    if (outlier_should_skip(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
         m->host.nonfinite = SKIP_OUTLIER;
         state_upload(m);
     } else {
-        guard_record(m->guard, m->host.loss_sum, m->host.grad_norm);
+        outlier_record(m->guard, m->host.loss_sum, m->host.grad_norm);
     }
 }
 

@@ -15,7 +15,7 @@ double guard_z(const GuardWindow *window, double value) {
     return deviation > 0 ? (value - mean) / deviation : 0;
 }
 
-bool guard_should_skip(const Guard *guard, double loss, double grad_norm, double loss_limit, double grad_limit) {
+bool outlier_should_skip(const Guard *guard, double loss, double grad_norm, double loss_limit, double grad_limit) {
     return (loss_limit > 0 && !(guard_z(&guard->loss, loss) <= loss_limit)) ||
            (grad_limit > 0 && !(guard_z(&guard->grad_norm, grad_norm) <= grad_limit));
 }
@@ -29,7 +29,7 @@ static void push(GuardWindow *window, double value) {
     window->values[window->count - 1] = value;
 }
 
-void guard_record(Guard *guard, double loss, double grad_norm) {
+void outlier_record(Guard *guard, double loss, double grad_norm) {
     push(&guard->loss, loss);
     push(&guard->grad_norm, grad_norm);
 }

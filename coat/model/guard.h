@@ -25,10 +25,10 @@ typedef struct {
 double guard_z(const GuardWindow *window, double value);
 
 // True if the step's loss or gradient norm is above its limit, in standard deviations. A limit <= 0 is off.
-bool guard_should_skip(const Guard *guard, double loss, double grad_norm, double loss_limit, double grad_limit);
+bool outlier_should_skip(const Guard *guard, double loss, double grad_norm, double loss_limit, double grad_limit);
 
 // Adds a step's values to the windows, except values that are not finite.
-void guard_record(Guard *guard, double loss, double grad_norm);
+void outlier_record(Guard *guard, double loss, double grad_norm);
 
 #ifdef __cplusplus
 }

@@ -13,8 +13,8 @@ static inline bool schedule_falls(const Config *config) {
     return config->schedule != SCHEDULE_CONSTANT && config->lr_final != 1.0f;
 }
 
-// Returns the learning rate of optimizer step `step`, from 0, in a run of total_steps. With w = warmup, T = total_steps,
-// top = lr and low = lr * lr_final:
+// Returns the learning rate of optimizer step `step`, from 0, in a run of total_steps. With w = warmup,
+// T = total_steps, top = lr and low = lr * lr_final:
 //   step < w          top * (step + 1) / w, with every schedule; the warm-up may be longer than the run
 //   constant          top
 //   cosine, linear    x = (step - w) / (T - w):  low + (top - low) * (1 + cos(pi x)) / 2,  top - (top - low) * x
