@@ -467,7 +467,7 @@ void step_end(Model *m) {
 static bool open_device(Model *m, Error *err) {
     const Config *c = &m->config;
 #ifdef COAT_CUDA
-    // A GPU that exists but cannot be used is an error, because nobody wants to train on the CPU by mistake.
+    // A GPU that exists but cannot be used is an error, because a run that silently uses the CPU is too slow.
     if (c->device == DEVICE_CUDA || (c->device == DEVICE_AUTO && cuda_present())) {
         m->exec.ops = m->ops = cuda_ops();
         return m->ops->open(&m->exec, c, err);

@@ -30,7 +30,8 @@ typedef struct {
 } Model;
 
 // The KV cache of a sample is QKV in all layers: a row per position, with q, k and v as attention reads them. A pass
-// with uses_kv_cache is incremental: it stores its rows behind the cached ones and attends to both. Its B is 1.
+// with uses_kv_cache adds its own rows after the cached ones and attends to both; it is incremental if there are any.
+// Its B is then 1.
 typedef struct {
     bool uses_kv_cache;
     int cached_tokens; // positions that earlier passes over the sample have stored
@@ -73,7 +74,7 @@ void state_download(Model *m);
 
 // Uploads the tokens of the next pass (B, T) and sets m->B and m->T.
 //   targets: NULL if the pass computes no loss.
-//   positions: of the tokens within their documents, which needs --documents apart. NULL: a row is one document.
+//   positions: of each token within its document, for document masking (--documents apart). NULL: no masking.
 void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets, const int32_t *positions);
 
 // Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens.

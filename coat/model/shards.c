@@ -184,7 +184,7 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward) {
 }
 
 // Quantizes sharded weights: the processes compute the amaxes of the whole weights, then each quantizes its shards.
-static void quantize_shares(Shards *s) {
+static void quantize_shards(Shards *s) {
     int count = s->coded_per_layer * s->layers;
     for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1; // they have the weights before the update
     if (count == 0) return;
@@ -198,7 +198,7 @@ static void quantize_shares(Shards *s) {
 void shards_weights_loaded(Shards *s) {
     int of_layers = s->coded_per_layer * s->layers;
     if (s->zero >= 3) {
-        quantize_shares(s);
+        quantize_shards(s);
         s->exec->ops->weights_quantize(s->exec, s->coded + of_layers, s->coded_of_none);
     } else {
         s->exec->ops->weights_quantize(s->exec, s->coded, of_layers + s->coded_of_none);
@@ -319,7 +319,7 @@ void shards_update(Shards *s, StepState *state) {
         shards_weights_loaded(s);
         return;
     }
-    if (s->zero >= 3) quantize_shares(s);
+    if (s->zero >= 3) quantize_shards(s);
     comm_after_compute(s->comm);
     gather_values(s, s->layers); // first, because the embedding reads them
     for (int l = 0; l < s->layers; l++) gather_values(s, l);

@@ -25,7 +25,7 @@ typedef enum {
     RULE_SCRATCH,       // scratch
     RULE_ALIAS,         // its source's memory, for example because several matmuls write to it in turn
     RULE_LOGITS,        // scratch; shorter life if their gradient has memory of its own
-    RULE_QKV_ROPE,      // the qkv matmul's output, changed in place; scratch if clipping or QK-norm cannot be undone
+    RULE_QKV_ROPE,      // the qkv matmul's output, if RoPE alone changes it in place; scratch with clipping or QK-norm
     RULE_FC_OUT,        // h, if h is unscaled; otherwise scratch
     RULE_SUBLAYER_GRAD, // gradient of the residual stream; with post-norm, scratch
     RULE_RESIDUAL, // the tensor that holds the residual stream here: a norm's saved input; with post-norm the saved
@@ -61,7 +61,8 @@ typedef enum {
 
 // Operands in FP8 that have a scale per token (SCALE_ROW) instead of a scale per tensor. The kernel that reads their
 // matmul's output must be able to multiply by the scales: residual additions can, and with --saved coat the activation
-// function and its norm's backward can. Attention, which reads qkv, cannot. A transposed gradient has one scale.
+// function and the backward of the MLP's norm can. Attention, which reads qkv, cannot. Gradients that are transposed
+// while they are quantized have one scale per format.
 typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
 
 // A row of the table. A TensorId that is not given is 0 and means none, because no tensor refers to WTE.
@@ -79,7 +80,7 @@ typedef struct {
     bool amax;             // has row amaxes: of a gradient, for the operation that quantizes it; of an FP8 operand with
                            // one scale, for the passes of the operation that writes it
     RowScales scales;
-    // of both
+    // of activations and parameters
     When when;
     TensorId input; // of a block's weight matrix: what its forward matmul reads. Of a point of the residual stream: the
                     // next matmul's input, which has the same values with post-norm
@@ -531,7 +532,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
 
 // Sets whose scale an activation has. The output of a matmul that ignores its operand's scales per token has those
 // scales. A transpose has the scale of the tensor it transposes, unless formats differ or that has scales per token.
-static void share_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+static void inherit_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     const TableRow *row = &table[id];
     TensorLayout *t = &layout[id][VALUE];
     const TensorLayout *operand = &layout[row->matmul_of][VALUE], *codes = &layout[row->transpose_of][VALUE];
@@ -660,7 +661,7 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
     for (int id = 0; id < PARAMETER_COUNT; id++) resolve_parameter((TensorId)id, config, ranks, layout[id]);
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
         layout[id][VALUE] = resolve_activation((TensorId)id, config);
-    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) share_scale((TensorId)id, layout);
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) inherit_scale((TensorId)id, layout);
     for (int id = PARAMETER_COUNT; bf16_blocks > 0 && id < TENSOR_COUNT; id++)
         if (may_differ_in_bf16_blocks((TensorId)id, config))
             resolve_bf16_blocks((TensorId)id, bf16, bf16_blocks, layout[id]);
