@@ -20,9 +20,9 @@ bool arena_on_host(const Arena *arena, Category category) {
     return arena->offloads && (category == CATEGORY_MOMENTS || category == CATEGORY_MASTER);
 }
 
-// Places a category's tensors that are, or are not, per layer, except the pooled ones. For tensors per layer this
-// places layer 0; the other layers follow at equal distances, so that each layer is contiguous and can be sent as one
-// message.
+// Places the tensors of a category that are, or are not, per layer, except scratch, which place_pool() places. For
+// tensors per layer this sets the offsets of layer 0; the other layers follow at equal distances. Each layer is
+// contiguous, so that it can be sent as one message.
 static void place_tensors(Arena *a, Category category, bool per_layer, size_t *cursor) {
     TensorLayout *placed[TENSOR_COUNT * ROLE_COUNT];
     const size_t begin = *cursor;
@@ -52,7 +52,7 @@ static void place_category(Arena *a, Category category, size_t *cursor) {
     a->category_bytes[category] += *cursor - begin;
 }
 
-// Places the row amaxes that the first blocks save of activations that they leave in BF16.
+// Places the row amaxes of PLAIN activations: those that the first blocks (--bf16-blocks) store in BF16.
 static void place_plain_amaxes(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {

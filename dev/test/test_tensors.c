@@ -188,8 +188,8 @@ static void test_scratch(void **state) {
     }
 }
 
-// Every id has a row with a name of its own. A tensor that exists has a shape; the tensors whose memory or scale it uses
-// exist, too, and have enough of it.
+// Every id has a row with a name of its own. A tensor that exists has a shape; the tensors whose memory or scale it
+// uses exist, too, and have enough of it.
 static void test_table(void **state) {
     (void)state;
     for (int id = 0; id < TENSOR_COUNT; id++) {
