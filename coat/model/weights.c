@@ -6,49 +6,33 @@
 #include "config/shapes.h"
 #include "numerics/rng.h"
 
-static void set_value(Exec *exec, Tensor value, const float *values) {
-    size_t n = (size_t)tensor_elements(value);
-    if (value.format == FMT_FP32) {
-        real *copy = (real *)xmalloc(n * sizeof *copy);
+// Sets a value or a master from FP32 values. BF16: rounded so that master_join() restores them. U16: their low 16 bits.
+static void set_tensor(Exec *exec, Tensor t, const float *values) {
+    const size_t n = (size_t)tensor_elements(t), bytes = n * format_bytes(t.format);
+    if (!t.data) return;
+    void *copy = xmalloc(bytes);
 #pragma omp parallel for schedule(static)
-        for (size_t i = 0; i < n; i++) copy[i] = values[i];
-        exec->ops->upload(exec, value.data, copy, n * sizeof *copy);
-        free(copy);
-        return;
+    for (size_t i = 0; i < n; i++) {
+        if (t.format == FMT_FP32)
+            ((real *)copy)[i] = values[i];
+        else
+            ((uint16_t *)copy)[i] = t.format == FMT_U16 ? (uint16_t)float_bits(values[i]) : master_bf16(values[i]);
     }
-    uint16_t *half = (uint16_t *)xmalloc(n * sizeof *half);
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n; i++) half[i] = master_bf16(values[i]);
-    exec->ops->upload(exec, value.data, half, n * sizeof *half);
-    free(half);
-}
-
-static void set_master(Exec *exec, Tensor master, const float *values) {
-    size_t n = (size_t)tensor_elements(master);
-    if (!master.data) return;
-    if (master.format == FMT_FP32) {
-        exec->ops->upload(exec, master.data, values, n * sizeof(float));
-        return;
-    }
-    uint16_t *half = (uint16_t *)xmalloc(n * sizeof *half);
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n; i++) half[i] = (uint16_t)(float_bits(values[i]) & 0xffffu);
-    exec->ops->upload(exec, master.data, half, n * sizeof *half);
-    free(half);
+    exec->ops->upload(exec, t.data, copy, bytes);
+    free(copy);
 }
 
 void parameter_set(Exec *exec, const Parameter *parameter, const float *values) {
-    set_value(exec, parameter->weight.value, values);
-    set_master(exec, parameter->master, values);
+    set_tensor(exec, parameter->weight.value, values);
+    set_tensor(exec, parameter->master, values);
 }
 
 void parameter_set_held(const Arena *arena, Exec *exec, TensorId id, int layer, const float *values) {
     int64_t begin;
     Tensor value = arena_held(arena, id, VALUE, layer, &begin);
-    set_value(exec, value, values + begin);
-    if (!arena->layout[id][MASTER].exists) return;
+    set_tensor(exec, value, values + begin);
     Tensor master = arena_held(arena, id, MASTER, layer, &begin);
-    set_master(exec, master, values + begin);
+    set_tensor(exec, master, values + begin);
 }
 
 // Sets a moment to zero. FP8 values, amaxes, FP32 and BF16 values are then zero bits; the exponent is k = 1, stored as
