@@ -112,7 +112,7 @@ static void create(Model *m, Config c) {
     m->ops->upload(&m->exec, m->arena.base, poison, m->arena.total_bytes);
     free(poison);
     state_upload(m);
-    rotations_set(&m->arena, &m->exec);
+    rope_table_set(&m->arena, &m->exec);
     randomize(m);
 }
 
@@ -121,7 +121,7 @@ static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     if (backward) {
         micro_step(m, accumulate, true);
     } else {
-        model_forward(m);
+        model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
     }
     state_download(m);

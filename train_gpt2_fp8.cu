@@ -13,7 +13,6 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/log/step_line.h"
 #include "coat/model/model.h"
 #include "coat/model/plan.h"
-#include "coat/model/rotations.h"
 #include "coat/model/weights.h"
 #include "coat/run/health.h"
 #include "coat/save/hf.h"
@@ -43,17 +42,17 @@ static Norm second_norm(const Model *m, int l) {
 
 // Returns each token's position within its document; data NULL if documents are not masked from each other.
 static Tensor positions(const Model *m) {
-    return m->apart ? act(m, POSITIONS, 0) : no_tensor();
+    return m->masks_documents ? act(m, POSITIONS, 0) : no_tensor();
 }
 
-// Returns the rows of a per-position table that this pass uses.
-static Tensor of_positions(const Model *m, Tensor table) {
-    return tensor_rows(table, m->before, m->T);
+// Returns the rows of a per-position table that a pass after cached_tokens positions uses.
+static Tensor of_positions(const Model *m, Tensor table, int cached_tokens) {
+    return tensor_rows(table, cached_tokens, m->T);
 }
 
-// Returns keys or values of this pass together with the cached ones of earlier passes over the sample.
-static Tensor with_rows_before(const Model *m, Tensor t) {
-    return tensor_rows(t, -m->before, m->before + t.rows);
+// Returns a pass's keys or values together with the rows of the KV cache before them.
+static Tensor with_cached_rows(Tensor t, int cached_tokens) {
+    return tensor_rows(t, -cached_tokens, cached_tokens + t.rows);
 }
 
 // Operands of one layer's attention. q, k and v are column ranges of the packed projection.
@@ -69,12 +68,12 @@ static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, 
     *v = tensor_cols(packed, nq + nk, nk);
 }
 
-// Returns clipping, QK-norm and RoPE of a layer; GPT-2 has none of them.
-static Heads heads(const Model *m, int layer) {
+// Returns the clipping, QK-norm and RoPE that a layer applies to q and k; GPT-2 has none of them.
+static Heads qk_rope(const Model *m, int layer, int cached_tokens) {
     Heads h;
     h.shape = attention_shape(&m->config.shape, m->B, m->T);
     h.positions = positions(m);
-    h.rotations = of_positions(m, arena_tensor(&m->arena, ROTATIONS, VALUE, 0));
+    h.rotations = of_positions(m, arena_tensor(&m->arena, ROPE_TABLE, VALUE, 0), cached_tokens);
     h.q_weight = param(m, QNORMW, layer);
     h.k_weight = param(m, KNORMW, layer);
     h.eps = m->config.shape.norm_eps;
@@ -84,20 +83,20 @@ static Heads heads(const Model *m, int layer) {
 
 // Returns the RoPE table and removes it from h if attention's backward applies RoPE's backward. With QK-norm it does
 // not, because the norm's backward reads unrounded values.
-static Tensor take_rotations(Heads *h) {
-    const Tensor rotations = h->rotations;
+static Tensor detach_rope(Heads *h) {
+    const Tensor rope_table = h->rotations;
     if (h->q_weight.data) return no_tensor();
     h->rotations = no_tensor();
-    return rotations;
+    return rope_table;
 }
 
-static Attention attention(const Model *m, Tensor qkv, int layer) {
+static Attention attention(const Model *m, Tensor qkv, int layer, int cached_tokens) {
     const ModelShape *s = &m->config.shape;
     Attention a;
     a.shape = attention_shape(&m->config.shape, m->B, m->T);
     split_qkv(s, qkv, &a.q, &a.k, &a.v);
-    a.k = with_rows_before(m, a.k);
-    a.v = with_rows_before(m, a.v);
+    a.k = with_cached_rows(a.k, cached_tokens);
+    a.v = with_cached_rows(a.v, cached_tokens);
     a.lse = arena_tensor(&m->arena, LSE, VALUE, layer);
     a.lse.rows = (int64_t)m->B * s->heads;
     a.lse.cols = a.lse.stride = m->T;
@@ -110,14 +109,14 @@ static bool bias_in_fc_matmul(const Model *m) {
 }
 
 // Begins a sublayer: adds the output y of the previous sublayer to the residual stream and computes n, which the
-// sublayer's first matmul reads. Pre-norm: r_out = r_in + y, n = norm(r_out) by `before`. Post-norm (OLMo 2):
-// n = r_out = r_in + norm(y) by `after`, the previous sublayer's norm.
-static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out, Tensor r_in, Tensor y,
-                       Tensor y_bias) {
+// sublayer's first matmul reads. Pre-norm: r_out = r_in + y, n = pre(r_out). Post-norm (OLMo 2): n = r_out =
+// r_in + post(y), where `post` is the previous sublayer's norm.
+static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out, Tensor r_in, Tensor y,
+                           Tensor y_bias) {
     if (m->config.shape.norm_place == NORM_AFTER)
-        m->ops->branch_norm_forward(&m->exec, n, after, r_out, r_in, y);
+        m->ops->branch_norm_forward(&m->exec, n, post, r_out, r_in, y);
     else
-        m->ops->residual_norm_forward(&m->exec, n, before, r_out, r_in, y, y_bias);
+        m->ops->residual_norm_forward(&m->exec, n, pre, r_out, r_in, y, y_bias);
 }
 
 // Counts the FP8 values of a gradient as matmuls read them, and those of its transpose if that has its own scale. Does
@@ -137,19 +136,19 @@ static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q
 // + fcproj(gelu(fc(norm(.)))). "gelu" stands for SwiGLU, too; fc then computes gate and up.
 // A sublayer's output is added to the residual stream by the next sublayer's norm. r_in is the stream before the
 // previous block's output y and y_bias are added (y.data NULL: nothing to add).
-// Backward calls this too, to recompute a block (--recompute 3).
-static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias) {
+// Backward calls this, too, to recompute a block (--recompute 3).
+static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
 
-    // attention sublayer; n1 (M, C), qkv (M, 3C), o (M, C). With a KV cache, q, k and v are changed in place.
-    half_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
-               y_bias);
-    Tensor qkv = tensor_rows(act(m, QKV, l), m->before, (int64_t)m->B * m->T);
-    Tensor read = m->keeps_heads ? qkv : act(m, HEADS, l);
+    // attention sublayer; n1 (M, C), qkv (M, 3C), o (M, C). The KV cache holds q, k and v after RoPE.
+    sublayer_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
+                   y_bias);
+    Tensor qkv = tensor_rows(act(m, QKV, l), cache.cached_tokens, (int64_t)m->B * m->T);
+    Tensor read = cache.uses_kv_cache ? qkv : act(m, QKV_ROPE, l);
     ops->linear_forward(ex, qkv, act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
-    ops->qk_norm_rope_forward(ex, read, qkv, heads(m, l));
-    Attention a = attention(m, read, l);
+    ops->qk_norm_rope_forward(ex, read, qkv, qk_rope(m, l, cache.cached_tokens));
+    Attention a = attention(m, read, l, cache.cached_tokens);
     ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, positions(m), a.shape);
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
@@ -157,8 +156,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     // MLP sublayer; n2 (M, C), h and g (M, F)
     bool in_matmul = bias_in_fc_matmul(m);
     Tensor bias = param(m, FCB, l);
-    half_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
-               act(m, Y_PROJ, l), param(m, PROJB, l));
+    sublayer_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
+                   act(m, Y_PROJ, l), param(m, PROJB, l));
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_matmul ? bias : no_tensor());
     ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_matmul ? no_tensor() : bias,
                             recipe_is_paper(&m->config.recipe));
@@ -170,18 +169,18 @@ static void block_output(Model *m, int l) {
 }
 
 // Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens.
-void model_forward(Model *m) {
+void model_forward(Model *m, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     int L = m->config.shape.layers;
     Tensor r = act(m, RESID_IN, 0), y = no_tensor(), y_bias = no_tensor();
+    Tensor wpe = of_positions(m, param(m, WPE, 0), cache.cached_tokens);
     shards_pass_begin(&m->shards);
-    ops->embed_forward(ex, r, act(m, TOKENS, 0), positions(m), param(m, WTE, 0), of_positions(m, param(m, WPE, 0)),
-                       m->T);
+    ops->embed_forward(ex, r, act(m, TOKENS, 0), positions(m), param(m, WTE, 0), wpe, m->T);
     for (int l = 0; l < L; l++) {
         ops->range_push(ex, "block forward");
         shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1, false);
-        block_forward(m, l, r, y, y_bias);
+        block_forward(m, l, r, y, y_bias, cache);
         block_output(m, l);
         ops->range_pop(ex);
         r = act(m, RESID_MID, l);
@@ -238,8 +237,8 @@ static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) 
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
     InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
     ex->trains = false; // checkpoints record only the algorithms of training's own matmuls
-    const bool after = m->config.shape.norm_place == NORM_AFTER; // n1 is then the stream itself, not a norm's output
-    m->ops->norm_recompute(ex, n1, after ? saved(m, N1, l) : no_tensor(), input);
+    const bool post = m->config.shape.norm_place == NORM_AFTER; // n1 is then the stream itself, not a norm's output
+    m->ops->norm_recompute(ex, n1, post ? saved(m, N1, l) : no_tensor(), input);
     m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);
     ex->trains = true;
     m->ops->inner_products(ex, dw, reference, found + l);
@@ -261,10 +260,10 @@ static Tensor recomputed_input(Model *m, TensorId x_t, int l) {
 }
 
 // Returns q, k and v as attention read them: saved, or recomputed from the matmul's output.
-static Tensor recomputed_heads(Model *m, int l) {
-    Tensor kept = act(m, QKV, l), again = act(m, HEADS_AGAIN, l);
-    if (again.data != kept.data) m->ops->qk_norm_rope_forward(&m->exec, again, kept, heads(m, l));
-    return again;
+static Tensor recomputed_qkv_rope(Model *m, int l) {
+    Tensor qkv = act(m, QKV, l), recomputed = act(m, QKV_ROPE_RECOMPUTED, l);
+    if (recomputed.data != qkv.data) m->ops->qk_norm_rope_forward(&m->exec, recomputed, qkv, qk_rope(m, l, 0));
+    return recomputed;
 }
 
 // dgrad of y = x w^T: dx = dy_q w. dy_qt, the transpose of dy for wgrad, is only counted.
@@ -284,16 +283,17 @@ static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t
 
 // Begins the backward of a sublayer: returns the gradient of its output. With post-norm this runs the norm's backward;
 // w and b are the norm's parameters.
-static Tensor half_backward_begin(Model *m, int l, TensorId w, TensorId b, Norm n, bool accumulate) {
-    Tensor dbranch = act(m, DBRANCH, l);
+static Tensor sublayer_backward_begin(Model *m, int l, TensorId w, TensorId b, Norm n, bool accumulate) {
+    Tensor dsublayer = act(m, DSUBLAYER, l);
     if (m->config.shape.norm_place == NORM_AFTER)
-        m->ops->norm_backward(&m->exec, dbranch, grad(m, w, l), grad(m, b, l), act(m, DRESID, l), n, false, accumulate);
-    return dbranch;
+        m->ops->norm_backward(&m->exec, dsublayer, grad(m, w, l), grad(m, b, l), act(m, DRESID, l), n, false,
+                              accumulate);
+    return dsublayer;
 }
 
 // Ends the backward of a sublayer: adds dn, the gradient of its first matmul's input, to that of the residual stream.
 // With pre-norm this runs the norm's backward.
-static void half_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn, Norm n, bool accumulate) {
+static void sublayer_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn, Norm n, bool accumulate) {
     Tensor dresid = act(m, DRESID, l);
     if (m->config.shape.norm_place == NORM_AFTER)
         m->ops->residual_backward(&m->exec, dresid, dn);
@@ -311,8 +311,8 @@ static void block_backward(Model *m, int l, bool accumulate) {
 
     // MLP sublayer
     Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
-    Tensor dbranch = half_backward_begin(m, l, LN2W, LN2B, second_norm(m, l), accumulate);
-    ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dbranch, accumulate);
+    Tensor dsublayer = sublayer_backward_begin(m, l, LN2W, LN2B, second_norm(m, l), accumulate);
+    ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dsublayer, accumulate);
     if (config_bounds_activation(&m->config)) {
         Tensor g_t = act(m, G_T, l), h = saved(m, H, l);
         matmul_backward_data(m, l, dg, FCPROJW, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ);
@@ -324,35 +324,35 @@ static void block_backward(Model *m, int l, bool accumulate) {
         ops->activation_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, saved(m, H, l), accumulate);
     }
     matmul_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, GRADIENT_DH, accumulate);
-    half_backward_end(m, l, LN2W, LN2B, dn2, second_norm(m, l), accumulate);
+    sublayer_backward_end(m, l, LN2W, LN2B, dn2, second_norm(m, l), accumulate);
 
     // attention sublayer
     Tensor d_o = act(m, DO, 0), dqkv = act(m, DQKV, l), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
-    dbranch = half_backward_begin(m, l, LN1W, LN1B, first_norm(m, l), accumulate);
-    ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dbranch, accumulate);
+    dsublayer = sublayer_backward_begin(m, l, LN1W, LN1B, first_norm(m, l), accumulate);
+    ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dsublayer, accumulate);
     matmul_backward(m, l, d_o, PROJW, O_T, dresid_q, dresid_qt, GRADIENT_DRESID_PROJ, accumulate);
-    Attention a = attention(m, recomputed_heads(m, l), l);
+    Attention a = attention(m, recomputed_qkv_rope(m, l), l, 0);
     Tensor dq, dk, dv;
     split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
-    Heads h = heads(m, l);
-    const Tensor rotations = take_rotations(&h);
+    Heads h = qk_rope(m, l, 0);
+    const Tensor rope_table = detach_rope(&h);
     if (heads_changed(&h)) dq.amax = NULL; // qk_norm_rope_backward changes the values and writes their amaxes
-    ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), rotations,
+    ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), rope_table,
                             a.shape);
     ops->qk_norm_rope_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), h, accumulate);
     ops->grad_quantize(ex, dqkv_q, dqkv_qt, grad(m, QKVB, l), dqkv, accumulate);
     matmul_backward(m, l, dn, QKVW, N1_T, dqkv_q, dqkv_qt, GRADIENT_DQKV, accumulate);
-    half_backward_end(m, l, LN1W, LN1B, dn, first_norm(m, l), accumulate);
+    sublayer_backward_end(m, l, LN1W, LN1B, dn, first_norm(m, l), accumulate);
     if (m->compares_matmuls) compare_matmul(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }
 
-// Recomputes a block's saved activations, with the same bits, from the residual stream at its beginning (--recompute
-// 3). Those of the last block still exist. A post-norm is part of the next block's first operation and is recomputed
-// here.
-static void block_repeat(Model *m, int l) {
+// With --recompute 3, recomputes a block's saved activations, with the same bits, from the residual stream at its
+// beginning. Does nothing for the last block, whose activations still exist. The post-norm of its MLP, which forward
+// fuses with the next block's first operation, is recomputed here, too.
+static void block_recompute(Model *m, int l) {
     if (!config_repeats_blocks(&m->config) || l + 1 == m->config.shape.layers) return;
     shards_weights_needed(&m->shards, l, -1, false);
-    block_forward(m, l, act(m, RESID_IN, l), no_tensor(), no_tensor());
+    block_forward(m, l, act(m, RESID_IN, l), no_tensor(), no_tensor(), NO_KV_CACHE);
     if (m->config.shape.norm_place != NORM_AFTER) return;
     block_output(m, l);
     m->ops->branch_norm_forward(&m->exec, no_tensor(), second_norm(m, l), act(m, RESID_IN, l + 1), act(m, RESID_MID, l),
@@ -369,7 +369,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
                        norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
     for (int l = m->config.shape.layers - 1; l >= 0; l--) {
         ops->range_push(ex, "block backward");
-        block_repeat(m, l);
+        block_recompute(m, l);
         shards_weights_needed(&m->shards, l, l - 1, true);
         shards_gradients_begin(&m->shards, l);
         block_backward(m, l, shards_accumulate(&m->shards, accumulate));
@@ -396,12 +396,10 @@ void state_download(Model *m) {
 void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets, const int32_t *positions) {
     m->B = B;
     m->T = T;
-    m->keeps_heads = false;
-    m->before = 0;
     size_t bytes = (size_t)B * (size_t)T * sizeof(int32_t);
     m->ops->upload(&m->exec, act(m, TOKENS, 0).data, inputs, bytes);
     if (targets) m->ops->upload(&m->exec, act(m, TARGETS, 0).data, targets, bytes);
-    m->apart = positions != NULL;
+    m->masks_documents = positions != NULL;
     if (positions) m->ops->upload(&m->exec, act(m, POSITIONS, 0).data, positions, bytes);
 }
 
@@ -416,7 +414,7 @@ void micro_step(Model *m, bool accumulate, bool last) {
     Tensor counts = arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0);
     if (m->counts_codes) m->ops->zero(&m->exec, counts.data, (size_t)tensor_elements(counts));
     m->exec.trains = true;
-    model_forward(m);
+    model_forward(m, NO_KV_CACHE);
     model_loss(m, true, accumulate);
     model_backward(m, accumulate, last);
     m->exec.trains = false;
@@ -446,11 +444,11 @@ static void step_guard(Model *m) {
     const Config *c = &m->config;
     state_download(m);
     if (m->host.nonfinite) return; // the device already skips it
-    if (guard_refuses(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
+    if (outlier_should_skip(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
         m->host.nonfinite = SKIP_OUTLIER;
         state_upload(m);
     } else {
-        guard_accept(m->guard, m->host.loss_sum, m->host.grad_norm);
+        outlier_record(m->guard, m->host.loss_sum, m->host.grad_norm);
     }
 }
 
@@ -469,7 +467,7 @@ void step_end(Model *m) {
 static bool open_device(Model *m, Error *err) {
     const Config *c = &m->config;
 #ifdef COAT_CUDA
-    // A GPU that exists but cannot be used is an error, because nobody wants to train on the CPU by mistake.
+    // A GPU that exists but cannot be used is an error, because a run that silently uses the CPU is too slow.
     if (c->device == DEVICE_CUDA || (c->device == DEVICE_AUTO && cuda_present())) {
         m->exec.ops = m->ops = cuda_ops();
         return m->ops->open(&m->exec, c, err);
@@ -514,7 +512,7 @@ bool model_create(Model *m, const Config *config, const CommPlace *place, Error 
     shards_open(&m->shards, &m->arena, &m->exec, m->comm);
     m->exec.state = m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
     state_upload(m);
-    rotations_set(&m->arena, &m->exec);
+    rope_table_set(&m->arena, &m->exec);
     return true;
 }
 

@@ -1,50 +1,51 @@
-// The functions of a device beside the model's operations (operations.h), once. To be included with
-//     #define DEVICE_FUNCTION(name, result, parameters)
-// DEVICE_FUNCTION_OF_GPU, where it is defined, takes those that only a GPU has: in other tables they are NULL.
+// The functions of a device besides the model's operations (operations.h). Define
+//     DEVICE_FUNCTION(name, result, parameters)
+// and include this file; ops.h and the backends derive their tables from it. If DEVICE_FUNCTION_OF_GPU is defined, it
+// takes the functions that only a GPU has, which are NULL in other tables.
 // clang-format off
 #ifndef DEVICE_FUNCTION_OF_GPU
 #define DEVICE_FUNCTION_OF_GPU(name, result, parameters) DEVICE_FUNCTION(name, result, parameters)
 #endif
 
-// Opens the device and fills the exec's backend; on failure err says what and how to go on.
+// Opens the device and sets exec->backend. Returns false with err on failure.
 DEVICE_FUNCTION(open, bool, (Exec *exec, const Config *config, Error *err))
 DEVICE_FUNCTION(close, void, (Exec *exec))
-// The run's only allocation (256-byte aligned, contents undefined); NULL with err when it does not fit.
+// Allocates the run's device memory, aligned to 256 bytes, contents undefined. Returns NULL with err if there is too
+// little.
 DEVICE_FUNCTION(allocate, void *, (Exec *exec, size_t bytes, Error *err))
 DEVICE_FUNCTION(release, void, (Exec *exec, void *memory))
-// Bytes that it could have, about; 0 = unknown, as in a table without it.
+// Returns about how many bytes allocate() could allocate; 0 if unknown.
 DEVICE_FUNCTION(memory_free, int64_t, (Exec *exec))
-// Host memory that downloads reach fastest; NULL where there is none to be had. A table without the two: malloc().
+// Allocates page-locked host memory, which downloads fastest; NULL if there is too little. Callers use malloc() for
+// tables without it.
 DEVICE_FUNCTION_OF_GPU(host_allocate, void *, (Exec *exec, size_t bytes))
 DEVICE_FUNCTION_OF_GPU(host_release, void, (Exec *exec, void *memory))
-// Returns when `host` may be reused.
+// Copies to the device. The caller may change `host` after the return.
 DEVICE_FUNCTION(upload, void, (Exec *exec, void *device, const void *host, size_t bytes))
-// Waits for the work before it.
+// Copies to the host, after all earlier work; returns when the copy is complete.
 DEVICE_FUNCTION(download, void, (Exec *exec, void *host, const void *device, size_t bytes))
 DEVICE_FUNCTION(zero, void, (Exec *exec, void *device, size_t bytes))
-// Within the device; no overlap.
+// Copies within the device. `to` and `from` must not overlap.
 DEVICE_FUNCTION(copy, void, (Exec *exec, void *to, const void *from, size_t bytes))
 DEVICE_FUNCTION(synchronize, void, (Exec *exec))
-// A micro-step may be recorded once and replayed: begin returns true if a recording `id` exists and was replayed (the
-// caller skips its operations); otherwise the caller runs them and calls end.
+// replay_begin() returns true if recording `id` exists, and has then replayed its operations. If it returns false, the
+// caller runs the operations and calls replay_end(), which ends the recording if the device makes one.
 DEVICE_FUNCTION(replay_begin, bool, (Exec *exec, int id))
 DEVICE_FUNCTION(replay_end, void, (Exec *exec, int id))
-// Profiler ranges.
+// Begin and end a named range in the profiler's timeline.
 DEVICE_FUNCTION(range_push, void, (Exec *exec, const char *name))
 DEVICE_FUNCTION(range_pop, void, (Exec *exec))
-// --profile: a profiler that waits for the program's word records from `begin` on, and no more from !begin
-// on. Waits for the work before it.
+// Starts (`begin`) or stops recording by a profiler that the program controls (--profile). Waits for earlier work.
 DEVICE_FUNCTION(profile, void, (Exec *exec, bool begin))
-// One line for the start-up report ("NVIDIA H200, 132 SMs, 143155 MiB").
+// Writes one line for the start-up report, such as "NVIDIA H200, 132 SMs, 143155 MiB".
 DEVICE_FUNCTION(describe, void, (Exec *exec, char *text, size_t size))
-// Bytes of device memory in use as the driver reports them (the whole device); 0 = unknown.
+// Returns the bytes of device memory in use by all programs, as the driver reports them; 0 if unknown.
 DEVICE_FUNCTION(memory_in_use, int64_t, (Exec *exec))
-// Dense BF16 peak of the device in FLOP/s for the share of peak; 0 = unknown.
+// Returns the device's dense BF16 peak in FLOP/s; 0 if unknown.
 DEVICE_FUNCTION(peak_flops, double, (Exec *exec))
-// Which algorithms the matmuls of training have taken so far (matmul_choices.h), for whoever continues from
-// here: malloc'ed text, the same in equal runs; NULL: there is nothing to say. And the choices of the run that
-// this one continues from, given before the first matmul; what is not of this device is ignored. A table
-// without the two: there is no choice.
+// choices_text() returns the algorithms that training's matmuls have used so far (matmul_choices.h), as text from
+// malloc() that is the same in equal runs; NULL if there is none. A checkpoint stores it. choices_load() takes this
+// text from the checkpoint that the run resumes, before the first matmul, and ignores entries for other devices.
 DEVICE_FUNCTION_OF_GPU(choices_text, char *, (Exec *exec))
 DEVICE_FUNCTION_OF_GPU(choices_load, void, (Exec *exec, const char *text))
 

@@ -1,10 +1,10 @@
 // The list of the model's operations: signature, computation, formats. Define OPERATION(name, parameters), then include
-// this file. ops.h derives the table of functions from it, each backend its declarations and its table, and
-// dev/test/order_ops.h the order checker, which states independently what each operation reads and writes.
-// If OPERATION_BY_FORMAT is defined, it takes the operations that the GPU has in two versions: plain_NAME for plain
-// formats and fp8_NAME for tensors with scales.
+// this file. ops.h derives the table of functions from it, and each backend derives its declarations and its table.
+// dev/test/order_ops.h lists independently what each operation reads and writes.
+// If OPERATION_BY_FORMAT is defined, it takes the operations that the GPU has in two versions: plain_NAME for unscaled
+// tensors and fp8_NAME for tensors with scales.
 //
-// ops.h explains the notation: M, C, F, Vp, "plain", SCALE_ROW, `accumulate`.
+// ops.h explains the notation: M, C, F, Vp, "unscaled", SCALE_ROW, `accumulate`.
 // clang-format off
 #ifndef OPERATION_BY_FORMAT
 #define OPERATION_BY_FORMAT(name, parameters) OPERATION(name, parameters)
@@ -19,29 +19,29 @@ OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions,
 //   r_out = r_in + y + y_bias                     y.data NULL: r_out = r_in
 //   norm.x = r_out as saved for backward          norm.weight.data NULL: weight 1
 //   n = norm(r_out), or norm(norm.x) if norm.from_saved
-// n is plain; or E4M3 SCALE_TENSOR by Group Scaling (row amaxes, reduction, cast), whose scale is written too; or E4M3
-// SCALE_ROW in one pass. A plain n with n.amax gets the amax of each of its rows there.
+// n is unscaled; or E4M3 SCALE_TENSOR by Group Scaling (row amaxes, reduction, cast), whose scale is written, too; or
+// E4M3 SCALE_ROW in one pass. If an unscaled n has n.amax, the amaxes of its rows are written there.
 // y may be BF16 SCALE_ROW: its value is stored * scale.
 // Aliasing: r_out may share memory with norm.x and with r_in.
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                             Tensor y_bias))
 
-// Norm of the branch, residual add, optional FP8 quantization, fused (post-norm, OLMo 2).
+// Norm of a sublayer's output, residual add, optional FP8 quantization, fused (post-norm, OLMo 2).
 //   norm.x = y as saved for backward
 //   r_out = r_in + norm(y), or r_in + norm(norm.x) if norm.from_saved    y.data NULL: r_out = r_in
 //   n = r_out                                                            n.data NULL: not computed
-// n is plain and shares r_out's memory, or is FP8 as in residual_norm_forward.
+// n is unscaled and shares r_out's memory, or is FP8 as in residual_norm_forward.
 OPERATION_BY_FORMAT(branch_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y))
 
 // Matmul: y (M, out) = x (M, in) * w^T + bias.
-//   x plain: reads w.value. x E4M3 SCALE_TENSOR: reads w.codes.
+//   x unscaled: reads w.value. x E4M3 SCALE_TENSOR: reads w.codes.
 //   x E4M3 SCALE_ROW: reads w.codes; no bias; y is BF16 SCALE_ROW with x's scales, its data without them.
 OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias))
 
-// q, k and v between their matmul and attention: clipping, QK-norm and RoPE as `heads` says. Plain.
+// Clips q, k and v and applies QK-norm and RoPE, as qk_rope describes. Unscaled.
 //   out, qkv (M, heads of q, k and v). RoPE rotates column i of a head together with column i + head_dim / 2.
 // Aliasing: out may be qkv.
-OPERATION(qk_norm_rope_forward, (Exec *exec, Tensor out, Tensor qkv, Heads heads))
+OPERATION(qk_norm_rope_forward, (Exec *exec, Tensor out, Tensor qkv, Heads qk_rope))
 
 // Causal attention: o (M, heads*head_dim), and lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
 //   A token attends to itself and to earlier tokens of its document, which begins where row_position() is 0.
@@ -50,14 +50,14 @@ OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
                               AttentionShape shape))
 
 // q = x in the FP8 format that the next matmul reads, with one scale per tensor or (SCALE_ROW, in one pass) per row.
-// Aliasing: if q is x, nothing is done.
+// Aliasing: does nothing if q is x.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
 // Bias, activation function, FP8 quantization, fused. Here and below "gelu" stands for SwiGLU, too: h (M, 2 F) then
 // holds gate and up next to each other, and g = silu(gate) * up.
-//   h = y + bias as saved for backward            plain, or E4M3 SCALE_GROUP
+//   h = y + bias as saved for backward            unscaled, or E4M3 SCALE_GROUP
 //   g (M, F) = gelu(y + bias) in FP32, or gelu(h) if from_saved or g is E4M3 SCALE_TENSOR
-// g is plain, E4M3 SCALE_TENSOR or E4M3 SCALE_ROW. y may be BF16 SCALE_ROW if h is SCALE_GROUP.
+// g is unscaled, E4M3 SCALE_TENSOR or E4M3 SCALE_ROW. y may be BF16 SCALE_ROW if h is SCALE_GROUP.
 // Aliasing: y may be h; with bias.data NULL h is then already complete.
 OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved))
 
@@ -65,7 +65,7 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 //   losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns; 0 if target < 0
 //   dlogits = (softmax - onehot) * state->loss_scale; 0 in columns >= vocab and in rows with target < 0
 //   dlogits.data NULL: losses only.
-// Plain dlogits and dlogits_t overwrite the logits. FP8: dlogits is E5M2; dlogits_t is its transpose and may use the
+// Unscaled dlogits and dlogits_t overwrite the logits. FP8: dlogits is E5M2; dlogits_t is its transpose and may use the
 // logits' memory. Their scale needs no amax, because |dlogits| <= loss_scale: loss_gradient_scale() in quantize.h.
 // A non-finite loss sets state->nonfinite.
 OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
@@ -80,10 +80,10 @@ OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tenso
                            bool accumulate))
 
 // Recomputes n for wgrad: n_t = n in the layout that wgrad reads.
-//   n_t is n: n was saved, and nothing is done.
+//   n_t is n: n was saved; does nothing.
 //   n is FP8 with data: transposes it. n SCALE_ROW: first writes n_t's scale, the largest of the rows', and rescales.
-//   n.data NULL: computes norm(norm.x) again and quantizes it with n's scale (n SCALE_ROW: with n_t's, as above).
-//   n plain: computes norm(norm.x) again, with a scale from n.amax.
+//   n.data NULL: recomputes norm(norm.x) and quantizes it with n's scale (n SCALE_ROW: with n_t's, as above).
+//   n unscaled: recomputes norm(norm.x) and quantizes it with a scale from n.amax.
 OPERATION_BY_FORMAT(norm_recompute, (Exec *exec, Tensor n_t, Tensor n, Norm norm))
 
 // g (M, C) = (add ? g : 0) + dn * d norm / d x; dweight, dbias (1, C) FP32. Writes the row amaxes of g to g.amax if
@@ -97,24 +97,24 @@ OPERATION(residual_backward, (Exec *exec, Tensor g, Tensor dn))
 // Quantizes a gradient for dgrad (dy_q) and, transposed, for wgrad (dy_qt), and sums its columns.
 //   dbias (1, N) FP32 = column sums of dy (M, N), from the unquantized values
 //   FP8: dy_q is E4M3 or E5M2, dy_qt is E5M2; they share one scale if their formats are the same
-//   plain: dy_q and dy_qt are dy itself, and only dbias is computed
+//   unscaled: dy_q and dy_qt are dy itself, and only dbias is computed
 // Reads the row amaxes from dy.amax if that exists; otherwise computes them into dy_q.amax.
 OPERATION_BY_FORMAT(grad_quantize, (Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate))
 
 // dgrad: dx (M, in) = dy (M, out) * w. FP8 dy: reads w.codes_t. dy SCALE_ROW: dx is BF16 SCALE_ROW, as y of
 // linear_forward.
 OPERATION(linear_backward_data, (Exec *exec, Tensor dx, Tensor dy, Weight w))
-// wgrad: dw (out, in) (+)= dy^T * x. Plain: dy (M, out), x (M, in). FP8: both stored transposed, one scale each.
+// wgrad: dw (out, in) (+)= dy^T * x. Unscaled: dy (M, out), x (M, in). FP8: both stored transposed, one scale each.
 OPERATION(linear_backward_weight, (Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate))
 
 // Recomputes the transpose of quantize_forward's q for wgrad, from x with q's saved scale.
-//   q SCALE_ROW: first writes q_t's scale, the largest of the rows'. q_t is x: nothing is done.
+//   q SCALE_ROW: first writes q_t's scale, the largest of the rows'. Does nothing if q_t is x.
 OPERATION_BY_FORMAT(quantize_recompute, (Exec *exec, Tensor q_t, Tensor q, Tensor x))
-// Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. g_t is g: g was saved, and nothing is done. g's
-// data and scales are used as n's in norm_recompute.
+// Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t is g, which was then saved.
+// Uses g's data and scales as norm_recompute uses n's.
 OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h))
 // dh = dg * gelu'(saved h), quantized to dh_q and dh_qt as in grad_quantize; dbias (1, F) FP32 = its column sums.
-//   plain: dh_q, dh_qt and dg share memory
+//   unscaled: dh_q, dh_qt and dg share memory
 //   dh_q SCALE_ROW (E4M3): dh_qt is made from dh_q, with a scale of its own
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
                                           bool accumulate))
@@ -130,18 +130,18 @@ OPERATION(activation_backward_recompute, (Exec *exec, Tensor dh_q, Tensor dh_qt,
                                         Tensor h, bool accumulate))
 
 // dq, dk, dv (strided views) from d_o (M, heads*head_dim) and what forward saved.
-//   rotations.data not NULL: also applies RoPE's backward to dq and dk, with the same bits as qk_norm_rope_backward.
+//   rope_table.data not NULL: also applies RoPE's backward to dq and dk, with the same bits as qk_norm_rope_backward.
 //   dq.amax not NULL: dq, dk, dv are adjacent columns of one tensor; writes the amaxes of its rows there.
 OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
-                               Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rotations, AttentionShape shape))
+                               Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape))
 
 // Backward of qk_norm_rope_forward, in place: dqkv becomes the gradient of qkv, which is qk_norm_rope_forward's input.
 // Writes the row amaxes to dqkv.amax if that exists. dq_weight, dk_weight FP32, shaped as the weights.
-OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
+OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads qk_rope,
                            bool accumulate))
 
 // --- update ------------------------------------------------------------------------------------------------
-// sums[i] += parts[i]: adds one more micro-batch. Plain, contiguous, same format and shape.
+// sums[i] += parts[i]: adds one more micro-batch. Unscaled, contiguous, same format and shape.
 OPERATION(gradients_add, (Exec *exec, const Tensor sums[], const Tensor parts[], int count))
 // state->grad_sq = sum of squares over all gradients, state->grad_norm = its root. A non-finite root sets nonfinite.
 OPERATION(grad_norm, (Exec *exec, const Parameter *parameters, int count, StepState *state))
@@ -156,7 +156,7 @@ OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, Ste
 //   Otherwise uses the amaxes that adamw_update on the same parameters wrote just before; after anything else, such as
 //   loading a checkpoint, computes them.
 OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count))
-// *w.codes.amax = bits of the largest |w.value|, for the weights that have FP8 values; 0 if a weight has no rows.
+// *w.codes.amax = the amax of w.value, for the weights that have FP8 values; 0 if a weight has no rows.
 OPERATION(weights_maxima, (Exec *exec, const Parameter *parameters, int count))
 
 // --- log ------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ OPERATION(health, (Exec *exec, const Tensor tensors[], int count, Health out[]))
 // Adds the counts of an FP8 tensor, transposed or not, to *counts in device memory. All values of the largest magnitude
 // count as saturated.
 OPERATION(codes_count, (Exec *exec, Tensor codes, CodeCounts *counts))
-// *out, in device memory, for two plain contiguous tensors of the same format and shape; sums in double.
+// *out, in device memory, for two unscaled contiguous tensors of the same format and shape; sums in double.
 OPERATION(inner_products, (Exec *exec, Tensor a, Tensor b, InnerProducts *out))
 
 #undef OPERATION_BY_FORMAT

@@ -18,9 +18,9 @@
 //   transposed value = cast(decode(value) * scale of its row / single scale)
 //
 // Notation: M = B * T tokens of a micro-batch, C channels, F width of the MLP, Vp padded vocabulary, N any width.
-// Activations are (M, columns). "Plain" means FP32 or BF16 without scales. Arithmetic is FP32 (double in the gradient
-// check's build). The order of every sum depends neither on the number of threads nor on timing, so every operation is
-// reproducible bit for bit.
+// Activations are (M, columns). "Unscaled" means FP32 or BF16 without scales. Arithmetic is FP32 (double in the
+// gradient check's build). The order of every sum depends neither on the number of threads nor on timing, so every
+// operation is reproducible bit for bit.
 //
 // `accumulate` of a gradient: false overwrites it (the first micro-batch of a step), true adds to it.
 #pragma once
@@ -55,7 +55,7 @@ typedef struct {
 // A norm's parameters and the tensors that it saves for backward. x is its input: with BF16 saved activations the
 // residual stream itself, with COAT a copy in E4M3 with per-group scales.
 typedef struct {
-    Tensor x;      // (M, C) plain, or E4M3 SCALE_GROUP
+    Tensor x;      // (M, C) unscaled, or E4M3 SCALE_GROUP
     Tensor mean;   // (M, 1) FP32; data NULL for RMSNorm
     Tensor rstd;   // (M, 1) FP32
     Tensor weight; // (1, C)
@@ -81,8 +81,8 @@ static inline int64_t row_position(Tensor positions, int64_t row, int64_t T) {
     return positions.data ? ((const int32_t *)positions.data)[row] : row % T;
 }
 
-// Changes to q, k and v between their matmul and attention, in this order: q, k and v are clipped to [-clip, clip]; q
-// and k pass an RMSNorm, over all heads together or over each head; q and k get RoPE by row_position().
+// What qk_norm_rope_forward() does to q, k and v, in this order: clips q, k and v to [-clip, clip]; applies an RMSNorm
+// to q and k, over all heads together or over each head; applies RoPE to q and k by row_position().
 typedef struct {
     AttentionShape shape;
     Tensor positions; // as for row_position()
@@ -92,6 +92,7 @@ typedef struct {
     float eps, clip;           // clip 0: no clipping
 } Heads;
 
+// True if qk_norm_rope_forward() changes any value. False for GPT-2.
 static inline bool heads_changed(const Heads *heads) {
     return heads->rotations.data || heads->q_weight.data || heads->clip > 0;
 }
@@ -140,7 +141,7 @@ typedef struct Ops {
 #undef OPERATION
 } Ops;
 
-// The device that operations run on. The arena provides the workspace; `backend` belongs to the filled table.
+// The device that operations run on, and their scratch memory. `backend` is private data of the backend in `ops`.
 struct Exec {
     const Ops *ops;
     void *backend;
@@ -165,13 +166,14 @@ static inline void qk_norm_rope_rotate_back(Exec *exec, Tensor d, int heads, Ten
 const Ops *cpu_ops(void);
 #ifdef COAT_CUDA
 const Ops *cuda_ops(void);
-bool cuda_present(void); // true if an NVIDIA driver reports a GPU, whether or not the program can use it
-// Writes why a GPU of this machine's processes has no FP8 matmuls; "" if all have them or there is no GPU.
+bool cuda_present(void); // true if an NVIDIA driver reports a GPU, even one that this program cannot use
+// Writes to `why` the reason for which a GPU that this machine's processes use has no FP8 matmuls. Writes "" if all
+// have them, or if there is no GPU.
 void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size);
 #endif
 
-// Bytes of Exec.workspace that a backend needs for this configuration, and the operation that needs them. One operation
-// runs at a time and uses the workspace from its beginning, so the largest need counts. Works without a GPU.
+// Returns the bytes of Exec.workspace that a backend needs for a configuration, and the operation that needs the most.
+// Operations run one at a time, so they share the workspace and the largest need decides. Works without a GPU.
 typedef struct {
     const char *name;
     size_t bytes;

@@ -1,15 +1,17 @@
+// Memory: the offsets of all tensors in one allocation, and the descriptors that operations receive.
 #include "arena.h"
 #include "base/memory.h"
-#include "tensors_table.h"
 
-// Reserves bytes at the cursor; returns their offset.
+// --- offsets ---------------------------------------------------------------------------------------------------
+
+// Reserves bytes at the cursor and returns their offset.
 static size_t take(size_t *cursor, size_t bytes) {
     size_t offset = *cursor;
     *cursor += align_up(bytes);
     return offset;
 }
 
-// Scratch whose data shares memory with tensors of other stages. Its scales and maxima are small and do not.
+// True for scratch that shares memory with tensors of other stages. Only its data does: scales and amaxes are small.
 static bool is_pooled(const TensorLayout *t) {
     return layout_owns_memory(t) && !t->saved && t->category >= CATEGORY_SCRATCH;
 }
@@ -18,10 +20,13 @@ bool arena_on_host(const Arena *arena, Category category) {
     return arena->offloads && (category == CATEGORY_MOMENTS || category == CATEGORY_MASTER);
 }
 
-// --- offsets ---------------------------------------------------------------------------------------------------
-
-// The resident tensors of one category that are, or are not, per layer; one layer's worth of them.
-static void place_resident(Arena *a, Category category, bool per_layer, size_t *cursor) {
+// Places the tensors of a category that are, or are not, per layer, except scratch, which place_pool() places. For
+// tensors per layer this sets the offsets of layer 0; the other layers follow at equal distances. Each layer is
+// contiguous, so that it can be sent as one message.
+static void place_tensors(Arena *a, Category category, bool per_layer, size_t *cursor) {
+    TensorLayout *placed[TENSOR_COUNT * ROLE_COUNT];
+    const size_t begin = *cursor;
+    int count = 0;
     for (int id = 0; id < TENSOR_COUNT; id++) {
         for (int role = 0; role < ROLE_COUNT; role++) {
             TensorLayout *t = &a->layout[id][role];
@@ -30,35 +35,26 @@ static void place_resident(Arena *a, Category category, bool per_layer, size_t *
             t->data_offset = take(cursor, t->data_bytes);
             if (t->scale_bytes) t->scale_offset = take(cursor, t->scale_bytes);
             if (t->exponent_bytes) t->exponent_offset = take(cursor, t->exponent_bytes);
+            placed[count++] = t;
         }
     }
+    if (!per_layer || count == 0) return;
+    const size_t stride = *cursor - begin;
+    for (int i = 0; i < count; i++)
+        placed[i]->data_stride = placed[i]->scale_stride = placed[i]->exponent_stride = stride;
+    *cursor = begin + stride * (size_t)placed[0]->layers;
 }
 
-// First what exists once, then layer after layer, so that whatever belongs to one layer is contiguous (one
-// message when it is communicated).
 static void place_category(Arena *a, Category category, size_t *cursor) {
-    size_t begin = *cursor;
-    place_resident(a, category, false, cursor);
-    size_t block = *cursor;
-    place_resident(a, category, true, cursor);
-    size_t stride = *cursor - block;
-    int layers = 0; // or slots for them
-    for (int id = 0; id < TENSOR_COUNT; id++) {
-        for (int role = 0; role < ROLE_COUNT; role++) {
-            TensorLayout *t = &a->layout[id][role];
-            if (layout_owns_memory(t) && !is_pooled(t) && t->category == category && t->per_layer) {
-                t->data_stride = t->scale_stride = t->exponent_stride = stride;
-                layers = t->layers;
-            }
-        }
-    }
-    *cursor = block + stride * (size_t)layers;
+    const size_t begin = *cursor;
+    place_tensors(a, category, false, cursor);
+    place_tensors(a, category, true, cursor);
     a->category_bytes[category] += *cursor - begin;
 }
 
-// The maxima that the first blocks keep of what they do not quantise.
-static void place_plain(Arena *a, size_t *cursor) {
-    size_t begin = *cursor;
+// Places the row amaxes of PLAIN activations: those that the first blocks (--bf16-blocks) store in BF16.
+static void place_plain_amaxes(Arena *a, size_t *cursor) {
+    const size_t begin = *cursor;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
         TensorLayout *t = &a->layout[id][PLAIN];
         if (!t->exists || !t->amax_bytes) continue;
@@ -68,9 +64,9 @@ static void place_plain(Arena *a, size_t *cursor) {
     a->category_bytes[CATEGORY_SAVED] += *cursor - begin;
 }
 
-// The scales of pooled tensors (kept per layer where backward makes the same codes again) and all maxima.
-static void place_attachments(Arena *a, size_t *cursor) {
-    size_t begin = *cursor;
+// Places the scales of pooled tensors, and all row amaxes. Scales are per layer if backward recomputes the FP8 values.
+static void place_scales(Arena *a, size_t *cursor) {
+    const size_t begin = *cursor;
     for (int id = 0; id < TENSOR_COUNT; id++) {
         TensorLayout *t = &a->layout[id][VALUE];
         if (!layout_owns_memory(t)) continue;
@@ -83,12 +79,12 @@ static void place_attachments(Arena *a, size_t *cursor) {
     a->category_bytes[CATEGORY_SCRATCH] += *cursor - begin;
 }
 
-// What processes that share layers need of their own: slots for whole layers, and one maximum per matrix.
+// Places the double buffers of ZeRO 2 and 3, and the amaxes of sharded weights.
 static void place_communication(Arena *a, size_t *cursor) {
-    size_t begin = *cursor;
+    const size_t begin = *cursor;
     place_category(a, CATEGORY_COMMUNICATION, cursor);
     if (!a->layout[QKVW][GATHERED].exists || !a->layout[QKVW][CODES].exists) return;
-    a->maxima_offset = take(cursor, (size_t)arena_parameter_count(a) * sizeof(uint32_t));
+    a->amax_offset = take(cursor, (size_t)arena_parameter_count(a) * sizeof(uint32_t));
     a->category_bytes[CATEGORY_COMMUNICATION] = *cursor - begin;
 }
 
@@ -97,8 +93,8 @@ static bool lifetimes_overlap(const TensorLayout *a, const TensorLayout *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-// Places the pooled tensors, the largest first, each at the lowest offset that is free during its whole life.
-// Returns the size of the pool.
+// Places the pooled tensors, the largest first, each at the lowest offset from `base` that is free during its whole
+// life. Returns the size of the pool.
 static size_t place_pool(Arena *a, size_t base) {
     TensorLayout *list[2 * TENSOR_COUNT], *placed[2 * TENSOR_COUNT];
     int count = 0, done = 0;
@@ -106,7 +102,7 @@ static size_t place_pool(Arena *a, size_t base) {
         if (is_pooled(&a->layout[id][VALUE])) list[count++] = &a->layout[id][VALUE];
         if (is_pooled(&a->layout[id][PLAIN])) list[count++] = &a->layout[id][PLAIN];
     }
-    for (int i = 1; i < count; i++) { // insertion sort, stable: equal sizes keep the table's order
+    for (int i = 1; i < count; i++) { // stable insertion sort: tensors of equal size stay in the table's order
         TensorLayout *t = list[i];
         int j = i;
         for (; j > 0 && list[j - 1]->data_bytes < t->data_bytes; j--) list[j] = list[j - 1];
@@ -144,15 +140,15 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     size_t cursor = 0;
     for (int c = CATEGORY_WEIGHTS; c <= CATEGORY_SCRATCH; c++)
         place_category(arena, (Category)c, arena_on_host(arena, (Category)c) ? &arena->host_bytes : &cursor);
-    place_plain(arena, &cursor);
-    place_attachments(arena, &cursor);
+    place_plain_amaxes(arena, &cursor);
+    place_scales(arena, &cursor);
     place_communication(arena, &cursor);
     size_t pool = place_pool(arena, cursor);
+    // the logits, with their gradient if it has memory of its own; --logits-chunk makes this part of the pool smaller
     size_t logits = align_up(arena->layout[LOGITS][VALUE].data_bytes);
-    // with their gradient's codes; the transposed codes take the place of the logits
     if (layout_owns_memory(&arena->layout[DLOGITS_Q][VALUE]))
         logits += align_up(arena->layout[DLOGITS_Q][VALUE].data_bytes);
-    arena->category_bytes[CATEGORY_LOGITS] = logits; // a part of the pool, named because it is easily made smaller
+    arena->category_bytes[CATEGORY_LOGITS] = logits;
     arena->category_bytes[CATEGORY_SCRATCH] += pool - logits;
     cursor += pool;
     arena->workspace = ops_workspace(config, device);
@@ -164,45 +160,19 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
 
 // --- descriptors -----------------------------------------------------------------------------------------------
 
-static Role role_there(const Arena *arena, TensorId id, Role role, int layer) {
+// Returns PLAIN instead of VALUE if the layer is one of the first blocks and the activation has a PLAIN there.
+static Role role_in_layer(const Arena *arena, TensorId id, Role role, int layer) {
     const bool plain = role == VALUE && layer < arena->bf16_blocks && arena->layout[id][PLAIN].exists;
     return plain ? PLAIN : role;
 }
 
 TensorId arena_owner(const Arena *arena, TensorId id, Role role, int layer) {
-    const int alias = arena->layout[id][role_there(arena, id, role, layer)].alias;
+    const int alias = arena->layout[id][role_in_layer(arena, id, role, layer)].alias;
     return alias < 0 || alias == (int)id ? id : arena_owner(arena, (TensorId)alias, role, layer);
 }
 
-static Tensor tensor_of_layout(const Arena *arena, TensorId id, Role role, int layer);
-
-Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
-    const Role there = role_there(arena, id, role, layer);
-    const TensorLayout *t = &arena->layout[id][there];
-    if (t->alias < 0) return tensor_of_layout(arena, id, there, layer);
-    if (t->alias == (int)id) {
-        Tensor shared = tensor_of_layout(arena, id, VALUE, layer);
-        shared.granularity = SCALE_NONE;
-        shared.scale = NULL;
-        shared.amax = NULL;
-        return shared;
-    }
-    Tensor shared = arena_tensor(arena, (TensorId)t->alias, role, layer);
-    if (t->amax_bytes && arena->base)
-        shared.amax = (uint32_t *)(arena->base + t->amax_offset + (size_t)layer * t->amax_stride);
-    if (t->granularity == SCALE_NONE &&
-        shared.granularity == SCALE_ROW) { // a matmul's, without its other user's scales
-        shared.granularity = SCALE_NONE;
-        shared.scale = NULL;
-    }
-    if (t->scale_source < 0 || t->granularity != SCALE_ROW) return shared;
-    shared.granularity = SCALE_ROW;
-    shared.scale = arena_tensor(arena, (TensorId)t->scale_source, role, layer).scale;
-    return shared;
-}
-
-// Of one that is no alias.
-static Tensor tensor_of_layout(const Arena *arena, TensorId id, Role role, int layer) {
+// Returns the descriptor of a tensor that owns its memory.
+static Tensor own_tensor(const Arena *arena, TensorId id, Role role, int layer) {
     const TensorLayout *t = &arena->layout[id][role];
     Tensor out;
     memset(&out, 0, sizeof out);
@@ -219,7 +189,7 @@ static Tensor tensor_of_layout(const Arena *arena, TensorId id, Role role, int l
     char *const base = arena_on_host(arena, t->category) ? arena->host : arena->base;
     out.data = base + t->data_offset + l * t->data_stride;
     if (t->scale_source >= 0)
-        out.scale = tensor_of_layout(arena, (TensorId)t->scale_source, role == CODES_T ? CODES : role, layer).scale;
+        out.scale = own_tensor(arena, (TensorId)t->scale_source, role == CODES_T ? CODES : role, layer).scale;
     else if (t->scale_bytes)
         out.scale = base + t->scale_offset + l * t->scale_stride;
     if (t->exponent_bytes) out.exponent = (uint8_t *)base + t->exponent_offset + l * t->exponent_stride;
@@ -227,8 +197,34 @@ static Tensor tensor_of_layout(const Arena *arena, TensorId id, Role role, int l
     return out;
 }
 
+static Tensor without_scale(Tensor t) {
+    t.granularity = SCALE_NONE;
+    t.scale = NULL;
+    return t;
+}
+
+Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
+    const Role there = role_in_layer(arena, id, role, layer);
+    const TensorLayout *t = &arena->layout[id][there];
+    if (t->alias < 0) return own_tensor(arena, id, there, layer);
+    if (t->alias == (int)id) {
+        Tensor value = own_tensor(arena, id, VALUE, layer);
+        value.amax = NULL;
+        return without_scale(value);
+    }
+    Tensor shared = arena_tensor(arena, (TensorId)t->alias, role, layer);
+    if (t->amax_bytes && arena->base)
+        shared.amax = (uint32_t *)(arena->base + t->amax_offset + (size_t)layer * t->amax_stride);
+    // a matmul's output does not have the scales of another matmul's output in the same memory
+    if (t->granularity == SCALE_NONE && shared.granularity == SCALE_ROW) shared = without_scale(shared);
+    if (t->scale_source < 0 || t->granularity != SCALE_ROW) return shared;
+    shared.granularity = SCALE_ROW;
+    shared.scale = arena_tensor(arena, (TensorId)t->scale_source, role, layer).scale;
+    return shared;
+}
+
 Tensor arena_saved(const Arena *arena, TensorId id, int layer) {
-    const TensorLayout *t = &arena->layout[id][role_there(arena, id, VALUE, layer)];
+    const TensorLayout *t = &arena->layout[id][role_in_layer(arena, id, VALUE, layer)];
     if (t->alias >= 0 && t->alias != (int)id) return arena_saved(arena, (TensorId)t->alias, layer);
     Tensor out = arena_tensor(arena, id, VALUE, layer);
     if (!t->saved) out.data = NULL;
@@ -236,7 +232,7 @@ Tensor arena_saved(const Arena *arena, TensorId id, int layer) {
 }
 
 bool arena_reads_codes(const Arena *arena, TensorId id, int layer, bool backward) {
-    const bool plain = !backward && role_there(arena, tensor_input(id), VALUE, layer) == PLAIN;
+    const bool plain = !backward && role_in_layer(arena, tensor_input(id), VALUE, layer) == PLAIN;
     return arena->layout[id][CODES].exists && !plain;
 }
 
@@ -245,7 +241,7 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer) {
     w.value = arena_tensor(arena, id, VALUE, layer);
     w.codes = arena_tensor(arena, id, CODES, layer);
     w.codes_t = arena_tensor(arena, id, CODES_T, layer);
-    w.maximum = w.codes.scale ? (uint32_t *)w.codes.scale + 1 : NULL; // a scale has 16 bytes to itself
+    w.maximum = w.codes.scale ? (uint32_t *)w.codes.scale + 1 : NULL; // in the 16 bytes of the scale
     if (!arena->layout[id][GATHERED].exists) return w;
     void *const gathered = arena_tensor(arena, id, GATHERED, layer % LAYER_SLOTS).data;
     if (!arena_reads_codes(arena, id, layer, false)) w.value.data = gathered;
@@ -258,15 +254,15 @@ Tensor arena_gradient(const Arena *arena, TensorId id, int layer) {
     return arena_tensor(arena, id, GRAD, layer);
 }
 
-// --- shares ----------------------------------------------------------------------------------------------------
+// --- shards ----------------------------------------------------------------------------------------------------
 
-#define SHARE_UNIT 128 // of which all shares are multiples, but for the end of a tensor
+#define SHARD_UNIT 128 // shards are multiples of it, except at the end of a tensor
 
-// Elements [begin, end) of a tensor without gaps, in rows that any operation takes. Memory that holds them alone starts
-// with them.
-static Tensor elements_of(Tensor t, int64_t begin, int64_t end, bool alone) {
-    int64_t count = end > begin ? end - begin : 0, at = alone ? 0 : begin;
-    t.cols = t.stride = count % SHARE_UNIT == 0 ? SHARE_UNIT : count;
+// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements, or as one row if they do not
+// divide into such rows. With `sharded`, the memory holds only these elements.
+static Tensor elements_of(Tensor t, int64_t begin, int64_t end, bool sharded) {
+    int64_t count = end > begin ? end - begin : 0, at = sharded ? 0 : begin;
+    t.cols = t.stride = count % SHARD_UNIT == 0 ? SHARD_UNIT : count;
     t.rows = count / t.cols;
     t.transposed = false;
     if (!t.data) return t;
@@ -309,7 +305,7 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
             p->m = arena_tensor(arena, (TensorId)id, MOMENT_M, layer);
             p->v = arena_tensor(arena, (TensorId)id, MOMENT_V, layer);
             p->master = arena_tensor(arena, (TensorId)id, MASTER, layer);
-            p->decay = tensor_row((TensorId)id)->decay;
+            p->decay = tensor_rank((TensorId)id) == 2;
             p->index = index;
             index += (uint64_t)tensor_elements(p->weight.value);
             if (ids) ids[count] = (TensorId)id;

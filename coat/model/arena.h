@@ -1,4 +1,4 @@
-// The memory plan made from the table of tensors, and the run's one allocation.
+// The memory plan, which follows from the table of tensors, and the run's one allocation.
 #pragma once
 #include "base/amounts.h"
 #include "ops.h"
@@ -11,69 +11,71 @@ extern "C" {
 typedef struct {
     Config config; // the plan's own copy
     int rank, ranks;
-    int zero; // 0 with one process
-    int bf16_blocks;
-    bool offloads; // the states, on a GPU
+    int zero;        // ZeRO stage in effect
+    int bf16_blocks; // number of blocks with BF16 forward matmuls
+    bool offloads;   // --offload-states on a GPU: moments and masters are in host memory
     TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
     WorkspaceNeed workspace;
-    size_t workspace_offset, maxima_offset; // maxima: of the shared matrices, one uint32_t each (ZeRO 3)
+    size_t workspace_offset;
+    size_t amax_offset; // ZeRO 3 with FP8: one amax, a uint32_t, per sharded weight matrix; 0: none
     size_t category_bytes[CATEGORY_COUNT];
     size_t total_bytes;
-    char *base;        // device memory, NULL while only planned
-    size_t host_bytes; // of the host's, for what --offload-states has there
+    char *base;        // device memory; NULL until arena_allocate()
+    size_t host_bytes; // host memory for --offload-states
     char *host;
-    bool host_refused; // by arena_allocate()
+    bool host_refused; // arena_allocate() failed because of host memory
 } Arena;
 
-// Plans the memory of one of `ranks` processes on `device`. Plain arithmetic: no device, no allocation.
+// Plans the memory of one of `ranks` processes on `device`. Works without a device and allocates nothing.
 void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device);
 
-// Allocates what was planned and points exec->workspace into it. False with err (EXIT_DEVICE) when it does not fit;
-// plan_advise() of plan.h adds what helps.
+// Allocates the planned memory and sets exec->workspace to its part of it. Returns false with err (EXIT_DEVICE) if
+// there is not enough; plan_advise() of plan.h then adds advice to err.
 bool arena_allocate(Arena *arena, Exec *exec, Error *err);
-void arena_release(Arena *arena, Exec *exec); // what has been allocated, if anything
+void arena_release(Arena *arena, Exec *exec); // frees the memory, if any is allocated
 
-// Whether what belongs to a category lies in the host's memory, and is no part of total_bytes.
+// True if tensors of the category are in host memory, which total_bytes does not include.
 bool arena_on_host(const Arena *arena, Category category);
 
-// The descriptor of a tensor in a layer, which also says the block that uses it where it is not per layer: of an
-// activation's VALUE in one of the first blocks it is its PLAIN where there is one. data == NULL where the recipe has
-// no such tensor (or the arena is only planned).
+// Returns the descriptor of a tensor in a layer. In the first blocks, the VALUE of an activation is its PLAIN, if it
+// has one; for this reason `layer` matters even if the tensor is not per layer.
+//   data is NULL if the configuration does not have the tensor, or the arena is not allocated.
 Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer);
 
-// The tensor whose memory it has: itself, or what it is an alias of there.
+// Returns the tensor that owns the memory: id, or the tensor that id is an alias of in this layer.
 TensorId arena_owner(const Arena *arena, TensorId id, Role role, int layer);
 
-// The same as arena_tensor(), of a VALUE, but data == NULL unless the tensor survives from forward to
-// backward: what backward may read.
+// Returns the descriptor of an activation's VALUE for backward: data is NULL unless it survives from forward to
+// backward.
 Tensor arena_saved(const Arena *arena, TensorId id, int layer);
 
-// Whether a pass's matmuls read a block's weight as codes in this layer.
+// True if the matmuls of a pass read a weight as FP8 in this layer.
 bool arena_reads_codes(const Arena *arena, TensorId id, int layer, bool backward);
 
-// A parameter's value and its FP8 codes, as matmuls read them. Of weights that processes share, what was gathered
-// takes the place of the one that this pass's matmuls read.
+// Returns a weight with its FP8 values, as matmuls read them. With ZeRO 3, the gathered copy of the layer replaces the
+// values, or the FP8 values, of which this process stores only a shard.
 Weight arena_weight(const Arena *arena, TensorId id, int layer);
 
-// Where backward writes a parameter's gradient: the tensor itself, or what is to be summed over the processes.
+// Returns the tensor to which backward writes a parameter's gradient: GRAD, or UNREDUCED if GRAD is only a shard.
 Tensor arena_gradient(const Arena *arena, TensorId id, int layer);
 
-// This process's share of a parameter's tensor: its elements from *begin on, as one row of elements, 0 rows where
-// it holds none, whether its memory holds the whole tensor or the share alone.
+// Returns this process's shard of a parameter's tensor as a matrix of consecutive elements, whether its memory holds
+// the whole tensor or the shard only. *begin: index of the first element in the whole tensor. No rows if the shard is
+// empty.
 Tensor arena_share(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);
-// All that its memory holds: the whole tensor (*begin 0) or the share.
+// Returns what this process stores of a parameter's tensor: its shard if it is sharded, otherwise all (*begin is 0).
 Tensor arena_held(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);
 
-// All parameter tensors in the table's order, each with its layers in turn; returns their number. `list` has room for
-// arena_parameter_count() entries. ids/layers (may be NULL) say which tensor an entry is. Shared tensors are given with
-// the shape of the whole.
+// Fills list with all parameters in the table's order, all layers of each in turn, and returns their number, which is
+// arena_parameter_count(). ids and layers, if not NULL, receive which tensor each is. Sharded tensors have the shape of
+// the whole.
 int arena_parameter_count(const Arena *arena);
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]);
 
-// The plan as a table for people, or as one JSON object for scripts (largest_micro_batch 0: not asked for).
+// Prints the plan: as a table, as a table of categories only, or as one JSON object.
 void arena_report(const Arena *arena, FILE *out);
-void arena_report_categories(const Arena *arena, FILE *out); // without the saved activations one by one
-void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out);
+void arena_report_categories(const Arena *arena, FILE *out);
+void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out); // largest_micro_batch 0: not searched
 
 #ifdef __cplusplus
 }

@@ -1,17 +1,17 @@
-// What the arena holds, as text and JSON: --plan, and the start of a run.
+// The memory plan as text and as JSON, for --plan and the start-up report.
 #include "arena.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
 
-// Bytes of one row over all its layers, scales and maxima included.
+// Returns the bytes of a tensor in all layers, with scales and amaxes.
 static size_t total_bytes(const TensorLayout *t) {
     size_t layers = (size_t)(t->per_layer ? t->layers : 1);
     size_t scale_layers = (size_t)(t->per_layer_scale || t->per_layer ? t->layers : 1);
     return t->data_bytes * layers + t->scale_bytes * scale_layers + t->exponent_bytes * layers + t->amax_bytes;
 }
 
-static void print_share(FILE *out, const char *name, size_t bytes, size_t total) {
+static void print_fraction(FILE *out, const char *name, size_t bytes, size_t total) {
     char text[MEMORY_TEXT];
     fprintf(out, "  %-16s %12s %6.1f %%\n", name, memory_text(text, bytes), 100.0 * (double)bytes / (double)total);
 }
@@ -22,7 +22,7 @@ static void report(const Arena *arena, bool saved_tensors, FILE *out) {
     for (int c = 0; c < CATEGORY_COUNT; c++) {
         if (!arena->category_bytes[c]) continue;
         if (arena_on_host(arena, (Category)c)) continue;
-        print_share(out, category_name((Category)c), arena->category_bytes[c], arena->total_bytes);
+        print_fraction(out, category_name((Category)c), arena->category_bytes[c], arena->total_bytes);
         if (c != CATEGORY_SAVED || !saved_tensors) continue;
         for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
             const TensorLayout *t = &arena->layout[id][VALUE];
@@ -34,10 +34,10 @@ static void report(const Arena *arena, bool saved_tensors, FILE *out) {
                                                       : "");
         }
     }
-    print_share(out, "total", arena->total_bytes, arena->total_bytes);
+    print_fraction(out, "total", arena->total_bytes, arena->total_bytes);
     for (int c = 0; c < CATEGORY_COUNT; c++)
         if (arena_on_host(arena, (Category)c) && arena->category_bytes[c] > 0)
-            fprintf(out, "  %-16s %12s  the host's\n", category_name((Category)c),
+            fprintf(out, "  %-16s %12s  in host memory\n", category_name((Category)c),
                     memory_text(text, arena->category_bytes[c]));
 }
 

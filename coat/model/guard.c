@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-// Summed anew each time, in a fixed order: 128 values cost nothing, and running sums would drift.
+// Sums the whole window each time, because running sums would drift.
 double guard_z(const GuardWindow *window, double value) {
-    if (!isfinite(value)) return INFINITY; // a comparison with NaN would be false, and let it pass
+    if (!isfinite(value)) return INFINITY;
     if (window->count < GUARD_WINDOW) return 0;
     double sum = 0, squares = 0;
     for (int i = 0; i < GUARD_WINDOW; i++) sum += window->values[i];
@@ -15,7 +15,7 @@ double guard_z(const GuardWindow *window, double value) {
     return deviation > 0 ? (value - mean) / deviation : 0;
 }
 
-bool guard_refuses(const Guard *guard, double loss, double grad_norm, double loss_limit, double grad_limit) {
+bool outlier_should_skip(const Guard *guard, double loss, double grad_norm, double loss_limit, double grad_limit) {
     return (loss_limit > 0 && !(guard_z(&guard->loss, loss) <= loss_limit)) ||
            (grad_limit > 0 && !(guard_z(&guard->grad_norm, grad_norm) <= grad_limit));
 }
@@ -29,7 +29,7 @@ static void push(GuardWindow *window, double value) {
     window->values[window->count - 1] = value;
 }
 
-void guard_accept(Guard *guard, double loss, double grad_norm) {
+void outlier_record(Guard *guard, double loss, double grad_norm) {
     push(&guard->loss, loss);
     push(&guard->grad_norm, grad_norm);
 }

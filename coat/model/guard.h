@@ -1,6 +1,5 @@
-// The guard against outliers (--skip-loss-z, --skip-grad-z): an update whose loss or gradient norm lies many standard
-// deviations above those of the last steps would undo more than it brings, and is left out. Part of what a checkpoint
-// records, so that a resumed run decides alike.
+// Skips the update of a step whose loss or gradient norm is many standard deviations above those of recent steps
+// (--skip-loss-z, --skip-grad-z). Checkpoints store the guard, so that a resumed run skips the same steps.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,7 +10,7 @@ extern "C" {
 
 #define GUARD_WINDOW 128
 
-// The last values of steps that were accepted, oldest first.
+// The values of the last steps that were not skipped, oldest first.
 typedef struct {
     int64_t count; // up to GUARD_WINDOW
     double values[GUARD_WINDOW];
@@ -21,15 +20,15 @@ typedef struct {
     GuardWindow loss, grad_norm;
 } Guard;
 
-// Standard deviations from the window's mean up to the value; 0 until the window is full, and where all its values are
-// equal. A value that is not finite is infinitely far.
+// Returns how many standard deviations the value is above the window's mean. 0 if the window is not full, or if all its
+// values are equal. INFINITY if the value is not finite.
 double guard_z(const GuardWindow *window, double value);
 
-// Whether a step is to be skipped, with limits in standard deviations; a limit <= 0 is off.
-bool guard_refuses(const Guard *guard, double loss, double grad_norm, double loss_limit, double grad_limit);
+// True if the step's loss or gradient norm is above its limit, in standard deviations. A limit <= 0 is off.
+bool outlier_should_skip(const Guard *guard, double loss, double grad_norm, double loss_limit, double grad_limit);
 
-// Remembers a step. Values that are not finite are not taken.
-void guard_accept(Guard *guard, double loss, double grad_norm);
+// Adds a step's values to the windows, except values that are not finite.
+void outlier_record(Guard *guard, double loss, double grad_norm);
 
 #ifdef __cplusplus
 }

@@ -8,22 +8,22 @@
 extern "C" {
 #endif
 
-// Whether the rate becomes another after the warm-up.
+// True if the learning rate changes after the warm-up.
 static inline bool schedule_falls(const Config *config) {
     return config->schedule != SCHEDULE_CONSTANT && config->lr_final != 1.0f;
 }
 
-// The rate of optimizer step `step` (from 0) of a run of total_steps. With w = warmup, T = total_steps, top = lr
-// and low = lr * lr_final:
-//   step < w          top * (step + 1) / w, whatever the schedule; the warm-up may be longer than the run
+// Returns the learning rate of optimizer step `step`, from 0, in a run of total_steps. With w = warmup,
+// T = total_steps, top = lr and low = lr * lr_final:
+//   step < w          top * (step + 1) / w, with every schedule; the warm-up may be longer than the run
 //   constant          top
 //   cosine, linear    x = (step - w) / (T - w):  low + (top - low) * (1 + cos(pi x)) / 2,  top - (top - low) * x
 //   wsd               top until step D = max(w, floor((1 - decay_fraction) * T)), then with
 //                     x = (step - D) / (T - D):  low + (top - low) * (1 - sqrt(x))
-// x is held within [0, 1], so that a step past the end gets `low`.
+// x is clamped to [0, 1]: steps after the end have the rate `low`.
 static inline float schedule_lr(const Config *config, int64_t step, int64_t total_steps) {
     const double top = config->lr, low = top * config->lr_final, pi = 3.14159265358979323846;
-    int64_t begin = config->warmup; // of the decay
+    int64_t begin = config->warmup; // first step of the decay
     if (step < begin) return (float)(top * (double)(step + 1) / (double)begin);
     if (config->schedule == SCHEDULE_WSD) {
         int64_t decay = (int64_t)((double)(1.0f - config->decay_fraction) * (double)total_steps);

@@ -12,7 +12,7 @@ static CommType comm_type(Format format) {
     switch (format) {
     case FMT_FP32: return sizeof(real) == sizeof(double) ? COMM_FP64 : COMM_FP32;
     case FMT_BF16: return COMM_BF16;
-    default: return COMM_BYTES; // codes
+    default: return COMM_BYTES; // FP8
     }
 }
 
@@ -26,7 +26,7 @@ static bool of_layer(TensorId id) {
     return tensor_row(id)->per_layer;
 }
 
-// What this process updates of one parameter; no rows where it has no share of it.
+// Returns what this process updates of a parameter: all, or its shard. No rows if the shard is empty.
 static Parameter updated_part(const Arena *a, const Parameter *whole, TensorId id, int layer) {
     if (a->zero == 0) return *whole;
     Parameter p = *whole;
@@ -40,8 +40,9 @@ static Parameter updated_part(const Arena *a, const Parameter *whole, TensorId i
     return p;
 }
 
-// What weights_quantize() is given: whole weights, or with ZeRO 3 this process's share, all shares having the scale of
-// the whole, from the maxima that the processes find together.
+// Returns the argument of weights_quantize() for a weight: the whole weight or, with ZeRO 3, this process's shard. All
+// shards have one scale, from the amax of the whole weight, which the processes compute together. `number` is the index
+// of that amax.
 static Parameter coded_part(const Arena *a, TensorId id, int layer, int number) {
     Parameter p;
     memset(&p, 0, sizeof p);
@@ -54,7 +55,7 @@ static Parameter coded_part(const Arena *a, TensorId id, int layer, int number) 
     p.weight.maximum = NULL;
     p.weight.value = arena_share(a, id, VALUE, layer, &begin);
     p.weight.codes = arena_share(a, id, CODES, layer, &begin);
-    p.weight.codes.amax = (uint32_t *)(a->base + a->maxima_offset) + number;
+    p.weight.codes.amax = (uint32_t *)(a->base + a->amax_offset) + number;
     memset(&p.weight.codes_t, 0, sizeof p.weight.codes_t);
     return p;
 }
@@ -112,7 +113,8 @@ void shards_close(Shards *s) {
 
 // --- weights -------------------------------------------------------------------------------------------------------
 
-// Gathers the shares of all values that are held whole, of one layer or (l == layers) of none.
+// Starts to gather the new values of the parameters that every process stores whole: those of layer l or, if l ==
+// layers, those that are not per layer.
 static void gather_values(Shards *s, int l) {
     const Arena *a = s->arena;
     comm_group_begin(s->comm);
@@ -128,7 +130,7 @@ static void gather_values(Shards *s, int l) {
     s->value_pending[l] = true;
 }
 
-// Values that an update has sent for: they are there, and with codes.
+// Waits for the values that gather_values(l) gathers, and quantizes them.
 static void values_needed(Shards *s, int l) {
     if (!s->comm || !s->value_pending[l]) return;
     comm_wait(s->comm, s->value_ticket[l]);
@@ -140,8 +142,8 @@ static void values_needed(Shards *s, int l) {
         s->exec->ops->weights_quantize(s->exec, coded, s->coded_per_layer);
 }
 
-// Sends for layer l's matrices as this pass reads them, unless they are there. What the slot held has been
-// computed with: that is waited for.
+// Starts to gather layer l's weight matrices as this pass reads them (FP8 or not), unless the slot has them. Waits for
+// the computation with the slot's previous weights.
 static void fetch_layer(Shards *s, int l, bool backward) {
     const Arena *a = s->arena;
     int slot = l % LAYER_SLOTS;
@@ -175,14 +177,16 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward) {
     fetch_layer(s, l, backward);
     if (s->slot_pending[slot]) comm_wait(s->comm, s->slot_ticket[slot]);
     s->slot_pending[slot] = false;
-    if (next >= 0)
-        fetch_layer(s, next, backward && !config_repeats_blocks(&s->arena->config)); // forward is first, again
+    if (next >= 0) {
+        // the next layer's forward comes before its backward if backward recomputes blocks
+        fetch_layer(s, next, backward && !config_repeats_blocks(&s->arena->config));
+    }
 }
 
-// FP8 codes of shares: the processes find the maxima of the whole weights, then each makes its codes.
-static void quantize_shares(Shards *s) {
+// Quantizes sharded weights: the processes compute the amaxes of the whole weights, then each quantizes its shards.
+static void quantize_shards(Shards *s) {
     int count = s->coded_per_layer * s->layers;
-    for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1; // what was gathered is of the values before
+    for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1; // they have the weights before the update
     if (count == 0) return;
     s->exec->ops->weights_maxima(s->exec, s->coded, count);
     comm_after_compute(s->comm);
@@ -194,7 +198,7 @@ static void quantize_shares(Shards *s) {
 void shards_weights_loaded(Shards *s) {
     int of_layers = s->coded_per_layer * s->layers;
     if (s->zero >= 3) {
-        quantize_shares(s);
+        quantize_shards(s);
         s->exec->ops->weights_quantize(s->exec, s->coded + of_layers, s->coded_of_none);
     } else {
         s->exec->ops->weights_quantize(s->exec, s->coded, of_layers + s->coded_of_none);
@@ -212,8 +216,8 @@ bool shards_recordable(const Shards *s, bool first, bool last) {
     return s->zero < 2 && !last && !(first && s->zero > 0);
 }
 
-// Sums the gradients of one layer, or (l == layers) of none, each over all processes: into this process's share or,
-// in_place, into its part of what is summed.
+// Starts to sum over the processes the gradients of layer l or, if l == layers, those that are not per layer. The sum
+// of this process's shard goes to GRAD or, if in_place, to its part of UNREDUCED.
 static void sum_gradients(Shards *s, int l, bool in_place) {
     const Arena *a = s->arena;
     comm_after_compute(s->comm);
@@ -228,8 +232,8 @@ static void sum_gradients(Shards *s, int l, bool in_place) {
             comm_all_reduce(s->comm, sum.data, tensor_elements(sum), type, COMM_SUM);
             continue;
         }
-        char *share = element(mine.data, t->format, t->shard_elements * a->rank);
-        comm_reduce_scatter(s->comm, in_place || !t->sharded ? share : (char *)sum.data, mine.data, t->shard_elements,
+        char *shard = element(mine.data, t->format, t->shard_elements * a->rank);
+        comm_reduce_scatter(s->comm, in_place || !t->sharded ? shard : (char *)sum.data, mine.data, t->shard_elements,
                             type);
     }
     comm_group_end(s->comm);
@@ -239,7 +243,7 @@ bool shards_accumulate(const Shards *s, bool accumulate) {
     return accumulate && s->zero < 2;
 }
 
-// Waits for a slot's sums, and adds them to the share that earlier micro-batches have left.
+// Waits for the sums of a slot's gradients, and adds them to the shard, which has the sums of earlier micro-batches.
 static void take_sums(Shards *s, int slot) {
     const Arena *a = s->arena;
     if (s->grad_pending[slot]) comm_wait(s->comm, s->grad_ticket[slot]);
@@ -285,8 +289,8 @@ void shards_sum_loss(Shards *s, StepState *state) {
     comm_wait(s->comm, comm_mark(s->comm));
 }
 
-// Each process adds the squares of its shares, whatever the stage, so that every element counts once and the norm has
-// the same bits in all stages.
+// Computes the norm over all processes. In every stage each process sums the squares of its shards only, so that every
+// element counts once and the norm has the same bits in all stages.
 static void norm_over_ranks(Shards *s, StepState *state) {
     const Ops *ops = s->exec->ops;
     comm_wait(s->comm, comm_mark(s->comm)); // the gradients' sums
@@ -315,13 +319,13 @@ void shards_update(Shards *s, StepState *state) {
         shards_weights_loaded(s);
         return;
     }
-    if (s->zero >= 3) quantize_shares(s);
+    if (s->zero >= 3) quantize_shards(s);
     comm_after_compute(s->comm);
-    gather_values(s, s->layers); // needed first
+    gather_values(s, s->layers); // first, because the embedding reads them
     for (int l = 0; l < s->layers; l++) gather_values(s, l);
 }
 
-// The room for gradients before they are summed is free between steps, and no smaller than values.
+// Gathers into UNREDUCED, which is free between steps and not smaller than the values.
 const void *shards_whole_value(Shards *s, TensorId id, int layer) {
     const TensorLayout *t = &s->arena->layout[id][VALUE];
     void *whole = arena_tensor(s->arena, id, UNREDUCED, 0).data;

@@ -1,14 +1,14 @@
-// A model on several processes: who holds, sums and updates what, by ZeRO stage, and when it is communicated.
-//   0  every process holds and updates everything; gradients are summed once a step
-//   1  each updates its share: moments and master weights exist once over all processes. Gradients are summed into
-//      shares once a step, the new values of the shares are gathered
-//   2  the blocks' gradients are summed into shares after every micro-batch, layer by layer
-//   3  the blocks' matrices are shares, too, gathered before a layer's forward and backward; as FP8 codes where
-//      matmuls read those
-// The model says when it needs a layer's weights and when it has made its gradients; everything here is put onto the
-// communication's own stream (comm.h), one layer ahead of or behind the computation. Sums are made in the same order
-// whatever the stage, so over MPI the stages give equal bits; with several micro-batches per step, 0 and 1 do, and 2
-// and 3 do, which sum over processes first.
+// A model on several processes: which process stores, sums and updates what, by ZeRO stage, and when they communicate.
+//   0  Every process stores and updates everything. Gradients are summed once per step.
+//   1  Each process updates its shard: moments and masters exist once over all processes. Once per step, gradients are
+//      summed into shards and the new values of the shards are gathered.
+//   2  The layers' gradients are summed into shards after every micro-batch, layer by layer. 3  The blocks' weight
+//   matrices are shards, too, and are gathered before each layer's forward and backward: as FP8 if
+//      the layer's matmuls read FP8.
+// The model reports when it needs a layer's weights and when it has computed a layer's gradients. The functions below
+// put the communication on its own stream (comm.h), one layer ahead of or one layer after the computation. The order of
+// every sum is the same in all stages, so over MPI all stages give the same bits. With several micro-batches per step,
+// stages 0 and 1 agree with each other, and so do 2 and 3, because 2 and 3 sum over processes before micro-batches.
 #pragma once
 #include "arena.h"
 #include "comm/comm.h"
@@ -20,72 +20,77 @@ extern "C" {
 typedef struct {
     const Arena *arena;
     Exec *exec;
-    Comm *comm; // NULL with one process; everything below is then the work of that one
+    Comm *comm; // NULL with one process: nothing is communicated
     int zero, layers;
-    Parameter *updated; // what this process updates: all parameters, or its share of each
+    Parameter *updated; // what this process updates: all parameters, or its shard of each
     int updated_count;
-    Parameter *squared; // its shares of the gradients: whose squares it adds up
+    Parameter *squared; // its shards of the gradients, whose squares it sums
     int squared_count;
-    Parameter *coded;                   // the weights with FP8 codes, layer after layer: whole, or its shares (ZeRO 3)
-    int coded_per_layer, coded_of_none; // those of no layer (the head's) come last, and are whole
-    // values on their way after an update, per layer; behind the last layer's, those of no layer
+    Parameter
+        *coded; // weights with FP8 values, layer by layer, then those that are not per layer. With ZeRO 3, those of
+                // the layers are shards
+    int coded_per_layer, coded_of_none; // number of weights in each layer, and of those that are not per layer
+    // communication of new values after an update, per layer; the last entry is for tensors that are not per layer
     int *value_ticket;
     bool *value_pending;
-    // ZeRO 3: the layer that each slot holds or is getting, -1: none; and for which pass
+    // ZeRO 3, per slot: the layer whose weights it has or receives, -1: none; and whether they are backward's
     int slot_layer[LAYER_SLOTS], slot_ticket[LAYER_SLOTS];
     bool slot_pending[LAYER_SLOTS], slot_backward[LAYER_SLOTS];
-    // ZeRO 2 and 3: the sums over processes of each slot's gradients, and the layer to whose share they are still to be
-    // added, -1: none
+    // ZeRO 2 and 3, per slot: the sum of its gradients over processes, and the layer to whose shard gradients_add()
+    // must add the sum, -1: none
     int grad_ticket[LAYER_SLOTS], grad_layer[LAYER_SLOTS];
     bool grad_pending[LAYER_SLOTS];
 } Shards;
 
-// The arena is allocated and, like the rest, outlives the shards. comm may be NULL with one process.
+// Opens the shards of an allocated arena, which must outlive them, as must exec and comm. comm may be NULL with one
+// process.
 void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm);
 void shards_close(Shards *s);
 
 // --- a pass ------------------------------------------------------------------------------------------------------
 
-// Whether the operations of a micro-batch may be recorded and replayed: not those that communicate, for tickets are of
-// their step.
+// True if the operations of a micro-batch may be recorded and replayed. False if it communicates, because a recording
+// would wait for the tickets of the step that it was recorded in.
 bool shards_recordable(const Shards *s, bool first, bool last);
 
-// Before the embeddings, and before layer l: their weights are there. `next` is the layer after it in this pass, -1 for
-// none, which is sent for.
+// Waits until the weights that are not per layer are complete; called before the embedding. ZeRO 3 also starts to
+// gather layer 0.
 void shards_pass_begin(Shards *s);
+// Waits until layer l's weights are complete and, with ZeRO 3, starts to gather layer `next`, the next layer of this
+// pass; -1: there is none.
 void shards_weights_needed(Shards *s, int l, int next, bool backward);
 
-// Whether a layer's backward adds its gradients to those of the micro-batches before: with ZeRO 2 and 3 it overwrites,
-// and what the processes have summed is added to the shares.
+// True if a layer's backward must add its gradients to those of earlier micro-batches. With ZeRO 2 and 3 it overwrites
+// them, because gradients_add() adds the sums over processes to the shards.
 bool shards_accumulate(const Shards *s, bool accumulate);
-// Before and after layer l's backward. `accumulate`: not the first of the step's micro-batches; `last`: its last.
+// Called before and after layer l's backward. accumulate: not the first micro-batch of the step; last: the last one.
 void shards_gradients_begin(Shards *s, int l);
 void shards_gradients_ready(Shards *s, int l, bool accumulate, bool last);
-// After the embeddings' backward: the gradients of no layer.
+// Called after the embedding's backward: in the last micro-batch, sums the gradients that are not per layer.
 void shards_pass_end(Shards *s, bool last);
 
 // --- a step ------------------------------------------------------------------------------------------------------
 
-// The gradients' norm; loss and the flag of non-finite values become those of all processes, too.
+// Computes the norm of the gradients. Also sums the loss over processes and sets the nonfinite flag if any process has.
 void shards_norm(Shards *s, StepState *state);
-// The update; then the new weights are made ready, or are on their way.
+// Updates this process's parameters or shards, quantizes the new weights, and starts to gather the shards' new values.
 void shards_update(Shards *s, StepState *state);
 
-// After weights were loaded, each process having all that its memory holds.
+// Quantizes the weights after they were loaded. Every process must have loaded all that it stores.
 void shards_weights_loaded(Shards *s);
 
-// state->loss_sum becomes the sum over the processes.
+// Sums state->loss_sum over the processes.
 void shards_sum_loss(Shards *s, StepState *state);
 
-// What is queued behind it waits until all new weights have arrived: before these are read by other means than a pass.
+// Makes later operations wait until all new weights have arrived. Required before anything but a pass reads weights.
 void shards_weights_wait(Shards *s);
 
-// The whole value of a tensor of which each process holds a share (ZeRO 3), between two steps: on the device, until the
-// next call or pass. Called by all processes.
+// Returns the whole value of a tensor of which each process stores a shard (ZeRO 3), in device memory. Valid until the
+// next call or pass. All processes must call it, between two steps.
 const void *shards_whole_value(Shards *s, TensorId id, int layer);
 
-// Threads for each of local_ranks processes of a machine that share its cores; 0 where the user or the launcher has
-// divided them.
+// Returns the number of threads for each of local_ranks processes of this machine: --threads if it is given, otherwise
+// an equal part of the cores, or 0 if the user or the launcher has already divided them.
 int shards_threads(const Config *config, int local_ranks);
 
 #ifdef __cplusplus

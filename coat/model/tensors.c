@@ -1,123 +1,185 @@
-#include "tensors_table.h"
+// What becomes of a row of the table of tensors under a configuration, in the order in which the rules apply:
+//   table        names, shapes, lifetimes and the rule of every tensor
+//   extents      symbols become numbers
+//   existence    which rows this model and this run have
+//   parameters   formats of weights, gradients, moments and masters; shards (ZeRO)
+//   activations  saved, scratch, or the memory of another tensor; format and scales
+//   scales       which tensors share a scale
+//   BF16 blocks  --bf16-blocks: a second layout for activations that differ in the first blocks
+//   lifetimes    evaluation, samples and --recompute 3 store one layer where training stores all
+//   bytes        of data, scales and amaxes
+// tensors_resolve() at the end calls them. arena.c then gives every tensor that owns memory its address.
+#include "tensors.h"
+
+#include "config/shapes.h"
+#include "ops.h"
+
+// --- table ---------------------------------------------------------------------------------------------------------
+
+// Where an activation is stored, and whether as FP8. "Unscaled" is BF16, or FP32 with --precision fp32. "Scratch" is
+// memory shared with tensors that are alive in other stages.
+typedef enum {
+    RULE_SAVED,         // own memory from forward to backward, in every recipe
+    RULE_RESIDENT,      // own memory that outlives the micro-batch
+    RULE_GROUPS,        // saved: unscaled, or E4M3 with a scale per group (--saved coat)
+    RULE_SCRATCH,       // scratch
+    RULE_ALIAS,         // its source's memory, for example because several matmuls write to it in turn
+    RULE_LOGITS,        // scratch; shorter life if their gradient has memory of its own
+    RULE_QKV_ROPE,      // the qkv matmul's output, if RoPE alone changes it in place; scratch with clipping or QK-norm
+    RULE_FC_OUT,        // h, if h is unscaled; otherwise scratch
+    RULE_SUBLAYER_GRAD, // gradient of the residual stream; with post-norm, scratch
+    RULE_RESIDUAL, // the tensor that holds the residual stream here: a norm's saved input; with post-norm the saved
+                   // input of the next matmul; or RESID if neither holds it unscaled
+    RULE_BLOCK_IN, // as RULE_RESIDUAL; but saved if --recompute 3 recomputes blocks from it and X_IN does not hold it
+    RULE_OPERAND,  // operand of a matmul. FP8: scratch. Unscaled: its source; scratch if there is none of its width
+    RULE_NORM_OUT, // operand that a norm computes: saved, or scratch if backward recomputes it
+    RULE_ACT_OUT   // operand that the activation function computes: saved, or scratch if backward recomputes it
+} Rule;
+
+// Format of a tensor that is not FP8.
+typedef enum { AS_UNSCALED, AS_FP32, AS_I32, AS_BYTES, AS_GRADS } Stored;
+
+// Condition on which a tensor exists.
+typedef enum {
+    ALWAYS,
+    // on the model
+    WITH_NORM_WEIGHTS,
+    WITH_NORM_BIASES,
+    WITH_BIASES,
+    WITH_QKV_BIASES,
+    WITH_POSITIONS,
+    WITH_OWN_HEAD,
+    WITH_QK_NORM,
+    WITH_MEANS,
+    WITH_ROPE,
+    // on the run; only for activations
+    WITH_DOCUMENT_MASK, // documents in a sequence cannot attend to each other
+    WITH_RESID,         // no saved tensor holds the residual stream unscaled
+    WITH_COUNTS,        // FP8 health counts the values of FP8 gradients
+    WITH_COMPARISONS    // FP8 health compares a wgrad in FP8 with BF16
+} When;
+
+// Operands in FP8 that have a scale per token (SCALE_ROW) instead of a scale per tensor. The kernel that reads their
+// matmul's output must be able to multiply by the scales: residual additions can, and with --saved coat the activation
+// function and the backward of the MLP's norm can. Attention, which reads qkv, cannot. Gradients that are transposed
+// while they are quantized have one scale per format.
+typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
+
+// A row of the table. A TensorId that is not given is 0 and means none, because no tensor refers to WTE.
+typedef struct {
+    TensorRow row;
+    // of an activation
+    Rule rule;
+    Stage first, last; // stages of its first and last use
+    Stored stored;
+    TensorId source;       // tensor whose memory it may use
+    TensorId transpose_of; // tensor of which it is the FP8 transpose
+    TensorId matmul_of;    // the operand whose matmul writes it; has that operand's scales per token
+    bool head;             // operand of the output head's matmuls
+    bool gradient;         // operand that is a gradient
+    bool amax;             // has row amaxes: of a gradient, for the operation that quantizes it; of an FP8 operand with
+                           // one scale, for the passes of the operation that writes it
+    RowScales scales;
+    // of activations and parameters
+    When when;
+    TensorId input; // of a block's weight matrix: what its forward matmul reads. Of a point of the residual stream: the
+                    // next matmul's input, which has the same values with post-norm
+} TableRow;
 
 // clang-format off
-const TableRow tensor_table[TENSOR_COUNT] = {
-    // parameter   name, kind                                                                  rule            rows     cols
-    [WTE] =     {{"wte", .init = INIT_NORMAL, .decay = true},                                  RULE_PARAMETER, DIM_VP,  DIM_C},
-    [WPE] =     {{"wpe", .init = INIT_NORMAL, .decay = true},                                  RULE_PARAMETER, DIM_POS, DIM_C,   .small = true, .when = WITH_POSITIONS},
-    [LN1W] =    {{"ln1w", .per_layer = true, .init = INIT_ONE},                                RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
-    [LN1B] =    {{"ln1b", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
-    [QKVW] =    {{"qkvw", .per_layer = true, .init = INIT_NORMAL, .decay = true},              RULE_PARAMETER, DIM_QKV, DIM_C,   .in_block = true, .input = N1},
-    [QKVB] =    {{"qkvb", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_QKV, .when = WITH_QKV_BIASES},
-    [PROJW] =   {{"projw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},    RULE_PARAMETER, DIM_C,   DIM_ATT, .in_block = true, .input = OQ},
-    [PROJB] =   {{"projb", .per_layer = true},                                                 RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_BIASES},
-    [LN2W] =    {{"ln2w", .per_layer = true, .init = INIT_ONE},                                RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
-    [LN2B] =    {{"ln2b", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
-    [FCW] =     {{"fcw", .per_layer = true, .init = INIT_NORMAL, .decay = true},               RULE_PARAMETER, DIM_H,   DIM_C,   .in_block = true, .input = N2},
-    [FCB] =     {{"fcb", .per_layer = true},                                                   RULE_PARAMETER, DIM_1,   DIM_H,   .when = WITH_BIASES},
-    [FCPROJW] = {{"fcprojw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},  RULE_PARAMETER, DIM_C,   DIM_F,   .in_block = true, .input = G},
-    [FCPROJB] = {{"fcprojb", .per_layer = true},                                               RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_BIASES},
-    [LNFW] =    {{"lnfw", .init = INIT_ONE},                                                   RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
-    [LNFB] =    {{"lnfb"},                                                                     RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
-    [HEADW] =   {{"headw", .init = INIT_NORMAL, .decay = true},                                RULE_PARAMETER, DIM_VP,  DIM_C, .when = WITH_OWN_HEAD},
-    [QNORMW] =  {{"qnormw", .per_layer = true, .init = INIT_ONE},                              RULE_PARAMETER, DIM_1,   DIM_QNORM, .when = WITH_QK_NORM},
-    [KNORMW] =  {{"knormw", .per_layer = true, .init = INIT_ONE},                              RULE_PARAMETER, DIM_1,   DIM_KNORM, .when = WITH_QK_NORM},
+static const TableRow table[TENSOR_COUNT] = {
+    // parameter   name, rows, cols
+    [WTE] =     {{"wte", DIM_VP, DIM_C, .init = INIT_NORMAL}},
+    [WPE] =     {{"wpe", DIM_POS, DIM_C, .init = INIT_NORMAL},                               .when = WITH_POSITIONS},
+    [LN1W] =    {{"ln1w", DIM_1, DIM_C, .per_layer = true, .init = INIT_ONE},                .when = WITH_NORM_WEIGHTS},
+    [LN1B] =    {{"ln1b", DIM_1, DIM_C, .per_layer = true},                                  .when = WITH_NORM_BIASES},
+    [QKVW] =    {{"qkvw", DIM_QKV, DIM_C, .per_layer = true, .init = INIT_NORMAL},           .input = N1},
+    [QKVB] =    {{"qkvb", DIM_1, DIM_QKV, .per_layer = true},                                .when = WITH_QKV_BIASES},
+    [PROJW] =   {{"projw", DIM_C, DIM_ATT, .per_layer = true, .init = INIT_NORMAL_RESIDUAL}, .input = OQ},
+    [PROJB] =   {{"projb", DIM_1, DIM_C, .per_layer = true},                                 .when = WITH_BIASES},
+    [LN2W] =    {{"ln2w", DIM_1, DIM_C, .per_layer = true, .init = INIT_ONE},                .when = WITH_NORM_WEIGHTS},
+    [LN2B] =    {{"ln2b", DIM_1, DIM_C, .per_layer = true},                                  .when = WITH_NORM_BIASES},
+    [FCW] =     {{"fcw", DIM_H, DIM_C, .per_layer = true, .init = INIT_NORMAL},              .input = N2},
+    [FCB] =     {{"fcb", DIM_1, DIM_H, .per_layer = true},                                   .when = WITH_BIASES},
+    [FCPROJW] = {{"fcprojw", DIM_C, DIM_F, .per_layer = true, .init = INIT_NORMAL_RESIDUAL}, .input = G},
+    [FCPROJB] = {{"fcprojb", DIM_1, DIM_C, .per_layer = true},                               .when = WITH_BIASES},
+    [LNFW] =    {{"lnfw", DIM_1, DIM_C, .init = INIT_ONE},                                   .when = WITH_NORM_WEIGHTS},
+    [LNFB] =    {{"lnfb", DIM_1, DIM_C},                                                     .when = WITH_NORM_BIASES},
+    [HEADW] =   {{"headw", DIM_VP, DIM_C, .init = INIT_NORMAL},                              .when = WITH_OWN_HEAD},
+    [QNORMW] =  {{"qnormw", DIM_1, DIM_QNORM, .per_layer = true, .init = INIT_ONE},          .when = WITH_QK_NORM},
+    [KNORMW] =  {{"knormw", DIM_1, DIM_KNORM, .per_layer = true, .init = INIT_ONE},          .when = WITH_QK_NORM},
 
-    // activation      name                                  rule              rows       cols        first used           last used
-    [TOKENS] =         {{"tokens"},                          RULE_RESIDENT,    DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32},
-    [TARGETS] =        {{"targets"},                         RULE_RESIDENT,    DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32},
-    [POSITIONS] =      {{"positions"},                       RULE_RESIDENT,    DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .when = WITH_DOCUMENTS},
-    [STATE] =          {{"state"},                           RULE_RESIDENT,    DIM_1,     DIM_STATE,  STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_BYTES},
-    [ROTATIONS] =      {{"rotations"},                       RULE_RESIDENT,    DIM_T,     DIM_D,      STAGE_EMBED,         STAGE_BWD_EMBED,     .when = WITH_ROTATIONS, .stored = AS_FP32},
-    [RESID] =          {{"resid"},                           RULE_SCRATCH,     DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .when = WITH_CARRIED},
-    [RESID_IN] =       {{"resid_in", .per_layer = true},     RULE_BLOCK_IN,    DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .source = X_IN, .input = N1},
-    [RESID_MID] =      {{"resid_mid", .per_layer = true},    RULE_RESIDUAL,    DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .source = X_MID, .input = N2},
-    [RESID_FINAL] =    {{"resid_final"},                     RULE_ALIAS,       DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .source = X_FINAL},
-    [X_IN] =           {{"x_in", .per_layer = true},         RULE_GROUPS,      DIM_M,     DIM_C,      STAGE_NORM1,         STAGE_BWD_NORM1},
-    [MEAN1] =          {{"mean1", .per_layer = true},        RULE_SAVED,       DIM_M,     DIM_1,      STAGE_NORM1,         STAGE_BWD_NORM1,     .when = WITH_MEANS, .stored = AS_FP32},
-    [RSTD1] =          {{"rstd1", .per_layer = true},        RULE_SAVED,       DIM_M,     DIM_1,      STAGE_NORM1,         STAGE_BWD_NORM1,     .stored = AS_FP32},
-    [N1] =             {{"n1", .per_layer = true},           RULE_NORM_OUT,    DIM_M,     DIM_C,      STAGE_NORM1,         STAGE_QKV,           .maxima = true},
-    [QKV] =            {{"qkv", .per_layer = true},          RULE_SAVED,       DIM_M,     DIM_QKV,    STAGE_QKV,           STAGE_BWD_ATTENTION},
-    [HEADS] =          {{"heads"},                           RULE_HEADS,       DIM_M,     DIM_QKV,    STAGE_QKV,           STAGE_ATTENTION,     .source = QKV},
-    [O] =              {{"o", .per_layer = true},            RULE_SAVED,       DIM_M,     DIM_ATT,    STAGE_ATTENTION,     STAGE_BWD_PROJ},
-    [LSE] =            {{"lse", .per_layer = true},          RULE_SAVED,       DIM_BH,    DIM_T,      STAGE_ATTENTION,     STAGE_BWD_ATTENTION, .stored = AS_FP32},
-    [OQ] =             {{"oq", .per_layer = true},           RULE_OPERAND,     DIM_M,     DIM_ATT,    STAGE_ATTENTION,     STAGE_PROJ,          .source = O, .maxima = true, .scales = ROWS_BY_TOKEN},
-    [Y_PROJ] =         {{"y_proj", .per_layer = true},       RULE_ALIAS,       DIM_M,     DIM_C,      STAGE_PROJ,          STAGE_NORM2,         .source = Y, .matmul_of = OQ},
-    [Y] =              {{"y"},                               RULE_SCRATCH,     DIM_M,     DIM_C,      STAGE_NORM1,         STAGE_NORMF,         .matmul_of = G},
-    [X_MID] =          {{"x_mid", .per_layer = true},        RULE_GROUPS,      DIM_M,     DIM_C,      STAGE_NORM2,         STAGE_BWD_NORM2},
-    [MEAN2] =          {{"mean2", .per_layer = true},        RULE_SAVED,       DIM_M,     DIM_1,      STAGE_NORM2,         STAGE_BWD_NORM2,     .when = WITH_MEANS, .stored = AS_FP32},
-    [RSTD2] =          {{"rstd2", .per_layer = true},        RULE_SAVED,       DIM_M,     DIM_1,      STAGE_NORM2,         STAGE_BWD_NORM2,     .stored = AS_FP32},
-    [N2] =             {{"n2", .per_layer = true},           RULE_NORM_OUT,    DIM_M,     DIM_C,      STAGE_NORM2,         STAGE_FC,            .maxima = true, .scales = ROWS_BY_TOKEN_IN_COAT},
-    [H] =              {{"h", .per_layer = true},            RULE_GROUPS,      DIM_M,     DIM_H,      STAGE_FC,            STAGE_BWD_ACT},
-    [Y_FC] =           {{"y_fc", .per_layer = true},         RULE_HIDDEN_OUT,  DIM_M,     DIM_H,      STAGE_FC,            STAGE_ACT,           .source = H, .matmul_of = N2},
-    [G] =              {{"g", .per_layer = true},            RULE_ACT_OUT,     DIM_M,     DIM_F,      STAGE_ACT,           STAGE_FCPROJ,        .maxima = true, .scales = ROWS_BY_TOKEN},
-    [X_FINAL] =        {{"x_final"},                         RULE_SAVED,       DIM_M,     DIM_C,      STAGE_NORMF,         STAGE_BWD_NORMF},
-    [MEANF] =          {{"meanf"},                           RULE_SAVED,       DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF,     .when = WITH_MEANS, .stored = AS_FP32},
-    [RSTDF] =          {{"rstdf"},                           RULE_SAVED,       DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF,     .stored = AS_FP32},
-    [NF] =             {{"nf"},                              RULE_OPERAND,     DIM_M,     DIM_C,      STAGE_NORMF,         STAGE_BWD_HEAD,      .maxima = true, .head = true},
-    [LOGITS] =         {{"logits"},                          RULE_LOGITS,      DIM_CHUNK, DIM_VP,     STAGE_HEAD,          STAGE_BWD_HEAD},
-    [DLOGITS_Q] =      {{"dlogits_q"},                       RULE_OPERAND,     DIM_CHUNK, DIM_VP,     STAGE_HEAD,          STAGE_BWD_HEAD,      .source = LOGITS, .head = true, .gradient = true},
-    [DLOGITS_QT] =     {{"dlogits_qt"},                      RULE_OPERAND,     DIM_CHUNK, DIM_VP,     STAGE_BWD_HEAD,      STAGE_BWD_HEAD,      .source = LOGITS, .transpose_of = DLOGITS_Q, .head = true, .gradient = true},
-    [LOSSES] =         {{"losses"},                          RULE_RESIDENT,    DIM_M,     DIM_1,      STAGE_HEAD,          STAGE_HEAD,          .stored = AS_FP32},
-    [DRESID] =         {{"dresid"},                          RULE_SCRATCH,     DIM_M,     DIM_C,      STAGE_BWD_NORMF,     STAGE_BWD_EMBED,     .maxima = true},
-    [DBRANCH] =        {{"dbranch"},                         RULE_BRANCH_GRAD, DIM_M,     DIM_C,      STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DRESID, .maxima = true},
-    [DRESID_Q] =       {{"dresid_q", .per_layer = true},     RULE_OPERAND,     DIM_M,     DIM_C,      STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DBRANCH, .gradient = true},
-    [DRESID_QT] =      {{"dresid_qt", .per_layer = true},    RULE_OPERAND,     DIM_M,     DIM_C,      STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DBRANCH, .transpose_of = DRESID_Q, .gradient = true},
-    [DN] =             {{"dn"},                              RULE_SCRATCH,     DIM_M,     DIM_C,      STAGE_HEAD,          STAGE_BWD_NORM1},
-    [DN2] =            {{"dn2", .per_layer = true},          RULE_ALIAS,       DIM_M,     DIM_C,      STAGE_BWD_FC,        STAGE_BWD_NORM2,     .source = DN, .matmul_of = DH_Q},
-    [DO] =             {{"do"},                              RULE_SCRATCH,     DIM_M,     DIM_ATT,    STAGE_BWD_PROJ,      STAGE_BWD_ATTENTION},
-    [DG] =             {{"dg"},                              RULE_SCRATCH,     DIM_M,     DIM_F,      STAGE_BWD_FCPROJ,    STAGE_BWD_FC},
-    [DH_Q] =           {{"dh_q", .per_layer = true},         RULE_OPERAND,     DIM_M,     DIM_H,      STAGE_BWD_ACT,       STAGE_BWD_FC,        .source = DG, .maxima = true, .scales = ROWS_BY_TOKEN_IN_COAT, .gradient = true},
-    [DH_QT] =          {{"dh_qt", .per_layer = true},        RULE_OPERAND,     DIM_M,     DIM_H,      STAGE_BWD_ACT,       STAGE_BWD_FC,        .source = DG, .transpose_of = DH_Q, .gradient = true},
-    [HEADS_AGAIN] =    {{"heads_again"},                     RULE_HEADS,       DIM_M,     DIM_QKV,    STAGE_BWD_ATTENTION, STAGE_BWD_ATTENTION, .source = QKV},
-    [DQKV] =           {{"dqkv"},                            RULE_SCRATCH,     DIM_M,     DIM_QKV,    STAGE_BWD_ATTENTION, STAGE_BWD_QKV,       .maxima = true},
-    [DQKV_Q] =         {{"dqkv_q", .per_layer = true},       RULE_OPERAND,     DIM_M,     DIM_QKV,    STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = DQKV, .gradient = true},
-    [DQKV_QT] =        {{"dqkv_qt", .per_layer = true},      RULE_OPERAND,     DIM_M,     DIM_QKV,    STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = DQKV, .transpose_of = DQKV_Q, .gradient = true},
-    [N1_T] =           {{"n1_t", .per_layer = true},         RULE_NORM_OUT,    DIM_M,     DIM_C,      STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = N1, .transpose_of = N1},
-    [N2_T] =           {{"n2_t", .per_layer = true},         RULE_NORM_OUT,    DIM_M,     DIM_C,      STAGE_BWD_FC,        STAGE_BWD_FC,        .source = N2, .transpose_of = N2},
-    [G_T] =            {{"g_t", .per_layer = true},          RULE_ACT_OUT,     DIM_M,     DIM_F,      STAGE_BWD_FCPROJ,    STAGE_BWD_FCPROJ,    .source = G, .transpose_of = G},
-    [O_T] =            {{"o_t", .per_layer = true},          RULE_OPERAND,     DIM_M,     DIM_ATT,    STAGE_BWD_PROJ,      STAGE_BWD_PROJ,      .source = O, .transpose_of = OQ},
-    [NF_T] =           {{"nf_t"},                            RULE_OPERAND,     DIM_M,     DIM_C,      STAGE_HEAD,          STAGE_BWD_HEAD,      .source = NF, .transpose_of = NF, .head = true},
-    [CODE_COUNTS] =    {{"code_counts"},                     RULE_RESIDENT,    DIM_L,     DIM_COUNTS, STAGE_HEAD,          STAGE_BWD_QKV,       .stored = AS_BYTES, .when = WITH_COUNTS},
-    [QKVW_REFERENCE] = {{"qkvw_reference"},                  RULE_SCRATCH,     DIM_QKV,   DIM_C,      STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .stored = AS_GRADS, .when = WITH_COMPARISONS, .keeps = DQKV},
-    [INNER_PRODUCTS] = {{"inner_products"},                  RULE_RESIDENT,    DIM_L,     DIM_INNER,  STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .stored = AS_BYTES, .when = WITH_COMPARISONS},
+    // activation           name, rows, cols                                 rule                first used           last used
+    [TOKENS] =              {{"tokens", DIM_M, DIM_1},                       RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32},
+    [TARGETS] =             {{"targets", DIM_M, DIM_1},                      RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32},
+    [POSITIONS] =           {{"positions", DIM_M, DIM_1},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .when = WITH_DOCUMENT_MASK},
+    [STATE] =               {{"state", DIM_1, DIM_STATE},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_BYTES},
+    [ROPE_TABLE] =          {{"rotations", DIM_T, DIM_D},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .when = WITH_ROPE, .stored = AS_FP32},
+    [RESID] =               {{"resid", DIM_M, DIM_C},                        RULE_SCRATCH,       STAGE_EMBED,         STAGE_NORMF,         .when = WITH_RESID},
+    [RESID_IN] =            {{"resid_in", DIM_M, DIM_C, .per_layer = true},  RULE_BLOCK_IN,      STAGE_EMBED,         STAGE_NORMF,         .source = X_IN, .input = N1},
+    [RESID_MID] =           {{"resid_mid", DIM_M, DIM_C, .per_layer = true}, RULE_RESIDUAL,      STAGE_EMBED,         STAGE_NORMF,         .source = X_MID, .input = N2},
+    [RESID_FINAL] =         {{"resid_final", DIM_M, DIM_C},                  RULE_ALIAS,         STAGE_EMBED,         STAGE_NORMF,         .source = X_FINAL},
+    [X_IN] =                {{"x_in", DIM_M, DIM_C, .per_layer = true},      RULE_GROUPS,        STAGE_NORM1,         STAGE_BWD_NORM1},
+    [MEAN1] =               {{"mean1", DIM_M, DIM_1, .per_layer = true},     RULE_SAVED,         STAGE_NORM1,         STAGE_BWD_NORM1,     .when = WITH_MEANS, .stored = AS_FP32},
+    [RSTD1] =               {{"rstd1", DIM_M, DIM_1, .per_layer = true},     RULE_SAVED,         STAGE_NORM1,         STAGE_BWD_NORM1,     .stored = AS_FP32},
+    [N1] =                  {{"n1", DIM_M, DIM_C, .per_layer = true},        RULE_NORM_OUT,      STAGE_NORM1,         STAGE_QKV,           .amax = true},
+    [QKV] =                 {{"qkv", DIM_M, DIM_QKV, .per_layer = true},     RULE_SAVED,         STAGE_QKV,           STAGE_BWD_ATTENTION},
+    [QKV_ROPE] =            {{"heads", DIM_M, DIM_QKV},                      RULE_QKV_ROPE,      STAGE_QKV,           STAGE_ATTENTION,     .source = QKV},
+    [O] =                   {{"o", DIM_M, DIM_ATT, .per_layer = true},       RULE_SAVED,         STAGE_ATTENTION,     STAGE_BWD_PROJ},
+    [LSE] =                 {{"lse", DIM_BH, DIM_T, .per_layer = true},      RULE_SAVED,         STAGE_ATTENTION,     STAGE_BWD_ATTENTION, .stored = AS_FP32},
+    [OQ] =                  {{"oq", DIM_M, DIM_ATT, .per_layer = true},      RULE_OPERAND,       STAGE_ATTENTION,     STAGE_PROJ,          .source = O, .amax = true, .scales = ROWS_BY_TOKEN},
+    [Y_PROJ] =              {{"y_proj", DIM_M, DIM_C, .per_layer = true},    RULE_ALIAS,         STAGE_PROJ,          STAGE_NORM2,         .source = Y, .matmul_of = OQ},
+    [Y] =                   {{"y", DIM_M, DIM_C},                            RULE_SCRATCH,       STAGE_NORM1,         STAGE_NORMF,         .matmul_of = G},
+    [X_MID] =               {{"x_mid", DIM_M, DIM_C, .per_layer = true},     RULE_GROUPS,        STAGE_NORM2,         STAGE_BWD_NORM2},
+    [MEAN2] =               {{"mean2", DIM_M, DIM_1, .per_layer = true},     RULE_SAVED,         STAGE_NORM2,         STAGE_BWD_NORM2,     .when = WITH_MEANS, .stored = AS_FP32},
+    [RSTD2] =               {{"rstd2", DIM_M, DIM_1, .per_layer = true},     RULE_SAVED,         STAGE_NORM2,         STAGE_BWD_NORM2,     .stored = AS_FP32},
+    [N2] =                  {{"n2", DIM_M, DIM_C, .per_layer = true},        RULE_NORM_OUT,      STAGE_NORM2,         STAGE_FC,            .amax = true, .scales = ROWS_BY_TOKEN_IN_COAT},
+    [H] =                   {{"h", DIM_M, DIM_H, .per_layer = true},         RULE_GROUPS,        STAGE_FC,            STAGE_BWD_ACT},
+    [Y_FC] =                {{"y_fc", DIM_M, DIM_H, .per_layer = true},      RULE_FC_OUT,        STAGE_FC,            STAGE_ACT,           .source = H, .matmul_of = N2},
+    [G] =                   {{"g", DIM_M, DIM_F, .per_layer = true},         RULE_ACT_OUT,       STAGE_ACT,           STAGE_FCPROJ,        .amax = true, .scales = ROWS_BY_TOKEN},
+    [X_FINAL] =             {{"x_final", DIM_M, DIM_C},                      RULE_SAVED,         STAGE_NORMF,         STAGE_BWD_NORMF},
+    [MEANF] =               {{"meanf", DIM_M, DIM_1},                        RULE_SAVED,         STAGE_NORMF,         STAGE_BWD_NORMF,     .when = WITH_MEANS, .stored = AS_FP32},
+    [RSTDF] =               {{"rstdf", DIM_M, DIM_1},                        RULE_SAVED,         STAGE_NORMF,         STAGE_BWD_NORMF,     .stored = AS_FP32},
+    [NF] =                  {{"nf", DIM_M, DIM_C},                           RULE_OPERAND,       STAGE_NORMF,         STAGE_BWD_HEAD,      .amax = true, .head = true},
+    [LOGITS] =              {{"logits", DIM_CHUNK, DIM_VP},                  RULE_LOGITS,        STAGE_HEAD,          STAGE_BWD_HEAD},
+    [DLOGITS_Q] =           {{"dlogits_q", DIM_CHUNK, DIM_VP},               RULE_OPERAND,       STAGE_HEAD,          STAGE_BWD_HEAD,      .source = LOGITS, .head = true, .gradient = true},
+    [DLOGITS_QT] =          {{"dlogits_qt", DIM_CHUNK, DIM_VP},              RULE_OPERAND,       STAGE_BWD_HEAD,      STAGE_BWD_HEAD,      .source = LOGITS, .transpose_of = DLOGITS_Q, .head = true, .gradient = true},
+    [LOSSES] =              {{"losses", DIM_M, DIM_1},                       RULE_RESIDENT,      STAGE_HEAD,          STAGE_HEAD,          .stored = AS_FP32},
+    [DRESID] =              {{"dresid", DIM_M, DIM_C},                       RULE_SCRATCH,       STAGE_BWD_NORMF,     STAGE_BWD_EMBED,     .amax = true},
+    [DSUBLAYER] =           {{"dbranch", DIM_M, DIM_C},                      RULE_SUBLAYER_GRAD, STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DRESID, .amax = true},
+    [DRESID_Q] =            {{"dresid_q", DIM_M, DIM_C, .per_layer = true},  RULE_OPERAND,       STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DSUBLAYER, .gradient = true},
+    [DRESID_QT] =           {{"dresid_qt", DIM_M, DIM_C, .per_layer = true}, RULE_OPERAND,       STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DSUBLAYER, .transpose_of = DRESID_Q, .gradient = true},
+    [DN] =                  {{"dn", DIM_M, DIM_C},                           RULE_SCRATCH,       STAGE_HEAD,          STAGE_BWD_NORM1},
+    [DN2] =                 {{"dn2", DIM_M, DIM_C, .per_layer = true},       RULE_ALIAS,         STAGE_BWD_FC,        STAGE_BWD_NORM2,     .source = DN, .matmul_of = DH_Q},
+    [DO] =                  {{"do", DIM_M, DIM_ATT},                         RULE_SCRATCH,       STAGE_BWD_PROJ,      STAGE_BWD_ATTENTION},
+    [DG] =                  {{"dg", DIM_M, DIM_F},                           RULE_SCRATCH,       STAGE_BWD_FCPROJ,    STAGE_BWD_FC},
+    [DH_Q] =                {{"dh_q", DIM_M, DIM_H, .per_layer = true},      RULE_OPERAND,       STAGE_BWD_ACT,       STAGE_BWD_FC,        .source = DG, .amax = true, .scales = ROWS_BY_TOKEN_IN_COAT, .gradient = true},
+    [DH_QT] =               {{"dh_qt", DIM_M, DIM_H, .per_layer = true},     RULE_OPERAND,       STAGE_BWD_ACT,       STAGE_BWD_FC,        .source = DG, .transpose_of = DH_Q, .gradient = true},
+    [QKV_ROPE_RECOMPUTED] = {{"heads_again", DIM_M, DIM_QKV},                RULE_QKV_ROPE,      STAGE_BWD_ATTENTION, STAGE_BWD_ATTENTION, .source = QKV},
+    [DQKV] =                {{"dqkv", DIM_M, DIM_QKV},                       RULE_SCRATCH,       STAGE_BWD_ATTENTION, STAGE_BWD_QKV,       .amax = true},
+    [DQKV_Q] =              {{"dqkv_q", DIM_M, DIM_QKV, .per_layer = true},  RULE_OPERAND,       STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = DQKV, .gradient = true},
+    [DQKV_QT] =             {{"dqkv_qt", DIM_M, DIM_QKV, .per_layer = true}, RULE_OPERAND,       STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = DQKV, .transpose_of = DQKV_Q, .gradient = true},
+    [N1_T] =                {{"n1_t", DIM_M, DIM_C, .per_layer = true},      RULE_NORM_OUT,      STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = N1, .transpose_of = N1},
+    [N2_T] =                {{"n2_t", DIM_M, DIM_C, .per_layer = true},      RULE_NORM_OUT,      STAGE_BWD_FC,        STAGE_BWD_FC,        .source = N2, .transpose_of = N2},
+    [G_T] =                 {{"g_t", DIM_M, DIM_F, .per_layer = true},       RULE_ACT_OUT,       STAGE_BWD_FCPROJ,    STAGE_BWD_FCPROJ,    .source = G, .transpose_of = G},
+    [O_T] =                 {{"o_t", DIM_M, DIM_ATT, .per_layer = true},     RULE_OPERAND,       STAGE_BWD_PROJ,      STAGE_BWD_PROJ,      .source = O, .transpose_of = OQ},
+    [NF_T] =                {{"nf_t", DIM_M, DIM_C},                         RULE_OPERAND,       STAGE_HEAD,          STAGE_BWD_HEAD,      .source = NF, .transpose_of = NF, .head = true},
+    [CODE_COUNTS] =         {{"code_counts", DIM_L, DIM_COUNTS},             RULE_RESIDENT,      STAGE_HEAD,          STAGE_BWD_QKV,       .stored = AS_BYTES, .when = WITH_COUNTS},
+    [QKVW_REFERENCE] =      {{"qkvw_reference", DIM_QKV, DIM_C},             RULE_SCRATCH,       STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .stored = AS_GRADS, .when = WITH_COMPARISONS},
+    [INNER_PRODUCTS] =      {{"inner_products", DIM_L, DIM_INNER},           RULE_RESIDENT,      STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .stored = AS_BYTES, .when = WITH_COMPARISONS},
 };
 // clang-format on
 
 const TensorRow *tensor_row(TensorId id) {
-    return &tensor_table[id].row;
+    return &table[id].row;
 }
 
 int tensor_rank(TensorId id) {
-    return tensor_table[id].rows == DIM_1 ? 1 : 2;
+    return table[id].row.rows == DIM_1 ? 1 : 2;
 }
 
 TensorId tensor_input(TensorId id) {
-    return tensor_table[id].input;
-}
-
-int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape) {
-    return tensor_table[id].rows == DIM_VP ? shape->vocab : rows;
-}
-
-bool table_row_exists(const TableRow *row, const ModelShape *shape) {
-    switch (row->when) {
-    case ALWAYS: return true;
-    case WITH_NORM_WEIGHTS: return shape->norm != NORM_PLAIN;
-    case WITH_NORM_BIASES: return shape->norm == NORM_LAYER && shape->biases;
-    case WITH_BIASES: return shape->biases;
-    case WITH_QKV_BIASES: return shape->biases || shape->qkv_biases;
-    case WITH_POSITIONS: return shape->position_kind == POSITIONS_LEARNED;
-    case WITH_OWN_HEAD: return !shape->tied_head;
-    case WITH_QK_NORM: return shape->qk_norm != QK_NORM_NONE;
-    case WITH_MEANS: return shape->norm != NORM_RMS;
-    case WITH_ROTATIONS: return shape->position_kind == POSITIONS_ROTARY;
-    case WITH_DOCUMENTS:
-    case WITH_CARRIED:
-    case WITH_COUNTS:
-    case WITH_COMPARISONS: break; // by the run
-    }
-    return true;
+    return table[id].input;
 }
 
 const char *category_name(Category c) {
@@ -133,13 +195,481 @@ const char *role_suffix(Role r) {
     return names[r];
 }
 
+// --- extents -------------------------------------------------------------------------------------------------------
+
+#define STATE_BYTES 256        // room for StepState
+#define LOGITS_BYTES (1 << 30) // upper bound of a chunk of logits, unless --logits-chunk is given
+
+// Returns the tokens whose logits exist at a time: all of the micro-batch, halved until they fit into LOGITS_BYTES.
+static int64_t logits_chunk(const Config *c) {
+    int64_t tokens = config_micro_tokens(c), chunk = tokens;
+    if (config_samples_only(c)) return config_sample_logits(c);
+    if (c->logits_chunk > 0) return c->logits_chunk < tokens ? c->logits_chunk : tokens;
+    while (chunk > 16 && chunk * c->shape.vocab_padded * (int64_t)format_bytes(FMT_BF16) > LOGITS_BYTES)
+        chunk = (chunk + 1) / 2;
+    return chunk > 16 ? (chunk + 15) / 16 * 16 : chunk;
+}
+
+int64_t shape_extent(Dim dim, const ModelShape *s) {
+    switch (dim) {
+    case DIM_C: return s->channels;
+    case DIM_QKV: return shape_qkv_width(s);
+    case DIM_ATT: return (int64_t)s->heads * s->head_dim;
+    case DIM_KV: return (int64_t)s->kv_heads * s->head_dim;
+    case DIM_D: return s->head_dim;
+    case DIM_QNORM: return (int64_t)(s->qk_norm == QK_NORM_ROW ? s->heads : 1) * s->head_dim;
+    case DIM_KNORM: return (int64_t)(s->qk_norm == QK_NORM_ROW ? s->kv_heads : 1) * s->head_dim;
+    case DIM_F: return s->ffn;
+    case DIM_H: return shape_hidden_width(s);
+    case DIM_VP: return s->vocab_padded;
+    case DIM_POS: return s->positions;
+    case DIM_L: return s->layers;
+    default: return 1;
+    }
+}
+
+static int64_t extent(Dim dim, const Config *c) {
+    switch (dim) {
+    case DIM_M: return config_micro_tokens(c);
+    case DIM_BH: return (int64_t)c->micro_batch * c->shape.heads;
+    case DIM_T: return c->seq_len;
+    case DIM_CHUNK: return logits_chunk(c);
+    case DIM_STATE: return STATE_BYTES;
+    case DIM_COUNTS: return (int64_t)(2 * GRADIENT_COUNT * sizeof(CodeCounts));
+    case DIM_INNER: return (int64_t)sizeof(InnerProducts);
+    default: return shape_extent(dim, &c->shape);
+    }
+}
+
+int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape) {
+    return table[id].row.rows == DIM_VP ? shape->vocab : rows;
+}
+
+// --- existence -----------------------------------------------------------------------------------------------------
+
+static bool blocks_in_fp8(const Recipe *r) {
+    return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32;
+}
+
+static bool head_in_fp8(const Recipe *r) {
+    return r->head != HEAD_BF16 && r->precision != PRECISION_FP32;
+}
+
+static bool saves_groups(const Recipe *r) {
+    return r->saved == SAVED_COAT && r->precision != PRECISION_FP32;
+}
+
+// True if no saved tensor holds the residual stream unscaled, so that RESID passes it from block to block.
+static bool needs_resid(const Config *c) {
+    return c->shape.norm_place == NORM_AFTER ? blocks_in_fp8(&c->recipe) : saves_groups(&c->recipe);
+}
+
+// True if the model has the tensor. A condition on the run counts as met.
+static bool model_has(const TableRow *row, const ModelShape *shape) {
+    switch (row->when) {
+    case WITH_NORM_WEIGHTS: return shape->norm != NORM_PLAIN;
+    case WITH_NORM_BIASES: return shape->norm == NORM_LAYER && shape->biases;
+    case WITH_BIASES: return shape->biases;
+    case WITH_QKV_BIASES: return shape->biases || shape->qkv_biases;
+    case WITH_POSITIONS: return shape->position_kind == POSITIONS_LEARNED;
+    case WITH_OWN_HEAD: return !shape->tied_head;
+    case WITH_QK_NORM: return shape->qk_norm != QK_NORM_NONE;
+    case WITH_MEANS: return shape->norm != NORM_RMS;
+    case WITH_ROPE: return shape->position_kind == POSITIONS_ROTARY;
+    default: return true;
+    }
+}
+
+static bool run_has(const TableRow *row, const Config *c) {
+    const Recipe *r = &c->recipe;
+    const bool fp8 = blocks_in_fp8(r), trains = !config_forward_only(c);
+    switch (row->when) {
+    case WITH_DOCUMENT_MASK: return c->documents == DOCUMENTS_APART;
+    case WITH_RESID: return needs_resid(c);
+    case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
+    case WITH_COMPARISONS: return trains && c->health_products > 0 && fp8;
+    default: return model_has(row, &c->shape);
+    }
+}
+
 int64_t model_parameters(const ModelShape *shape) {
     int64_t total = 0;
     for (int id = 0; id < PARAMETER_COUNT; id++) {
-        const TableRow *row = &tensor_table[id];
-        if (!table_row_exists(row, shape)) continue;
+        const TensorRow *row = &table[id].row;
+        if (!model_has(&table[id], shape)) continue;
         int64_t rows = tensor_used_rows((TensorId)id, shape_extent(row->rows, shape), shape);
-        total += rows * shape_extent(row->cols, shape) * (row->row.per_layer ? shape->layers : 1);
+        total += rows * shape_extent(row->cols, shape) * (row->per_layer ? shape->layers : 1);
     }
     return total;
+}
+
+// --- parameters ----------------------------------------------------------------------------------------------------
+
+#define MOMENT_GROUP 128 // elements per group of the 8-bit moments (COAT: optimizer states); shards are multiples of it
+
+static const TensorLayout no_layout = {.alias = -1, .scale_source = -1};
+
+static Format unscaled_format(const Recipe *r) {
+    return r->precision == PRECISION_FP32 ? FMT_FP32 : FMT_BF16;
+}
+
+static TensorLayout layout_of(const TableRow *row, const Config *c, Category category, Format format) {
+    TensorLayout t = no_layout;
+    t.exists = true;
+    t.category = category;
+    t.format = format;
+    t.rows = extent(row->row.rows, c);
+    t.cols = extent(row->row.cols, c);
+    t.per_layer = t.per_layer_scale = row->row.per_layer;
+    t.layers = row->row.per_layer ? c->shape.layers : 1;
+    t.first = row->first;
+    t.last = row->last;
+    t.shard_elements = t.local_elements = t.rows * t.cols;
+    return t;
+}
+
+// True if the pattern of `length` characters is the name, or a prefix of it followed by *.
+static bool name_matches(const char *pattern, size_t length, const char *name) {
+    const char *star = (const char *)memchr(pattern, '*', length);
+    size_t prefix = star ? (size_t)(star - pattern) : length;
+    return strncmp(pattern, name, prefix) == 0 && (star || name[prefix] == '\0');
+}
+
+const char *moments_unmatched(const char *patterns, size_t *length) {
+    for (const char *p = patterns; *p; p += *length + (p[*length] == ',')) {
+        bool found = false;
+        *length = strcspn(p, ",");
+        for (int id = 0; id < PARAMETER_COUNT && !found; id++) found = name_matches(p, *length, table[id].row.name);
+        if (!found) return p;
+    }
+    return NULL;
+}
+
+// True if a parameter's moments are FP32: norms, biases and positions, which are small, and names in --moments-fp32.
+static bool moments_exempt(const TensorRow *row, const Recipe *r) {
+    if (row->rows == DIM_1 || row->rows == DIM_POS) return true;
+    for (const char *p = r->moments_fp32; *p;) {
+        size_t length = strcspn(p, ",");
+        if (name_matches(p, length, row->name)) return true;
+        p += length + (p[length] == ',');
+    }
+    return false;
+}
+
+static TensorLayout moment_layout(const TableRow *row, const Config *c) {
+    const MomentsKind kind = moments_exempt(&row->row, &c->recipe) ? MOMENTS_FP32 : c->recipe.moments;
+    const bool fp8 = kind == MOMENTS_FP8 || kind == MOMENTS_COAT;
+    const Format format = fp8 ? FMT_E4M3 : kind == MOMENTS_BF16 ? FMT_BF16 : FMT_FP32;
+    TensorLayout t = layout_of(row, c, CATEGORY_MOMENTS, format);
+    if (fp8) t.granularity = SCALE_EXPAND;
+    if (fp8) t.group = MOMENT_GROUP;
+    return t;
+}
+
+int64_t tensor_share(int64_t elements, int ranks) {
+    int64_t per_rank = (elements + ranks - 1) / ranks;
+    return ranks == 1 ? elements : (per_rank + MOMENT_GROUP - 1) / MOMENT_GROUP * MOMENT_GROUP;
+}
+
+static void store_shard(TensorLayout *t) {
+    t->local_elements = t->shard_elements;
+    t->sharded = true;
+}
+
+// Stores the whole tensor, padded to shards of equal length, so that collectives can work in place.
+static void store_padded(TensorLayout *t, int ranks) {
+    t->local_elements = t->shard_elements * ranks;
+}
+
+// Returns the double buffer for whole layers of a sharded tensor.
+static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
+    TensorLayout t = *of;
+    t.category = CATEGORY_COMMUNICATION;
+    t.saved = true;
+    if (t.layers > LAYER_SLOTS) t.layers = LAYER_SLOTS;
+    store_padded(&t, ranks);
+    return t;
+}
+
+// Shards a parameter by ZeRO stage. 1: moments and masters. 2: also the gradients of the layers. 3: also the weight
+// matrices of the blocks. The embeddings stay whole because both ends of a pass read them and their gradients are
+// summed during all of it; norms and biases stay whole because they are small.
+static void shard_parameter(const TableRow *row, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
+    const int zero = config_zero(c, ranks);
+    for (int role = VALUE; role <= MASTER; role++)
+        out[role].shard_elements = tensor_share(out[role].shard_elements, ranks);
+    if (zero == 0) return;
+    for (int role = MOMENT_M; role <= MASTER; role++) store_shard(&out[role]);
+    if (zero >= 2 && row->row.per_layer) {
+        out[UNREDUCED] = layer_slots(&out[GRAD], ranks);
+        store_shard(&out[GRAD]);
+    } else {
+        store_padded(&out[GRAD], ranks);
+    }
+    if (zero < 3 || !row->input) {
+        store_padded(&out[VALUE], ranks);
+        return;
+    }
+    const bool codes_only = out[CODES].exists && config_bf16_blocks(c) == 0; // no matmul reads the BF16 values
+    out[GATHERED] = layer_slots(codes_only ? &out[CODES] : &out[VALUE], ranks);
+    out[GATHERED].granularity = SCALE_NONE; // the scale is stored with the shard of CODES
+    store_shard(&out[VALUE]);
+    store_shard(&out[CODES]);
+    out[CODES_T].per_layer = false; // transposed from GATHERED, one layer at a time
+}
+
+static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
+    const TableRow *row = &table[id];
+    const Recipe *r = &c->recipe;
+    const Format unscaled = unscaled_format(r);
+    const bool in_block = row->input != 0;
+    if (!model_has(row, &c->shape)) return;
+    out[VALUE] = layout_of(row, c, CATEGORY_WEIGHTS, unscaled);
+    // --grads applies to the blocks' matrices. All other gradients are FP32 because they are small or, like the tied
+    // embedding's, sums of many terms.
+    out[GRAD] = layout_of(row, c, CATEGORY_GRADIENTS, in_block && unscaled == FMT_BF16 ? r->grads : FMT_FP32);
+    out[MOMENT_M] = out[MOMENT_V] = moment_layout(row, c);
+    if (unscaled == FMT_BF16 && r->master != MASTER_NONE)
+        out[MASTER] = layout_of(row, c, CATEGORY_MASTER, r->master == MASTER_FP32 ? FMT_FP32 : FMT_U16);
+    if (in_block ? blocks_in_fp8(r) : id == head_weight(&c->shape) && head_in_fp8(r)) {
+        out[CODES] = layout_of(row, c, CATEGORY_FP8_WEIGHTS, FMT_E4M3);
+        out[CODES].granularity = SCALE_TENSOR;
+        out[CODES_T] = out[CODES];
+        out[CODES_T].transposed = true;
+        out[CODES_T].scale_source = (int)id;
+        if (!r->cache_transposed) out[CODES_T].per_layer = false; // transposed on demand, one layer at a time
+    }
+    shard_parameter(row, c, ranks, out);
+}
+
+// --- activations ---------------------------------------------------------------------------------------------------
+
+// True if the matmuls that read the operand read FP8. With --head fp8-backward, the forward matmul of the head reads
+// BF16.
+static bool read_as_fp8(const TableRow *row, const Recipe *r) {
+    if (!row->head) return blocks_in_fp8(r);
+    return head_in_fp8(r) && (r->head == HEAD_FP8 || row->gradient || row->transpose_of);
+}
+
+static void scratch_or_source(TensorLayout *t, const TableRow *row, bool scratch) {
+    if (!scratch) {
+        t->alias = (int)row->source;
+        return;
+    }
+    t->category = row->row.cols == DIM_VP ? CATEGORY_LOGITS : CATEGORY_SCRATCH;
+    t->per_layer = t->saved = false; // but each layer keeps its scale, with which backward recomputes the FP8 values
+}
+
+// Makes an operand FP8. With one scale, row amaxes are computed first.
+static void use_fp8(TensorLayout *t, const TableRow *row, const Recipe *r) {
+    const bool rows = row->scales == ROWS_BY_TOKEN || (row->scales == ROWS_BY_TOKEN_IN_COAT && saves_groups(r));
+    t->transposed = row->transpose_of != 0;
+    t->format = FMT_E4M3;
+    if (row->gradient) t->format = row->head || t->transposed ? FMT_E5M2 : recipe_gradient_format(r);
+    t->granularity = rows && !recipe_is_paper(r) ? SCALE_ROW : SCALE_TENSOR;
+    t->has_amax = row->amax && t->granularity == SCALE_TENSOR;
+}
+
+static TensorLayout resolve_activation(TensorId id, const Config *c) {
+    const TableRow *row = &table[id];
+    const Recipe *r = &c->recipe;
+    const bool coat = saves_groups(r), post = c->shape.norm_place == NORM_AFTER;
+    const bool fp8 = read_as_fp8(row, r), transpose = row->transpose_of != 0;
+    const Format formats[] = {
+        unscaled_format(r), [AS_FP32] = FMT_FP32, [AS_I32] = FMT_I32, [AS_BYTES] = FMT_U8, [AS_GRADS] = r->grads};
+    if (!run_has(row, c)) return no_layout;
+    TensorLayout t = layout_of(row, c, CATEGORY_SAVED, formats[row->stored]);
+    t.saved = true;
+    switch (row->rule) {
+    case RULE_SAVED: break;
+    case RULE_RESIDENT: t.category = CATEGORY_SCRATCH; break;
+    case RULE_GROUPS:
+        if (!coat) break;
+        t.format = FMT_E4M3;
+        t.granularity = SCALE_GROUP;
+        t.group = r->group_size;
+        break;
+    case RULE_LOGITS:
+        if (head_in_fp8(r)) t.last = STAGE_HEAD;
+        // fall through
+    case RULE_SCRATCH:
+        scratch_or_source(&t, row, true);
+        t.has_amax = fp8 && row->amax;
+        break;
+    case RULE_ALIAS: scratch_or_source(&t, row, false); break;
+    case RULE_QKV_ROPE: scratch_or_source(&t, row, shape_changes_heads(&c->shape)); break;
+    case RULE_FC_OUT: scratch_or_source(&t, row, coat); break;
+    case RULE_SUBLAYER_GRAD:
+        scratch_or_source(&t, row, post);
+        t.has_amax = fp8 && post;
+        break;
+    case RULE_BLOCK_IN:
+        if (config_repeats_blocks(c) && (coat || post)) break;
+        // fall through
+    case RULE_RESIDUAL: t.alias = needs_resid(c) ? RESID : post ? (int)row->input : (int)row->source; break;
+    case RULE_OPERAND: {
+        const bool fits = row->source && extent(table[row->source].row.cols, c) == t.cols; // not h in g's, with SwiGLU
+        if (fp8) use_fp8(&t, row, r);
+        scratch_or_source(&t, row, fp8 || !fits);
+        if (!fp8 && !fits && transpose) t.alias = (int)row->transpose_of;
+        if (!fp8 && row->head && head_in_fp8(r)) t.has_amax = row->amax; // for the FP8 values that wgrad reads
+        break;
+    }
+    case RULE_NORM_OUT:
+    case RULE_ACT_OUT: {
+        const bool recompute = row->rule == RULE_NORM_OUT ? config_recomputes_norms(c) : r->recompute >= 1;
+        if (fp8) use_fp8(&t, row, r);
+        if (recompute || transpose) scratch_or_source(&t, row, recompute || fp8);
+        if (row->rule == RULE_ACT_OUT && transpose && config_bounds_activation(c))
+            t.last = STAGE_BWD_ACT; // the operation that computes dh recomputes it
+        break;
+    }
+    }
+    return t;
+}
+
+// --- scales --------------------------------------------------------------------------------------------------------
+
+// Sets whose scale an activation has. The output of a matmul that ignores its operand's scales per token has those
+// scales. A transpose has the scale of the tensor it transposes, unless formats differ or that has scales per token.
+static void inherit_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    const TableRow *row = &table[id];
+    TensorLayout *t = &layout[id][VALUE];
+    const TensorLayout *operand = &layout[row->matmul_of][VALUE], *codes = &layout[row->transpose_of][VALUE];
+    if (row->matmul_of && operand->granularity == SCALE_ROW) {
+        t->granularity = SCALE_ROW;
+        t->scale_source = (int)row->matmul_of;
+    }
+    if (row->transpose_of && codes->granularity == t->granularity && codes->format == t->format)
+        t->scale_source = (int)row->transpose_of;
+}
+
+// --- BF16 blocks ---------------------------------------------------------------------------------------------------
+
+// True if an activation of a block's forward pass may differ between blocks with BF16 and with FP8 forward matmuls: the
+// operands that norms and attention compute, if backward recomputes their FP8 values, and their matmuls' outputs.
+static bool may_differ_in_bf16_blocks(TensorId id, const Config *c) {
+    const TableRow *row = &table[id];
+    if (row->last >= STAGE_NORMF) return false;
+    switch (row->rule) {
+    case RULE_OPERAND: return true;
+    case RULE_NORM_OUT: return config_recomputes_norms(c);
+    case RULE_ALIAS:
+    case RULE_FC_OUT: return row->matmul_of && may_differ_in_bf16_blocks(row->matmul_of, c);
+    default: return false;
+    }
+}
+
+// Resolves an activation in the first `blocks` blocks as PLAIN. bf16 is the configuration with BF16 matmuls.
+//   PLAIN equals VALUE:                        there is no PLAIN
+//   PLAIN differs only in scales and amaxes:   it uses VALUE's memory
+//   otherwise:                                 both have memory, and PLAIN keeps the row amaxes of its blocks for the
+//                                              scale of the FP8 values that backward computes
+static void resolve_bf16_blocks(TensorId id, const Config *bf16, int blocks, TensorLayout layout[ROLE_COUNT]) {
+    TensorLayout *value = &layout[VALUE], plain = resolve_activation(id, bf16);
+    const bool in_place = plain.alias == value->alias && plain.format == value->format &&
+                          plain.transposed == value->transposed && plain.saved == value->saved;
+    const bool equal = in_place && plain.granularity == value->granularity && plain.has_amax == value->has_amax;
+    if (!plain.exists || !value->exists || equal) return;
+    if (!in_place) {
+        value->blocks = BLOCKS_FP8;
+        plain.blocks = BLOCKS_PLAIN;
+        plain.layers = blocks;
+        plain.has_amax = !config_forward_only(bf16);
+    } else if (plain.alias < 0) {
+        plain.alias = (int)id;
+    }
+    layout[PLAIN] = plain;
+}
+
+// --- lifetimes -----------------------------------------------------------------------------------------------------
+
+// Lets all layers use the memory of one.
+static void store_one_layer(TensorLayout *t) {
+    t->per_layer = t->per_layer_scale = false;
+    t->layers = 1;
+}
+
+// Without training there are no gradients, optimizer states or backward, and saved activations are those of one layer.
+// A sample stores the QKV of all layers as its KV cache, where q, k and v are clipped, normed and rotated in place.
+static void resolve_forward_only(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    static const Role trained[] = {GRAD, MOMENT_M, MOMENT_V, MASTER, UNREDUCED};
+    for (int id = 0; id < PARAMETER_COUNT; id++)
+        for (size_t i = 0; i < sizeof trained / sizeof *trained; i++) layout[id][trained[i]] = no_layout;
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+        TensorLayout *value = &layout[id][VALUE];
+        if (samples && id == QKV) continue;
+        store_one_layer(value);
+        store_one_layer(&layout[id][PLAIN]);
+        if (value->alias < 0 && (value->first > STAGE_BWD_HEAD || (samples && id == QKV_ROPE))) value->exists = false;
+    }
+}
+
+// If backward recomputes blocks (--recompute 3), saved activations are those of one layer, but for the residual stream
+// at the beginning of each block. The gradient of the stream is alive while forward runs again.
+static void resolve_recomputed_blocks(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    int block_in = RESID_IN;
+    while (layout[block_in][VALUE].alias >= 0) block_in = layout[block_in][VALUE].alias;
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+        if (id == block_in || !layout[id][VALUE].saved) continue;
+        store_one_layer(&layout[id][VALUE]);
+        store_one_layer(&layout[id][PLAIN]);
+    }
+    layout[DRESID][VALUE].first = STAGE_EMBED;
+}
+
+// --- bytes ---------------------------------------------------------------------------------------------------------
+
+#define SCALE_ALIGNED 16 // bytes of a per-tensor scale: one FP32, aligned to 16 bytes for cuBLASLt
+
+static void set_bytes(TensorLayout *t) {
+    const int64_t n = t->local_elements;
+    if (t->exists && t->has_amax) t->amax_bytes = (size_t)t->rows * sizeof(uint32_t);
+    if (!layout_owns_memory(t)) return;
+    t->data_bytes = (size_t)n * format_bytes(t->format);
+    switch (t->granularity) {
+    case SCALE_NONE: break;
+    case SCALE_TENSOR: t->scale_bytes = t->scale_source < 0 ? SCALE_ALIGNED : 0; break;
+    case SCALE_ROW: t->scale_bytes = t->scale_source < 0 ? (size_t)t->rows * sizeof(float) : 0; break;
+    case SCALE_GROUP:
+        t->scale_bytes = (size_t)(t->rows * ((t->cols + t->group - 1) / t->group)) * format_bytes(FMT_BF16);
+        break;
+    case SCALE_EXPAND:
+        t->exponent_bytes = (size_t)((n + t->group - 1) / t->group);
+        t->scale_bytes = t->exponent_bytes * sizeof(float);
+        break;
+    }
+}
+
+// Gives QKV room for the KV cache of a sample that is drawn between two training steps with --recompute 3. The layers
+// then overlap, except for as many rows as the sample has.
+static void add_kv_cache(const Config *c, TensorLayout *qkv) {
+    const int length = config_sample_rows(config_sample_length(c), c->seq_len);
+    const int64_t sample = (int64_t)config_sample_sequences(c) * length;
+    const int64_t rows = sample < qkv->rows ? sample : qkv->rows;
+    qkv->data_stride = align_up((size_t)(rows * qkv->cols) * format_bytes(qkv->format));
+    qkv->data_bytes += qkv->data_stride * (size_t)(c->shape.layers - 1);
+}
+
+void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    const int bf16_blocks = config_bf16_blocks(config);
+    Config *bf16 = (Config *)xmalloc(sizeof *bf16);
+    *bf16 = *config;
+    bf16->recipe.linear = LINEAR_BF16;
+    for (int id = 0; id < TENSOR_COUNT; id++)
+        for (int role = 0; role < ROLE_COUNT; role++) layout[id][role] = no_layout;
+    for (int id = 0; id < PARAMETER_COUNT; id++) resolve_parameter((TensorId)id, config, ranks, layout[id]);
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
+        layout[id][VALUE] = resolve_activation((TensorId)id, config);
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) inherit_scale((TensorId)id, layout);
+    for (int id = PARAMETER_COUNT; bf16_blocks > 0 && id < TENSOR_COUNT; id++)
+        if (may_differ_in_bf16_blocks((TensorId)id, config))
+            resolve_bf16_blocks((TensorId)id, bf16, bf16_blocks, layout[id]);
+    free(bf16);
+    if (layout[QKVW_REFERENCE][VALUE].exists) layout[DQKV][VALUE].last = layout[QKVW_REFERENCE][VALUE].last;
+    if (config_forward_only(config)) resolve_forward_only(config_samples_only(config), layout);
+    if (config_repeats_blocks(config)) resolve_recomputed_blocks(layout);
+    for (int id = 0; id < TENSOR_COUNT; id++)
+        for (int role = 0; role < ROLE_COUNT; role++) set_bytes(&layout[id][role]);
+    if (config_repeats_blocks(config) && config->sample_tokens > 0) add_kv_cache(config, &layout[QKV][VALUE]);
 }

@@ -1,5 +1,6 @@
-// THE table of tensors: every parameter and activation of the model, in one place. The memory plan, the one
-// allocation, the start-up report and the contents of a checkpoint all derive from it.
+// The table of tensors: every parameter and activation of the model. The memory plan, the run's one allocation, the
+// start-up report and the contents of a checkpoint derive from it. tensors.c holds the table and the rules that turn a
+// row into a TensorLayout under a configuration; arena.c gives the layouts their addresses.
 #pragma once
 #include "config/config.h"
 #include "numerics/tensor.h"
@@ -9,20 +10,20 @@ extern "C" {
 #endif
 
 // clang-format off
-// Names: x is the input of a norm, n its result, y the result of a matmul, h and g the input and the result of the
-// activation function, o that of attention; D.. is the gradient of the loss by .. .
-//   RESID        the residual stream, carried from block to block; _IN before a block, _MID between its halves, _FINAL
-//                behind the last: the same, or what the norms keep
-//   X_IN, X_MID  what the two norms of a block keep of their input for backward: in BF16, or in E4M3 by group (COAT)
-//   Y_PROJ, Y    what proj and fcproj make, which the norm behind them adds to the stream; Y_FC of fc
-//   H            Y_FC with its bias, as it is kept; the same memory where that is in BF16
-//   HEADS        q, k, v as attention reads them, normed and rotated; HEADS_AGAIN in backward
-//   DBRANCH      of what a half of a block adds: DRESID, or behind a norm of its own (OLMo 2)
-//   DN, DN2      of n1 and of n2
-//   .._Q, .._QT  FP8 codes, and those of the transposed tensor
-//   .._T         a matmul's input, transposed, for its weight gradient
-// Parameters first, in the order in which they are initialised, updated and saved. Their number seeds random numbers: a
-// new one comes last.
+// x is the input of a norm, n its output, y the output of a matmul, h and g the input and output of the activation
+// function, o the output of attention. D.. is the gradient of the loss with respect to .. .
+//   RESID        residual stream. RESID_IN: before a block, RESID_MID: between its sublayers, RESID_FINAL: after the
+//                last block; each of these is RESID, or a tensor that is saved for backward and has the same values
+//   X_IN, X_MID  inputs of a block's two norms, saved for backward: BF16, or E4M3 with a scale per group (COAT)
+//   Y_PROJ, Y    outputs of the matmuls proj and fcproj, which the next norm's operation adds to the residual stream
+//   Y_FC, H      output of the matmul fc; the same plus the bias, saved for backward
+//   QKV_ROPE     q, k and v as attention reads them, after clipping, QK-norm and RoPE; _RECOMPUTED: in backward
+//   DSUBLAYER    gradient of a sublayer's output: DRESID with pre-norm, a tensor of its own with post-norm (OLMo 2)
+//   DN, DN2      gradients of N1 and N2
+//   .._Q, .._QT  FP8 values, and FP8 values of the transpose
+//   .._T         input of a matmul, transposed, as wgrad reads it
+// Parameters come first, in the order in which they are initialized, updated and saved. The number of a parameter seeds
+// its random initial values, so a new parameter must be the last one.
 typedef enum {
     WTE, WPE,
     LN1W, LN1B, QKVW, QKVB, PROJW, PROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,
@@ -30,29 +31,31 @@ typedef enum {
     HEADW, QNORMW, KNORMW,
     PARAMETER_COUNT,
     // input
-    TOKENS = PARAMETER_COUNT, TARGETS, POSITIONS, STATE, ROTATIONS,
+    TOKENS = PARAMETER_COUNT, TARGETS, POSITIONS, STATE, ROPE_TABLE,
     // forward
     RESID, RESID_IN, RESID_MID, RESID_FINAL,
-    X_IN, MEAN1, RSTD1, N1, QKV, HEADS, O, LSE, OQ, Y_PROJ, Y,
+    X_IN, MEAN1, RSTD1, N1, QKV, QKV_ROPE, O, LSE, OQ, Y_PROJ, Y,
     X_MID, MEAN2, RSTD2, N2, H, Y_FC, G,
     X_FINAL, MEANF, RSTDF, NF,
     LOGITS, DLOGITS_Q, DLOGITS_QT, LOSSES,
     // backward
-    DRESID, DBRANCH, DRESID_Q, DRESID_QT, DN, DN2, DO, DG, DH_Q, DH_QT, HEADS_AGAIN, DQKV, DQKV_Q, DQKV_QT,
+    DRESID, DSUBLAYER, DRESID_Q, DRESID_QT, DN, DN2, DO, DG, DH_Q, DH_QT, QKV_ROPE_RECOMPUTED, DQKV, DQKV_Q, DQKV_QT,
     N1_T, N2_T, G_T, O_T, NF_T,
     // FP8 health
     CODE_COUNTS, QKVW_REFERENCE, INNER_PRODUCTS,
     TENSOR_COUNT
 } TensorId;
 
-// Gradients whose codes are counted (health.h), each where matmuls read it: two of DRESID_Q.
+// Gradients whose FP8 values are counted (health.h), one per matmul that reads them. Two matmuls read DRESID_Q.
 typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS, GRADIENT_COUNT } QuantizedGradient;
 
-// A parameter has several tensors; an activation its VALUE. Where processes share what belongs to a layer, two
-// more hold whole layers for a while, in LAYER_SLOTS slots that take turns: GATHERED the weights as matmuls read them
-// (ZeRO 3), UNREDUCED this process's gradients before they are summed (ZeRO 2 and 3); its part of them then holds the
-// sum, until that is added to GRAD. PLAIN is what an activation's VALUE is in the forward pass of the first blocks,
-// where matmuls in BF16 (--bf16-blocks) make it another.
+// The tensors of one row of the table. An activation has VALUE and, if it is stored differently in the first blocks,
+// whose forward matmuls are BF16 (--bf16-blocks), PLAIN for those. A parameter has all others but PLAIN:
+//   CODES, CODES_T  its FP8 values, and those of its transpose
+//   MOMENT_M, _V    AdamW's first and second moment
+//   GATHERED        ZeRO 3: the weights of whole layers, gathered from all processes for the matmuls
+//   UNREDUCED       ZeRO 2 and 3: this process's gradients of whole layers, before they are summed over the processes
+// GATHERED and UNREDUCED are double buffers: layer l uses slot l % LAYER_SLOTS.
 typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED, UNREDUCED, PLAIN, ROLE_COUNT } Role;
 #define LAYER_SLOTS 2
 
@@ -62,9 +65,10 @@ typedef enum {
     CATEGORY_COUNT
 } Category;
 
-// The steps of one micro-batch, as far as lifetimes need them. A scratch tensor that is used in stages
-// [first, last] shares memory with those whose stages do not overlap. Stages inside the layer loops come
-// back for every layer, those of the head for every chunk of logits: what crosses from one to the next spans the loop.
+// The stages of a micro-batch, in order. A scratch tensor is alive from its first to its last stage and shares memory
+// with scratch tensors that are not alive in these stages. The stages between EMBED and NORMF, and between BWD_NORMF
+// and BWD_EMBED, repeat for every layer; HEAD and BWD_HEAD repeat for every chunk of logits. A tensor that passes data
+// to the next repetition must therefore be alive in all stages of the loop.
 typedef enum {
     STAGE_EMBED, STAGE_NORM1, STAGE_QKV, STAGE_ATTENTION, STAGE_PROJ, STAGE_NORM2, STAGE_FC, STAGE_ACT,
     STAGE_FCPROJ, STAGE_NORMF, STAGE_HEAD, STAGE_BWD_HEAD, STAGE_BWD_NORMF, STAGE_BWD_FCPROJ, STAGE_BWD_ACT, STAGE_BWD_FC,
@@ -73,77 +77,104 @@ typedef enum {
 } Stage;
 // clang-format on
 
-// The blocks that a tensor's memory serves: scratch of those with FP8 matmuls and of those
-// without is never alive together.
-typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
+// Extents of tensors as symbols. A configuration gives them their values.
+typedef enum {
+    DIM_1,
+    DIM_C,      // channels
+    DIM_QKV,    // q, k and v together: (heads + 2 kv_heads) * head_dim
+    DIM_ATT,    // heads * head_dim
+    DIM_KV,     // kv_heads * head_dim
+    DIM_D,      // head_dim
+    DIM_QNORM,  // weights of the norm of q: head_dim, or heads * head_dim
+    DIM_KNORM,  // weights of the norm of k: head_dim, or kv_heads * head_dim
+    DIM_F,      // width of the MLP
+    DIM_H,      // width of the activation function's input: F, or 2 F for gate and up
+    DIM_VP,     // padded vocabulary
+    DIM_POS,    // positions of the model
+    DIM_M,      // tokens of a micro-batch
+    DIM_BH,     // sequences of a micro-batch * heads
+    DIM_T,      // tokens of a sequence
+    DIM_CHUNK,  // tokens whose logits exist at a time
+    DIM_STATE,  // bytes reserved for StepState
+    DIM_L,      // layers
+    DIM_COUNTS, // bytes of a layer's CodeCounts: all gradients, each with its transpose
+    DIM_INNER   // bytes of InnerProducts
+} Dim;
 
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init; // weights.h says what is drawn
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init; // see parameters_init()
 
-// What a row says, independent of any configuration.
+// The part of a table row that does not depend on the configuration.
 typedef struct {
     const char *name; // "qkvw"
+    Dim rows, cols;   // of one layer
     bool per_layer;
-    Init init;
-    bool decay; // weight decay applies
+    Init init; // of a parameter
 } TensorRow;
 
-const TensorRow *tensor_row(TensorId id);
-int tensor_rank(TensorId id);       // of a parameter in files: 2, or 1 where it has one row
-TensorId tensor_input(TensorId id); // of a block's matrix: the activation that its matmul reads in forward passes
-// Rows of a parameter that has `rows`, without the vocabulary's padding.
-int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);
-const char *category_name(Category c); // as in --plan=json: "weights", "fp8_weights", ...
-const char *role_suffix(Role r);       // "", ".codes", ".codes_t", ".grad", ".m", ".v", ".master", ...
+// The blocks that use a tensor's memory. Blocks with FP8 and with BF16 forward matmuls do not run at the same time, so
+// their scratch can share memory.
+typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 
-// One tensor under one configuration: its format, its shape, where in the arena it lies.
+// One tensor under one configuration: format, shape, and place in the arena.
 typedef struct {
     bool exists;
-    int alias;        // TensorId whose memory this is, or -1. Of PLAIN its own id: VALUE's, without scales and maxima
-    int scale_source; // TensorId whose scale this shares (a transposed copy, or a matmul of such codes), or -1
+    int alias;        // TensorId whose memory this tensor uses; -1: its own. A PLAIN tensor with its own id uses the
+                      // memory of its VALUE, without scales and amax
+    int scale_source; // TensorId whose scale this tensor uses, as a transpose or a matmul's output may; -1: none
     Category category;
     Format format;
     Granularity granularity;
     int group;
-    bool transposed, per_layer, per_layer_scale; // per_layer_scale: the scale outlives scratch data
-    bool saved;                                  // survives from forward to backward
-    bool has_amax;
+    bool transposed, per_layer;
+    bool per_layer_scale;   // each layer has its own scale, even if the layers share data_bytes of scratch
+    bool saved;             // survives from forward to backward
+    bool has_amax;          // one amax per row
     int64_t rows, cols;     // of one layer
-    int layers;             // 1 where not per layer
-    Stage first, last;      // scratch only
-    Blocks blocks;          // likewise
-    int64_t shard_elements; // of one rank's share, of one layer: whole groups of 128, the last ranks' share may be less
-    int64_t held_elements;  // that there is memory for: all, all with the last share padded, or one share
-    bool sharded;           // it is one share
+    int layers;             // 1 if not per_layer
+    Stage first, last;      // life of a scratch tensor
+    Blocks blocks;          // of a scratch tensor
+    int64_t shard_elements; // elements of one rank's shard of a layer, a multiple of 128; the last ranks may have fewer
+    int64_t local_elements; // elements of a layer that this process stores: all, all padded to whole shards, or a shard
+    bool sharded;           // stores only the shard
     size_t data_bytes, scale_bytes, exponent_bytes, amax_bytes;     // of one layer
-    size_t data_offset, scale_offset, exponent_offset, amax_offset; // of layer 0, in the arena
-    size_t data_stride, scale_stride, exponent_stride, amax_stride; // from layer to layer
+    size_t data_offset, scale_offset, exponent_offset, amax_offset; // of layer 0, from the arena's base
+    size_t data_stride, scale_stride, exponent_stride, amax_stride; // from one layer to the next
 } TensorLayout;
 
-// Whether it has memory that is not another tensor's.
+// True if the tensor exists and does not use another tensor's memory.
 static inline bool layout_owns_memory(const TensorLayout *t) {
     return t->exists && t->alias < 0;
 }
 
-// Fills formats, shapes and byte counts of all tensors; offsets are the arena's work. `ranks` processes share
-// the states as `config->zero` says.
+// Fills layout with the format, shape, lifetime and size of every tensor. The offsets stay 0; arena_plan() sets them.
+// With several ranks, config->zero decides what is sharded.
 void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]);
 
-// The first of the patterns of --moments-fp32, of *length characters, that is no parameter's; NULL: there is none.
+const TensorRow *tensor_row(TensorId id);
+int tensor_rank(TensorId id);       // dimensions of a parameter in files: 1 if it has a single row, otherwise 2
+TensorId tensor_input(TensorId id); // the activation that the forward matmul of a block's weight matrix reads
+// Returns `rows`, or the number of tokens if they are those of the padded vocabulary.
+int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);
+// Returns the value of an extent that depends only on the model; 1 for all others.
+int64_t shape_extent(Dim dim, const ModelShape *shape);
+const char *category_name(Category c); // "weights", as in --plan=json
+const char *role_suffix(Role r);       // "" for VALUE, ".codes" ..., as in --plan=json
+
+// Returns the first pattern of the list --moments-fp32 that matches no parameter, and its length; NULL if all match.
 const char *moments_unmatched(const char *patterns, size_t *length);
 
-// The weight of the output head: the token embedding, or the model's own.
+// Returns the weight of the output head: the token embedding if they are tied.
 static inline TensorId head_weight(const ModelShape *shape) {
     return shape->tied_head ? WTE : HEADW;
 }
 
-// Number of parameters (padding rows of the vocabulary not counted).
+// Returns the number of parameters of a model, without padding of the vocabulary.
 int64_t model_parameters(const ModelShape *shape);
 
-// Elements that each of `ranks` processes has of a tensor that is cut into shares: whole groups of 128, so that the
-// last processes may have fewer or none.
+// Returns the elements of one rank's shard of a tensor, rounded up to a multiple of 128. The last ranks may have fewer.
 int64_t tensor_share(int64_t elements, int ranks);
 
-// The ZeRO stage that counts: with one process there is nothing to share.
+// Returns the ZeRO stage in effect: 0 with one process.
 static inline int config_zero(const Config *config, int ranks) {
     return ranks > 1 ? config->zero : 0;
 }

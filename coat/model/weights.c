@@ -6,52 +6,37 @@
 #include "config/shapes.h"
 #include "numerics/rng.h"
 
-static void set_value(Exec *exec, Tensor value, const float *values) {
-    size_t n = (size_t)tensor_elements(value);
-    if (value.format == FMT_FP32) {
-        real *copy = (real *)xmalloc(n * sizeof *copy);
+// Sets a value or a master from FP32 values. BF16: rounded so that master_join() restores them. U16: their low 16 bits.
+static void set_tensor(Exec *exec, Tensor t, const float *values) {
+    const size_t n = (size_t)tensor_elements(t), bytes = n * format_bytes(t.format);
+    if (!t.data) return;
+    void *copy = xmalloc(bytes);
 #pragma omp parallel for schedule(static)
-        for (size_t i = 0; i < n; i++) copy[i] = values[i];
-        exec->ops->upload(exec, value.data, copy, n * sizeof *copy);
-        free(copy);
-        return;
+    for (size_t i = 0; i < n; i++) {
+        if (t.format == FMT_FP32)
+            ((real *)copy)[i] = values[i];
+        else
+            ((uint16_t *)copy)[i] = t.format == FMT_U16 ? (uint16_t)float_bits(values[i]) : master_bf16(values[i]);
     }
-    uint16_t *half = (uint16_t *)xmalloc(n * sizeof *half);
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n; i++) half[i] = master_bf16(values[i]);
-    exec->ops->upload(exec, value.data, half, n * sizeof *half);
-    free(half);
-}
-
-static void set_master(Exec *exec, Tensor master, const float *values) {
-    size_t n = (size_t)tensor_elements(master);
-    if (!master.data) return;
-    if (master.format == FMT_FP32) {
-        exec->ops->upload(exec, master.data, values, n * sizeof(float));
-        return;
-    }
-    uint16_t *half = (uint16_t *)xmalloc(n * sizeof *half);
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n; i++) half[i] = (uint16_t)(float_bits(values[i]) & 0xffffu);
-    exec->ops->upload(exec, master.data, half, n * sizeof *half);
-    free(half);
+    exec->ops->upload(exec, t.data, copy, bytes);
+    free(copy);
 }
 
 void parameter_set(Exec *exec, const Parameter *parameter, const float *values) {
-    set_value(exec, parameter->weight.value, values);
-    set_master(exec, parameter->master, values);
+    set_tensor(exec, parameter->weight.value, values);
+    set_tensor(exec, parameter->master, values);
 }
 
 void parameter_set_held(const Arena *arena, Exec *exec, TensorId id, int layer, const float *values) {
     int64_t begin;
     Tensor value = arena_held(arena, id, VALUE, layer, &begin);
-    set_value(exec, value, values + begin);
-    if (!arena->layout[id][MASTER].exists) return;
+    set_tensor(exec, value, values + begin);
     Tensor master = arena_held(arena, id, MASTER, layer, &begin);
-    set_master(exec, master, values + begin);
+    set_tensor(exec, master, values + begin);
 }
 
-// Zero states: codes, maxima and FP32 or BF16 values are all zero bits; the exponent of a zero group is k = 1.
+// Sets a moment to zero. FP8 values, amaxes, FP32 and BF16 values are then zero bits; the exponent is k = 1, stored as
+// 16.
 static void moment_zero(Exec *exec, Tensor moment) {
     size_t n = (size_t)tensor_elements(moment);
     exec->ops->zero(exec, moment.data, n * format_bytes(moment.format));
@@ -65,7 +50,7 @@ static void moment_zero(Exec *exec, Tensor moment) {
 }
 
 void parameters_zero_moments(const Arena *arena, Exec *exec) {
-    for (int id = 0; id < PARAMETER_COUNT; id++) { // there are none where nothing is trained
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < arena->layout[id][MOMENT_M].layers; layer++) {
             int64_t begin;
             moment_zero(exec, arena_held(arena, (TensorId)id, MOMENT_M, layer, &begin));
@@ -74,7 +59,7 @@ void parameters_zero_moments(const Arena *arena, Exec *exec) {
     }
 }
 
-// The standard deviation of what a weight is drawn from. OLMo 1 takes it from the width of what the weight reads.
+// Returns the standard deviation of a weight's initial values. With OLMo 1's it depends on the width of the input.
 static float deviation(const ModelShape *s, Init init, int64_t cols, int layer) {
     const bool residual = init == INIT_NORMAL_RESIDUAL;
     const float one = (float)init_deviation(s->init);
@@ -86,18 +71,19 @@ static float deviation(const ModelShape *s, Init init, int64_t cols, int layer) 
     return 0.0f;
 }
 
-// A standard normal number, drawn again while it is beyond `most` deviations.
-static float drawn(uint64_t seed, uint64_t stream, uint64_t index, float most) {
+// Draws a standard normal number of at most `limit` in magnitude, redrawing larger ones.
+static float draw_normal(uint64_t seed, uint64_t stream, uint64_t index, float limit) {
     float x = rng_normal(seed, stream, index);
-    for (uint64_t again = 1; fabsf(x) > most; again++) x = rng_normal(seed, stream, index + (again << 40));
+    for (uint64_t draw = 1; fabsf(x) > limit; draw++) x = rng_normal(seed, stream, index + (draw << 40));
     return x;
 }
 
-// Elements [begin, end) of a parameter of `cols` columns, of which those from `used` on are padding.
+// Computes the initial values of elements [begin, end) of a parameter of `cols` columns. Elements from `used` on are
+// padding.
 static void init_values(float *values, int64_t begin, int64_t end, int64_t used, int64_t cols, Init init, uint64_t seed,
                         uint64_t stream, const ModelShape *shape, int layer) {
     const float scale = deviation(shape, init, cols, layer);
-    const float most = shape->init == INIT_KIND_NORMAL ? INFINITY : 3.0f;
+    const float limit = shape->init == INIT_KIND_NORMAL ? INFINITY : 3.0f;
 #pragma omp parallel for schedule(static)
     for (int64_t i = begin; i < end; i++) {
         if (init == INIT_ONE)
@@ -105,7 +91,7 @@ static void init_values(float *values, int64_t begin, int64_t end, int64_t used,
         else if (init == INIT_ZERO || i >= used)
             values[i] = 0.0f;
         else
-            values[i] = scale * drawn(seed, stream, (uint64_t)i, most);
+            values[i] = scale * draw_normal(seed, stream, (uint64_t)i, limit);
     }
 }
 
@@ -121,9 +107,9 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
         float *values = (float *)xmalloc((size_t)tensor_elements(t) * sizeof *values);
         uint64_t stream = (uint64_t)ids[i] << 32 | (uint64_t)layers[i];
         int64_t begin, used = tensor_used_rows(ids[i], t.rows, shape) * t.cols;
-        // of a shared parameter only what this process holds is drawn, and only that is looked at
-        int64_t held = tensor_elements(arena_held(arena, ids[i], VALUE, layers[i], &begin));
-        init_values(values, begin, begin + held, used, t.cols, tensor_row(ids[i])->init, seed, stream, shape,
+        // draws only the elements that this process stores; parameter_set_held() reads no others
+        int64_t local = tensor_elements(arena_held(arena, ids[i], VALUE, layers[i], &begin));
+        init_values(values, begin, begin + local, used, t.cols, tensor_row(ids[i])->init, seed, stream, shape,
                     layers[i]);
         parameter_set_held(arena, exec, ids[i], layers[i], values);
         free(values);
@@ -132,4 +118,36 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
     free(layers);
     free(ids);
     free(list);
+}
+
+// Returns the frequency of angle i of head_dim / 2 in radians per position: theta to the power -2 i / head_dim, with
+// Llama 3.1's scaling. Computed in FP32 as transformers does.
+static float rope_frequency(const ModelShape *s, int i) {
+    const RopeScaling *scaling = &s->rope;
+    const float exponent = (float)(2 * i) / (float)s->head_dim;
+    const float frequency = 1.0f / (float)pow((double)s->rope_theta, (double)exponent);
+    if (scaling->factor == 1.0f) return frequency;
+    const float wavelength = 6.283185307179586f / frequency, positions = (float)scaling->positions;
+    if (wavelength < positions / scaling->high) return frequency;
+    if (wavelength > positions / scaling->low) return frequency / scaling->factor;
+    const float t = (positions / wavelength - scaling->low) / (scaling->high - scaling->low);
+    return (1.0f - t) * frequency / scaling->factor + t * frequency;
+}
+
+void rope_table_set(const Arena *arena, Exec *exec) {
+    const ModelShape *s = &arena->config.shape;
+    Tensor table = arena_tensor(arena, ROPE_TABLE, VALUE, 0);
+    if (!table.data) return;
+    const int64_t half = table.cols / 2;
+    real *values = (real *)xmalloc((size_t)tensor_elements(table) * sizeof *values);
+    for (int64_t position = 0; position < table.rows; position++) {
+        real *row = values + position * table.cols;
+        for (int64_t i = 0; i < half; i++) {
+            const float angle = (float)position * rope_frequency(s, (int)i);
+            row[i] = (real)cos((double)angle);
+            row[half + i] = (real)sin((double)angle);
+        }
+    }
+    exec->ops->upload(exec, table.data, values, (size_t)tensor_elements(table) * sizeof *values);
+    free(values);
 }

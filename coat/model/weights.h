@@ -1,4 +1,4 @@
-// Giving parameters their first values: random initialisation, and values that were read from a file.
+// Initial values: of parameters, at random or from a file, of moments, and of the RoPE table.
 #pragma once
 #include "arena.h"
 
@@ -6,21 +6,28 @@
 extern "C" {
 #endif
 
-// Sets one parameter from FP32 values in its native layout (rows, cols): the value rounded to its format and
-// the master that belongs to it. Moments are left alone.
+// Sets a parameter from FP32 values of its shape (rows, cols): the value, rounded to its format, and the master. Does
+// not change moments.
 void parameter_set(Exec *exec, const Parameter *parameter, const float *values);
 
-// The same from the whole tensor's values, where this process may hold a share of it only.
+// Sets what this process stores of a parameter, all or a shard, from the FP32 values of the whole tensor.
 void parameter_set_held(const Arena *arena, Exec *exec, TensorId id, int layer, const float *values);
 
-// Clears the moments of all parameters, or of this process's shares.
+// Sets all moments of this process to zero.
 void parameters_zero_moments(const Arena *arena, Exec *exec);
 
-// First values by --init. normal (GPT-2): N(0, 0.02), residual projections scaled by 1 / sqrt(2 layers). mitchell (OLMo
-// 1): deviation 1 / sqrt(inputs), of the residual projections of layer l from 0 on 1 / sqrt(2 inputs (l + 1)), redrawn
-// beyond 3 deviations. truncated (OLMo 2): N(0, 0.02), redrawn too. Norms 1, biases 0, padding rows of the vocabulary
-// 0. Values depend on the seed, the tensor, its layer and the element alone, not on threads, device or padding.
+// Draws initial values by --init and sets the moments to zero. Norm weights are 1; biases and the vocabulary's padding
+// rows are 0. For all other weights:
+//   normal (GPT-2)      N(0, 0.02); residual projections scaled by 1 / sqrt(2 layers)
+//   mitchell (OLMo 1)   deviation 1 / sqrt(inputs); 1 / sqrt(2 inputs (l + 1)) for residual projections of layer l, from
+//                       0; redrawn beyond 3 deviations
+//   truncated (OLMo 2)  N(0, 0.02); redrawn beyond 3 deviations
+// A value depends only on seed, tensor, layer and element: not on threads, device, ranks or padding.
 void parameters_init(const Arena *arena, Exec *exec, uint64_t seed);
+
+// Fills ROPE_TABLE: a row per position with the cosines of its head_dim / 2 angles, then their sines. Does nothing if
+// the model has learned positions.
+void rope_table_set(const Arena *arena, Exec *exec);
 
 #ifdef __cplusplus
 }

@@ -3,12 +3,12 @@
 // device.
 //
 // Host and device agree to the last bit in a (a maximum of bits) and in k. k comes from moment_log2(), which uses only
-// integer operations, fmaf, and matmuls that are not added to anything. Compile with -ffp-contract=off and
-// -fmad=false, and do not flush subnormals. For the elements, the device uses its special-function unit: FP8 values
+// integer operations, fmaf, and multiplications whose result is not added to anything. Compile with -ffp-contract=off
+// and -fmad=false, and do not flush subnormals. For the elements, the device uses its special-function unit: FP8 values
 // then differ only if a value lies within about 1e-5 of a rounding boundary.
 //
-// The gradient norm detects non-finite gradients before the update. If one arrives here, its group's a is non-finite
-// and every non-zero element of the group decodes to that, so it is reported and not hidden.
+// The gradient norm detects non-finite gradients before the update. If one arrives here nevertheless, its group's a is
+// non-finite and every non-zero element of the group decodes to that, so that later checks find it.
 #pragma once
 #include "rng.h"
 
@@ -63,7 +63,8 @@ COAT_HD static inline float moment_exp2(float x) {
     return x < -126.0f ? 0.0f : p * power;
 }
 
-// Logarithm and exponential of single elements: on the device the special-function unit's.
+// Return log2 x and 2^x of one element. The device uses its special-function unit; the host calls moment_log2() and
+// moment_exp2().
 COAT_HD static inline float element_log2(float x) {
 #ifdef __CUDA_ARCH__
     return __log2f(x);
@@ -82,7 +83,7 @@ COAT_HD static inline float element_exp2(float x) {
 #endif
 }
 
-// --- FP8 values as positive numbers---------------------------------------------------------------------------------
+// --- FP8 values as positive numbers ---------------------------------------------------------------------------------
 
 // Return F, the format's largest value, its bits, and log2(F / 2s), the range that k stretches a group to. s is the
 // format's smallest subnormal.
@@ -224,8 +225,8 @@ COAT_HD static inline float moment_decode(uint8_t code, MomentGroup group, Forma
     return bits_float(magnitude | (uint32_t)(code & 0x80u) << 24);
 }
 
-// Rounds x to BF16 stochastically, for weights without masters: away from zero with the probability of the cut-off
-// part.
+// Rounds x to BF16 stochastically, for weights without masters. The probability of rounding away from zero is the part
+// of x that BF16 cuts off, as a fraction of a unit in the last place.
 COAT_HD static inline uint16_t bf16_encode_stochastic(float x, uint64_t seed, int64_t t, uint64_t index) {
     uint32_t u = float_bits(x);
     if ((u & 0x7f800000u) == 0x7f800000u) return bf16_encode(x);

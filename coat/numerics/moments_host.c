@@ -1,5 +1,5 @@
-// 8-bit moments, group by group, with the loops compiled for every instruction set as in cpu/cpu_kernels.c. All
-// variants give the same bits: a fused multiply-add is one rounding, in hardware or in the mathematics library.
+// Encodes and decodes 8-bit moments group by group. The loops are compiled for several instruction sets, as in
+// cpu/cpu_kernels.c. All variants give the same bits, because fmaf() rounds once in hardware and in the math library.
 #pragma GCC optimize("no-trapping-math")
 
 #include "moments_host.h"
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "moments.h"
 
-#define LARGEST_GROUP 1024
+#define MAX_GROUP 1024
 
 typedef struct {
     uint32_t largest, smallest;
@@ -50,15 +50,15 @@ static const MomentLoops *moment_loops(void) {
 }
 
 static void require_groups(Tensor moment, int64_t begin) {
-    if (moment.granularity != SCALE_EXPAND || moment.group < 1 || moment.group > LARGEST_GROUP || begin % moment.group)
-        fatal(EXIT_DEVICE, "the CPU backend's moments cannot be in %s groups of %d from element %lld",
+    if (moment.granularity != SCALE_EXPAND || moment.group < 1 || moment.group > MAX_GROUP || begin % moment.group)
+        fatal(EXIT_DEVICE, "internal error: moments cannot be in %s groups of %d from element %lld",
               format_name(moment.format), moment.group, (long long)begin);
 }
 
 void moments_load(Tensor moment, int64_t begin, int64_t n, real *values) {
     require_groups(moment, begin);
     const MomentLoops *loops = moment_loops();
-    float x[LARGEST_GROUP];
+    float x[MAX_GROUP];
     for (int64_t i = 0; i < n; i += moment.group) {
         int count = n - i < moment.group ? (int)(n - i) : moment.group;
         int64_t g = (begin + i) / moment.group;
@@ -71,7 +71,7 @@ void moments_load(Tensor moment, int64_t begin, int64_t n, real *values) {
 bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, const MomentStore *how) {
     require_groups(moment, begin);
     const MomentLoops *loops = moment_loops();
-    float x[LARGEST_GROUP];
+    float x[MAX_GROUP];
     bool finite = true;
     for (int64_t i = 0; i < n; i += moment.group) {
         int count = n - i < moment.group ? (int)(n - i) : moment.group;

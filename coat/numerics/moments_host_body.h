@@ -1,9 +1,10 @@
-// The loops over the elements of a group, written once; moments_host.c includes this file for every instruction set.
+// Loops over the elements of a group of 8-bit moments. moments_host.c includes this file once per instruction set, with
+// VARIANT(name) appending a suffix.
 
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE void VARIANT(decode_as)(float *x, const uint8_t *codes, int n, MomentGroup group, Format format, bool deep) {
-    group.deep = deep; // known to the compiler in each copy
+    group.deep = deep; // a constant in each inlined copy
     for (int i = 0; i < n; i++) x[i] = moment_decode(codes[i], group, format);
 }
 
@@ -16,7 +17,7 @@ static void VARIANT(decode)(float *restrict x, const uint8_t *restrict codes, in
         VARIANT(decode_as)(x, codes, n, group, FMT_E5M2, false);
 }
 
-// The largest |x| and the smallest that is not zero, as bits.
+// Returns the bits of the largest |x| and of the smallest non-zero |x|.
 static Extremes VARIANT(measure)(const float *x, int n) {
     Extremes e = {0, 0x7f800000u};
     for (int i = 0; i < n; i++) {

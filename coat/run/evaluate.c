@@ -28,7 +28,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
         if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // none counts
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets, positions);
         counted += data_count(targets, (int64_t)tokens);
-        model_forward(m);
+        model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
     }
     shards_sum_loss(&m->shards, m->state);
@@ -51,7 +51,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
     for (int n = 0; (row = hellaswag_pass(set, n, B, m->exec.rank, m->exec.ranks)) >= 0 && !stop_at_once(m); n++) {
         hellaswag_batch(set, row, B, T, inputs, targets);
         batch_upload(m, B, T, inputs, targets, NULL);
-        model_forward(m);
+        model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
         hellaswag_take(set, row, B, T, losses);
@@ -66,40 +66,40 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
-// The tokens of a pass that reads `length` of them from the beginning. Where T is no multiple of
-// `rows`, as many multiples as it has.
+// Returns the length of a pass that reads `length` tokens from the beginning of a window of T: a multiple of `rows`, if
+// T has room for one. Less than `length` if T is not a multiple of `rows`.
 static int padded_length(int length, int T, int rows) {
     const int padded = config_sample_rows(length, T);
     return padded < T || T < rows ? padded : T / rows * rows;
 }
 
-// A sample's pass over T of the `length` tokens of its window, from `before` on.
-static void sample_pass(Model *m, const int32_t *ids, int length, int before, int T) {
-    const int B = config_sample_sequences(&m->config), count = length - before < T ? length - before : T;
+// Runs a sample's pass over T tokens of its window of `length` tokens, after cached_tokens of them.
+static void sample_pass(Model *m, const int32_t *ids, int length, int cached_tokens, int T) {
+    const int B = config_sample_sequences(&m->config), left = length - cached_tokens;
+    const KvCache cache = {true, cached_tokens};
     int32_t *tokens = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *tokens);
-    memcpy(tokens, ids + before, (size_t)count * sizeof *ids);
+    memcpy(tokens, ids + cached_tokens, (size_t)(left < T ? left : T) * sizeof *ids);
     batch_upload(m, B, T, tokens, NULL, NULL);
-    m->keeps_heads = true;
-    m->before = before;
-    model_forward(m);
+    model_forward(m, cache);
     free(tokens);
 }
 
-void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float *logits) {
+void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, float *logits) {
     const Config *c = &m->config;
     const int window = c->seq_len, vocab = c->shape.vocab, rows = config_fewest_tokens(c);
     const int length = count < window ? count : window;
     const int head_rows = config_sample_logits(c);
-    const bool kept = goes_on && count <= window && rows <= window; // what the passes before have left
-    int T = kept ? rows : padded_length(length, window, rows), before = kept ? (count - 1) / rows * rows : 0;
+    if (count > window || rows > window) incremental = false;
+    int T = incremental ? rows : padded_length(length, window, rows);
+    int cached_tokens = incremental ? (count - 1) / rows * rows : 0;
     ids += count - length;
-    if (!kept && T < length) { // what is left of a window that is no multiple
+    if (!incremental && T < length) { // the window is not a multiple of `rows`: a second pass reads its end
         sample_pass(m, ids, length, 0, T);
-        before = window - rows, T = rows;
+        cached_tokens = window - rows, T = rows;
     }
-    if (kept && before > window - rows) before = window - rows;
-    sample_pass(m, ids, length, before, T);
-    const int last = length - 1 - before, first = last / head_rows * head_rows;
+    if (incremental && cached_tokens > window - rows) cached_tokens = window - rows;
+    sample_pass(m, ids, length, cached_tokens, T);
+    const int last = length - 1 - cached_tokens, first = last / head_rows * head_rows;
     const Tensor few = tensor_rows(act(m, LOGITS, 0), 0, head_rows);
     const size_t bytes = (size_t)vocab * format_bytes(few.format);
     void *raw = xmalloc(bytes);

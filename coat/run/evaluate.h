@@ -24,11 +24,12 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
 // share.
 int evaluate_hellaswag(Model *m, HellaSwag *set);
 
-// The logits (vocab) of what follows ids[0 .. count), from the last --seq-len of them. A sample that continues reads
-// its last token alone: the pass before was of all but that one. FP8 matmuls take 16 tokens, those from a multiple of
-// 16 on or the last of --seq-len, with zeros behind the newest, and where a scale is one per tensor it is that of
-// these. What no longer fits --seq-len is read anew as a whole.
-void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float *logits);
+// Computes the logits (vocab) of the token after ids[0 .. count), from the last --seq-len of them.
+//   incremental: the previous call was for ids[0 .. count - 1), so that the pass reads only the last token and the KV
+//                cache. If more than --seq-len tokens exist, the pass reads all of the last --seq-len instead.
+//   FP8 matmuls need 16 tokens: an incremental pass then reads 16, from a multiple of 16 on or the last 16 of
+//   --seq-len, padded with zeros. A scale per tensor is that of these 16 tokens.
+void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, float *logits);
 
 // Continues ids[0 .. count) by `more` tokens, each draw of another number than those of other samples, or with `ends`
 // (may be NULL) by fewer, where one of them ends the text. Returns how many tokens there are then, that one included;

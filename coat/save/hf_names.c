@@ -2,8 +2,6 @@
 
 #include <stdio.h>
 
-#include "model/tensors_table.h"
-
 typedef struct {
     const char *whole; // %d: the layer; where there are parts, the name of moments and masters
     bool transposed;   // GPT-2's linear weights are stored (in, out)
@@ -78,7 +76,7 @@ static void fill_name(char name[HF_NAME_LENGTH], const char *pattern, TensorId i
 
 int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MAX_PARTS]) {
     const HfName *names = find(shape, id);
-    const bool single = tensor_table[id].rows == DIM_1;
+    const bool single = tensor_row(id)->rows == DIM_1;
     int count = 0;
     int64_t at = 0;
     for (; count < HF_MAX_PARTS && names->parts[count].name; count++) {
@@ -89,15 +87,15 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MA
         part->first_row = single ? 0 : at;
         part->rows = single ? 1 : extent;
         part->first_col = single ? at : 0;
-        part->cols = single ? extent : shape_extent(tensor_table[id].cols, shape);
+        part->cols = single ? extent : shape_extent(tensor_row(id)->cols, shape);
         at += extent;
     }
     if (count > 0) return count;
     fill_name(parts->name, names->whole, id, layer);
     parts->transposed = names->transposed;
     parts->first_row = parts->first_col = 0;
-    parts->cols = shape_extent(tensor_table[id].cols, shape);
-    parts->rows = tensor_used_rows(id, shape_extent(tensor_table[id].rows, shape), shape);
+    parts->cols = shape_extent(tensor_row(id)->cols, shape);
+    parts->rows = tensor_used_rows(id, shape_extent(tensor_row(id)->rows, shape), shape);
     return 1;
 }
 

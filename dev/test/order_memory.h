@@ -203,7 +203,7 @@ static void memory_open(const Arena *arena) {
     for (size_t u = 0; u < order.units; u++) order.unit[u].made = -1;
     for (int id = 0; id < TENSOR_COUNT; id++)
         for (int role = 0; role < ROLE_COUNT; role++) own_tensor((TensorId)id, (Role)role);
-    if (arena->maxima_offset) own(arena->maxima_offset, (size_t)arena_parameter_count(arena) * 4, MAXIMA);
+    if (arena->amax_offset) own(arena->amax_offset, (size_t)arena_parameter_count(arena) * 4, MAXIMA);
     order.base = (char *)mmap(NULL, order.window * (1 + TENSOR_COUNT * MAX_LAYERS), PROT_NONE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (order.base == MAP_FAILED) fatal(EXIT_DEVICE, "no room for the addresses of the arena's windows");
@@ -254,7 +254,7 @@ static bool current(const Unit *u) {
     const Label label = u->content;
     if (label <= 0) return true;
     if (label_id(label) == CODE_COUNTS || label_id(label) == INNER_PRODUCTS) return u->made >= order.step_pass;
-    if (label_id(label) == ROTATIONS) return true; // written once
+    if (label_id(label) == ROPE_TABLE) return true; // written once
     if (order.kept) return u->made >= order.sample_pass;
     if (label_id(label) >= PARAMETER_COUNT) return label_id(label) == STATE || u->made == order.pass;
     switch (label_role(label)) {

@@ -296,7 +296,7 @@ static void write_logits(const char *folder, const char *out, bool bf16) {
     int32_t tokens[T];
     for (int i = 0; i < T; i++) tokens[i] = (int32_t)(rng_hash(1, 1, (uint64_t)i) % (uint64_t)vocab);
     batch_upload(&m, 1, T, tokens, tokens, NULL);
-    model_forward(&m);
+    model_forward(&m, NO_KV_CACHE);
     Tensor logits = tensor_rows(act(&m, LOGITS, 0), 0, T);
     m.ops->linear_forward(&m.exec, logits, act(&m, NF, 0), weight(&m, head_weight(&m.config.shape), 0), no_tensor());
     double *values = values_of(&m, logits);

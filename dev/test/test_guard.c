@@ -5,7 +5,7 @@
 
 // Losses around 3 and norms around 1, with deviations of 0.1.
 static void accept_steps(Guard *guard, int count) {
-    for (int i = 0; i < count; i++) guard_accept(guard, 3 + (i % 2 ? 0.1 : -0.1), 1 + (i % 2 ? 0.1 : -0.1));
+    for (int i = 0; i < count; i++) outlier_record(guard, 3 + (i % 2 ? 0.1 : -0.1), 1 + (i % 2 ? 0.1 : -0.1));
 }
 
 static void test_z(void **state) {
@@ -14,22 +14,22 @@ static void test_z(void **state) {
     memset(&guard, 0, sizeof guard);
     accept_steps(&guard, GUARD_WINDOW - 1);
     assert_true(guard_z(&guard.loss, 1e9) == 0); // too little is known
-    assert_false(guard_refuses(&guard, 1e9, 1e9, 2, 2));
+    assert_false(outlier_should_skip(&guard, 1e9, 1e9, 2, 2));
     accept_steps(&guard, 1);
     accept_steps(&guard, GUARD_WINDOW); // an even number, from the window's first to its last
     assert_int_equal(guard.loss.count, GUARD_WINDOW);
     assert_true(fabs(guard_z(&guard.loss, 3.5) - 5) < 1e-6);
     assert_true(fabs(guard_z(&guard.loss, 2.5) + 5) < 1e-6);
     assert_true(fabs(guard_z(&guard.grad_norm, 1.3) - 3) < 1e-6);
-    assert_false(guard_refuses(&guard, 3.5, 1, 5.01, 0));
-    assert_true(guard_refuses(&guard, 3.5, 1, 4.99, 0));
-    assert_false(guard_refuses(&guard, 2, 0, 4.99, 4.99)); // far below is no harm
-    assert_true(guard_refuses(&guard, 3, 1.5, 0, 4.99));
-    assert_false(guard_refuses(&guard, 3.5, 1.5, 0, 0)); // off
+    assert_false(outlier_should_skip(&guard, 3.5, 1, 5.01, 0));
+    assert_true(outlier_should_skip(&guard, 3.5, 1, 4.99, 0));
+    assert_false(outlier_should_skip(&guard, 2, 0, 4.99, 4.99)); // far below is no harm
+    assert_true(outlier_should_skip(&guard, 3, 1.5, 0, 4.99));
+    assert_false(outlier_should_skip(&guard, 3.5, 1.5, 0, 0)); // off
     // the oldest gives way
-    for (int i = 0; i < GUARD_WINDOW; i++) guard_accept(&guard, 7, 7);
+    for (int i = 0; i < GUARD_WINDOW; i++) outlier_record(&guard, 7, 7);
     assert_true(guard_z(&guard.loss, 9) == 0); // all values equal: no measure
-    guard_accept(&guard, 8, 8);
+    outlier_record(&guard, 8, 8);
     assert_true(guard.loss.values[GUARD_WINDOW - 1] == 8 && guard.loss.values[0] == 7);
     assert_true(guard_z(&guard.loss, 9) > 5);
 }
@@ -40,16 +40,16 @@ static void test_not_finite(void **state) {
     Guard guard, before;
     memset(&guard, 0, sizeof guard);
     for (int full = 0; full <= 1; full++) {
-        assert_true(guard_refuses(&guard, NAN, 1, 5, 0));
-        assert_true(guard_refuses(&guard, INFINITY, 1, 5, 0));
-        assert_true(guard_refuses(&guard, -INFINITY, 1, 5, 0));
-        assert_true(guard_refuses(&guard, 3, NAN, 0, 5));
-        assert_true(guard_refuses(&guard, 3, NAN, 5, 5));
+        assert_true(outlier_should_skip(&guard, NAN, 1, 5, 0));
+        assert_true(outlier_should_skip(&guard, INFINITY, 1, 5, 0));
+        assert_true(outlier_should_skip(&guard, -INFINITY, 1, 5, 0));
+        assert_true(outlier_should_skip(&guard, 3, NAN, 0, 5));
+        assert_true(outlier_should_skip(&guard, 3, NAN, 5, 5));
         assert_true(isinf(guard_z(&guard.loss, NAN)));
         accept_steps(&guard, GUARD_WINDOW);
     }
     before = guard;
-    guard_accept(&guard, NAN, INFINITY);
+    outlier_record(&guard, NAN, INFINITY);
     assert_memory_equal(&guard, &before, sizeof guard);
 }
 
@@ -69,7 +69,7 @@ static void test_checkpoint(void **state) {
     for (int count = 0; count <= GUARD_WINDOW; count += 64) {
         run->arena.config.skip_loss_z = 5;
         memset(&rs.guard, 0, sizeof rs.guard);
-        for (int i = 0; i < count; i++) guard_accept(&rs.guard, 10.0 / (i + 3), 1 + i * 1e-7);
+        for (int i = 0; i < count; i++) outlier_record(&rs.guard, 10.0 / (i + 3), 1 + i * 1e-7);
         snprintf(folder, sizeof folder, "%s", save(run, "guard", &rs));
         Guard got = load_guard(run, folder);
         assert_memory_equal(&got, &rs.guard, sizeof got);

@@ -169,7 +169,7 @@ static void evaluate(Model *m, int passes) {
     state_upload(m);
     for (int i = 0; i < passes; i++) {
         batch_upload(m, c->micro_batch, c->seq_len, none, none, NULL);
-        model_forward(m);
+        model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
     }
     shards_sum_loss(&m->shards, m->state);
@@ -181,7 +181,7 @@ static void evaluate(Model *m, int passes) {
 static void evaluate_short(Model *m) {
     const int B = m->config.micro_batch, T = m->config.seq_len / 2;
     batch_upload(m, B, T, none, none, NULL);
-    model_forward(m);
+    model_forward(m, NO_KV_CACHE);
     model_loss(m, false, false);
     m->ops->download(&m->exec, &nowhere, act(m, LOSSES, 0).data, (size_t)(B * T) * sizeof(float));
     state_upload(m);
@@ -194,10 +194,9 @@ static void sample(Model *m) {
     Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
     order.sample_pass = order.pass + 1;
     for (int i = 0; i < 3; i++) {
+        const KvCache cache = {true, i == 0 ? 0 : more == 1 ? T + i - 1 : T};
         batch_upload(m, 1, i == 0 ? T : more, none, NULL, NULL);
-        m->keeps_heads = true;
-        m->before = i == 0 ? 0 : more == 1 ? T + i - 1 : T;
-        model_forward(m);
+        model_forward(m, cache);
         m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), m->T - rows, rows),
                                weight(m, head_weight(&m->config.shape), 0), no_tensor());
         m->ops->download(&m->exec, &nowhere, tensor_rows(few, rows - 1, 1).data,

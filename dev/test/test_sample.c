@@ -61,7 +61,7 @@ static void open_model(Model *m, const char *model, const char *recipe, bool tra
     if (!model_create(m, &config, &alone, &error)) fail_msg("%s", error.text);
     memset(m->arena.base, 0xff, m->arena.workspace_offset); // what nothing writes shows
     state_upload(m);
-    rotations_set(&m->arena, &m->exec);
+    rope_table_set(&m->arena, &m->exec);
     ((Cpu *)m->exec.backend)->blas = blas;
     draw_weights(m);
 }
@@ -221,7 +221,7 @@ static void the_plan_has_the_cache(void **state) {
         const TensorLayout *qkv = &m.arena.layout[QKV][VALUE];
         assert_int_equal(m.config.micro_batch, 1);
         assert_true(qkv->saved && qkv->per_layer && qkv->layers == m.config.shape.layers && qkv->rows == WINDOW);
-        assert_false(m.arena.layout[HEADS][VALUE].exists && m.arena.layout[HEADS][VALUE].alias < 0);
+        assert_false(m.arena.layout[QKV_ROPE][VALUE].exists && m.arena.layout[QKV_ROPE][VALUE].alias < 0);
         model_destroy(&m);
     }
 }

@@ -59,9 +59,9 @@ static void shares_cover_everything(void **state) {
                             next = begin + tensor_elements(share);
                             // there is room for it, also where all shares are communicated in equal length
                             int64_t first = t->sharded ? 0 : begin;
-                            assert_true(first + tensor_elements(share) <= t->held_elements);
+                            assert_true(first + tensor_elements(share) <= t->local_elements);
                             if (arena->zero > 0 && !t->sharded && role != CODES)
-                                assert_int_equal(t->held_elements, t->shard_elements * ranks);
+                                assert_int_equal(t->local_elements, t->shard_elements * ranks);
                         }
                         assert_int_equal(next, elements);
                     }
@@ -154,8 +154,8 @@ static void nothing_overlaps(void **state) {
                     }
                 }
             }
-            if (arena->maxima_offset) {
-                const Range maxima = {arena->maxima_offset, arena->maxima_offset + 4u * 5u * 4u};
+            if (arena->amax_offset) {
+                const Range maxima = {arena->amax_offset, arena->amax_offset + 4u * 5u * 4u};
                 ranges[count++] = maxima;
             }
             qsort(ranges, (size_t)count, sizeof *ranges, compare);

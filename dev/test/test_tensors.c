@@ -179,7 +179,7 @@ static void test_scratch(void **state) {
         Run *run = llama_run((RecipeKind)recipe, 1, 0);
         for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
             const TensorLayout *t = &run->arena.layout[id][VALUE];
-            const bool keeps = id == TOKENS || id == TARGETS || id == STATE || id == ROTATIONS || id == LOSSES ||
+            const bool keeps = id == TOKENS || id == TARGETS || id == STATE || id == ROPE_TABLE || id == LOSSES ||
                                id == CODE_COUNTS || id == INNER_PRODUCTS;
             if (!t->exists || t->alias >= 0 || t->category < CATEGORY_SCRATCH || t->saved == keeps) continue;
             fail_msg("%s of recipe %d", tensor_row((TensorId)id)->name, recipe);
@@ -188,9 +188,37 @@ static void test_scratch(void **state) {
     }
 }
 
+// Every id has a row with a name of its own. A tensor that exists has a shape; the tensors whose memory or scale it
+// uses exist, too, and have enough of it.
+static void test_table(void **state) {
+    (void)state;
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        if (!tensor_row((TensorId)id)->name) fail_msg("tensor %d has no row", id);
+        for (int other = 0; other < id; other++)
+            assert_string_not_equal(tensor_row((TensorId)id)->name, tensor_row((TensorId)other)->name);
+    }
+    for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT_PAPER; recipe++) {
+        Run *run = llama_run((RecipeKind)recipe, 1, 0);
+        for (int id = 0; id < TENSOR_COUNT; id++) {
+            const TensorLayout *t = &run->arena.layout[id][VALUE];
+            if (!t->exists) continue;
+            if (t->rows < 1 || t->cols < 1) fail_msg("%s has no shape", tensor_row((TensorId)id)->name);
+            const TensorId owner = arena_owner(&run->arena, (TensorId)id, VALUE, 1);
+            const TensorLayout *memory = &run->arena.layout[owner][VALUE];
+            assert_int_equal(id < PARAMETER_COUNT, owner < PARAMETER_COUNT);
+            if (!layout_owns_memory(memory) ||
+                memory->data_bytes < (size_t)(t->rows * t->cols) * format_bytes(t->format))
+                fail_msg("%s lacks memory", tensor_row((TensorId)id)->name);
+            if (t->scale_source < 0 || t->granularity == SCALE_NONE) continue;
+            assert_true(run->arena.layout[t->scale_source][VALUE].scale_bytes > 0);
+        }
+        run_close(run);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_parameters), cmocka_unit_test(test_names),
-                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_shared_parts),
-                                       cmocka_unit_test(test_scratch)};
+                                       cmocka_unit_test(test_parts),      cmocka_unit_test(test_shared_parts),
+                                       cmocka_unit_test(test_scratch),    cmocka_unit_test(test_table)};
     return cmocka_run_group_tests_name("tensors", tests, test_folder_make, test_folder_remove);
 }
