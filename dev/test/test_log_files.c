@@ -12,9 +12,6 @@ static void resumed_run_continues(void **state) {
     run(0, 3, 4, 0);
     captured();
     assert_string_equal(contents(path), expected);
-    char temporary[640];
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    assert_int_equal(access(temporary, F_OK), -1);
 }
 
 static void fresh_run_empties(void **state) {
@@ -28,27 +25,59 @@ static void fresh_run_empties(void **state) {
     }
 }
 
-static void damaged_lines_are_dropped(void **state) {
+// The log is cut off at the first line of the resumed step or a later one, and after the last valid line.
+static void the_log_is_cut_off(void **state) {
     (void)state;
-    write_log("{\"step\":1,\"loss\":3}\n"
-              "\n"
-              "{\"step\":\"2\",\"loss\":3}\n"
-              "{\"loss\":3}\n"
-              "[1]\n"
-              "\xff\xfe\n"
-              "{\"step\":2,\"loss\":2}\n"
-              "{\"step\":7,\"loss\":2}\n"
-              "{\"step\":2,\"val_loss\":2}\n"
-              "{\"step\":2,\"val");
-    capture(STDOUT_FILENO);
-    log_close(log_open(&config, 0, 9, 3, 0, 1000, &err));
-    captured();
-    assert_string_equal(contents(path),
-                        "{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n");
-    // A last line without its end is not whole, even where it parses.
-    write_log("{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2}");
-    log_close(log_open(&config, 0, 9, 3, 0, 1000, &err));
-    assert_string_equal(contents(path), "{\"step\":1,\"loss\":3}\n");
+    static const char head[] = "{\"step\":0,\"settings\":{}}\n{\"step\":1,\"loss\":3}\n";
+    static const char *const tails[] = {
+        "{\"step\":3,\"loss\":2}\n{\"step\":4,\"loss\":2}\n",     // later steps
+        "{\"step\":7,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n", // out of order
+        "{\"step\":2,\"loss\":2}",                                // without its end, although it parses
+        "{\"step\":2,\"val",
+        "{\"step\":\"2\",\"loss\":3}\n\n[1]\n\xff\xfe\n{\"loss\":3}\n",
+    };
+    char text[512];
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        for (int damaged = 0; damaged < 2; damaged++) { // a damaged line before valid ones stays
+            char before[256];
+            snprintf(before, sizeof before, "%s%s", damaged ? "{\"step\"\n" : "", head);
+            snprintf(text, sizeof text, "%s%s", before, tails[i]);
+            write_log(text);
+            capture(STDOUT_FILENO);
+            log_close(log_open(&config, 0, 9, 3, 0, 1000, &err));
+            captured();
+            assert_string_equal(contents(path), before);
+        }
+    }
+}
+
+// After the files are replaced or their folder vanishes, log_reopen() continues in new ones, with later lines only.
+static void files_that_vanish_are_reopened(void **state) {
+    (void)state;
+    static const char *const commands[] = {"rm -r %s", "rm %s/log.jsonl", "cd %s && sed -i s/loss/lost/ log.jsonl"};
+    for (int i = 0; i < 3; i++) {
+        char command[2 * TEST_PATH];
+        capture(STDERR_FILENO);
+        Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+        log_step(log, 1, 3, 0.5, 0.25, 10.0, 1000, 1000, 0);
+        log_reopen(log); // has no effect
+        snprintf(command, sizeof command, commands[i], config.out);
+        assert_int_equal(system(command), 0);
+        if (i == 0) log_reopen(log); // without the folder: warns
+        assert_true(folder_make(config.out, &err));
+        for (int k = 0; k < 2; k++) log_reopen(log);
+        log_step(log, 2, 3, 0.5, 0.25, 10.0, 2000, 1000, 0);
+        log_close(log);
+        assert_int_equal(strncmp(captured(), "warning: ", 9) == 0, i == 0);
+        const char *text = contents(path), *note = strstr(text, "{\"step\":1,\"note\":");
+        assert_int_equal(strstr(text, "\"lost\":3") != NULL, i == 2);
+        assert_true(note == (i < 2 ? text : strchr(text, '\n') + 1));
+        assert_true(strncmp(strchr(note, '\n'), "\n{\"step\":2,\"loss\":3", 19) == 0);
+        snprintf(command, sizeof command, "ls %s/events.* | wc -l | grep -qx 1", config.out);
+        assert_int_equal(system(command), 0);
+        assert_true(folder_remove(config.out, &err));
+    }
+    write_log(""); // for remove_out()
 }
 
 // A validation that the file has is not written twice; one that the end of the run before came across is missing.
@@ -215,17 +244,17 @@ static void a_link_is_refused(void **state) {
     }
     assert_string_equal(contents(target), mine);
     assert_int_equal(access(outside, F_OK), -1);
-    assert_int_equal(link(target, path), 0); // another name of the file, which a fresh run gives to its own
-    run(0, 1, 1, 0);
+    assert_int_equal(link(target, path), 0); // a hard link
+    assert_null(log_open(&config, 0, 4, 1, 0, 1000, &err));
     assert_string_equal(contents(target), mine);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(resumed_run_continues),           TEST(fresh_run_empties),          TEST(damaged_lines_are_dropped),
+        TEST(resumed_run_continues),           TEST(fresh_run_empties),          TEST(the_log_is_cut_off),
         TEST(validations_of_a_resumed_run),    TEST(hellaswag_of_a_resumed_run), TEST(lines_of_the_run_before),
         TEST(checkpoints_of_other_runs),       TEST(resume_without_a_log),       TEST(unwritable_folder_is_an_error),
-        TEST(full_disk_does_not_stop_the_run), TEST(a_link_is_refused),
+        TEST(full_disk_does_not_stop_the_run), TEST(a_link_is_refused),          TEST(files_that_vanish_are_reopened),
     };
     return cmocka_run_group_tests_name("log files", tests, test_folder_make, test_folder_remove);
 }
