@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "appender.h"
@@ -25,7 +26,7 @@ struct Log {
     int64_t steps_here;  // logged by this process
     double peak_flops, flops_per_token;
     double mean_ms, mean_tokens, weight; // moving averages and their total weight
-    uint64_t settings;                   // hash of the last settings in the file; 0: none
+    json_t *settings;                    // the last settings in the file; NULL: none
     int64_t val_step, hellaswag_step;    // the last step in the file with this evaluation; -1: none
     EndLine end;                         // the last line as of now
     int64_t every;                       // steps per line on the terminal
@@ -134,12 +135,14 @@ static double seconds_left(const Log *log) {
 // After the third step of a process, prints the expected duration if that is a minute or more.
 static void print_expected(Log *log) {
     double left = seconds_left(log);
-    if (log->steps_here != 3 || left < 60.0 || !(left < 1e9)) return;
-    if (!log->active || log->quiet) return;
+    if (log->steps_here != 3 || left < 60.0 || !(left < 1e9) || log->quiet) return;
     FILE *stream = log->json ? stderr : stdout;
-    char text[160];
-    format_expected(text, sizeof text, left);
-    snprintf(text + strlen(text), sizeof text - strlen(text), "; evaluations, samples and saves not counted");
+    char text[160], duration[32], end[48];
+    time_t then = time(NULL) + (time_t)left;
+    struct tm local;
+    format_duration(duration, sizeof duration, left);
+    strftime(end, sizeof end, "%Y-%m-%d %H:%M %Z", localtime_r(&then, &local));
+    snprintf(text, sizeof text, "%s more, until %s; evaluations, samples and saves not counted", duration, end);
     print_item(stream, "expected", text);
     fflush(stream);
 }
@@ -310,7 +313,9 @@ void log_object(Log *log, int64_t step, const char *key, const char *json) {
 }
 
 void log_settings(Log *log, int64_t step, const char *json) {
-    if (log->settings != log_settings_hash(json, strlen(json))) log_object(log, step, "settings", json);
+    json_t *settings = json_loads(json, 0, NULL);
+    if (!settings || !json_equal(settings, log->settings)) log_object(log, step, "settings", json);
+    json_decref(settings);
 }
 
 void log_text(Log *log, const char *format, ...) {
@@ -368,5 +373,6 @@ void log_close(Log *log) {
     }
     appender_close(&log->file);
     events_close(log->events);
+    json_decref(log->settings);
     free(log);
 }

@@ -5,34 +5,30 @@
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "io/files.h"
 
-#define SETTINGS "\"settings\":"
 #define MAX_LINE (1 << 20) // bytes of a line of log.jsonl; FP8 health writes up to 1 kB per layer
 #define LOG_PATH (PATH_MAX_LENGTH + 16)
 
-uint64_t log_settings_hash(const char *json, size_t length) {
-    return XXH3_64bits(json, length) | 1;
-}
-
-// Records in `scan` what a line that is kept says.
-static void scan_line(LogScan *scan, const json_t *object, const char *line, size_t length, int64_t step) {
-    const json_t *loss = json_object_get(object, "loss");
+// Records in `scan` what a line before scan->cut says.
+static void scan_line(LogScan *scan, const json_t *object, int64_t step) {
+    const json_t *loss = json_object_get(object, "loss"), *settings = json_object_get(object, "settings");
     if (json_object_get(object, "val_loss")) scan->val_step = step;
     if (json_object_get(object, "hellaswag")) scan->hellaswag_step = step;
-    if (json_is_number(loss)) losses_add(&scan->losses, json_number_value(loss));
-    const char *settings =
-        json_object_get(object, "settings") ? (const char *)memmem(line, length, SETTINGS, strlen(SETTINGS)) : NULL;
-    if (!settings) return;
-    settings += strlen(SETTINGS); // up to the end of the line, "}\n"
-    scan->settings = log_settings_hash(settings, (size_t)(line + length - 2 - settings));
+    if (loss) {
+        scan->loss_step = step;
+        scan->loss = json_is_number(loss) ? json_number_value(loss) : NAN; // logged as null
+        losses_add(&scan->losses, scan->loss);
+    }
+    if (!json_is_object(settings)) return;
+    json_decref(scan->settings);
+    scan->settings = json_incref((json_t *)settings);
 }
 
 bool log_scan(const char *path, int64_t first_step, LogScan *scan, Error *err) {
     memset(scan, 0, sizeof *scan);
-    scan->val_step = scan->hellaswag_step = -1;
+    scan->val_step = scan->hellaswag_step = scan->loss_step = -1;
     if (access(path, F_OK) != 0 && errno == ENOENT) return true;
     FILE *from = path_check_no_link(path, err) ? file_open_lines(path, err) : NULL;
     if (!from) return false;
@@ -46,11 +42,12 @@ bool log_scan(const char *path, int64_t first_step, LogScan *scan, Error *err) {
         cut |= step >= first_step;
         if (step >= 0 && !cut) {
             scan->cut = scan->end;
-            scan_line(scan, object, line, length, step);
+            scan_line(scan, object, step);
         }
         json_decref(object);
     }
     const bool good = !ferror(from) || error_set(err, EXIT_DATA, "%s: cannot be read: %s", path, strerror(errno));
+    if (!good) json_decref(scan->settings);
     free(line);
     fclose(from);
     return good;
@@ -78,6 +75,7 @@ bool log_set_aside(const Config *config, int64_t first_step, bool other, Error *
     snprintf(path, sizeof path, "%s/log.jsonl", config->out);
     const int64_t first = first_step <= 1 ? 0 : first_step;
     if (!log_scan(path, first, &scan, err)) return false;
+    json_decref(scan.settings);
     if (scan.end == scan.cut) return true;
     FILE *from = file_open_lines(path, err),
          *to = from ? create_abandoned(kept, config, first ? first - 1 : 0, err) : NULL;
@@ -98,47 +96,21 @@ bool log_set_aside(const Config *config, int64_t first_step, bool other, Error *
 }
 
 void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size) {
-    char begin[64];
+    LogScan scan;
     Error ignored;
-    FILE *from = file_open_lines(path, &ignored);
     text[0] = '\0';
-    if (!from) return;
-    snprintf(begin, sizeof begin, "{\"step\":%" PRId64 ",\"loss\":", step);
-    char *line = (char *)xmalloc(MAX_LINE);
-    bool any = false, found = false;
-    double logged = NAN; // logged as null
-    for (size_t length; !found && (length = file_read_line(from, line, MAX_LINE)) > 0;) {
-        any = any || memmem(line, length, ",\"loss\":", strlen(",\"loss\":"));
-        found = length > strlen(begin) && memcmp(line, begin, strlen(begin)) == 0;
-        if (found && line[strlen(begin)] != 'n') logged = strtod(line + strlen(begin), NULL);
-    }
-    free(line);
-    fclose(from);
-    const bool same = isfinite(loss) ? fabs(logged - loss) <= 1e-8 * fabs(loss) : isnan(logged);
-    if (any && !found)
+    if (!log_scan(path, step + 1, &scan, &ignored)) return;
+    json_decref(scan.settings);
+    const bool same = isfinite(loss) ? fabs(scan.loss - loss) <= 1e-8 * fabs(loss) : isnan(scan.loss);
+    if (scan.loss_step >= 0 && scan.loss_step != step)
         snprintf(text, size, "%s has no line of step %" PRId64, path, step);
-    else if (found && !same)
-        snprintf(text, size, "%s has the loss %.9g for step %" PRId64 ", and the checkpoint %.9g", path, logged, step,
-                 loss);
+    else if (scan.loss_step == step && !same)
+        snprintf(text, size, "%s has the loss %.9g for step %" PRId64 ", and the checkpoint %.9g", path, scan.loss,
+                 step, loss);
 }
 
 json_t *log_last_settings(const char *path) {
+    LogScan scan;
     Error ignored;
-    FILE *from = file_open_lines(path, &ignored);
-    if (!from) return NULL;
-    char *line = (char *)xmalloc(MAX_LINE);
-    json_t *last = NULL;
-    for (size_t length; (length = file_read_line(from, line, MAX_LINE)) > 0;) {
-        if (!memmem(line, length, SETTINGS, strlen(SETTINGS))) continue;
-        json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
-        json_t *settings = json_object_get(object, "settings");
-        if (json_is_object(settings)) {
-            json_decref(last);
-            last = json_incref(settings);
-        }
-        json_decref(object);
-    }
-    free(line);
-    fclose(from);
-    return last;
+    return log_scan(path, INT64_MAX, &scan, &ignored) ? scan.settings : NULL;
 }

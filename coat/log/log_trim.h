@@ -11,8 +11,8 @@ extern "C" {
 #endif
 
 // Compares the log `path` with a checkpoint of `step` that has this loss. If the log has another loss for the step, or
-// has steps but not this one, writes the contradiction to `text`; otherwise "". Equal runs have equal losses, so a
-// contradiction means that the checkpoint belongs to another run.
+// has earlier steps but not this one, writes the contradiction to `text`; otherwise "". Equal runs have equal losses, so
+// a contradiction means that the checkpoint belongs to another run.
 void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size);
 
 // Copies the lines from first_step on to a new file, log-abandoned-STEP.jsonl (STEP is first_step - 1), if another run
@@ -28,15 +28,14 @@ typedef struct {
     int64_t end;                      // offset of the end of the last valid line; a crash may leave a part after it
     int64_t val_step, hellaswag_step; // the last evaluated steps before `cut`; -1: none
     Losses losses;                    // of the lines before `cut`
-    uint64_t settings;                // log_settings_hash() of the last settings before `cut`; 0: none
+    int64_t loss_step;                // the last training step before `cut`; -1: none
+    double loss;                      // of loss_step; NAN: not finite
+    json_t *settings;                 // the last settings before `cut`, which the caller releases; NULL: none
 } LogScan;
 
 // Reads the log `path` to find where first_step begins. A missing file counts as empty. Fails (EXIT_DATA) if the file
 // cannot be read or is a link.
 bool log_scan(const char *path, int64_t first_step, LogScan *scan, Error *err);
-
-// Returns a hash, never 0, of settings written as one line of JSON.
-uint64_t log_settings_hash(const char *json, size_t length);
 
 // Returns the last settings that the log `path` records, which the caller releases; NULL if there are none.
 json_t *log_last_settings(const char *path);
