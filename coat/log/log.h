@@ -54,8 +54,8 @@ void log_show_step(Log *log);
 bool log_has_val(const Log *log, int64_t step);
 void log_val(Log *log, int64_t step, double val_loss);
 
-// Logs a HellaSwag evaluation after `step` steps: `right` of `examples` were answered correctly. Prints it, but does not
-// write it again if the file contains it already, which log_has_hellaswag() reports.
+// Logs a HellaSwag evaluation after `step` steps: `right` of `examples` were answered correctly. Prints it, but does
+// not write it again if the file contains it already, which log_has_hellaswag() reports.
 bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
@@ -69,8 +69,8 @@ void log_settings(Log *log, int64_t step, const char *json);
 // Prints a line to stdout, or to stderr with --json. Adds the newline. Prints nothing with --quiet.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
 
-// Records for the last line that the step has a checkpoint. nonfinite: the name of a weight tensor in it that has values
-// that are not finite; NULL: all are finite.
+// Records for the last line that the step has a checkpoint. nonfinite: the name of a weight tensor that is not finite
+// in it; NULL: all are finite.
 void log_saved(Log *log, int64_t step, const char *nonfinite);
 
 // Opens log.jsonl and the event file again if their names no longer lead to the open files, because these or the folder

@@ -180,9 +180,9 @@ static void print_folded(FILE *out, const char *label, int indent, int room, con
 }
 
 void print_item(FILE *out, const char *label, const char *text) {
-    enum { WIDEST = 79 };
+    enum { MAX_WIDTH = 79 };
     const int columns = terminal_columns(fileno(out));
-    const int width = columns > 2 * TEXT_COLUMN && columns < WIDEST ? columns : WIDEST;
+    const int width = columns > 2 * TEXT_COLUMN && columns < MAX_WIDTH ? columns : MAX_WIDTH;
     print_folded(out, label, TEXT_COLUMN, width - TEXT_COLUMN, text, (int)strlen(text));
 }
 

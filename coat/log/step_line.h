@@ -20,8 +20,8 @@ typedef struct {
     bool skipped_now;
 } StepLine;
 
-// Writes the line without a newline: in words if that fits into `columns`, otherwise in a short form. Cuts off the short
-// form if it is longer than `columns`. columns 0: in words. Returns text.
+// Writes the line without a newline: in words if that fits into `columns`, otherwise in a short form, which is cut off
+// at `columns`. columns 0: in words. Returns text.
 const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour);
 
 #define LAST_LOSSES 8
@@ -45,8 +45,8 @@ typedef struct {
     int64_t val_step;                 // step of val_loss
 } EndLine;
 
-// Writes "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training" without a newline. If that does
-// not fit into `columns`, writes "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31". The short form omits the
+// Writes "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training" without a newline, or "done:
+// 400/400, loss 2.5012, val loss 2.6010, 0:02:31" if that does not fit into `columns`. The short form omits the
 // validation loss of an earlier step. columns 0: the long form. Returns text.
 const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 
@@ -60,8 +60,8 @@ const char *end_failure(char *text, size_t size, const EndLine *line);
 // Prints the line on standard output, as wide as the terminal.
 void step_line_print(const StepLine *line, bool colour);
 
-// Prints an item of the start-up report: the label, then the text in a column of its own, broken at spaces. The width is
-// that of the terminal, at most 79 columns.
+// Prints an item of the start-up report: the label, then the text in a column of its own, broken at spaces. Uses the
+// width of the terminal, at most 79 columns.
 void print_item(FILE *out, const char *label, const char *text);
 
 // Prints text after a label such as "note: ", "error: " or "". On a terminal, breaks it at spaces; elsewhere it is one
@@ -75,8 +75,8 @@ __attribute__((format(printf, 2, 3))) void print_remark(const char *label, const
 // Prints lines that begin with "note: " and end with a newline, each as print_labelled() does.
 void print_notes(FILE *out, const char *notes);
 
-// Returns the width of the terminal that fd leads to; 0 if it is not a terminal, or if a launcher such as mpirun started
-// this process, because it opens terminals of its own.
+// Returns the width of the terminal that fd leads to; 0 if it is not a terminal. Also 0 if a launcher such as mpirun
+// started this process, because launchers open terminals that nobody reads.
 int terminal_columns(int fd);
 
 // True if output to fd gets colors: on a terminal that is not dumb, or anywhere if CLICOLOR_FORCE is set and not 0

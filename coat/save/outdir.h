@@ -23,9 +23,9 @@ typedef struct {
 // --resume nor --overwrite is given.
 bool out_prepare(const Config *config, OutFolder *out, Error *err);
 
-// Checks that the folder at out->path is still the one that this run has locked. If it was removed, renamed or replaced,
-// creates and locks it again and prints a warning. Fails (EXIT_DATA) if that is not possible. Sets *taken if the reason
-// is another run: it has locked the folder, or its files are there.
+// Checks that the folder at out->path is still the one that this run has locked. If it was removed, renamed or
+// replaced, creates and locks it again and prints a warning. Fails (EXIT_DATA) if that is not possible. Sets *taken if
+// the reason is another run: it has locked the folder, or its files are there.
 bool out_ensure(OutFolder *out, bool *taken, Error *err);
 
 // Releases the lock.

@@ -190,7 +190,9 @@ static bool ensure_folder(Saver *s) {
         error_saved(s->config->out, 0);
         return true;
     }
-    if (taken) error_set(&s->taken, EXIT_DATA, "this run stops because its folder or .lock was removed or renamed: %.900s", s->err.text);
+    if (taken)
+        error_set(&s->taken, EXIT_DATA, "this run stops because its folder or .lock was removed or renamed: %.900s",
+                  s->err.text);
     if (s->taken.code != EXIT_DONE) s->err = s->taken;
     return false;
 }

@@ -40,8 +40,8 @@ void saver_save(Saver *saver, const RunState *run);
 // when the checkpoint is written, or has failed.
 void saver_save_last(Saver *saver, const RunState *run);
 
-// Reports a save that has ended: a line in the log if it succeeded, a warning on stderr if it failed. Returns false with
-// err (EXIT_DATA) if the run must end because another run has the folder.
+// Reports a save that has ended: with a line in the log if it succeeded, with a warning on stderr if it failed. Returns
+// false with err (EXIT_DATA) if the run must end because another run has the folder.
 bool saver_poll(Saver *saver, Error *err);
 
 // True if this process, one of several, could not write its shard of the latest save and the others do not know it yet.

@@ -212,8 +212,8 @@ static void too_long_is_refused(void **state) {
     events_close(writer);
 }
 
-// A limit of the files' size stands for a full disk: events wait, the file has whole records at any time, and once
-// there is room it has all of them, in order. Both are said once.
+// A limit of the file size acts as a full disk: events wait, the file always ends with a whole record, and with space
+// again it gets all events in order. Each change prints one line.
 static void full_disk(void **state) {
     (void)state;
     static Event events[16];
@@ -308,7 +308,7 @@ static void log_writes_both(void **state) {
     assert_true(events[5].value[0] == 4 && events[5].value[1] == -0.75f && isnan(events[6].value[0]));
     log_close(log);
 
-    // what matmuls in BF16 read in the first blocks is no figure; what is not finite there is
+    // null in the first blocks means a BF16 matmul; null in later ones, a number that is not finite
     config = new_config("blocks");
     config->recipe.linear = LINEAR_FP8;
     config->recipe.bf16_blocks = 2;

@@ -112,7 +112,7 @@ static void test_logs(void **state) {
     write_text(path_of("out/log.jsonl"), text);
     free(text);
     assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
-    // what is written beside the log and the picture is not written through a link
+    // the temporary file of the picture is not written through a link
     write_text(path_of("precious"), "mine");
     assert_int_equal(symlink(path_of("precious"), path_of("loss.svg.tmp")), 0);
     assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));

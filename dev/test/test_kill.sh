@@ -50,7 +50,7 @@ good=0
 for ((i = 1; i <= runs; i++)); do
     out=$folder/killed
     before_run=$killed
-    for ((tries = 5; tries > 0 && killed == before_run; tries--)); do # anew where the run was faster than all of them
+    for ((tries = 5; tries > 0 && killed == before_run; tries--)); do # again if the run was faster than every kill
         rm -rf "$out"
         for ((kills = 1 + RANDOM % 3; kills > 0; kills--)); do kill_once "$out" 2>/dev/null; done
     done

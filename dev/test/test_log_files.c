@@ -80,42 +80,33 @@ static void files_that_vanish_are_reopened(void **state) {
     write_log(""); // for remove_out()
 }
 
-// A validation that the file has is not written twice; one that the end of the run before came across is missing.
-static void validations_of_a_resumed_run(void **state) {
+// An evaluation that the file contains is not written twice; one that is missing is written.
+static void evaluations_of_a_resumed_run(void **state) {
     (void)state;
-    static const char with[] = "{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n";
-    for (int missing = 0; missing <= 1; missing++) {
-        write_log(missing ? "{\"step\":2,\"loss\":2}\n{\"step\":3,\"val_loss\":9}\n" : with);
+    static const char *const with[] = {"{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n",
+                                       "{\"step\":2,\"loss\":2}\n{\"step\":2,\"hellaswag\":0.25}\n"};
+    for (int i = 0; i < 4; i++) {
+        const bool missing = i % 2, val = i < 2;
+        bool (*const has)(const Log *log, int64_t step) = val ? log_has_val : log_has_hellaswag;
+        write_log(!missing ? with[!val]
+                  : val    ? "{\"step\":2,\"loss\":2}\n{\"step\":3,\"val_loss\":9}\n"
+                           : "{\"step\":2,\"loss\":2}\n{\"step\":3,\"hellaswag\":0.5}\n");
         capture(STDOUT_FILENO);
         Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
-        assert_int_equal(log_has_val(log, 2), !missing);
-        assert_false(log_has_val(log, 3));
-        log_val(log, 2, 2);
-        assert_true(log_has_val(log, 2));
+        assert_int_equal(has(log, 2), !missing);
+        assert_false(has(log, 3));
+        if (val)
+            log_val(log, 2, 2);
+        else
+            log_hellaswag(log, 2, 1, 4);
+        assert_true(has(log, 2));
         log_close(log);
-        assert_non_null(strstr(captured(), "val loss 2.000000"));
-        assert_string_equal(contents(path), with);
+        assert_non_null(strstr(captured(), val ? "val loss 2.000000" : "HellaSwag 25.00%"));
+        assert_string_equal(contents(path), with[!val]);
     }
 }
 
-static void hellaswag_of_a_resumed_run(void **state) {
-    (void)state;
-    static const char with[] = "{\"step\":2,\"loss\":2}\n{\"step\":2,\"hellaswag\":0.25}\n";
-    for (int missing = 0; missing <= 1; missing++) {
-        write_log(missing ? "{\"step\":2,\"loss\":2}\n{\"step\":3,\"hellaswag\":0.5}\n" : with);
-        capture(STDOUT_FILENO);
-        Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
-        assert_int_equal(log_has_hellaswag(log, 2), !missing);
-        assert_false(log_has_hellaswag(log, 3));
-        log_hellaswag(log, 2, 1, 4);
-        assert_true(log_has_hellaswag(log, 2));
-        log_close(log);
-        assert_non_null(strstr(captured(), "HellaSwag 25.00%"));
-        assert_string_equal(contents(path), with);
-    }
-}
-
-// Lines of an abandoned run are kept beside the log; those that a resumed run comes to again are not.
+// Lines of an abandoned run are copied to another file. Lines that the resumed run writes again are not.
 static void lines_of_the_run_before(void **state) {
     (void)state;
     static const char before[] = "{\"step\":1,\"loss\":3}\n",
@@ -222,7 +213,7 @@ static void full_disk_does_not_stop_the_run(void **state) {
     assert_null(strstr(warning + 1, "log.jsonl: cannot be written")); // said once
 }
 
-// What a link in the folder leads to is the user's, whether the run is fresh, resumed or takes up an abandoned folder.
+// A link as log.jsonl is refused, and its target is not written, whether the run is fresh or resumed.
 static void a_link_is_refused(void **state) {
     (void)state;
     static const char mine[] = "{\"step\":7,\"loss\":1}\nmine\n";
@@ -251,10 +242,17 @@ static void a_link_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(resumed_run_continues),           TEST(fresh_run_empties),          TEST(the_log_is_cut_off),
-        TEST(validations_of_a_resumed_run),    TEST(hellaswag_of_a_resumed_run), TEST(lines_of_the_run_before),
-        TEST(checkpoints_of_other_runs),       TEST(resume_without_a_log),       TEST(unwritable_folder_is_an_error),
-        TEST(full_disk_does_not_stop_the_run), TEST(a_link_is_refused),          TEST(files_that_vanish_are_reopened),
+        TEST(resumed_run_continues),
+        TEST(fresh_run_empties),
+        TEST(the_log_is_cut_off),
+        TEST(evaluations_of_a_resumed_run),
+        TEST(lines_of_the_run_before),
+        TEST(checkpoints_of_other_runs),
+        TEST(resume_without_a_log),
+        TEST(unwritable_folder_is_an_error),
+        TEST(full_disk_does_not_stop_the_run),
+        TEST(a_link_is_refused),
+        TEST(files_that_vanish_are_reopened),
     };
     return cmocka_run_group_tests_name("log files", tests, test_folder_make, test_folder_remove);
 }

@@ -128,14 +128,14 @@ static void test_taken(void **state) {
     }
 }
 
-// 1.7 GB a checkpoint; so many GB free, so many checkpoints there; a run from `begun` to step 1000.
+// Calls out_fits() for checkpoints of 1.7 GB: free space, existing checkpoints, and a run from `begun` to step 1000.
 static bool fits(double gigabytes, int64_t held, int64_t begun) {
     const OutRoom room = {gigabytes * 1e9, held, 4096};
     return out_fits(&config, room, begun, 1000, 1.7e9, text, sizeof text, &err);
 }
 
-// fits_all(N): there is room for N more checkpoints, as many as this run has at a time, and N - 1 would be too few. A
-// margin is left: 2 %, the log's half a kilobyte a step, and blocks.
+// Asserts that this run has at most `count` new checkpoints at a time: they fit, and with less space a note is given.
+// The space includes 2 %, 512 bytes of log per step, and rounding to blocks.
 static void fits_all(int64_t count, int64_t held, int64_t begun) {
     const double room = (double)count * 1.02 * (1.7 + 12 * 4096e-9) + (double)(1000 - begun) * 512e-9;
     assert_true(fits(room + 1e-6, held, begun));
@@ -181,7 +181,7 @@ static void test_room(void **state) {
     fits_all(1, 0, 0);
 }
 
-// Checkpoints that the start will delete, or that are half, are not counted. (dev/test/test_out.sh has their bytes.)
+// Checkpoints that the start deletes, and incomplete ones, are not counted. (dev/test/test_out.sh checks their bytes.)
 static void test_room_on_the_disk(void **state) {
     (void)state;
     OutRoom room;
@@ -204,7 +204,7 @@ static bool clear_as_user(void) {
     return cleared;
 }
 
-// The old run is deleted as a whole, with folders that others made in it, or not at all; and nothing behind a link.
+// The old run is deleted entirely, with folders that others made in it, or not at all. Links are not followed.
 static void test_overwrite(void **state) {
     (void)state;
     const char *const folders[] = {"disk/run/step-00000010", "disk/run/step-00000010/gguf",
@@ -239,7 +239,7 @@ static void test_overwrite(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
-// What --overwrite deletes: nothing under a name that the user made of a checkpoint's.
+// Names of the user's copies of a checkpoint are not those of a run's files.
 static void test_names(void **state) {
     (void)state;
     const char *const own[] = {"step-00000020", "step-123456789", ".step-00000020.tmp", ".step-00000020.old",

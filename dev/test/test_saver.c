@@ -1,5 +1,5 @@
-// Tests of checkpoints in the background (coat/save/saver.h): the files hold the state as it was handed over, a save
-// that fails is said once and leaves nothing, and the ways to wait for one wait.
+// Tests of checkpoints in the background (coat/save/saver.h): the files contain the state at the call of saver_save(),
+// a failed save is reported once and leaves no files, and the folder is checked before each save.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -201,7 +201,7 @@ static void test_not_finite(void **state) {
         RunState rs = fill(run, 5);
         each_state(run, fill_rubbish, NULL);
         rs.state.skipped_run = 0;
-        run->config.json = true; // then it is said on standard error
+        run->config.json = true; // prints the warning on stderr
         char name[32], said[256];
         snprintf(name, sizeof name, "not-finite-%d", variant);
         snprintf(said, sizeof said,
@@ -210,7 +210,7 @@ static void test_not_finite(void **state) {
         for (int heals = 0; heals < 2; heals++) {
             Saving s = saving_open(run, name);
             s.config.keep = 1;
-            s.config.json = true;                     // then it is said on standard error
+            s.config.json = true;
             if (variant % 2) s.config.save_every = 0; // then nothing is copied
             s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
             log_step(s.log, 1, 3, 1, 1, 1, 1, 1, 0);

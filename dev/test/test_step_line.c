@@ -199,7 +199,7 @@ static void a_run_that_failed_says_so(void **state) {
         "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup");
 }
 
-// What is said of a run with these losses, which end with 0.
+// Returns the warning about a run with these losses, which end with 0.
 static const char *failure_of(const double *losses) {
     EndLine line = {4, 4, 0, 1, true, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4};
     for (; *losses; losses++) losses_add(&line.losses, *losses);
