@@ -23,8 +23,8 @@ typedef struct {
     double value;    // stored as float; inf and NaN are allowed
 } Scalar;
 
-// Creates a new file in the existing folder. first_step: the first step that will be written; readers drop the events of
-// earlier files from this step on, and all of them if it is 1 or less. Returns NULL with err (EXIT_DATA) on failure.
+// Creates a new file in the existing folder. first_step: the first step that will be written. Readers drop the events
+// of earlier files from this step on, and all of them if it is 1 or less. Returns NULL with err (EXIT_DATA) on failure.
 EventWriter *events_open(const char *folder, int64_t first_step, Error *err);
 
 // Writes one event with the scalars of a step. Returns false if the event is too long, which drops it, or if the file

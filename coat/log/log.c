@@ -265,7 +265,7 @@ static bool is_absent(const Log *log, json_t *figures, size_t layer) {
     return true;
 }
 
-// Sets *largest to the number of largest magnitude in `layers`, one of a tensor's figures; NAN if a layer's is not finite.
+// Sets *largest to the number of largest magnitude in `layers`, one of a tensor's figures; NAN if one is not finite.
 // Returns false if the figure is absent in all layers.
 static bool find_largest(const Log *log, json_t *figures, const json_t *layers, double *largest) {
     bool found = false;

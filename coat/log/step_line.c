@@ -106,8 +106,8 @@ void losses_add(Losses *losses, double loss) {
     losses->last[losses->count++ % LAST_LOSSES] = loss;
 }
 
-// Writes a message if the mean of the last losses is well above the first loss, otherwise "". Takes the second half of a
-// short run as its last losses.
+// Writes a message if the mean of the last losses is well above the first loss, otherwise "". In a short run, the last
+// losses are those of its second half.
 static void say_risen(const Losses *losses, char *text, size_t size) {
     const int last = (int)(losses->count < 2 * LAST_LOSSES ? (losses->count + 1) / 2 : LAST_LOSSES);
     double sum = 0.0;
@@ -165,8 +165,8 @@ static void put_line(FILE *out, int indent, const char *label, const char *text,
     free(shown);
 }
 
-// Breaks text into lines of at most `room` columns at spaces, and prints each after `indent` columns. The first line has
-// the label in these columns.
+// Breaks text into lines of at most `room` columns at spaces, and prints each after `indent` columns. The first line
+// has the label in these columns.
 static void print_folded(FILE *out, const char *label, int indent, int room, const char *text, int length) {
     for (const char *const end = text + length; text < end; label = "") {
         int cut = (int)(end - text);

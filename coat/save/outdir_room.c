@@ -60,8 +60,8 @@ static int64_t common_multiple(int64_t a, int64_t b) {
     return a / x > INT64_MAX / b ? INT64_MAX : a / x * b;
 }
 
-// Returns the largest number of new checkpoints that exist at the same time. Those of --keep-every are never deleted. Of
-// the others, --keep and the one being written exist, and the `held` old ones are deleted first.
+// Returns the largest number of new checkpoints that exist at the same time. Those of --keep-every are never deleted.
+// Of the others, --keep and the one being written exist, and the `held` old ones are deleted first.
 static int64_t max_new_checkpoints(const Config *c, int64_t held, int64_t begun, int64_t steps) {
     bool end = c->save_every == 0 || steps % c->save_every != 0; // the last step is always saved
     int64_t saves = multiples(begun, steps, c->save_every) + end, permanent = 0;
