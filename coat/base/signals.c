@@ -146,10 +146,6 @@ bool signals_take_save(void) {
     return true;
 }
 
-void signals_ask_save(void) {
-    save_asked = 1;
-}
-
 const char *signals_name(int number) {
     return number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : number == SIGHUP ? "SIGHUP" : "a signal";
 }

@@ -27,9 +27,6 @@ int signals_stop(void);
 // Whether a checkpoint was asked for since the last call.
 bool signals_take_save(void);
 
-// Asks for one, as SIGUSR1 does.
-void signals_ask_save(void);
-
 const char *signals_name(int number); // "SIGTERM"
 
 #ifdef __cplusplus

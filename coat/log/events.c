@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,7 +16,7 @@
 struct EventWriter {
     Appender file;
     char path[PATH_MAX_LENGTH + 160];
-    bool drawn; // it has an event of a step
+    bool has_scalars; // after the version and the session's start
 };
 
 // --- TFRecord ------------------------------------------------------------------------------------------------------
@@ -27,23 +26,22 @@ uint32_t crc32c(const void *bytes, size_t count) {
     uint32_t crc = 0xFFFFFFFFu;
     for (size_t i = 0; i < count; i++) {
         crc ^= p[i];
-        // the polynomial 0x1EDC6F41 with its bits reversed; a record is a few hundred bytes per step, so no tables
+        // the polynomial 0x1EDC6F41 with reversed bits; without tables, because a step has only some hundred bytes
         for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ ((crc & 1) ? 0x82F63B78u : 0);
     }
     return ~crc;
 }
 
-// TFRecords rotate and shift the checksum, so that one of data that holds checksums stays a good one.
 uint32_t crc32c_masked(const void *bytes, size_t count) {
     uint32_t crc = crc32c(bytes, count);
     return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
-// A message under construction, in protobuf's wire format.
+// A message in protobuf's wire format that is being built.
 typedef struct {
     uint8_t bytes[EVENT_BYTES];
     size_t size;
-    bool overflow; // it did not fit and must not be written
+    bool overflow; // the message did not fit and must not be written
 } Message;
 
 static void put_raw(Message *m, const void *bytes, size_t count) {
@@ -55,14 +53,14 @@ static void put_raw(Message *m, const void *bytes, size_t count) {
     m->size += count;
 }
 
-// The lowest `count` bytes of value, lowest first, whatever the host's order.
+// Appends the lowest `count` bytes of value in little-endian order.
 static void put_little_endian(Message *m, uint64_t value, int count) {
     uint8_t bytes[8];
     for (int i = 0; i < count; i++) bytes[i] = (uint8_t)(value >> 8 * i);
     put_raw(m, bytes, (size_t)count);
 }
 
-// To be written by the next appender_flush(). False where it is too long, which none of ours is.
+// Adds the event as a TFRecord that the next flush writes. Returns false if it is too long.
 static bool add_record(EventWriter *writer, const Message *event) {
     Message record;
     record.size = 0;
@@ -110,7 +108,7 @@ static void put_float(Message *m, int field, float value) {
     put_little_endian(m, bits, 4);
 }
 
-// Event: wall_time = 1 (double), step = 2 (int64), then one of what.
+// Begins an Event: wall_time = 1 (double), step = 2 (int64). One more field must follow.
 static void event_begin(Message *m, int64_t step) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -143,8 +141,8 @@ bool events_is_name(const char *name) {
     return strncmp(name, NAME_PREFIX, sizeof NAME_PREFIX - 1) == 0;
 }
 
-// The time for the new file's name: now, or just after the newest file that is there, so that names sort by start
-// even where two starts fall into a second or the clock was set back.
+// Returns the seconds for the name of a new file: the time now, but at least one more than in the newest existing name.
+// So names sort by start, even if two starts fall into one second or the clock was set back.
 static int64_t name_time(const char *folder) {
     int64_t seconds = (int64_t)time(NULL);
     DIR *dir = opendir(folder);
@@ -190,15 +188,12 @@ bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int 
     event_begin(&event, step);
     put_bytes(&event, 5, summary.bytes, summary.size); // summary
     event.overflow |= summary.overflow;
-    writer->drawn = true;
-    return add_record(writer, &event) && appender_flush_say(&writer->file, step);
+    writer->has_scalars = true;
+    return add_record(writer, &event) && appender_flush_or_warn(&writer->file, step);
 }
 
-FileState events_keep(EventWriter *writer, const char *folder, char *text, size_t size) {
-    char name[sizeof writer->path];
-    snprintf(name, sizeof name, "%s", path_base(writer->path));
-    snprintf(writer->path, sizeof writer->path, "%s/%s", folder, name);
-    return appender_keep(&writer->file, "events", "", "events", text, size);
+bool events_in_place(const EventWriter *writer) {
+    return path_is_open(writer->path, writer->file.fd);
 }
 
 const char *events_path(const EventWriter *writer) {
@@ -207,10 +202,8 @@ const char *events_path(const EventWriter *writer) {
 
 void events_close(EventWriter *writer) {
     if (!writer) return;
-    struct stat ours, named;
-    const bool there = writer->file.fd >= 0 && fstat(writer->file.fd, &ours) == 0 && stat(writer->path, &named) == 0 &&
-                       ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+    const bool empty = !writer->has_scalars && events_in_place(writer);
     appender_close(&writer->file);
-    if (there && !writer->drawn) unlink(writer->path);
+    if (empty) unlink(writer->path);
     free(writer);
 }

@@ -1,12 +1,11 @@
-// TensorBoard event files, written without TensorFlow or protobuf: OUT/events.out.tfevents.SECONDS.HOST, beside
-// log.jsonl and with the same figures.
+// TensorBoard event files with the figures of log.jsonl, written without TensorFlow or protobuf:
+// OUT/events.out.tfevents.SECONDS.HOST.
 //
-// A file is a sequence of TFRecords (length, CRC, bytes, CRC), each an Event message of TensorFlow's event.proto:
-// first the format's version, then the start of a session, then one event per log line with its scalars. Every start
-// of the program writes a file of its own, whose name sorts after those that are there: readers go through them in
-// that order, and the session's start makes them drop what earlier files hold for its step and later ones. So the
-// curves of a run that was killed and resumed from an earlier checkpoint have no doubled steps, and no file that
-// exists is ever rewritten.
+// A file is a sequence of TFRecords (length, CRC, bytes, CRC). Each contains an Event message of TensorFlow's
+// event.proto: first the version of the format, then the start of a session, then one event with scalars per log line.
+// Each start of the program creates a new file, whose name sorts after the existing ones. Readers read the files in
+// this order. At the start of a session they drop the events of its step and later ones that earlier files contain. So
+// the curves of a resumed run have no step twice, although no file is ever rewritten.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -21,30 +20,29 @@ typedef struct EventWriter EventWriter;
 
 typedef struct {
     const char *tag; // the curve's name
-    double value;    // stored as float; may be inf or NaN
+    double value;    // stored as float; inf and NaN are allowed
 } Scalar;
 
-// Starts a new file in `folder`, which exists. first_step: the first step that this process will log; what earlier
-// files hold from it on is dropped by readers (1 or less: all that they hold). NULL with err (EXIT_DATA).
+// Creates a new file in the existing folder. first_step: the first step that will be written. Readers drop the events
+// of earlier files from this step on, and all of them if it is 1 or less. Returns NULL with err (EXIT_DATA) on failure.
 EventWriter *events_open(const char *folder, int64_t first_step, Error *err);
 
-// One event with the scalars of a step, written when it returns. False where the file cannot take it now, which is said
-// on stderr once: then it ends with the event before, and this one waits in memory until a later call (appender.h); or
-// where it is too long.
+// Writes one event with the scalars of a step. Returns false if the event is too long, which drops it, or if the file
+// cannot be written: then the event waits in memory (appender.h), and the first failure prints a warning.
 bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int count);
 
-// Makes the file again, with all that it held, where it was removed or replaced, or where it is to be in another
-// folder. A file that has its name by then is kept as events-replaced-1 or the next number that is free, which
-// TensorBoard does not read. text: what has happened, as appender_keep() says it.
-FileState events_keep(EventWriter *writer, const char *folder, char *text, size_t size);
+// True if events_path() still names the file that is open. False after the file or its folder was removed or replaced.
+bool events_in_place(const EventWriter *writer);
 
 const char *events_path(const EventWriter *writer);
-void events_close(EventWriter *writer); // removes a file without events of steps; NULL is allowed
 
-// Whether a name in a run's folder is that of an event file.
+// Closes the file, and removes it if it has no scalars. NULL is allowed.
+void events_close(EventWriter *writer);
+
+// True if `name` is the name of an event file.
 bool events_is_name(const char *name);
 
-// CRC-32C (Castagnoli) of the bytes, and the masked form in which TFRecords store it.
+// Returns the CRC-32C (Castagnoli) of the bytes; crc32c_masked(): in the masked form that TFRecords store.
 uint32_t crc32c(const void *bytes, size_t count);
 uint32_t crc32c_masked(const void *bytes, size_t count);
 

@@ -1,11 +1,11 @@
 #include "log.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <limits.h>
 #include <math.h>
-#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "appender.h"
@@ -14,7 +14,7 @@
 #include "log_trim.h"
 #include "step_line.h"
 
-#define RATE_DECAY 0.95 // of the moving averages behind tokens/s and time left
+#define RATE_DECAY 0.95 // of the moving averages for tokens/s and time left
 #define LOG_PATH (PATH_MAX_LENGTH + 48)
 
 struct Log {
@@ -22,19 +22,19 @@ struct Log {
     bool quiet, json, colour;
     Appender file; // log.jsonl
     char path[LOG_PATH];
-    EventWriter *events; // the same for TensorBoard; NULL: none
+    EventWriter *events; // NULL: no event file
     int64_t steps_here;  // logged by this process
     double peak_flops, flops_per_token;
     double mean_ms, mean_tokens, weight; // moving averages and their total weight
-    uint64_t settings;                   // the hash of the last that the file has; 0: none
-    int64_t val_step, hellaswag_step;    // the last whose evaluation is in the file, -1: none
-    EndLine end;                         // so far; skipped: -1 where not known yet
-    int64_t every;                       // so many steps a line on the terminal
-    StepLine line;                       // of the latest step,
-    bool held;                           // not shown yet
-    double counted;                      // share of the targets; 0: no line says so
+    json_t *settings;                    // the last settings in the file; NULL: none
+    int64_t val_step, hellaswag_step;    // the last step in the file with this evaluation; -1: none
+    EndLine end;                         // the last line as of now
+    int64_t every;                       // steps per line on the terminal
+    StepLine line;                       // of the latest step
+    bool held;                           // `line` was not printed yet
+    double counted;                      // fraction of unmasked targets; 0: not logged
     int64_t first_saved;                 // the first step of this process that has a checkpoint; -1: none
-    size_t bf16_blocks;                  // which FP8 health has nothing of where their matmuls read no codes
+    size_t bf16_blocks;                  // blocks whose forward matmuls are in BF16 and have no FP8 inputs
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -42,36 +42,22 @@ double log_flops_per_token(const Config *config, int64_t parameters) {
     return 6.0 * (double)parameters + 6.0 * s->layers * s->heads * s->head_dim * config->seq_len;
 }
 
-static void log_path(char path[LOG_PATH], const Config *config) {
-    snprintf(path, LOG_PATH, "%s/log.jsonl", config->out);
-}
-
-// Opens a new file for a fresh run. An old file is removed rather than emptied, because a run that has lost its lock
-// may still write to it. Fails if path is a link or not a file.
-static int open_fresh(const char *path, Error *err) {
-    struct stat st;
-    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode)) unlink(path);
-    return file_open_write(path, O_EXCL | O_APPEND, err);
-}
-
 static bool open_file(Log *log, const Config *config, int64_t first_step, Error *err) {
-    const char *out = config->out;
-    if (!folder_make(out, err)) return false;
-    log_path(log->path, config);
-    bool fresh = first_step <= 1;
-    LogKept kept;
-    if (!fresh && !log_trim(log->path, first_step, &kept, err)) return false;
-    if (!fresh) {
-        log->val_step = kept.val_step;
-        log->hellaswag_step = kept.hellaswag_step;
-        log->settings = kept.settings;
-        log->end.losses = kept.losses;
-    }
-    int fd = fresh ? open_fresh(log->path, err) : file_open_write(log->path, O_APPEND, err);
+    LogScan scan = {.val_step = -1, .hellaswag_step = -1};
+    if (!folder_make(config->out, err)) return false;
+    snprintf(log->path, sizeof log->path, "%s/log.jsonl", config->out);
+    if (first_step > 1 && !log_scan(log->path, first_step, &scan, err)) return false;
+    log->val_step = scan.val_step;
+    log->hellaswag_step = scan.hellaswag_step;
+    log->settings = scan.settings;
+    log->end.losses = scan.losses;
+    int fd = file_open_write(log->path, O_APPEND, err);
     if (fd < 0) return false;
     appender_open(&log->file, fd, log->path);
-    log->file.end = '\n';
-    log->events = events_open(out, first_step, err);
+    if (ftruncate(fd, (off_t)scan.cut) != 0)
+        return error_set(err, EXIT_DATA, "%s: cannot be cut off at step %lld: %s", log->path, (long long)first_step,
+                         strerror(errno));
+    log->events = events_open(config->out, first_step, err);
     return log->events != NULL;
 }
 
@@ -88,8 +74,8 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->peak_flops = isfinite(peak_flops) ? peak_flops : 0.0;
     log->flops_per_token = log_flops_per_token(config, parameters);
     log->end.step = first_step > 0 ? first_step - 1 : 0;
-    log->end.skipped = log->val_step = log->hellaswag_step = -1;
-    log->first_saved = first_step > 1 ? first_step - 1 : -1; // what it continues from
+    log->val_step = log->hellaswag_step = -1;
+    log->first_saved = first_step > 1 ? first_step - 1 : -1; // the checkpoint that the run resumes from
     log->bf16_blocks = (size_t)config_bf16_blocks(config);
     if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
         log_close(log);
@@ -100,7 +86,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
 
 // --- JSON lines ------------------------------------------------------------------------------------------------
 
-// Appends ,"key":value; %.9g gives every float back exactly.
+// Appends ,"key":value to the line; null if the value is not finite. %.9g represents every float exactly.
 static void add_number(char *line, size_t size, const char *key, const char *format, double value) {
     size_t used = strlen(line);
     used += (size_t)snprintf(line + used, size - used, ",\"%s\":", key);
@@ -110,19 +96,18 @@ static void add_number(char *line, size_t size, const char *key, const char *for
         snprintf(line + used, size - used, "null");
 }
 
-// Ends the line and writes it in one piece to the file and, with --json, to the terminal.
+// Ends the line and writes it to the file and, with --json, to the terminal.
 static void write_line(Log *log, char *line, size_t size) {
     size_t used = strlen(line);
     snprintf(line + used, size - used, "}\n");
     used = strlen(line);
     appender_add(&log->file, line, used);
-    appender_flush_say(&log->file, log->end.step);
+    appender_flush_or_warn(&log->file, log->end.step);
     if (!log->json) return;
     fwrite(line, 1, text_printable(line, used, "\n"), stdout);
     fflush(stdout);
 }
 
-// The same figures for TensorBoard, with the same care.
 static void write_scalars(Log *log, int64_t step, const Scalar *scalars, int count) {
     if (log->events) events_write(log->events, step, scalars, count);
 }
@@ -133,8 +118,8 @@ static const char *colour(const Log *log, const char *code) {
     return log->colour ? code : "";
 }
 
-// Moving averages of time and tokens per step. The first step of a process (warm-up) counts only until there is a
-// second. Both averages have the same weights, whose sum corrects the bias towards the start.
+// Updates the moving averages of time and tokens per step. The first step of a process is a warm-up and is dropped when
+// the second arrives. Both averages have the same weights; dividing by their sum corrects the bias towards 0.
 static void update_rates(Log *log, double ms, int64_t tokens) {
     if (!isfinite(ms) || ms <= 0.0) return;
     if (log->steps_here == 2) log->mean_ms = log->mean_tokens = log->weight = 0.0;
@@ -147,16 +132,17 @@ static double seconds_left(const Log *log) {
     return log->weight > 0.0 ? (double)(log->end.total_steps - log->end.step) * log->mean_ms / log->weight * 1e-3 : 0.0;
 }
 
-// What the page at the beginning could not know: how long the run will take. After the third step of a process, by its
-// second and third (the first warms up); of runs that take a minute and more.
-static void say_expected(Log *log) {
+// After the third step of a process, prints the expected duration if that is a minute or more.
+static void print_expected(Log *log) {
     double left = seconds_left(log);
-    if (log->steps_here != 3 || left < 60.0 || !(left < 1e9)) return;
-    if (!log->active || log->quiet) return;
+    if (log->steps_here != 3 || left < 60.0 || !(left < 1e9) || log->quiet) return;
     FILE *stream = log->json ? stderr : stdout;
-    char text[160];
-    format_expected(text, sizeof text, left);
-    snprintf(text + strlen(text), sizeof text - strlen(text), "; evaluations, samples and saves not counted");
+    char text[160], duration[32], end[48];
+    time_t then = time(NULL) + (time_t)left;
+    struct tm local;
+    format_duration(duration, sizeof duration, left);
+    strftime(end, sizeof end, "%Y-%m-%d %H:%M %Z", localtime_r(&then, &local));
+    snprintf(text, sizeof text, "%s more, until %s; evaluations, samples and saves not counted", duration, end);
     print_item(stream, "expected", text);
     fflush(stream);
 }
@@ -179,8 +165,8 @@ void log_resume(Log *log, int64_t skipped) {
     log->end.skipped = skipped;
 }
 
-void log_counted(Log *log, double share) {
-    log->counted = share;
+void log_counted(Log *log, double fraction) {
+    log->counted = fraction;
 }
 
 bool log_has_val(const Log *log, int64_t step) {
@@ -194,10 +180,7 @@ bool log_has_hellaswag(const Log *log, int64_t step) {
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
               int64_t tokens_step, int64_t skipped) {
     if (!log->active) return;
-    // Without log_resume() the count of skipped updates comes from the first step; that step itself shows only there.
-    bool unknown = log->end.skipped < 0 && step > 1;
-    if (log->end.skipped < 0) log->end.skipped = 0;
-    bool skipped_now = unknown ? !isfinite(loss) || !isfinite(grad_norm) : skipped > log->end.skipped;
+    bool skipped_now = skipped > log->end.skipped;
     log->end.step = step;
     log->end.loss = loss;
     log->end.grad_norm = grad_norm;
@@ -232,10 +215,10 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     if (log->every <= 1 || step % log->every == 0 || log->steps_here == 1 || step == log->end.total_steps ||
         skipped_now)
         log_show_step(log);
-    say_expected(log);
+    print_expected(log);
 }
 
-// The result of an evaluation, in both files.
+// Writes the result of an evaluation to log.jsonl and the event file.
 static void write_result(Log *log, int64_t step, const char *key, double value) {
     char line[128];
     snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
@@ -261,17 +244,17 @@ void log_val(Log *log, int64_t step, double val_loss) {
 
 void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     if (!log->active) return;
-    double share = (double)right / examples;
-    if (!log_has_hellaswag(log, step)) write_result(log, step, "hellaswag", share);
+    double fraction = (double)right / examples;
+    if (!log_has_hellaswag(log, step)) write_result(log, step, "hellaswag", fraction);
     log->hellaswag_step = step;
     if (log->quiet || log->json) return;
     log_show_step(log);
-    printf("%sHellaSwag %.2f%%%s (%d of %d) after %" PRId64 " step%s\n", colour(log, COLOUR_GREEN), 100.0 * share,
+    printf("%sHellaSwag %.2f%%%s (%d of %d) after %" PRId64 " step%s\n", colour(log, COLOUR_GREEN), 100.0 * fraction,
            colour(log, COLOUR_END), right, examples, step, plural(step));
     fflush(stdout);
 }
 
-// Whether a tensor has no figure of this layer: matmuls in BF16 read no codes there.
+// True if all figures of a tensor are null for this layer because its matmuls are in BF16.
 static bool is_absent(const Log *log, json_t *figures, size_t layer) {
     const char *figure;
     json_t *layers;
@@ -282,8 +265,8 @@ static bool is_absent(const Log *log, json_t *figures, size_t layer) {
     return true;
 }
 
-// One of a tensor's figures, of the layer where it is largest, without sign; NAN where one is not
-// finite. False: no layer has it.
+// Sets *largest to the number of largest magnitude in `layers`, one of a tensor's figures; NAN if one is not finite.
+// Returns false if the figure is absent in all layers.
 static bool find_largest(const Log *log, json_t *figures, const json_t *layers, double *largest) {
     bool found = false;
     size_t i;
@@ -298,8 +281,7 @@ static bool find_largest(const Log *log, json_t *figures, const json_t *layers, 
     return found;
 }
 
-// An object of tensors, each with some figures over its layers, for TensorBoard: the largest
-// of each, as KEY/TENSOR/FIGURE.
+// Writes the figures of log_object() for TensorBoard.
 static void write_largest(Log *log, int64_t step, const char *key, const char *json) {
     enum { MAX_FIGURES = 8 };
     char tag[MAX_FIGURES][96];
@@ -331,7 +313,9 @@ void log_object(Log *log, int64_t step, const char *key, const char *json) {
 }
 
 void log_settings(Log *log, int64_t step, const char *json) {
-    if (log->settings != log_settings_hash(json, strlen(json))) log_object(log, step, "settings", json);
+    json_t *settings = json_loads(json, 0, NULL);
+    if (!settings || !json_equal(settings, log->settings)) log_object(log, step, "settings", json);
+    json_decref(settings);
 }
 
 void log_text(Log *log, const char *format, ...) {
@@ -344,34 +328,30 @@ void log_text(Log *log, const char *format, ...) {
     fflush(stream);
 }
 
-static void add_note(Log *log, const char *text) {
-    json_t *string = json_string(text);
-    char *json = json_dumps(string, JSON_ENCODE_ANY);
-    if (json) log_object(log, log->end.step, "note", json); // else the path is no UTF-8, which JSON cannot hold
-    free(json);
-    json_decref(string);
-}
-
-// Whether what has become of a file is to be said, beside `what`, which has become of its folder.
-static bool is_found(FileState state, const char *what) {
-    return state == FILE_CHANGED || (state == FILE_AGAIN && !what);
-}
-
-void log_keep(Log *log, const char *folder, const char *what) {
-    char text[2 * LOG_PATH], curves[2 * LOG_PATH];
+void log_reopen(Log *log) {
+    Error err;
     if (log->file.fd < 0) return;
-    snprintf(log->path, sizeof log->path, "%s/log.jsonl", folder);
-    FileState state = appender_keep(&log->file, "log", ".jsonl", "lines", text, sizeof text);
-    FileState drawn = events_keep(log->events, folder, curves, sizeof curves);
-    bool found = is_found(state, what), missed = is_found(drawn, found ? text : what); // once for both
-    if (text[0] && (found || state == FILE_LOST)) print_remark("warning: ", "%s", text);
-    if (curves[0] && (missed || (drawn == FILE_LOST && state != FILE_LOST))) print_remark("warning: ", "%s", curves);
-    if (found || what) add_note(log, found ? text : what);
-    if (missed) add_note(log, curves);
+    if (!path_is_open(log->path, log->file.fd)) {
+        const int fd = file_open_write(log->path, O_APPEND, &err);
+        if (fd < 0) {
+            print_remark("warning: ", "%s", err.text);
+            return;
+        }
+        appender_reopen(&log->file, fd);
+        log_object(log, log->end.step, "note", "\"the log was removed or replaced; earlier lines are not here\"");
+    }
+    if (log->events && events_in_place(log->events)) return;
+    events_close(log->events);
+    char folder[LOG_PATH];
+    if (!path_folder(folder, sizeof folder, log->path, &err) ||
+        !(log->events = events_open(folder, log->end.step + 1, &err))) {
+        log->events = NULL;
+        print_remark("warning: ", "%s", err.text);
+    }
 }
 
-int log_descriptor(const Log *log) {
-    return log->file.fd < 0 ? -1 : fcntl(log->file.fd, F_DUPFD_CLOEXEC, 0);
+void log_sync(const Log *log) {
+    if (log->file.fd >= 0) fsync(log->file.fd);
 }
 
 void log_saved(Log *log, int64_t step, const char *nonfinite) {
@@ -393,5 +373,6 @@ void log_close(Log *log) {
     }
     appender_close(&log->file);
     events_close(log->events);
+    json_decref(log->settings);
     free(log);
 }

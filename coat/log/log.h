@@ -1,16 +1,16 @@
-// What a run says: a line per step on the terminal, OUT/log.jsonl for scripts, and the same figures as TensorBoard
-// event files (events.h).
+// The log of a run: a line per step on the terminal, OUT/log.jsonl for scripts, and TensorBoard event files with the
+// same figures (events.h).
 //
-// log.jsonl has one JSON object per line, in the order of the steps:
+// log.jsonl contains one JSON object per line, in the order of the steps:
 //   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}    a training step
 //   {"step":20,"val_loss":..}                                                            a validation
-//   {"step":20,"hellaswag":..}                                                           share that was right, 0 to 1
+//   {"step":20,"hellaswag":..}                                                           correct answers, 0 to 1
 //   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}            the FP8 tensors (health.h)
-//   {"step":20,"note":".."}                                                              what happened to the folder
+//   {"step":20,"note":".."}                                                              the log begins again here
 //   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}                          FP8 matmuls (health.h)
-// A step whose update was skipped has "skipped":N too, the number of updates skipped so far; one of data with masks
-// "counted":X before "ms", the share of its targets that count, 0 to 1, over which loss is the mean. Numbers that are
-// not finite are null. All but ms and tokens_per_s (this step's, not smoothed) are the same in equal runs.
+// If the step's update was skipped, its line has "skipped":N, the number of updates skipped so far. If the data has a
+// loss mask, "counted":X is the fraction of unmasked targets; loss is their mean. Numbers that are not finite are null.
+// ms and tokens_per_s are for this step, not smoothed. All other numbers are the same in equal runs.
 #pragma once
 #include <stdint.h>
 
@@ -22,72 +22,70 @@ extern "C" {
 
 typedef struct Log Log;
 
-// Opens the log of one process; ranks other than 0 get one that says nothing. Makes the folder config->out where it
-// is missing; with config->out "" no file is written.
-// first_step: the first step, counted from 1, that this run will log, so a run that resumes from the checkpoint of
-//   step 20 passes 21. Lines of steps before it are kept, the others and damaged ones are dropped, by replacing the
-//   file at once. 0 or 1: a fresh run, a new file takes the place of an old one.
-// peak_flops: FLOP/s of all devices together, 0 where unknown: then no share of peak is shown.
-// parameters: of the model, for the FLOPs of a token.
-// Returns NULL with err (EXIT_DATA) when the folder or file cannot be written.
+// Opens the log of one process. On ranks other than 0 all functions do nothing. Creates the folder config->out if it is
+// missing; if config->out is "", writes no file.
+// first_step: the first step, counted from 1, that this run logs: 21 after a resume from step 20. The file is cut off
+//   where the lines of this step or of a later one begin, and after the last valid line. 0 or 1: all lines are removed.
+// peak_flops: FLOP/s of all devices together; 0: unknown, and no percentage of the peak is printed.
+// parameters: number of the model's parameters, for the FLOPs per token.
+// Returns NULL with err (EXIT_DATA) if the folder or a file cannot be written.
 Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
               int64_t parameters, Error *err);
 
-// How many updates had been skipped when the run began here, so that its first step shows whether it was one.
+// Sets the number of updates that were skipped before this process began; 0 without this call.
 void log_resume(Log *log, int64_t skipped);
 
-// The share of the targets that count, of the steps from the next one on. Without it all do, and no line says so.
-void log_counted(Log *log, double share);
+// Sets the fraction of unmasked targets for the following steps. Without this call, lines have no "counted".
+void log_counted(Log *log, double fraction);
 
-// One training step. step: steps done, this one included; grad_norm: before clipping; ms: wall time of the step;
-// tokens_total, tokens_step: trained so far and in this step, over all ranks; skipped: updates skipped so far.
-// The terminal shows the first and last one, those of which --log-every is a divisor or whose update was skipped, and
-// the one before whatever is said next by the functions below, but log_text().
+// Logs a training step.
+// step: steps done, including this one; grad_norm: before clipping; ms: wall time of the step
+// tokens_total, tokens_step: tokens trained so far and in this step, over all ranks; skipped: updates skipped so far
+// The terminal shows the first and the last step, multiples of --log-every, and steps whose update was skipped. Another
+// step is shown if log_show_step(), log_val() or log_hellaswag() follows.
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
               int64_t tokens_step, int64_t skipped);
 
-// Shows the latest step where it has not been shown, because something follows that is about it.
+// Prints the line of the latest step, unless it was printed, because output about this step follows.
 void log_show_step(Log *log);
 
-// A validation after `step` steps. One that the file has already, as a resumed run may find, is not written again.
+// Logs a validation after `step` steps. Prints it, but does not write it again if the file contains it already, which
+// log_has_val() reports.
 bool log_has_val(const Log *log, int64_t step);
 void log_val(Log *log, int64_t step, double val_loss);
 
-// A test with HellaSwag after `step` steps: how many examples were right. The same holds.
+// Logs a HellaSwag evaluation after `step` steps: `right` of `examples` were answered correctly. Prints it, but does
+// not write it again if the file contains it already, which log_has_hellaswag() reports.
 bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
-// An object after `step` steps, as JSON text. Of figures of tensors, {TENSOR:{FIGURE:[one per layer],..},..},
-// TensorBoard has the largest over the layers, as KEY/TENSOR/FIGURE.
+// Logs a JSON text after `step` steps as {"step":..,KEY:JSON}. If it is {TENSOR:{FIGURE:[one number per layer],..},..},
+// TensorBoard gets the number of largest magnitude of each list as KEY/TENSOR/FIGURE.
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
-// What the run is made with, a JSON object, unless earlier lines have just that.
+// Logs the settings of the run, a JSON object, unless the last settings in the file are equal.
 void log_settings(Log *log, int64_t step, const char *json);
 
-// One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.
+// Prints a line to stdout, or to stderr with --json. Adds the newline. Prints nothing with --quiet.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
 
-// For the last line: there is a checkpoint of the step, and nonfinite is a tensor of its weights that has values that
-// are not finite; NULL: none has.
+// Records for the last line that the step has a checkpoint. nonfinite: the name of a weight tensor that is not finite
+// in it; NULL: all are finite.
 void log_saved(Log *log, int64_t step, const char *nonfinite);
 
-// Looks whether log.jsonl and the event file are still there. Those that were removed or replaced are made again in
-// `folder`, with all that they held; a file that has the name of log.jsonl by then is kept as log-replaced-1.jsonl
-// or the next number that is free, one that has the event file's as events-replaced-1. what: what has happened to
-// the folder before, and has been said; NULL: nothing. The log has a line of it, or of what has happened to
-// log.jsonl, which is said on stderr.
-void log_keep(Log *log, const char *folder, const char *what);
+// Opens log.jsonl and the event file again if their names no longer lead to the open files, because these or the folder
+// were removed or replaced. Earlier lines are not copied. If a file cannot be opened, prints a warning.
+void log_reopen(Log *log);
 
-// Another descriptor of log.jsonl, for who has to flush it to the disk; -1 where there is no file.
-int log_descriptor(const Log *log);
+// Flushes log.jsonl to the disk. Any thread may call this, except during log_reopen() and log_close().
+void log_sync(const Log *log);
 
-// The last line, also with --quiet, and the end of the log. It says so where the run has failed though its program has
-// not: weights, a loss or a gradient that are not finite, or a loss above that of the first step; with --json, which
-// has no last line, to stderr. NULL is allowed.
+// Prints the last line, also with --quiet, and closes the log. Adds a warning (on stderr with --json, which has no last
+// line) if weights, loss or gradient are not finite, or if the loss has risen. NULL is allowed.
 void log_close(Log *log);
 
-// Floating-point operations of forward and backward for one token: 6 per parameter, and causal attention's two
-// matmuls, 6 * L * C * T in all.
+// Returns the floating-point operations of forward and backward per token: 6 per parameter, and 6 * L * C * T for the
+// two matmuls of causal attention.
 double log_flops_per_token(const Config *config, int64_t parameters);
 
 #ifdef __cplusplus

@@ -5,157 +5,112 @@
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "io/files.h"
 
-#define SETTINGS "\"settings\":"
-#define LONGEST_LINE (1 << 20) // of log.jsonl; that of FP8 health has up to 1 kB per layer
+#define MAX_LINE (1 << 20) // bytes of a line of log.jsonl; FP8 health writes up to 1 kB per layer
 #define LOG_PATH (PATH_MAX_LENGTH + 16)
-#define ASIDE_PATH (PATH_MAX_LENGTH + 80)
 
-uint64_t log_settings_hash(const char *json, size_t length) {
-    return XXH3_64bits(json, length) | 1;
-}
-
-// The step of a line of log.jsonl, -1 where the line is damaged. Steps of the evaluations among lines before first_step
-// are taken down in kept, where there is one.
-static int64_t line_step(LogKept *kept, const char *line, size_t length, int64_t first_step) {
-    if (length == 0 || line[length - 1] != '\n') return -1;
-    json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
-    const json_t *number = json_object_get(object, "step");
-    int64_t step = json_is_integer(number) ? json_integer_value(number) : -1;
-    bool stays = kept && step >= 0 && step < first_step;
-    if (stays && json_object_get(object, "val_loss")) kept->val_step = step;
-    if (stays && json_object_get(object, "hellaswag")) kept->hellaswag_step = step;
-    const json_t *loss = json_object_get(object, "loss");
-    if (stays && json_is_number(loss)) losses_add(&kept->losses, json_number_value(loss));
-    const char *settings = stays && json_object_get(object, "settings")
-                               ? (const char *)memmem(line, length, SETTINGS, strlen(SETTINGS))
-                               : NULL;
-    if (settings) { // to the end of the line, "}\n"
-        settings += strlen(SETTINGS);
-        kept->settings = log_settings_hash(settings, (size_t)(line + length - 2 - settings));
+// Records in `scan` what a line before scan->cut says.
+static void scan_line(LogScan *scan, const json_t *object, int64_t step) {
+    const json_t *loss = json_object_get(object, "loss"), *settings = json_object_get(object, "settings");
+    if (json_object_get(object, "val_loss")) scan->val_step = step;
+    if (json_object_get(object, "hellaswag")) scan->hellaswag_step = step;
+    if (loss) {
+        scan->loss_step = step;
+        scan->loss = json_is_number(loss) ? json_number_value(loss) : NAN; // logged as null
+        losses_add(&scan->losses, scan->loss);
     }
-    json_decref(object);
-    return step;
+    if (!json_is_object(settings)) return;
+    json_decref(scan->settings);
+    scan->settings = json_incref((json_t *)settings);
 }
 
-static bool flush_and_close(FILE *file) {
-    bool good = fflush(file) == 0 && fsync(fileno(file)) == 0;
-    return fclose(file) == 0 && good;
-}
-
-// Copies the whole lines of log.jsonl to `to`: with `kept`, which takes down what it says of them, those of earlier
-// steps than first_step; without it the others.
-static bool copy_lines(LogKept *kept, FILE *from, FILE *to, int64_t first_step) {
-    char *line = (char *)xmalloc(LONGEST_LINE);
-    size_t length;
-    bool good = true;
-    while (good && (length = file_read_line(from, line, LONGEST_LINE)) > 0) {
-        int64_t step = line_step(kept, line, length, first_step);
-        if (step >= 0 && (step < first_step) == (kept != NULL)) good = fwrite(line, 1, length, to) == length;
+bool log_scan(const char *path, int64_t first_step, LogScan *scan, Error *err) {
+    memset(scan, 0, sizeof *scan);
+    scan->val_step = scan->hellaswag_step = scan->loss_step = -1;
+    if (access(path, F_OK) != 0 && errno == ENOENT) return true;
+    FILE *from = path_check_no_link(path, err) ? file_open_lines(path, err) : NULL;
+    if (!from) return false;
+    char *line = (char *)xmalloc(MAX_LINE);
+    bool cut = false;
+    for (size_t length; (length = file_read_line(from, line, MAX_LINE)) > 0;) {
+        json_t *object = line[length - 1] == '\n' ? json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL) : NULL;
+        const json_t *number = json_object_get(object, "step");
+        const int64_t step = json_is_integer(number) ? json_integer_value(number) : -1;
+        if (step >= 0) scan->end = ftell(from);
+        cut |= step >= first_step;
+        if (step >= 0 && !cut) {
+            scan->cut = scan->end;
+            scan_line(scan, object, step);
+        }
+        json_decref(object);
     }
+    const bool good = !ferror(from) || error_set(err, EXIT_DATA, "%s: cannot be read: %s", path, strerror(errno));
+    if (!good) json_decref(scan->settings);
     free(line);
-    return good && !ferror(from);
+    fclose(from);
+    return good;
 }
 
-// Creates a file for the lines of an abandoned run, with the first name that is free; NULL with err.
-static FILE *new_aside(char path[ASIDE_PATH], const Config *config, int64_t first_step, Error *err) {
+// Creates log-abandoned-STEP.jsonl for the lines of an abandoned run; if that name is taken, log-abandoned-STEP-2.jsonl
+// or the next free number. Returns NULL with err on failure.
+static FILE *create_abandoned(char path[LOG_PATH + 64], const Config *config, int64_t step, Error *err) {
     FILE *file = NULL;
     errno = EEXIST;
     for (int number = 1; !file && errno == EEXIST && number < 1000; number++) {
-        char again[16] = "";
-        if (number > 1) snprintf(again, sizeof again, "-%d", number);
-        snprintf(path, ASIDE_PATH, "%s/log-abandoned-%08" PRId64 "%s.jsonl", config->out,
-                 first_step > 0 ? first_step - 1 : 0, again);
+        char suffix[16] = "";
+        if (number > 1) snprintf(suffix, sizeof suffix, "-%d", number);
+        snprintf(path, LOG_PATH + 64, "%s/log-abandoned-%08" PRId64 "%s.jsonl", config->out, step, suffix);
         file = file_create_stream(path, err);
     }
     return file;
 }
 
-void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size) {
-    char begin[64];
-    Error ignored;
-    FILE *from = file_open_lines(path, &ignored);
-    text[0] = '\0';
-    if (!from) return;
-    snprintf(begin, sizeof begin, "{\"step\":%" PRId64 ",\"loss\":", step);
-    char *line = (char *)xmalloc(LONGEST_LINE);
-    bool any = false, found = false;
-    double logged = NAN; // which is null there
-    for (size_t length; !found && (length = file_read_line(from, line, LONGEST_LINE)) > 0;) {
-        any = any || memmem(line, length, ",\"loss\":", strlen(",\"loss\":"));
-        found = length > strlen(begin) && memcmp(line, begin, strlen(begin)) == 0;
-        if (found && line[strlen(begin)] != 'n') logged = strtod(line + strlen(begin), NULL);
-    }
-    free(line);
-    fclose(from);
-    const bool same = isfinite(loss) ? fabs(logged - loss) <= 1e-8 * fabs(loss) : isnan(logged);
-    if (any && !found)
-        snprintf(text, size, "%s has no line of step %" PRId64, path, step);
-    else if (found && !same)
-        snprintf(text, size, "%s has the loss %.9g for step %" PRId64 ", and the checkpoint %.9g", path, logged, step,
-                 loss);
-}
-
 bool log_set_aside(const Config *config, int64_t first_step, bool other, Error *err) {
-    char path[LOG_PATH], kept[ASIDE_PATH];
+    char path[LOG_PATH], kept[LOG_PATH + 64];
+    LogScan scan;
+    // a run that continues from its newest checkpoint computes the later steps again; another run does not
+    if (!config->resume || (first_step > 1 && config->resume_step < 0 && !other)) return true;
     snprintf(path, sizeof path, "%s/log.jsonl", config->out);
-    // a run that continues from its newest checkpoint comes to the later steps again; another run does not
-    bool other_run = config->resume && (first_step <= 1 || config->resume_step >= 0 || other);
-    if (!other_run || !path_is_file(path)) return true;
-    FILE *from = path_check_no_link(path, err) ? file_open_lines(path, err) : NULL;
-    if (!from) return false;
-    int64_t first = first_step <= 1 ? 0 : first_step;
-    FILE *to = new_aside(kept, config, first, err);
-    bool good = to && copy_lines(NULL, from, to, first), any = to && ftell(to) > 0;
-    if (to && !flush_and_close(to)) good = false;
+    const int64_t first = first_step <= 1 ? 0 : first_step;
+    if (!log_scan(path, first, &scan, err)) return false;
+    json_decref(scan.settings);
+    if (scan.end == scan.cut) return true;
+    FILE *from = file_open_lines(path, err),
+         *to = from ? create_abandoned(kept, config, first ? first - 1 : 0, err) : NULL;
+    bool good = to && fseek(from, (long)scan.cut, SEEK_SET) == 0;
+    for (int64_t left = scan.end - scan.cut; good && left > 0;) {
+        char bytes[1 << 14];
+        const size_t n = fread(bytes, 1, left < (int64_t)sizeof bytes ? (size_t)left : sizeof bytes, from);
+        good = n > 0 && fwrite(bytes, 1, n, to) == n;
+        left -= (int64_t)n;
+    }
+    good = good && fflush(to) == 0 && fsync(fileno(to)) == 0;
+    if (to && fclose(to) != 0) good = false;
     if (to && !good) error_set(err, EXIT_DATA, "%s: cannot be written: %s", kept, strerror(errno));
-    fclose(from);
-    if (good && any)
-        print_remark("note: ", "%s: lines of the run that is abandoned now are kept in %s", path, kept);
-    else if (to)
-        unlink(kept);
+    if (to && !good) unlink(kept);
+    if (from) fclose(from);
+    if (good) print_remark("note: ", "%s: lines of the run that is abandoned now are kept in %s", path, kept);
     return good;
 }
 
-json_t *log_last_settings(const char *path) {
+void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size) {
+    LogScan scan;
     Error ignored;
-    FILE *from = file_open_lines(path, &ignored);
-    if (!from) return NULL;
-    char *line = (char *)xmalloc(LONGEST_LINE);
-    json_t *last = NULL;
-    for (size_t length; (length = file_read_line(from, line, LONGEST_LINE)) > 0;) {
-        if (!memmem(line, length, SETTINGS, strlen(SETTINGS))) continue;
-        json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
-        json_t *settings = json_object_get(object, "settings");
-        if (json_is_object(settings)) {
-            json_decref(last);
-            last = json_incref(settings);
-        }
-        json_decref(object);
-    }
-    free(line);
-    fclose(from);
-    return last;
+    text[0] = '\0';
+    if (!log_scan(path, step + 1, &scan, &ignored)) return;
+    json_decref(scan.settings);
+    const bool same = isfinite(loss) ? fabs(scan.loss - loss) <= 1e-8 * fabs(loss) : isnan(scan.loss);
+    if (scan.loss_step >= 0 && scan.loss_step != step)
+        snprintf(text, size, "%s has no line of step %" PRId64, path, step);
+    else if (scan.loss_step == step && !same)
+        snprintf(text, size, "%s has the loss %.9g for step %" PRId64 ", and the checkpoint %.9g", path, scan.loss,
+                 step, loss);
 }
 
-bool log_trim(const char *path, int64_t first_step, LogKept *kept, Error *err) {
-    memset(kept, 0, sizeof *kept);
-    kept->val_step = kept->hellaswag_step = -1;
-    if (access(path, F_OK) != 0 && errno == ENOENT) return true;
-    FILE *from = path_check_no_link(path, err) ? file_open_lines(path, err) : NULL;
-    if (!from) return false;
-    char temporary[LOG_PATH + 8];
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    unlink(temporary); // of a run that crashed here, or a link that leads elsewhere
-    FILE *to = file_create_stream(temporary, err);
-    bool good = to && copy_lines(kept, from, to, first_step);
-    if (to && !flush_and_close(to)) good = false;
-    fclose(from);
-    if (good && rename(temporary, path) == 0) return true;
-    error_set(err, EXIT_DATA, "%s: cannot be rewritten for the resumed run: %s", path, strerror(errno));
-    unlink(temporary);
-    return false;
+json_t *log_last_settings(const char *path) {
+    LogScan scan;
+    Error ignored;
+    return log_scan(path, INT64_MAX, &scan, &ignored) ? scan.settings : NULL;
 }

@@ -1,4 +1,4 @@
-// What a run keeps of the log that it finds.
+// What a resumed run reads from the log.jsonl of the run before it.
 #pragma once
 #include <jansson.h>
 #include <stdint.h>
@@ -10,35 +10,35 @@
 extern "C" {
 #endif
 
-// Writes to `text` in which way the log `path` contradicts a checkpoint of `step` with this loss: it has another loss
-// for the step, or none; "" if it does not, or has no steps. Equal runs have equal losses, so a checkpoint of another
-// run is found although checkpoints name no run.
+// Compares the log `path` with a checkpoint of `step` that has this loss. If the log has another loss for the step, or
+// has earlier steps but not this one, writes the contradiction to `text`; otherwise "". Because equal runs have equal
+// losses, a contradiction means that the checkpoint belongs to another run.
 void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size);
 
-// Copies the lines of first_step and later to a new file, log-abandoned-STEP.jsonl (STEP: the steps before them), if
-// another run begins there: because of --resume=STEP, because --resume found no checkpoint, or because of `other`, a
-// checkpoint of another run. Is called before the checkpoints of the abandoned run are renamed and before log_open()
-// drops these lines, so that every line is in a file after a crash at any time. Rank 0 alone calls it. False with err
-// (EXIT_DATA): it cannot be written.
+// Copies the lines from first_step on to a new file, log-abandoned-STEP.jsonl (STEP is first_step - 1), if another run
+// begins at first_step: after --resume=STEP, after --resume without a checkpoint, or if `other` says that the
+// checkpoint is from another run. Call it on rank 0, before the checkpoints of the abandoned run are renamed and before
+// log_open() cuts these lines off. Then a crash at any time loses no line. Fails (EXIT_DATA) if the log cannot be
+// read or the new file cannot be written.
 bool log_set_aside(const Config *config, int64_t first_step, bool other, Error *err);
 
-// What the lines that stay say.
+// What log_scan() finds in a log.
 typedef struct {
-    int64_t val_step, hellaswag_step; // the last that was evaluated; -1: none
-    Losses losses;
-    uint64_t settings; // log_settings_hash() of the last that are recorded; 0: none are
-} LogKept;
+    int64_t cut;                      // offset in bytes at which the lines of first_step and later begin
+    int64_t end;                      // offset of the end of the last valid line; a crash may leave a part after it
+    int64_t val_step, hellaswag_step; // the last evaluated steps before `cut`; -1: none
+    Losses losses;                    // of the lines before `cut`
+    int64_t loss_step;                // the last training step before `cut`; -1: none
+    double loss;                      // of loss_step; NAN: not finite
+    json_t *settings;                 // the last settings before `cut`, which the caller releases; NULL: none
+} LogScan;
 
-// Of the settings as one line; not 0.
-uint64_t log_settings_hash(const char *json, size_t length);
+// Reads the log `path` to find where first_step begins. A missing file counts as empty. Fails (EXIT_DATA) if the file
+// cannot be read or is a link.
+bool log_scan(const char *path, int64_t first_step, LogScan *scan, Error *err);
 
 // Returns the last settings that the log `path` records, which the caller releases; NULL if there are none.
 json_t *log_last_settings(const char *path);
-
-// Rewrites the log without the lines of first_step and later and without damaged ones: into a file beside it, which
-// then takes its name, so that a crash leaves either the old log or the new one. False with err (EXIT_DATA): it
-// cannot be rewritten. No log: true.
-bool log_trim(const char *path, int64_t first_step, LogKept *kept, Error *err);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,4 @@
-// The line that a training step shows on the terminal, the last line of a run, and the
-// small formats that it is made of.
+// Lines for the terminal: that of a training step, the last line of a run, notes and warnings.
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
@@ -15,21 +14,21 @@ typedef struct {
     int64_t step, total_steps;
     double loss, grad_norm, lr, ms;
     double tokens_per_s;  // smoothed
-    double share_of_peak; // 0 to 1; 0 = unknown
+    double share_of_peak; // 0 to 1; 0: unknown
     double seconds_left;
     int64_t skipped; // updates skipped so far
     bool skipped_now;
 } StepLine;
 
-// Writes the line without its newline, in words where they fit into `columns` and shortened where not: 80 columns hold
-// all figures, narrower ones the step, the loss and as many others as fit. columns 0: always in words. Returns text.
+// Writes the line without a newline: in words if that fits into `columns`, otherwise in a short form, which is cut off
+// at `columns`. columns 0: in words. Returns text.
 const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour);
 
-#define MAX_COMPARED 8 // losses at either end of a run
+#define LAST_LOSSES 8
 
-// The first losses of a run and the last, of those that are finite; zero: none.
+// The first and the latest finite losses of a run. All zero: none yet.
 typedef struct {
-    double first[MAX_COMPARED], last[MAX_COMPARED]; // last: loss i is at i % MAX_COMPARED
+    double first, last[LAST_LOSSES]; // loss number i is last[i % LAST_LOSSES]
     int64_t count;
 } Losses;
 
@@ -37,51 +36,51 @@ void losses_add(Losses *losses, double loss);
 
 typedef struct {
     int64_t step, total_steps, skipped;
-    double seconds;                   // of the steps that this process did
-    bool trained, validated;          // whether there are losses
+    double seconds;                   // spent in the steps of this process
+    bool trained, validated;          // a loss, and a validation loss, are known
     double loss, grad_norm, val_loss; // the latest
-    Losses losses;                    // of the whole run, as far as they are known
-    bool earlier;                     // there is a checkpoint of an earlier step
-    char nonfinite[64];               // a tensor of the weights that is not finite; "": none is known
-    int64_t val_step;                 // of the validation
+    Losses losses;                    // of the whole run, including steps read from log.jsonl
+    bool earlier;                     // a checkpoint of an earlier step exists
+    char nonfinite[64];               // name of a weight tensor that is not finite; "": none is known
+    int64_t val_step;                 // step of val_loss
 } EndLine;
 
-// "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training"; where that does not fit into
-// `columns`, "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31". A validation of an earlier step is "val loss
-// 2.601000 of step 200", or "val loss 2.6010 at 200", or left away at last. columns 0: in words.
+// Writes "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training" without a newline, or "done:
+// 400/400, loss 2.5012, val loss 2.6010, 0:02:31" if that does not fit into `columns`. The short form omits the
+// validation loss of an earlier step. columns 0: the long form. Returns text.
 const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 
-// What to do about a run that has diverged, with a checkpoint of an earlier step or without one.
+// Returns advice for a run that has diverged. earlier: a checkpoint of an earlier step exists.
 const char *diverged_advice(bool earlier);
 
-// What to say of a run that has failed though its program has not: weights, a loss or a gradient that are not finite,
-// or a loss that has risen, by the means of its first and its last steps and beyond what these vary by. "" of any
-// other, and of fewer than five steps.
+// Writes a warning about a run that ended without an error although training failed: weights, loss or gradient are not
+// finite, or the last losses are well above the first. Writes "" for other runs. Returns text.
 const char *end_failure(char *text, size_t size, const EndLine *line);
 
-// Prints it on standard output, as wide as that is now.
+// Prints the line on standard output, as wide as the terminal.
 void step_line_print(const StepLine *line, bool colour);
 
-// Prints an item of the page that a run begins with: broken at blanks and continued in the same column, as wide as the
-// terminal behind the stream, 79 columns at most.
+// Prints an item of the start-up report: the label, then the text in a column of its own, broken at spaces. Uses the
+// width of the terminal, at most 79 columns.
 void print_item(FILE *out, const char *label, const char *text);
 
-// Prints a remark or an error behind its label, "note: " or "error: " or none: as one line,
-// on a terminal as wide as that.
+// Prints text after a label such as "note: ", "error: " or "". On a terminal, breaks it at spaces; elsewhere it is one
+// line.
 void print_labelled(FILE *out, const char *label, const char *text);
 
-// The same of a format and its arguments; print_remark() on standard error.
+// Formats the text and prints it as print_labelled() does; print_remark() prints on standard error.
 void print_remark_of(FILE *out, const char *label, const char *format, va_list args);
 __attribute__((format(printf, 2, 3))) void print_remark(const char *label, const char *format, ...);
 
-// Prints remarks, lines that begin with "note: " and end with a newline, in the same way.
+// Prints lines that begin with "note: " and end with a newline, each as print_labelled() does.
 void print_notes(FILE *out, const char *notes);
 
-// Columns of the terminal behind the stream; 0 where it is none. What a launcher started has none: mpirun gives rank 0
-// a terminal of its own making, whatever the stream behind it leads to.
+// Returns the width of the terminal that fd leads to; 0 if it is not a terminal. Also 0 if a launcher such as mpirun
+// started this process, because launchers open terminals that nobody reads.
 int terminal_columns(int fd);
-// Whether the stream shows colours: a terminal that is not dumb, or whatever it is with CLICOLOR_FORCE in the
-// environment (bixense.com/clicolors; 0 is as if unset); never with NO_COLOR (no-color.org).
+
+// True if output to fd gets colors: on a terminal that is not dumb, or anywhere if CLICOLOR_FORCE is set and not 0
+// (bixense.com/clicolors). False if NO_COLOR is set (no-color.org).
 bool terminal_colours(int fd);
 
 #define COLOUR_BOLD "\033[1m"
@@ -90,7 +89,6 @@ bool terminal_colours(int fd);
 #define COLOUR_END "\033[0m"
 
 void format_duration(char *text, size_t size, double seconds); // 3725 -> "1:02:05"
-void format_expected(char *text, size_t size, double seconds); // "1:02:05 more, until 2026-11-23 09:30 UTC"
 void format_count(char *text, size_t size, double value);      // 1234567 -> "1,234,567"
 
 #ifdef __cplusplus

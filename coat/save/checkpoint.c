@@ -209,15 +209,14 @@ bool checkpoint_prepare(const char *out, int64_t step, Error *err) {
     return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", temporary, strerror(errno));
 }
 
-bool checkpoint_write(const char *out, Snapshot *s, const char *tokenizer_file,
-                      bool (*may_place)(const void *context, Error *err), const void *context, Error *err) {
+bool checkpoint_write(const char *out, Snapshot *s, const char *tokenizer_file, Error *err) {
     char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
     Error ignored;
     if (!save_paths(out, s->run.step, temporary, final, old, err)) return false;
     if (s->exec->rank > 0) return checkpoint_write_share(temporary, s, err);
     if (s->exec->ranks == 1 && !checkpoint_prepare(out, s->run.step, err)) return false;
-    bool good = write_folder(temporary, s, tokenizer_file, err) && (!may_place || may_place(context, err)) &&
-                put_in_place(temporary, final, old, err) && folder_sync(out, err);
+    bool good = write_folder(temporary, s, tokenizer_file, err) && put_in_place(temporary, final, old, err) &&
+                folder_sync(out, err);
     if (!good) folder_remove(temporary, &ignored);
     return good;
 }
@@ -231,7 +230,7 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
     snapshot_open(&snapshot, arena, exec);
     snapshot.tokenizer = tokenizer;
     snapshot_take(&snapshot, run);
-    bool good = checkpoint_write(out, &snapshot, tokenizer_file, NULL, NULL, err);
+    bool good = checkpoint_write(out, &snapshot, tokenizer_file, err);
     snapshot_close(&snapshot);
     tokenizer_close(tokenizer);
     return good;

@@ -1,7 +1,6 @@
-// One run at a time in a folder: OUT/.lock, a file that names the run's host, process and start. It is locked with
-// flock(), which the end of the process releases however it comes, so a file that is left over locks nothing. On file
-// systems without flock() the file's being there is the lock (OUT/.lock-holder), and it is given up for dead where it
-// names a process of this host that is no more.
+// One run at a time per folder. A run holds flock() on OUT/.lock, which names its host, process and start time. The
+// system releases this lock when the process ends, so the file of a killed run locks nothing. On a file system without
+// flock(), the existence of the file is the lock.
 #pragma once
 #include "base/error.h"
 
@@ -10,30 +9,20 @@ extern "C" {
 #endif
 
 typedef struct {
-    int fd;           // -1: nothing is held
-    char path[1100];  // of the file to be removed
-    char holder[400]; // where it could not be taken: the run that holds it, "process 7 on host, since ..."; "": none
+    int fd;          // of the .lock file; -1: not locked
+    bool taken;      // lock_acquire() failed because another run holds the lock
+    char path[1100]; // of the .lock file
 } Lock;
 
-// Takes the lock of a folder that exists. Errors (EXIT_DATA): another run holds it, which is named; the file cannot
-// be written, or is a link.
-bool lock_take(Lock *lock, const char *folder, Error *err);
+// Locks an existing folder. Fails (EXIT_DATA) if another run holds the lock, which err names, if the .lock file is a
+// link, or if it cannot be written.
+bool lock_acquire(Lock *lock, const char *folder, Error *err);
 
-// What is said of a folder that another run holds, though its lock may be gone. Always false.
-bool lock_refuse(Lock *lock, const char *folder, Error *err);
-
-// The second kind alone.
-bool lock_take_by_presence(Lock *lock, const char *folder, Error *err);
-
-// Whether the locked file is still the one of that name. Else it, or a folder above it,
-// was removed, renamed or replaced.
+// True if the .lock file in the folder is the one that lock_acquire() has locked. False if the file, the folder or a
+// parent of the folder was removed, renamed or replaced since.
 bool lock_is_held(const Lock *lock);
 
-// Whether the file in the folder is one that this process has left there, with a folder that was moved away: no
-// other run has been there since.
-bool lock_was_left(const char *folder);
-
-// Removes the file and releases the lock. Nothing where none is held.
+// Removes the .lock file, unless it is another run's by now, and releases the lock. Does nothing if fd is -1.
 void lock_release(Lock *lock);
 
 #ifdef __cplusplus

@@ -5,25 +5,22 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
 #include "log/events.h"
-#include "manifest.h"
-#include "outdir_take.h"
+#include "log/step_line.h"
 
 bool out_is_checkpoint_name(const char *name) {
     if (*name == '.') name++;
     return strncmp(name, "step-", 5) == 0 && strspn(name + 5, "0123456789") >= 8;
 }
 
-// A copy that the user made, "step-00000020-good", is none.
+// True for step-00000020, .step-00000020.tmp and .step-00000020.old; false for a copy of the user's such as
+// step-00000020-good.
 static bool is_own_checkpoint(const char *name) {
     if (*name != '.') return checkpoint_step(name) >= 0;
     const char *end = strrchr(name, '.');
@@ -35,7 +32,9 @@ bool out_is_run_file(const char *name) {
            events_is_name(name) || is_own_checkpoint(name);
 }
 
-bool out_find_run(const char *folder, char found[256], Error *err) {
+// Finds a file of a run in the folder, preferably the newest checkpoint. found: its name; "": there is none. Fails
+// (EXIT_DATA) if the folder cannot be read.
+static bool find_run(const char *folder, char found[256], Error *err) {
     DIR *dir = opendir(folder);
     found[0] = 0;
     if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", folder, strerror(errno));
@@ -45,63 +44,66 @@ bool out_find_run(const char *folder, char found[256], Error *err) {
     return true;
 }
 
-// Without the working directory, which may be removed. Where it does not fit: "".
-static void set_absolute(OutFolder *out) {
-    char current[PATH_MAX];
-    const bool relative = out->path[0] != '/', known = !relative || getcwd(current, sizeof current);
-    const int length = snprintf(out->absolute, sizeof out->absolute, "%s%s%s", relative && known ? current : "",
-                                relative ? "/" : "", out->path);
-    if (!known || length >= (int)sizeof out->absolute) out->absolute[0] = 0;
+static bool make_folder(const char *path, Error *err) {
+    Error why;
+    return folder_make(path, &why) ||
+           error_set(err, why.code, "--out %.300s: %.600s; name a folder that can be created and written", path,
+                     why.text);
 }
 
-bool out_take(OutFolder *out, const OutFolder *before, Error *err) {
-    Lock lock = {-1, "", ""};
-    char actual[PATH_MAX];
-    const bool again = before && path_is_open(out->path, before->fd); // one lock for both
-    int fd = again ? fcntl(before->fd, F_DUPFD_CLOEXEC, 0) : open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool other = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; // else it cannot be locked
-    if (other ? !lock_refuse(&lock, out->path, err) : !lock_take(&lock, out->path, err)) {
-        snprintf(out->lock.holder, sizeof out->lock.holder, "%s", lock.holder);
-        if (fd >= 0) close(fd);
-        return false;
-    }
-    out_close(out);
-    out->lock = lock;
-    out->fd = fd;
-    set_absolute(out);
-    snprintf(out->real, sizeof out->real, "%s", realpath(out->path, actual) ? actual : "");
+// Locks the folder at out->path, which exists.
+static bool lock_folder(OutFolder *out, Error *err) {
+    if (!lock_acquire(&out->lock, out->path, err)) return false;
+    out->fd = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return true;
 }
 
 void out_close(OutFolder *out) {
     lock_release(&out->lock);
     if (out->fd >= 0) close(out->fd);
-    if (out->first >= 0) close(out->first);
-    out->fd = out->first = -1;
+    out->fd = -1;
 }
 
 bool out_prepare(const Config *config, OutFolder *out, Error *err) {
-    snprintf(out->path, sizeof out->path, "%s", config->out);
-    out->fd = out->first = out->lock.fd = -1;
-    Error why;
-    if (!folder_make(config->out, &why))
-        return error_set(err, why.code, "--out %.300s: %.600s; name a folder that can be made and written", config->out,
-                         why.text);
-    if (access(config->out, W_OK | X_OK) != 0)
-        return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s; name another, or mend that",
-                         config->out, strerror(errno));
-    if (!out_take(out, NULL, err)) return false;
-    if (config->resume || config->overwrite) return true;
     char found[256];
-    if (!out_find_run(config->out, found, err)) return false;
-    if (!found[0]) {
-        out_note_inside(config);
-        return true;
-    }
-    return error_set(err, EXIT_DATA,
+    snprintf(out->path, sizeof out->path, "%s", config->out);
+    out->fd = out->lock.fd = -1;
+    if (!make_folder(config->out, err)) return false;
+    if (access(config->out, W_OK | X_OK) != 0)
+        return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s; name another folder", config->out,
+                         strerror(errno));
+    if (!lock_folder(out, err)) return false;
+    if (config->resume || config->overwrite) return true;
+    if (!find_run(config->out, found, err)) return false;
+    return !found[0] ||
+           error_set(err, EXIT_DATA,
                      "--out %s: holds a run already (%s); continue it with --resume, replace it with --overwrite, or "
                      "choose another folder",
                      config->out, found);
+}
+
+bool out_ensure(OutFolder *out, bool *taken, Error *err) {
+    char found[256] = "";
+    *taken = false;
+    if (lock_is_held(&out->lock)) return true;
+    OutFolder now = *out;
+    const bool same = path_is_open(out->path, out->fd); // only its .lock is gone
+    if (!make_folder(out->path, err)) return false;
+    if (!lock_folder(&now, err)) {
+        *taken = now.lock.taken;
+        return false;
+    }
+    if (!same && (!find_run(out->path, found, err) || found[0])) {
+        out_close(&now);
+        *taken = found[0] != 0;
+        return found[0] &&
+               error_set(err, EXIT_DATA, "--out %s: holds another run (%s); choose another folder", out->path, found);
+    }
+    out_close(out);
+    *out = now;
+    print_remark("warning: ", "--out %s: %s was removed, renamed or replaced during the run; it is created again",
+                 out->path, same ? "its .lock" : "the folder");
+    return true;
 }
 
 static bool each_run_file(const char *out, bool (*act)(const char *path, Error *err), Error *err) {

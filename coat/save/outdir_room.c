@@ -1,4 +1,4 @@
-// Room for checkpoints on the disk of a run's folder.
+// Checks how many checkpoints fit on the disk of a run's folder.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,11 +8,11 @@
 
 #include "outdir.h"
 
-#define CHECKPOINT_BLOCKS 12 // of its files, each of which fills its last one in part, and of its folder
-#define STEP_BYTES 512       // of a step in log.jsonl and the event file, evaluations and FP8 health included
-#define MARGIN 1.02          // of what a file system keeps beside the files
+#define CHECKPOINT_BLOCKS 12 // rounding loss of a checkpoint: one partly filled block per file, and its folder
+#define STEP_BYTES 512       // bytes per step in log.jsonl and the event file, with evaluations and FP8 health
+#define MARGIN 1.02          // for the file system's own data
 
-// Of a file, or of a folder's files.
+// Returns the bytes that a file, or the files in a folder, occupy on the disk.
 static double bytes_on_disk(const char *path) {
     struct stat st;
     if (lstat(path, &st) != 0) return 0;
@@ -45,7 +45,7 @@ bool out_room(const Config *config, OutRoom *room) {
     return true;
 }
 
-// Multiples of `every` among the steps after begun up to steps.
+// Returns the number of multiples of `every` in (begun, steps].
 static int64_t multiples(int64_t begun, int64_t steps, int64_t every) {
     return every > 0 ? steps / every - begun / every : 0;
 }
@@ -60,17 +60,17 @@ static int64_t common_multiple(int64_t a, int64_t b) {
     return a / x > INT64_MAX / b ? INT64_MAX : a / x * b;
 }
 
-// New checkpoints that lie there at the same time: of those that are kept for good all, and of the others as many as
-// --keep says and the one that is being written, in place of those that are there already.
-static int64_t most_at_a_time(const Config *c, int64_t held, int64_t begun, int64_t steps) {
-    bool end = c->save_every == 0 || steps % c->save_every != 0; // is saved, too
-    int64_t saves = multiples(begun, steps, c->save_every) + end, good = 0;
+// Returns the largest number of new checkpoints that exist at the same time. Those of --keep-every are never deleted.
+// Of the others, --keep and the one being written exist, and the `held` old ones are deleted first.
+static int64_t max_new_checkpoints(const Config *c, int64_t held, int64_t begun, int64_t steps) {
+    bool end = c->save_every == 0 || steps % c->save_every != 0; // the last step is always saved
+    int64_t saves = multiples(begun, steps, c->save_every) + end, permanent = 0;
     if (c->keep == 0) return saves;
     if (c->keep_every > 0) {
-        if (c->save_every > 0) good = multiples(begun, steps, common_multiple(c->save_every, c->keep_every));
-        good += end && steps % c->keep_every == 0;
+        if (c->save_every > 0) permanent = multiples(begun, steps, common_multiple(c->save_every, c->keep_every));
+        permanent += end && steps % c->keep_every == 0;
     }
-    int64_t kept = c->keep + 1 - (held < c->keep ? held : c->keep) + good;
+    int64_t kept = c->keep + 1 - (held < c->keep ? held : c->keep) + permanent;
     return saves < kept ? saves : kept;
 }
 
@@ -78,9 +78,9 @@ bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, 
               Error *err) {
     char one[MEMORY_TEXT], there[MEMORY_TEXT], fix[64] = "";
     const double least = bytes + CHECKPOINT_BLOCKS * room.block, logs = STEP_BYTES * (double)(steps - begun);
-    const int64_t count = most_at_a_time(config, room.held, begun, steps);
+    const int64_t count = max_new_checkpoints(config, room.held, begun, steps);
     int64_t fit = room.free > logs ? (int64_t)((room.free - logs) / (MARGIN * least)) : 0;
-    if (fit < 1) fit = room.free >= least; // the log can wait in memory
+    if (fit < 1) fit = room.free >= least; // log lines can wait in memory
     note[0] = 0;
     memory_text(one, (size_t)least);
     memory_text(there, (size_t)room.free);
@@ -93,7 +93,7 @@ bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, 
         snprintf(fix, sizeof fix, ", or set --keep %lld", (long long)(room.held + fit - 1));
     snprintf(note, size,
              "--out %s: a checkpoint takes %s, and %s are free there, for %lld of the %lld more that --save-every and "
-             "--keep hold at a time: the others cannot be saved; make room%s",
+             "--keep need at a time; make room%s",
              config->out, one, there, (long long)fit, (long long)count, fix);
     return true;
 }

@@ -10,37 +10,35 @@
 #include "io/files.h"
 #include "io/matmul_choices.h"
 #include "log/step_line.h"
-#include "saver_folder.h"
 #include "snapshot.h"
 
-#define GUESSED_BYTES_PER_MS 1e5 // of a disk, before the first save has shown it
-#define LOOK_MS 1000.0           // how often the folder is looked after
+#define ESTIMATED_BYTES_PER_MS 1e5 // speed of the disk before the first save
 
 struct Saver {
     const Config *config;
     Log *log;
-    SaverFolder at;
-    int64_t saved; // the last step that was; 0: none
-    char vocabulary[PATH_MAX_LENGTH +
-                    64]; // the folder of the last checkpoint with one: others may be removed; "": none yet
+    OutFolder *folder;                     // locked by this process; NULL: the folder is not checked
+    Error taken;                           // why this run must not write to the folder any more; EXIT_DONE: it may
+    int64_t saved;                         // step of the last complete checkpoint; 0: none
+    char vocabulary[PATH_MAX_LENGTH + 64]; // the last checkpoint with a copy of the vocabulary; "": none
     Snapshot snapshot;
-    Shards *shards;  // with several processes
-    bool foreground; // some of which have no room for the copy
-    bool agreed;     // they know whether the others have written their shards of the latest save
+    Shards *shards;  // with several processes; NULL: one process
+    bool foreground; // a process has no memory for its copy, so all of them wait for every save
+    bool agreed;     // the processes know whether all of them wrote their shards of the latest save
     BackgroundTask writing;
     atomic_bool written;
-    // written aside, read once that has ended
+    // set by the background task, read when it has ended
     bool good;
     Error err;
-    double ms; // of this save
-    bool said; // what became of it
+    double ms; // duration of the latest save
+    bool said; // its result was reported
     int64_t step;
     double longest_ms;
 };
 
-static Saver *at_exit; // whose thread exit() waits for
+static Saver *at_exit; // exit() waits for the background task of this saver
 
-// What --autotune has found, where people look for it; a run reads only what its checkpoints hold.
+// Writes the result of --autotune to the run's folder for people to read. A run reads only the table in a checkpoint.
 static void write_tuned(const char *out, const char *choices) {
     char path[PATH_MAX_LENGTH + 32 + sizeof MATMUL_TABLE_NAME];
     Error err;
@@ -51,18 +49,15 @@ static void write_tuned(const char *out, const char *choices) {
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = path_is_folder(s->vocabulary) ? s->vocabulary : c->vocabulary;
-    if (s->at.log_fd >= 0) fsync(s->at.log_fd); // a checkpoint never knows of steps that the log lost in a power cut
-    // it may have been another run's for as long as the copy took
-    s->good = saver_folder_is_ours(&s->at, &s->err) &&
-              checkpoint_write(s->at.out, &s->snapshot, vocabulary, saver_folder_is_ours, &s->at, &s->err);
-    if (s->good && *vocabulary)
-        snprintf(s->vocabulary, sizeof s->vocabulary, "%s/step-%08lld", s->at.out, (long long)s->snapshot.run.step);
-    if (s->good && c->autotune && s->snapshot.choices) write_tuned(s->at.out, s->snapshot.choices);
-    // while updates are skipped or weights are not finite the checkpoints from before may be the only good ones
+    log_sync(s->log); // so that after a power failure the log has all steps before the checkpoint
+    s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
+    if (!s->good) return;
+    if (*vocabulary)
+        snprintf(s->vocabulary, sizeof s->vocabulary, "%s/step-%08lld", c->out, (long long)s->snapshot.run.step);
+    if (c->autotune && s->snapshot.choices) write_tuned(c->out, s->snapshot.choices);
+    // while updates are skipped or weights are not finite, the earlier checkpoints may be the only good ones
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;
-    bool ours = saver_folder_is_locked(&s->at); // what another run has put there meanwhile is not pruned
-    if (s->good && ours && s->snapshot.exec->rank == 0)
-        checkpoint_prune(s->at.out, s->snapshot.run.step, keep, c->keep_every);
+    if (s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, keep, c->keep_every);
 }
 
 static void write_now(Saver *s) {
@@ -72,7 +67,7 @@ static void write_now(Saver *s) {
     atomic_store(&s->written, true);
 }
 
-static void *write_aside(void *argument) {
+static void *write_in_background(void *argument) {
     signals_writer(true);
     write_now((Saver *)argument);
     signals_writer(false);
@@ -82,15 +77,15 @@ static void *write_aside(void *argument) {
 static bool has_checkpoint(const Saver *s, int64_t step) {
     char folder[PATH_MAX_LENGTH + 64];
     Error err;
-    return step >= 0 && checkpoint_folder(s->at.out, step, folder, sizeof folder, &err) && path_is_folder(folder);
+    return step > 0 && checkpoint_folder(s->config->out, step, folder, sizeof folder, &err) && path_is_folder(folder);
 }
 
-// Whether the latest checkpoint is whole by now. Rank 0 makes it so: for the others it has its name then.
-static void see_saved(Saver *s) {
+// Updates s->saved. Rank 0 completes a checkpoint; the other ranks check for its folder.
+static void update_saved(Saver *s) {
     if (s->step <= s->saved || s->writing.running || !s->good) return;
     if (s->snapshot.exec->rank > 0 && !has_checkpoint(s, s->step)) return;
     s->saved = s->step;
-    error_saved(s->at.out, s->saved);
+    error_saved(s->config->out, s->saved);
 }
 
 static void join(Saver *s) {
@@ -99,9 +94,9 @@ static void join(Saver *s) {
     if (s->ms > s->longest_ms) s->longest_ms = s->ms;
 }
 
-// Tells all processes whether the others have written their shards of the latest save; those finish writing first. If
-// one could not, the save has failed on all of them with that rank's reason, and rank 0 stops waiting for its file. All
-// call this together. They may wait for each other's files afterwards, too: the caller ends the long timeout.
+// Tells all processes whether the others have written their shards of the latest save. All call this together, and
+// ranks > 0 first finish writing. If one of them failed, the save has failed on all with that rank's reason, and rank 0
+// stops waiting for its file. Sets the long timeout for files, which the caller ends.
 static void agree(Saver *s) {
     if (s->agreed) return;
     s->agreed = true;
@@ -118,26 +113,17 @@ static void agree(Saver *s) {
     s->err = failed;
 }
 
-// After a failed save. Of a folder that is not the run's now, nothing is known.
-static const char *what_stays(const Saver *s) {
-    int64_t *steps;
-    Error ignored;
-    if (s->at.last || s->at.taken.code != EXIT_DONE || !saver_folder_is_locked(&s->at)) return "";
-    bool any = checkpoint_steps(s->at.out, &steps, &ignored) > 0;
-    free(steps);
-    return any ? "; the run continues, and earlier checkpoints are untouched" : "; the run continues";
-}
-
-static void say(Saver *s) {
+// Prints the result of the latest save once, on rank 0.
+static void report_save(Saver *s) {
     if (s->said || s->writing.running) return;
     s->said = true;
     if (s->snapshot.exec->rank > 0) return;
     if (s->good) log_saved(s->log, s->step, s->snapshot.nonfinite);
     if (s->good)
-        log_text(s->log, "saved %s/step-%08lld", s->at.out, (long long)s->step);
+        log_text(s->log, "saved %s/step-%08lld", s->config->out, (long long)s->step);
     else
-        print_remark("warning: ", "the checkpoint of step %lld could not be saved: %s%s", (long long)s->step,
-                     s->err.text, what_stays(s));
+        print_remark("warning: ", "the checkpoint of step %lld could not be saved: %s", (long long)s->step,
+                     s->err.text);
 }
 
 static void wait_at_exit(void) {
@@ -158,7 +144,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     Saver *s = (Saver *)xcalloc(1, sizeof *s);
     s->config = config;
     s->log = log;
-    saver_folder_open(&s->at, config, log);
+    s->taken.code = EXIT_DONE;
     s->step = -1;
     s->said = s->agreed = true;
     snapshot_open(&s->snapshot, arena, exec);
@@ -177,13 +163,12 @@ void saver_vocabulary(Saver *s, const Tokenizer *tokenizer) {
 }
 
 void saver_watch(Saver *s, OutFolder *folder) {
-    s->at.folder = folder;
-    s->at.looked_ms = now_ms();
+    s->folder = folder;
 }
 
 bool saver_share(Saver *s, Shards *shards, Error *err) {
     s->shards = s->snapshot.shards = shards;
-    bool gathers = shards->zero >= 3 && s->snapshot.exec->rank == 0; // which needs room, however rare the saves
+    bool gathers = shards->zero >= 3 && s->snapshot.exec->rank == 0;
     bool room = s->snapshot.memory || (gathers && snapshot_reserve(&s->snapshot));
     s->foreground = comm_max_i64(shards->comm, !room);
     if (room || !gathers) return true;
@@ -194,13 +179,30 @@ bool saver_share(Saver *s, Shards *shards, Error *err) {
                      memory_text(bytes, s->snapshot.bytes));
 }
 
-// The processes wait for the save before and for the new folder.
+// Checks the folder before a save and continues the log in it. Returns false with s->err if the folder cannot be used.
+static bool ensure_folder(Saver *s) {
+    bool taken = false;
+    if (!s->folder) return true;
+    if (s->taken.code == EXIT_DONE && out_ensure(s->folder, &taken, &s->err)) {
+        log_reopen(s->log);
+        if (has_checkpoint(s, s->saved) || s->saved == 0) return true;
+        s->saved = 0;
+        error_saved(s->config->out, 0);
+        return true;
+    }
+    if (taken)
+        error_set(&s->taken, EXIT_DATA, "this run stops because its folder or .lock was removed or renamed: %.900s",
+                  s->err.text);
+    if (s->taken.code != EXIT_DONE) s->err = s->taken;
+    return false;
+}
+
+// Lets rank 0 create the folder of the checkpoint while the other processes wait.
 static bool begin_together(Saver *s, const RunState *run) {
     Comm *comm = s->shards->comm;
-    bool mine = s->snapshot.exec->rank > 0 ||
-                (saver_folder_prepare(&s->at, &s->saved, &s->err) && checkpoint_prepare(s->at.out, run->step, &s->err));
+    bool mine =
+        s->snapshot.exec->rank > 0 || (ensure_folder(s) && checkpoint_prepare(s->config->out, run->step, &s->err));
     comm_set_timeout(comm, FILES_TIMEOUT_S); // rank 0 may still have been writing
-    saver_folder_share(&s->at, comm);
     s->good = comm_all_good(comm, mine, &s->err);
     comm_set_timeout(comm, 0);
     return s->good;
@@ -209,22 +211,22 @@ static bool begin_together(Saver *s, const RunState *run) {
 void saver_save(Saver *s, const RunState *run) {
     agree(s);
     join(s);
-    see_saved(s);
-    say(s);
+    update_saved(s);
+    report_save(s);
     double begin = now_ms();
     s->step = run->step;
-    s->said = false;
     s->ms = 0;
-    s->good = s->shards ? begin_together(s, run) : saver_folder_prepare(&s->at, &s->saved, &s->err);
+    s->good = s->shards ? begin_together(s, run) : ensure_folder(s);
+    s->said = s->taken.code != EXIT_DONE; // saver_poll() and saver_finish() report that
     if (!s->good) return;
     s->agreed = !s->shards;
     s->snapshot.others_failed = false;
     snapshot_take(&s->snapshot, run);
     s->ms = now_ms() - begin;
     atomic_store(&s->written, false);
-    // without a copy rank 0 cannot write and agree at the same time: the others write before it
+    // without a copy, rank 0 cannot write and agree at the same time, so the others write first
     if (s->foreground && s->snapshot.exec->rank == 0 && !s->snapshot.memory) agree(s);
-    if (!s->snapshot.memory || !background_try(&s->writing, write_aside, s)) write_now(s);
+    if (!s->snapshot.memory || !background_try(&s->writing, write_in_background, s)) write_now(s);
     if (!s->writing.running && s->ms > s->longest_ms) s->longest_ms = s->ms;
     if (!s->foreground) return;
     agree(s);
@@ -232,52 +234,32 @@ void saver_save(Saver *s, const RunState *run) {
     comm_set_timeout(s->shards->comm, 0);
 }
 
-// Looks after the folder between saves. One that was made again has no checkpoint, and one that is nowhere has none
-// left. True where a save is due: of those, and where the last one was lost with the folder.
-static bool look_again(Saver *s) {
-    const bool again = saver_folder_look(&s->at), gone = saver_folder_is_gone(&s->at);
-    if (again || gone) {
-        if (!has_checkpoint(s, s->step)) s->step = -1;
-        if (!has_checkpoint(s, s->saved)) s->saved = 0;
-        error_saved(s->at.out, s->saved);
-    }
-    const bool missing = s->at.away.code != EXIT_DONE && (gone || !s->good) && !s->at.failed;
-    return again || missing;
-}
-
 int64_t saver_step(Saver *s) {
     agree(s);
     join(s);
-    see_saved(s);
-    look_again(s);
-    return !s->good || s->at.taken.code != EXIT_DONE ? -1 : s->step;
+    update_saved(s);
+    // rank 0 names the folder, so the other ranks may not see it yet
+    return s->good && (s->snapshot.exec->rank > 0 || has_checkpoint(s, s->step)) ? s->step : -1;
 }
 
 void saver_save_last(Saver *s, const RunState *run) {
     Comm *comm = s->shards ? s->shards->comm : NULL;
-    s->at.last = true;
-    for (int i = 0; i < 2; i++) {
-        if (comm) comm_set_timeout(comm, FILES_TIMEOUT_S);
-        bool missing = saver_step(s) != run->step;
-        bool lost = s->step < 0 || s->at.away.code != EXIT_DONE || s->at.taken.code != EXIT_DONE;
-        bool again = missing && (i == 0 || lost);
-        if (comm) again = comm_max_i64(comm, again);
-        if (comm) comm_set_timeout(comm, 0);
-        if (!again) return;
-        if (s->step == run->step || lost) s->said = true; // this one makes up for what became of it
-        saver_save(s, run);
-    }
+    if (comm) comm_set_timeout(comm, FILES_TIMEOUT_S);
+    bool missing = saver_step(s) != run->step;
+    if (comm) missing = comm_max_i64(comm, missing);
+    if (comm) comm_set_timeout(comm, 0);
+    if (!missing) return;
+    if (s->step == run->step) s->said = true; // this save replaces the one that failed
+    saver_save(s, run);
 }
 
 bool saver_poll(Saver *s, Error *err) {
     if (s->writing.running && !atomic_load(&s->written)) return true;
     join(s);
-    see_saved(s);
-    say(s);
-    if (now_ms() - s->at.looked_ms > LOOK_MS && look_again(s)) signals_ask_save();
-    if (s->at.taken.code != EXIT_DONE) *err = s->at.taken;
-    if (s->at.ends) *err = s->at.lost;
-    return s->at.taken.code == EXIT_DONE && !s->at.ends;
+    update_saved(s);
+    report_save(s);
+    if (s->taken.code != EXIT_DONE) *err = s->taken;
+    return s->taken.code == EXIT_DONE;
 }
 
 bool saver_has_failed(const Saver *s) {
@@ -287,48 +269,46 @@ bool saver_has_failed(const Saver *s) {
 void saver_give_up(Saver *s) {
     agree(s);
     join(s);
-    say(s);
+    report_save(s);
     comm_set_timeout(s->shards->comm, 0);
 }
 
 bool saver_is_taken(Saver *s, Error *err) {
     agree(s);
     join(s);
-    see_saved(s);
-    if (!saver_folder_is_lost(&s->at, s->good, s->saved, err)) return false;
-    say(s);
-    return true;
+    update_saved(s);
+    if (s->taken.code != EXIT_DONE) *err = s->taken;
+    return s->taken.code != EXIT_DONE;
 }
 
 const char *saver_out(const Saver *s) {
-    return s->at.out;
+    return s->config->out;
 }
 
 bool saver_finish(Saver *s, Error *err) {
     if (saver_is_taken(s, err)) return false;
     if (s->step < 0 || s->good) {
-        say(s);
+        report_save(s);
         return true;
     }
-    s->said = true; // as an error, by the caller
+    s->said = true; // the caller reports err
     char from[64] = "";
-    if (has_checkpoint(s, s->saved) && s->saved > 0)
-        snprintf(from, sizeof from, "; mend this, and go on from step %lld with --resume", (long long)s->saved);
+    if (has_checkpoint(s, s->saved))
+        snprintf(from, sizeof from, "; fix this, and continue from step %lld with --resume", (long long)s->saved);
     return error_set(err, EXIT_DATA, "the checkpoint of step %lld could not be saved: %.*s%s", (long long)s->step,
                      (int)(sizeof err->text - sizeof from - 64), s->err.text, from);
 }
 
 double saver_expected_ms(const Saver *s) {
     if (s->longest_ms > 0) return s->longest_ms;
-    return (double)s->snapshot.bytes / GUESSED_BYTES_PER_MS;
+    return (double)s->snapshot.bytes / ESTIMATED_BYTES_PER_MS;
 }
 
 void saver_close(Saver *s) {
     if (!s) return;
     join(s);
-    say(s);
+    report_save(s);
     at_exit = NULL;
-    saver_folder_close(&s->at);
     snapshot_close(&s->snapshot);
     free(s);
 }

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "hf.h"
 
-#define TOUCHED ((size_t)2 << 20) // bytes at a time
+#define TOUCH_BYTES ((size_t)2 << 20) // cleared per loop iteration
 
 void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     memset(snapshot, 0, sizeof *snapshot);
@@ -28,10 +28,11 @@ static void place(CheckpointTensor *list, int count, char **at) {
     }
 }
 
-// Makes the system give the memory now, rather than page by page in the first save. Clearing pages takes it longest.
+// Clears the memory in parallel, so that the system provides its pages now and not one by one during the first save.
 static void touch(char *memory, size_t bytes) {
 #pragma omp parallel for schedule(static)
-    for (size_t at = 0; at < bytes; at += TOUCHED) memset(memory + at, 0, bytes - at < TOUCHED ? bytes - at : TOUCHED);
+    for (size_t at = 0; at < bytes; at += TOUCH_BYTES)
+        memset(memory + at, 0, bytes - at < TOUCH_BYTES ? bytes - at : TOUCH_BYTES);
 }
 
 bool snapshot_reserve(Snapshot *snapshot) {
@@ -40,14 +41,15 @@ bool snapshot_reserve(Snapshot *snapshot) {
     snapshot->memory = ops->host_allocate ? (char *)ops->host_allocate(snapshot->exec, snapshot->bytes)
                                           : (char *)malloc(snapshot->bytes);
     if (!snapshot->memory) return false;
-    if (!ops->host_allocate) touch(snapshot->memory, snapshot->bytes); // page-locked memory is there
+    if (!ops->host_allocate) touch(snapshot->memory, snapshot->bytes); // page-locked memory already has its pages
     char *at = snapshot->memory;
     if (snapshot->arena->rank == 0) place(snapshot->model, snapshot->model_count, &at);
     place(snapshot->optimizer, snapshot->optimizer_count, &at);
     return true;
 }
 
-// What processes share is made whole for rank 0, one tensor after the other.
+// Downloads the tensors of the list that have memory in the copy. Sharded tensors are gathered on rank 0 one by one, so
+// all processes must call this.
 static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int count) {
     Exec *exec = snapshot->exec;
     for (int i = 0; i < count; i++) {

@@ -1,7 +1,6 @@
-// What a checkpoint is written from. Saving has two halves: snapshot_take() copies the states that a run resumes from
-// into host memory, in the thread that trains; checkpoint_write() makes files of the copy, in any thread, while
-// training continues. Without the copy (there is no room for it) the files are written from the device, and training
-// waits.
+// The state that a checkpoint is written from. Saving has two parts. snapshot_take() copies the states that a resumed
+// run needs into host memory, in the thread that trains. checkpoint_write() writes files from this copy, in any thread,
+// while training continues. If there is no memory for a copy, the files are written from the device and training waits.
 #pragma once
 #include "checkpoint.h"
 #include "checkpoint_tensors.h"
@@ -15,44 +14,41 @@ extern "C" {
 typedef struct {
     const Arena *arena;
     Exec *exec;
-    Shards *shards;             // of several processes, which save together; NULL: this one has all and saves alone
-    const Tokenizer *tokenizer; // of the vocabulary that is copied along; NULL: none, or it could not be opened
+    Shards *shards;             // with several processes, which save together; NULL: one process saves everything
+    const Tokenizer *tokenizer; // of the vocabulary that is copied into the checkpoint; NULL: none, or not readable
     json_t *generation;         // the generation_config.json that came with the model; NULL: none
     RunState run;
-    CheckpointTensor *model, *optimizer; // as in the files of these names
+    CheckpointTensor *model, *optimizer; // tensors of model.safetensors and of this process's optimizer file
     int model_count, optimizer_count;
-    char *choices;      // of rank 0's device (ops.h); NULL: none
-    char *memory;       // of the copy; NULL: there is none
-    size_t bytes;       // that it has or would need
-    bool others_failed; // atomic: another rank could not write its shard (others_error), so rank 0 stops waiting
-    Error others_error;
-    const char
-        *nonfinite; // a tensor of the model that was not finite when it was written; NULL: none, or none was written
+    char *choices;         // the GEMM algorithms of rank 0's device as text (ops.h); NULL: none
+    char *memory;          // the copy of the tensors; NULL: there is no copy
+    size_t bytes;          // size of the copy, even if there is none
+    bool others_failed;    // atomic: another rank could not write its shard, so rank 0 must not wait for it
+    Error others_error;    // the reason, set before others_failed
+    const char *nonfinite; // a model tensor that was not finite when it was written; NULL: none
 } Snapshot;
 
-// Lists the tensors: all, or with several processes the model's on rank 0 and each one's share of the optimizer's.
-// Nothing is copied yet, and there is no memory for a copy.
+// Lists the tensors that this process saves: with one process all; with several, the model's on rank 0 and each rank's
+// shard of the optimizer states. Copies nothing and allocates no memory for a copy.
 void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec);
 
-// Makes room for the copy, once for the whole run: page-locked where the device has that. False where the machine's
-// memory would not do; the snapshot can then be written from the device.
+// Allocates memory for the copy once for the whole run, page-locked if the device supports that. Returns false if the
+// memory of the machine does not suffice.
 bool snapshot_reserve(Snapshot *snapshot);
 
-// The state as it is now: run, and the tensors where there is room for them. Called by all processes.
+// Stores `run`, and copies the tensors if there is memory for them. With several processes, all must call this.
 void snapshot_take(Snapshot *snapshot, const RunState *run);
 
 void snapshot_close(Snapshot *snapshot);
 
-// Makes the folder that a checkpoint is written into, under `out`, which is there. One process does so itself; of
-// several rank 0, before any of them writes.
+// Creates the temporary folder of a checkpoint in the existing folder `out`. With several processes, rank 0 calls this
+// before any of them writes; checkpoint_write() calls it with one process.
 bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 
-// Saves a snapshot under `out`, a folder that is there. Says no more than that it failed, and
-// why; on failure nothing of the new checkpoint remains and older ones are untouched. Looks at the device only where
-// the snapshot has no memory. Several processes do this at the same time, and rank 0's result is that of the whole.
-// Sets snapshot->nonfinite. may_place (NULL: always) is asked with `context` before the new checkpoint gets its name.
-bool checkpoint_write(const char *out, Snapshot *snapshot, const char *tokenizer_file,
-                      bool (*may_place)(const void *context, Error *err), const void *context, Error *err);
+// Writes a checkpoint of the snapshot in the existing folder `out`, and sets snapshot->nonfinite. Reads from the device
+// only if there is no copy. With several processes all call this, and rank 0's result is that of the checkpoint. On
+// failure, nothing of the new checkpoint remains and older ones are unchanged.
+bool checkpoint_write(const char *out, Snapshot *snapshot, const char *tokenizer_file, Error *err);
 
 #ifdef __cplusplus
 }

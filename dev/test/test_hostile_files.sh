@@ -86,12 +86,6 @@ for name in .lock log.jsonl; do
         not_regular "$name $flag" "${run[@]}" --out "$folder/pipe-$name$flag" $flag
     done
 done
-out=$folder/pipe-holder
-mkdir "$out" && mkfifo "$out/.lock-holder"
-timeout 20 "$program" "${run[@]}" --out "$out" >/dev/null 2>"$folder/said"
-status=$?
-[ $status -eq 0 ] && [ -d "$out/step-00000002" ]
-check "a pipe as .lock-holder, which names no run" $? "status $status" "$(cat "$folder/said")"
 
 # --- a flipped bit in the middle of a token file
 flipped() { # FILE TO: a copy with another byte in its middle

@@ -50,7 +50,7 @@ good=0
 for ((i = 1; i <= runs; i++)); do
     out=$folder/killed
     before_run=$killed
-    for ((tries = 5; tries > 0 && killed == before_run; tries--)); do # anew where the run was faster than all of them
+    for ((tries = 5; tries > 0 && killed == before_run; tries--)); do # again if the run was faster than every kill
         rm -rf "$out"
         for ((kills = 1 + RANDOM % 3; kills > 0; kills--)); do kill_once "$out" 2>/dev/null; done
     done
@@ -113,7 +113,7 @@ writable() {
 }
 if [ "$(id -u)" -ne 0 ] || [ ${#mounts[@]} -gt 0 ]; then
     lose "$folder/locked" read_only "$folder/locked"
-    [ $status -eq 2 ] && grep -qE "^error: .*step $steps could not be saved: cannot .*(Read-only|Permission).*; mend this, and go on from step [0-9]+ with --resume$" "$folder/said"
+    [ $status -eq 2 ] && grep -qE "^error: .*step $steps could not be saved: cannot .*(Read-only|Permission).*; .* from step [0-9]+ with --resume$" "$folder/said"
     check "a folder that becomes read-only" $? "status $status" "$(cat "$folder/said")"
     writable "$folder/locked"
     resume "$folder/locked" && same "$folder/locked"
@@ -123,8 +123,9 @@ else
 fi
 away() { mv "$folder/mount" "$folder/unmounted"; }
 lose "$folder/mount/out" away
-[ $status -eq 2 ] && grep -q '^error: .*mount/out: No such file' "$folder/said" && [ ! -e "$folder/mount" ]
-check "a folder that goes away" $? "status $status" "$(cat "$folder/said")"
+[ $status -eq 0 ] && [ "$(grep -c '^warning: ' "$folder/said")" -eq 1 ] && grep -q "^warning: --out $folder/mount/out" "$folder/said" &&
+    diff -r "$folder/straight/$last" "$folder/mount/out/$last"
+check "a folder that goes away is created again" $? "status $status" "$(cat "$folder/said")"
 
 # --- a flipped bit, and a cut, in any file of a checkpoint: the one before is taken
 flip_bit() { # FILE

@@ -12,9 +12,6 @@ static void resumed_run_continues(void **state) {
     run(0, 3, 4, 0);
     captured();
     assert_string_equal(contents(path), expected);
-    char temporary[640];
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    assert_int_equal(access(temporary, F_OK), -1);
 }
 
 static void fresh_run_empties(void **state) {
@@ -28,65 +25,88 @@ static void fresh_run_empties(void **state) {
     }
 }
 
-static void damaged_lines_are_dropped(void **state) {
+// The log is cut off at the first line of the resumed step or a later one, and after the last valid line.
+static void the_log_is_cut_off(void **state) {
     (void)state;
-    write_log("{\"step\":1,\"loss\":3}\n"
-              "\n"
-              "{\"step\":\"2\",\"loss\":3}\n"
-              "{\"loss\":3}\n"
-              "[1]\n"
-              "\xff\xfe\n"
-              "{\"step\":2,\"loss\":2}\n"
-              "{\"step\":7,\"loss\":2}\n"
-              "{\"step\":2,\"val_loss\":2}\n"
-              "{\"step\":2,\"val");
-    capture(STDOUT_FILENO);
-    log_close(log_open(&config, 0, 9, 3, 0, 1000, &err));
-    captured();
-    assert_string_equal(contents(path),
-                        "{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n");
-    // A last line without its end is not whole, even where it parses.
-    write_log("{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2}");
-    log_close(log_open(&config, 0, 9, 3, 0, 1000, &err));
-    assert_string_equal(contents(path), "{\"step\":1,\"loss\":3}\n");
-}
-
-// A validation that the file has is not written twice; one that the end of the run before came across is missing.
-static void validations_of_a_resumed_run(void **state) {
-    (void)state;
-    static const char with[] = "{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n";
-    for (int missing = 0; missing <= 1; missing++) {
-        write_log(missing ? "{\"step\":2,\"loss\":2}\n{\"step\":3,\"val_loss\":9}\n" : with);
-        capture(STDOUT_FILENO);
-        Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
-        assert_int_equal(log_has_val(log, 2), !missing);
-        assert_false(log_has_val(log, 3));
-        log_val(log, 2, 2);
-        assert_true(log_has_val(log, 2));
-        log_close(log);
-        assert_non_null(strstr(captured(), "val loss 2.000000"));
-        assert_string_equal(contents(path), with);
+    static const char head[] = "{\"step\":0,\"settings\":{}}\n{\"step\":1,\"loss\":3}\n";
+    static const char *const tails[] = {
+        "{\"step\":3,\"loss\":2}\n{\"step\":4,\"loss\":2}\n",     // later steps
+        "{\"step\":7,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n", // out of order
+        "{\"step\":2,\"loss\":2}",                                // without its end, although it parses
+        "{\"step\":2,\"val",
+        "{\"step\":\"2\",\"loss\":3}\n\n[1]\n\xff\xfe\n{\"loss\":3}\n",
+    };
+    char text[512];
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        for (int damaged = 0; damaged < 2; damaged++) { // a damaged line before valid ones stays
+            char before[256];
+            snprintf(before, sizeof before, "%s%s", damaged ? "{\"step\"\n" : "", head);
+            snprintf(text, sizeof text, "%s%s", before, tails[i]);
+            write_log(text);
+            capture(STDOUT_FILENO);
+            log_close(log_open(&config, 0, 9, 3, 0, 1000, &err));
+            captured();
+            assert_string_equal(contents(path), before);
+        }
     }
 }
 
-static void hellaswag_of_a_resumed_run(void **state) {
+// After the files are replaced or their folder vanishes, log_reopen() continues in new ones, with later lines only.
+static void files_that_vanish_are_reopened(void **state) {
     (void)state;
-    static const char with[] = "{\"step\":2,\"loss\":2}\n{\"step\":2,\"hellaswag\":0.25}\n";
-    for (int missing = 0; missing <= 1; missing++) {
-        write_log(missing ? "{\"step\":2,\"loss\":2}\n{\"step\":3,\"hellaswag\":0.5}\n" : with);
+    static const char *const commands[] = {"rm -r %s", "rm %s/log.jsonl", "cd %s && sed -i s/loss/lost/ log.jsonl"};
+    for (int i = 0; i < 3; i++) {
+        char command[2 * TEST_PATH];
+        capture(STDERR_FILENO);
+        Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+        log_step(log, 1, 3, 0.5, 0.25, 10.0, 1000, 1000, 0);
+        log_reopen(log); // has no effect
+        snprintf(command, sizeof command, commands[i], config.out);
+        assert_int_equal(system(command), 0);
+        if (i == 0) log_reopen(log); // without the folder: warns
+        assert_true(folder_make(config.out, &err));
+        for (int k = 0; k < 2; k++) log_reopen(log);
+        log_step(log, 2, 3, 0.5, 0.25, 10.0, 2000, 1000, 0);
+        log_close(log);
+        assert_int_equal(strncmp(captured(), "warning: ", 9) == 0, i == 0);
+        const char *text = contents(path), *note = strstr(text, "{\"step\":1,\"note\":");
+        assert_int_equal(strstr(text, "\"lost\":3") != NULL, i == 2);
+        assert_true(note == (i < 2 ? text : strchr(text, '\n') + 1));
+        assert_true(strncmp(strchr(note, '\n'), "\n{\"step\":2,\"loss\":3", 19) == 0);
+        snprintf(command, sizeof command, "ls %s/events.* | wc -l | grep -qx 1", config.out);
+        assert_int_equal(system(command), 0);
+        assert_true(folder_remove(config.out, &err));
+    }
+    write_log(""); // for remove_out()
+}
+
+// An evaluation that the file contains is not written twice; one that is missing is written.
+static void evaluations_of_a_resumed_run(void **state) {
+    (void)state;
+    static const char *const with[] = {"{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n",
+                                       "{\"step\":2,\"loss\":2}\n{\"step\":2,\"hellaswag\":0.25}\n"};
+    for (int i = 0; i < 4; i++) {
+        const bool missing = i % 2, val = i < 2;
+        bool (*const has)(const Log *log, int64_t step) = val ? log_has_val : log_has_hellaswag;
+        write_log(!missing ? with[!val]
+                  : val    ? "{\"step\":2,\"loss\":2}\n{\"step\":3,\"val_loss\":9}\n"
+                           : "{\"step\":2,\"loss\":2}\n{\"step\":3,\"hellaswag\":0.5}\n");
         capture(STDOUT_FILENO);
         Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
-        assert_int_equal(log_has_hellaswag(log, 2), !missing);
-        assert_false(log_has_hellaswag(log, 3));
-        log_hellaswag(log, 2, 1, 4);
-        assert_true(log_has_hellaswag(log, 2));
+        assert_int_equal(has(log, 2), !missing);
+        assert_false(has(log, 3));
+        if (val)
+            log_val(log, 2, 2);
+        else
+            log_hellaswag(log, 2, 1, 4);
+        assert_true(has(log, 2));
         log_close(log);
-        assert_non_null(strstr(captured(), "HellaSwag 25.00%"));
-        assert_string_equal(contents(path), with);
+        assert_non_null(strstr(captured(), val ? "val loss 2.000000" : "HellaSwag 25.00%"));
+        assert_string_equal(contents(path), with[!val]);
     }
 }
 
-// Lines of an abandoned run are kept beside the log; those that a resumed run comes to again are not.
+// Lines of an abandoned run are copied to another file. Lines that the resumed run writes again are not.
 static void lines_of_the_run_before(void **state) {
     (void)state;
     static const char before[] = "{\"step\":1,\"loss\":3}\n",
@@ -193,7 +213,7 @@ static void full_disk_does_not_stop_the_run(void **state) {
     assert_null(strstr(warning + 1, "log.jsonl: cannot be written")); // said once
 }
 
-// What a link in the folder leads to is the user's, whether the run is fresh, resumed or takes up an abandoned folder.
+// A link as log.jsonl is refused, and its target is not written, whether the run is fresh or resumed.
 static void a_link_is_refused(void **state) {
     (void)state;
     static const char mine[] = "{\"step\":7,\"loss\":1}\nmine\n";
@@ -215,17 +235,24 @@ static void a_link_is_refused(void **state) {
     }
     assert_string_equal(contents(target), mine);
     assert_int_equal(access(outside, F_OK), -1);
-    assert_int_equal(link(target, path), 0); // another name of the file, which a fresh run gives to its own
-    run(0, 1, 1, 0);
+    assert_int_equal(link(target, path), 0); // a hard link
+    assert_null(log_open(&config, 0, 4, 1, 0, 1000, &err));
     assert_string_equal(contents(target), mine);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(resumed_run_continues),           TEST(fresh_run_empties),          TEST(damaged_lines_are_dropped),
-        TEST(validations_of_a_resumed_run),    TEST(hellaswag_of_a_resumed_run), TEST(lines_of_the_run_before),
-        TEST(checkpoints_of_other_runs),       TEST(resume_without_a_log),       TEST(unwritable_folder_is_an_error),
-        TEST(full_disk_does_not_stop_the_run), TEST(a_link_is_refused),
+        TEST(resumed_run_continues),
+        TEST(fresh_run_empties),
+        TEST(the_log_is_cut_off),
+        TEST(evaluations_of_a_resumed_run),
+        TEST(lines_of_the_run_before),
+        TEST(checkpoints_of_other_runs),
+        TEST(resume_without_a_log),
+        TEST(unwritable_folder_is_an_error),
+        TEST(full_disk_does_not_stop_the_run),
+        TEST(a_link_is_refused),
+        TEST(files_that_vanish_are_reopened),
     };
     return cmocka_run_group_tests_name("log files", tests, test_folder_make, test_folder_remove);
 }

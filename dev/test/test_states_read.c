@@ -409,7 +409,7 @@ static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState 
         Snapshot snapshot;
         snapshot_open(&snapshot, &run->arena, &run->exec);
         snapshot_take(&snapshot, rs);
-        if (!checkpoint_write(out, &snapshot, NULL, NULL, NULL, &err)) fail_msg("%s", err.text);
+        if (!checkpoint_write(out, &snapshot, NULL, &err)) fail_msg("%s", err.text);
         snapshot_close(&snapshot);
         run_close(run);
     }

@@ -21,72 +21,35 @@ static void in_words(void **state) {
 
 static void shortened(void **state) {
     (void)state;
-    const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 41% 3:21:05";
+    const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms 655k tok/s 41% 3:21:05";
     assert_string_equal(step_line(text, sizeof text, &usual, 80, false), words);
-    assert_string_equal(step_line(text, sizeof text, &usual, 78, false), words);
-    assert_string_equal(step_line(text, sizeof text, &usual, 100, false),
-                        "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 41% 3:21:05 left");
+    assert_string_equal(step_line(text, sizeof text, &usual, (int)strlen(words), false), words);
+    assert_string_equal(step_line(text, sizeof text, &usual, 23, false), "12345/20000 loss 3.2941"); // cut off
     StepLine line = usual;
     line.share_of_peak = 0;
     line.step = 7;
+    line.tokens_per_s = 1.234e6;
     assert_string_equal(step_line(text, sizeof text, &line, 80, false),
-                        "    7/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 3:21:05 left");
+                        "    7/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms 1.23M tok/s 3:21:05");
     line.skipped_now = true;
     line.skipped = 3;
     line.loss = NAN;
     assert_string_equal(step_line(text, sizeof text, &line, 80, false),
-                        "    7/20000 loss nan norm 0.301 lr 6.0e-04 update skipped (3) 3:21:05 left");
+                        "    7/20000 loss nan norm 0.301 lr 6.0e-04 update skipped (3) 3:21:05");
     assert_non_null(strstr(step_line(text, sizeof text, &line, 0, false), "| update skipped (3 so far)"));
 }
 
-// What narrower terminals go without, one thing after the other.
-static void narrower(void **state) {
-    (void)state;
-    static const struct {
-        int columns;
-        const char *words;
-    } cases[] = {
-        {77, "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 3:21:05"},
-        {74, "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 3:21:05"},
-        {73, "12345/20000 loss 3.2941 norm 0.301 800.2 ms  655k tok/s 3:21:05"},
-        {60, "12345/20000 loss 3.2941 norm 0.301  655k tok/s 3:21:05"},
-        {50, "12345/20000 loss 3.2941  655k tok/s 3:21:05"},
-        {40, "12345/20000 loss 3.2941 3:21:05"},
-        {30, "12345/20000 loss 3.2941"},
-        {20, "12345/20000"},
-        {8, "12345/20"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_string_equal(step_line(text, sizeof text, &usual, cases[i].columns, false), cases[i].words);
-    StepLine line = usual;
-    line.skipped_now = true;
-    line.skipped = 3;
-    line.loss = NAN;
-    assert_string_equal(step_line(text, sizeof text, &line, 60, false),
-                        "12345/20000 loss nan norm 0.301 update skipped (3) 3:21:05");
-    assert_string_equal(step_line(text, sizeof text, &line, 40, false), "12345/20000 loss nan update skipped (3)");
-}
-
-// Whatever the figures, no terminal wraps, and none of 80 columns goes without any of them.
+// Whatever the numbers are, no line is wider than the terminal.
 static void never_too_wide(void **state) {
     (void)state;
-    const double norms[] = {0, 0.5, 99.9996, 9999.97, 123456, 3e38, NAN, INFINITY, -INFINITY};
-    const double times[] = {0, 0.04, 99.97, 999.96, 99999}, rates[] = {0, 999.6, 99951, 999501, 99.96e6, 999e6};
-    const double lefts[] = {0, 3599.6, 35999.6, 86400, 3.6e6, 1e9, 1e20, NAN}, losses[] = {0, 11.0123, -INFINITY, NAN};
-    const int columns[] = {80, 60, 40, 20, 1};
-    int widest[5] = {0};
-    for (int i = 0; i < 9 * 5 * 6 * 8 * 8; i++) {
-        const int n = i % 9, t = i / 9 % 5, r = i / 45 % 6, l = i / 270 % 8, s = i / 2160;
-        const StepLine line = {999999,   999999, losses[s / 2], norms[n], 1e-30,     times[t],
-                               rates[r], 0.99,   lefts[l],      99999,    s % 2 == 1};
-        for (int c = 0; c < 5; c++) {
-            const int width = (int)strlen(step_line(text, sizeof text, &line, columns[c], false));
-            if (width > columns[c]) fail_msg("%d columns of %d: %s", width, columns[c], text);
-            if (width > widest[c]) widest[c] = width;
-            if (c == 0 && !strstr(text, line.skipped_now ? "update skipped (99999)" : "99%")) fail_msg("%s", text);
-        }
+    const double numbers[] = {0, 0.04, 99.9996, 999501, -3e38, NAN, INFINITY};
+    const int columns[] = {120, 80, 40, 1};
+    for (int i = 0; i < 7 * 7 * 2; i++) {
+        const double x = numbers[i % 7], y = numbers[i / 7 % 7];
+        const StepLine line = {999999, 999999, x, y, 1e-30, fabs(x), fabs(y), 0.99, y, 99999, i >= 49};
+        for (int c = 0; c < 4; c++)
+            assert_true((int)strlen(step_line(text, sizeof text, &line, columns[c], false)) <= columns[c]);
     }
-    for (int c = 0; c < 5; c++) assert_true(widest[c] > columns[c] - 10);
 }
 
 static void small_formats(void **state) {
@@ -109,9 +72,9 @@ static void small_formats(void **state) {
 // Colours change nothing but colours.
 static void colours(void **state) {
     (void)state;
-    const int columns[] = {0, 80, 60, 40};
+    const int columns[] = {0, 80};
     for (int bad = 0; bad < 2; bad++) {
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 2; i++) {
             StepLine line = usual;
             line.loss = bad ? NAN : 3;
             line.skipped_now = bad;
@@ -187,32 +150,22 @@ static void terminals(void **state) {
 
 static void last_line(void **state) {
     (void)state;
-    EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {{0}, {0}, 0}, true, "", 400};
+    EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {0, {0}, 0}, true, "", 400};
     assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "done: 400 of 400 steps, loss 2.500000, val loss 2.625000, 0:02:31 of training");
     line.step = 225; // the last validation was before it
     line.val_step = 200;
     assert_string_equal(end_line(text, sizeof text, &line, 0), "stopped: 225 of 400 steps, loss 2.500000, val loss "
                                                                "2.625000 of step 200, 0:02:31 of training");
-    assert_string_equal(end_line(text, sizeof text, &line, 62),
-                        "stopped: 225/400, loss 2.5000, val loss 2.6250 at 200, 0:02:31");
-    assert_string_equal(end_line(text, sizeof text, &line, 58), "stopped: 225/400, loss 2.5000, 0:02:31");
+    assert_string_equal(end_line(text, sizeof text, &line, 62), "stopped: 225/400, loss 2.5000, 0:02:31");
     line.step = 7;
     line.skipped = 3;
     line.validated = false;
     line.val_loss = INFINITY;
     assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "stopped: 7 of 400 steps, loss 2.500000, 3 updates skipped, 0:02:31 of training");
-    // shortened where there is no room: 60 columns hold all of it
-    static const struct {
-        int columns;
-        const char *text;
-    } shorter[] = {{80, "stopped: 7 of 400 steps, loss 2.500000, 3 updates skipped, 0:02:31 of training"},
-                   {78, "stopped: 7 of 400 steps, loss 2.500000, 3 updates skipped, 0:02:31 of training"},
-                   {77, "stopped: 7/400, loss 2.5000, 3 skipped, 0:02:31"},
-                   {20, "stopped: 7/400, loss 2.5000, 3 skipped, 0:02:31"}};
-    for (int i = 0; i < 4; i++)
-        assert_string_equal(end_line(text, sizeof text, &line, shorter[i].columns), shorter[i].text);
+    assert_string_equal(end_line(text, sizeof text, &line, 77),
+                        "stopped: 7/400, loss 2.5000, 3 updates skipped, 0:02:31");
     line.step = line.total_steps = line.val_step = 100000;
     line.validated = true;
     line.val_loss = 2.625;
@@ -223,7 +176,7 @@ static void last_line(void **state) {
 
 static void a_run_that_failed_says_so(void **state) {
     (void)state;
-    const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {{0}, {0}, 0}, true, "", 400};
+    const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {0, {0}, 0}, true, "", 400};
     const char *not_finite =
         "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr";
     EndLine line = well;
@@ -246,9 +199,9 @@ static void a_run_that_failed_says_so(void **state) {
         "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup");
 }
 
-// What is said of a run with these losses, which end with 0.
+// Returns the warning about a run with these losses, which end with 0.
 static const char *failure_of(const double *losses) {
-    EndLine line = {4, 4, 0, 1, true, true, 2.5, 0.3, 900.0, {{0}, {0}, 0}, true, "", 4};
+    EndLine line = {4, 4, 0, 1, true, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4};
     for (; *losses; losses++) losses_add(&line.losses, *losses);
     return end_failure(text, sizeof text, &line);
 }
@@ -267,13 +220,10 @@ static void a_loss_that_has_risen(void **state) {
     const double at_once[] = {5.4, 71.0, 94.0, 116.0, 124.0, 0};
     assert_string_equal(failure_of(at_once), "the loss has risen, from 5.4000 in the first step to 111.3333 in the "
                                              "last 3: try a smaller --lr");
-    const double further[] = {5.4, 1307, 1491, 1884, 2454, 2310, 3099, 3254, 3074, 4609, 0};
-    assert_non_null(strstr(failure_of(further), "the loss has risen, from 5.4000 in"));
     double slowly[101] = {0};
     for (int i = 0; i < 100; i++) slowly[i] = 2.5 + 0.01 * i + 0.05 * (i % 3);
-    assert_non_null(strstr(failure_of(slowly), "the loss has risen, from 2.57"));
-    assert_non_null(strstr(text, " in the first 8 steps to 3.5"));
-    EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {{0}, {0}, 0}, true, "", 4}; // nothing was left to do
+    assert_non_null(strstr(failure_of(slowly), "the loss has risen, from 2.5000 in the first step to 3.5"));
+    EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4}; // nothing was left to do
     for (int i = 0; i < 5; i++) losses_add(&line.losses, at_once[i]);
     assert_string_equal(end_failure(text, sizeof text, &line), "");
 }
@@ -285,7 +235,6 @@ int main(void) {
         cmocka_unit_test(a_loss_that_has_risen),
         cmocka_unit_test(in_words),
         cmocka_unit_test(shortened),
-        cmocka_unit_test(narrower),
         cmocka_unit_test(never_too_wide),
         cmocka_unit_test(small_formats),
         cmocka_unit_test(colours),
