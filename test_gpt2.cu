@@ -84,7 +84,7 @@ static Config small_config(Small s) {
 
 // Weights drawn as for training, but with biases and norms off their trivial values, so that every term counts.
 static void randomize(Model *m) {
-    parameters_init(&m->arena, &m->exec, m->config.seed);
+    parameters_init(&m->arena, &m->exec, m->config->seed);
     for (int i = 0; i < m->parameter_count; i++) {
         Tensor t = m->parameters[i].weight.value;
         if (t.rows != 1) continue;
@@ -103,9 +103,18 @@ static void random_batch(const Config *c, int32_t *inputs, int32_t *targets, uin
     }
 }
 
-static void create(Model *m, Config c) {
+// Returns a copy of c that lasts as long as the program, because models point to their Config.
+static Config *lasting_config(const Config *c) {
+    Config *copy = (Config *)xmalloc(sizeof *copy);
+    *copy = *c;
+    return copy;
+}
+
+// Returns the model's Config.
+static Config *create(Model *m, Config c) {
     Error err;
-    if (!model_create(m, &c, &one_process, &err)) fatal(err.code, "%s", err.text);
+    Config *config = lasting_config(&c);
+    if (!model_create(m, config, &one_process, &err)) fatal(err.code, "%s", err.text);
     // whatever is not written must show: poison the whole arena
     void *poison = xmalloc(m->arena.total_bytes);
     memset(poison, 0xff, m->arena.total_bytes);
@@ -114,6 +123,7 @@ static void create(Model *m, Config c) {
     state_upload(m);
     rope_table_set(&m->arena, &m->exec);
     randomize(m);
+    return config;
 }
 
 // Forward, and backward where it is wanted, of the batch that was uploaded; the state afterwards is in m->host.
@@ -129,7 +139,7 @@ static void pass_over_batch(Model *m, bool accumulate, bool backward) {
 
 // Forward and backward of batch `seed`; the mean loss.
 static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate, double weight_of_batch) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof *inputs);
     random_batch(c, inputs, inputs + tokens, seed);
@@ -143,7 +153,7 @@ static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate,
 }
 
 static void take_step(Model *m, uint64_t seed) {
-    step_begin(m, m->config.lr, config_micro_tokens(&m->config));
+    step_begin(m, m->config->lr, config_micro_tokens(m->config));
     run_batch(m, seed, true, false, 1.0);
     step_end(m);
 }
@@ -201,13 +211,13 @@ static void test_finite_differences(void) {
         size = sqrt(size / (double)n);
         for (size_t j = 0; j < n; j++) {
             bool padding =
-                (ids[i] == WTE || ids[i] == HEADW) && (int64_t)j >= (int64_t)m.config.shape.vocab * value.cols;
+                (ids[i] == WTE || ids[i] == HEADW) && (int64_t)j >= (int64_t)m.config->shape.vocab * value.cols;
             direction[j] = padding ? 0.0 : rng_normal(9, (uint64_t)i, j) + (size > 0 ? g[j] / size : 0.0);
             slope += direction[j] * g[j];
         }
         // Differences over one and over two steps: the error falls with the fourth power of the step.
         // A clip's corner between two points counts less the nearer they are.
-        const double step = m.config.shape.clip_qkv > 0 ? 2e-7 : 4e-6;
+        const double step = m.config->shape.clip_qkv > 0 ? 2e-7 : 4e-6;
         double losses[4];
         for (int k = 0; k < 4; k++) {
             const double moved = (k % 2 ? -1.0 : 1.0) * (1 + k / 2) * step;
@@ -442,10 +452,10 @@ static void test_smaller_pass(void) {
     create(&small, c);
     c.micro_batch = 3;
     c.seq_len = 40;
-    create(&large, c);
+    Config *config = create(&large, c);
     double a = run_batch(&small, 8, false, false, 1.0);
-    large.config.micro_batch = 1;
-    large.config.seq_len = 16;
+    config->micro_batch = 1;
+    config->seq_len = 16;
     double b = run_batch(&large, 8, false, false, 1.0);
     check(a == b && isfinite(a), "a pass smaller than planned gives the same loss");
     model_destroy(&small);

@@ -27,8 +27,8 @@ static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, Tenso
     n.rstd = act(m, rstd, layer);
     n.weight = param(m, w, layer);
     n.bias = param(m, b, layer);
-    n.eps = m->config.shape.norm_eps;
-    n.from_saved = recipe_is_paper(&m->config.recipe);
+    n.eps = m->config->shape.norm_eps;
+    n.from_saved = recipe_is_paper(&m->config->recipe);
     return n;
 }
 
@@ -71,13 +71,13 @@ static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, 
 // Returns the clipping, QK-norm and RoPE that a layer applies to q and k; GPT-2 has none of them.
 static Heads qk_rope(const Model *m, int layer, int cached_tokens) {
     Heads h;
-    h.shape = attention_shape(&m->config.shape, m->B, m->T);
+    h.shape = attention_shape(&m->config->shape, m->B, m->T);
     h.positions = positions(m);
     h.rotations = of_positions(m, arena_tensor(&m->arena, ROPE_TABLE, VALUE, 0), cached_tokens);
     h.q_weight = param(m, QNORMW, layer);
     h.k_weight = param(m, KNORMW, layer);
-    h.eps = m->config.shape.norm_eps;
-    h.clip = m->config.shape.clip_qkv;
+    h.eps = m->config->shape.norm_eps;
+    h.clip = m->config->shape.clip_qkv;
     return h;
 }
 
@@ -91,9 +91,9 @@ static Tensor detach_rope(Heads *h) {
 }
 
 static Attention attention(const Model *m, Tensor qkv, int layer, int cached_tokens) {
-    const ModelShape *s = &m->config.shape;
+    const ModelShape *s = &m->config->shape;
     Attention a;
-    a.shape = attention_shape(&m->config.shape, m->B, m->T);
+    a.shape = attention_shape(&m->config->shape, m->B, m->T);
     split_qkv(s, qkv, &a.q, &a.k, &a.v);
     a.k = with_cached_rows(a.k, cached_tokens);
     a.v = with_cached_rows(a.v, cached_tokens);
@@ -113,7 +113,7 @@ static bool bias_in_fc_matmul(const Model *m) {
 // r_in + post(y), where `post` is the previous sublayer's norm.
 static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out, Tensor r_in, Tensor y,
                            Tensor y_bias) {
-    if (m->config.shape.norm_place == NORM_AFTER)
+    if (m->config->shape.norm_place == NORM_AFTER)
         m->ops->branch_norm_forward(&m->exec, n, post, r_out, r_in, y);
     else
         m->ops->residual_norm_forward(&m->exec, n, pre, r_out, r_in, y, y_bias);
@@ -160,7 +160,7 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
                    act(m, Y_PROJ, l), param(m, PROJB, l));
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_matmul ? bias : no_tensor());
     ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_matmul ? no_tensor() : bias,
-                            recipe_is_paper(&m->config.recipe));
+                            recipe_is_paper(&m->config->recipe));
 }
 
 // The last matmul of a block: y = fcproj(g), which the next norm adds to the residual stream.
@@ -172,7 +172,7 @@ static void block_output(Model *m, int l) {
 void model_forward(Model *m, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
-    int L = m->config.shape.layers;
+    int L = m->config->shape.layers;
     Tensor r = act(m, RESID_IN, 0), y = no_tensor(), y_bias = no_tensor();
     Tensor wpe = of_positions(m, param(m, WPE, 0), cache.cached_tokens);
     shards_pass_begin(&m->shards);
@@ -188,7 +188,7 @@ void model_forward(Model *m, KvCache cache) {
         y_bias = param(m, FCPROJB, l);
     }
     Tensor last = act(m, RESID_FINAL, 0);
-    if (m->config.shape.norm_place == NORM_AFTER) {
+    if (m->config->shape.norm_place == NORM_AFTER) {
         ops->branch_norm_forward(ex, no_tensor(), second_norm(m, L - 1), last, r, y);
         r = last;
         y = y_bias = no_tensor();
@@ -203,7 +203,7 @@ void model_loss(Model *m, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     int64_t tokens = (int64_t)m->B * m->T, chunk = m->arena.layout[LOGITS][VALUE].rows;
-    const TensorId head_id = head_weight(&m->config.shape);
+    const TensorId head_id = head_weight(&m->config->shape);
     Weight head = weight(m, head_id, 0);
     Tensor nf = act(m, NF, 0), nf_t = act(m, NF_T, 0);
     ops->range_push(ex, "head and loss");
@@ -216,9 +216,9 @@ void model_loss(Model *m, bool backward, bool accumulate) {
         ops->linear_forward(ex, logits, tensor_rows(nf, begin, count), head, no_tensor());
         ops->loss_forward_backward(ex, backward ? dlogits : no_tensor(), dlogits_t,
                                    tensor_rows(act(m, LOSSES, 0), begin, count), logits,
-                                   tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, m->state);
+                                   tensor_rows(act(m, TARGETS, 0), begin, count), m->config->shape.vocab, m->state);
         if (!backward) continue;
-        count_codes(m, GRADIENT_DLOGITS, 0, tensor_cols(dlogits, 0, m->config.shape.vocab), dlogits_t);
+        count_codes(m, GRADIENT_DLOGITS, 0, tensor_cols(dlogits, 0, m->config->shape.vocab), dlogits_t);
         ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), dlogits, head);
         ops->linear_backward_weight(ex, grad(m, head_id, 0), dlogits_t, tensor_rows(nf_t, begin, count),
                                     accumulate || begin > 0);
@@ -237,7 +237,7 @@ static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) 
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
     InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
     ex->trains = false; // checkpoints record only the algorithms of training's own matmuls
-    const bool post = m->config.shape.norm_place == NORM_AFTER; // n1 is then the stream itself, not a norm's output
+    const bool post = m->config->shape.norm_place == NORM_AFTER; // n1 is then the stream itself, not a norm's output
     m->ops->norm_recompute(ex, n1, post ? saved(m, N1, l) : no_tensor(), input);
     m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);
     ex->trains = true;
@@ -285,7 +285,7 @@ static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t
 // w and b are the norm's parameters.
 static Tensor sublayer_backward_begin(Model *m, int l, TensorId w, TensorId b, Norm n, bool accumulate) {
     Tensor dsublayer = act(m, DSUBLAYER, l);
-    if (m->config.shape.norm_place == NORM_AFTER)
+    if (m->config->shape.norm_place == NORM_AFTER)
         m->ops->norm_backward(&m->exec, dsublayer, grad(m, w, l), grad(m, b, l), act(m, DRESID, l), n, false,
                               accumulate);
     return dsublayer;
@@ -295,7 +295,7 @@ static Tensor sublayer_backward_begin(Model *m, int l, TensorId w, TensorId b, N
 // With pre-norm this runs the norm's backward.
 static void sublayer_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn, Norm n, bool accumulate) {
     Tensor dresid = act(m, DRESID, l);
-    if (m->config.shape.norm_place == NORM_AFTER)
+    if (m->config->shape.norm_place == NORM_AFTER)
         m->ops->residual_backward(&m->exec, dresid, dn);
     else
         m->ops->norm_backward(&m->exec, dresid, grad(m, w, l), grad(m, b, l), dn, n, true, accumulate);
@@ -313,7 +313,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
     Tensor dsublayer = sublayer_backward_begin(m, l, LN2W, LN2B, second_norm(m, l), accumulate);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dsublayer, accumulate);
-    if (config_bounds_activation(&m->config)) {
+    if (config_bounds_activation(m->config)) {
         Tensor g_t = act(m, G_T, l), h = saved(m, H, l);
         matmul_backward_data(m, l, dg, FCPROJW, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ);
         ops->activation_bound(ex, dh_q, dresid_q, weight(m, FCPROJW, l), h);
@@ -333,7 +333,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     matmul_backward(m, l, d_o, PROJW, O_T, dresid_q, dresid_qt, GRADIENT_DRESID_PROJ, accumulate);
     Attention a = attention(m, recomputed_qkv_rope(m, l), l, 0);
     Tensor dq, dk, dv;
-    split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
+    split_qkv(&m->config->shape, dqkv, &dq, &dk, &dv);
     Heads h = qk_rope(m, l, 0);
     const Tensor rope_table = detach_rope(&h);
     if (heads_changed(&h)) dq.amax = NULL; // qk_norm_rope_backward changes the values and writes their amaxes
@@ -350,10 +350,10 @@ static void block_backward(Model *m, int l, bool accumulate) {
 // beginning. Does nothing for the last block, whose activations still exist. The post-norm of its MLP, which forward
 // fuses with the next block's first operation, is recomputed here, too.
 static void block_recompute(Model *m, int l) {
-    if (!config_repeats_blocks(&m->config) || l + 1 == m->config.shape.layers) return;
+    if (!config_repeats_blocks(m->config) || l + 1 == m->config->shape.layers) return;
     shards_weights_needed(&m->shards, l, -1, false);
     block_forward(m, l, act(m, RESID_IN, l), no_tensor(), no_tensor(), NO_KV_CACHE);
-    if (m->config.shape.norm_place != NORM_AFTER) return;
+    if (m->config->shape.norm_place != NORM_AFTER) return;
     block_output(m, l);
     m->ops->branch_norm_forward(&m->exec, no_tensor(), second_norm(m, l), act(m, RESID_IN, l + 1), act(m, RESID_MID, l),
                                 act(m, Y, l));
@@ -364,10 +364,10 @@ static void block_recompute(Model *m, int l) {
 static void model_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
-    Tensor dresid = act(m, DRESID, m->config.shape.layers - 1);
+    Tensor dresid = act(m, DRESID, m->config->shape.layers - 1);
     ops->norm_backward(ex, dresid, grad(m, LNFW, 0), grad(m, LNFB, 0), act(m, DN, 0),
                        norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
-    for (int l = m->config.shape.layers - 1; l >= 0; l--) {
+    for (int l = m->config->shape.layers - 1; l >= 0; l--) {
         ops->range_push(ex, "block backward");
         block_recompute(m, l);
         shards_weights_needed(&m->shards, l, l - 1, true);
@@ -377,7 +377,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
         ops->range_pop(ex);
     }
     Tensor dwte = grad(m, WTE, 0);
-    if (!m->config.shape.tied_head && !accumulate) // a tied head's gradient is already there
+    if (!m->config->shape.tied_head && !accumulate) // a tied head's gradient is already there
         ops->zero(ex, dwte.data, (size_t)tensor_elements(dwte) * format_bytes(dwte.format));
     ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), positions(m), m->T, accumulate);
     shards_pass_end(&m->shards, last);
@@ -424,7 +424,7 @@ void micro_step(Model *m, bool accumulate, bool last) {
 
 // Writes a step's settings to the device: learning rate, loss scale 1 / targets, AdamW's coefficients.
 void step_begin(Model *m, float lr, int64_t targets) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     m->host.lr = lr;
     m->host.beta1 = c->beta1;
     m->host.beta2 = c->beta2;
@@ -441,7 +441,7 @@ void step_begin(Model *m, float lr, int64_t targets) {
 // Makes the device skip the update if loss or gradient norm is an outlier (--skip-loss-z, --skip-grad-z). Reads the
 // state back from the device, so it runs only with these flags.
 static void step_guard(Model *m) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     state_download(m);
     if (m->host.nonfinite) return; // the device already skips it
     if (outlier_should_skip(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
@@ -465,7 +465,7 @@ void step_end(Model *m) {
 // Setting up
 
 static bool open_device(Model *m, Error *err) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
 #ifdef COAT_CUDA
     // A GPU that exists but cannot be used is an error, because a run that silently uses the CPU is too slow.
     if (c->device == DEVICE_CUDA || (c->device == DEVICE_AUTO && cuda_present())) {
@@ -498,7 +498,7 @@ static bool allocate(Model *m, Error *err) {
 // Opens the device, connects to the other processes, and allocates memory. The parameters' values are still undefined.
 bool model_create(Model *m, const Config *config, const CommPlace *place, Error *err) {
     memset(m, 0, sizeof *m);
-    m->config = *config;
+    m->config = config;
     m->exec.rank = place->rank;
     m->exec.ranks = place->ranks;
     m->exec.local_rank = place->local_rank;

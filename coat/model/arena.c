@@ -131,7 +131,7 @@ static size_t place_pool(Arena *a, size_t base) {
 
 void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
     memset(arena, 0, sizeof *arena);
-    arena->config = *config;
+    arena->config = config;
     arena->ranks = ranks;
     arena->zero = config_zero(config, ranks);
     arena->bf16_blocks = config_bf16_blocks(config);

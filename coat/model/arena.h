@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 typedef struct {
-    Config config; // the plan's own copy
+    const Config *config;
     int rank, ranks;
     int zero;        // ZeRO stage in effect
     int bf16_blocks; // number of blocks with BF16 forward matmuls

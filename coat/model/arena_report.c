@@ -50,7 +50,7 @@ void arena_report_categories(const Arena *arena, FILE *out) {
 }
 
 void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out) {
-    fprintf(out, "{\"parameters\": %" PRId64 ", \"total_bytes\": %zu, ", model_parameters(&arena->config.shape),
+    fprintf(out, "{\"parameters\": %" PRId64 ", \"total_bytes\": %zu, ", model_parameters(&arena->config->shape),
             arena->total_bytes);
     if (arena->host_bytes) fprintf(out, "\"host_bytes\": %zu, ", arena->host_bytes);
     fprintf(out, "\"categories\": {");

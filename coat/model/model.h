@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 typedef struct {
-    Config config;
+    const Config *config;
     Exec exec;
     const Ops *ops; // exec.ops
     Arena arena;

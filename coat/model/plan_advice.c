@@ -45,7 +45,7 @@ static void add_flags(const Arena *arena, DeviceKind device, int category, bool 
     size_t named = sizeof(Config); // offset of the field that the last flag sets
     Arena *less = (Arena *)xmalloc(sizeof *less);
     for (size_t i = 0; i < sizeof savings / sizeof *savings; i++) {
-        Config c = arena->config;
+        Config c = *arena->config;
         char *const field = (char *)&c + savings[i].offset;
         Error ignored;
         if ((int)savings[i].category != category || savings[i].offset == named) continue;
@@ -80,7 +80,7 @@ static void add_categories(const Arena *arena, DeviceKind device, bool host, cha
         listed[largest] = true;
         text_append(text, size, "%s%s %s", n ? ", " : "; most memory is for ", category_name((Category)largest),
                     memory_text(bytes, bytes_in(arena, largest, host)));
-        if (arena->config.recipe.precision == PRECISION_FP32)
+        if (arena->config->recipe.precision == PRECISION_FP32)
             text_append(text, size, " (use --precision recipe)");
         else
             add_flags(arena, device, largest, host, text, size);
@@ -111,7 +111,7 @@ bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
     } else {
         const int64_t left = exec->ops->memory_free ? exec->ops->memory_free(exec) : 0;
         const int processes = device == DEVICE_CPU ? arena->ranks : 1; // on a CPU they share the memory
-        plan_advice(&arena->config, arena->ranks, device, left > 0 ? (size_t)left / (size_t)processes : 0, advice,
+        plan_advice(arena->config, arena->ranks, device, left > 0 ? (size_t)left / (size_t)processes : 0, advice,
                     sizeof advice);
     }
     return error_set(err, err->code, "%s%s", failure, advice);

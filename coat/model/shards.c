@@ -48,7 +48,7 @@ static Parameter coded_part(const Arena *a, TensorId id, int layer, int number) 
     memset(&p, 0, sizeof p);
     p.weight.value = arena_tensor(a, id, VALUE, layer);
     p.weight.codes = arena_tensor(a, id, CODES, layer);
-    if (a->config.recipe.cache_transposed) p.weight.codes_t = arena_tensor(a, id, CODES_T, layer);
+    if (a->config->recipe.cache_transposed) p.weight.codes_t = arena_tensor(a, id, CODES_T, layer);
     p.weight.maximum = arena_weight(a, id, layer).maximum;
     if (!a->layout[id][CODES].sharded) return p;
     int64_t begin;
@@ -66,7 +66,7 @@ void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm) {
     s->exec = exec;
     s->comm = arena->ranks > 1 ? comm : NULL;
     s->zero = arena->zero;
-    s->layers = arena->config.shape.layers;
+    s->layers = arena->config->shape.layers;
     size_t capacity = (size_t)arena_parameter_count(arena);
     Parameter *all = (Parameter *)xcalloc(capacity, sizeof *all);
     TensorId *ids = (TensorId *)xcalloc(capacity, sizeof *ids);
@@ -179,7 +179,7 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward) {
     s->slot_pending[slot] = false;
     if (next >= 0) {
         // the next layer's forward comes before its backward if backward recomputes blocks
-        fetch_layer(s, next, backward && !config_repeats_blocks(&s->arena->config));
+        fetch_layer(s, next, backward && !config_repeats_blocks(s->arena->config));
     }
 }
 

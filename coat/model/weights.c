@@ -96,7 +96,7 @@ static void init_values(float *values, int64_t begin, int64_t end, int64_t used,
 }
 
 void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
-    const ModelShape *shape = &arena->config.shape;
+    const ModelShape *shape = &arena->config->shape;
     int capacity = arena_parameter_count(arena);
     Parameter *list = (Parameter *)xcalloc((size_t)capacity, sizeof *list);
     TensorId *ids = (TensorId *)xcalloc((size_t)capacity, sizeof *ids);
@@ -135,7 +135,7 @@ static float rope_frequency(const ModelShape *s, int i) {
 }
 
 void rope_table_set(const Arena *arena, Exec *exec) {
-    const ModelShape *s = &arena->config.shape;
+    const ModelShape *s = &arena->config->shape;
     Tensor table = arena_tensor(arena, ROPE_TABLE, VALUE, 0);
     if (!table.data) return;
     const int64_t half = table.cols / 2;

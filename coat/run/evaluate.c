@@ -11,7 +11,7 @@ bool stop_at_once(const Model *m) {
 }
 
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
     int32_t *inputs = (int32_t *)xcalloc(3 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
     int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
@@ -42,8 +42,8 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
 }
 
 int evaluate_hellaswag(Model *m, HellaSwag *set) {
-    int B = m->config.micro_batch, T = (hellaswag_length(set) + 63) / 64 * 64;
-    if (T > m->config.seq_len) T = m->config.seq_len;
+    int B = m->config->micro_batch, T = (hellaswag_length(set) + 63) / 64 * 64;
+    if (T > m->config->seq_len) T = m->config->seq_len;
     size_t tokens = (size_t)B * (size_t)T;
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t)), *targets = inputs + tokens;
     float *losses = (float *)xmalloc(tokens * sizeof *losses);
@@ -75,7 +75,7 @@ static int padded_length(int length, int T, int rows) {
 
 // Runs a sample's pass over T tokens of its window of `length` tokens, after cached_tokens of them.
 static void sample_pass(Model *m, const int32_t *ids, int length, int cached_tokens, int T) {
-    const int B = config_sample_sequences(&m->config), left = length - cached_tokens;
+    const int B = config_sample_sequences(m->config), left = length - cached_tokens;
     const KvCache cache = {true, cached_tokens};
     int32_t *tokens = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *tokens);
     memcpy(tokens, ids + cached_tokens, (size_t)(left < T ? left : T) * sizeof *ids);
@@ -85,7 +85,7 @@ static void sample_pass(Model *m, const int32_t *ids, int length, int cached_tok
 }
 
 void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, float *logits) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     const int window = c->seq_len, vocab = c->shape.vocab, rows = config_fewest_tokens(c);
     const int length = count < window ? count : window;
     const int head_rows = config_sample_logits(c);
@@ -111,7 +111,7 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, fl
 }
 
 int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends, bool *ended) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     float *logits = (float *)xmalloc((size_t)c->shape.vocab * sizeof *logits);
     int n = count;
     bool found = false;

@@ -250,7 +250,7 @@ static bool warn_gradient(const Collection *c, QuantizedGradient what, int trans
     const bool too_full = saturated > HEALTH_SATURATED;
     const bool too_empty = small > HEALTH_SMALL && for_weights && what != GRADIENT_DLOGITS;
     if (!too_full && !too_empty) return false;
-    const char *flag = advice(&c->arena->config.recipe, what, transposed || !too_full);
+    const char *flag = advice(&c->arena->config->recipe, what, transposed || !too_full);
     add_line(warning, "fp8: %s of layer %d has %.1f %% of its codes %s; %s keeps more of it",
              gradient_table[what].name[transposed], too_full ? full : empty, 100 * (too_full ? saturated : small),
              too_full        ? "saturated"

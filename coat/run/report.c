@@ -97,7 +97,7 @@ static void report_train(const Report *report, FILE *out) {
     char text[TEXT_LENGTH];
     item(out, "train", "%s", data_describe(report->train, text, sizeof text));
     report_examples(report->train, "examples", report->config->seq_len, out);
-    if (report->config->prompt_format != PROMPT_FORMAT_NONE)
+    if (prompt_format_named(report->config->prompt_format))
         item(out, "prompts", "in the format %s", prompt_format_name(report->config->prompt_format));
     for (int k = 0; k < data_sets(report->train) && data_sets(report->train) > 1; k++) {
         const DataSet set = data_set(report->train, k, sequences_in_all(report));

@@ -19,7 +19,7 @@ static bool due(int64_t step, int64_t every) {
 // Reads micro-batch i of the step that begins after `sequences`. Ahead of it, because in the middle of a step processes
 // wait for each other: before it begins they can still agree on what becomes of a run whose data cannot be read.
 static void read_ahead(Run *run, int64_t sequences, int64_t i) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
     const int64_t tokens = config_micro_tokens(c);
     int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
@@ -30,8 +30,8 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
 
 // How many targets of the step that has been read count, over all processes: never none, as every sequence has one.
 static int64_t count_targets(Run *run) {
-    const int64_t tokens = config_micro_tokens(&run->model.config);
-    const int64_t accumulation = config_accumulation(&run->model.config, run->place.ranks);
+    const int64_t tokens = config_micro_tokens(run->config);
+    const int64_t accumulation = config_accumulation(run->config, run->place.ranks);
     if (!run->masked) return accumulation * tokens * run->place.ranks;
     int64_t counted = 0;
     for (int64_t i = 0; i < accumulation; i++)
@@ -43,7 +43,7 @@ static int64_t count_targets(Run *run) {
 // signal ends the run, what is done of the step is thrown away and done.step stays.
 static void train_step(Run *run) {
     Model *m = &run->model;
-    const Config *c = &m->config;
+    const Config *c = m->config;
     int64_t accumulation = config_accumulation(c, m->exec.ranks), tokens = config_micro_tokens(c);
     int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks; // after this step
     const int64_t counted = count_targets(run);
@@ -73,7 +73,7 @@ static void train_step(Run *run) {
 bool run_validate(Run *run, Error *err) {
     if (!run->val) return true;
     double loss;
-    int batches = data_batches(run->val, run->model.config.val_batches);
+    int batches = data_batches(run->val, run->config->val_batches);
     if (!all_ranks_ok(&run->errors, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
     if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss); // else the resumed run makes up for it
     return true;
@@ -86,7 +86,7 @@ static void test_hellaswag(Run *run) {
 }
 
 int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     const int begin = run->tokenizer ? tokenizer_begin(run->tokenizer) : -1;
     ids[0] = begin < 0 && run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : begin;
     const TextIds *known = &c->shape.ids; // of the model
@@ -100,7 +100,8 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
             return 0;
         }
         const int first = begin >= 0; // where the text goes
-        count = prompt_encode(run->tokenizer, c->prompt_format, c->prompt, ids + first, MAX_PROMPT_TOKENS - first, err);
+        count =
+            prompt_encode(run->tokenizer, run->prompt_format, c->prompt, ids + first, MAX_PROMPT_TOKENS - first, err);
         if (count == 0) error_set(err, EXIT_USER, "--prompt is empty");
         if (count <= 0) return 0;
         count += first;
@@ -115,13 +116,13 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
 }
 
 int64_t run_evaluated_step(const Run *run) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     int64_t named = c->model_from_files && run->done.step == 0 ? checkpoint_weights_step(c->model) : -1;
     return named > 0 ? named : run->done.step;
 }
 
 bool run_samples(Run *run, Error *err) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     const bool lines = c->json && !run->train, text = !lines || !c->quiet;
     FILE *out = c->json ? stderr : stdout;
     int32_t prompt[MAX_PROMPT_TOKENS];
@@ -151,7 +152,7 @@ bool run_samples(Run *run, Error *err) {
 
 // The last moment at which a save may begin; 0: there is no limit.
 static double deadline(const Run *run) {
-    double limit = (double)run->model.config.time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process in
+    double limit = (double)run->config->time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process in
     double saves = run->saver ? 2.4 * saver_expected_ms(run->saver) : 0.0;
     return limit > 0 ? run->start_ms + limit - spare - saves : 0.0;
 }
@@ -200,7 +201,7 @@ static bool finish_saving(Run *run, Error *err) {
 
 // Saves where the run stands, from which it is resumed with the bits that it would have had.
 static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     bool saves = run->saver && run->done.step > begun;
     if (saves) saver_save_last(run->saver, &run->done);
     if (!finish_saving(run, err)) return false;
@@ -247,7 +248,7 @@ static bool check_skips(Run *run, Error *err) {
     const Model *m = &run->model;
     if (m->host.nonfinite == SKIP_OUTLIER)
         log_text(run->log, "step %lld is an outlier: its update is skipped", (long long)run->done.step);
-    if (m->config.max_skipped == 0 || m->host.skipped_run < m->config.max_skipped) return true;
+    if (m->config->max_skipped == 0 || m->host.skipped_run < m->config->max_skipped) return true;
     error_set(err, EXIT_DIVERGED, "training diverged: %lld update%s in a row had %s loss or gradient; %s",
               (long long)m->host.skipped_run, plural(m->host.skipped_run),
               m->guard ? "an outlying or non-finite" : "a non-finite", diverged_advice(has_saved(run)));
@@ -287,8 +288,8 @@ static void log_products(Run *run) {
 // How much of each of several sets of data has been read, in the log or as lines for people.
 static void log_sets(Run *run, bool as_text) {
     const int sets = data_sets(run->train);
-    if (sets == 1 || run->model.config.overfit_one_batch) return;
-    const int T = run->model.config.seq_len;
+    if (sets == 1 || run->config->overfit_one_batch) return;
+    const int T = run->config->seq_len;
     JsonText t;
     memset(&t, 0, sizeof t);
     json_text_open(&t, NULL, '[');
@@ -327,7 +328,7 @@ bool run_make_up(Run *run, bool val, bool hellaswag, Error *err) {
 static void open_saver(Run *run) {
     Model *m = &run->model;
     const int64_t barriers = comm_serialize_begin(m->comm, run->place.local_rank);
-    run->saver = saver_open(&m->config, &m->arena, &m->exec, run->log);
+    run->saver = saver_open(m->config, &m->arena, &m->exec, run->log);
     comm_serialize_end(m->comm, barriers);
     saver_vocabulary(run->saver, run->tokenizer);
     if (run->folder) saver_watch(run->saver, run->folder);
@@ -337,7 +338,7 @@ static void open_saver(Run *run) {
 // The checkpoint comes before what may fail or take long.
 static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *err) {
     Model *m = &run->model;
-    const Config *c = &m->config;
+    const Config *c = m->config;
     const int64_t step = run->done.step;
     const bool last = step == run->steps, validates = last || due(step, c->val_every);
     bool saves = run->save_asked || last || due(step, c->save_every);
@@ -361,7 +362,7 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
 
 bool run_train(Run *run, Error *err) {
     Model *m = &run->model;
-    const Config *c = &m->config;
+    const Config *c = m->config;
     const int64_t begun = run->done.step;
     const char *reason = NULL;
     if (c->out[0]) open_saver(run);

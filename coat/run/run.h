@@ -19,11 +19,13 @@ extern "C" {
 #define BATCH_PLANES 3 // of a micro-batch: inputs, targets, positions where documents are apart
 
 typedef struct {
+    Config *config; // complete, and constant, after the inputs are open
     Model model;
     DataLoader *train, *val;
     bool masked; // not all targets of the training data count
     HellaSwag *hellaswag;
-    Tokenizer *tokenizer; // NULL: samples print token ids
+    Tokenizer *tokenizer;       // NULL: samples print token ids
+    PromptFormat prompt_format; // of samples; NONE: plain text
     Log *log;
     HealthWarned warned;         // by FP8 health
     Saver *saver;                // NULL: nothing is saved

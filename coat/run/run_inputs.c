@@ -20,7 +20,7 @@ static void say_note(const Run *run, const char *format, va_list args) {
 void run_note(const Run *run, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    if (!run->model.config.quiet) say_note(run, format, args);
+    if (!run->config->quiet) say_note(run, format, args);
     va_end(args);
 }
 
@@ -34,8 +34,7 @@ void run_note_always(const Run *run, const char *format, ...) {
 // Sets the BOS and EOS ids of a new model to those of its vocabulary. Without a BOS token, EOS is BOS.
 static void take_ids(Run *run) {
     const int begin = tokenizer_begin(run->tokenizer), end = tokenizer_end_of_text(run->tokenizer);
-    model_shape_ids(&run->model.config.shape, begin < 0 ? end : begin, end);
-    run->model.arena.config.shape.ids = run->model.config.shape.ids; // checkpoints write them from there
+    model_shape_ids(&run->config->shape, begin < 0 ? end : begin, end);
 }
 
 bool run_take_vocabulary(Run *run, Config *c, Error *err) {
@@ -98,7 +97,7 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
                    "the model was trained with",
                    c->shape.vocab);
     }
-    snprintf(run->model.config.vocabulary, sizeof run->model.config.vocabulary, "%s", file);
+    snprintf(run->config->vocabulary, sizeof run->config->vocabulary, "%s", file);
     if (there && !run->tokenizer && !c->eval_only)
         run_note_always(run, "%s; samples print token ids, and checkpoints copy the tokenizer's files unread",
                         unread.text);
@@ -131,13 +130,13 @@ bool open_data(Run *run, const Config *c, Error *err) {
 
 // True if the model is or was trained on examples for fine-tuning.
 static bool is_of_examples(const Run *run) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
 }
 
 // Adds notes if no prompt format is known, or if the data name two.
 static void note_prompts(const Run *run, bool unnamed) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     PromptFormat ignored[2];
     if (run->place.rank > 0) return; // it reads a checkpoint's record
     if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
@@ -152,39 +151,36 @@ static void note_prompts(const Run *run, bool unnamed) {
 }
 
 bool choose_prompt_format(Run *run, Error *err) {
-    Config *c = &run->model.config;
+    Config *c = run->config;
     ModelShape *shape = &c->shape;
     int end;
     bool unnamed = false;
-    const bool given = c->prompt_format != PROMPT_FORMAT_DATA;
-    if (!given) {
+    run->prompt_format = c->prompt_format;
+    if (c->prompt_format == PROMPT_FORMAT_DATA) {
         PromptFormat different[2] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_NONE};
-        c->prompt_format = run->train ? data_prompt_format(run->train, different) : PROMPT_FORMAT_NONE;
+        run->prompt_format = run->train ? data_prompt_format(run->train, different) : PROMPT_FORMAT_NONE;
         if (different[1] != PROMPT_FORMAT_NONE)
             run_note(run,
                      "--train has prompts in the formats %s and %s, so checkpoints record none; choose one with "
                      "--prompt-format %s or %s",
                      prompt_format_name(different[0]), prompt_format_name(different[1]),
                      prompt_format_name(different[0]), prompt_format_name(different[1]));
-        unnamed = c->prompt_format == PROMPT_FORMAT_NONE && different[1] == PROMPT_FORMAT_NONE;
+        unnamed = run->prompt_format == PROMPT_FORMAT_NONE && different[1] == PROMPT_FORMAT_NONE;
+        if (!unnamed && different[1] == PROMPT_FORMAT_NONE) c->prompt_format = run->prompt_format; // is recorded
     }
     note_prompts(run, unnamed);
-    if (c->prompt_format != PROMPT_FORMAT_NONE && !c->eval_only && run->tokenizer) {
-        if (!prompt_end(run->tokenizer, c->prompt_format, &end, err)) return false;
+    if (run->prompt_format != PROMPT_FORMAT_NONE && !c->eval_only && run->tokenizer) {
+        if (!prompt_end(run->tokenizer, run->prompt_format, &end, err)) return false;
         if (shape->ids.end_count == 0) model_shape_add_end(shape, tokenizer_end_of_text(run->tokenizer));
         model_shape_add_end(shape, end);
     }
-    // Checkpoints record the format. NONE is recorded only if --prompt-format names it.
-    run->model.arena.config.prompt_format =
-        given || prompt_format_named(c->prompt_format) ? c->prompt_format : PROMPT_FORMAT_DATA;
-    run->model.arena.config.shape.ids = shape->ids;
     return true;
 }
 
 // Splits the data into documents: at the BOS token of the vocabulary, else of the model's files, else after an EOS
 // token. Call it after choose_prompt_format(), which adds EOS tokens.
 bool divide_documents(Run *run, Error *err) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     if (c->documents != DOCUMENTS_APART) return true;
     const Tokenizer *t = run->tokenizer;
     const int end = t ? tokenizer_end_of_text(t) : -1;
@@ -221,15 +217,15 @@ static void note_bytes(const Run *run, DataLoader *loader) {
 // Adds a note if token files have 16-bit tokens but the vocabulary needs 32 bits, as data/prepare.py writes.
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
-    if (narrow && run->model.config.shape.vocab > UINT16_MAX + 1)
+    if (narrow && run->config->shape.vocab > UINT16_MAX + 1)
         run_note(run,
                  "%s has 16-bit tokens, too few for a vocabulary of %d; check that it was made with the same tokenizer",
-                 narrow, run->model.config.shape.vocab);
+                 narrow, run->config->shape.vocab);
 }
 
 void note_data(Run *run) {
     if (run->place.rank > 0) return; // because it reads the beginning of every file
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;
     const char *both = run->train ? data_file_of_two_sets(run->train) : NULL;

@@ -25,11 +25,11 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     char now[sizeof run->done.data];
     uint64_t fingerprint = data_fingerprint(run->train);
     if (run->done.data_fingerprint == fingerprint) {
-        run_state_keep_share(&run->done, data_sequences(run->train), run->model.config.seq_len);
+        run_state_keep_share(&run->done, data_sequences(run->train), run->config->seq_len);
         return true;
     }
     data_describe(run->train, now, sizeof now);
-    if (!run->model.config.allow_other_data)
+    if (!run->config->allow_other_data)
         return error_set(
             err, EXIT_DATA,
             "%s was trained on other data (%s; fingerprint %016llx) than --train names now (%s; "
@@ -57,7 +57,7 @@ static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
 // Sets folder to the checkpoint to resume from, "" if there is none. Rank 0 verifies its checksums and sends its step
 // to the other ranks.
 static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     bool first = run->place.rank == 0;
     if (!all_ranks_ok(&run->errors, !first || checkpoint_find(c->out, c->resume_step, folder, size, err), err))
         return false;
@@ -68,18 +68,17 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
 // Sets the folder from which checkpoints copy files to the resumed checkpoint. An earlier choice may have been damaged,
 // and is then renamed. A model's own files stay those of --model.
 static void take_files(Run *run, const char *folder) {
-    Config *c = &run->model.config;
+    Config *c = run->config;
     if (c->model_from_files) return;
     if (strcmp(c->vocabulary, c->shape_files) == 0) snprintf(c->vocabulary, sizeof c->vocabulary, "%s", folder);
     snprintf(c->shape_files, sizeof c->shape_files, "%s", folder);
-    snprintf(run->model.arena.config.shape_files, sizeof c->shape_files, "%s", folder);
 }
 
 // Initializes the parameters and the state of the run: from a checkpoint, from the weights of --model, or with random
 // values.
 static bool start_or_resume(Run *run, Error *err) {
     Model *m = &run->model;
-    const Config *c = &m->config;
+    const Config *c = m->config;
     char folder[PATH_MAX_LENGTH] = "";
     if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
     if (folder[0]) {
@@ -116,7 +115,7 @@ static bool start_or_resume(Run *run, Error *err) {
 
 static void report(Run *run) {
     Model *m = &run->model;
-    const Report page = {.config = &m->config,
+    const Report page = {.config = m->config,
                          .exec = &m->exec,
                          .arena = &m->arena,
                          .train = run->train,
@@ -126,8 +125,9 @@ static void report(Run *run) {
                          .done = run->done.step,
                          .sequences = run->done.sequences,
                          .tokens = run->done.tokens};
-    const bool results = m->config.json || (m->config.prompt[0] && !run->train); // standard output is for results only
-    if (!m->config.quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
+    const bool results =
+        m->config->json || (m->config->prompt[0] && !run->train); // standard output is for results only
+    if (!m->config->quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
 }
 
 static bool is_common(Run *run, int64_t mine) {
@@ -138,7 +138,7 @@ static bool is_common(Run *run, int64_t mine) {
 // Returns the name of a flag whose value differs between ranks, NULL if there is none. It is the last one in the table,
 // because --eval-only and --zero change flags before them.
 static const char *different_flag(Run *run) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     if (is_common(run, flags_fingerprint(c))) return NULL;
     int count;
     const Flag *table = flag_table(&count);
@@ -150,7 +150,7 @@ static const char *different_flag(Run *run) {
 // Checks that all ranks run with the same settings. Each rank has chosen the recipe by its own GPU, and recorded
 // settings by its own files.
 static bool same_settings(Run *run, Error *err) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
     const char *flag = different_flag(run);
     if (recipe && training && !flag) return true;
@@ -188,7 +188,7 @@ static bool same_files(Run *run, Error *err) {
 
 // Checks that all ranks split the data at the same tokens, which they find in their own vocabulary and data.
 static bool same_documents(Run *run, Error *err) {
-    if (run->model.config.documents != DOCUMENTS_APART) return true;
+    if (run->config->documents != DOCUMENTS_APART) return true;
     const bool train = is_common(run, run->train ? data_division(run->train) : 0);
     if (is_common(run, run->val ? data_division(run->val) : 0) && train) return true;
     on_all_ranks(&run->errors);
@@ -200,7 +200,7 @@ static bool same_documents(Run *run, Error *err) {
 
 // Renames the files of another run in --out, or deletes them with --overwrite.
 static bool set_old_run_aside(Run *run, Error *err) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
     snprintf(path, sizeof path, "%s/log.jsonl", c->out);
     if (run->done.step > 0)
@@ -216,13 +216,12 @@ static bool set_old_run_aside(Run *run, Error *err) {
 
 // Logs the settings of the run, if the log does not have them yet.
 static void write_settings(const Run *run) {
-    Config resolved = run->model.config;
+    Config resolved = *run->config;
     const Exec *exec = &run->model.exec;
     if (resolved.steps >= 0) resolved.epochs = 0; // none
     resolved.steps = run->steps;
     resolved.batch_tokens = config_batch_tokens(&resolved, exec->ranks);
     resolved.logits_chunk = (int)run->model.arena.layout[LOGITS][VALUE].rows;
-    resolved.prompt_format = run->model.arena.config.prompt_format; // the value that checkpoints record
     resolved.device = exec->ops->device;
     resolved.world_size = exec->ranks;
 #ifdef _OPENMP
@@ -238,7 +237,7 @@ static void write_settings(const Run *run) {
 // checkpoints of the run.
 static bool has_room(Run *run, Error *err) {
     Model *m = &run->model;
-    const Config *c = &m->config;
+    const Config *c = m->config;
     char remark[PATH_MAX_LENGTH + 256];
     OutRoom room;
     int64_t bytes = comm_sum_i64(m->comm, saver_bytes(&m->arena, &m->exec));
@@ -251,7 +250,7 @@ static bool has_room(Run *run, Error *err) {
 // Sets run->steps, the total number of steps. With --epochs, sequences at the end that do not fill a step are dropped.
 // After a resume with another batch size, the sequences already read still count in full.
 static bool set_steps(Run *run, Error *err) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     const int64_t sequences =
         config_accumulation(c, run->place.ranks) * c->micro_batch * run->place.ranks; // sequences of one step
     run->steps = c->steps;
@@ -267,8 +266,9 @@ static bool set_steps(Run *run, Error *err) {
 }
 
 // Opens the device, the inputs and the weights. Ranks wait for each other while one reads files.
-static bool open_run(Run *run, const Config *config, Error *err) {
+static bool open_run(Run *run, Error *err) {
     Model *m = &run->model;
+    const Config *config = run->config;
     bool created = model_create(m, config, &run->place, err);
     run->errors.comm = m->comm;
     if (!m->comm || !all_ranks_ok(&run->errors, created, err)) return false;
@@ -287,7 +287,7 @@ static bool open_run(Run *run, const Config *config, Error *err) {
 
 // Checks now what would fail at the end of the run.
 static bool check_end(const Run *run, Error *err) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     int32_t ids[MAX_PROMPT_TOKENS];
     if (c->prompt[0] && c->sample_tokens > 0 && run_prompt(run, ids, err) == 0) return false;
     if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
@@ -304,7 +304,7 @@ static bool check_end(const Run *run, Error *err) {
 // Adds a note if the learning rate jumps at the resumed step because the schedule has changed (--steps, --lr ...). Then
 // the step before it would have another learning rate, too.
 static void note_rate(const Run *run) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     const int64_t step = run->done.step;
     if (!run->train || step == 0 || step >= run->steps) return;
     const double was = run->done.state.lr, now = schedule_lr(c, step, run->steps);
@@ -318,7 +318,7 @@ static void note_rate(const Run *run) {
 }
 
 static void note_settings(const Run *run) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     note_rate(run);
     if (run->train && run->done.step > 0 && c->steps < 0 && !c->epochs_given)
         run_note(run, "--steps is not set: the run continues to step %lld, %d pass%s over the data",
@@ -332,7 +332,7 @@ static void note_settings(const Run *run) {
 
 // Evaluates for --eval-only, and prints the results on standard output.
 static bool evaluate(Run *run, Error *err) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     const bool first = run->place.rank == 0;
     if (run->val) {
         double loss;
@@ -354,7 +354,7 @@ static bool evaluate(Run *run, Error *err) {
 
 // True if a signal ends the run on all ranks before it has changed anything.
 static bool is_ended(const Run *run) {
-    const Config *c = &run->model.config;
+    const Config *c = run->config;
     int64_t number = comm_max_i64(run->model.comm, signals_stop());
     if (number && run->place.rank == 0)
         print_remark("", "ended by %s before the first step; nothing was changed%s%s", signals_name((int)number),
@@ -365,7 +365,7 @@ static bool is_ended(const Run *run) {
 // Opens the log in --out.
 static bool open_log(Run *run, Error *err) {
     Model *m = &run->model;
-    const Config *c = &m->config;
+    const Config *c = m->config;
     comm_set_timeout(m->comm,
                      FILES_TIMEOUT_S); // because rank 0 may have a large old run to delete; run_train() resets it
     if (!all_ranks_ok(&run->errors, !c->out[0] || m->exec.rank > 0 || set_old_run_aside(run, err), err)) return false;
@@ -381,13 +381,14 @@ static bool open_log(Run *run, Error *err) {
 // Ends a run that already has all of its steps: runs the evaluations that are missing.
 static bool end_again(Run *run, Error *err) {
     log_text(run->log, "nothing to do: the run is at step %lld of %lld; raise --%s to continue",
-             (long long)run->done.step, (long long)run->steps, run->model.config.steps < 0 ? "epochs" : "steps");
+             (long long)run->done.step, (long long)run->steps, run->config->steps < 0 ? "epochs" : "steps");
     comm_set_timeout(run->model.comm, 0);
     return run_validate(run, err) && run_make_up(run, false, true, err);
 }
 
-static bool run_all(Run *run, const Config *config, Error *err) {
-    if (!open_run(run, config, err) || !all_ranks_ok(&run->errors, check_end(run, err), err)) return false;
+static bool run_all(Run *run, Error *err) {
+    const Config *config = run->config;
+    if (!open_run(run, err) || !all_ranks_ok(&run->errors, check_end(run, err), err)) return false;
     note_settings(run);
     report(run);
     if (config->eval_only && !evaluate(run, err)) return false;
@@ -408,8 +409,9 @@ bool run_whole(Run *run, Config *config, Error *err) {
     if (trains) signals_open();
     bool ok = !writes || out_prepare(config, &folder, err);
     if (ok && writes) run->folder = &folder;
+    run->config = config;
     run->errors.failed = false;
-    ok = ok && run_all(run, config, err);
+    ok = ok && run_all(run, err);
     if (!ok && !run->errors.failed && place->ranks > 1) {
         fprintf(stderr, "error: rank %d: %s\n", place->rank, err->text);
         comm_abort(run->model.comm, err->code);

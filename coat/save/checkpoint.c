@@ -115,7 +115,7 @@ static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
 static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manifest, Error *err) {
     JsonText text;
     char share[NAME_BUFFER];
-    const ModelShape *shape = &s->arena->config.shape;
+    const ModelShape *shape = &s->arena->config->shape;
     checkpoint_share_name(share, sizeof share, 0, s->exec->ranks);
     const TensorFile files[] = {{HF_MODEL_NAME, s->model, s->model_count, &s->nonfinite},
                                 {share, s->optimizer, s->optimizer_count, NULL}};
@@ -135,12 +135,12 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
     bool good = write_tensor_files(folder, s, &manifest, err);
     if (good && tokenizer_file && tokenizer_file[0])
         good =
-            tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, s->arena->config.prompt_format, &manifest, err);
+            tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, s->arena->config->prompt_format, &manifest, err);
     if (good && s->choices)
         good = manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), err);
     good = good && checkpoint_collect_shards(folder, s, &manifest, err);
     if (good) {
-        run_state_text(&text, &s->run, &s->arena->config, s->exec->ranks);
+        run_state_text(&text, &s->run, s->arena->config, s->exec->ranks);
         good = manifest_write_text(&manifest, folder, STATE_NAME, &text, err);
     }
     if (good) {

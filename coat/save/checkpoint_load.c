@@ -101,15 +101,15 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     if (!manifest_open(&manifest, folder, err)) return false;
     bool good = manifest_check_all(&manifest, false, err) && manifest_check_file(&manifest, HF_CONFIG_NAME, err) &&
                 manifest_check_file(&manifest, STATE_NAME, err) && model_shape_from_files(folder, &shape, err) &&
-                compare_shapes(folder, &shape, &arena->config, err) &&
-                run_state_read(state, run, &arena->config, exec, err) && load_choices(&manifest, exec, err);
+                compare_shapes(folder, &shape, arena->config, err) &&
+                run_state_read(state, run, arena->config, exec, err) && load_choices(&manifest, exec, err);
     if (good) {
         int count = checkpoint_model_tensors(arena, &model);
         good = checkpoint_read_tensors(&manifest, HF_MODEL_NAME, model, count, exec, err);
     }
     int shares = 1;
     good = good && checkpoint_share_count(&manifest, &shares, err);
-    if (good && !config_forward_only(&arena->config)) good = states_read(&manifest, shares, arena, exec, err);
+    if (good && !config_forward_only(arena->config)) good = states_read(&manifest, shares, arena, exec, err);
     if (good) upload_state(arena, exec, &run->state);
     free(model);
     manifest_close(&manifest);
@@ -257,11 +257,11 @@ static bool load_parameters(HfWeights *hf, const LlmcFile *llmc, const char *pat
     TensorId *ids = (TensorId *)xcalloc(capacity, sizeof *ids);
     int *layers = (int *)xcalloc(capacity, sizeof *layers);
     int count = arena_parameters(arena, list, ids, layers);
-    bool good = !hf || check_stored(hf, path, &arena->config.shape, ids, layers, count, err);
+    bool good = !hf || check_stored(hf, path, &arena->config->shape, ids, layers, count, err);
     for (int i = 0; good && i < count; i++) {
         Tensor value = list[i].weight.value;
         float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values);
-        good = load_parameter(hf, llmc, path, &arena->config.shape, ids[i], layers[i], value.cols, values, err);
+        good = load_parameter(hf, llmc, path, &arena->config->shape, ids[i], layers[i], value.cols, values, err);
         if (good) parameter_set_held(arena, exec, ids[i], layers[i], values);
         free(values);
     }
@@ -290,7 +290,7 @@ bool checkpoint_check_files(const char *path, bool weights, Error *err) {
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err) {
     ModelShape shape;
     if (!checkpoint_check_files(path, true, err) || !model_shape_from_files(path, &shape, err)) return false;
-    if (!compare_shapes(path, &shape, &arena->config, err)) return false;
+    if (!compare_shapes(path, &shape, arena->config, err)) return false;
     bool good;
     if (llmc_is_weights(path)) {
         LlmcFile file;

@@ -34,7 +34,7 @@ static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role r
     CheckpointTensor *entry = &list->entries[list->count++];
     memset(entry, 0, sizeof *entry);
     char name[HF_NAME_LENGTH];
-    hf_whole_name(&arena->config.shape, id, layer, name);
+    hf_whole_name(&arena->config->shape, id, layer, name);
     snprintf(entry->name, sizeof entry->name, "%s%s%s", name, role_suffix(role), suffix);
     entry->data = (char *)t.data;
     entry->dtype = dtype_of(t.format);
@@ -89,7 +89,7 @@ static void cut_to_part(CheckpointTensor *entry, const Arena *arena, int64_t fir
 static void add_part(List *list, const Arena *arena, TensorId id, int layer, const HfPart *part) {
     CheckpointTensor *entry = add(list, arena, id, VALUE, layer, "");
     int64_t first = part->first_row * entry->cols + part->first_col;
-    bool last = part->first_row + part->rows == tensor_used_rows(id, entry->rows, &arena->config.shape);
+    bool last = part->first_row + part->rows == tensor_used_rows(id, entry->rows, &arena->config->shape);
     snprintf(entry->name, sizeof entry->name, "%s", part->name);
     entry->transposed = part->transposed;
     entry->offset = (size_t)first * dtype_bytes(entry->dtype);
@@ -108,7 +108,7 @@ int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
         for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
             HfPart parts[HF_MAX_PARTS];
             if (!arena_tensor(arena, (TensorId)id, VALUE, layer).data) continue;
-            int count = hf_parts(&arena->config.shape, (TensorId)id, layer, parts);
+            int count = hf_parts(&arena->config->shape, (TensorId)id, layer, parts);
             for (int i = 0; i < count; i++) add_part(&list, arena, (TensorId)id, layer, &parts[i]);
         }
     }

@@ -11,7 +11,7 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     memset(snapshot, 0, sizeof *snapshot);
     snapshot->arena = arena;
     snapshot->exec = exec;
-    snapshot->generation = arena->rank == 0 ? hf_generation_open(arena->config.shape_files) : NULL;
+    snapshot->generation = arena->rank == 0 ? hf_generation_open(arena->config->shape_files) : NULL;
     snapshot->model_count = checkpoint_model_tensors(arena, &snapshot->model);
     snapshot->optimizer_count = arena->ranks > 1 ? checkpoint_share_tensors(arena, &snapshot->optimizer)
                                                  : checkpoint_optimizer_tensors(arena, &snapshot->optimizer);

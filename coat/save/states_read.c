@@ -226,7 +226,7 @@ static void encode_piece(Reader *r, Held to, int64_t begin, int64_t n, const Mom
 
 // Values that are not finite stay so in every format, and the next update reports them.
 static bool read_moment(Reader *r, Held to, Range range, bool second, Error *err) {
-    const MomentStore how = {r->arena->config.recipe.moments == MOMENTS_COAT, second};
+    const MomentStore how = {r->arena->config->recipe.moments == MOMENTS_COAT, second};
     if (to.tensor.granularity == SCALE_EXPAND && to.tensor.group != STORED_GROUP)
         return error_set(err, EXIT_DATA, "%s: '%s' cannot be read in groups of %d", r->stored.data.file->path,
                          r->stored.data.tensor->name, to.tensor.group);
@@ -295,7 +295,7 @@ static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read,
     int64_t elements = tensor_elements(arena_tensor(r->arena, id, VALUE, layer));
     int64_t share = tensor_share(elements, r->ranks), first = share * r->rank, last = smaller(first + share, elements);
     if (first >= last) return true;
-    hf_whole_name(&r->arena->config.shape, id, layer, parameter);
+    hf_whole_name(&r->arena->config->shape, id, layer, parameter);
     snprintf(name, sizeof name, "%s%s", parameter, role_suffix(role));
     if (!find_state(r, &r->stored, name, id, role, last - first, &found->tensors, err)) return false;
     Held to = held(r->arena, id, role, layer), m = held(r->arena, id, MOMENT_M, layer);

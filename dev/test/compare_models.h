@@ -68,7 +68,7 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
 // next, b reads all tokens anew.
 static double samples_differ(Model *a, Model *b, int all) {
     enum { PROMPT_TOKENS = 5 };
-    const int vocab = a->config.shape.vocab;
+    const int vocab = a->config->shape.vocab;
     float *x = (float *)xmalloc(2 * (size_t)vocab * sizeof *x), *y = x + vocab;
     int32_t *ids = (int32_t *)xmalloc((size_t)(PROMPT_TOKENS + all) * sizeof *ids);
     double apart = 0.0, size = 0.0;

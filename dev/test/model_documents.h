@@ -28,7 +28,7 @@ static void make_document(int d, uint64_t seed, int32_t *tokens, int32_t *target
 // Forward and backward of all documents, each with the seed of its own, in rows of T tokens: where document d begins is
 // left in first[d]. Alone in its row, a document is followed by tokens without a target.
 static void pass_over_documents(Model *m, const uint64_t seeds[DOCUMENTS], int64_t first[DOCUMENTS]) {
-    const int B = m->config.micro_batch, T = m->config.seq_len;
+    const int B = m->config->micro_batch, T = m->config->seq_len;
     const size_t tokens = (size_t)B * (size_t)T;
     int32_t *inputs = (int32_t *)xcalloc(3 * tokens, sizeof *inputs), *targets = inputs + tokens;
     int32_t *positions = targets + tokens;

@@ -49,9 +49,10 @@ static Config fp8_config(Small s, Fp8Recipe r) {
     return c;
 }
 
-static void fp8_create(Model *m, Config c) {
-    create(m, c);
+static Config *fp8_create(Model *m, Config c) {
+    Config *config = create(m, c);
     m->ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
+    return config;
 }
 
 // A value in E4M3 has a relative error of 2.5 % (root mean square), a gradient in E5M2 twice that. Sums over tokens
@@ -88,7 +89,7 @@ static void test_fp8_gradients(void) {
         char name[160];
         snprintf(name, sizeof name, "against fp32: loss %.5f and %.5f, worst gradient %s, %.3f", loss, expected, worst,
                  error);
-        const double limit = rows[i / 2].limit * (m.config.shape.norm_place == NORM_AFTER ? 3 : 1);
+        const double limit = rows[i / 2].limit * (m.config->shape.norm_place == NORM_AFTER ? 3 : 1);
         check_fp8_recipe(fabs(loss - expected) < 2e-3 * expected && error < limit, recipe, name);
         snprintf(name, sizeof name, "%s%s, against fp32", recipe.name, recipe.paper ? ", as in the paper" : "");
         print_gradient_errors(name, &m, &full);
@@ -286,11 +287,11 @@ static void test_fp8_training(Fp8Recipe recipe) {
 
     // A norm's infinite weight, or that of an embedding where norms have none, is hidden by no cast: the update is
     // skipped as a whole, and counted.
-    Tensor w = param(&m, m.config.shape.norm == NORM_PLAIN ? WTE : LN2W, m.config.shape.norm == NORM_PLAIN ? 0 : 1);
+    Tensor w = param(&m, m.config->shape.norm == NORM_PLAIN ? WTE : LN2W, m.config->shape.norm == NORM_PLAIN ? 0 : 1);
     for (int64_t row = 0; row < w.rows; row++) ((uint16_t *)w.data)[row * w.stride + 3] = 0x7f80;
     free(a);
     a = (char *)snapshot(&m);
-    step_begin(&m, m.config.lr, config_micro_tokens(&m.config));
+    step_begin(&m, m.config->lr, config_micro_tokens(m.config));
     run_batch(&m, 1, false, false, 1.0);
     check_fp8_recipe(m.host.nonfinite == 1, recipe, "what is quantised and not finite raises the step's flag");
     take_step(&m, 1);
@@ -314,9 +315,9 @@ static void test_fp8_smaller_pass(Fp8Recipe recipe) {
     fp8_create(&small, c);
     c.micro_batch = 3;
     c.seq_len = 48;
-    fp8_create(&large, c);
-    large.config.micro_batch = 1;
-    large.config.seq_len = 16;
+    Config *config = fp8_create(&large, c);
+    config->micro_batch = 1;
+    config->seq_len = 16;
     double a = run_batch(&small, 8, true, false, 1.0), b = run_batch(&large, 8, true, false, 1.0);
     const char *worst;
     check_fp8_recipe(a == b && isfinite(a) && gradients_differ(&large, &small, &worst) == 0.0, recipe,
@@ -328,7 +329,7 @@ static void test_fp8_smaller_pass(Fp8Recipe recipe) {
 // What the last step that was looked at has found: that all codes of dqkv were counted, and that its weight gradient is
 // BF16's but for what codes lose.
 static bool fp8_findings_are_right(Model *m, double *error) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     CodeCounts counts[2 * GRADIENT_COUNT];
     InnerProducts p;
     Tensor dqkv = act(m, DQKV_Q, 0);
@@ -357,7 +358,7 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
         watched.counts_codes = watched.compares_matmuls = looks[step];
         for (int i = 0; i < 2; i++) {
             Model *m = i ? &watched : &plain;
-            step_begin(m, m->config.lr, config_micro_tokens(&m->config));
+            step_begin(m, m->config->lr, config_micro_tokens(m->config));
             for (int micro = 0; micro < 2; micro++)
                 run_batch(m, (uint64_t)(20 + 2 * step + micro), true, micro > 0, 0.5);
             step_end(m);

@@ -287,7 +287,7 @@ static void order_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor db
 static void order_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     (void)exec;
     begin("linear_backward_data");
-    const bool cached = order.arena->config.recipe.cache_transposed;
+    const bool cached = order.arena->config->recipe.cache_transposed;
     if (codes(dy) && !cached) {
         reads_data(w.codes);
         writes_data(w.codes_t);

@@ -97,24 +97,26 @@ static void reference_close(Reference *r) {
 // --- the model ------------------------------------------------------------------------------------------------------
 
 // A model with the weights of a Hugging Face folder, for passes of B x T tokens.
-static void create_from_folder(Model *m, const char *folder, int B, int T, bool bf16, DeviceKind device) {
+static Config *create_from_folder(Model *m, const char *folder, int B, int T, bool bf16, DeviceKind device) {
     Error err;
     Small s = {1, 1, 16, 16, B, T, bf16, 0};
-    Config c = small_config(s);
-    c.device = device;
-    c.logits_chunk = 0;
-    fail_if(!model_shape_from_files(folder, &c.shape, &err), &err);
-    fail_if(!model_create(m, &c, &one_process, &err), &err);
+    const Config small = small_config(s);
+    Config *c = lasting_config(&small);
+    c->device = device;
+    c->logits_chunk = 0;
+    fail_if(!model_shape_from_files(folder, &c->shape, &err), &err);
+    fail_if(!model_create(m, c, &one_process, &err), &err);
     fail_if(!checkpoint_load_weights(folder, &m->arena, &m->exec, &err), &err);
+    return c;
 }
 
 // A parameter's tensor in Hugging Face's layout: padding rows cut, linear weights (in, out).
 static double *hugging_face_layout(Model *m, Tensor t, TensorId id, size_t *count) {
     double *values = values_of(m, t);
-    int64_t rows = tensor_used_rows(id, t.rows, &m->config.shape);
+    int64_t rows = tensor_used_rows(id, t.rows, &m->config->shape);
     *count = (size_t)(rows * t.cols);
     HfPart parts[HF_MAX_PARTS];
-    hf_parts(&m->config.shape, id, 0, parts); // of GPT-2 one
+    hf_parts(&m->config->shape, id, 0, parts); // of GPT-2 one
     if (!parts->transposed) return values;
     double *turned = (double *)xmalloc(*count * sizeof *turned);
     for (int64_t i = 0; i < rows; i++)
@@ -124,9 +126,8 @@ static double *hugging_face_layout(Model *m, Tensor t, TensorId id, size_t *coun
 }
 
 static void create_for_reference(Model *m, const Reference *r, bool bf16, DeviceKind device) {
-    create_from_folder(m, r->folder, r->B, r->T, bf16, device);
+    Config *c = create_from_folder(m, r->folder, r->B, r->T, bf16, device);
     if (!r->has_updates) return;
-    Config *c = &m->config;
     c->lr = (float)r->adamw[0];
     c->beta1 = (float)r->adamw[1];
     c->beta2 = (float)r->adamw[2];
@@ -138,7 +139,7 @@ static void create_for_reference(Model *m, const Reference *r, bool bf16, Device
 // The mean loss of the batch, and its gradients where they are wanted. `update` is the number of the update that
 // follows, whose rate is its share of the largest.
 static double reference_pass(Model *m, const Reference *r, int update, bool backward) {
-    step_begin(m, r->update_count ? m->config.lr * (float)update / (float)r->update_count : m->config.lr,
+    step_begin(m, r->update_count ? m->config->lr * (float)update / (float)r->update_count : m->config->lr,
                (int64_t)r->B * r->T);
     batch_upload(m, r->B, r->T, r->tokens, r->targets, NULL);
     pass_over_batch(m, false, backward);
@@ -177,7 +178,7 @@ static void device_called(Model *m, char *name, size_t size) {
 static double gradient_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
     size_t n;
     double *have = hugging_face_layout(m, m->parameters[i].grad, id, &n);
-    double *expected = read_parameter(&r->gradients, "", &m->config.shape, id, layer, n);
+    double *expected = read_parameter(&r->gradients, "", &m->config->shape, id, layer, n);
     double error = relative_error(have, expected, n);
     free(expected);
     free(have);
@@ -193,9 +194,9 @@ static double update_error(Model *m, const Reference *r, int i, TensorId id, int
     const Parameter *p = &m->parameters[i];
     size_t n;
     double *have = hugging_face_layout(m, p->master.data ? p->master : p->weight.value, id, &n);
-    const char *training = m->config.recipe.precision == PRECISION_FP32 ? "" : "bf16.";
-    double *expected = read_parameter(&r->updates, training, &m->config.shape, id, layer, n);
-    double *start = read_parameter(&r->weights, "", &m->config.shape, id, layer, n);
+    const char *training = m->config->recipe.precision == PRECISION_FP32 ? "" : "bf16.";
+    double *expected = read_parameter(&r->updates, training, &m->config->shape, id, layer, n);
+    double *start = read_parameter(&r->weights, "", &m->config->shape, id, layer, n);
     double value_sq = 0, way_sq = 0;
     for (size_t j = 0; j < n; j++) {
         bool key = id == QKVB && j / (n / 3) == 1;
@@ -292,13 +293,13 @@ static void write_logits(const char *folder, const char *out, bool bf16) {
     Error err;
     Model m;
     create_from_folder(&m, folder, 1, T, bf16, DEVICE_CPU);
-    int vocab = m.config.shape.vocab;
+    int vocab = m.config->shape.vocab;
     int32_t tokens[T];
     for (int i = 0; i < T; i++) tokens[i] = (int32_t)(rng_hash(1, 1, (uint64_t)i) % (uint64_t)vocab);
     batch_upload(&m, 1, T, tokens, tokens, NULL);
     model_forward(&m, NO_KV_CACHE);
     Tensor logits = tensor_rows(act(&m, LOGITS, 0), 0, T);
-    m.ops->linear_forward(&m.exec, logits, act(&m, NF, 0), weight(&m, head_weight(&m.config.shape), 0), no_tensor());
+    m.ops->linear_forward(&m.exec, logits, act(&m, NF, 0), weight(&m, head_weight(&m.config->shape), 0), no_tensor());
     double *values = values_of(&m, logits);
     float *row = (float *)xmalloc((size_t)vocab * sizeof *row);
     SafeWriter writer;

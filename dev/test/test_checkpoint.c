@@ -115,7 +115,7 @@ static void test_flags_without_effect(void **state) {
     RunState rs = fill(run, 3);
     char a[TEST_PATH], b[TEST_PATH];
     snprintf(a, sizeof a, "%s", save(run, "flags-a", &rs));
-    Config *c = &run->arena.config;
+    Config *c = &run->config;
     c->threads = 7;
     c->val_every = 3;
     c->save_every = 2;
@@ -131,8 +131,8 @@ static void test_flags_without_effect(void **state) {
 // True if state.json of a checkpoint of this recipe has `text`.
 static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recompute, const char *name,
                        const char *text) {
-    run->arena.config.recipe.kind = kind;
-    run->arena.config.recipe.recompute = recompute;
+    run->config.recipe.kind = kind;
+    run->config.recipe.recompute = recompute;
     const char *folder = save(run, name, rs);
     size_t size;
     char *state = read_file(in(folder, "state.json"), &size);
@@ -149,7 +149,7 @@ static void test_recipe_recorded(void **state) {
     (void)state;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
-    Recipe *r = &run->arena.config.recipe;
+    Recipe *r = &run->config.recipe;
     r->bf16_blocks = 1; // the first block's norms are in BF16 only if backward recomputes them
     assert_true(state_says(run, &rs, RECIPE_COAT_PAPER, 0, "recipe-a", "\"recompute\": 0"));
     r->bf16_blocks = 0;
@@ -207,16 +207,16 @@ static void test_changed_settings(void **state) {
     char folder[TEST_PATH];
     Error err;
     snprintf(folder, sizeof folder, "%s", save(run, "changed", &rs));
-    run->arena.config.lr = 1e-4f;
-    run->arena.config.steps = 77;
+    run->config.lr = 1e-4f;
+    run->config.steps = 77;
     int kept = quiet_begin();
     bool good = checkpoint_load(folder, &run->arena, &run->exec, &rs, &err);
     char *said = quiet_end(kept);
     if (!good) fail_msg("%s", err.text);
     assert_string_equal(said, "resume: --lr was 0.0003 and is now 0.0001\n");
     free(said);
-    run->arena.config.lr = 3e-4f;
-    run->arena.config.recipe.kind = RECIPE_COAT_PAPER;
+    run->config.lr = 3e-4f;
+    run->config.recipe.kind = RECIPE_COAT_PAPER;
     kept = quiet_begin();
     good = checkpoint_load(folder, &run->arena, &run->exec, &rs, &err);
     said = quiet_end(kept);
@@ -292,7 +292,7 @@ static void expect_said(Run *run, const char *folder, const char *expected) {
     Error err;
     RunState rs;
     int kept = quiet_begin();
-    bool good = run_state_read(in(folder, "state.json"), &rs, &run->arena.config, &run->exec, &err);
+    bool good = run_state_read(in(folder, "state.json"), &rs, &run->config, &run->exec, &err);
     char *said = quiet_end(kept);
     if (!good) fail_msg("%s", err.text);
     assert_string_equal(said, expected);
@@ -305,7 +305,7 @@ static void test_older_settings(void **state) {
     (void)state;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
-    Config *config = &run->arena.config;
+    Config *config = &run->config;
     char folder[TEST_PATH];
     Error err;
     config->recipe_recorded = true;

@@ -67,7 +67,7 @@ static void test_checkpoint(void **state) {
     char folder[TEST_PATH];
     const Guard none = {{0, {0}}, {0, {0}}};
     for (int count = 0; count <= GUARD_WINDOW; count += 64) {
-        run->arena.config.skip_loss_z = 5;
+        run->config.skip_loss_z = 5;
         memset(&rs.guard, 0, sizeof rs.guard);
         for (int i = 0; i < count; i++) outlier_record(&rs.guard, 10.0 / (i + 3), 1 + i * 1e-7);
         snprintf(folder, sizeof folder, "%s", save(run, "guard", &rs));
@@ -75,13 +75,13 @@ static void test_checkpoint(void **state) {
         assert_memory_equal(&got, &rs.guard, sizeof got);
     }
     // a run without the flags neither reads nor writes it; one with them begins anew where there is none
-    run->arena.config.skip_loss_z = 0;
+    run->config.skip_loss_z = 0;
     int kept = quiet_begin();
     Guard got = load_guard(run, folder);
     free(quiet_end(kept));
     assert_memory_equal(&got, &none, sizeof got);
     snprintf(folder, sizeof folder, "%s", save(run, "plain", &rs));
-    run->arena.config.skip_grad_z = 5;
+    run->config.skip_grad_z = 5;
     got = load_guard(run, folder);
     assert_memory_equal(&got, &none, sizeof got);
     run_close(run);

@@ -165,7 +165,7 @@ static const int32_t none[1]; // tokens: nobody looks at them
 static char nowhere;          // nothing is written there
 
 static void evaluate(Model *m, int passes) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     state_upload(m);
     for (int i = 0; i < passes; i++) {
         batch_upload(m, c->micro_batch, c->seq_len, none, none, NULL);
@@ -179,7 +179,7 @@ static void evaluate(Model *m, int passes) {
 
 // As for examples of HellaSwag, whose losses are wanted one by one.
 static void evaluate_short(Model *m) {
-    const int B = m->config.micro_batch, T = m->config.seq_len / 2;
+    const int B = m->config->micro_batch, T = m->config->seq_len / 2;
     batch_upload(m, B, T, none, none, NULL);
     model_forward(m, NO_KV_CACHE);
     model_loss(m, false, false);
@@ -189,8 +189,8 @@ static void evaluate_short(Model *m) {
 
 // As for a sample, of which the last token's logits are wanted: half of a sequence, then two passes that go on.
 static void sample(Model *m) {
-    const int T = m->config.seq_len / 2, rows = config_sample_logits(&m->config);
-    const int more = config_fewest_tokens(&m->config);
+    const int T = m->config->seq_len / 2, rows = config_sample_logits(m->config);
+    const int more = config_fewest_tokens(m->config);
     Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
     order.sample_pass = order.pass + 1;
     for (int i = 0; i < 3; i++) {
@@ -198,14 +198,14 @@ static void sample(Model *m) {
         batch_upload(m, 1, i == 0 ? T : more, none, NULL, NULL);
         model_forward(m, cache);
         m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), m->T - rows, rows),
-                               weight(m, head_weight(&m->config.shape), 0), no_tensor());
+                               weight(m, head_weight(&m->config->shape), 0), no_tensor());
         m->ops->download(&m->exec, &nowhere, tensor_rows(few, rows - 1, 1).data,
                          (size_t)few.cols * format_bytes(few.format));
     }
 }
 
 static void train_step(Model *m, bool watched) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     const int64_t accumulation = config_accumulation(c, m->exec.ranks);
     int slots[LAYER_SLOTS];
     step_begin(m, 1e-3f, 1);
@@ -242,7 +242,7 @@ static void train(Model *m, int steps) {
         if (health) {
             shards_weights_wait(&m->shards);
             free(health_json(&m->arena, &m->exec, &warned, warning));
-            if (m->config.health_products > 0) free(health_products_json(&m->arena, &m->exec, &warned, warning));
+            if (m->config->health_products > 0) free(health_products_json(&m->arena, &m->exec, &warned, warning));
         }
         if (behind_steps[i] & SAVE) snapshot_take(&snapshot, &run);
         if (behind_steps[i] & EVALUATE) evaluate(m, 2);

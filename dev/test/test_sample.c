@@ -179,13 +179,13 @@ static void as_near_in_fp8(void **state) {
 }
 
 static void train(Model *m, bool samples) {
-    const int tokens = (int)config_micro_tokens(&m->config);
+    const int tokens = (int)config_micro_tokens(m->config);
     int32_t *ids = (int32_t *)xcalloc((size_t)tokens + 1, sizeof *ids);
     for (int i = 0; i <= tokens; i++) ids[i] = (int32_t)(rng_hash(7, 0, (uint64_t)i) % VOCAB);
     for (int step = 0; step < 3; step++) {
         int32_t text[LENGTH] = {1, 2, 3};
         step_begin(m, 1e-2f, tokens);
-        batch_upload(m, m->config.micro_batch, WINDOW, ids, ids + 1, NULL);
+        batch_upload(m, m->config->micro_batch, WINDOW, ids, ids + 1, NULL);
         micro_step(m, false, true);
         step_end(m);
         assert_int_equal(m->host.nonfinite, 0);
@@ -219,8 +219,8 @@ static void the_plan_has_the_cache(void **state) {
         Model m;
         open_model(&m, models[i / 2], i % 2 ? "--recipe coat" : "--recipe bf16", false, false);
         const TensorLayout *qkv = &m.arena.layout[QKV][VALUE];
-        assert_int_equal(m.config.micro_batch, 1);
-        assert_true(qkv->saved && qkv->per_layer && qkv->layers == m.config.shape.layers && qkv->rows == WINDOW);
+        assert_int_equal(m.config->micro_batch, 1);
+        assert_true(qkv->saved && qkv->per_layer && qkv->layers == m.config->shape.layers && qkv->rows == WINDOW);
         assert_false(m.arena.layout[QKV_ROPE][VALUE].exists && m.arena.layout[QKV_ROPE][VALUE].alias < 0);
         model_destroy(&m);
     }

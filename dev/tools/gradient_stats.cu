@@ -124,7 +124,7 @@ typedef struct {
 static bool find_matmul(const Model *m, Weight w, GradientKind *kind, int *layer) {
     static const TensorId weights[GRADIENT_KINDS] = {QKVW, PROJW, FCW, FCPROJW, WTE};
     for (int k = 0; k < GRADIENT_KINDS; k++) {
-        for (int l = 0; l < (k == GRADIENT_HEAD ? 1 : m->config.shape.layers); l++) {
+        for (int l = 0; l < (k == GRADIENT_HEAD ? 1 : m->config->shape.layers); l++) {
             if (weight(m, weights[k], l).value.data != w.value.data) continue;
             *kind = (GradientKind)k;
             *layer = l;
@@ -144,7 +144,7 @@ static void watched_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
 static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     Watch *watch = (Watch *)exec->ops;
     Meter *meter = &watch->meter;
-    const ModelShape *shape = &watch->model->config.shape;
+    const ModelShape *shape = &watch->model->config->shape;
     const Tensor w = watch->weight.value;
     GradientKind kind;
     int layer;
@@ -176,7 +176,7 @@ static void larger_size(MeterSize *size, int64_t tokens, Tensor w) {
 // A workspace for operations on rows as wide as the vocabulary, which training quantises nowhere but in the loss.
 static bool widen_workspace(Watch *watch, Model *m, Error *err) {
     Config *wide = (Config *)xmalloc(sizeof *wide);
-    *wide = m->config;
+    *wide = *m->config;
     if (wide->shape.ffn < wide->shape.vocab_padded) wide->shape.ffn = wide->shape.vocab_padded;
     const size_t bytes = ops_workspace(wide, m->ops->device).bytes;
     free(wide);
@@ -192,15 +192,15 @@ static bool watch_open(Watch *watch, Model *m, Error *err) {
     static const TensorId of_blocks[] = {QKVW, PROJW, FCW, FCPROJW};
     MeterSize size = {0, 0, 0, 0};
     for (size_t i = 0; i < sizeof of_blocks / sizeof *of_blocks; i++)
-        larger_size(&size, config_micro_tokens(&m->config), weight(m, of_blocks[i], 0).value);
+        larger_size(&size, config_micro_tokens(m->config), weight(m, of_blocks[i], 0).value);
     larger_size(&size, m->arena.layout[LOGITS][VALUE].rows, weight(m, WTE, 0).value);
     watch->model = m;
     watch->real = m->ops;
     if (!widen_workspace(watch, m, err) || !meter_open(&watch->meter, &m->exec, m->ops, &size, err)) return false;
-    watch->table.layers = m->config.shape.layers;
+    watch->table.layers = m->config->shape.layers;
     watch->table.rows =
         (GradientRow *)xcalloc((size_t)GRADIENT_KINDS * (size_t)watch->table.layers, sizeof *watch->table.rows);
-    watch->fp8 = !m->config.gpu_without_fp8[0];
+    watch->fp8 = !m->config->gpu_without_fp8[0];
     watch->ops = *m->ops;
     watch->ops.linear_backward_data = watched_backward_data;
     watch->ops.linear_backward_weight = watched_backward_weight;
@@ -219,7 +219,7 @@ static void watch_close(Watch *watch, Model *m) {
 // --- the pass -----------------------------------------------------------------------------------------------
 
 static bool load_weights(Model *m, Error *err) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     if (c->model_from_files && !checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     if (!c->model_from_files) parameters_init(&m->arena, &m->exec, c->seed);
     shards_weights_loaded(&m->shards);
@@ -228,7 +228,7 @@ static bool load_weights(Model *m, Error *err) {
 
 // Forward and backward of one micro-batch, as the first of a step that has no other. The weights stay as they are.
 static bool run_batch(Model *m, int64_t batch, Error *err) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     const size_t tokens = (size_t)config_micro_tokens(c);
     DataLoader *loader = data_open_sets(c->train, config_weights(c), c->examples, c->micro_batch, c->seq_len, 0, 1,
                                         c->seed, c->shuffle, c->shape.vocab, err);
@@ -253,11 +253,11 @@ static bool is_finite(const Model *m, const GradientTable *table, Error *err) {
         for (int l = 0; l < kind_layers(table, (GradientKind)k); l++)
             finite &= gradient_row(table, (GradientKind)k, l)->stats.nonfinite == 0;
     return finite ||
-           error_set(err, EXIT_DATA, "%s: the loss or a gradient is not finite: the run has diverged", m->config.model);
+           error_set(err, EXIT_DATA, "%s: the loss or a gradient is not finite: the run has diverged", m->config->model);
 }
 
 static void print_head(const Model *m, const Options *options, const GradientTable *table, FILE *json) {
-    const Config *c = &m->config;
+    const Config *c = m->config;
     const GradientStats *any = &gradient_row(table, GRADIENT_QKV, 0)->stats;
     char device[256];
     m->ops->describe((Exec *)&m->exec, device, sizeof device);
