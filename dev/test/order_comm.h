@@ -3,6 +3,7 @@
 #pragma once
 #include "coat/comm/comm_internal.h"
 #include "dev/test/order_memory.h"
+#include "dev/test/unit.h"
 
 // --- faults -------------------------------------------------------------------------------------------------------
 

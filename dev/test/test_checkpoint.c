@@ -35,8 +35,7 @@ static void round_trip(Run *run, const char *out) {
     run_close(run);
 }
 
-static void test_round_trips(void **state) {
-    (void)state;
+UNIT_TEST(test_round_trips) {
     round_trip(run_new(RECIPE_BF16), "bf16");
     round_trip(run_new(RECIPE_COAT), "coat");
     Run *run = run_open(RECIPE_BF16, 1);
@@ -55,8 +54,7 @@ static void test_round_trips(void **state) {
 }
 
 // A file of more than one piece of host memory.
-static void test_large_tensor(void **state) {
-    (void)state;
+UNIT_TEST(test_large_tensor) {
     Run *run = run_open(RECIPE_COAT, 1);
     model_shape_vocab(&run->config.shape, 55001);
     run->config.recipe.master = MASTER_FP32;
@@ -65,8 +63,7 @@ static void test_large_tensor(void **state) {
 }
 
 // What Hugging Face's model reads: names, transposed weights, no padding rows.
-static void test_layout(void **state) {
-    (void)state;
+UNIT_TEST(test_layout) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
     const char *folder = save(run, "layout", &rs);
@@ -109,8 +106,7 @@ static void test_layout(void **state) {
 }
 
 // A flag without effect on the training changes no byte; nor does where it is saved.
-static void test_flags_without_effect(void **state) {
-    (void)state;
+UNIT_TEST(test_flags_without_effect) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 3);
     char a[TEST_PATH], b[TEST_PATH];
@@ -145,8 +141,7 @@ static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recomp
 }
 
 // The recipe is recorded; --recompute only if it changes bits.
-static void test_recipe_recorded(void **state) {
-    (void)state;
+UNIT_TEST(test_recipe_recorded) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
     Recipe *r = &run->arena.config.recipe;
@@ -179,8 +174,7 @@ static void expect_refusal(Run *run, const char *folder, const char *a, const ch
     run_close(run);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
+UNIT_TEST(test_refusals) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
@@ -200,8 +194,7 @@ static void test_refusals(void **state) {
 }
 
 // Other settings may change; they are named.
-static void test_changed_settings(void **state) {
-    (void)state;
+UNIT_TEST(test_changed_settings) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
@@ -254,8 +247,7 @@ static void replace_text(const char *path, const char *from, const char *to) {
     free(data);
 }
 
-static void test_hostile_state(void **state) {
-    (void)state;
+UNIT_TEST(test_hostile_state) {
     static const struct {
         const char *from, *to, *says;
     } changes[] = {{"\"step\": 20", "\"step\": -1", "'step'"},
@@ -301,8 +293,7 @@ static void expect_said(Run *run, const char *folder, const char *expected) {
 
 // Settings that earlier versions recorded: those of a recipe are read, others are refused or, if a recipe was named,
 // noted.
-static void test_older_settings(void **state) {
-    (void)state;
+UNIT_TEST(test_older_settings) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     Config *config = &run->arena.config;
@@ -330,8 +321,7 @@ static void test_older_settings(void **state) {
 
 // Every file that is read or copied from a checkpoint must match its checksum, wherever a bit was flipped. The
 // states of the optimizer, which are not read with weights alone, need not.
-static void test_weights_damaged(void **state) {
-    (void)state;
+UNIT_TEST(test_weights_damaged) {
     static const char *const names[] = {
         "config.json", "generation_config.json", "model.safetensors.index.json", "state.json", "vocab.json",
         "merges.txt",  "model.safetensors"};
@@ -371,8 +361,7 @@ static void test_weights_damaged(void **state) {
 }
 
 // Weights alone: values as saved, masters that follow them, everything else zero.
-static void test_weights_only(void **state) {
-    (void)state;
+UNIT_TEST(test_weights_only) {
     Error err;
     Run *from = run_new(RECIPE_BF16), *to = run_new(RECIPE_COAT);
     RunState rs = fill(from, 5);
@@ -401,13 +390,4 @@ static void test_weights_only(void **state) {
     run_close(to);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_large_tensor),
-        cmocka_unit_test(test_layout),           cmocka_unit_test(test_flags_without_effect),
-        cmocka_unit_test(test_recipe_recorded),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_changed_settings), cmocka_unit_test(test_older_settings),
-        cmocka_unit_test(test_hostile_state),    cmocka_unit_test(test_weights_only),
-        cmocka_unit_test(test_weights_damaged)};
-    return cmocka_run_group_tests_name("checkpoint", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -12,8 +12,7 @@ static bool find(const char *out, int64_t step, Error *err) {
     return checkpoint_find(path_of(out), step, found, sizeof found, err);
 }
 
-static void test_find(void **state) {
-    (void)state;
+UNIT_TEST(test_find) {
     Error err;
     Run *run = run_new(RECIPE_COAT);
     assert_true(find("nothing", -1, &err));
@@ -56,8 +55,7 @@ static Run *run_with_two(const char *out, RunState *newer) {
 }
 
 // What cannot be read may be whole, and what has another step's name is: nothing behind them is taken in their place.
-static void test_unread_and_misnamed(void **state) {
-    (void)state;
+UNIT_TEST(test_unread_and_misnamed) {
     Error err;
     RunState newer;
     Run *run = run_with_two("unread", &newer);
@@ -82,8 +80,7 @@ static void test_unread_and_misnamed(void **state) {
 }
 
 // Damages one file in turn: by number it is an error, otherwise the one before is found, and a line says why.
-static void test_damage(void **state) {
-    (void)state;
+UNIT_TEST(test_damage) {
     Error err;
     RunState newer;
     Run *run = run_with_two("damage", &newer);
@@ -119,8 +116,7 @@ static void test_damage(void **state) {
     run_close(run);
 }
 
-static void test_replace_and_prune(void **state) {
-    (void)state;
+UNIT_TEST(test_replace_and_prune) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1), got;
@@ -195,8 +191,7 @@ static int prune_lines(const char *out, int64_t saved) {
 }
 
 // A checkpoint that cannot be removed as a whole stays whole, and one line says so.
-static void test_prune_forbidden(void **state) {
-    (void)state;
+UNIT_TEST(test_prune_forbidden) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
     Error err;
@@ -222,8 +217,7 @@ static void test_prune_forbidden(void **state) {
 }
 
 // A save that fails leaves no trace and no harm.
-static void test_failing_saves(void **state) {
-    (void)state;
+UNIT_TEST(test_failing_saves) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
@@ -254,8 +248,7 @@ static void test_failing_saves(void **state) {
     run_close(run);
 }
 
-static void test_tokenizer_files(void **state) {
-    (void)state;
+UNIT_TEST(test_tokenizer_files) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
@@ -294,8 +287,7 @@ static void test_tokenizer_files(void **state) {
 
 // A vocabulary without tokenizer_config.json gets one, from which transformers knows the class and what begins and
 // ends a text, whatever the model's family.
-static void test_tokenizer_config(void **state) {
-    (void)state;
+UNIT_TEST(test_tokenizer_config) {
     static const struct {
         const char *given, *says[5], *not ;
     } cases[] = {
@@ -359,8 +351,7 @@ static void fake_choices_load(Exec *exec, const char *text) {
 
 // A device's choices of algorithms: saved where there are any, told to the one that continues where it has any, checked
 // in either case.
-static void test_choices(void **state) {
-    (void)state;
+UNIT_TEST(test_choices) {
     Error err;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
@@ -406,8 +397,7 @@ static void test_choices(void **state) {
 }
 
 // Shares of other processes are not waited for in a folder that was removed.
-static void test_no_folder_for_shares(void **state) {
-    (void)state;
+UNIT_TEST(test_no_folder_for_shares) {
     Error err;
     JsonText manifest;
     Exec exec;
@@ -429,8 +419,7 @@ static void test_no_folder_for_shares(void **state) {
 }
 
 // A manifest has the tensors of all processes: of 64 layers on 128 of them more than 16 MiB.
-static void test_manifest_of_many(void **state) {
-    (void)state;
+UNIT_TEST(test_manifest_of_many) {
     enum { RANKS = 128, TENSORS = 64 * 4 * 7 };
     SafeWriter share;
     JsonText text;
@@ -466,8 +455,7 @@ static void test_manifest_of_many(void **state) {
 }
 
 // Files are read several at a time: what is told is the same each time, the first that is damaged.
-static void test_first_damaged(void **state) {
-    (void)state;
+UNIT_TEST(test_first_damaged) {
     enum { FILES_OF_ONE = 20 };
     static const int damaged[] = {18, 13, 9, 2};
     JsonText text;
@@ -501,18 +489,4 @@ static void test_first_damaged(void **state) {
     manifest_close(&manifest);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_find),
-                                       cmocka_unit_test(test_unread_and_misnamed),
-                                       cmocka_unit_test(test_damage),
-                                       cmocka_unit_test(test_replace_and_prune),
-                                       cmocka_unit_test(test_prune_forbidden),
-                                       cmocka_unit_test(test_failing_saves),
-                                       cmocka_unit_test(test_tokenizer_files),
-                                       cmocka_unit_test(test_tokenizer_config),
-                                       cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_no_folder_for_shares),
-                                       cmocka_unit_test(test_manifest_of_many),
-                                       cmocka_unit_test(test_first_damaged)};
-    return cmocka_run_group_tests_name("checkpoint files", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -42,8 +42,7 @@ static void refuse_record(const char *settings, const char *parts) {
 
 #define PLAIN "\"precision\":\"recipe\",\"linear\":\"bf16\",\"head\":\"bf16\",\"saved\":\"bf16\",\"grads\":\"bf16\","
 
-static void test_recorded(void **state) {
-    (void)state;
+UNIT_TEST(test_recorded) {
     const Recipe *r = &config.recipe;
     record(5, "{" PLAIN "\"moments\":\"fp8\",\"moments-fp32\":\"wte,wpe\",\"master\":\"none\"}");
     go_on("");
@@ -77,8 +76,7 @@ static void test_recorded(void **state) {
 #define FP8_COAT "\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\""
 
 // Settings that a recipe fixes now: what older versions recorded is read if a recipe has these values.
-static void test_older_recipes(void **state) {
-    (void)state;
+UNIT_TEST(test_older_recipes) {
     static const struct {
         const char *recorded;
         RecipeKind kind;
@@ -115,8 +113,7 @@ static void test_older_recipes(void **state) {
 }
 
 // Values that no recipe has any more are refused; the message names the setting and a recipe.
-static void test_removed_settings(void **state) {
-    (void)state;
+UNIT_TEST(test_removed_settings) {
     static const char *const refused[][2] = {
         {"\"scaling\":\"tensor\",\"norm-input\":\"residual\"", "scaling"},
         {"\"scaling\":\"token\",\"norm-input\":\"residual\",\"activation-input\":\"saved\"", "activation-input"},
@@ -141,8 +138,7 @@ static void test_removed_settings(void **state) {
 }
 
 // A setting or a value of the recipe that this version does not know is an error, even if an older checkpoint is there.
-static void test_strange(void **state) {
-    (void)state;
+UNIT_TEST(test_strange) {
     static const char *const strange[][2] = {
         {"{}", "\"linear\" is missing"},
         {"[]", "\"linear\" is missing"},
@@ -190,8 +186,7 @@ static void test_strange(void **state) {
 #define BATCH PLAIN "\"moments\":\"bf16\",\"micro-batch\":2,\"seq-len\":64,\"batch-tokens\":1024,"
 
 // A flag is above what is recorded; what changes no training is taken from nowhere.
-static void test_training(void **state) {
-    (void)state;
+UNIT_TEST(test_training) {
     record(
         5,
         "{" BATCH
@@ -249,8 +244,7 @@ static void test_training(void **state) {
 }
 
 // Processes of which the recorded batch is no multiple: fewer sequences in a pass, or else the nearest batch.
-static void test_batch(void **state) {
-    (void)state;
+UNIT_TEST(test_batch) {
     static const struct {
         const char *flags;
         int ranks;
@@ -286,8 +280,7 @@ static void test_batch(void **state) {
 }
 
 // The note says whose recipe is left, where FP8 cannot take the batch that it is resumed with.
-static void test_left(void **state) {
-    (void)state;
+UNIT_TEST(test_left) {
     record(9, "{\"precision\":\"recipe\",\"recipe\":\"fp8-linear\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
     go_on("--micro-batch 1 --seq-len 100");
     assert_int_equal(config.recipe.linear, LINEAR_BF16);
@@ -297,8 +290,7 @@ static void test_left(void **state) {
 }
 
 // The position in data that are other sequences now.
-static void test_share_of_pass(void **state) {
-    (void)state;
+UNIT_TEST(test_share_of_pass) {
     static const struct {
         int64_t sequences, pass, tokens, now, expected;
     } cases[] = {{81, 30, 0, 30, 81},              // as it was
@@ -317,16 +309,4 @@ static void test_share_of_pass(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_recorded, test_folder_make, test_folder_remove),
-        cmocka_unit_test_setup_teardown(test_older_recipes, test_folder_make, test_folder_remove),
-        cmocka_unit_test(test_removed_settings),
-        cmocka_unit_test_setup_teardown(test_strange, test_folder_make, test_folder_remove),
-        cmocka_unit_test_setup_teardown(test_training, test_folder_make, test_folder_remove),
-        cmocka_unit_test_setup_teardown(test_batch, test_folder_make, test_folder_remove),
-        cmocka_unit_test_setup_teardown(test_left, test_folder_make, test_folder_remove),
-        cmocka_unit_test(test_share_of_pass),
-    };
-    return cmocka_run_group_tests_name("checkpoint_settings", tests, NULL, NULL);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

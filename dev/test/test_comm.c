@@ -39,8 +39,7 @@ static void assert_refused(const char *what, const char *fix) {
     assert_says(&err, fix);
 }
 
-static void test_one_process(void **state) {
-    (void)state;
+UNIT_TEST(test_one_process) {
     environment("");
     assert_place(0, 1, 0, 1, "", false);
     environment("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0");
@@ -55,8 +54,7 @@ static void test_one_process(void **state) {
     assert_place(0, 1, 0, 1, "", false);
 }
 
-static void test_mpirun(void **state) {
-    (void)state;
+UNIT_TEST(test_mpirun) {
     environment("OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 "
                 "OMPI_COMM_WORLD_LOCAL_SIZE=4");
     assert_place(5, 8, 1, 4, "mpirun", true);
@@ -71,8 +69,7 @@ static void test_mpirun(void **state) {
     assert_place(2, 4, 2, 4, "mpiexec", true);
 }
 
-static void test_torchrun(void **state) {
-    (void)state;
+UNIT_TEST(test_torchrun) {
     environment("RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 MASTER_ADDR=host MASTER_PORT=1234");
     assert_place(9, 16, 1, 8, "the environment", false);
     environment("RANK=1 WORLD_SIZE=2");
@@ -83,8 +80,7 @@ static void test_torchrun(void **state) {
     assert_place(9, 16, 1, 8, "the environment", false);
 }
 
-static void test_srun(void **state) {
-    (void)state;
+UNIT_TEST(test_srun) {
     environment("SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_LOCALID=1");
     assert_place(3, 4, 1, 0, "srun", false);
     environment("SLURM_PROCID=6 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=9 SLURM_LOCALID=0 SLURM_NODEID=3 "
@@ -107,8 +103,7 @@ static void test_srun(void **state) {
     assert_place(0, 4, 0, 0, "srun", false);
 }
 
-static void test_flags(void **state) {
-    (void)state;
+UNIT_TEST(test_flags) {
     environment("");
     config.world_size = 4;
     config.rank = 2;
@@ -123,8 +118,7 @@ static void test_flags(void **state) {
     assert_place(2, 4, 2, 0, "the environment", false);
 }
 
-static void test_contradictions(void **state) {
-    (void)state;
+UNIT_TEST(test_contradictions) {
     environment("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 RANK=0 WORLD_SIZE=2");
     assert_refused("RANK=0", "unset");
     environment("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 RANK=1 WORLD_SIZE=4");
@@ -155,8 +149,7 @@ static void test_contradictions(void **state) {
 }
 
 // A shell that a launcher of several processes has started, as `srun -n4 --pty bash` does: the flags win.
-static void test_flags_win(void **state) {
-    (void)state;
+UNIT_TEST(test_flags_win) {
     static const char *const shells[] = {
         "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0",
         "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0",
@@ -179,8 +172,7 @@ static void test_flags_win(void **state) {
     }
 }
 
-static void test_malformed(void **state) {
-    (void)state;
+UNIT_TEST(test_malformed) {
     environment("RANK=one WORLD_SIZE=2");
     assert_refused("RANK=one", "unset");
     environment("RANK=-1 WORLD_SIZE=2");
@@ -199,8 +191,7 @@ static void test_malformed(void **state) {
 
 // --- collectives of one process ---------------------------------------------------------------------------------
 
-static void test_collectives_of_one(void **state) {
-    (void)state;
+UNIT_TEST(test_collectives_of_one) {
     Exec exec;
     memset(&exec, 0, sizeof exec);
     exec.ops = cpu_ops();
@@ -235,8 +226,7 @@ static void test_collectives_of_one(void **state) {
 }
 
 // Processes that no launcher of MPI started cannot use it, and a build without it says so.
-static void test_cpus_need_mpi(void **state) {
-    (void)state;
+UNIT_TEST(test_cpus_need_mpi) {
     Exec exec;
     memset(&exec, 0, sizeof exec);
     exec.ops = cpu_ops();
@@ -249,18 +239,4 @@ static void test_cpus_need_mpi(void **state) {
     assert_says(&err, "MPI");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_process),
-        cmocka_unit_test(test_mpirun),
-        cmocka_unit_test(test_torchrun),
-        cmocka_unit_test(test_srun),
-        cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_flags_win),
-        cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_collectives_of_one),
-        cmocka_unit_test(test_cpus_need_mpi),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

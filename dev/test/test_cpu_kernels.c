@@ -16,8 +16,7 @@ static double units(float x, double exact) {
     return fabs((double)x - exact) / ((double)nextafterf(nearest, INFINITY) - (double)nearest);
 }
 
-static void exponential_is_accurate(void **state) {
-    (void)state;
+UNIT_TEST(exponential_is_accurate) {
     const CpuKernels *list[CPU_VARIANTS];
     for (int v = 0, count = variants(list); v < count; v++) {
         float x[LONGEST], p[LONGEST];
@@ -35,8 +34,7 @@ static void exponential_is_accurate(void **state) {
 }
 
 // exponentials(): scale, shift and the sum it returns, for any length, in place.
-static void exponentials_sum(void **state) {
-    (void)state;
+UNIT_TEST(exponentials_sum) {
     const CpuKernels *list[CPU_VARIANTS];
     for (int v = 0, count = variants(list); v < count; v++)
         for (int n = 0; n < LONGEST; n++) {
@@ -52,8 +50,7 @@ static void exponentials_sum(void **state) {
         }
 }
 
-static void bf16_rounds_like_formats(void **state) {
-    (void)state;
+UNIT_TEST(bf16_rounds_like_formats) {
     const CpuKernels *list[CPU_VARIANTS];
     for (int v = 0, count = variants(list); v < count; v++)
         for (uint64_t bits = 0; bits <= 0xffffffffull; bits += 65521 * 5) {
@@ -69,8 +66,7 @@ static void bf16_rounds_like_formats(void **state) {
         }
 }
 
-static void reductions_of_any_length(void **state) {
-    (void)state;
+UNIT_TEST(reductions_of_any_length) {
     const CpuKernels *list[CPU_VARIANTS];
     float x[LONGEST], y[LONGEST];
     for (int i = 0; i < LONGEST; i++) {
@@ -116,8 +112,7 @@ static void run_all(const CpuKernels *k, float out[12][LONGEST]) {
     k->adamw(out[9], out[10], out[11], y, &step, 1e-3f, n);
 }
 
-static void instruction_sets_agree(void **state) {
-    (void)state;
+UNIT_TEST(instruction_sets_agree) {
     const CpuKernels *list[CPU_VARIANTS];
     static float first[12][LONGEST], other[12][LONGEST];
     int count = variants(list);
@@ -128,11 +123,4 @@ static void instruction_sets_agree(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exponential_is_accurate),  cmocka_unit_test(exponentials_sum),
-        cmocka_unit_test(bf16_rounds_like_formats), cmocka_unit_test(reductions_of_any_length),
-        cmocka_unit_test(instruction_sets_agree),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

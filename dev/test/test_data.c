@@ -5,8 +5,7 @@
 #include "coat/text/permute.h"
 #include "token_files.h"
 
-static void test_bad_files(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_files) {
     expect_refused("none*.bin", 1, 4, 1, "no file matches", "none*.bin");
     expect_refused("absent.bin", 1, 4, 1, "no file matches", "data/prepare.py");
     write_file(path_of("empty.bin"), "", 0);
@@ -68,8 +67,7 @@ static bool begins_with_bytes(int width, int count, uint32_t first, uint32_t mod
     return bytes;
 }
 
-static void test_bytes(void **state) {
-    (void)state;
+UNIT_TEST(test_bytes) {
     for (int width = 2; width <= 4; width += 2) {
         assert_true(begins_with_bytes(width, 1024, 0, 257));
         assert_false(begins_with_bytes(width, 1024, 0, 258));
@@ -79,8 +77,7 @@ static void test_bytes(void **state) {
     }
 }
 
-static void test_too_few_tokens(void **state) {
-    (void)state;
+UNIT_TEST(test_too_few_tokens) {
     write_u16("a.bin", 101, 0); // 10 sequences of 10 + 1
     data_close(open_one("a.bin", 10, 10, true));
     expect_refused("a.bin", 11, 10, 1, "--micro-batch", "10 sequences of 10 + 1");
@@ -96,8 +93,7 @@ static void test_too_few_tokens(void **state) {
     expect_refused("b.bin", 10, 10, 1, "9 sequences", "needs 10");
 }
 
-static void test_bad_arguments(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_arguments) {
     Error err;
     write_u16("a.bin", 100, 0);
     assert_null(data_open(path_of("a.bin"), 0, 4, 0, 1, 1, true, VOCAB, &err));
@@ -113,8 +109,7 @@ static void test_bad_arguments(void **state) {
     data_close(loader);
 }
 
-static void test_order_without_shuffle(void **state) {
-    (void)state;
+UNIT_TEST(test_order_without_shuffle) {
     write_u16("s_b.bin", 25, 1000); // written out of order: names decide. 6 sequences, tokens 24.. unused
     write_u32("s_a.bin", 22, 0);    // 5 sequences of 4, one token too many; the other format
     write_u16("s_aa.bin", 3, 500);  // no whole sequence
@@ -139,8 +134,7 @@ static void test_order_without_shuffle(void **state) {
     data_close(loader);
 }
 
-static void test_permutation(void **state) {
-    (void)state;
+UNIT_TEST(test_permutation) {
     static unsigned char seen[70000];
     const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 15, 16, 17, 100, 255, 256, 257, 1000, 1024, 1025, 4097, 65537};
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
@@ -164,8 +158,7 @@ static void test_permutation(void **state) {
 }
 
 // Each of the 24 orders of 4 things must come up about equally often over the seeds, and so over the epochs.
-static void test_permutation_is_fair(void **state) {
-    (void)state;
+UNIT_TEST(test_permutation_is_fair) {
     int by_seed[256], by_epoch[256];
     memset(by_seed, 0, sizeof by_seed);
     memset(by_epoch, 0, sizeof by_epoch);
@@ -189,8 +182,7 @@ static void test_permutation_is_fair(void **state) {
 }
 
 // One shuffled epoch holds every sequence once; two epochs and two seeds differ.
-static void test_shuffled_epoch(void **state) {
-    (void)state;
+UNIT_TEST(test_shuffled_epoch) {
     enum { T = 8, SEQUENCES = 40 };
     write_u16("s_0.bin", 15 * T + 1, 0);
     write_u16("s_1.bin", 25 * T + 1, 15 * T);
@@ -221,8 +213,7 @@ static void test_shuffled_epoch(void **state) {
 }
 
 // The rows of all ranks, in order, are those of one rank with the whole batch; across the end of an epoch too.
-static void test_ranks(void **state) {
-    (void)state;
+UNIT_TEST(test_ranks) {
     enum { T = 4, ROWS = 12, BATCHES = 9 };
     write_u16("r_0.bin", 20 * T + 1, 0);
     write_u32("r_1.bin", 13 * T + 3, 2000);
@@ -255,8 +246,7 @@ static void test_ranks(void **state) {
 }
 
 // A batch may begin with any sequence: a run continues where one with another B or number of ranks has left off.
-static void test_batch_from_any_sequence(void **state) {
-    (void)state;
+UNIT_TEST(test_batch_from_any_sequence) {
     enum { T = 4, B = 3, RANKS = 2, SEQUENCES = 50 };
     write_u16("s_0.bin", 20 * T + 1, 0);
     Error err;
@@ -279,8 +269,7 @@ static void test_batch_from_any_sequence(void **state) {
     }
 }
 
-static void test_stateless(void **state) {
-    (void)state;
+UNIT_TEST(test_stateless) {
     write_u16("a.bin", 1001, 0);
     Error err;
     int32_t in[3][40], target[3][40];
@@ -296,8 +285,7 @@ static void test_stateless(void **state) {
     data_close(fresh);
 }
 
-static void test_token_outside_vocabulary(void **state) {
-    (void)state;
+UNIT_TEST(test_token_outside_vocabulary) {
     Error err;
     int32_t in[10], target[10];
     write_header_and_tokens("v.bin", DATA_MAGIC_U16, 1, 101, 2, 101, 200, 1000); // 200 ... 300
@@ -318,8 +306,7 @@ static void test_token_outside_vocabulary(void **state) {
     data_close(open_one("x_*.bin", 1, 10, false));
 }
 
-static void test_file_that_shrinks(void **state) {
-    (void)state;
+UNIT_TEST(test_file_that_shrinks) {
     Error err;
     int32_t in[10], target[10];
     write_u16("a.bin", 101, 0);
@@ -333,8 +320,7 @@ static void test_file_that_shrinks(void **state) {
 }
 
 // More files than descriptors are held open.
-static void test_many_files(void **state) {
-    (void)state;
+UNIT_TEST(test_many_files) {
     enum { FILES = 600, T = 4 };
     for (int i = 0; i < FILES; i++) {
         char name[32];
@@ -353,8 +339,7 @@ static void test_many_files(void **state) {
     data_close(loader);
 }
 
-static void test_fingerprint(void **state) {
-    (void)state;
+UNIT_TEST(test_fingerprint) {
     write_u16("f_0.bin", 101, 0);
     write_u16("f_1.bin", 101, 7);
     DataLoader *loader = open_one("f_*.bin", 1, 10, false);
@@ -377,8 +362,7 @@ static void test_fingerprint(void **state) {
 }
 
 // A name that is no pattern may hold a pattern's characters.
-static void test_literal_name(void **state) {
-    (void)state;
+UNIT_TEST(test_literal_name) {
     write_u16("run[1].bin", 101, 0);
     DataLoader *loader = open_one("run[1].bin", 1, 10, false);
     char text[64];
@@ -386,24 +370,4 @@ static void test_literal_name(void **state) {
     data_close(loader);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_bad_files, test_folder_empty),
-        cmocka_unit_test_setup(test_bytes, test_folder_empty),
-        cmocka_unit_test_setup(test_too_few_tokens, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_arguments, test_folder_empty),
-        cmocka_unit_test_setup(test_order_without_shuffle, test_folder_empty),
-        cmocka_unit_test_setup(test_permutation, test_folder_empty),
-        cmocka_unit_test_setup(test_permutation_is_fair, test_folder_empty),
-        cmocka_unit_test_setup(test_shuffled_epoch, test_folder_empty),
-        cmocka_unit_test_setup(test_ranks, test_folder_empty),
-        cmocka_unit_test_setup(test_batch_from_any_sequence, test_folder_empty),
-        cmocka_unit_test_setup(test_stateless, test_folder_empty),
-        cmocka_unit_test_setup(test_token_outside_vocabulary, test_folder_empty),
-        cmocka_unit_test_setup(test_file_that_shrinks, test_folder_empty),
-        cmocka_unit_test_setup(test_many_files, test_folder_empty),
-        cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
-        cmocka_unit_test_setup(test_literal_name, test_folder_empty),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

@@ -57,8 +57,7 @@ static File make_file(int width, int count, uint32_t first, int each, const char
     return f;
 }
 
-static void test_targets(void **state) {
-    (void)state;
+UNIT_TEST(test_targets) {
     static const char mask[] = "0010111010001"; // no multiple of a byte or of T
     for (int width = 2; width <= 4; width += 2) {
         const File f = make_file(width, 101, 7, 9, mask);
@@ -89,8 +88,7 @@ static void test_targets(void **state) {
 }
 
 // Sequences without a target that counts are none, in this file and in the numbers of those after it.
-static void test_empty_sequences(void **state) {
-    (void)state;
+UNIT_TEST(test_empty_sequences) {
     const File f = make_file(2, 41, 0, 41,
                              "10000"
                              "00000"
@@ -129,8 +127,7 @@ static void test_empty_sequences(void **state) {
 }
 
 // The format is that of the files that name one, all the same.
-static void test_prompt_formats(void **state) {
-    (void)state;
+UNIT_TEST(test_prompt_formats) {
     static const PromptFormat formats[] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_QWEN, PROMPT_FORMAT_QWEN,
                                            PROMPT_FORMAT_ALPACA};
     PromptFormat different[2];
@@ -154,8 +151,7 @@ static void test_prompt_formats(void **state) {
 }
 
 // Of examples fewer tokens tell that they are bytes than of a text.
-static void test_bytes(void **state) {
-    (void)state;
+UNIT_TEST(test_bytes) {
     for (int i = 0; i < 3; i++) {
         const File f = make_file(2, i == 1 ? 127 : 128, i == 2 ? 130 : 129, 10, "10");
         write_as("bytes.bin", &f);
@@ -166,8 +162,7 @@ static void test_bytes(void **state) {
 }
 
 // A mask of ones gives what the same tokens give without one.
-static void test_all_count(void **state) {
-    (void)state;
+UNIT_TEST(test_all_count) {
     const File f = make_file(2, 101, 500, 10, "1");
     write_as("ones.bin", &f);
     write_u16("plain.bin", 101, 500);
@@ -186,8 +181,7 @@ static void test_all_count(void **state) {
 }
 
 // Two files with the same tokens and other masks are other data.
-static void test_fingerprint(void **state) {
-    (void)state;
+UNIT_TEST(test_fingerprint) {
     uint64_t hash[2];
     for (int i = 0; i < 2; i++) {
         const File f = make_file(2, 3000, 0, 100, i ? "01" : "10");
@@ -205,8 +199,7 @@ static DataLoader *open_packed(const char *glob, ExamplesKind kind, int B, int l
 }
 
 // Whole examples share a sequence: each target is of its own example, what is behind them has none.
-static void test_packed(void **state) {
-    (void)state;
+UNIT_TEST(test_packed) {
     Error err;
     int32_t in[16], target[16];
     File f = make_file(2, 58, 100, 6, "011111"); // nine of 6 tokens, and one of 4
@@ -245,8 +238,7 @@ static void test_packed(void **state) {
 }
 
 // Of an example that is longer the end is cut off: with so many tokens and the target of the last one it is whole.
-static void test_cut(void **state) {
-    (void)state;
+UNIT_TEST(test_cut) {
     Error err;
     int32_t in[2 * T], target[2 * T];
     File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // of 5, 5 and 1 tokens: nothing is predicted in the last
@@ -274,8 +266,7 @@ static void test_cut(void **state) {
 }
 
 // A token beyond the vocabulary is found when the file is opened, wherever it is; a damaged file is called that.
-static void test_vocabulary(void **state) {
-    (void)state;
+UNIT_TEST(test_vocabulary) {
     for (int width = 2; width <= 4; width += 2) {
         File f = make_file(width, 1500, 0, 10, "1"); // of more than is read at a time
         const uint32_t last = VOCAB - 1, beyond = VOCAB;
@@ -294,8 +285,7 @@ static void test_vocabulary(void **state) {
 }
 
 // Where all targets are cut off, or there is none to predict, the advice is another than where tokens are missing.
-static void test_nothing_left(void **state) {
-    (void)state;
+UNIT_TEST(test_nothing_left) {
     Error err;
     File f = make_file(2, 24, 0, 12, "000000001111");
     write_as("n.bin", &f);
@@ -319,8 +309,7 @@ static void test_nothing_left(void **state) {
 
 // Validation counts every target whatever the micro-batch, with and without a mask, because sequences without a target
 // fill up the last one. Tokens that do not fill a sequence of a file without a mask are not used.
-static void test_validation(void **state) {
-    (void)state;
+UNIT_TEST(test_validation) {
     Error err;
     bool found;
     int32_t in[8 * 16], target[8 * 16], position[8 * 16];
@@ -359,8 +348,7 @@ static void test_validation(void **state) {
 
 // Positions begin anew with each example, packed or split, and are 0 behind the last; a
 // sequence of the stream begins at 0.
-static void test_positions(void **state) {
-    (void)state;
+UNIT_TEST(test_positions) {
     Error err;
     bool found;
     int32_t in[16], target[16], position[16];
@@ -383,8 +371,7 @@ static void test_positions(void **state) {
 }
 
 // Of other files a token says it: the one that begins texts, or one that ends them.
-static void test_text_positions(void **state) {
-    (void)state;
+UNIT_TEST(test_text_positions) {
     Error err;
     bool found;
     int32_t in[10], target[10], position[10];
@@ -419,8 +406,7 @@ static void refused(const File *f, const char *words) {
     expect_refused("bad.bin", 1, T, 1, words, "bad.bin");
 }
 
-static void test_damaged(void **state) {
-    (void)state;
+UNIT_TEST(test_damaged) {
     const File good = make_file(2, 101, 0, 10, "0110"); // 11 examples; 13 bytes of mask
     for (size_t at = 0; at < sizeof good.header + good.bytes; at += at < 64 || at > 1000 ? 1 : 97) { // any byte
         File f = good;
@@ -443,8 +429,7 @@ static void test_damaged(void **state) {
 }
 
 // What is signed and still wrong.
-static void test_hostile(void **state) {
-    (void)state;
+UNIT_TEST(test_hostile) {
     const File good = make_file(2, 101, 0, 10, "0110");
     const struct {
         int word;
@@ -484,23 +469,4 @@ static void test_hostile(void **state) {
     expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "another --tokenizer");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_targets, test_folder_empty),
-        cmocka_unit_test_setup(test_empty_sequences, test_folder_empty),
-        cmocka_unit_test_setup(test_prompt_formats, test_folder_empty),
-        cmocka_unit_test_setup(test_bytes, test_folder_empty),
-        cmocka_unit_test_setup(test_all_count, test_folder_empty),
-        cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
-        cmocka_unit_test_setup(test_packed, test_folder_empty),
-        cmocka_unit_test_setup(test_cut, test_folder_empty),
-        cmocka_unit_test_setup(test_nothing_left, test_folder_empty),
-        cmocka_unit_test_setup(test_validation, test_folder_empty),
-        cmocka_unit_test_setup(test_vocabulary, test_folder_empty),
-        cmocka_unit_test_setup(test_positions, test_folder_empty),
-        cmocka_unit_test_setup(test_text_positions, test_folder_empty),
-        cmocka_unit_test_setup(test_damaged, test_folder_empty),
-        cmocka_unit_test_setup(test_hostile, test_folder_empty),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

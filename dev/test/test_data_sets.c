@@ -6,8 +6,7 @@
 #include "token_files.h"
 
 // The order of a single set, and its fingerprint, are those that runs have had from the first version on.
-static void test_pinned_order(void **state) {
-    (void)state;
+UNIT_TEST(test_pinned_order) {
     enum { T = 4, BATCHES = 300 };
     write_u16("g_0.bin", 40 * T + 1, 0);
     write_u16("g_1.bin", 61 * T + 3, 1000);
@@ -50,8 +49,7 @@ static const char *patterns_of(const char *a, const char *b, const char *c) {
 }
 
 // Several patterns are one set, as if one of them had matched all; an empty line between them changes nothing.
-static void test_joined_patterns(void **state) {
-    (void)state;
+UNIT_TEST(test_joined_patterns) {
     enum { T = 4, BATCHES = 40 };
     Error err;
     write_u16("j_a.bin", 20 * T + 1, 0);
@@ -105,8 +103,7 @@ static void write_mixture(void) {
 }
 
 // The share of each set, whole epochs of each in an order of its own, and what data_set() says of it.
-static void test_mixture(void **state) {
-    (void)state;
+UNIT_TEST(test_mixture) {
     enum { COUNT = 1280 }; // five blocks of 256
     write_mixture();
     Error err;
@@ -155,8 +152,7 @@ static void test_mixture(void **state) {
 }
 
 // The rows of all ranks, from any sequence on, are those of one process with one row at a time.
-static void test_mixture_on_ranks(void **state) {
-    (void)state;
+UNIT_TEST(test_mixture_on_ranks) {
     enum { COUNT = 600, B = 3 };
     write_mixture();
     Error err;
@@ -179,8 +175,7 @@ static void test_mixture_on_ranks(void **state) {
 }
 
 // The fingerprint covers the weights' ratios and which set a file is of.
-static void test_mixture_fingerprint(void **state) {
-    (void)state;
+UNIT_TEST(test_mixture_fingerprint) {
     write_mixture();
     DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
     const uint64_t mixed = data_fingerprint(loader);
@@ -218,8 +213,7 @@ static void test_mixture_fingerprint(void **state) {
 }
 
 // What is said to be too little for a micro-batch is what is counted: all sets.
-static void test_mixture_too_small(void **state) {
-    (void)state;
+UNIT_TEST(test_mixture_too_small) {
     write_mixture();
     Error err;
     const double weights[] = {0.7, 0.2, 0.1};
@@ -234,8 +228,7 @@ static void test_mixture_too_small(void **state) {
     if (!strstr(err.text, "/a_0.bin and 2 other sets: 113 tokens make 27 sequences")) fail_msg("%s", err.text);
 }
 
-static void test_other_vocabulary(void **state) {
-    (void)state;
+UNIT_TEST(test_other_vocabulary) {
     const char *bytes, *other;
     write_header_and_tokens("o_0.bin", DATA_MAGIC_U16, 1, 2000, 2, 2000, 0, 257);
     write_u16("o_1.bin", 1023, 300); // too few to tell
@@ -254,8 +247,7 @@ static void test_other_vocabulary(void **state) {
     data_close(loader);
 }
 
-static void test_repeated_file(void **state) {
-    (void)state;
+UNIT_TEST(test_repeated_file) {
     Error err;
     write_u16("r_a.bin", 101, 0);
     write_u16("r_b.bin", 101, 0);
@@ -271,8 +263,7 @@ static void test_repeated_file(void **state) {
 }
 
 // A link to a file of another set is that file.
-static void test_file_of_two_sets(void **state) {
-    (void)state;
+UNIT_TEST(test_file_of_two_sets) {
     Error err;
     const double weights[] = {2, 1};
     write_u16("t_a.bin", 101, 0);
@@ -289,8 +280,7 @@ static void test_file_of_two_sets(void **state) {
     }
 }
 
-static void test_shared_file(void **state) {
-    (void)state;
+UNIT_TEST(test_shared_file) {
     write_u16("s_a.bin", 101, 0);
     write_u16("s_b.bin", 101, 0); // equal, but another file
     DataLoader *a = open_one("s_a.bin", 1, 10, true), *b = open_one("s_b.bin", 1, 10, true);
@@ -309,8 +299,7 @@ static void test_shared_file(void **state) {
 }
 
 // OLMo's memory maps: tokens without a header, whose width is that of the vocabulary.
-static void test_memory_maps(void **state) {
-    (void)state;
+UNIT_TEST(test_memory_maps) {
     Error err;
     enum { COUNT = 101, WIDE_VOCAB = 100278 };
     uint16_t narrow[COUNT];
@@ -359,8 +348,7 @@ static void test_memory_maps(void **state) {
 }
 
 // More tokens than 32 bits count: two files of 2^31 and some, with a hole between their ends, which takes no room.
-static void test_many_tokens(void **state) {
-    (void)state;
+UNIT_TEST(test_many_tokens) {
     Error err;
     enum { T = 64, WORDS = 10 * T };
     const int64_t tokens = ((int64_t)1 << 31) + WORDS + 1, sequences = (tokens - 1) / T;
@@ -390,20 +378,4 @@ static void test_many_tokens(void **state) {
     data_close(loader);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_pinned_order, test_folder_empty),
-        cmocka_unit_test_setup(test_joined_patterns, test_folder_empty),
-        cmocka_unit_test_setup(test_mixture, test_folder_empty),
-        cmocka_unit_test_setup(test_mixture_on_ranks, test_folder_empty),
-        cmocka_unit_test_setup(test_mixture_fingerprint, test_folder_empty),
-        cmocka_unit_test_setup(test_mixture_too_small, test_folder_empty),
-        cmocka_unit_test_setup(test_other_vocabulary, test_folder_empty),
-        cmocka_unit_test_setup(test_shared_file, test_folder_empty),
-        cmocka_unit_test_setup(test_repeated_file, test_folder_empty),
-        cmocka_unit_test_setup(test_file_of_two_sets, test_folder_empty),
-        cmocka_unit_test_setup(test_memory_maps, test_folder_empty),
-        cmocka_unit_test_setup(test_many_tokens, test_folder_empty),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

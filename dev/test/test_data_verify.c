@@ -20,8 +20,7 @@ static void sign(const char *path) {
     close(fd);
 }
 
-static void test_checksum(void **state) {
-    (void)state;
+UNIT_TEST(test_checksum) {
     Error err;
     uint64_t size;
     uint32_t crc;
@@ -48,8 +47,7 @@ static void test_checksum(void **state) {
 }
 
 // A bit anywhere in the tokens, or in the checksum; of a file without one nothing can be said.
-static void test_flipped_bits(void **state) {
-    (void)state;
+UNIT_TEST(test_flipped_bits) {
     for (int width = 2; width <= 4; width += 2) {
         if (width == 2)
             write_u16("a.bin", 20000, 7);
@@ -83,8 +81,7 @@ static void test_flipped_bits(void **state) {
 }
 
 // Large files, here of zeros that take no room, are verified while they are read from.
-static void test_in_background(void **state) {
-    (void)state;
+UNIT_TEST(test_in_background) {
     Error err;
     int32_t in[16], target[16];
     write_header_and_tokens("large.bin", DATA_MAGIC_U16, DATA_VERSION_U16, 34000000, 2, 100, 0, 9);
@@ -119,8 +116,7 @@ static bool reads(DataLoader *loader, int64_t sequence, Error *err) {
 }
 
 // Of more files than are open at a time, one that is opened again must be the one that was checked.
-static void test_replaced_files(void **state) {
-    (void)state;
+UNIT_TEST(test_replaced_files) {
     enum { FILES = 300 };
     Error err;
     char name[32];
@@ -162,8 +158,4 @@ static void test_replaced_files(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_checksum), cmocka_unit_test(test_flipped_bits),
-                                       cmocka_unit_test(test_in_background), cmocka_unit_test(test_replaced_files)};
-    return cmocka_run_group_tests_name("data verify", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

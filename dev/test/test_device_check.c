@@ -1,14 +1,6 @@
 // Tests of the checks before a GPU is used: every refusal, with its line and exit code, and the table of peaks.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "coat/cuda/device_check.h"
+#include "dev/test/unit.h"
 
 static DeviceQuery good_query(void) {
     DeviceQuery q;
@@ -35,8 +27,7 @@ static void assert_refused(const DeviceQuery *q, const char *what, const char *f
     assert_null(strchr(err.text, '\n'));
 }
 
-static void test_good(void **state) {
-    (void)state;
+UNIT_TEST(test_good) {
     DeviceQuery q = good_query();
     Error err;
     assert_true(device_check(&q, &err));
@@ -48,8 +39,7 @@ static void test_good(void **state) {
     assert_true(device_check(&q, &err));
 }
 
-static void test_no_driver(void **state) {
-    (void)state;
+UNIT_TEST(test_no_driver) {
     DeviceQuery q = good_query();
     q.driver_version = 0;
     q.driver_too_old = true; // what the runtime says when there is none
@@ -57,8 +47,7 @@ static void test_no_driver(void **state) {
     assert_refused(&q, "no NVIDIA driver", "--device cpu");
 }
 
-static void test_old_driver(void **state) {
-    (void)state;
+UNIT_TEST(test_old_driver) {
     DeviceQuery q = good_query();
     q.driver_version = 12040;
     q.driver_too_old = true;
@@ -67,22 +56,19 @@ static void test_old_driver(void **state) {
     assert_refused(&q, "CUDA 13.0", "--device cpu");
 }
 
-static void test_no_gpu(void **state) {
-    (void)state;
+UNIT_TEST(test_no_gpu) {
     DeviceQuery q = good_query();
     q.count = 0;
     assert_refused(&q, "no GPU", "CUDA_VISIBLE_DEVICES");
 }
 
-static void test_failure(void **state) {
-    (void)state;
+UNIT_TEST(test_failure) {
     DeviceQuery q = good_query();
     snprintf(q.failure, sizeof q.failure, "system not yet initialized");
     assert_refused(&q, "system not yet initialized", "nvidia-smi");
 }
 
-static void test_more_processes_than_gpus(void **state) {
-    (void)state;
+UNIT_TEST(test_more_processes_than_gpus) {
     DeviceQuery q = good_query();
     q.index = 2;
     assert_refused(&q, "process 2", "fewer processes");
@@ -90,16 +76,14 @@ static void test_more_processes_than_gpus(void **state) {
     assert_refused(&q, "process -1", "fewer processes");
 }
 
-static void test_old_gpu(void **state) {
-    (void)state;
+UNIT_TEST(test_old_gpu) {
     DeviceQuery q = good_query();
     snprintf(q.name, sizeof q.name, "Tesla V100-SXM2-32GB");
     q.major = 7;
     assert_refused(&q, "Tesla V100-SXM2-32GB has compute capability 7.0", "--device cpu");
 }
 
-static void test_no_fp8(void **state) {
-    (void)state;
+UNIT_TEST(test_no_fp8) {
     DeviceQuery q = good_query();
     q.major = 8;
     assert_refused(&q, "compute capability 8.0", "--linear bf16");
@@ -107,22 +91,19 @@ static void test_no_fp8(void **state) {
     assert_refused(&q, "compute capability 8.6", "--recipe bf16");
 }
 
-static void test_has_fp8(void **state) {
-    (void)state;
+UNIT_TEST(test_has_fp8) {
     assert_true(device_has_fp8(8, 9) && device_has_fp8(9, 0) && device_has_fp8(12, 0));
     assert_false(device_has_fp8(8, 6) || device_has_fp8(8, 0) || device_has_fp8(7, 5));
 }
 
-static void test_other_build(void **state) {
-    (void)state;
+UNIT_TEST(test_other_build) {
     DeviceQuery q = good_query();
     q.major = 10;
     q.kernels_match = false;
     assert_refused(&q, "not built for NVIDIA H200 (compute capability 10.0)", "build it again");
 }
 
-static void test_peaks(void **state) {
-    (void)state;
+UNIT_TEST(test_peaks) {
     assert_true(device_peak_flops("NVIDIA H200") == 989.4e12);
     assert_true(device_peak_flops("NVIDIA H100 80GB HBM3") == 989.4e12);
     assert_true(device_peak_flops("NVIDIA H100 PCIe") == 756e12);
@@ -138,14 +119,4 @@ static void test_peaks(void **state) {
     assert_true(device_peak_flops("") == 0);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),        cmocka_unit_test(test_no_driver),
-        cmocka_unit_test(test_old_driver),  cmocka_unit_test(test_no_gpu),
-        cmocka_unit_test(test_failure),     cmocka_unit_test(test_more_processes_than_gpus),
-        cmocka_unit_test(test_old_gpu),     cmocka_unit_test(test_no_fp8),
-        cmocka_unit_test(test_other_build), cmocka_unit_test(test_peaks),
-        cmocka_unit_test(test_has_fp8),
-    };
-    return cmocka_run_group_tests_name("device_check", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -20,8 +20,7 @@ int fsync(int fd) {
 static const int unsupported[] = {EINVAL, ENOSYS, EOPNOTSUPP, ENOTTY, EBADF, EPERM, EACCES, ENOLCK};
 static const int failures[] = {EIO, ENOSPC, EDQUOT, EROFS};
 
-static void test_unsupported_sync(void **state) {
-    (void)state;
+UNIT_TEST(test_unsupported_sync) {
     Error err;
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         sync_fails = unsupported[i];
@@ -67,8 +66,7 @@ static void refuse_write(const char *name, const char *says) {
 }
 
 // A file of the user's stays as it is whatever in the folder leads to it.
-static void test_written_names(void **state) {
-    (void)state;
+UNIT_TEST(test_written_names) {
     Error err;
     size_t size;
     write_text(path_of("precious"), "mine");
@@ -123,8 +121,7 @@ static void refuse_read(const char *name, const char *says) {
 
 #define LFS "version https://git-lfs.github.com/spec/v1"
 
-static void test_read_names(void **state) {
-    (void)state;
+UNIT_TEST(test_read_names) {
     Error err;
     int fd;
     uint64_t size;
@@ -149,8 +146,4 @@ static void test_read_names(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_unsupported_sync), cmocka_unit_test(test_written_names),
-                                       cmocka_unit_test(test_read_names)};
-    return cmocka_run_group_tests_name("files", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,16 +1,7 @@
 // Tests of the number formats against an independent definition: the nearest entry of a sorted table of values, ties
 // to the even code. `test_formats --all` walks through all 2^32 bit patterns instead of a dense sample.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "coat/numerics/quantize.h"
+#include "dev/test/unit.h"
 #include "format_inputs.h"
 
 static uint64_t stride = 251; // through the bit patterns of FP32: a prime, so that all fields vary
@@ -66,8 +57,7 @@ static void check_encode(const Fp8 *format, float x) {
                  expected);
 }
 
-static void all_codes_decode(void **state) {
-    (void)state;
+UNIT_TEST(all_codes_decode) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
         for (int c = 0; c < 256; c++) {
@@ -87,15 +77,13 @@ static void all_codes_decode(void **state) {
     assert_true(e4m3_decode(0x01) == 0x1p-9f && e5m2_decode(0x01) == 0x1p-16f);
 }
 
-static void all_bf16_encode(void **state) {
-    (void)state;
+UNIT_TEST(all_bf16_encode) {
     for (int f = 0; f < 2; f++)
         for (uint32_t b = 0; b < 65536; b++) check_encode(&formats[f], bf16_decode((uint16_t)b));
 }
 
 // Values between two codes: the middle exactly, and the floats around it.
-static void ties_go_to_the_even_code(void **state) {
-    (void)state;
+UNIT_TEST(ties_go_to_the_even_code) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
         for (int c = 0; c + 1 < format->finite; c++) {
@@ -108,15 +96,13 @@ static void ties_go_to_the_even_code(void **state) {
     }
 }
 
-static void random_floats_encode(void **state) {
-    (void)state;
+UNIT_TEST(random_floats_encode) {
     for (int f = 0; f < 2; f++) {
         for (uint64_t i = 0; i < 1 << 24; i++) check_encode(&formats[f], random_float((uint64_t)f, i));
     }
 }
 
-static void special_values(void **state) {
-    (void)state;
+UNIT_TEST(special_values) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
         int largest = format->finite - 1;
@@ -144,8 +130,7 @@ static uint16_t nearest_bf16(float x, bool ties_to_even) {
     return (uint16_t)(cut + up);
 }
 
-static void bf16_conversions(void **state) {
-    (void)state;
+UNIT_TEST(bf16_conversions) {
     for (uint32_t b = 0; b < 65536; b++) {
         float x = bf16_decode((uint16_t)b);
         assert_int_equal(float_bits(x), b << 16);
@@ -163,8 +148,7 @@ static void bf16_conversions(void **state) {
 }
 
 // Split masters lose nothing, and their upper half is the nearest BF16.
-static void split_masters(void **state) {
-    (void)state;
+UNIT_TEST(split_masters) {
     static const uint32_t edges[] = {0,           1,           0x7fff,      0x8000,      0x8001,      0xffff,
                                      0x10000,     0x007fffffu, 0x00800000u, 0x7f7f7fffu, 0x7f7f8000u, 0x7f7fffffu,
                                      0x3f807fffu, 0x3f808000u, 0x3f80ffffu, 0x3fffffffu};
@@ -196,8 +180,7 @@ static void check_row_scale(const Fp8 *format, Format f, uint32_t amax) {
         fail_msg("the row scale in %s of the maximum %.9g (bits %08x) is %g", format->name, maximum, amax, scale);
 }
 
-static void row_scales(void **state) {
-    (void)state;
+UNIT_TEST(row_scales) {
     static const float edges[] = {0.0f,  0x1p-149f, 0x1p-127f,     0x1.fffffcp-127f, 0x1p-126f,       1.0f,
                                   1.75f, 448.0f,    57344.0f,      0x1.cp-118f,      0x1.cp-111f,     0x1.cp-117f,
                                   2.0f,  0x1p127f,  0x1.cp+127f,   0x1.fffffep+127f, 0x1.bffffep+8f,  0x1.c00002p+8f,
@@ -221,8 +204,7 @@ static void row_scales(void **state) {
     assert_true(row_scale_from_maximum(0, FMT_E5M2) == SCALE_SMALLEST);
 }
 
-static void names_and_sizes(void **state) {
-    (void)state;
+UNIT_TEST(names_and_sizes) {
     assert_int_equal(format_bytes(FMT_FP32), sizeof(real));
     assert_int_equal(format_bytes(FMT_BF16), 2);
     assert_int_equal(format_bytes(FMT_E4M3), 1);
@@ -234,16 +216,5 @@ static void names_and_sizes(void **state) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--all") == 0) stride = 1;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_codes_decode),
-        cmocka_unit_test(all_bf16_encode),
-        cmocka_unit_test(ties_go_to_the_even_code),
-        cmocka_unit_test(random_floats_encode),
-        cmocka_unit_test(special_values),
-        cmocka_unit_test(bf16_conversions),
-        cmocka_unit_test(split_masters),
-        cmocka_unit_test(row_scales),
-        cmocka_unit_test(names_and_sizes),
-    };
-    return cmocka_run_group_tests(tests, fill_tables, NULL);
+    return unit_main(fill_tables, NULL, NULL);
 }

@@ -51,8 +51,7 @@ static void assert_near(double x, double expected, double slack) {
 }
 
 // A constant is a code times any of the scales.
-static void constant(void **state) {
-    (void)state;
+UNIT_TEST(constant) {
     Case c;
     case_begin(&c);
     set_rows(c.dy, 0, TOKENS, 0, OUT, -0.00390625);
@@ -76,8 +75,7 @@ static void constant(void **state) {
 
 // One token 2^19 times larger than the others: E4M3 reaches 448 * 2^10, or 2^18.8, below the largest until half of the
 // smallest code, so that they are lost wherever they share its scale; E5M2 reaches 2^32.8.
-static void outlier(void **state) {
-    (void)state;
+UNIT_TEST(outlier) {
     Case c;
     case_begin(&c);
     set_rows(c.dy, 0, TOKENS, 0, OUT, 1);
@@ -106,8 +104,7 @@ static void outlier(void **state) {
 }
 
 // 33/32 is rounded to 1 in both formats where scales are powers of two.
-static void bias(void **state) {
-    (void)state;
+UNIT_TEST(bias) {
     Case c;
     case_begin(&c);
     for (int64_t i = 0; i < TOKENS; i++)
@@ -127,8 +124,7 @@ static void bias(void **state) {
 }
 
 // One feature of the output is rounded, one is too small to be looked at, the others are exact.
-static void worst_row(void **state) {
-    (void)state;
+UNIT_TEST(worst_row) {
     Case c;
     case_begin(&c);
     set_rows(c.dy, 0, TOKENS, 0, OUT, 1);
@@ -143,8 +139,7 @@ static void worst_row(void **state) {
 }
 
 // The first third of the columns is large, the second middling, the last small.
-static void parts(void **state) {
-    (void)state;
+UNIT_TEST(parts) {
     const Parts thirds = {3, {OUT / 3, 2 * OUT / 3, OUT}};
     Case c;
     case_begin(&c);
@@ -163,8 +158,7 @@ static void parts(void **state) {
 }
 
 // The tokens' maxima are powers of two from 2^-99 to 1.
-static void maxima(void **state) {
-    (void)state;
+UNIT_TEST(maxima) {
     Case c;
     case_begin(&c);
     for (int64_t i = 0; i < TOKENS; i++) set_value(c.dy, i, i % OUT, ldexp(i % 2 ? 1 : -1, -(int)(i % 100)));
@@ -177,8 +171,7 @@ static void maxima(void **state) {
 }
 
 // What is not finite is reported, and nothing else.
-static void not_finite(void **state) {
-    (void)state;
+UNIT_TEST(not_finite) {
     Case c;
     case_begin(&c);
     set_value(c.dy, 3, 5, INFINITY);
@@ -233,8 +226,7 @@ static void random_gradient(Case *c) {
         for (int64_t j = 0; j < OUT; j++) set_value(c->dy, i, j, ldexp(pow(draw(&c->f), 5), -(int)(i * 7 % 20)));
 }
 
-static void otherwise(void **state) {
-    (void)state;
+UNIT_TEST(otherwise) {
     static double q[TOKENS][OUT];
     Case c;
     case_begin(&c);
@@ -274,8 +266,7 @@ static void otherwise(void **state) {
 // --- the real matmuls --------------------------------------------------------------------------------------
 
 // On the CPU matmuls of codes are summed in FP32, and the real operations make the codes that are measured.
-static void accumulation(void **state) {
-    (void)state;
+UNIT_TEST(accumulation) {
     Case c;
     Accumulation a;
     float *codes = (float *)xmalloc(TOKENS * OUT * sizeof *codes);
@@ -308,10 +299,4 @@ static void accumulation(void **state) {
     case_end(&c);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(constant),  cmocka_unit_test(outlier),    cmocka_unit_test(bias),
-        cmocka_unit_test(worst_row), cmocka_unit_test(parts),      cmocka_unit_test(maxima),
-        cmocka_unit_test(otherwise), cmocka_unit_test(not_finite), cmocka_unit_test(accumulation)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

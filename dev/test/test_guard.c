@@ -8,8 +8,7 @@ static void accept_steps(Guard *guard, int count) {
     for (int i = 0; i < count; i++) guard_accept(guard, 3 + (i % 2 ? 0.1 : -0.1), 1 + (i % 2 ? 0.1 : -0.1));
 }
 
-static void test_z(void **state) {
-    (void)state;
+UNIT_TEST(test_z) {
     Guard guard;
     memset(&guard, 0, sizeof guard);
     accept_steps(&guard, GUARD_WINDOW - 1);
@@ -35,8 +34,7 @@ static void test_z(void **state) {
 }
 
 // NaN compares false with everything: it must be refused all the same, and never enter the window.
-static void test_not_finite(void **state) {
-    (void)state;
+UNIT_TEST(test_not_finite) {
     Guard guard, before;
     memset(&guard, 0, sizeof guard);
     for (int full = 0; full <= 1; full++) {
@@ -60,8 +58,7 @@ static Guard load_guard(Run *run, const char *folder) {
     return got.guard;
 }
 
-static void test_checkpoint(void **state) {
-    (void)state;
+UNIT_TEST(test_checkpoint) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
@@ -87,8 +84,4 @@ static void test_checkpoint(void **state) {
     run_close(run);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_z), cmocka_unit_test(test_not_finite),
-                                       cmocka_unit_test(test_checkpoint)};
-    return cmocka_run_group_tests_name("guard", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

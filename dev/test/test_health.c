@@ -3,6 +3,7 @@
 #include "health_fixture.h"
 
 #include "coat/numerics/moments.h"
+#include "dev/test/unit.h"
 
 // --- counts --------------------------------------------------------------------------------------------------------
 
@@ -123,8 +124,7 @@ static void moments(Fixture *f) {
     }
 }
 
-static void counts(void **state) {
-    (void)state;
+UNIT_TEST(counts) {
     run_everywhere(one_scale);
     run_everywhere(scale_per_row);
     run_everywhere(scale_per_group);
@@ -177,15 +177,13 @@ static void check_object(RecipeKind recipe) {
     run_end(&run);
 }
 
-static void object(void **state) {
-    (void)state;
+UNIT_TEST(object) {
     check_object(RECIPE_COAT_PAPER);
     check_object(RECIPE_COAT);
 }
 
 // With ZeRO a process holds a part of each moment, and its figures are of that.
-static void parts_of_moments(void **state) {
-    (void)state;
+UNIT_TEST(parts_of_moments) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_BF16, 2);
@@ -206,8 +204,7 @@ static void parts_of_moments(void **state) {
     run_end(&run);
 }
 
-static void warnings(void **state) {
-    (void)state;
+UNIT_TEST(warnings) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_BF16, 1);
@@ -225,8 +222,4 @@ static void warnings(void **state) {
     run_end(&run);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counts), cmocka_unit_test(object),
-                                       cmocka_unit_test(parts_of_moments), cmocka_unit_test(warnings)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,5 +1,6 @@
 // Tests of what the log says about the gradients of a step: the counts of their codes, of known ones and as figures and
 // warnings, and weight gradients that are compared.
+#include "dev/test/unit.h"
 #include "health_fixture.h"
 
 // --- codes of gradients ----------------------------------------------------------------------------------------------
@@ -57,8 +58,7 @@ static void known_values(Fixture *f) {
     }
 }
 
-static void gradients_codes(void **state) {
-    (void)state;
+UNIT_TEST(gradients_codes) {
     run_everywhere(known_codes);
     run_everywhere(known_values);
 }
@@ -97,8 +97,7 @@ static void random_matmuls(Fixture *f) {
                 fabs(p->bb - bb) < 1e-12 * bb);
 }
 
-static void matmuls(void **state) {
-    (void)state;
+UNIT_TEST(matmuls) {
     run_everywhere(known_error);
     run_everywhere(random_matmuls);
 }
@@ -115,8 +114,7 @@ static void set_counts(Run *run, QuantizedGradient what, int transposed, uint64_
 }
 
 // Gradients have the figures that the step has counted, under the names of their places.
-static void gradients_in_object(void **state) {
-    (void)state;
+UNIT_TEST(gradients_in_object) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, HEAD_FP8, 1);
@@ -152,8 +150,7 @@ static void assert_warning(Run *run, const char *expected) {
 }
 
 // Gradients whose codes do not fit: a line for each, once, which names the flag that helps.
-static void gradients_warnings(void **state) {
-    (void)state;
+UNIT_TEST(gradients_warnings) {
     Run run;
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
     set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 0); // 1 % and 50 % are not more
@@ -217,8 +214,7 @@ static void set_matmuls(Run *run, int layer, double bias, double error) {
 }
 
 // Error and bias of each layer, and one line where one is too large.
-static void products_in_log(void **state) {
-    (void)state;
+UNIT_TEST(products_in_log) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);
@@ -263,8 +259,7 @@ static void products_in_log(void **state) {
 }
 
 // The plan has room for the comparison with the flag alone, and what it reads lives as long.
-static void matmuls_in_plan(void **state) {
-    (void)state;
+UNIT_TEST(matmuls_in_plan) {
     Run run;
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);
     assert_true(!run.arena.layout[QKVW_REFERENCE][VALUE].exists && !run.arena.layout[INNER_PRODUCTS][VALUE].exists);
@@ -288,9 +283,4 @@ static void matmuls_in_plan(void **state) {
     run_end(&run);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products_in_log),     cmocka_unit_test(matmuls_in_plan),
-                                       cmocka_unit_test(gradients_codes),     cmocka_unit_test(matmuls),
-                                       cmocka_unit_test(gradients_in_object), cmocka_unit_test(gradients_warnings)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -59,8 +59,7 @@ static void two_examples(void) {
     add_example(0, 40, 1, lengths[1]);
 }
 
-static void rows(void **state) {
-    (void)state;
+UNIT_TEST(rows) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
     assert_non_null(set);
@@ -82,8 +81,7 @@ static void rows(void **state) {
 }
 
 // The same examples in 32-bit words, with ids beyond 65,535.
-static void wide_words(void **state) {
-    (void)state;
+UNIT_TEST(wide_words) {
     two_examples();
     static uint32_t words[4096];
     for (size_t i = 0; i < file.count; i++) words[i] = file.words[i];
@@ -127,8 +125,7 @@ static void take(HellaSwag *set, int row, float mean) {
     hellaswag_take(set, row, 1, 8, losses);
 }
 
-static void smallest_mean_wins(void **state) {
-    (void)state;
+UNIT_TEST(smallest_mean_wins) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
     assert_non_null(set);
@@ -161,9 +158,9 @@ static void smallest_mean_wins(void **state) {
 }
 
 // Every row once, whole examples on each of the processes, and the passes that one process would make.
-static void shared_passes(void **state) {
+UNIT_TEST(shared_passes) {
     enum { EXAMPLES = 19, ROWS = 4 * EXAMPLES };
-    (void)state;
+
     begin_file();
     for (int e = 0; e < EXAMPLES; e++) add_example(e % 4, 10, 2, lengths[e % 2]);
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
@@ -194,8 +191,7 @@ static void shared_passes(void **state) {
     hellaswag_close(set);
 }
 
-static void a_length_that_just_fits(void **state) {
-    (void)state;
+UNIT_TEST(a_length_that_just_fits) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 5, 49, &err);
     assert_non_null(set);
@@ -216,8 +212,7 @@ static void refuse(size_t cut, size_t extra, const char *says) {
     assert_says(&err, "h.bin");
 }
 
-static void damaged_files(void **state) {
-    (void)state;
+UNIT_TEST(damaged_files) {
     two_examples();
     const File good = file;
     for (size_t cut = 1; cut < good.count * 2 + 1024; cut++) refuse(cut, 0, "h.bin"); // cut at every byte
@@ -275,8 +270,7 @@ static void damaged_files(void **state) {
 
 // Every word set to values at the edges: an error or a set within its bounds, never a read beyond them (the checked
 // build sees that).
-static void hostile_words(void **state) {
-    (void)state;
+UNIT_TEST(hostile_words) {
     two_examples();
     const File good = file;
     const int values[] = {0, 1, 2, 4, 5, 255, 32767, 32768, 65534, 65535};
@@ -293,15 +287,4 @@ static void hostile_words(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows),
-        cmocka_unit_test(wide_words),
-        cmocka_unit_test(smallest_mean_wins),
-        cmocka_unit_test(shared_passes),
-        cmocka_unit_test(a_length_that_just_fits),
-        cmocka_unit_test(damaged_files),
-        cmocka_unit_test(hostile_words),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -28,8 +28,7 @@ static bool parse(const char *text, ModelShape *shape, Error *err) {
     return hf_parse_config(text, strlen(text), "config.json", shape, err);
 }
 
-static void test_config(void **state) {
-    (void)state;
+UNIT_TEST(test_config) {
     ModelShape s;
     Error err;
     const char *gpt2 =
@@ -91,8 +90,7 @@ static void test_config(void **state) {
 }
 
 // What flags may ask for is written and read back, and no file may ask for more.
-static void test_bounds(void **state) {
-    (void)state;
+UNIT_TEST(test_bounds) {
     ModelShape s, again;
     JsonText t;
     Error err;
@@ -131,8 +129,7 @@ static void test_bounds(void **state) {
 #define KV "\"num_key_value_heads\": 2"
 
 // Keys as both versions of transformers write them, what is absent, and what only some files have.
-static void test_other_configs(void **state) {
-    (void)state;
+UNIT_TEST(test_other_configs) {
     ModelShape s;
     Error err;
     if (!parse("{\"model_type\": \"llama\", " SIZES ", \"rms_norm_eps\": 1e-05, \"num_key_value_heads\": null, "
@@ -242,8 +239,7 @@ static void test_other_configs(void **state) {
 #undef KV
 
 // Keys that the file lacks, as the config classes of transformers take them.
-static void test_absent_keys(void **state) {
-    (void)state;
+UNIT_TEST(test_absent_keys) {
     static const struct {
         const char *type, *rest;
         int kv_heads, head_dim, positions; // sequences are as long as the window
@@ -278,8 +274,7 @@ static void test_absent_keys(void **state) {
 }
 
 // What begins and ends texts, as the file or its class says, and what else is carried along; read and written again.
-static void test_ids(void **state) {
-    (void)state;
+UNIT_TEST(test_ids) {
     static const struct {
         const char *type, *rest, *written;
         int vocab;
@@ -325,8 +320,7 @@ static void test_ids(void **state) {
 }
 
 // What generation_config.json adds to the ends of config.json.
-static void test_generation(void **state) {
-    (void)state;
+UNIT_TEST(test_generation) {
     static const char *const config = "{\"model_type\": \"llama\", \"num_hidden_layers\": 1, \"hidden_size\": 64, "
                                       "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 130, "
                                       "\"bos_token_id\": 3, \"eos_token_id\": 7}";
@@ -370,8 +364,7 @@ static void test_generation(void **state) {
     }
 }
 
-static void test_bad_configs(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_configs) {
 #define NUMBERS "\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 130, \"n_positions\": 12"
     static const struct {
         const char *text, *says;
@@ -454,8 +447,7 @@ typedef struct {
 static const Making plain = {DTYPE_F32, "", NULL, -1, 0, 1, -1, 0, -1, -1, NULL, {0}};
 
 // What GPT2LMHeadModel calls its tensors, whatever the table says.
-static void test_names(void **state) {
-    (void)state;
+UNIT_TEST(test_names) {
     static const char *const names[] = {"transformer.wte.weight",
                                         "transformer.wpe.weight",
                                         "transformer.h.3.ln_1.weight",
@@ -582,8 +574,7 @@ static void assert_refused(const char *path, Run *run, const char *says) {
     assert_says(&err, says);
 }
 
-static void test_import(void **state) {
-    (void)state;
+UNIT_TEST(test_import) {
     static const Dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     static const PrecisionKind precisions[] = {PRECISION_RECIPE, PRECISION_FP32};
     for (int p = 0; p < 2; p++) {
@@ -605,8 +596,7 @@ static void test_import(void **state) {
 }
 
 // A prefix that all names have is left out; names of which some have it are those of another model.
-static void test_prefix(void **state) {
-    (void)state;
+UNIT_TEST(test_prefix) {
     static const char *const prefixes[] = {"_orig_mod.", "module.", "_orig_mod.module.", "base_model.model.", "model."};
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("prefix", run);
@@ -632,8 +622,7 @@ static void test_prefix(void **state) {
 }
 
 // Masters hold what BF16 cannot.
-static void test_masters(void **state) {
-    (void)state;
+UNIT_TEST(test_masters) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("masters", run);
     Making making = plain;
@@ -649,8 +638,7 @@ static void test_masters(void **state) {
     run_close(run);
 }
 
-static void test_shards(void **state) {
-    (void)state;
+UNIT_TEST(test_shards) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("shards", run);
     for (int part = 0; part < 3; part++) {
@@ -712,8 +700,7 @@ static Run *llama_with(Architecture architecture, bool tied) {
 }
 
 // A tensor that config.json does not speak of would be lost in silence.
-static void test_leftovers(void **state) {
-    (void)state;
+UNIT_TEST(test_leftovers) {
     static const struct {
         Architecture architecture;
         bool tied;
@@ -769,8 +756,7 @@ static void test_leftovers(void **state) {
     run_close(run);
 }
 
-static void test_bad_weights(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_weights) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("bad", run);
     char file[TEST_PATH];
@@ -835,8 +821,7 @@ static void make_llmc(const char *path, const Run *run, int version, int padded,
     assert_int_equal(truncate(path, size - (long)cut), 0);
 }
 
-static void test_llmc(void **state) {
-    (void)state;
+UNIT_TEST(test_llmc) {
     Run *run = run_with(PRECISION_RECIPE);
     ModelShape shape;
     Error err;
@@ -856,8 +841,7 @@ static void test_llmc(void **state) {
     run_close(run);
 }
 
-static void test_bad_llmc_headers(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_llmc_headers) {
     static const struct {
         int32_t at, value;
         const char *says;
@@ -884,13 +868,4 @@ static void test_bad_llmc_headers(void **state) {
     run_close(run);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),           cmocka_unit_test(test_config),      cmocka_unit_test(test_bad_configs),
-        cmocka_unit_test(test_other_configs),   cmocka_unit_test(test_import),      cmocka_unit_test(test_prefix),
-        cmocka_unit_test(test_masters),         cmocka_unit_test(test_shards),      cmocka_unit_test(test_bad_weights),
-        cmocka_unit_test(test_leftovers),       cmocka_unit_test(test_bounds),      cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_generation),      cmocka_unit_test(test_absent_keys), cmocka_unit_test(test_llmc),
-        cmocka_unit_test(test_bad_llmc_headers)};
-    return cmocka_run_group_tests_name("hf", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

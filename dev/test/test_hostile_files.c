@@ -11,8 +11,7 @@
 #include "coat/save/run_state.h"
 #include "dev/tools/loss_svg.h"
 
-static void test_messages_stay_lines(void **state) {
-    (void)state;
+UNIT_TEST(test_messages_stay_lines) {
     Error err;
     ModelShape shape;
     const char *config = "{\"model_type\": \"a\\nerror: \\u001b[31m\\u007f\"}";
@@ -34,8 +33,7 @@ static const struct {
     {"\340\202\233[", "\340??["},                                     // too long a way to write U+009B
     {"cut \360\237", "cut \360?"}};
 
-static void test_terminal_commands(void **state) {
-    (void)state;
+UNIT_TEST(test_terminal_commands) {
     char text[64], shown[256];
     Error err;
     for (size_t i = 0; i < sizeof terminal_texts / sizeof *terminal_texts; i++) {
@@ -57,8 +55,7 @@ static void test_terminal_commands(void **state) {
     assert_memory_equal(kept, "a\tb\n??", 6);
 }
 
-static void test_lines_of_any_length(void **state) {
-    (void)state;
+UNIT_TEST(test_lines_of_any_length) {
     Error err;
     char line[8];
     // a line that just fits, one too long, an empty one, a 0 in a line, and an end without a line end
@@ -84,8 +81,7 @@ static void test_lines_of_any_length(void **state) {
 }
 
 // A header as long as its file says, which is too long.
-static void test_long_header(void **state) {
-    (void)state;
+UNIT_TEST(test_long_header) {
     SafeFile file;
     Error err;
     uint64_t bytes = SAFETENSORS_MAX_HEADER + 1;
@@ -96,8 +92,7 @@ static void test_long_header(void **state) {
 }
 
 // A log that is one endless line, or no file at all.
-static void test_logs(void **state) {
-    (void)state;
+UNIT_TEST(test_logs) {
     Error err;
     static Config config;
     size_t size, long_line = (size_t)1 << 20;
@@ -158,8 +153,7 @@ static void refuse_listed(const char *name, const char *says) {
     manifest_close(&manifest);
 }
 
-static void test_manifest_stays_inside(void **state) {
-    (void)state;
+UNIT_TEST(test_manifest_stays_inside) {
     Manifest manifest;
     Error err;
     assert_int_equal(mkdir(path_of("checkpoint"), 0700), 0);
@@ -185,8 +179,7 @@ static void test_manifest_stays_inside(void **state) {
 }
 
 // Numbers of a state that a run would add to until they overflow.
-static void test_states_far_away(void **state) {
-    (void)state;
+UNIT_TEST(test_states_far_away) {
     static const char *const keys[] = {"step", "sequences", "pass", "tokens", "t", "skipped", "skipped_run"};
     static Config config;
     Exec exec;
@@ -216,13 +209,4 @@ static void test_states_far_away(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages_stay_lines),
-                                       cmocka_unit_test(test_terminal_commands),
-                                       cmocka_unit_test(test_lines_of_any_length),
-                                       cmocka_unit_test(test_long_header),
-                                       cmocka_unit_test(test_logs),
-                                       cmocka_unit_test(test_manifest_stays_inside),
-                                       cmocka_unit_test(test_states_far_away)};
-    return cmocka_run_group_tests_name("hostile files", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -23,8 +23,7 @@ static MatmulChoice choice_of(int64_t m, int align, bool accumulate) {
     return c;
 }
 
-static void test_round_trip(void **state) {
-    (void)state;
+UNIT_TEST(test_round_trip) {
     MatmulChoice rows[] = {choice_of(96, 256, false), choice_of(96, 16, false), choice_of(16, 256, true),
                            choice_of(96, 256, true), choice_of(16, 256, true)};
     MatmulChoice turned[] = {rows[4], rows[3], rows[1], rows[0]};
@@ -52,8 +51,7 @@ static void test_round_trip(void **state) {
     free(text);
 }
 
-static void test_rows(void **state) {
-    (void)state;
+UNIT_TEST(test_rows) {
     MatmulChoices read = matmul_choices_read("# a remark\n\n" ROW "rubbish\r\n" SHORT, GPU, VERSION);
     assert_int_equal(read.count, 2);
     const MatmulKey *key = &read.rows[0].key;
@@ -78,8 +76,7 @@ static void test_rows(void **state) {
 }
 
 // No row is believed that is not whole.
-static void test_bad_rows(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_rows) {
     static const char *const bad[] = {
         "",
         "\n",
@@ -107,8 +104,7 @@ static void test_bad_rows(void **state) {
     }
 }
 
-static void test_committed(void **state) {
-    (void)state;
+UNIT_TEST(test_committed) {
     int lines = 0;
     for (const char *c = matmul_table_rows; *c; c++) lines += *c == '\n';
     MatmulChoices h100 = matmul_choices_read(matmul_table_rows, "NVIDIA H100 80GB HBM3", VERSION);
@@ -125,8 +121,7 @@ static void test_committed(void **state) {
     free(h200.rows);
 }
 
-static void test_file(void **state) {
-    (void)state;
+UNIT_TEST(test_file) {
     Error err;
     MatmulChoices read;
     assert_false(matmul_choices_read_file(path_of("none"), GPU, VERSION, &read, &err));
@@ -137,9 +132,4 @@ static void test_file(void **state) {
     free(read.rows);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_rows),
-                                       cmocka_unit_test(test_bad_rows), cmocka_unit_test(test_committed),
-                                       cmocka_unit_test(test_file)};
-    return cmocka_run_group_tests_name("matmul choices", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

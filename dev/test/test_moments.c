@@ -1,14 +1,8 @@
 // Tests of the 8-bit optimizer states (COAT: optimizer states): the group quantiser against its definition in double,
 // and the cases of groups that must hold.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <sys/mman.h>
 
-#include <cmocka.h>
-
+#include "dev/test/unit.h"
 #include "moment_groups.h"
 
 static const MomentStore first_coat = {true, false}, second_coat = {true, true};
@@ -50,8 +44,7 @@ static void check_all_ways(const float *x, int n) {
 
 // --- tests ---------------------------------------------------------------------------------------------------------
 
-static void logarithm_and_exponential(void **state) {
-    (void)state;
+UNIT_TEST(logarithm_and_exponential) {
     for (int n = -149; n < 128; n++) assert_true(moment_log2(ldexpf(1.0f, n)) == (float)n);
     for (uint64_t i = 0; i < 1 << 20; i++) {
         float x = bits_float(1 + (uint32_t)(rng_hash(1, 1, i) % 0x7f7fffffu));
@@ -66,8 +59,7 @@ static void logarithm_and_exponential(void **state) {
 }
 
 // The exponents of stored states depend on these bits: another compiler or device must give the same.
-static void logarithm_and_exponents_keep_their_bits(void **state) {
-    (void)state;
+UNIT_TEST(logarithm_and_exponents_keep_their_bits) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < 1 << 20; i++) {
         uint32_t x = 1 + (uint32_t)(rng_hash(21, 1, i) % 0x7f7fffffu), y = 1 + (uint32_t)(rng_hash(21, 2, i) % x);
@@ -78,8 +70,7 @@ static void logarithm_and_exponents_keep_their_bits(void **state) {
 }
 
 // Checks code_nearest() against the casts of formats.h, and code_magnitude() against the values of codes.
-static void positive_codes(void **state) {
-    (void)state;
+UNIT_TEST(positive_codes) {
     static const Format formats[] = {FMT_E4M3, FMT_E5M2};
     for (int f = 0; f < 2; f++) {
         Format format = formats[f];
@@ -96,8 +87,7 @@ static void positive_codes(void **state) {
     }
 }
 
-static void random_groups_follow_the_definition(void **state) {
-    (void)state;
+UNIT_TEST(random_groups_follow_the_definition) {
     static const double spreads[] = {0, 0.001, 0.1, 0.5, 1, 2, 4, 8, 12};
     float x[GROUP];
     for (size_t s = 0; s < sizeof spreads / sizeof spreads[0]; s++) {
@@ -108,8 +98,7 @@ static void random_groups_follow_the_definition(void **state) {
     }
 }
 
-static void zero_group(void **state) {
-    (void)state;
+UNIT_TEST(zero_group) {
     float x[GROUP] = {0}, y[GROUP];
     x[5] = -0.0f;
     Stored s;
@@ -126,8 +115,7 @@ static void zero_group(void **state) {
     }
 }
 
-static void constant_and_single_values_are_exact(void **state) {
-    (void)state;
+UNIT_TEST(constant_and_single_values_are_exact) {
     float x[GROUP], y[GROUP];
     Stored s;
     for (int v = 0; v < SINGLE_VALUES; v++) {
@@ -147,8 +135,7 @@ static void constant_and_single_values_are_exact(void **state) {
 }
 
 // Zeros take no part: the error of the others stays as without them.
-static void zeros_sprinkled_in(void **state) {
-    (void)state;
+UNIT_TEST(zeros_sprinkled_in) {
     float x[GROUP], y[GROUP];
     Stored s;
     double sum = 0;
@@ -164,8 +151,7 @@ static void zeros_sprinkled_in(void **state) {
     assert_true(sum > 0.005 && sum < 0.02);
 }
 
-static void wide_ranges(void **state) {
-    (void)state;
+UNIT_TEST(wide_ranges) {
     float x[GROUP], y[GROUP];
     Stored s;
     for (int bits = 16; bits <= 60; bits += 4) { // beyond 2^18 the format alone would lose the small ones
@@ -192,8 +178,7 @@ static void wide_ranges(void **state) {
     check_all_ways(x, GROUP);
 }
 
-static void tail_groups(void **state) {
-    (void)state;
+UNIT_TEST(tail_groups) {
     static const int sizes[] = {1, 2, 3, 127};
     float x[GROUP];
     for (int i = 0; i < 4; i++) {
@@ -208,8 +193,7 @@ static void tail_groups(void **state) {
 }
 
 // A tensor of several groups with a shorter one at the end is its groups.
-static void tensors_are_their_groups(void **state) {
-    (void)state;
+UNIT_TEST(tensors_are_their_groups) {
     enum { COUNT = 5 * GROUP + 77 };
     float x[COUNT], y[COUNT], z[GROUP], a[6];
     uint8_t codes[COUNT], k[6];
@@ -229,8 +213,7 @@ static void tensors_are_their_groups(void **state) {
     }
 }
 
-static void second_moment_is_zero_only_where_it_was(void **state) {
-    (void)state;
+UNIT_TEST(second_moment_is_zero_only_where_it_was) {
     static const Format formats[] = {FMT_E4M3, FMT_E5M2};
     float v[GROUP], y[GROUP];
     Stored s;
@@ -250,8 +233,7 @@ static void second_moment_is_zero_only_where_it_was(void **state) {
     }
 }
 
-static void not_finite_is_reported_and_stays(void **state) {
-    (void)state;
+UNIT_TEST(not_finite_is_reported_and_stays) {
     const float bad[] = {INFINITY, -INFINITY, NAN, bits_float(0xffc00000u), bits_float(0x7f800001u)};
     float x[GROUP], y[GROUP];
     Stored s;
@@ -270,8 +252,7 @@ static void not_finite_is_reported_and_stays(void **state) {
     }
 }
 
-static void more_than_2_to_31_elements(void **state) {
-    (void)state;
+UNIT_TEST(more_than_2_to_31_elements) {
     const int64_t elements = (1LL << 31) + 200, groups = (elements + GROUP - 1) / GROUP;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     uint8_t *codes = (uint8_t *)mmap(NULL, (size_t)elements, PROT_READ | PROT_WRITE, flags, -1, 0);
@@ -289,21 +270,4 @@ static void more_than_2_to_31_elements(void **state) {
     munmap(k, (size_t)groups);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logarithm_and_exponential),
-        cmocka_unit_test(logarithm_and_exponents_keep_their_bits),
-        cmocka_unit_test(positive_codes),
-        cmocka_unit_test(random_groups_follow_the_definition),
-        cmocka_unit_test(zero_group),
-        cmocka_unit_test(constant_and_single_values_are_exact),
-        cmocka_unit_test(zeros_sprinkled_in),
-        cmocka_unit_test(wide_ranges),
-        cmocka_unit_test(tail_groups),
-        cmocka_unit_test(tensors_are_their_groups),
-        cmocka_unit_test(second_moment_is_zero_only_where_it_was),
-        cmocka_unit_test(not_finite_is_reported_and_stays),
-        cmocka_unit_test(more_than_2_to_31_elements),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

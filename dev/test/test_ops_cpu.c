@@ -53,8 +53,7 @@ static void deep_matmuls(Fixture *f) {
     check_matmuls(f, 1050, 9, 20);
 }
 
-static void linear(void **state) {
-    (void)state;
+UNIT_TEST(linear) {
     run_everywhere(small_matmuls);
     run_everywhere(matmuls_across_tiles);
     run_everywhere(deep_matmuls);
@@ -184,8 +183,7 @@ static void backward_norms(Fixture *f) {
     check_norm_backward(f, 33, 48, false, true);
 }
 
-static void norms(void **state) {
-    (void)state;
+UNIT_TEST(norms) {
     run_everywhere(forward_norms);
     run_everywhere(backward_norms);
 }
@@ -258,15 +256,13 @@ static void bias_gradients(Fixture *f) {
     }
 }
 
-static void activations(void **state) {
-    (void)state;
+UNIT_TEST(activations) {
     run_everywhere(activation);
     run_everywhere(bias_gradients);
 }
 
 // The limits of gelu: far from zero it is the identity or nothing, and what is not a number stays visible.
-static void gelu_limits(void **state) {
-    (void)state;
+UNIT_TEST(gelu_limits) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
     const float at[8] = {0, 100, -100, 3e38f, -3e38f, INFINITY, NAN, 1e-30f};
@@ -401,15 +397,8 @@ static void attention_shapes(Fixture *f) {
         check_cached_attention(f, (AttentionShape){1, 100, 4, 2, 24}, queries);
 }
 
-static void attention(void **state) {
-    (void)state;
+UNIT_TEST(attention) {
     run_everywhere(attention_shapes);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),      cmocka_unit_test(norms),     cmocka_unit_test(activations),
-        cmocka_unit_test(gelu_limits), cmocka_unit_test(attention),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

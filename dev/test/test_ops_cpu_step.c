@@ -50,8 +50,7 @@ static void embeddings(Fixture *f) {
     check_embedding(f, 1, 33, 48);
 }
 
-static void embedding(void **state) {
-    (void)state;
+UNIT_TEST(embedding) {
     run_everywhere(embeddings);
 }
 
@@ -96,14 +95,12 @@ static void losses(Fixture *f) {
     check_loss(f, 3, 2100, 2176, 40);
 }
 
-static void loss(void **state) {
-    (void)state;
+UNIT_TEST(loss) {
     run_everywhere(losses);
 }
 
 // What is not a number, or infinite, anywhere among the logits of a token raises the flag; elsewhere it does not.
-static void loss_reports_nonfinite(void **unused) {
-    (void)unused;
+UNIT_TEST(loss_reports_nonfinite) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
         Fixture f;
@@ -139,8 +136,7 @@ static void sums_are_added(Fixture *f) {
                 assert_value(sums[k], i, j, value(before[k], i, j) + value(parts[k], i, j), 1);
 }
 
-static void gradient_sums(void **state) {
-    (void)state;
+UNIT_TEST(gradient_sums) {
     run_everywhere(sums_are_added);
 }
 
@@ -236,8 +232,7 @@ static void check_adamw(Fixture *f, Storage storage, float clip) {
     }
 }
 
-static void adamw(void **unused) {
-    (void)unused;
+UNIT_TEST(adamw) {
     for (int i = 0; i < 5; i++)
         for (int clipped = 0; clipped < 2; clipped++) {
             uint64_t hash[2];
@@ -252,8 +247,7 @@ static void adamw(void **unused) {
 }
 
 // Both kinds of master weights give the same parameters, bit for bit.
-static void masters_agree(void **unused) {
-    (void)unused;
+UNIT_TEST(masters_agree) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 2);
     const Storage whole = {FMT_BF16, FMT_FP32, FMT_FP32, FMT_FP32}, split = {FMT_BF16, FMT_FP32, FMT_FP32, FMT_U16};
@@ -274,8 +268,7 @@ static void masters_agree(void **unused) {
 }
 
 // A gradient that is not finite skips the update as a whole; the next good one continues as if it had not been.
-static void nonfinite_gradients_skip(void **unused) {
-    (void)unused;
+UNIT_TEST(nonfinite_gradients_skip) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
         Fixture f;
@@ -304,8 +297,7 @@ static void nonfinite_gradients_skip(void **unused) {
 
 // --- the device ------------------------------------------------------------------------------------------
 
-static void device(void **unused) {
-    (void)unused;
+UNIT_TEST(device) {
     Fixture f;
     Error err;
     fixture_begin(&f, FMT_FP32, 2);
@@ -328,11 +320,4 @@ static void device(void **unused) {
     fixture_end(&f);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding), cmocka_unit_test(loss),          cmocka_unit_test(loss_reports_nonfinite),
-        cmocka_unit_test(adamw),     cmocka_unit_test(masters_agree), cmocka_unit_test(nonfinite_gradients_skip),
-        cmocka_unit_test(device),    cmocka_unit_test(gradient_sums),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -34,8 +34,7 @@ static void check_codes(const CpuKernels *kernels, Format format) {
     }
 }
 
-static void rows_of_codes(void **state) {
-    (void)state;
+UNIT_TEST(rows_of_codes) {
     const CpuKernels *kernels[CPU_VARIANTS];
     int count = cpu_kernels_supported(kernels);
     for (int i = 0; i < count; i++) {
@@ -135,8 +134,7 @@ static void parts_of_rows(Fixture *f) {
     }
 }
 
-static void norms(void **state) {
-    (void)state;
+UNIT_TEST(norms) {
     run_everywhere(norm_formats);
     run_everywhere(norm_formats_mixed);
     run_everywhere(norm_gradients);
@@ -216,14 +214,9 @@ static void gelu_formats_mixed(Fixture *f) {
     check_gelu(f, 70, 48, 32, false);
 }
 
-static void activations(void **state) {
-    (void)state;
+UNIT_TEST(activations) {
     run_everywhere(gelu_formats);
     run_everywhere(gelu_formats_mixed);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_codes), cmocka_unit_test(norms),
-                                       cmocka_unit_test(activations)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

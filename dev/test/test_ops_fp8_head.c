@@ -72,8 +72,7 @@ static void gradient_limits(Fixture *f) {
     assert_int_equal(state.nonfinite, 1);
 }
 
-static void gradient(void **state) {
-    (void)state;
+UNIT_TEST(gradient) {
     run_everywhere(gradients);
     run_everywhere(gradient_limits);
 }
@@ -125,12 +124,8 @@ static void chunks(Fixture *f) {
     }
 }
 
-static void chunks_of_tokens(void **state) {
-    (void)state;
+UNIT_TEST(chunks_of_tokens) {
     run_everywhere(chunks);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gradient), cmocka_unit_test(chunks_of_tokens)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -60,8 +60,7 @@ static void maxima_are_given(Fixture *f) {
     assert_true(*(const float *)dy_q.scale == 5.0f / E5M2_MAX);
 }
 
-static void one_scale(void **state) {
-    (void)state;
+UNIT_TEST(one_scale) {
     run_everywhere(tensors_of_all_sizes);
     run_everywhere(tensors_at_the_limits);
     run_everywhere(maxima_are_given);
@@ -195,8 +194,7 @@ static void maxima_from_update(Fixture *f) {
     }
 }
 
-static void linear(void **state) {
-    (void)state;
+UNIT_TEST(linear) {
     run_everywhere(matmuls_with_cache);
     run_everywhere(matmuls_on_demand);
     run_everywhere(weights);
@@ -246,13 +244,8 @@ static void check_flags(Fixture *f) {
     assert_int_equal(state.nonfinite, 0);
 }
 
-static void not_finite(void **state) {
-    (void)state;
+UNIT_TEST(not_finite) {
     run_with_nonfinite(check_flags);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_scale), cmocka_unit_test(linear),
-                                       cmocka_unit_test(not_finite)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -82,8 +82,7 @@ static void tensors_at_the_limits(Fixture *f) {
     check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // under the smallest scale
 }
 
-static void conversions(void **state) {
-    (void)state;
+UNIT_TEST(conversions) {
     run_everywhere(tensors_of_all_sizes);
     run_everywhere(tensors_at_the_limits);
 }
@@ -174,8 +173,7 @@ static void norm_of_zeros(Fixture *f) {
     for (int64_t j = 0; j < 48; j++) assert_int_equal(code_at(n, 1, j) & 0x7f, 0);
 }
 
-static void norms(void **state) {
-    (void)state;
+UNIT_TEST(norms) {
     run_everywhere(norm_shapes);
     run_everywhere(norm_shapes_odd);
     run_everywhere(norm_of_zeros);
@@ -287,8 +285,7 @@ static void gelu_shapes_plain(Fixture *f) {
     check_gelu(f, 1, 160, 32);
 }
 
-static void activations(void **state) {
-    (void)state;
+UNIT_TEST(activations) {
     run_everywhere(gelu_shapes);
     run_everywhere(gelu_shapes_plain);
     run_everywhere(gelu_bounded);
@@ -349,8 +346,7 @@ static void matmuls_on_demand(Fixture *f) {
     check_matmuls(f, 131, 150, 100, false);
 }
 
-static void matmuls(void **state) {
-    (void)state;
+UNIT_TEST(matmuls) {
     run_everywhere(matmuls_with_cache);
     run_everywhere(matmuls_on_demand);
 }
@@ -395,14 +391,8 @@ static void check_flags(Fixture *f) {
     expect_flag(f);
 }
 
-static void not_finite(void **state) {
-    (void)state;
+UNIT_TEST(not_finite) {
     run_with_nonfinite(check_flags);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(conversions), cmocka_unit_test(norms),
-                                       cmocka_unit_test(activations), cmocka_unit_test(matmuls),
-                                       cmocka_unit_test(not_finite)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

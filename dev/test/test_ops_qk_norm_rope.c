@@ -129,8 +129,7 @@ static void head_cases(Fixture *f) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_heads(f, cases[i]);
 }
 
-static void heads(void **state) {
-    (void)state;
+UNIT_TEST(heads) {
     run_everywhere(head_cases);
 }
 
@@ -166,14 +165,12 @@ static void swiglu_rows(Fixture *f) {
     }
 }
 
-static void swiglu(void **state) {
-    (void)state;
+UNIT_TEST(swiglu) {
     run_everywhere(swiglu_rows);
 }
 
 // Far from zero silu is the identity or nothing, and what is not a number stays visible.
-static void swiglu_limits(void **state) {
-    (void)state;
+UNIT_TEST(swiglu_limits) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
     const float at[5] = {0, 100, -100, -3e38f, NAN};
@@ -218,17 +215,8 @@ static void norms_without_weight(Fixture *f) {
     }
 }
 
-static void plain_norms(void **state) {
-    (void)state;
+UNIT_TEST(plain_norms) {
     run_everywhere(norms_without_weight);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heads),
-        cmocka_unit_test(swiglu),
-        cmocka_unit_test(swiglu_limits),
-        cmocka_unit_test(plain_norms),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -8,14 +8,6 @@
 // What finds nothing must be able to find something: each event that coat/model/shards.c places is left out
 // once, and faults are put into communication, into what a slot is believed to hold and into the lifetimes
 // of scratch. Each must be seen.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -348,8 +340,7 @@ static Choice choice_of(int64_t number, int64_t product) {
 }
 
 // Choices with many new combinations come first, from a sample of all choices, because this needs fewer runs.
-static void every_access_is_ordered(void **state) {
-    (void)state;
+UNIT_TEST(every_access_is_ordered) {
     int64_t product = 1;
     int fresh = 0, runs = 0, all = 0, bad = 0;
     for (int i = 0; i < SETTINGS; i++) product *= choices(i);
@@ -397,8 +388,7 @@ static bool is_seen(const char *what) {
     return false;
 }
 
-static void every_event_is_needed(void **state) {
-    (void)state;
+UNIT_TEST(every_event_is_needed) {
     int unseen = 0;
     for (int i = 0; i < SEVERAL; i++) assert_int_equal(faults_of(&several[i], ALL_STEPS), 0);
     for (left_out = 0; left_out < place_count; left_out++) {
@@ -412,8 +402,7 @@ static void every_event_is_needed(void **state) {
     assert_int_equal(unseen, 0);
 }
 
-static void faults_are_seen(void **state) {
-    (void)state;
+UNIT_TEST(faults_are_seen) {
     static const char *const names[] = {
         [NO_AFTER_COMPUTE] = "communication that ignores comm_after_compute",
         [NO_WAIT] = "communication that ignores comm_wait",
@@ -462,8 +451,7 @@ static const char *scratch_name(Scratch s) {
 // Every two scratch tensors are put into the same memory, which is theirs alone. Where the plan lets them share it,
 // nothing may be wrong: no lifetime is too short. Elsewhere it is as if a lifetime had been cut: of each tensor that
 // must be seen, if not with every other (some lifetimes have gaps, and stages have several operations).
-static void lifetimes_are_long_enough(void **state) {
-    (void)state;
+UNIT_TEST(lifetimes_are_long_enough) {
 #ifdef __SANITIZE_ADDRESS__
     skip(); // a few configurations, thousands of times
 #endif
@@ -523,11 +511,5 @@ int main(int argc, char **argv) {
 #ifdef _OPENMP
     omp_set_num_threads(1); // there is nothing to compute
 #endif
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_access_is_ordered),
-        cmocka_unit_test(every_event_is_needed),
-        cmocka_unit_test(faults_are_seen),
-        cmocka_unit_test(lifetimes_are_long_enough),
-    };
-    return cmocka_run_group_tests_name("order", tests, NULL, NULL);
+    return unit_main(NULL, NULL, NULL);
 }

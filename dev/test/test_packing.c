@@ -50,8 +50,7 @@ static void check(const int32_t *lengths, int examples, int T) {
     free(seen);
 }
 
-static void test_first_fit(void **state) {
-    (void)state;
+UNIT_TEST(test_first_fit) {
     enum { MOST = 700 };
     int32_t lengths[MOST];
     for (int trial = 0; trial < 400; trial++) {
@@ -64,8 +63,7 @@ static void test_first_fit(void **state) {
     }
 }
 
-static void test_edges(void **state) {
-    (void)state;
+UNIT_TEST(test_edges) {
     const int32_t none[] = {0, 0, 0}, whole[] = {5, 5, 5}, halves[] = {3, 2, 0, 3, 2, 1, 1, 4},
                   ones[] = {1, 1, 1, 1, 1, 1, 1};
     check(none, 3, 5);
@@ -82,7 +80,4 @@ static void test_edges(void **state) {
     packing_free(&p);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_first_fit), cmocka_unit_test(test_edges)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -3,6 +3,7 @@
 #include "coat/config/shapes.h"
 #include "coat/model/plan.h"
 #include "config_fixture.h"
+#include "dev/test/unit.h"
 #include "fake_device.h"
 
 static char advice[ADVICE_TEXT];
@@ -74,8 +75,7 @@ static void has(const char *part) {
 
 #define XL "--model gpt2-xl --recipe"
 
-static void what_is_named_saves_what_it_says(void **state) {
-    (void)state;
+UNIT_TEST(what_is_named_saves_what_it_says) {
     static const struct {
         const char *line;
         int ranks, changes;
@@ -100,8 +100,7 @@ static void what_is_named_saves_what_it_says(void **state) {
     }
 }
 
-static void what_is_set_is_not_named(void **state) {
-    (void)state;
+UNIT_TEST(what_is_set_is_not_named) {
     advise(XL " coat --micro-batch 8", 1, 0);
     lacks("--moments");
     lacks("--saved");
@@ -119,8 +118,7 @@ static void what_is_set_is_not_named(void **state) {
 }
 
 // Moments are a fifth here, and what is saved for backward more.
-static void the_largest_comes_first(void **state) {
-    (void)state;
+UNIT_TEST(the_largest_comes_first) {
     advise("--model gpt2-xl --recipe bf16 --recompute 0 --micro-batch 64", 1, 0);
     has("; --recompute 2 saves ");
     has("--moments coat");
@@ -129,8 +127,7 @@ static void the_largest_comes_first(void **state) {
     has("; --moments coat saves ");
 }
 
-static void micro_batch_that_fits(void **state) {
-    (void)state;
+UNIT_TEST(micro_batch_that_fits) {
     const char *line = XL " bf16 --micro-batch 64";
     const size_t limit = (size_t)80e9;
     int fits;
@@ -143,8 +140,7 @@ static void micro_batch_that_fits(void **state) {
     has("; --micro-batch 112 would fit");
 }
 
-static void where_it_takes_all(void **state) {
-    (void)state;
+UNIT_TEST(where_it_takes_all) {
     char flags[512];
     int fits;
     const char *line = XL " bf16 --micro-batch 16";
@@ -170,8 +166,7 @@ static const char *between(const char *begin, const char *end, char words[512]) 
 }
 
 // Where all savings together are too little: what is left over, and the fewest GPUs and the largest model that fit.
-static void where_one_gpu_does_not_do(void **state) {
-    (void)state;
+UNIT_TEST(where_one_gpu_does_not_do) {
     static const struct {
         const char *line, *flags; // the flags that more GPUs need
         int ranks;
@@ -221,8 +216,7 @@ static void where_one_gpu_does_not_do(void **state) {
 
 #define OTHER "; with --recompute 3 in place of "
 // States move to the host, and blocks are made again, only where that, and nothing less, lets a micro-batch fit.
-static void last_resorts(void **state) {
-    (void)state;
+UNIT_TEST(last_resorts) {
     char flags[512];
     int fits;
     static const char *const resorts[] = {"--offload-states", "--recompute 3"};
@@ -259,8 +253,7 @@ static void last_resorts(void **state) {
 }
 
 // Where states on the host are enough, blocks made again may be too: with which micro-batch, in place of which flags.
-static void the_other_resort(void **state) {
-    (void)state;
+UNIT_TEST(the_other_resort) {
     static const char *const lines[] = {XL " coat", XL " bf16"};
     static const char *const replaced[] = {"--offload-states", "--offload-states and --recompute 2"};
     for (int i = 0; i < 2; i++) {
@@ -290,8 +283,7 @@ static void the_other_resort(void **state) {
 }
 
 // --precision fp32 is for comparisons: what leaving it saves, in BF16 where that is enough.
-static void another_precision(void **state) {
-    (void)state;
+UNIT_TEST(another_precision) {
     char flags[512];
     const char *line = "--model gpt2-xl --micro-batch 1 --precision fp32";
     static const struct {
@@ -337,8 +329,7 @@ static void fail_to_allocate(const char *line, int64_t has_bytes) {
     assert_false(plan_advise(&arena, &exec, &error));
 }
 
-static void a_failed_allocation(void **state) {
-    (void)state;
+UNIT_TEST(a_failed_allocation) {
     const char *line = "--train x --model gpt2-xl --recipe coat --micro-batch 32";
     fail_to_allocate(line, (int64_t)20e9);
     assert_message(line, EXIT_DEVICE,
@@ -364,8 +355,7 @@ static void *no_host_memory(Exec *exec, size_t bytes) {
 }
 
 // With --offload-states moments and masters, and nothing else, lie in the host's memory, and the rest is as without it.
-static void states_on_the_host(void **state) {
-    (void)state;
+UNIT_TEST(states_on_the_host) {
     static Arena whole, arena;
     Exec exec;
     Ops ops;
@@ -408,8 +398,7 @@ static void states_on_the_host(void **state) {
 }
 
 // No size is shown as none at all.
-static void sizes_as_text(void **state) {
-    (void)state;
+UNIT_TEST(sizes_as_text) {
     static const struct {
         size_t bytes;
         const char *text;
@@ -430,8 +419,7 @@ static void sizes_as_text(void **state) {
 }
 
 // A noun has its plural behind every count but 1, as %.3g shows it.
-static void counts_as_text(void **state) {
-    (void)state;
+UNIT_TEST(counts_as_text) {
     static const double counts[] = {0, 0.999, 0.9996, 1, 1.004, 1.01, 2, 1e12};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         char shown[16];
@@ -456,8 +444,7 @@ static int64_t bytes_saved_of(const char *model, int layers) {
 
 // COAT of every family, per token and layer: the residual twice and what the activation function reads, 9/8 bytes per
 // value (E4M3, and a scale of two bytes for 16); qkv and o in BF16; log-sum-exp and the norms' statistics in FP32.
-static void bytes_of_a_layer(void **state) {
-    (void)state;
+UNIT_TEST(bytes_of_a_layer) {
     static const struct {
         const char *model;
         int statistics; // of a norm
@@ -479,22 +466,4 @@ static void bytes_of_a_layer(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_as_text),
-        cmocka_unit_test(counts_as_text),
-        cmocka_unit_test(what_is_named_saves_what_it_says),
-        cmocka_unit_test(what_is_set_is_not_named),
-        cmocka_unit_test(the_largest_comes_first),
-        cmocka_unit_test(micro_batch_that_fits),
-        cmocka_unit_test(where_it_takes_all),
-        cmocka_unit_test(where_one_gpu_does_not_do),
-        cmocka_unit_test(last_resorts),
-        cmocka_unit_test(the_other_resort),
-        cmocka_unit_test(another_precision),
-        cmocka_unit_test(a_failed_allocation),
-        cmocka_unit_test(states_on_the_host),
-        cmocka_unit_test(bytes_of_a_layer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

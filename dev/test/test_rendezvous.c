@@ -64,8 +64,7 @@ static void assert_shared(const RankResult *results, int ranks) {
 
 // --- the address and the run ----------------------------------------------------------------------------------------
 
-static void test_find(void **state) {
-    (void)state;
+UNIT_TEST(test_find) {
     static const struct {
         const char *flag, *address, *port, *host;
         int expected;
@@ -138,8 +137,7 @@ static uint64_t run_of(const char *launcher, const char *out) {
 }
 
 // Runs differ by --out, by Slurm's job and step if srun has started them, and by torchrun's id.
-static void test_run(void **state) {
-    (void)state;
+UNIT_TEST(test_run) {
     clear_launchers();
     const uint64_t run = run_of("the flags", "runs/a");
     assert_int_equal(run_of("the flags", "runs/a"), run);
@@ -158,8 +156,7 @@ static void test_run(void **state) {
 
 // --- connecting -----------------------------------------------------------------------------------------------------
 
-static void test_connect(void **state) {
-    (void)state;
+UNIT_TEST(test_connect) {
     use_free_port();
     assert_shared(run_ranks(4, share), 4);
     assert_shared(run_ranks(3, share_rank_0_late), 3); // at the same port, at once
@@ -180,8 +177,7 @@ static bool share_after_strangers(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_strangers(void **state) {
-    (void)state;
+UNIT_TEST(test_strangers) {
     use_free_port();
     assert_shared(run_ranks(3, share_after_strangers), 3);
 }
@@ -194,8 +190,7 @@ static bool share_after_silence(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_silence(void **state) {
-    (void)state;
+UNIT_TEST(test_silence) {
     use_free_port();
     const double begin = now_seconds();
     assert_shared(run_ranks(3, share_after_silence), 3);
@@ -214,8 +209,7 @@ static bool share_in_two_runs(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_other_run(void **state) {
-    (void)state;
+UNIT_TEST(test_other_run) {
     use_free_port();
     const RankResult *results = run_ranks(3, share_in_two_runs);
     assert_shared(results, 2);
@@ -231,8 +225,7 @@ static bool share_with_other_run(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_only_other_run(void **state) {
-    (void)state;
+UNIT_TEST(test_only_other_run) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(2, share_with_other_run);
@@ -256,8 +249,7 @@ static bool share_restarted(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_restarted(void **state) {
-    (void)state;
+UNIT_TEST(test_restarted) {
     use_free_port();
     assert_shared(run_ranks(3, share_restarted), 3);
 }
@@ -266,8 +258,7 @@ static bool share_without_last(CommPlace *place, RankResult *result) {
     return place->rank == place->ranks - 1 || share(place, result);
 }
 
-static void test_missing(void **state) {
-    (void)state;
+UNIT_TEST(test_missing) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(3, share_without_last);
@@ -283,8 +274,7 @@ static bool share_without_rank_0(CommPlace *place, RankResult *result) {
     return place->rank == 0 || share(place, result);
 }
 
-static void test_nobody_listens(void **state) {
-    (void)state;
+UNIT_TEST(test_nobody_listens) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(2, share_without_rank_0);
@@ -304,8 +294,7 @@ static bool share_twice_the_same(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_contradictions(void **state) {
-    (void)state;
+UNIT_TEST(test_contradictions) {
     use_free_port();
     const RankResult *results = run_ranks(2, share_another_number);
     for (int r = 0; r < 2; r++) {
@@ -356,8 +345,7 @@ static const char *listens_at(const char *host, int local_ranks) {
     return text;
 }
 
-static void test_listens(void **state) {
-    (void)state;
+UNIT_TEST(test_listens) {
     use_free_port();
     assert_string_equal(listens_at("127.0.0.1", 2), "127.0.0.1");
     assert_string_equal(listens_at("127.0.0.1", 0), "127.0.0.1"); // loopback stays loopback
@@ -371,8 +359,7 @@ static void test_listens(void **state) {
     free(said);
 }
 
-static void test_port_taken(void **state) {
-    (void)state;
+UNIT_TEST(test_port_taken) {
     use_free_port();
     struct sockaddr_in a = loopback(address.port);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -388,8 +375,7 @@ static void test_port_taken(void **state) {
     close(fd);
 }
 
-static void test_unknown_host(void **state) {
-    (void)state;
+UNIT_TEST(test_unknown_host) {
     use_free_port();
     snprintf(address.host, sizeof address.host, "no-such-host.invalid");
     CommPlace place = place_of(1, 2);
@@ -400,15 +386,4 @@ static void test_unknown_host(void **state) {
     assert_says(&err, "'no-such-host.invalid' is not known");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find),           cmocka_unit_test(test_run),
-        cmocka_unit_test(test_connect),        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_silence),        cmocka_unit_test(test_other_run),
-        cmocka_unit_test(test_only_other_run), cmocka_unit_test(test_restarted),
-        cmocka_unit_test(test_missing),        cmocka_unit_test(test_nobody_listens),
-        cmocka_unit_test(test_contradictions), cmocka_unit_test(test_listens),
-        cmocka_unit_test(test_port_taken),     cmocka_unit_test(test_unknown_host),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

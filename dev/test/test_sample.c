@@ -9,6 +9,7 @@
 #include "train_gpt2_fp8.cu"
 
 #include "dev/test/config_fixture.h"
+#include "dev/test/unit.h"
 
 #define VOCAB 61
 #ifdef __SANITIZE_ADDRESS__
@@ -102,8 +103,7 @@ static double compare(const char *model, const char *recipe, bool trains, bool b
     return worst;
 }
 
-static void same_bits_in_fp32_and_bf16(void **state) {
-    (void)state;
+UNIT_TEST(same_bits_in_fp32_and_bf16) {
     int other;
     for (int i = 0; i < MODELS; i++) {
         for (int trains = 0; trains < 2; trains++) {
@@ -117,8 +117,7 @@ static void same_bits_in_fp32_and_bf16(void **state) {
 }
 
 // OpenBLAS adds in an order that depends on the number of rows.
-static void same_tokens_by_openblas(void **state) {
-    (void)state;
+UNIT_TEST(same_tokens_by_openblas) {
     int other;
     if (!blas_open()) skip();
     for (int i = 0; i < MODELS; i++) {
@@ -153,8 +152,7 @@ static void fp8_errors(Model *on, Model *anew, Model *exact, double *error_on, d
 }
 
 // Another scale moves codes, and with them logits: those of a sample that continues are as near to FP32's.
-static void as_near_in_fp8(void **state) {
-    (void)state;
+UNIT_TEST(as_near_in_fp8) {
     static const char *const recipes[] = {"--recipe coat", "--recipe coat-paper", "--recipe coat --head fp8",
                                           "--recipe fp8-linear", "--recipe bf16 --head fp8"};
     for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) {
@@ -194,8 +192,7 @@ static void train(Model *m, bool samples) {
     free(ids);
 }
 
-static void training_does_not_see_samples(void **state) {
-    (void)state;
+UNIT_TEST(training_does_not_see_samples) {
     for (int i = 0; i < MODELS; i++) {
         Model with, without;
         open_model(&with, models[i], "--recipe coat", true, false);
@@ -213,8 +210,7 @@ static void training_does_not_see_samples(void **state) {
 }
 
 // In training the cache is memory that there is; samples alone have it of every layer.
-static void the_plan_has_the_cache(void **state) {
-    (void)state;
+UNIT_TEST(the_plan_has_the_cache) {
     for (int i = 0; i < 2 * MODELS; i++) {
         Model m;
         open_model(&m, models[i / 2], i % 2 ? "--recipe coat" : "--recipe bf16", false, false);
@@ -227,8 +223,7 @@ static void the_plan_has_the_cache(void **state) {
 }
 
 // As many positions as the prompt and what follows it can have, in whole passes, and no more than --seq-len.
-static void the_plan_is_as_long_as_the_sample(void **state) {
-    (void)state;
+UNIT_TEST(the_plan_is_as_long_as_the_sample) {
     static const struct {
         const char *flags, *prompt;
         int seq_len;
@@ -254,14 +249,4 @@ static void the_plan_is_as_long_as_the_sample(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_in_fp32_and_bf16),
-        cmocka_unit_test(same_tokens_by_openblas),
-        cmocka_unit_test(as_near_in_fp8),
-        cmocka_unit_test(training_does_not_see_samples),
-        cmocka_unit_test(the_plan_has_the_cache),
-        cmocka_unit_test(the_plan_is_as_long_as_the_sample),
-    };
-    return cmocka_run_group_tests_name("sample", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,13 +1,8 @@
 // Tests of the sampler: distribution, temperature, top-k and nucleus with ties, logits that are not numbers.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "coat/run/sampler.h"
+#include "dev/test/unit.h"
 
 #ifdef __SANITIZE_ADDRESS__
 enum { DRAWS = 10000 }; // memory is what is looked at there
@@ -34,8 +29,7 @@ static void assert_share(int count, double share) {
     assert_true(fabs((double)count / DRAWS - share) <= 5 * deviation);
 }
 
-static void distribution_is_softmax(void **state) {
-    (void)state;
+UNIT_TEST(distribution_is_softmax) {
     const float logits[4] = {logf(1), logf(2), logf(3), logf(4)};
     int count[4];
     draw(logits, 4, 1.0f, 0, count);
@@ -46,8 +40,7 @@ static void distribution_is_softmax(void **state) {
     for (int i = 0; i < 4; i++) assert_share(count[i], 0.25);
 }
 
-static void shift_does_not_matter(void **state) {
-    (void)state;
+UNIT_TEST(shift_does_not_matter) {
     const float low[3] = {-1000, -1001, -1002}, high[3] = {1000, 999, 998};
     for (uint64_t i = 0; i < 1000; i++)
         assert_int_equal(sample_token(low, 3, 1, 0, 1, 7, i), sample_token(high, 3, 1, 0, 1, 7, i));
@@ -58,8 +51,7 @@ static void shift_does_not_matter(void **state) {
     assert_share(count[0], 0.5);
 }
 
-static void temperature_zero_is_argmax(void **state) {
-    (void)state;
+UNIT_TEST(temperature_zero_is_argmax) {
     const float logits[5] = {1, 3, 2, 3, -1};
     for (uint64_t i = 0; i < 50; i++) {
         assert_int_equal(sample_token(logits, 5, 0, 0, 1, i, i), 1);
@@ -70,8 +62,7 @@ static void temperature_zero_is_argmax(void **state) {
     }
 }
 
-static void top_k_keeps_the_largest(void **state) {
-    (void)state;
+UNIT_TEST(top_k_keeps_the_largest) {
     const float logits[6] = {0.5f, -2, 1, 0.25f, -0.5f, 2};
     int count[6];
     draw(logits, 6, 1, 3, count);
@@ -83,8 +74,7 @@ static void top_k_keeps_the_largest(void **state) {
     for (int i = 0; i < 6; i++) assert_true(count[i] > 0);
 }
 
-static void top_k_ties_keep_lower_ids(void **state) {
-    (void)state;
+UNIT_TEST(top_k_ties_keep_lower_ids) {
     const float logits[6] = {0.0f, 1, -0.0f, 0.0f, 1, -1}; // -0 and 0 are equal
     int count[6];
     draw(logits, 6, 1, 4, count);
@@ -97,8 +87,7 @@ static void top_k_ties_keep_lower_ids(void **state) {
 }
 
 // Every k against a plain definition: how many logits are larger, or equal with a lower id.
-static void top_k_agrees_with_definition(void **state) {
-    (void)state;
+UNIT_TEST(top_k_agrees_with_definition) {
     enum { V = 40 };
     float logits[V];
     for (int i = 0; i < V; i++) logits[i] = (float)((i * 37 % 23) - 11) / 8.0f;
@@ -114,8 +103,7 @@ static void top_k_agrees_with_definition(void **state) {
 }
 
 // A distribution of known shares in no order: the nucleus is the fewest that reach p, each with its share of it.
-static void nucleus_keeps_the_likeliest(void **state) {
-    (void)state;
+UNIT_TEST(nucleus_keeps_the_likeliest) {
     const double share[5] = {0.1, 0.4, 0.05, 0.25, 0.2};
     float logits[5];
     for (int i = 0; i < 5; i++) logits[i] = (float)log(share[i]) - 40.0f; // whatever is added to all of them
@@ -136,8 +124,7 @@ static void nucleus_keeps_the_likeliest(void **state) {
 }
 
 // Every p against a plain definition, with ties, which are kept by their ids, and temperatures, which come first.
-static void nucleus_agrees_with_definition(void **state) {
-    (void)state;
+UNIT_TEST(nucleus_agrees_with_definition) {
     enum { V = 40, FEW = 20000 };
     const float temperatures[2] = {0.7f, 3};
     float logits[V];
@@ -165,8 +152,7 @@ static void nucleus_agrees_with_definition(void **state) {
     }
 }
 
-static void nucleus_has_edges(void **state) {
-    (void)state;
+UNIT_TEST(nucleus_has_edges) {
     const float equal[10] = {3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, mixed[5] = {NAN, 1, -INFINITY, 1, 0};
     const float infinite[4] = {5, INFINITY, NAN, INFINITY}, far[3] = {0, -2000, 2000}; // one has all that there is
     int count[10];
@@ -193,8 +179,7 @@ static void nucleus_has_edges(void **state) {
 }
 
 // The tokens that were drawn before there was a nucleus.
-static void without_a_nucleus_nothing_changes(void **state) {
-    (void)state;
+UNIT_TEST(without_a_nucleus_nothing_changes) {
     static const struct {
         float temperature;
         int top_k, tokens[16];
@@ -212,8 +197,7 @@ static void without_a_nucleus_nothing_changes(void **state) {
                              drawn[c].tokens[i]);
 }
 
-static void bad_logits_are_never_drawn(void **state) {
-    (void)state;
+UNIT_TEST(bad_logits_are_never_drawn) {
     const float mixed[5] = {NAN, 1, -INFINITY, 1, -NAN};
     int count[5];
     for (int k = 0; k <= 5; k++) {
@@ -234,8 +218,7 @@ static void bad_logits_are_never_drawn(void **state) {
     assert_int_equal(sample_token(nothing, 0, 1, 2, 1, 1, 1), 0);
 }
 
-static void seeds_and_indices_differ(void **state) {
-    (void)state;
+UNIT_TEST(seeds_and_indices_differ) {
     float logits[64] = {0};
     int same_seed = 0, same_index = 0;
     for (uint64_t i = 0; i < 1000; i++) {
@@ -248,14 +231,4 @@ static void seeds_and_indices_differ(void **state) {
     assert_in_range(same_index, 1, 40);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(distribution_is_softmax),     cmocka_unit_test(shift_does_not_matter),
-        cmocka_unit_test(temperature_zero_is_argmax),  cmocka_unit_test(top_k_keeps_the_largest),
-        cmocka_unit_test(top_k_ties_keep_lower_ids),   cmocka_unit_test(top_k_agrees_with_definition),
-        cmocka_unit_test(bad_logits_are_never_drawn),  cmocka_unit_test(seeds_and_indices_differ),
-        cmocka_unit_test(nucleus_keeps_the_likeliest), cmocka_unit_test(nucleus_agrees_with_definition),
-        cmocka_unit_test(nucleus_has_edges),           cmocka_unit_test(without_a_nucleus_nothing_changes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

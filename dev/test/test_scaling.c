@@ -1,16 +1,9 @@
 // Tests of FP8 scales in the plan: which tensors have scales per row, whose scales others
 // share, and the memory for them.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "coat/config/shapes.h"
 #include "coat/model/arena.h"
 #include "coat/ops.h"
+#include "dev/test/unit.h"
 
 enum { LAYERS = 3, ROWS = 2 * 16 };
 
@@ -100,8 +93,7 @@ static void assert_plain(TensorId id) {
     assert_null(tensor(id, LAYERS - 1).scale);
 }
 
-static void test_token(void **state) {
-    (void)state;
+UNIT_TEST(test_token) {
     for (int recompute = 0; recompute <= 1; recompute++) {
         plan(RECIPE_COAT, recompute);
         assert_rows(OQ, Y_PROJ, Y);
@@ -132,8 +124,7 @@ static void test_token(void **state) {
 
 // In the first block what norms and attention leave is plain, with maxima of its own, and so is the matmul of it; what
 // backward reads has the same formats as in the others.
-static void test_first_block(void **state) {
-    (void)state;
+UNIT_TEST(test_first_block) {
     static const TensorId operands[] = {N1, OQ, N2}, matmuls[] = {Y_PROJ, Y_FC}, transposes[] = {N1_T, O_T, N2_T};
     plan(RECIPE_COAT, -1);
     config.recipe.bf16_blocks = 1;
@@ -160,8 +151,7 @@ static void test_first_block(void **state) {
 }
 
 // With coat-paper, one scale per tensor.
-static void test_tensor(void **state) {
-    (void)state;
+UNIT_TEST(test_tensor) {
     static const RecipeKind recipes[] = {RECIPE_COAT_PAPER, RECIPE_BF16};
     static const TensorId codes[] = {N1, OQ, N2, G}, plain[] = {Y_PROJ, Y, Y_FC, DN2, DN};
     for (size_t i = 0; i < 2; i++) {
@@ -175,8 +165,7 @@ static void test_tensor(void **state) {
 }
 
 // The memory of the scales per row, one set per layer, is small; and the categories add up to the total.
-static void test_memory(void **state) {
-    (void)state;
+UNIT_TEST(test_memory) {
     plan(RECIPE_COAT_PAPER, -1);
     const size_t tensor_bytes = arena.total_bytes;
     plan(RECIPE_COAT, -1);
@@ -187,8 +176,4 @@ static void test_memory(void **state) {
     assert_true(counted == arena.total_bytes);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_token), cmocka_unit_test(test_first_block),
-                                       cmocka_unit_test(test_tensor), cmocka_unit_test(test_memory)};
-    return cmocka_run_group_tests_name("scaling", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

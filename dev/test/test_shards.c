@@ -1,17 +1,9 @@
 // Tests of what processes share: shares cover every tensor once, whole layers take turns in their slots, nothing
 // overlaps in the memory plan, and every ZeRO stage needs less than the one before.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "coat/config/shapes.h"
 #include "coat/flags/config_check.h"
 #include "coat/model/arena.h"
+#include "dev/test/unit.h"
 
 static const RecipeKind recipes[] = {RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT};
 
@@ -38,8 +30,7 @@ static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     arena->base = (char *)0 + 256; // only looked at
 }
 
-static void shares_cover_everything(void **state) {
-    (void)state;
+UNIT_TEST(shares_cover_everything) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     for (int r = 0; r < 3; r++) {
         for (int zero = 0; zero <= 3; zero++) {
@@ -72,8 +63,7 @@ static void shares_cover_everything(void **state) {
     free(arena);
 }
 
-static void held_is_whole_or_share(void **state) {
-    (void)state;
+UNIT_TEST(held_is_whole_or_share) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     int64_t begin;
     plan(arena, RECIPE_COAT, 3, 4);
@@ -96,8 +86,7 @@ static void held_is_whole_or_share(void **state) {
     free(arena);
 }
 
-static void layers_take_turns(void **state) {
-    (void)state;
+UNIT_TEST(layers_take_turns) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     plan(arena, RECIPE_COAT, 3, 4);
     Weight a = arena_weight(arena, QKVW, 1), b = arena_weight(arena, QKVW, 2), c = arena_weight(arena, QKVW, 3);
@@ -127,8 +116,7 @@ static int compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static void nothing_overlaps(void **state) {
-    (void)state;
+UNIT_TEST(nothing_overlaps) {
     enum { MOST = 4096 };
     Arena *arena = (Arena *)malloc(sizeof *arena);
     Range *ranges = (Range *)malloc(MOST * sizeof *ranges);
@@ -167,8 +155,7 @@ static void nothing_overlaps(void **state) {
     free(arena);
 }
 
-static void stages_need_less(void **state) {
-    (void)state;
+UNIT_TEST(stages_need_less) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     for (int r = 0; r < 3; r++) {
         size_t before = SIZE_MAX;
@@ -192,11 +179,4 @@ static void stages_need_less(void **state) {
     free(arena);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_cover_everything), cmocka_unit_test(held_is_whole_or_share),
-        cmocka_unit_test(layers_take_turns),       cmocka_unit_test(nothing_overlaps),
-        cmocka_unit_test(stages_need_less),
-    };
-    return cmocka_run_group_tests_name("shards", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

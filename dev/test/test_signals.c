@@ -3,7 +3,6 @@
 // a pipe that nobody reads, when the signal comes or later; it ends all the same.
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
@@ -71,8 +70,7 @@ static int status_of(pid_t child) {
     return -1;
 }
 
-static void held_up(void **state) {
-    (void)state;
+UNIT_TEST(held_up) {
     static const struct {
         Kind kind;
         int lines;
@@ -102,8 +100,7 @@ static void held_up(void **state) {
 }
 
 // A reader that takes its time, but reads, gets the end too.
-static void slow_reader(void **state) {
-    (void)state;
+UNIT_TEST(slow_reader) {
     Output output = output_open(PIPE);
     fflush(NULL);
     pid_t child = fork();
@@ -126,7 +123,4 @@ static void slow_reader(void **state) {
     close(output.reader);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(held_up), cmocka_unit_test(slow_reader)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

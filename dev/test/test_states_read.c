@@ -197,8 +197,7 @@ static void assert_masters(Run *from, Run *to, bool exact) {
     }
 }
 
-static void test_moments(void **state) {
-    (void)state;
+UNIT_TEST(test_moments) {
     static const Kind kinds[] = {{MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "", 257},
                                  {MOMENTS_COAT, FMT_E5M2, MASTER_FP32, "", 257},
                                  {MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "wte,fc*", 257},
@@ -255,8 +254,7 @@ static void assert_same_codes(Run *a, Run *b, double share) {
 }
 
 // From codes to FP32 and back: codes stay but in groups whose k can still rise, and the second time they all stay.
-static void test_there_and_back(void **state) {
-    (void)state;
+UNIT_TEST(test_there_and_back) {
     Run *first = run_as(plain), *wide = run_as(plain), *codes[3];
     RunState rs = fill_training(first);
     for (int i = 0; i < 3; i++) {
@@ -274,8 +272,7 @@ static void test_there_and_back(void **state) {
 }
 
 // Expansion or not, the codes are read as they are.
-static void test_codes_are_copied(void **state) {
-    (void)state;
+UNIT_TEST(test_codes_are_copied) {
     Kind no_expansion = coat;
     no_expansion.moments = MOMENTS_FP8;
     Run *first = run_as(plain), *a = run_as(coat), *b = run_as(no_expansion);
@@ -292,8 +289,7 @@ static void test_codes_are_copied(void **state) {
     run_close(b);
 }
 
-static void test_masters(void **state) {
-    (void)state;
+UNIT_TEST(test_masters) {
     static const MasterKind kinds[] = {MASTER_FP32, MASTER_SPLIT16, MASTER_NONE};
     Run *first = run_as(plain);
     RunState rs = fill_training(first);
@@ -318,8 +314,7 @@ static void test_masters(void **state) {
 }
 
 // Tensors of several pieces, the last of which ends with a short group.
-static void test_large_tensors(void **state) {
-    (void)state;
+UNIT_TEST(test_large_tensors) {
     Kind large = plain, small = coat;
     large.vocab = small.vocab = 55001;
     Run *first = run_as(large), *to = run_as(small), *back = run_as(large);
@@ -335,8 +330,7 @@ static void test_large_tensors(void **state) {
     run_close(back);
 }
 
-static void test_what_is_said(void **state) {
-    (void)state;
+UNIT_TEST(test_what_is_said) {
     Run *first = run_as(plain), *to = run_as(coat);
     RunState rs = fill_training(first);
     char *said = resume_as(first, to, &rs, "said");
@@ -443,8 +437,7 @@ static void assert_held(Run *whole, Run *rank) {
 
 // Processes that share the states read and convert what is theirs, from the files of any number, to the bits that one
 // process has; rank 0 says so.
-static void test_shared_states(void **state) {
-    (void)state;
+UNIT_TEST(test_shared_states) {
     Kind other = coat, no_master = coat;
     other.moments = MOMENTS_BF16;
     other.master = MASTER_FP32;
@@ -495,8 +488,7 @@ static void replace_bytes(const char *path, const char *from, const char *to) {
     free(data);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
+UNIT_TEST(test_refusals) {
     Run *first = run_as(plain);
     RunState rs = fill_training(first);
     char folder[TEST_PATH];
@@ -525,10 +517,4 @@ static void test_refusals(void **state) {
     run_close(first);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_moments),          cmocka_unit_test(test_there_and_back),
-                                       cmocka_unit_test(test_codes_are_copied), cmocka_unit_test(test_masters),
-                                       cmocka_unit_test(test_large_tensors),    cmocka_unit_test(test_what_is_said),
-                                       cmocka_unit_test(test_shared_states),    cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests_name("states_read", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -9,8 +9,7 @@
 static const StepLine usual = {12345, 20000, 3.294117, 0.3012, 6e-4, 800.25, 655100, 0.412, 12065, 0, false};
 static char text[512];
 
-static void in_words(void **state) {
-    (void)state;
+UNIT_TEST(in_words) {
     const char *words =
         "step 12345/20000 | loss 3.294117 | norm  0.3012 | lr 6.00e-04 | 800.2 ms | 655,100 tok/s | 41.2% of "
         "peak | 3:21:05 left";
@@ -19,8 +18,7 @@ static void in_words(void **state) {
     assert_true(strlen(words) <= 120);
 }
 
-static void shortened(void **state) {
-    (void)state;
+UNIT_TEST(shortened) {
     const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 41% 3:21:05";
     assert_string_equal(step_line(text, sizeof text, &usual, 80, false), words);
     assert_string_equal(step_line(text, sizeof text, &usual, 78, false), words);
@@ -40,8 +38,7 @@ static void shortened(void **state) {
 }
 
 // What narrower terminals go without, one thing after the other.
-static void narrower(void **state) {
-    (void)state;
+UNIT_TEST(narrower) {
     static const struct {
         int columns;
         const char *words;
@@ -68,8 +65,7 @@ static void narrower(void **state) {
 }
 
 // Whatever the figures, no terminal wraps, and none of 80 columns goes without any of them.
-static void never_too_wide(void **state) {
-    (void)state;
+UNIT_TEST(never_too_wide) {
     const double norms[] = {0, 0.5, 99.9996, 9999.97, 123456, 3e38, NAN, INFINITY, -INFINITY};
     const double times[] = {0, 0.04, 99.97, 999.96, 99999}, rates[] = {0, 999.6, 99951, 999501, 99.96e6, 999e6};
     const double lefts[] = {0, 3599.6, 35999.6, 86400, 3.6e6, 1e9, 1e20, NAN}, losses[] = {0, 11.0123, -INFINITY, NAN};
@@ -89,8 +85,7 @@ static void never_too_wide(void **state) {
     for (int c = 0; c < 5; c++) assert_true(widest[c] > columns[c] - 10);
 }
 
-static void small_formats(void **state) {
-    (void)state;
+UNIT_TEST(small_formats) {
     const struct {
         double seconds;
         const char *words;
@@ -107,8 +102,7 @@ static void small_formats(void **state) {
 }
 
 // Colours change nothing but colours.
-static void colours(void **state) {
-    (void)state;
+UNIT_TEST(colours) {
     const int columns[] = {0, 80, 60, 40};
     for (int bad = 0; bad < 2; bad++) {
         for (int i = 0; i < 4; i++) {
@@ -133,8 +127,7 @@ static void colours(void **state) {
     }
 }
 
-static void terminals(void **state) {
-    (void)state;
+UNIT_TEST(terminals) {
     int master = posix_openpt(O_RDWR | O_NOCTTY), file = open("/dev/null", O_WRONLY);
     if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) skip();
     int terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
@@ -185,8 +178,7 @@ static void terminals(void **state) {
     close(file);
 }
 
-static void last_line(void **state) {
-    (void)state;
+UNIT_TEST(last_line) {
     EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {{0}, {0}, 0}, true, "", 400};
     assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "done: 400 of 400 steps, loss 2.500000, val loss 2.625000, 0:02:31 of training");
@@ -221,8 +213,7 @@ static void last_line(void **state) {
                         "done: 100000/100000, loss 2.5000, val loss 2.6250, 0:02:31");
 }
 
-static void a_run_that_failed_says_so(void **state) {
-    (void)state;
+UNIT_TEST(a_run_that_failed_says_so) {
     const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {{0}, {0}, 0}, true, "", 400};
     const char *not_finite =
         "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr";
@@ -253,8 +244,7 @@ static const char *failure_of(const double *losses) {
     return end_failure(text, sizeof text, &line);
 }
 
-static void a_loss_that_has_risen(void **state) {
-    (void)state;
+UNIT_TEST(a_loss_that_has_risen) {
     static const double quiet[][20] = {
         {5.4, 71.0, 94.0, 116.0},                                     // few steps
         {3.12, 2.92, 3.14, 3.01, 3.02, 2.94, 2.81, 2.80, 3.28, 3.22}, // batches differ
@@ -278,18 +268,4 @@ static void a_loss_that_has_risen(void **state) {
     assert_string_equal(end_failure(text, sizeof text, &line), "");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(last_line),
-        cmocka_unit_test(a_run_that_failed_says_so),
-        cmocka_unit_test(a_loss_that_has_risen),
-        cmocka_unit_test(in_words),
-        cmocka_unit_test(shortened),
-        cmocka_unit_test(narrower),
-        cmocka_unit_test(never_too_wide),
-        cmocka_unit_test(small_formats),
-        cmocka_unit_test(colours),
-        cmocka_unit_test(terminals),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

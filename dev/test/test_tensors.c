@@ -18,8 +18,7 @@ static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int f
 }
 
 // Against the published numbers of parameters. GPT-2's without some of its tensors.
-static void test_parameters(void **state) {
-    (void)state;
+UNIT_TEST(test_parameters) {
     ModelShape s = llama(32, 32, 32, 128, 11008, 32000), gpt2;
     Error err;
     assert_true(model_parameters(&s) == 6738415616);
@@ -36,8 +35,7 @@ static void test_parameters(void **state) {
     assert_true(model_parameters(&gpt2) == 124439808 - 12 * 11 * 768 - 768);
 }
 
-static void test_names(void **state) {
-    (void)state;
+UNIT_TEST(test_names) {
     static const char *const qkv[] = {"model.layers.7.self_attn.q_proj.weight",
                                       "model.layers.7.self_attn.k_proj.weight",
                                       "model.layers.7.self_attn.v_proj.weight"};
@@ -96,8 +94,7 @@ static const CheckpointTensor *find(const CheckpointTensor *list, int count, con
 }
 
 // Written in parts and read back, as the file's shapes say.
-static void test_parts(void **state) {
-    (void)state;
+UNIT_TEST(test_parts) {
     Error err;
     CheckpointTensor *list;
     JsonText text;
@@ -144,8 +141,7 @@ static void test_parts(void **state) {
 }
 
 // ZeRO 3: each process reads its share out of the parts, and all shares make the whole.
-static void test_shared_parts(void **state) {
-    (void)state;
+UNIT_TEST(test_shared_parts) {
     enum { RANKS = 3 };
     Run *whole = llama_run(RECIPE_COAT, 1, 0);
     fill_values(whole);
@@ -173,8 +169,7 @@ static void test_shared_parts(void **state) {
 }
 
 // Scratch that lives between its stages alone shares memory; what is written once or read by the host keeps its own.
-static void test_scratch(void **state) {
-    (void)state;
+UNIT_TEST(test_scratch) {
     for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe++) {
         Run *run = llama_run((RecipeKind)recipe, 1, 0);
         for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
@@ -188,9 +183,4 @@ static void test_scratch(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parameters), cmocka_unit_test(test_names),
-                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_shared_parts),
-                                       cmocka_unit_test(test_scratch)};
-    return cmocka_run_group_tests_name("tensors", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -40,8 +40,7 @@ static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expe
     assert_memory_equal(decoded, text, length);
 }
 
-static void test_bytes(void **state) {
-    (void)state;
+UNIT_TEST(test_bytes) {
     Error err;
     Tokenizer *t = tokenizer_bytes();
     assert_int_equal(tokenizer_vocab(t), 257);
@@ -135,8 +134,7 @@ static void copy_file(const char *from, const char *name) {
     write_file(path_of(name), bytes, count);
 }
 
-static void test_gpt2(void **state) {
-    (void)state;
+UNIT_TEST(test_gpt2) {
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
         print_message("skipped: %s is absent\n", GPT2_FOLDER);
         skip();
@@ -171,8 +169,7 @@ static void test_gpt2(void **state) {
 }
 
 // Any bytes come back as they were, valid UTF-8 or not.
-static void test_round_trip(void **state) {
-    (void)state;
+UNIT_TEST(test_round_trip) {
     enum { BYTES = 20480 };
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
         print_message("skipped: %s is absent\n", GPT2_FOLDER);
@@ -212,8 +209,7 @@ static void test_round_trip(void **state) {
 }
 
 // A vocabulary of our own: merges by rank, holes in the ids, names of special tokens.
-static void test_small_vocabulary(void **state) {
-    (void)state;
+UNIT_TEST(test_small_vocabulary) {
     Error err;
     int32_t ids[16];
     char out[16];
@@ -237,8 +233,7 @@ static void test_small_vocabulary(void **state) {
 }
 
 // Of a pair only GPT-2's rule for cutting text is known: another model's is refused, though its files belong together.
-static void test_pairs_of_others(void **state) {
-    (void)state;
+UNIT_TEST(test_pairs_of_others) {
     static const struct {
         const char *config, *refused;
     } cases[] = {{"{}", NULL},
@@ -263,8 +258,7 @@ static void test_pairs_of_others(void **state) {
     expect_refused("vocab.json", last);
 }
 
-static void test_bad_json(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_json) {
     expect_refused("absent.json", "cannot open");
     expect_refused("", "holds no tokenizer.json"); // the empty folder
     write_text(path_of("empty.json"), "");
@@ -299,8 +293,7 @@ static void test_bad_json(void **state) {
     expect_refused("pipe.json", "not a regular file");
 }
 
-static void test_bad_merges(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_merges) {
     write_text(path_of("encoder.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"<|endoftext|>\": 3}");
     static const char *const bad[] = {"#version: 0.2\na b\nb a\n", "#version: 0.2\na b\nab\n",
                                       "#version: 0.2\na b\na c\n", "#version: 0.2\na b\n a\n",
@@ -331,8 +324,7 @@ static void write_small_bin(const char *name, int32_t version, int32_t said, int
     write_file(path_of(name), file, bytes);
 }
 
-static void test_bad_bin(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_bin) {
     Error err;
     int32_t ids[4];
     write_small_bin("good.bin", 2, 20, 19, 1024 + 40);
@@ -363,16 +355,4 @@ static void test_bad_bin(void **state) {
     expect_refused("end2.bin", "end-of-text token -1");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_bytes, test_folder_empty),
-        cmocka_unit_test_setup(test_gpt2, test_folder_empty),
-        cmocka_unit_test_setup(test_round_trip, test_folder_empty),
-        cmocka_unit_test_setup(test_small_vocabulary, test_folder_empty),
-        cmocka_unit_test_setup(test_pairs_of_others, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_json, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_merges, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_bin, test_folder_empty),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

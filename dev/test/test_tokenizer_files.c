@@ -31,8 +31,7 @@ static void expect_template(const char *folder, const char *expected) {
 }
 
 // By what was opened when the run began: files may be others by then, and large ones are not read again for each save.
-static void test_opened_once(void **state) {
-    (void)state;
+UNIT_TEST(test_opened_once) {
     assert_int_equal(mkdir(path_of("other"), 0777), 0);
     write_text(path_of("other/tokenizer.json"), "{}");
     copy("other", "saved", PROMPT_FORMAT_PLAIN);
@@ -44,8 +43,7 @@ static void test_opened_once(void **state) {
 
 // The template of an earlier format gives way to the new one's, and to none where that is asked for; where nothing
 // names the format, as of data made by that template, it stays. So does one from elsewhere.
-static void test_another_format(void **state) {
-    (void)state;
+UNIT_TEST(test_another_format) {
     char *alpaca = prompt_template(tokenizer, PROMPT_FORMAT_ALPACA),
          *chatml = prompt_template(tokenizer, PROMPT_FORMAT_CHATML);
     assert_int_equal(mkdir(path_of("first"), 0777), 0);
@@ -79,8 +77,7 @@ static void test_another_format(void **state) {
 
 // tokenizer.model without a tokenizer.json gets one, which tokenizer_config.json names the class for; what else that
 // says stays.
-static void test_made_of_model(void **state) {
-    (void)state;
+UNIT_TEST(test_made_of_model) {
     static const char *const configs[][2] = {
         {"{\n  \"legacy\": true,\n  \"tokenizer_class\": \"LlamaTokenizer\"\n}\n",
          "{\n  \"legacy\": true,\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n"},
@@ -135,11 +132,4 @@ static int close_all(void **state) {
     return test_folder_remove(state);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_opened_once, test_folder_empty),
-        cmocka_unit_test_setup(test_another_format, test_folder_empty),
-        cmocka_unit_test_setup(test_made_of_model, test_folder_empty),
-    };
-    return cmocka_run_group_tests_name("tokenizer files", tests, open_all, close_all);
-}
+RUN_TESTS(open_all, close_all, test_folder_empty)

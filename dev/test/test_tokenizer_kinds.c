@@ -56,8 +56,7 @@ static void expect_decoded(const Tokenizer *t, const char *name, const char *tex
         fail_msg("%s: '%s' decodes to '%.*s'", name, text, (int)used, back);
 }
 
-static void test_ids(void **state) {
-    (void)state;
+UNIT_TEST(test_ids) {
     static const struct {
         const char *name;
         int begin, end; // of text
@@ -90,8 +89,7 @@ static void test_ids(void **state) {
 }
 
 // Metaspace turns blanks into marks where no added token is: a mark in a text is no blank of such a token.
-static void test_mark_beside_added_blanks(void **state) {
-    (void)state;
+UNIT_TEST(test_mark_beside_added_blanks) {
     write_text(path_of("t.json"),
                "{\"model\":{\"vocab\":{\"\\u2581\":0,\"a\":1,\"\\u2581a\":2},\"merges\":[\"\\u2581 a\"]},"
                "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"first\","
@@ -105,8 +103,7 @@ static void test_mark_beside_added_blanks(void **state) {
 }
 
 // Bytes that are not UTF-8 stay what they are.
-static void test_invalid_text(void **state) {
-    (void)state;
+UNIT_TEST(test_invalid_text) {
     static const char *const names[] = {"llama3.json", "qwen.json", "llama.model", "legacy.json"};
     for (size_t i = 0; i < 4; i++) {
         char path[128];
@@ -117,8 +114,7 @@ static void test_invalid_text(void **state) {
     }
 }
 
-static void test_folder_and_config(void **state) {
-    (void)state;
+UNIT_TEST(test_folder_and_config) {
     size_t size = read_into(FOLDER "llama3.json", file_text);
     write_file(path_of("tokenizer.json"), file_text, size);
     write_text(path_of("vocab.json"), "{\"a\": 0}"); // without the rule that cuts text: not the one to take
@@ -149,8 +145,7 @@ static void write_json_of(const char *model, const char *name) {
 }
 
 // The tokenizer.json that is made of tokenizer.model: the same tokens and ids.
-static void test_made_json(void **state) {
-    (void)state;
+UNIT_TEST(test_made_json) {
     static const char *const names[] = {"llama", "unknown"};
     const size_t size = read_into(FOLDER "texts.bin", texts);
     for (size_t k = 0; k < 2; k++) {
@@ -182,8 +177,7 @@ static void test_made_json(void **state) {
 
 // In a folder with both, tokenizer.model is read where tokenizer.json is made of it, else tokenizer.json. Which of
 // them is named is read.
-static void test_both_in_folder(void **state) {
-    (void)state;
+UNIT_TEST(test_both_in_folder) {
     const size_t size = read_into(FOLDER "llama.model", file_text);
     write_json_of(FOLDER "llama.model", "tokenizer.json");
     const char *const ways[] = {path_of(""), path_of("tokenizer.json")};
@@ -217,8 +211,7 @@ static void expect_refused(const char *name, const char *text, size_t size, cons
 #define BYTES "\"pre_tokenizer\":{\"type\":\"ByteLevel\"}"
 #define MODEL(more) "{\"model\":{" VOCAB more "}," BYTES "}"
 
-static void test_bad_json(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_json) {
     static const char *const cases[][2] = {
         {"{\"model\":{\"type\":\"Unigram\"}}", "its model is Unigram; only BPE"},
         {"{\"model\":{}," BYTES "}", "no vocab"},
@@ -257,8 +250,7 @@ static void test_bad_json(void **state) {
 #define TWO "\"a b\",\"b a\""
 
 // What may differ between a model's vocabulary and one that is named in its place.
-static void test_differing(void **state) {
-    (void)state;
+UNIT_TEST(test_differing) {
     static const char own[] = KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false));
     static const struct {
         const char *text;
@@ -296,8 +288,7 @@ static void test_differing(void **state) {
     tokenizer_close(t);
 }
 
-static void test_bad_model(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_model) {
     const size_t size = read_into(FOLDER "llama.model", file_text);
     const size_t cuts[] = {2, 5, 20, size / 2};
     for (size_t i = 0; i < 4; i++) expect_refused("t.model", file_text, cuts[i], "damaged");
@@ -318,8 +309,7 @@ static void test_bad_model(void **state) {
     expect_refused("t.model", infinite, 18, "not finite");
 }
 
-static void test_nfc(void **state) {
-    (void)state;
+UNIT_TEST(test_nfc) {
     static const char *const cases[][2] = {{"e\xcc\x81", "\xc3\xa9"},
                                            {"\xe2\x84\xab", "\xc3\x85"},
                                            {"\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c"},
@@ -336,18 +326,4 @@ static void test_nfc(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ids),
-        cmocka_unit_test_setup(test_mark_beside_added_blanks, test_folder_empty),
-        cmocka_unit_test(test_invalid_text),
-        cmocka_unit_test_setup(test_folder_and_config, test_folder_empty),
-        cmocka_unit_test_setup(test_made_json, test_folder_empty),
-        cmocka_unit_test_setup(test_both_in_folder, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_json, test_folder_empty),
-        cmocka_unit_test_setup(test_differing, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_model, test_folder_empty),
-        cmocka_unit_test(test_nfc),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

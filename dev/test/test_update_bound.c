@@ -1,17 +1,9 @@
 // Tests of the bound by which the GPU's AdamW step is checked (dev/test/update_bound.h): an imitation of the GPU's
 // arithmetic, with every error of its special functions as large as is stated, stays within each element's bound and
 // comes near to some; small mistakes do not.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "coat/numerics/moments_host.h"
 #include "coat/ops.h"
+#include "dev/test/unit.h"
 #include "dev/test/update_bound.h"
 
 enum { COUNT = 128 * 700 + 37, GROUPS = 701, STEPS = 4 };
@@ -206,8 +198,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void masters(void **state) {
-    (void)state;
+UNIT_TEST(masters) {
     Check c;
     double worst = 0, *sharper = (double *)xcalloc(COUNT, sizeof *sharper);
     int far[MISTAKES] = {0}, wider = 0, beyond_constant = 0;
@@ -246,8 +237,7 @@ static void masters(void **state) {
 }
 
 // BF16 values by stochastic rounding: a step of BF16 apart as rarely as the bound says.
-static void without_masters(void **state) {
-    (void)state;
+UNIT_TEST(without_masters) {
     Check c;
     double expected = 0;
     int apart[MISTAKES] = {0};
@@ -275,7 +265,4 @@ static void without_masters(void **state) {
     check_close(&c);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(masters), cmocka_unit_test(without_masters)};
-    return cmocka_run_group_tests_name("update_bound", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

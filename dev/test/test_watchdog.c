@@ -53,8 +53,7 @@ static bool work(CommPlace *place, RankResult *result) {
     return true;
 }
 
-static void test_good(void **state) {
-    (void)state;
+UNIT_TEST(test_good) {
     const RankResult *results = watched(busy_timeout, 3, work);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(results[r].status, 0);
@@ -88,8 +87,7 @@ static void assert_rank_1_blamed(const RankResult *results, int ranks, int witho
     assert_true(named);
 }
 
-static void test_hang(void **state) {
-    (void)state;
+UNIT_TEST(test_hang) {
     const RankResult *results = watched(60, MAX_RANKS, hang);
     assert_rank_1_blamed(results, MAX_RANKS, -1);
     bool told = false;
@@ -106,8 +104,7 @@ static bool killed(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-static void test_killed(void **state) {
-    (void)state;
+UNIT_TEST(test_killed) {
     const RankResult *results = watched(busy_timeout, 3, killed);
     assert_rank_1_blamed(results, 3, 1);
     assert_int_equal(results[1].status, 128 + SIGKILL);
@@ -135,8 +132,7 @@ static bool failed(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-static void test_failed(void **state) {
-    (void)state;
+UNIT_TEST(test_failed) {
     const RankResult *results = watched(30, 3, failed);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(results[r].status, EXIT_DATA);
@@ -155,8 +151,7 @@ static bool absent(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-static void test_absent(void **state) {
-    (void)state;
+UNIT_TEST(test_absent) {
     shares = true;
     const RankResult *results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);
@@ -184,17 +179,10 @@ static bool other_run(CommPlace *place, RankResult *result) {
     return true;
 }
 
-static void test_other_run(void **state) {
-    (void)state;
+UNIT_TEST(test_other_run) {
     const RankResult *results = watched(30, 4, other_run);
     for (int r = 0; r < 4; r++) assert_int_equal(results[r].status, r < 2 ? 0 : EXIT_DATA);
     assert_true(results[0].ok && results[1].ok);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),   cmocka_unit_test(test_hang),   cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_failed), cmocka_unit_test(test_absent), cmocka_unit_test(test_other_run),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -58,8 +58,7 @@ static void expect_drawn(const Run *run, TensorId id, int layer) {
                  tensor_row(id)->name, layer, largest / said);
 }
 
-static void test_deviations(void **state) {
-    (void)state;
+UNIT_TEST(test_deviations) {
     static const TensorId drawn[] = {QKVW, PROJW, FCW, FCPROJW};
     for (int init = INIT_KIND_NORMAL; init <= INIT_KIND_TRUNCATED; init++) {
         Run *run = drawn_run((InitKind)init);
@@ -71,8 +70,7 @@ static void test_deviations(void **state) {
 }
 
 // What is not drawn: norms are 1, biases 0, and so is what the vocabulary is padded with.
-static void test_constants(void **state) {
-    (void)state;
+UNIT_TEST(test_constants) {
     Run *run = drawn_run(INIT_KIND_TRUNCATED);
     const Tensor norm = arena_tensor(&run->arena, LN1W, VALUE, LAYERS - 1);
     const Tensor bias = arena_tensor(&run->arena, FCB, VALUE, LAYERS - 1),
@@ -85,7 +83,4 @@ static void test_constants(void **state) {
     run_close(run);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_deviations), cmocka_unit_test(test_constants)};
-    return cmocka_run_group_tests_name("weights", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)
