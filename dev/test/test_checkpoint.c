@@ -11,9 +11,10 @@
 #include "coat/save/manifest.h"
 #include "coat/save/run_state.h"
 
+static Error err; // of the last failed call
+
 // Saves, wipes the device, loads, compares, saves again elsewhere and compares the files.
 static void round_trip(Run *run, const char *out) {
-    Error err;
     RunState before = fill(run, 7), after;
     Copy copy = copy_of(run);
     char folder[TEST_PATH], again[TEST_PATH], out2[64];
@@ -68,7 +69,6 @@ UNIT_TEST(test_layout) {
     RunState rs = fill(run, 3);
     const char *folder = save(run, "layout", &rs);
     SafeFile file;
-    Error err;
     if (!safetensors_open(&file, in(folder, "model.safetensors"), &err)) fail_msg("%s", err.text);
     assert_int_equal(file.count, 2 + 12 * 3 + 2);
     const SafeTensor *t = safetensors_find(&file, "transformer.wte.weight");
@@ -160,7 +160,6 @@ UNIT_TEST(test_recipe_recorded) {
 }
 
 static void expect_refusal(Run *run, const char *folder, const char *a, const char *b) {
-    Error err;
     RunState rs;
     Copy before = copy_of(run);
     if (checkpoint_load(folder, &run->arena, &run->exec, &rs, &err)) fail_msg("loaded; expected '%s'", a);
@@ -198,7 +197,6 @@ UNIT_TEST(test_changed_settings) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
-    Error err;
     snprintf(folder, sizeof folder, "%s", save(run, "changed", &rs));
     run->arena.config.lr = 1e-4f;
     run->arena.config.steps = 77;
@@ -267,7 +265,6 @@ UNIT_TEST(test_hostile_state) {
     snprintf(folder, sizeof folder, "%s", save(run, "hostile", &rs));
     char *sound = read_file(in(folder, "state.json"), &size);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        Error err;
         write_file(in(folder, "state.json"), sound, size);
         replace_text(in(folder, "state.json"), changes[i].from, changes[i].to);
         resign(folder);
@@ -281,7 +278,6 @@ UNIT_TEST(test_hostile_state) {
 
 // What is said of a checkpoint's settings where the run's have changed.
 static void expect_said(Run *run, const char *folder, const char *expected) {
-    Error err;
     RunState rs;
     int kept = quiet_begin();
     bool good = run_state_read(in(folder, "state.json"), &rs, &run->arena.config, &run->exec, &err);
@@ -298,7 +294,6 @@ UNIT_TEST(test_older_settings) {
     RunState rs = fill(run, 1);
     Config *config = &run->arena.config;
     char folder[TEST_PATH];
-    Error err;
     config->recipe_recorded = true;
     snprintf(folder, sizeof folder, "%s", save(run, "older", &rs));
     const char *state_file = in(folder, "state.json");
@@ -325,7 +320,6 @@ UNIT_TEST(test_weights_damaged) {
     static const char *const names[] = {
         "config.json", "generation_config.json", "model.safetensors.index.json", "state.json", "vocab.json",
         "merges.txt",  "model.safetensors"};
-    Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 5);
     parameters_init(&run->arena, &run->exec, 42);
@@ -362,7 +356,6 @@ UNIT_TEST(test_weights_damaged) {
 
 // Weights alone: values as saved, masters that follow them, everything else zero.
 UNIT_TEST(test_weights_only) {
-    Error err;
     Run *from = run_new(RECIPE_BF16), *to = run_new(RECIPE_COAT);
     RunState rs = fill(from, 5);
     parameters_init(&from->arena, &from->exec, 42);

@@ -7,10 +7,11 @@
 #include "config_fixture.h"
 #include "test_folder.h"
 
+static Error err; // of the last failed call
+
 // A checkpoint of which only the record and its manifest are there.
 static void record(int step, const char *settings) {
     char folder[512], path[600], state[2048];
-    Error err;
     JsonText manifest;
     snprintf(folder, sizeof folder, "%s/step-%08d", test_folder, step);
     assert_true(folder_remove(folder, &err) && folder_make(folder, &err));
@@ -126,7 +127,6 @@ UNIT_TEST(test_removed_settings) {
     };
     char text[1000];
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        Error err;
         snprintf(text, sizeof text, "{" FP8_COAT ",%s}", refused[i][0]);
         json_t *settings = json_loads(text, 0, NULL);
         if (settings_update(settings, "state.json", &err)) fail_msg("taken: %s", text);
@@ -173,7 +173,6 @@ UNIT_TEST(test_strange) {
     refuse(line, EXIT_DATA, "step-00000009/state.json: &\"moments\": \"fp16\"");
     // a record that does not fit its manifest
     char path[600];
-    Error err;
     record(9, "{" PLAIN "\"moments\":\"fp8\"}");
     go_on("");
     assert_int_equal(config.recipe.moments, MOMENTS_FP8);

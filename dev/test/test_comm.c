@@ -2,6 +2,8 @@
 // collectives of one process.
 #include "comm_fixture.h"
 
+static Error err; // of the last failed call
+
 static Config config;
 
 // Sets variables from "NAME=value NAME=value ...", with no other launcher's around.
@@ -19,7 +21,6 @@ static void environment(const char *variables) {
 
 static void assert_place(int rank, int ranks, int local_rank, int local_ranks, const char *launcher, bool mpi) {
     CommPlace place;
-    Error err;
     if (!comm_discover(&config, &place, &err)) fail_msg("%s", err.text);
     assert_int_equal(place.rank, rank);
     assert_int_equal(place.ranks, ranks);
@@ -31,8 +32,6 @@ static void assert_place(int rank, int ranks, int local_rank, int local_ranks, c
 
 static void assert_refused(const char *what, const char *fix) {
     CommPlace place;
-    Error err;
-    memset(&err, 0, sizeof err);
     assert_false(comm_discover(&config, &place, &err));
     assert_int_equal(err.code, EXIT_USER);
     assert_says(&err, what);
@@ -196,7 +195,6 @@ UNIT_TEST(test_collectives_of_one) {
     memset(&exec, 0, sizeof exec);
     exec.ops = cpu_ops();
     CommPlace place = place_of(0, 1);
-    Error err;
     config_defaults(&config);
     Comm *comm = comm_open(&place, &config, &exec, &err);
     assert_non_null(comm);
@@ -231,7 +229,6 @@ UNIT_TEST(test_cpus_need_mpi) {
     memset(&exec, 0, sizeof exec);
     exec.ops = cpu_ops();
     CommPlace place = place_of(0, 2);
-    Error err;
     config_defaults(&config);
     assert_null(comm_open(&place, &config, &exec, &err));
     assert_int_equal(err.code, EXIT_USER);

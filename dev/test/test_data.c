@@ -5,6 +5,8 @@
 #include "coat/text/permute.h"
 #include "token_files.h"
 
+static Error err; // of the last failed call
+
 UNIT_TEST(test_bad_files) {
     expect_refused("none*.bin", 1, 4, 1, "no file matches", "none*.bin");
     expect_refused("absent.bin", 1, 4, 1, "no file matches", "data/prepare.py");
@@ -94,7 +96,6 @@ UNIT_TEST(test_too_few_tokens) {
 }
 
 UNIT_TEST(test_bad_arguments) {
-    Error err;
     write_u16("a.bin", 100, 0);
     assert_null(data_open(path_of("a.bin"), 0, 4, 0, 1, 1, true, VOCAB, &err));
     assert_int_equal(err.code, EXIT_USER);
@@ -118,7 +119,6 @@ UNIT_TEST(test_order_without_shuffle) {
     assert_int_equal(data_sequences(loader), 11);
     char text[100];
     assert_string_equal(data_describe(loader, text, sizeof text), "3 shards, 50 tokens, uint16 and uint32");
-    Error err;
     int32_t in[8], target[8];
     for (int64_t n = 0; n < 20; n++) { // several epochs, whose ends lie inside batches
         assert_true(data_batch(loader, n, in, target, &err));
@@ -188,7 +188,6 @@ UNIT_TEST(test_shuffled_epoch) {
     write_u16("s_1.bin", 25 * T + 1, 15 * T);
     DataLoader *loader = open_one("s_*.bin", 5, T, true);
     assert_int_equal(data_sequences(loader), SEQUENCES);
-    Error err;
     int32_t in[5 * T], target[5 * T], order[2][SEQUENCES];
     for (int epoch = 0; epoch < 2; epoch++) {
         int seen[SEQUENCES] = {0};
@@ -217,7 +216,6 @@ UNIT_TEST(test_ranks) {
     enum { T = 4, ROWS = 12, BATCHES = 9 };
     write_u16("r_0.bin", 20 * T + 1, 0);
     write_u32("r_1.bin", 13 * T + 3, 2000);
-    Error err;
     int32_t whole_in[BATCHES * ROWS * T], whole_target[BATCHES * ROWS * T];
     DataLoader *one = open_one("r_*.bin", ROWS, T, true);
     for (int n = 0; n < BATCHES; n++)
@@ -249,7 +247,6 @@ UNIT_TEST(test_ranks) {
 UNIT_TEST(test_batch_from_any_sequence) {
     enum { T = 4, B = 3, RANKS = 2, SEQUENCES = 50 };
     write_u16("s_0.bin", 20 * T + 1, 0);
-    Error err;
     int32_t row_in[SEQUENCES][T], row_target[SEQUENCES][T];
     DataLoader *rows = open_one("s_*.bin", 1, T, true);
     for (int n = 0; n < SEQUENCES; n++) assert_true(data_batch(rows, n, row_in[n], row_target[n], &err));
@@ -271,7 +268,6 @@ UNIT_TEST(test_batch_from_any_sequence) {
 
 UNIT_TEST(test_stateless) {
     write_u16("a.bin", 1001, 0);
-    Error err;
     int32_t in[3][40], target[3][40];
     DataLoader *loader = open_one("a.bin", 4, 10, true), *fresh = open_one("a.bin", 4, 10, true);
     assert_true(data_batch(loader, 57, in[0], target[0], &err));
@@ -286,7 +282,6 @@ UNIT_TEST(test_stateless) {
 }
 
 UNIT_TEST(test_token_outside_vocabulary) {
-    Error err;
     int32_t in[10], target[10];
     write_header_and_tokens("v.bin", DATA_MAGIC_U16, 1, 101, 2, 101, 200, 1000); // 200 ... 300
     DataLoader *loader = data_open(path_of("v.bin"), 1, 10, 0, 1, 1, false, 257, &err);
@@ -307,7 +302,6 @@ UNIT_TEST(test_token_outside_vocabulary) {
 }
 
 UNIT_TEST(test_file_that_shrinks) {
-    Error err;
     int32_t in[10], target[10];
     write_u16("a.bin", 101, 0);
     DataLoader *loader = open_one("a.bin", 1, 10, false);
@@ -329,7 +323,6 @@ UNIT_TEST(test_many_files) {
     }
     DataLoader *loader = open_one("m_*.bin", 1, T, true);
     assert_int_equal(data_sequences(loader), FILES);
-    Error err;
     int32_t in[T], target[T];
     static int seen[FILES];
     for (int n = 0; n < FILES; n++) {

@@ -5,6 +5,8 @@
 #include "coat/text/permute.h"
 #include "token_files.h"
 
+static Error err; // of the last failed call
+
 // The order of a single set, and its fingerprint, are those that runs have had from the first version on.
 UNIT_TEST(test_pinned_order) {
     enum { T = 4, BATCHES = 300 };
@@ -15,7 +17,6 @@ UNIT_TEST(test_pinned_order) {
     const double weight = 0.3; // of one set it changes nothing
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         for (int weighted = 0; weighted < 2; weighted++) {
-            Error err;
             int32_t in[3 * T], target[3 * T];
             DataLoader *loader = data_open_sets(path_of("g_*.bin"), weighted ? &weight : NULL, EXAMPLES_SPLIT, 3, T, 0,
                                                 1, 1234, shuffle, VOCAB, &err);
@@ -51,7 +52,6 @@ static const char *patterns_of(const char *a, const char *b, const char *c) {
 // Several patterns are one set, as if one of them had matched all; an empty line between them changes nothing.
 UNIT_TEST(test_joined_patterns) {
     enum { T = 4, BATCHES = 40 };
-    Error err;
     write_u16("j_a.bin", 20 * T + 1, 0);
     write_u16("j_b.bin", 30 * T + 1, 1000);
     write_u16("j_c.bin", 10 * T + 1, 2000);
@@ -88,7 +88,6 @@ UNIT_TEST(test_joined_patterns) {
 enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 }; // sequences of the sets: tokens from 0 and from 1000 on
 
 static DataLoader *open_mixture(double a, double b, int B, int rank, int ranks, uint64_t seed, bool shuffle) {
-    Error err;
     const double weights[] = {a, b};
     DataLoader *loader = data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, B, MIX_T, rank,
                                         ranks, seed, shuffle, VOCAB, &err);
@@ -106,7 +105,6 @@ static void write_mixture(void) {
 UNIT_TEST(test_mixture) {
     enum { COUNT = 1280 }; // five blocks of 256
     write_mixture();
-    Error err;
     int32_t in[MIX_T], target[MIX_T];
     DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
     assert_int_equal(data_sets(loader), 2);
@@ -155,7 +153,6 @@ UNIT_TEST(test_mixture) {
 UNIT_TEST(test_mixture_on_ranks) {
     enum { COUNT = 600, B = 3 };
     write_mixture();
-    Error err;
     static int32_t row[COUNT][MIX_T];
     int32_t in[B * MIX_T], target[B * MIX_T];
     DataLoader *one = open_mixture(2, 1, 1, 0, 1, 9, true);
@@ -189,7 +186,6 @@ UNIT_TEST(test_mixture_fingerprint) {
         assert_true((data_fingerprint(loader) == mixed) == cases[i].same);
         data_close(loader);
     }
-    Error err;
     const double weights[] = {0.7, 0.3};
     loader = data_open_sets(patterns_of("a_0.bin", "", "[ab]_1.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
                             VOCAB, &err);
@@ -215,7 +211,6 @@ UNIT_TEST(test_mixture_fingerprint) {
 // What is said to be too little for a micro-batch is what is counted: all sets.
 UNIT_TEST(test_mixture_too_small) {
     write_mixture();
-    Error err;
     const double weights[] = {0.7, 0.2, 0.1};
     assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 10, MIX_T, 0, 3, 5, true,
                                VOCAB, &err));
@@ -248,7 +243,6 @@ UNIT_TEST(test_other_vocabulary) {
 }
 
 UNIT_TEST(test_repeated_file) {
-    Error err;
     write_u16("r_a.bin", 101, 0);
     write_u16("r_b.bin", 101, 0);
     for (int twice = 0; twice < 2; twice++) {
@@ -264,7 +258,6 @@ UNIT_TEST(test_repeated_file) {
 
 // A link to a file of another set is that file.
 UNIT_TEST(test_file_of_two_sets) {
-    Error err;
     const double weights[] = {2, 1};
     write_u16("t_a.bin", 101, 0);
     write_u16("t_b.bin", 101, 0);
@@ -300,7 +293,6 @@ UNIT_TEST(test_shared_file) {
 
 // OLMo's memory maps: tokens without a header, whose width is that of the vocabulary.
 UNIT_TEST(test_memory_maps) {
-    Error err;
     enum { COUNT = 101, WIDE_VOCAB = 100278 };
     uint16_t narrow[COUNT];
     uint32_t wide[COUNT];
@@ -349,7 +341,6 @@ UNIT_TEST(test_memory_maps) {
 
 // More tokens than 32 bits count: two files of 2^31 and some, with a hole between their ends, which takes no room.
 UNIT_TEST(test_many_tokens) {
-    Error err;
     enum { T = 64, WORDS = 10 * T };
     const int64_t tokens = ((int64_t)1 << 31) + WORDS + 1, sequences = (tokens - 1) / T;
     uint16_t words[WORDS + 1];

@@ -2,6 +2,8 @@
 #include "coat/cuda/device_check.h"
 #include "dev/test/unit.h"
 
+static Error err; // of the last failed call
+
 static DeviceQuery good_query(void) {
     DeviceQuery q;
     memset(&q, 0, sizeof q);
@@ -18,8 +20,6 @@ static DeviceQuery good_query(void) {
 
 // The query is refused with EXIT_DEVICE in one line that contains both texts.
 static void assert_refused(const DeviceQuery *q, const char *what, const char *fix) {
-    Error err;
-    memset(&err, 0, sizeof err);
     assert_false(device_check(q, &err));
     assert_int_equal(err.code, EXIT_DEVICE);
     if (!strstr(err.text, what)) fail_msg("'%s' does not say '%s'", err.text, what);
@@ -29,7 +29,6 @@ static void assert_refused(const DeviceQuery *q, const char *what, const char *f
 
 UNIT_TEST(test_good) {
     DeviceQuery q = good_query();
-    Error err;
     assert_true(device_check(&q, &err));
     q.major = 8, q.minor = 9;
     assert_true(device_check(&q, &err));

@@ -5,6 +5,8 @@
 
 #include "dev/test/test_folder.h"
 
+static Error err; // of the last failed call
+
 // In place of the C library's: fails with errno `sync_fails`, unless that is 0, for folders alone if `folders`, else
 // for files alone.
 static int sync_fails;
@@ -21,7 +23,6 @@ static const int unsupported[] = {EINVAL, ENOSYS, EOPNOTSUPP, ENOTTY, EBADF, EPE
 static const int failures[] = {EIO, ENOSPC, EDQUOT, EROFS};
 
 UNIT_TEST(test_unsupported_sync) {
-    Error err;
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         sync_fails = unsupported[i];
         if (!folder_sync(test_folder, &err)) fail_msg("%d: %s", sync_fails, err.text);
@@ -52,7 +53,6 @@ UNIT_TEST(test_unsupported_sync) {
 }
 
 static void refuse_write(const char *name, const char *says) {
-    Error err;
     const int flags[] = {0, O_APPEND, O_EXCL, O_EXCL | O_APPEND};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         err.code = EXIT_DONE;
@@ -67,7 +67,6 @@ static void refuse_write(const char *name, const char *says) {
 
 // A file of the user's stays as it is whatever in the folder leads to it.
 UNIT_TEST(test_written_names) {
-    Error err;
     size_t size;
     write_text(path_of("precious"), "mine");
     assert_int_equal(symlink(path_of("precious"), path_of("link")), 0);
@@ -104,7 +103,6 @@ UNIT_TEST(test_written_names) {
 }
 
 static void refuse_read(const char *name, const char *says) {
-    Error err;
     int fd;
     uint64_t size;
     char *data;
@@ -122,7 +120,6 @@ static void refuse_read(const char *name, const char *says) {
 #define LFS "version https://git-lfs.github.com/spec/v1"
 
 UNIT_TEST(test_read_names) {
-    Error err;
     int fd;
     uint64_t size;
     assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);

@@ -11,8 +11,9 @@
 #include "coat/save/run_state.h"
 #include "dev/tools/loss_svg.h"
 
+static Error err; // of the last failed call
+
 UNIT_TEST(test_messages_stay_lines) {
-    Error err;
     ModelShape shape;
     const char *config = "{\"model_type\": \"a\\nerror: \\u001b[31m\\u007f\"}";
     assert_false(hf_parse_config(config, strlen(config), "config.json", &shape, &err));
@@ -35,7 +36,6 @@ static const struct {
 
 UNIT_TEST(test_terminal_commands) {
     char text[64], shown[256];
-    Error err;
     for (size_t i = 0; i < sizeof terminal_texts / sizeof *terminal_texts; i++) {
         snprintf(text, sizeof text, "%s", terminal_texts[i].text);
         assert_int_equal(text_printable(text, strlen(text), ""), strlen(terminal_texts[i].shown));
@@ -56,7 +56,6 @@ UNIT_TEST(test_terminal_commands) {
 }
 
 UNIT_TEST(test_lines_of_any_length) {
-    Error err;
     char line[8];
     // a line that just fits, one too long, an empty one, a 0 in a line, and an end without a line end
     write_file(path_of("lines"), "1234567\n12345678\n\na\0b\nend", 25);
@@ -83,7 +82,6 @@ UNIT_TEST(test_lines_of_any_length) {
 // A header as long as its file says, which is too long.
 UNIT_TEST(test_long_header) {
     SafeFile file;
-    Error err;
     uint64_t bytes = SAFETENSORS_MAX_HEADER + 1;
     write_file(path_of("long.safetensors"), &bytes, sizeof bytes);
     assert_int_equal(truncate(path_of("long.safetensors"), (off_t)(sizeof bytes + bytes)), 0);
@@ -93,7 +91,6 @@ UNIT_TEST(test_long_header) {
 
 // A log that is one endless line, or no file at all.
 UNIT_TEST(test_logs) {
-    Error err;
     static Config config;
     size_t size, long_line = (size_t)1 << 20;
     config_defaults(&config);
@@ -141,7 +138,6 @@ static void list_in_manifest(const char *name) {
 
 static void refuse_listed(const char *name, const char *says) {
     Manifest manifest;
-    Error err;
     list_in_manifest(name);
     if (!manifest_open(&manifest, path_of("checkpoint"), &err)) fail_msg("%s", err.text);
     assert_false(manifest_check_all(&manifest, false, &err));
@@ -155,7 +151,6 @@ static void refuse_listed(const char *name, const char *says) {
 
 UNIT_TEST(test_manifest_stays_inside) {
     Manifest manifest;
-    Error err;
     assert_int_equal(mkdir(path_of("checkpoint"), 0700), 0);
     write_text(path_of("outside.json"), "{}");
     write_text(path_of("checkpoint/inside.json"), "{}");
@@ -184,7 +179,6 @@ UNIT_TEST(test_states_far_away) {
     static Config config;
     Exec exec;
     RunState run, got;
-    Error err;
     config_defaults(&config);
     memset(&exec, 0, sizeof exec);
     exec.ranks = 1;

@@ -390,15 +390,11 @@ static void check_cached_attention(Fixture *f, AttentionShape s, int64_t queries
     if (!cpu_of(&f->exec)->blas) assert_true(same_bits(few, tensor_rows(o, before, queries)));
 }
 
-static void attention_shapes(Fixture *f) {
+TEST_EVERYWHERE(attention) {
     const AttentionShape shapes[4] = {{3, 17, 2, 2, 16}, {1, 100, 4, 2, 24}, {1, 65, 3, 1, 8}, {2, 1, 1, 1, 4}};
     for (int i = 0; i < 4; i++) check_attention(f, shapes[i]);
     for (int64_t queries = 1; queries <= 90; queries += 15)
         check_cached_attention(f, (AttentionShape){1, 100, 4, 2, 24}, queries);
-}
-
-UNIT_TEST(attention) {
-    run_everywhere(attention_shapes);
 }
 
 RUN_TESTS(NULL, NULL, NULL)

@@ -45,13 +45,9 @@ static void check_embedding(Fixture *f, int64_t B, int T, int64_t C) {
     }
 }
 
-static void embeddings(Fixture *f) {
+TEST_EVERYWHERE(embedding) {
     check_embedding(f, 3, 17, 100);
     check_embedding(f, 1, 33, 48);
-}
-
-UNIT_TEST(embedding) {
-    run_everywhere(embeddings);
 }
 
 // --- loss ------------------------------------------------------------------------------------------------
@@ -121,7 +117,7 @@ UNIT_TEST(loss_reports_nonfinite) {
 
 // --- sums of gradients -----------------------------------------------------------------------------------
 
-static void sums_are_added(Fixture *f) {
+TEST_EVERYWHERE(gradient_sums) {
     Tensor sums[3], parts[3], before[3];
     for (int k = 0; k < 3; k++) { // more than a block, an odd one, and none
         const int64_t rows = k == 0 ? 70 : k == 1 ? 1 : 0, cols = k == 0 ? 128 : 77;
@@ -134,10 +130,6 @@ static void sums_are_added(Fixture *f) {
         for (int64_t i = 0; i < sums[k].rows; i++)
             for (int64_t j = 0; j < sums[k].cols; j++)
                 assert_value(sums[k], i, j, value(before[k], i, j) + value(parts[k], i, j), 1);
-}
-
-UNIT_TEST(gradient_sums) {
-    run_everywhere(sums_are_added);
 }
 
 // --- optimizer -------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ static void check_heads(Fixture *f, HeadCase c) {
     free(row);
 }
 
-static void head_cases(Fixture *f) {
+TEST_EVERYWHERE(heads) {
     const AttentionShape grouped = {3, 33, 4, 2, 24}, one = {1, 17, 3, 1, 10};
     const HeadCase cases[] = {
         {grouped, 0, 0, 0, true},    {grouped, 24, 24, 0, true},     {grouped, 96, 48, 0, true},
@@ -129,17 +129,13 @@ static void head_cases(Fixture *f) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_heads(f, cases[i]);
 }
 
-UNIT_TEST(heads) {
-    run_everywhere(head_cases);
-}
-
 // --- SwiGLU ------------------------------------------------------------------------------------------------
 
 static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
 
-static void swiglu_rows(Fixture *f) {
+TEST_EVERYWHERE(swiglu) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 3 * 33, F = 100;
     Tensor h = random_tensor(f, f->format, M, 2 * F, 6), g = poisoned(f, f->format, M, F),
@@ -163,10 +159,6 @@ static void swiglu_rows(Fixture *f) {
         assert_value(dbias, 0, j, sum[0], 100);
         assert_value(dbias, 0, F + j, sum[1], 100);
     }
-}
-
-UNIT_TEST(swiglu) {
-    run_everywhere(swiglu_rows);
 }
 
 // Far from zero silu is the identity or nothing, and what is not a number stays visible.
@@ -195,7 +187,7 @@ UNIT_TEST(swiglu_limits) {
 // --- norms -------------------------------------------------------------------------------------------------
 
 // A norm without a weight is one whose weight is 1, bit for bit.
-static void norms_without_weight(Fixture *f) {
+TEST_EVERYWHERE(plain_norms) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 3 * 33, C = 100;
     for (int centred = 0; centred < 2; centred++) {
@@ -213,10 +205,6 @@ static void norms_without_weight(Fixture *f) {
         }
         assert_true(same_bits(n[0], n[1]) && same_bits(g[0], g[1]));
     }
-}
-
-UNIT_TEST(plain_norms) {
-    run_everywhere(norms_without_weight);
 }
 
 RUN_TESTS(NULL, NULL, NULL)

@@ -6,6 +6,8 @@
 #include "coat/comm/rendezvous.h"
 #include "comm_fixture.h"
 
+static Error err; // of the last failed call
+
 static Rendezvous address;
 static int timeout_s;
 
@@ -81,7 +83,6 @@ UNIT_TEST(test_find) {
     Config config;
     CommPlace place = place_of(1, 4);
     Rendezvous m;
-    Error err;
     place.local_ranks = 2;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         clear_launchers();
@@ -128,7 +129,6 @@ static uint64_t run_of(const char *launcher, const char *out) {
     Config config;
     CommPlace place = place_of(1, 4);
     Rendezvous r;
-    Error err;
     config_defaults(&config);
     place.launcher = launcher;
     snprintf(config.out, sizeof config.out, "%s", out);
@@ -320,7 +320,6 @@ static const char *listens_at(const char *host, int local_ranks) {
     if (rank_0 == 0) {
         CommPlace place = place_of(0, 2);
         char data[8] = "";
-        Error err;
         place.local_ranks = local_ranks;
         if (!rendezvous_share(&address, &place, data, sizeof data, 2, &err)) write_text(path_of("error"), err.text);
         _exit(0);
@@ -367,7 +366,6 @@ UNIT_TEST(test_port_taken) {
     assert_int_equal(listen(fd, 1), 0);
     CommPlace place = place_of(0, 2);
     char data[8] = "";
-    Error err;
     assert_false(rendezvous_share(&address, &place, data, sizeof data, 1, &err));
     assert_int_equal(err.code, EXIT_USER);
     assert_says(&err, "cannot listen at 127.0.0.1 port");
@@ -380,7 +378,6 @@ UNIT_TEST(test_unknown_host) {
     snprintf(address.host, sizeof address.host, "no-such-host.invalid");
     CommPlace place = place_of(1, 2);
     char data[8] = "";
-    Error err;
     assert_false(rendezvous_share(&address, &place, data, sizeof data, 1, &err));
     assert_int_equal(err.code, EXIT_USER);
     assert_says(&err, "'no-such-host.invalid' is not known");

@@ -5,12 +5,13 @@
 #include "coat/model/arena.h"
 #include "dev/test/unit.h"
 
+static Error err; // of the last failed call
+
 static const RecipeKind recipes[] = {RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT};
 
 // Odd widths: rows of 40 are no groups of 128, and small tensors leave processes without a share.
 static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     static Config config;
-    Error err;
     config_defaults(&config);
     recipe_apply(&config.recipe, recipe);
     ModelShape *s = &config.shape;
@@ -166,7 +167,6 @@ UNIT_TEST(stages_need_less) {
             assert_true(model_shape_named("gpt2-xl", &config.shape));
             config.seq_len = 1024;
             config.zero = zero;
-            Error err;
             assert_true(config_check(&config, 8, &err));
             arena_plan(arena, &config, 8, DEVICE_CPU);
             assert_true(arena->total_bytes < before);

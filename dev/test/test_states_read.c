@@ -9,6 +9,8 @@
 #include "coat/ops.h"
 #include "coat/save/snapshot.h"
 
+static Error err; // of the last failed call
+
 // `second`: format of 8-bit second moments. Runs store E4M3; E5M2 stands for the checkpoints of earlier versions.
 typedef struct {
     MomentsKind moments;
@@ -91,7 +93,6 @@ static RunState fill_training(Run *run) {
 
 // Saves `from` and loads it into `to`; returns what was said, to be freed.
 static char *resume_as(Run *from, Run *to, const RunState *rs, const char *name) {
-    Error err;
     RunState got;
     const char *folder = save(from, name, rs);
     each_state(to, fill_rubbish, NULL);
@@ -348,7 +349,6 @@ UNIT_TEST(test_what_is_said) {
 }
 
 static void expect_refusal(const char *folder, const char *says) {
-    Error err;
     RunState rs;
     Run *to = run_as(coat);
     int kept = quiet_begin();
@@ -363,7 +363,6 @@ static void expect_refusal(const char *folder, const char *says) {
 // --- several processes
 
 static Run *run_of_rank(Kind kind, int zero, int rank, int ranks) {
-    Error err;
     Run *run = run_open(RECIPE_COAT, 2);
     run_states(run, kind);
     run->config.zero = zero;
@@ -377,7 +376,6 @@ static Run *run_of_rank(Kind kind, int zero, int rank, int ranks) {
 }
 
 static char *load(Run *run, const char *folder, const RunState *rs) {
-    Error err;
     RunState got;
     int kept = quiet_begin();
     bool good = checkpoint_load(folder, &run->arena, &run->exec, &got, &err);
@@ -389,7 +387,6 @@ static char *load(Run *run, const char *folder, const RunState *rs) {
 
 // `run`'s states, which `whole` has saved alone, by as many processes.
 static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState *rs, const char *name) {
-    Error err;
     char alone[TEST_PATH], out[TEST_PATH];
     static char folder[TEST_PATH * 2];
     snprintf(alone, sizeof alone, "%s", save(whole, "alone", rs));

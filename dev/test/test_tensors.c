@@ -6,6 +6,8 @@
 #include "coat/save/checkpoint_tensors.h"
 #include "coat/save/hf_names.h"
 
+static Error err; // of the last failed call
+
 static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int ffn, int vocab) {
     ModelShape s = {.layers = layers, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .ffn = ffn};
     s.channels = heads * head_dim;
@@ -20,7 +22,6 @@ static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int f
 // Against the published numbers of parameters. GPT-2's without some of its tensors.
 UNIT_TEST(test_parameters) {
     ModelShape s = llama(32, 32, 32, 128, 11008, 32000), gpt2;
-    Error err;
     assert_true(model_parameters(&s) == 6738415616);
     s = llama(16, 16, 16, 128, 8192, 50304); // OLMo-1B: tied, norms without weights
     s.norm = NORM_PLAIN;
@@ -64,7 +65,6 @@ UNIT_TEST(test_names) {
 
 static Run *llama_run(RecipeKind recipe, int ranks, int rank) {
     Run *run = run_open(recipe, 2);
-    Error err;
     run->config.shape = llama(2, 4, 2, 10, 56, 257);
     run->config.zero = ranks > 1 ? 3 : 0;
     run->exec.rank = rank;
@@ -95,7 +95,6 @@ static const CheckpointTensor *find(const CheckpointTensor *list, int count, con
 
 // Written in parts and read back, as the file's shapes say.
 UNIT_TEST(test_parts) {
-    Error err;
     CheckpointTensor *list;
     JsonText text;
     Manifest manifest;

@@ -2,11 +2,12 @@
 #include "coat/text/tokenizer.h"
 #include "test_folder.h"
 
+static Error err; // of the last failed call
+
 #define GPT2_FOLDER "../shared/data/gpt2"
 #define SHAKESPEARE "../shared/data/tinyshakespeare.txt"
 
 static Tokenizer *open_good(const char *path) {
-    Error err;
     Tokenizer *t = tokenizer_open(path, &err);
     if (!t) fail_msg("%s", err.text);
     return t;
@@ -14,8 +15,6 @@ static Tokenizer *open_good(const char *path) {
 
 // Opening must fail with EXIT_DATA and one line that holds the word.
 static void expect_refused(const char *name, const char *word) {
-    Error err;
-    memset(&err, 0, sizeof err);
     Tokenizer *t = tokenizer_open(path_of(name), &err);
     assert_null(t);
     assert_int_equal(err.code, EXIT_DATA);
@@ -25,7 +24,6 @@ static void expect_refused(const char *name, const char *word) {
 
 // Encodes, compares with the given ids, and decodes again.
 static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expected, int count) {
-    Error err;
     int32_t ids[256];
     char decoded[1024];
     size_t length = 0;
@@ -41,7 +39,6 @@ static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expe
 }
 
 UNIT_TEST(test_bytes) {
-    Error err;
     Tokenizer *t = tokenizer_bytes();
     assert_int_equal(tokenizer_vocab(t), 257);
     assert_int_equal(tokenizer_end_of_text(t), 256);
@@ -139,7 +136,6 @@ UNIT_TEST(test_gpt2) {
         print_message("skipped: %s is absent\n", GPT2_FOLDER);
         skip();
     }
-    Error err;
     int32_t ids[4];
     Tokenizer *t = open_good(GPT2_FOLDER "/encoder.json");
     check_gpt2(t);
@@ -177,7 +173,6 @@ UNIT_TEST(test_round_trip) {
     }
     static char text[BYTES + 1], back[BYTES + 256];
     static int32_t ids[BYTES];
-    Error err;
     Tokenizer *t = open_good(GPT2_FOLDER);
     for (int kind = 0; kind < 3; kind++) {
         uint32_t x = 1;
@@ -210,7 +205,6 @@ UNIT_TEST(test_round_trip) {
 
 // A vocabulary of our own: merges by rank, holes in the ids, names of special tokens.
 UNIT_TEST(test_small_vocabulary) {
-    Error err;
     int32_t ids[16];
     char out[16];
     write_text(path_of("vocab.json"),
@@ -325,7 +319,6 @@ static void write_small_bin(const char *name, int32_t version, int32_t said, int
 }
 
 UNIT_TEST(test_bad_bin) {
-    Error err;
     int32_t ids[4];
     write_small_bin("good.bin", 2, 20, 19, 1024 + 40);
     Tokenizer *t = open_good(path_of("good.bin"));

@@ -5,11 +5,12 @@
 #include "coat/save/tokenizer_files.h"
 #include "coat/text/prompt_format.h"
 
+static Error err; // of the last failed call
+
 static Tokenizer *tokenizer;
 
 // Copies the folder of one name to that of another.
 static void copy(const char *source, const char *folder, PromptFormat format) {
-    Error err;
     JsonText manifest;
     manifest_begin(&manifest);
     assert_int_equal(mkdir(path_of(folder), 0777), 0);
@@ -86,7 +87,6 @@ UNIT_TEST(test_made_of_model) {
         {"{\"add_bos_token\": false}", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\",\"add_bos_token\": false}"},
         {"{ }", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\" }"},
         {"", ""}};
-    Error err;
     size_t size, made_size;
     Tokenizer *const qwen = tokenizer;
     tokenizer = tokenizer_open("dev/test/tokenizers/llama.model", &err);
@@ -122,7 +122,6 @@ UNIT_TEST(test_made_of_model) {
 }
 
 static int open_all(void **state) {
-    Error err;
     tokenizer = tokenizer_open("dev/test/tokenizers/qwen.json", &err);
     return tokenizer ? test_folder_make(state) : -1;
 }

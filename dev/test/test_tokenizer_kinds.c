@@ -5,6 +5,8 @@
 #include "coat/text/unicode.h"
 #include "test_folder.h"
 
+static Error err; // of the last failed call
+
 #define FOLDER "dev/test/tokenizers/"
 
 enum { ROOM = 1 << 16 };
@@ -20,7 +22,6 @@ static size_t read_into(const char *path, char *to) {
 }
 
 static Tokenizer *open_good(const char *path) {
-    Error err;
     Tokenizer *t = tokenizer_open(path, &err);
     if (!t) fail_msg("%s", err.text);
     return t;
@@ -28,7 +29,6 @@ static Tokenizer *open_good(const char *path) {
 
 // Encodes a text and compares with a line of ids; returns the next line.
 static const char *expect_line(const Tokenizer *t, const char *name, const char *text, const char *line) {
-    Error err;
     int32_t ids[512];
     const int count = tokenizer_encode(t, text, ids, 512, &err);
     if (count < 0) fail_msg("%s: %s", name, err.text);
@@ -45,7 +45,6 @@ static const char *expect_line(const Tokenizer *t, const char *name, const char 
 
 // What is encoded decodes to the text, but for blanks that were put before it; of kinds that change no text.
 static void expect_decoded(const Tokenizer *t, const char *name, const char *text) {
-    Error err;
     int32_t ids[512];
     char back[2048];
     size_t used = 0;
@@ -197,8 +196,6 @@ UNIT_TEST(test_both_in_folder) {
 }
 
 static void expect_refused(const char *name, const char *text, size_t size, const char *word) {
-    Error err;
-    memset(&err, 0, sizeof err);
     write_file(path_of(name), text, size);
     Tokenizer *t = tokenizer_open(path_of(name), &err);
     if (t) fail_msg("'%s' expected to be refused", word);
