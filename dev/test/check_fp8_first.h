@@ -1,5 +1,5 @@
-// Checks the first blocks: forward matmuls read norms and attention in BF16, and forward stores the amax of their rows.
-// Backward makes codes with that amax. Part of check_fp8.cu.
+// Checks of the first block in --recipe coat: forward matmuls read norm and attention outputs in BF16, forward stores
+// their row amax, and backward quantizes with it. Included by check_fp8.cu.
 #pragma once
 
 static void check_first_blocks(Check *c, CheckShape s) {

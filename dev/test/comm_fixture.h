@@ -1,4 +1,4 @@
-// Ranks as forked processes of a test, with what each returned and printed.
+// Runs ranks as forked processes and collects their results and messages.
 #pragma once
 #include <signal.h>
 #include <stdarg.h>
@@ -12,10 +12,10 @@
 
 typedef struct {
     bool ok;        // returned by the rank's function
-    Error err;      // set by it
-    char data[64];  // received by it
+    Error err;      // set by the rank's function
+    char data[64];  // received by the rank
     int status;     // exit status, or 128 + the signal
-    char said[512]; // on standard error
+    char said[512]; // printed on standard error
 } RankResult;
 
 typedef bool (*RankFunction)(CommPlace *place, RankResult *result);
@@ -63,7 +63,7 @@ static inline CommPlace place_of(int rank, int ranks) {
     return place;
 }
 
-// Forks `ranks` processes and waits for all of them; a rank that is still there after 20 seconds is killed.
+// Forks `ranks` processes and waits for all. Kills ranks that run longer than 20 seconds.
 static inline RankResult *run_ranks(int ranks, RankFunction function) {
     static RankResult *results;
     if (!results)

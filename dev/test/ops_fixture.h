@@ -1,5 +1,5 @@
-// Fixture for tests of CPU operations. It owns tensors with random or poisoned contents. It runs a test in FP32 and BF16,
-// on every instruction set of this machine, with 1, 2 and 3 threads. All numbers of threads must give the same bits.
+// Fixture for tests of CPU operations. It owns tensors with random or poisoned contents. It runs a test in FP32 and
+// BF16, on every instruction set of this machine, with 1, 2 and 3 threads, which must give the same bits.
 #pragma once
 #include <math.h>
 

@@ -1,5 +1,5 @@
-// Tests of what checkpoints hold (coat/save/checkpoint.h): everything comes back bit for bit, equal states give equal
-// bytes, and what does not belong to the run is refused.
+// Tests of the contents of checkpoints (coat/save/checkpoint.h): all states are restored bit for bit, equal states
+// give equal files, and a checkpoint of another model is refused.
 #include "dev/test/checkpoint_run.h"
 
 #include <xxhash.h>
@@ -13,7 +13,7 @@
 
 static Error err; // of the last failed call
 
-// Saves, wipes the device, loads, compares, saves again elsewhere and compares the files.
+// Saves, overwrites the device's memory, loads and compares. Saves again in another folder and compares the files.
 static void round_trip(Run *run, const char *out) {
     RunState before = fill(run, 7), after;
     Copy copy = copy_of(run);
@@ -54,7 +54,7 @@ UNIT_TEST(test_round_trips) {
     round_trip(run, "moments-bf16");
 }
 
-// A file of more than one piece of host memory.
+// A tensor larger than the buffer in host memory.
 UNIT_TEST(test_large_tensor) {
     Run *run = run_open(RECIPE_COAT, 1);
     model_shape_vocab(&run->config.shape, 55001);
@@ -63,7 +63,7 @@ UNIT_TEST(test_large_tensor) {
     round_trip(run, "large");
 }
 
-// What Hugging Face's model reads: names, transposed weights, no padding rows.
+// model.safetensors has Hugging Face's layout: its names, transposed weights, no padding rows.
 UNIT_TEST(test_layout) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
@@ -93,7 +93,7 @@ UNIT_TEST(test_layout) {
     t = safetensors_find(&file, "transformer.h.0.attn.c_attn.weight.m");
     assert_non_null(t);
     assert_int_equal(t->dtype, DTYPE_F8_E4M3);
-    assert_int_equal(t->shape[0], 120); // native
+    assert_int_equal(t->shape[0], 120); // as in memory, not transposed
     t = safetensors_find(&file, "transformer.h.0.attn.c_attn.weight.v.a");
     assert_non_null(t);
     assert_int_equal(t->dtype, DTYPE_F32);
@@ -105,7 +105,7 @@ UNIT_TEST(test_layout) {
     run_close(run);
 }
 
-// A flag without effect on the training changes no byte; nor does where it is saved.
+// Flags that do not affect training, and the folder, change no byte of a checkpoint.
 UNIT_TEST(test_flags_without_effect) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 3);
@@ -140,7 +140,7 @@ static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recomp
     return found;
 }
 
-// The recipe is recorded; --recompute only if it changes bits.
+// state.json records the recipe. It records --recompute only if that changes bits.
 UNIT_TEST(test_recipe_recorded) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
@@ -152,7 +152,7 @@ UNIT_TEST(test_recipe_recorded) {
     assert_false(state_says(run, &rs, RECIPE_COAT_PAPER, 0, "recipe-c", "\"recompute\""));
     assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-d", "\"recipe\": \"coat\""));
     assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-e", "\"recompute\": 0"));
-    assert_true(state_says(run, &rs, RECIPE_COAT, 2, "recipe-f", "\"recompute\": 1")); // has the same bits
+    assert_true(state_says(run, &rs, RECIPE_COAT, 2, "recipe-f", "\"recompute\": 1")); // 1 and 2 give the same bits
     r->linear = LINEAR_BF16;
     assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-g", "\"recompute\": 0"));
     assert_false(state_says(run, &rs, RECIPE_COAT, 0, "recipe-h", "\"bf16-blocks\""));
@@ -166,7 +166,7 @@ static void expect_refusal(Run *run, const char *folder, const char *a, const ch
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, a);
     assert_says(&err, b);
-    Copy after = copy_of(run); // nothing was touched
+    Copy after = copy_of(run); // no state was changed
     assert_memory_equal(before.bytes, after.bytes, before.size);
     free(before.bytes);
     free(after.bytes);
@@ -192,7 +192,7 @@ UNIT_TEST(test_refusals) {
     expect_refusal(run, folder, "--precision recipe", "not fp32");
 }
 
-// Other settings may change; they are named.
+// Other settings may differ from the checkpoint's. Each one is reported.
 UNIT_TEST(test_changed_settings) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
@@ -217,7 +217,7 @@ UNIT_TEST(test_changed_settings) {
     run_close(run);
 }
 
-// A valid folder whose files were made by someone else: sound checksums, wrong content.
+// Writes a manifest with valid checksums for the folder's files, whatever they contain.
 static void resign(const char *folder) {
     JsonText t;
     manifest_begin(&t);
@@ -276,7 +276,7 @@ UNIT_TEST(test_hostile_state) {
     run_close(run);
 }
 
-// What is said of a checkpoint's settings where the run's have changed.
+// Fails unless reading state.json for the run prints exactly `expected`.
 static void expect_said(Run *run, const char *folder, const char *expected) {
     RunState rs;
     int kept = quiet_begin();
@@ -287,8 +287,8 @@ static void expect_said(Run *run, const char *folder, const char *expected) {
     free(said);
 }
 
-// Settings that earlier versions recorded: those of a recipe are read, others are refused or, if a recipe was named,
-// noted.
+// Recipe settings of earlier versions are accepted if a recipe has them. Others are refused or, if --recipe was
+// given, reported.
 UNIT_TEST(test_older_settings) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
@@ -314,8 +314,8 @@ UNIT_TEST(test_older_settings) {
     run_close(run);
 }
 
-// Every file that is read or copied from a checkpoint must match its checksum, wherever a bit was flipped. The
-// states of the optimizer, which are not read with weights alone, need not.
+// A flipped bit in any file that is read or copied from a checkpoint is detected by its checksum. The optimizer's
+// states are not checked if only weights are loaded.
 UNIT_TEST(test_weights_damaged) {
     static const char *const names[] = {
         "config.json", "generation_config.json", "model.safetensors.index.json", "state.json", "vocab.json",
@@ -348,13 +348,13 @@ UNIT_TEST(test_weights_damaged) {
     assert_false(checkpoint_check_files(folder, false, &err));
     assert_says(&err, "merges.txt");
     assert_says(&err, "remove its manifest.json");
-    assert_int_equal(unlink(in(folder, "manifest.json")), 0); // a folder like any other then
+    assert_int_equal(unlink(in(folder, "manifest.json")), 0); // without manifest: not a checkpoint of this program
     assert_true(checkpoint_check_files(folder, true, &err));
     assert_true(checkpoint_load_weights(folder, &run->arena, &run->exec, &err));
     run_close(run);
 }
 
-// Weights alone: values as saved, masters that follow them, everything else zero.
+// Loading only weights: values as saved, master weights equal to them, all other states 0.
 UNIT_TEST(test_weights_only) {
     Run *from = run_new(RECIPE_BF16), *to = run_new(RECIPE_COAT);
     RunState rs = fill(from, 5);
@@ -370,7 +370,7 @@ UNIT_TEST(test_weights_only) {
             Tensor m = arena_tensor(&to->arena, (TensorId)id, MOMENT_M, layer);
             assert_memory_equal(a.data, b.data, (size_t)tensor_elements(a) * 2);
             for (int64_t i = 0; i < tensor_elements(a); i++) {
-                assert_int_equal(((uint16_t *)low.data)[i], 0); // a BF16 value has no low half
+                assert_int_equal(((uint16_t *)low.data)[i], 0); // a BF16 value has no low bits
                 for (size_t j = 0; j < format_bytes(m.format); j++)
                     assert_int_equal(((uint8_t *)m.data)[(size_t)i * format_bytes(m.format) + j], 0);
             }

@@ -1,5 +1,5 @@
-// Tests of what a checkpoint records and a command line that continues from it gets, the recipe and what else a
-// training computes with: sound and strange ones.
+// Tests of the settings that a checkpoint records (recipe, batch, optimizer and others), and of how a command line
+// that resumes from it uses them; valid and invalid records.
 #include <xxhash.h>
 
 #include "coat/save/manifest.h"
@@ -9,7 +9,7 @@
 
 static Error err; // of the last failed call
 
-// A checkpoint of which only the record and its manifest are there.
+// Writes a checkpoint that consists only of state.json with these settings and a manifest.
 static void record(int step, const char *settings) {
     char folder[512], path[600], state[2048];
     JsonText manifest;
@@ -32,7 +32,8 @@ static void go_on(const char *flags) {
     accept_run(line, 1);
 }
 
-// The record of step 9 cannot be resumed: the error names the file and `parts`, separated by '&'.
+// Fails unless resuming from a checkpoint with these settings is refused. The error must name state.json and all
+// `parts`, separated by '&'.
 static void refuse_record(const char *settings, const char *parts) {
     char line[1024], all[512];
     record(9, settings);
@@ -53,7 +54,7 @@ UNIT_TEST(test_recorded) {
     assert_string_equal(r->moments_fp32, "wte,wpe");
     go_on("--moments bf16 --head fp8");
     assert_true(r->moments == MOMENTS_BF16 && r->head == HEAD_FP8 && r->master == MASTER_NONE);
-    go_on("--recipe coat"); // named: nothing of the record
+    go_on("--recipe coat"); // --recipe replaces the whole recorded recipe
     assert_true(!config.recipe_recorded && r->moments == MOMENTS_COAT && r->master == MASTER_SPLIT16);
     record(6, "{\"precision\":\"recipe\",\"recipe\":\"coat\",\"linear\":\"fp8\",\"saved\":\"coat\",\"group-size\":128,"
               "\"recompute\":0,\"fast-accumulation-data\":true,\"moments\":\"coat\",\"master\":\"split16\","
@@ -63,20 +64,20 @@ UNIT_TEST(test_recorded) {
     assert_true(r->recompute == 0 && r->fast_accumulation_data && r->moments_fp32[0] == '\0');
     go_on("--resume=5");
     assert_int_equal(r->kind, RECIPE_BF16);
-    go_on("--resume=7"); // there is none
+    go_on("--resume=7"); // this step does not exist
     assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
     record(7, "{\"precision\":\"fp32\",\"moments\":\"fp32\"}");
     go_on("");
     assert_true(r->precision == PRECISION_FP32 && r->linear == LINEAR_BF16 && r->grads == FMT_FP32);
     go_on("--no-resume");
     assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
-    accept("--train x"); // and without --out
+    accept("--train x"); // without --out nothing is recorded
     assert_false(config.recipe_recorded);
 }
 
 #define FP8_COAT "\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\""
 
-// Settings that a recipe fixes now: what older versions recorded is read if a recipe has these values.
+// Settings that are now part of a recipe are accepted from older checkpoints if a recipe has these values.
 UNIT_TEST(test_older_recipes) {
     static const struct {
         const char *recorded;
@@ -89,7 +90,7 @@ UNIT_TEST(test_older_recipes) {
         {FP8_COAT ",\"scaling\":\"tensor\",\"norm-input\":\"saved\",\"activation-input\":\"saved\","
                   "\"gradient-codes\":\"e5m2\",\"second-moment\":\"e4m3\",\"second-moment-rounding\":\"nearest\"",
          RECIPE_COAT_PAPER, FMT_E5M2},
-        {FP8_COAT, RECIPE_COAT_PAPER, FMT_E5M2}, // from before there was a choice
+        {FP8_COAT, RECIPE_COAT_PAPER, FMT_E5M2}, // before the setting existed
         {"\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\",\"scaling\":\"token\"", RECIPE_FP8_LINEAR,
          FMT_E5M2},
         {"\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\"", RECIPE_COAT_PAPER, FMT_E5M2},
@@ -109,11 +110,11 @@ UNIT_TEST(test_older_recipes) {
             (r->saved == SAVED_COAT) != coat || r->bf16_blocks != 0)
             fail_msg("wrong recipe %d for %s", (int)r->kind, settings);
     }
-    go_on("--resume=5 --recipe coat"); // a recipe on the command line wins over the whole record
+    go_on("--resume=5 --recipe coat"); // --recipe replaces the whole recorded recipe
     assert_true(config.recipe.kind == RECIPE_COAT && config.recipe.bf16_blocks > 0);
 }
 
-// Values that no recipe has any more are refused; the message names the setting and a recipe.
+// Values that no current recipe has are refused. The message names the setting and a recipe.
 UNIT_TEST(test_removed_settings) {
     static const char *const refused[][2] = {
         {"\"scaling\":\"tensor\",\"norm-input\":\"residual\"", "scaling"},
@@ -137,7 +138,7 @@ UNIT_TEST(test_removed_settings) {
     }
 }
 
-// A setting or a value of the recipe that this version does not know is an error, even if an older checkpoint is there.
+// A recorded setting or value that this version does not know is an error, even if an older valid checkpoint exists.
 UNIT_TEST(test_strange) {
     static const char *const strange[][2] = {
         {"{}", "\"linear\" is missing"},
@@ -166,12 +167,12 @@ UNIT_TEST(test_strange) {
     go_on("--resume=1");
     assert_true(config.recipe_recorded && config.recipe.moments == MOMENTS_BF16);
     record(9, "{" PLAIN "\"moments\":\"fp16\"}");
-    go_on("--recipe coat"); // nothing of the recorded recipe is taken
+    go_on("--recipe coat"); // nothing of the recorded recipe is used
     assert_int_equal(config.recipe.moments, MOMENTS_COAT);
     char line[1024];
     snprintf(line, sizeof line, "--eval-only --val x --model %s/step-00000009", test_folder);
     refuse(line, EXIT_DATA, "step-00000009/state.json: &\"moments\": \"fp16\"");
-    // a record that does not fit its manifest
+    // a record that does not match its manifest
     char path[600];
     record(9, "{" PLAIN "\"moments\":\"fp8\"}");
     go_on("");
@@ -184,7 +185,7 @@ UNIT_TEST(test_strange) {
 
 #define BATCH PLAIN "\"moments\":\"bf16\",\"micro-batch\":2,\"seq-len\":64,\"batch-tokens\":1024,"
 
-// A flag is above what is recorded; what changes no training is taken from nowhere.
+// A flag overrides the recorded setting. Settings that do not affect training are not taken from the record.
 UNIT_TEST(test_training) {
     record(
         5,
@@ -212,7 +213,7 @@ UNIT_TEST(test_training) {
     assert_true(config.batch_tokens == 640 && config.micro_batch == 2 && config.beta2 == 0.999f);
     go_on("--no-resume");
     assert_true(!config.settings_recorded && config.lr == 3e-4f && config.micro_batch == 4 && config.batch_tokens == 0);
-    // nothing is trained: what the loss depends on, of --model too
+    // without training: settings that affect the loss are used, also with --model
     char line[1024];
     snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
     accept_run(line, 1);
@@ -220,7 +221,7 @@ UNIT_TEST(test_training) {
     snprintf(line, sizeof line, "--prompt x --model %s/step-00000005", test_folder);
     accept(line);
     assert_true(config.seq_len == 64 && config.micro_batch == 4 && config.recipe.moments == MOMENTS_BF16);
-    snprintf(line, sizeof line, "--train x --model %s/step-00000005", test_folder); // another training
+    snprintf(line, sizeof line, "--train x --model %s/step-00000005", test_folder); // starts a new training
     accept(line);
     assert_true(!config.settings_recorded && config.micro_batch == 4 && config.seq_len == 0);
     record(6, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":3}");
@@ -236,13 +237,14 @@ UNIT_TEST(test_training) {
         snprintf(settings, sizeof settings, "{" BATCH "%s}", strange[i]);
         refuse_record(settings, strange[i]);
     }
-    record(9, "{" BATCH "\"schedule\":\"polynomial\"}"); // without training nothing depends on it
+    record(9, "{" BATCH "\"schedule\":\"polynomial\"}"); // without training the schedule is not used
     snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
     accept_run(line, 1);
     assert_int_equal(config.micro_batch, 2);
 }
 
-// Processes of which the recorded batch is no multiple: fewer sequences in a pass, or else the nearest batch.
+// If the recorded batch is not divisible by the ranks' micro-batches, the micro-batch shrinks or, if that is
+// impossible, the nearest possible batch is used.
 UNIT_TEST(test_batch) {
     static const struct {
         const char *flags;
@@ -254,15 +256,15 @@ UNIT_TEST(test_batch) {
                  {"", 2, 1536, 4},
                  {"", 4, 1536, 3}, // 64 * 4 * 6 tokens
                  {"", 24, 1536, 1},
-                 {"", 5, 1280, 4},                // no pass of 5 processes: 1280 is one, 2560 are two
-                 {"", 25, 6400, 4},               // less than one pass
-                 {"--micro-batch 5", 1, 1600, 5}, // asked for: 320 a pass
+                 {"", 5, 1280, 4},                // 5 ranks process 1280 tokens at once; 1 * 1280 is nearest
+                 {"", 25, 6400, 4},               // less than one micro-batch on each rank
+                 {"--micro-batch 5", 1, 1600, 5}, // 320 tokens at once
                  {"--micro-batch 64", 1, 4096, 64},
                  {"--seq-len 48", 1, 1536, 4},
-                 {"--seq-len 28", 1, 1568, 4}, // 112 a pass
+                 {"--seq-len 28", 1, 1568, 4}, // 112 tokens at once
                  {"--seq-len 24", 1, 1536, 4},
                  {"--seq-len 24", 32, 1536, 2},
-                 {"--seq-len 24", 64, 6144, 4}, // one sequence would fit, but FP8 cannot take 24 tokens
+                 {"--seq-len 24", 64, 6144, 4}, // one sequence per rank would do, but FP8 needs a multiple of 16 tokens
                  {"--batch-tokens 0", 1, 0, 4}, // one micro-batch
                  {"--batch-tokens 2048", 4, 2048, 4}};
     record(5, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":4,\"seq-len\":64,\"batch-tokens\":1536}");
@@ -275,10 +277,10 @@ UNIT_TEST(test_batch) {
                      config.micro_batch);
     }
     snprintf(line, sizeof line, "--train x --out %s --resume --batch-tokens 1000", test_folder);
-    refuse_run(line, 1, "--batch-tokens 1000&768 or 1024"); // asked for: it must fit
+    refuse_run(line, 1, "--batch-tokens 1000&768 or 1024"); // given as a flag: it must be divisible
 }
 
-// The note says whose recipe is left, where FP8 cannot take the batch that it is resumed with.
+// If FP8 does not support the batch size given at resume, a note names the recorded recipe that is replaced.
 UNIT_TEST(test_left) {
     record(9, "{\"precision\":\"recipe\",\"recipe\":\"fp8-linear\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
     go_on("--micro-batch 1 --seq-len 100");
@@ -288,17 +290,17 @@ UNIT_TEST(test_left) {
     if (strncmp(config.notes, note, strlen(note)) != 0) fail_msg("%s", config.notes);
 }
 
-// The position in data that are other sequences now.
+// The position in the training data is converted when the number of sequences has changed.
 UNIT_TEST(test_share_of_pass) {
     static const struct {
         int64_t sequences, pass, tokens, now, expected;
-    } cases[] = {{81, 30, 0, 30, 81},              // as it was
-                 {81, 30, 0, 15, 40},              // twice as long
-                 {81, 30, 0, 100, 270},            // shorter
-                 {90, 30, 0, 7, 21},               // passes stay whole
-                 {1 << 20, 49 << 10, 0, 49, 1024}, // exact where it can be
-                 {81, 0, 81 * 64, 30, 81},         // not recorded: of 64 tokens each,
-                 {81, 0, 81 * 32, 30, 40},         // of 32
+    } cases[] = {{81, 30, 0, 30, 81},              // unchanged
+                 {81, 30, 0, 15, 40},              // sequences twice as long
+                 {81, 30, 0, 100, 270},            // shorter sequences
+                 {90, 30, 0, 7, 21},               // passes stay complete
+                 {1 << 20, 49 << 10, 0, 49, 1024}, // exact if possible
+                 {81, 0, 81 * 64, 30, 81},         // pass not recorded: 64 tokens per sequence
+                 {81, 0, 81 * 32, 30, 40},         // 32 tokens per sequence
                  {(int64_t)1 << 53, 1, 0, (int64_t)1 << 53, (int64_t)1 << 53}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         RunState run = {.sequences = cases[i].sequences, .pass = cases[i].pass, .tokens = cases[i].tokens};

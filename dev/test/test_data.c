@@ -1,4 +1,4 @@
-// Tests of the token reader (coat/text/data.h): what it reads, in which order, and what it says of bad files.
+// Tests of the token reader (coat/text/data.h): files, order of sequences, and errors for bad files.
 #include <fcntl.h>
 #include <inttypes.h>
 
@@ -54,7 +54,7 @@ UNIT_TEST(test_bad_files) {
         assert_int_equal(chmod(path_of("locked.bin"), 0), 0);
         expect_refused("locked.bin", 1, 4, 1, "cannot open", "locked.bin");
     }
-    write_u16("good_1.bin", 100, 0); // a good file does not hide a bad one
+    write_u16("good_1.bin", 100, 0); // a valid file before the bad one
     write_file(path_of("good_2.bin"), "", 0);
     expect_refused("good_*.bin", 1, 4, 1, "is empty", "good_2.bin");
 }
@@ -111,16 +111,16 @@ UNIT_TEST(test_bad_arguments) {
 }
 
 UNIT_TEST(test_order_without_shuffle) {
-    write_u16("s_b.bin", 25, 1000); // written out of order: names decide. 6 sequences, tokens 24.. unused
-    write_u32("s_a.bin", 22, 0);    // 5 sequences of 4, one token too many; the other format
-    write_u16("s_aa.bin", 3, 500);  // no whole sequence
+    write_u16("s_b.bin", 25, 1000); // written out of order, read sorted by name; 6 sequences, the last token is unused
+    write_u32("s_a.bin", 22, 0);    // 5 sequences of 4 and one extra token; another format
+    write_u16("s_aa.bin", 3, 500);  // less than one sequence
     DataLoader *loader = open_one("s_*.bin", 2, 4, false);
     assert_int_equal(data_tokens(loader), 50);
     assert_int_equal(data_sequences(loader), 11);
     char text[100];
     assert_string_equal(data_describe(loader, text, sizeof text), "3 shards, 50 tokens, uint16 and uint32");
     int32_t in[8], target[8];
-    for (int64_t n = 0; n < 20; n++) { // several epochs, whose ends lie inside batches
+    for (int64_t n = 0; n < 20; n++) { // several epochs that end inside batches
         assert_true(data_batch(loader, n, in, target, &err));
         for (int row = 0; row < 2; row++) {
             int64_t sequence = (n * 2 + row) % 11;
@@ -147,7 +147,7 @@ UNIT_TEST(test_permutation) {
                 assert_int_equal(seen[p]++, 0);
                 fixed += p == i;
             }
-            if (n >= 100) assert_true(fixed < 10); // about one fixed point is expected
+            if (n >= 100) assert_true(fixed < 10); // one is expected
         }
     }
     for (int64_t i = 0; i < 1000; i++) { // large numbers stay in range and differ
@@ -157,7 +157,7 @@ UNIT_TEST(test_permutation) {
     }
 }
 
-// Each of the 24 orders of 4 things must come up about equally often over the seeds, and so over the epochs.
+// Each of the 24 orders of 4 items must be equally frequent over the seeds, and over the epochs.
 UNIT_TEST(test_permutation_is_fair) {
     int by_seed[256], by_epoch[256];
     memset(by_seed, 0, sizeof by_seed);
@@ -181,7 +181,7 @@ UNIT_TEST(test_permutation_is_fair) {
     assert_int_equal(kinds, 24);
 }
 
-// One shuffled epoch holds every sequence once; two epochs and two seeds differ.
+// A shuffled epoch contains every sequence once. Another epoch or seed has another order.
 UNIT_TEST(test_shuffled_epoch) {
     enum { T = 8, SEQUENCES = 40 };
     write_u16("s_0.bin", 15 * T + 1, 0);
@@ -211,7 +211,7 @@ UNIT_TEST(test_shuffled_epoch) {
     data_close(loader);
 }
 
-// The rows of all ranks, in order, are those of one rank with the whole batch; across the end of an epoch too.
+// The ranks' rows together are those of one rank with the whole batch, also across the end of an epoch.
 UNIT_TEST(test_ranks) {
     enum { T = 4, ROWS = 12, BATCHES = 9 };
     write_u16("r_0.bin", 20 * T + 1, 0);
@@ -243,7 +243,7 @@ UNIT_TEST(test_ranks) {
     }
 }
 
-// A batch may begin with any sequence: a run continues where one with another B or number of ranks has left off.
+// A batch may begin at any sequence, because a run may resume with another batch size or number of ranks.
 UNIT_TEST(test_batch_from_any_sequence) {
     enum { T = 4, B = 3, RANKS = 2, SEQUENCES = 50 };
     write_u16("s_0.bin", 20 * T + 1, 0);
@@ -293,7 +293,7 @@ UNIT_TEST(test_token_outside_vocabulary) {
     data_close(loader);
     write_header_and_tokens("w.bin", DATA_MAGIC_U32, 7, 11, 4, 11, 0xfffffff8u, 0xffffffffu);
     expect_refused("w.bin", 1, 10, 1, "w.bin: token 0 is 4294967288", "for another --tokenizer");
-    // so it is in the first sequence of every file, not of the first alone; a file without one is not used
+    // the first sequence of every file is checked; a file without a full sequence is not used
     write_u16("x_0.bin", 101, 0);
     write_header_and_tokens("x_1.bin", DATA_MAGIC_U16, 1, 101, 2, 101, VOCAB - 7, 65536);
     expect_refused("x_*.bin", 1, 10, 1, "x_1.bin: token 7 is 50257", "ends at 50256");
@@ -313,7 +313,7 @@ UNIT_TEST(test_file_that_shrinks) {
     data_close(loader);
 }
 
-// More files than descriptors are held open.
+// More files than the reader keeps open.
 UNIT_TEST(test_many_files) {
     enum { FILES = 600, T = 4 };
     for (int i = 0; i < FILES; i++) {
@@ -338,7 +338,7 @@ UNIT_TEST(test_fingerprint) {
     DataLoader *loader = open_one("f_*.bin", 1, 10, false);
     uint64_t both = data_fingerprint(loader);
     data_close(loader);
-    loader = open_one("f_*.bin", 3, 5, true); // not a matter of how it is read
+    loader = open_one("f_*.bin", 3, 5, true); // independent of batch size and order
     assert_true(data_fingerprint(loader) == both);
     data_close(loader);
     loader = open_one("f_0.bin", 1, 10, false);
@@ -354,7 +354,7 @@ UNIT_TEST(test_fingerprint) {
     data_close(loader);
 }
 
-// A name that is no pattern may hold a pattern's characters.
+// A file name with pattern characters that exists is not a pattern.
 UNIT_TEST(test_literal_name) {
     write_u16("run[1].bin", 101, 0);
     DataLoader *loader = open_one("run[1].bin", 1, 10, false);

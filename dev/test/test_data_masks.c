@@ -1,5 +1,5 @@
-// Tests of token files with a mask (coat/text/data_masks.h): which targets count, which sequences are read, and what is
-// said of damaged files.
+// Tests of token files with a loss mask (coat/text/data_masks.h): unmasked targets, sequences that are skipped, and
+// damaged files.
 #include "token_files.h"
 
 enum { T = 4, WORDS = DATA_HEADER_BYTES / 4 };
@@ -29,7 +29,8 @@ static void write_as(const char *name, const File *f) {
     write_file(path_of(name), bytes, sizeof f->header + f->bytes);
 }
 
-// Tokens first, first + 1, ...; examples begin at every `each`; a token counts where mask says '1', again and again.
+// Returns a file with tokens first, first + 1, ... An example begins at every `each`-th token. mask is repeated; '1'
+// means the token is in the loss.
 static File make_file(int width, int count, uint32_t first, int each, const char *mask) {
     File f;
     memset(&f, 0, sizeof f);
@@ -58,7 +59,7 @@ static File make_file(int width, int count, uint32_t first, int each, const char
 }
 
 UNIT_TEST(test_targets) {
-    static const char mask[] = "0010111010001"; // no multiple of a byte or of T
+    static const char mask[] = "0010111010001"; // the length is not a multiple of 8 or of T
     for (int width = 2; width <= 4; width += 2) {
         const File f = make_file(width, 101, 7, 9, mask);
         write_as("a.bin", &f);
@@ -71,7 +72,7 @@ UNIT_TEST(test_targets) {
             int counted = 0;
             assert_true(data_batch(loader, n, in, target, &err));
             for (int t = 0; t < T; t++) {
-                const int at = n * T + t + 1; // the target's own place decides
+                const int at = n * T + t + 1; // the mask of the target itself
                 const bool counts = mask[at % 13] == '1';
                 assert_int_equal(in[t], 7 + at - 1);
                 assert_int_equal(target[t], counts ? 7 + at : -1);
@@ -87,7 +88,7 @@ UNIT_TEST(test_targets) {
     }
 }
 
-// Sequences without a target that counts are none, in this file and in the numbers of those after it.
+// Sequences without an unmasked target are skipped, and sequence numbers after them shift.
 UNIT_TEST(test_empty_sequences) {
     const File f = make_file(2, 41, 0, 41,
                              "10000"
@@ -99,7 +100,7 @@ UNIT_TEST(test_empty_sequences) {
                              "00000"
                              "00000"
                              "1");
-    write_as("e_0.bin", &f); // targets 14, 26 and 40; that of token 0 is of no sequence
+    write_as("e_0.bin", &f); // unmasked: 14, 26 and 40; token 0 is not a target
     write_u16("e_1.bin", 2 * T + 1, 1000);
     DataLoader *loader = open_one("e_*.bin", 1, T, false);
     Error err;
@@ -114,7 +115,7 @@ UNIT_TEST(test_empty_sequences) {
     char text[128];
     assert_string_equal(data_describe(loader, text, sizeof text), "2 shards, 50 tokens, uint16, 26 % in the loss");
     data_close(loader);
-    loader = open_one("e_*.bin", 5, T, true); // each once in an epoch
+    loader = open_one("e_*.bin", 5, T, true); // each once per epoch
     int32_t row[5 * T], ignored[5 * T], sum = 0;
     for (int64_t n = 0; n < 3; n++) {
         assert_true(data_batch(loader, n, row, ignored, &err));
@@ -126,7 +127,7 @@ UNIT_TEST(test_empty_sequences) {
     expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens with a target that counts", "needs 4");
 }
 
-// The format is that of the files that name one, all the same.
+// The prompt format is that of the files that name one, if all of them agree.
 UNIT_TEST(test_prompt_formats) {
     static const PromptFormat formats[] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_QWEN, PROMPT_FORMAT_QWEN,
                                            PROMPT_FORMAT_ALPACA};
@@ -150,7 +151,7 @@ UNIT_TEST(test_prompt_formats) {
     data_close(loader);
 }
 
-// Of examples fewer tokens tell that they are bytes than of a text.
+// Byte tokens are recognized from fewer tokens in files with examples than in plain text.
 UNIT_TEST(test_bytes) {
     for (int i = 0; i < 3; i++) {
         const File f = make_file(2, i == 1 ? 127 : 128, i == 2 ? 130 : 129, 10, "10");
@@ -161,7 +162,7 @@ UNIT_TEST(test_bytes) {
     }
 }
 
-// A mask of ones gives what the same tokens give without one.
+// A mask of ones gives the same batches as a file without mask.
 UNIT_TEST(test_all_count) {
     const File f = make_file(2, 101, 500, 10, "1");
     write_as("ones.bin", &f);
@@ -180,7 +181,7 @@ UNIT_TEST(test_all_count) {
     data_close(plain);
 }
 
-// Two files with the same tokens and other masks are other data.
+// Files with equal tokens and different masks have different fingerprints.
 UNIT_TEST(test_fingerprint) {
     uint64_t hash[2];
     for (int i = 0; i < 2; i++) {
@@ -198,7 +199,7 @@ static DataLoader *open_packed(const char *glob, ExamplesKind kind, int B, int l
     return data_open_sets(path_of(glob), NULL, kind, B, length, 0, 1, 1, false, VOCAB, err);
 }
 
-// Whole examples share a sequence: each target is of its own example, what is behind them has none.
+// Packed examples share a sequence. Every target belongs to the same example, and padding after the last has none.
 UNIT_TEST(test_packed) {
     Error err;
     int32_t in[16], target[16];
@@ -213,7 +214,7 @@ UNIT_TEST(test_packed) {
         assert_true(data_batch(loader, row, in, target, &err));
         counted += data_count(target, 16);
         for (int t = 0; t < 16; t++) {
-            if (in[t] == 0) { // behind them
+            if (in[t] == 0) { // padding
                 assert_true(target[t] == -1 && (t == 15 || in[t + 1] == 0));
                 continue;
             }
@@ -237,11 +238,11 @@ UNIT_TEST(test_packed) {
     data_close(loader);
 }
 
-// Of an example that is longer the end is cut off: with so many tokens and the target of the last one it is whole.
+// An example longer than a sequence is truncated to length + 1 tokens, because the last one is only a target.
 UNIT_TEST(test_cut) {
     Error err;
     int32_t in[2 * T], target[2 * T];
-    File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // of 5, 5 and 1 tokens: nothing is predicted in the last
+    File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // of 5, 5 and 1 tokens: a single token has no target
     write_as("c.bin", &f);
     DataLoader *loader = open_packed("c.bin", EXAMPLES_WHOLE, 2, T, &err);
     assert_non_null(loader);
@@ -250,7 +251,7 @@ UNIT_TEST(test_cut) {
     assert_true(data_batch(loader, 0, in, target, &err));
     for (int t = 0; t < 2 * T; t++) assert_int_equal(target[t], in[t] + 1);
     data_close(loader);
-    f = make_file(2, 12, 0, 6, "000110000001"); // cut at 5 tokens the second has no target left
+    f = make_file(2, 12, 0, 6, "000110000001"); // truncated to 5 tokens, the second has no unmasked target
     write_as("c.bin", &f);
     loader = open_packed("c.bin", EXAMPLES_CUT, 1, T, &err);
     assert_non_null(loader);
@@ -265,10 +266,10 @@ UNIT_TEST(test_cut) {
     assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence: use --seq-len 5"));
 }
 
-// A token beyond the vocabulary is found when the file is opened, wherever it is; a damaged file is called that.
+// A token id outside the vocabulary is detected when the file is opened. A damaged file is reported as damaged.
 UNIT_TEST(test_vocabulary) {
     for (int width = 2; width <= 4; width += 2) {
-        File f = make_file(width, 1500, 0, 10, "1"); // of more than is read at a time
+        File f = make_file(width, 1500, 0, 10, "1"); // more than one buffer
         const uint32_t last = VOCAB - 1, beyond = VOCAB;
         memcpy(f.rest + 1490 * width, &last, (size_t)width);
         sign(&f);
@@ -284,7 +285,7 @@ UNIT_TEST(test_vocabulary) {
     }
 }
 
-// Where all targets are cut off, or there is none to predict, the advice is another than where tokens are missing.
+// If all targets are truncated or masked, the error's advice differs from that for too few tokens.
 UNIT_TEST(test_nothing_left) {
     Error err;
     File f = make_file(2, 24, 0, 12, "000000001111");
@@ -307,8 +308,8 @@ UNIT_TEST(test_nothing_left) {
                                      "rows on 1 process): use a smaller --micro-batch, or more data"));
 }
 
-// Validation counts every target whatever the micro-batch, with and without a mask, because sequences without a target
-// fill up the last one. Tokens that do not fill a sequence of a file without a mask are not used.
+// Validation uses every target for any micro-batch, with and without a mask: sequences without targets fill the last
+// batch. A file without mask loses the tokens that do not fill a sequence.
 UNIT_TEST(test_validation) {
     Error err;
     bool found;
@@ -346,8 +347,7 @@ UNIT_TEST(test_validation) {
         strstr(err.text, "plain.bin: 16 tokens make no sequence of 16 + 1 tokens: use a smaller --seq-len"));
 }
 
-// Positions begin anew with each example, packed or split, and are 0 behind the last; a
-// sequence of the stream begins at 0.
+// Positions restart at each example, packed or split, and are 0 in the padding. A split sequence starts at 0.
 UNIT_TEST(test_positions) {
     Error err;
     bool found;
@@ -370,7 +370,7 @@ UNIT_TEST(test_positions) {
     }
 }
 
-// Of other files a token says it: the one that begins texts, or one that ends them.
+// In files without examples, a BOS or EOS token marks document boundaries.
 UNIT_TEST(test_text_positions) {
     Error err;
     bool found;
@@ -390,7 +390,7 @@ UNIT_TEST(test_text_positions) {
     assert_memory_equal(position, after_end, sizeof position);
     assert_true(data_batch_at(loader, 1, in, target, position, &err));
     assert_memory_equal(position, second_end, sizeof position);
-    // the first way that the file has, or else the first that says anything
+    // the first candidate whose ids occur, or else the first that names an id
     const TextIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
     assert_true(data_keep_apart(loader, ways, 4, &found, &err) && found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));
@@ -428,7 +428,7 @@ UNIT_TEST(test_damaged) {
     expect_refused("bad.bin", 1, T, 1, "truncated", "less than its header");
 }
 
-// What is signed and still wrong.
+// Files with a valid checksum and invalid contents.
 UNIT_TEST(test_hostile) {
     const File good = make_file(2, 101, 0, 10, "0110");
     const struct {
@@ -464,7 +464,7 @@ UNIT_TEST(test_hostile) {
     f = make_file(2, 101, 0, 10, "0110");
     f.header[0] = (int32_t)__builtin_bswap32(DATA_MAGIC_MASKED);
     refused(&f, "big-endian");
-    f = make_file(2, 9, 50250, 9, "1"); // beyond the vocabulary
+    f = make_file(2, 9, 50250, 9, "1"); // outside the vocabulary
     write_as("bad.bin", &f);
     expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "another --tokenizer");
 }

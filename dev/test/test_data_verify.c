@@ -1,12 +1,12 @@
-// Tests of what is noticed of a token file's bytes: their checksum (coat/text/data_verify.h), and another file or other
-// bytes under the path while a run reads it.
+// Tests of verifying token files: checksums (coat/text/data_verify.h), and files that are replaced or changed during
+// a run.
 #include <fcntl.h>
 #include <time.h>
 
 #include "coat/text/data_verify.h"
 #include "token_files.h"
 
-// Writes the checksum of its tokens into a file.
+// Writes the checksum of the tokens into the file's header.
 static void sign(const char *path) {
     Error err;
     uint64_t size;
@@ -27,7 +27,7 @@ UNIT_TEST(test_checksum) {
     char file[DATA_HEADER_BYTES + 100] = "";
     static const struct {
         const char *text;
-        uint32_t crc; // as zlib.crc32() has it
+        uint32_t crc; // of zlib.crc32()
     } known[] = {{"", 0},
                  {"a", 0xe8b7be43},
                  {"123456789", 0xcbf43926},
@@ -40,13 +40,13 @@ UNIT_TEST(test_checksum) {
         assert_true(file_open(path_of("text"), &fd, &size, &err));
         assert_true(data_checksum(fd, "text", (int64_t)bytes, NULL, &crc, &err));
         assert_int_equal(crc, known[i].crc);
-        assert_false(data_checksum(fd, "text", (int64_t)bytes + 1, NULL, &crc, &err)); // it is shorter
+        assert_false(data_checksum(fd, "text", (int64_t)bytes + 1, NULL, &crc, &err)); // the file is shorter
         assert_says(&err, "text");
         close(fd);
     }
 }
 
-// A bit anywhere in the tokens, or in the checksum; of a file without one nothing can be said.
+// A flipped bit in the tokens or in the checksum is detected. A file without checksum is not verified.
 UNIT_TEST(test_flipped_bits) {
     for (int width = 2; width <= 4; width += 2) {
         if (width == 2)
@@ -67,7 +67,7 @@ UNIT_TEST(test_flipped_bits) {
     write_u16("llmc.bin", 20000, 7);
     flip_byte(path_of("llmc.bin"), 20000);
     data_close(open_one("llmc.bin", 1, 16, true));
-    write_u16("b_1.bin", 20000, 7); // one of several files, and each process verifies its own
+    write_u16("b_1.bin", 20000, 7); // one of several files; each rank verifies its own
     write_u16("b_2.bin", 20000, 7);
     sign(path_of("b_2.bin"));
     flip_byte(path_of("b_2.bin"), 20000);
@@ -80,7 +80,7 @@ UNIT_TEST(test_flipped_bits) {
     assert_null(data_open_validation(path_of("b_*.bin"), EXAMPLES_SPLIT, 1, 16, VOCAB, &err));
 }
 
-// Large files, here of zeros that take no room, are verified while they are read from.
+// Large files (here sparse) are verified in the background while they are read.
 UNIT_TEST(test_in_background) {
     Error err;
     int32_t in[16], target[16];
@@ -106,7 +106,7 @@ UNIT_TEST(test_in_background) {
     assert_says(&err, "large.bin is damaged: its checksum does not match");
     assert_false(data_batch(loader, 0, in, target, &err));
     data_close(loader);
-    data_close(open_one("large.bin", 1, 16, true)); // before it is through
+    data_close(open_one("large.bin", 1, 16, true)); // close before verification ends
     assert_int_equal(unlink(path_of("large.bin")), 0);
 }
 
@@ -115,7 +115,7 @@ static bool reads(DataLoader *loader, int64_t sequence, Error *err) {
     return data_batch(loader, sequence, in, target, err);
 }
 
-// Of more files than are open at a time, one that is opened again must be the one that was checked.
+// With more files than are kept open, a file that is opened again must be the one that was checked.
 UNIT_TEST(test_replaced_files) {
     enum { FILES = 300 };
     Error err;
@@ -127,13 +127,13 @@ UNIT_TEST(test_replaced_files) {
     for (int kind = 0; kind < 4; kind++) {
         DataLoader *loader = open_one("r_*.bin", 1, 4, false);
         assert_true(reads(loader, 0, &err));
-        assert_true(reads(loader, 256, &err)); // takes the place of the first
-        assert_true(reads(loader, 0, &err));   // which has not changed
+        assert_true(reads(loader, 256, &err)); // closes the first file
+        assert_true(reads(loader, 0, &err));   // unchanged
         assert_true(reads(loader, 256, &err));
         struct stat st;
         assert_int_equal(stat(path_of("r_000.bin"), &st), 0);
         const struct timespec times[2] = {st.st_atim, st.st_mtim};
-        if (kind == 0) { // another file, with the size and the time of the first
+        if (kind == 0) { // another file with the same size and time
             write_u16("other", 5, 1000);
             assert_int_equal(utimensat(AT_FDCWD, path_of("other"), times, 0), 0);
             assert_int_equal(rename(path_of("other"), path_of("r_000.bin")), 0);
@@ -142,7 +142,7 @@ UNIT_TEST(test_replaced_files) {
             int fd = open(path_of("r_000.bin"), O_WRONLY);
             assert_int_equal(pwrite(fd, "\1\2", 2, DATA_HEADER_BYTES), 2);
             close(fd);
-        } else if (kind == 2) { // another size, at the same time
+        } else if (kind == 2) { // another size with the same time
             assert_int_equal(truncate(path_of("r_000.bin"), DATA_HEADER_BYTES + 12), 0);
             assert_int_equal(utimensat(AT_FDCWD, path_of("r_000.bin"), times, 0), 0);
         } else {

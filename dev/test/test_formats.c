@@ -4,20 +4,20 @@
 #include "dev/test/unit.h"
 #include "format_inputs.h"
 
-static uint64_t stride = 251; // through the bit patterns of FP32: a prime, so that all fields vary
+static uint64_t stride = 251; // step through FP32's bit patterns: a prime, so that all fields vary
 
 typedef struct {
     const char *name;
     uint8_t (*encode)(float);
     float (*decode)(uint8_t);
-    int mantissa_bits, bias, finite; // finite: codes without sign that are finite numbers
-    double values[128];              // of these codes, in ascending order
+    int mantissa_bits, bias, finite; // finite: number of finite FP8 values without sign
+    double values[128];              // their values in ascending order
 } Fp8;
 
 static Fp8 formats[2] = {{"e4m3", e4m3_encode, e4m3_decode, 3, 7, 127, {0}},
                          {"e5m2", e5m2_encode, e5m2_decode, 2, 15, 124, {0}}};
 
-// Sign, exponent, mantissa as the formats' definition says, in double.
+// Computes the FP8 values in double from sign, exponent and mantissa.
 static int fill_tables(void **state) {
     (void)state;
     for (int f = 0; f < 2; f++) {
@@ -36,7 +36,7 @@ static uint8_t nearest(const Fp8 *format, float x) {
     uint8_t sign = float_bits(x) >> 31 ? 0x80 : 0;
     if (isnan(x)) return (uint8_t)(sign | 0x7f);
     double magnitude = fabs((double)x);
-    int low = 0, high = format->finite - 1; // values[low] <= magnitude, and the code is at most high
+    int low = 0, high = format->finite - 1; // values[low] <= magnitude; the result is low or at most high
     if (magnitude >= format->values[high]) return (uint8_t)(sign | high);
     while (high - low > 1) {
         int middle = (low + high) / 2;
@@ -82,7 +82,7 @@ UNIT_TEST(all_bf16_encode) {
         for (uint32_t b = 0; b < 65536; b++) check_encode(&formats[f], bf16_decode((uint16_t)b));
 }
 
-// Values between two codes: the middle exactly, and the floats around it.
+// Encodes the exact midpoint of two FP8 values and its FP32 neighbors.
 UNIT_TEST(ties_go_to_the_even_code) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
@@ -111,16 +111,16 @@ UNIT_TEST(special_values) {
         assert_int_equal(format->encode(INFINITY), largest);
         assert_int_equal(format->encode(-INFINITY), 0x80 | largest);
         assert_int_equal(format->encode(3.4e38f), largest);
-        assert_int_equal(format->encode(1e-45f), 0); // FP32's own subnormals
+        assert_int_equal(format->encode(1e-45f), 0); // FP32 subnormals
         assert_int_equal(format->encode(-1e-40f), 0x80);
         assert_int_equal(format->encode(bits_float(0x7f800001u)), 0x7f); // a signalling NaN
         assert_int_equal(format->encode(bits_float(0xffffffffu)), 0xff);
-        for (int c = 1; c < 1 << format->mantissa_bits; c++) // subnormal codes
+        for (int c = 1; c < 1 << format->mantissa_bits; c++) // FP8 subnormals
             assert_int_equal(format->encode((float)format->values[c] * 1.01f), c);
     }
 }
 
-// The nearest of the BF16 around x; the one above the largest finite is infinity, standing for 2^128.
+// Returns the nearest BF16 to x. Above the largest finite value is infinity, which counts as 2^128.
 static uint16_t nearest_bf16(float x, bool ties_to_even) {
     uint32_t cut = float_bits(x) >> 16;
     double low = fabs((double)bits_float(cut << 16)), high = fabs((double)bits_float((cut + 1) << 16));
@@ -139,7 +139,7 @@ UNIT_TEST(bf16_conversions) {
         else
             assert_int_equal(bf16_encode(x), b);
     }
-    assert_true(isnan(bf16_decode(bf16_encode(bits_float(0x7f800001u))))); // its upper half alone is infinity
+    assert_true(isnan(bf16_decode(bf16_encode(bits_float(0x7f800001u))))); // its upper half is the pattern of infinity
     assert_true(isnan(bf16_decode(bf16_encode(bits_float(0xffffffffu)))));
     for (uint64_t u = 0; u < 1ULL << 32; u += stride) {
         float x = bits_float((uint32_t)u);
@@ -147,7 +147,7 @@ UNIT_TEST(bf16_conversions) {
     }
 }
 
-// Split masters lose nothing, and their upper half is the nearest BF16.
+// A split16 master weight keeps all bits, and its upper half is the nearest BF16.
 UNIT_TEST(split_masters) {
     static const uint32_t edges[] = {0,           1,           0x7fff,      0x8000,      0x8001,      0xffff,
                                      0x10000,     0x007fffffu, 0x00800000u, 0x7f7f7fffu, 0x7f7f8000u, 0x7f7fffffu,
@@ -166,15 +166,15 @@ UNIT_TEST(split_masters) {
     }
 }
 
-// The scale of a row: the smallest power of two with which its maximum has a code, and never one under 2^-126.
+// Checks a row scale: the smallest power of two, at least 2^-126, for which amax / scale is in range.
 static void check_row_scale(const Fp8 *format, Format f, uint32_t amax) {
     const double largest = format->values[format->finite - 1], maximum = (double)bits_float(amax);
     const uint32_t bits = float_bits(row_scale_from_maximum(amax, f));
     const double scale = (double)bits_float(bits);
-    bool good = (bits & 0x807fffffu) == 0 && bits >> 23 >= 1 && bits >> 23 < 255; // normal, positive, nothing behind
+    bool good = (bits & 0x807fffffu) == 0 && bits >> 23 >= 1 && bits >> 23 < 255; // normal, positive, mantissa 0
     if (amax < 0x7f800000u)
         good = good && maximum / scale <= largest && (scale == 0x1p-126 || maximum / scale > largest / 2);
-    else // inf and NaN: that of the largest finite value
+    else // inf and NaN: scale of the largest finite amax
         good = good && bits == float_bits(row_scale_from_maximum(0x7f7fffffu, f));
     if (!good)
         fail_msg("the row scale in %s of the maximum %.9g (bits %08x) is %g", format->name, maximum, amax, scale);
@@ -188,7 +188,7 @@ UNIT_TEST(row_scales) {
     static const Format kinds[2] = {FMT_E4M3, FMT_E5M2};
     for (int f = 0; f < 2; f++) {
         for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++)
-            for (uint32_t around = 0; around < 3; around++) { // and the floats on both sides of it
+            for (uint32_t around = 0; around < 3; around++) { // and its FP32 neighbors
                 uint32_t bits = float_bits(edges[i]) + around;
                 if (bits > 0) check_row_scale(&formats[f], kinds[f], bits - 1);
             }

@@ -1,4 +1,5 @@
-// Tests of coat/text/mixture.h: every set has its share, in the order of its own sequences, from any position on.
+// Tests of coat/text/mixture.h: every set gets its fraction, its sequences stay in order, and any position can be
+// computed directly.
 #include "coat/text/mixture.h"
 #include "dev/test/unit.h"
 
@@ -15,7 +16,7 @@ static const Case cases[] = {
 };
 #define CASES (sizeof cases / sizeof *cases)
 
-// At every position the set's next sequence comes, none is left out or comes twice; counts say how many did.
+// At every position, the set's next sequence follows: none is skipped or repeated, and mixture_count() agrees.
 UNIT_TEST(test_order_within_sets) {
     for (size_t c = 0; c < CASES; c++) {
         for (int shuffle = 0; shuffle < 2; shuffle++) {
@@ -34,7 +35,7 @@ UNIT_TEST(test_order_within_sets) {
     }
 }
 
-// Between blocks a set is within one sequence of its share; without shuffling it is so everywhere.
+// At block boundaries a set is within one sequence of its fraction; without shuffling, everywhere.
 UNIT_TEST(test_shares) {
     for (size_t c = 0; c < CASES; c++) {
         Mixture mixture;
@@ -50,7 +51,7 @@ UNIT_TEST(test_shares) {
     }
 }
 
-// The order is drawn: it differs by seed and from taking turns, and is the same again, wherever one begins.
+// The order is random: it depends on the seed, differs from alternating, and is reproducible from any position.
 UNIT_TEST(test_drawn) {
     enum { COUNT = 4 * MIXTURE_BLOCK };
     Mixture a, b, even, again;
@@ -78,7 +79,7 @@ UNIT_TEST(test_drawn) {
     }
 }
 
-// Only the weights' ratios count; and positions as far as a run can count are right.
+// Only the ratio of the weights matters. The largest possible positions are right.
 UNIT_TEST(test_ratios_and_far_positions) {
     Mixture a, b;
     int64_t one, other;

@@ -1,6 +1,6 @@
-// The errors of 8-bit moments (COAT: optimizer states): of one rounding, of a hundred, and of 10,000 updates beside
-// FP32's, for gradients that are constant, that alternate, that come once in 100 steps, and that are noise. Prints
-// whole tables. Asserts the limits that training relies on: nearest rounding at beta2 = 0.95.
+// Errors of 8-bit moments (COAT, section 4): of one rounding, of a hundred, and of 10,000 updates compared with FP32
+// moments. Gradients are constant, alternate in sign, occur once in 100 steps, or are noise. Prints tables. Asserts
+// the limits that training relies on: nearest rounding at beta2 = 0.95.
 #include "dev/test/unit.h"
 #include "moment_drift.h"
 #include "moment_groups.h"
@@ -13,7 +13,8 @@ typedef enum { NEAREST, PUBLISHED, RULES } Rule;
 
 static const char *const rule_names[RULES] = {"nearest", "published k, nearest"};
 
-// One group through k = log(448^2 / 2) / log R, as published: the smallest element lands between codes.
+// Rounds a group with the paper's rule, k = log(448^2 / 2) / log R, which puts the smallest element between two FP8
+// values.
 static void round_published(float *x, bool second) {
     uint32_t largest = 0, smallest = 0x7f800000u;
     for (int i = 0; i < GROUP; i++) {
@@ -76,13 +77,13 @@ static Drift print_row(Pattern pattern, Rule rule, double beta2, double spread) 
     return d;
 }
 
-// Gradients of an element differ from its group's by a factor of about e^0.5.
+// With the default rule, moments stay within the limits. Gradients in a group differ by a factor of about e^0.5.
 UNIT_TEST(the_defaults_stay_close_to_fp32) {
     for (int p = 0; p < PATTERNS; p++)
         assert_true(drift_is_small(print_row((Pattern)p, NEAREST, 0.95, 0.5), (Pattern)p));
 }
 
-// The published rule for k, whose codes are not a fixed point, is farther from FP32.
+// The paper's rule for k drifts farther from FP32, because repeated rounding changes its FP8 values.
 UNIT_TEST(other_rules) {
     for (int p = 0; p < PATTERNS; p++) {
         print_row((Pattern)p, NEAREST, 0.999, 0.5);
@@ -91,14 +92,14 @@ UNIT_TEST(other_rules) {
     }
 }
 
-// Noise, with beta2 near 1: nearest rounding stalls below v, and the update is larger by as much as its root.
+// With noise and beta2 near 1, nearest rounding keeps v too small and the update too large.
 UNIT_TEST(nearest_rounding_of_noise_raises_the_rate) {
     Drift nearest = print_row(NOISE, NEAREST, 0.999, 0.5);
     assert_true(nearest.v_mean < -0.1 && nearest.rate > 0.05);
 }
 
-// Gradients of one size in a group, each element's at another step: with beta2 near 1 a step changes v by less than
-// half a code, and nearest rounding stalls.
+// With beta2 near 1, one step changes v by less than half the distance of FP8 values, so nearest rounding does not
+// move v. Gradients have one size; each element's comes at another step.
 UNIT_TEST(nearest_rounding_stalls_near_one) {
     Drift nearest = print_row(RARE, NEAREST, 0.999, 0);
     assert_true(fabs(nearest.v_mean) > 0.1 && nearest.update > 0.1);
@@ -130,8 +131,8 @@ UNIT_TEST(error_of_lognormal_groups) {
     }
 }
 
-// What was decoded keeps its codes. Only where rounding down made k small enough for the smallest element to land on
-// the third code or above may the first repetition raise k, once.
+// Rounding a decoded group again gives the same FP8 values. Exception: if rounding made k too small, the first
+// repetition may raise k once.
 UNIT_TEST(requantising_changes_nothing) {
     static const double spreads[] = {0.1, 0.5, 1, 2, 4};
     for (int d = 0; d < 5; d++) {
@@ -161,7 +162,7 @@ UNIT_TEST(requantising_changes_nothing) {
     }
 }
 
-// The published k puts the smallest element between two codes: every repetition shrinks k and moves all others.
+// With the paper's rule, every repetition shrinks k and moves all other elements.
 UNIT_TEST(published_rule_drifts) {
     double ours = 0, published = 0, once = 0;
     for (uint64_t g = 0; g < 20; g++) {

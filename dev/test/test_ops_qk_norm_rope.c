@@ -1,12 +1,12 @@
-// Tests of what Llama's blocks add to the CPU backend's operations, against their formulas in double precision: the
-// clip, norms and rotation of heads, SwiGLU, norms without weights.
+// Tests of operations that only Llama-like models use, on the CPU: QKV clip, QK norm, RoPE, SwiGLU and norms without
+// weights. Compared with their formulas in double precision.
 #include "ops_fixture.h"
 
 // --- heads -------------------------------------------------------------------------------------------------
 
 typedef struct {
     AttentionShape shape;
-    int64_t q_width, k_width; // of the norms, 0: none
+    int64_t q_width, k_width; // width of the QK norms, 0: none
     float clip;
     bool rotates;
 } HeadCase;
@@ -35,8 +35,8 @@ static double clip_of(double x, float clip) {
     return clip > 0 ? fmax(-(double)clip, fmin((double)clip, x)) : x;
 }
 
-// Of a row of q, k and v the values after everything, and of a gradient of these that of the row; either may be NULL.
-// Adds to the gradients of the weights.
+// Applies clip, QK norm and RoPE to one row of q, k and v in double precision.
+//   given: gradient of out, or NULL. From it, computes the gradient of the row; adds to the weights' gradients dq, dk.
 static void reference_row(const Heads *h, Tensor qkv, int64_t row, double *out, const double *given, double *gradient,
                           double *dq, double *dk) {
     const int64_t D = h->shape.head_dim, half = D / 2, q_cols = h->shape.heads * D, k_cols = h->shape.kv_heads * D;
@@ -161,7 +161,7 @@ TEST_EVERYWHERE(swiglu) {
     }
 }
 
-// Far from zero silu is the identity or nothing, and what is not a number stays visible.
+// For large |x|, silu(x) is x or 0. NaN and inf are passed on.
 UNIT_TEST(swiglu_limits) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
@@ -186,7 +186,7 @@ UNIT_TEST(swiglu_limits) {
 
 // --- norms -------------------------------------------------------------------------------------------------
 
-// A norm without a weight is one whose weight is 1, bit for bit.
+// A norm without a weight gives the bits of a norm whose weight is 1.
 TEST_EVERYWHERE(plain_norms) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 3 * 33, C = 100;

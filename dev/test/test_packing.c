@@ -1,10 +1,10 @@
-// Tests of packing (coat/text/packing.h): which examples share a sequence.
+// Tests of coat/text/packing.h: which examples share a sequence.
 #include "coat/base/error.h"
 #include "coat/numerics/rng.h"
 #include "coat/text/packing.h"
 #include "test_folder.h"
 
-// First fit in its plainest form. rows: of each example; returns how many there are.
+// First fit, written plainly. rows[i] becomes the row of example i. Returns the number of rows.
 static int plain_first_fit(const int32_t *lengths, int examples, int T, int *rows) {
     int *room = (int *)xmalloc((size_t)(examples + 1) * sizeof *room), count = 0;
     for (int length = T; length > 0; length--)
@@ -20,7 +20,8 @@ static int plain_first_fit(const int32_t *lengths, int examples, int T, int *row
     return count;
 }
 
-// The rows are those of first fit, in the order of their first examples, and list each example once, in order.
+// Fails unless pack_examples() gives first fit's rows, in the order of their first examples, and lists each example
+// once, in order.
 static void check(const int32_t *lengths, int examples, int T) {
     int *rows = (int *)xcalloc((size_t)examples + 1, sizeof *rows);
     bool *seen = (bool *)xcalloc((size_t)examples + 1, sizeof *seen);

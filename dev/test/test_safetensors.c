@@ -1,13 +1,13 @@
-// Tests of the safetensors reader and writer (coat/io/safetensors.h): what is written is read back, equal content gives
-// equal bytes, and no header is believed.
+// Tests of the safetensors reader and writer (coat/io/safetensors.h): round trips, equal bytes for equal contents,
+// and invalid headers.
 #include "dev/test/test_folder.h"
 
 #include <xxhash.h>
 
 #include "coat/io/safetensors.h"
 
-// Writes three tensors of different widths, an empty one and a scalar, in an order of declaration given by `turn`
-// and pieces of `piece` bytes.
+// Writes five tensors, among them an empty one and a scalar. turn: number of the first one declared. piece: bytes per
+// write.
 static void write_sample(const char *path, int turn, size_t piece) {
     static const struct {
         const char *name;
@@ -37,7 +37,7 @@ static void write_sample(const char *path, int turn, size_t piece) {
     char *data = read_file(path, &size);
     assert_int_equal(size, writer.bytes);
     assert_true(XXH3_64bits(data, size) == hash);
-    // widest first, then by name; each tensor's own hash
+    // tensors are sorted by width, widest first, then by name; each has its own hash
     const char *order[5] = {"e.scalar", "c.single", "d.empty", "a.matrix", "b.bytes"};
     for (int i = 0; i < 5; i++) {
         const SafeTensor *t = &writer.tensors[i];
@@ -114,7 +114,7 @@ UNIT_TEST(test_writer_refuses) {
     safewriter_close(&writer);
 }
 
-// Headers that must be refused, with what the message says.
+// Headers that must be refused, with a part of the message.
 UNIT_TEST(test_bad_headers) {
 #define ENTRY(dtype, shape, range) "{\"x\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" range "}}"
     static const struct {
@@ -182,7 +182,7 @@ static bool opens(const char *path, Error *err) {
     return good;
 }
 
-// Every shorter file is refused; every flipped byte of the header is either refused or harmless.
+// Every truncated file is refused. A flipped header bit is refused or harmless.
 UNIT_TEST(test_damaged_files) {
     Error err;
     size_t size;

@@ -1,5 +1,5 @@
-// Tests of what processes share: shares cover every tensor once, whole layers take turns in their slots, nothing
-// overlaps in the memory plan, and every ZeRO stage needs less than the one before.
+// Tests of ZeRO sharding: shards cover every tensor once, gathered layers use two buffers, tensors do not overlap in
+// memory, and every ZeRO stage needs less memory than the one before.
 #include "coat/config/shapes.h"
 #include "coat/flags/config_check.h"
 #include "coat/model/arena.h"
@@ -9,7 +9,8 @@ static Error err; // of the last failed call
 
 static const RecipeKind recipes[] = {RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT};
 
-// Odd widths: rows of 40 are no groups of 128, and small tensors leave processes without a share.
+// Plans a model of odd widths: rows of 48 are not multiples of 128, and small tensors leave some ranks without a
+// shard.
 static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     static Config config;
     config_defaults(&config);
@@ -28,7 +29,7 @@ static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     config.zero = zero;
     if (!config_check(&config, ranks, &err)) fail_msg("%s", err.text);
     arena_plan(arena, &config, ranks, DEVICE_CPU);
-    arena->base = (char *)0 + 256; // only looked at
+    arena->base = (char *)0 + 256; // never dereferenced
 }
 
 UNIT_TEST(shares_cover_everything) {
@@ -49,7 +50,8 @@ UNIT_TEST(shares_cover_everything) {
                             assert_int_equal(begin % 128, 0);
                             assert_int_equal(share.stride, share.cols);
                             next = begin + tensor_elements(share);
-                            // there is room for it, also where all shares are communicated in equal length
+                            // the shard fits in memory, also when all shards are
+                            // communicated in equal length
                             int64_t first = t->sharded ? 0 : begin;
                             assert_true(first + tensor_elements(share) <= t->held_elements);
                             if (arena->zero > 0 && !t->sharded && role != CODES)
@@ -75,7 +77,7 @@ UNIT_TEST(held_is_whole_or_share) {
     assert_int_equal(begin, 2 * 2304); // 192 x 48 over 4
     assert_int_equal(tensor_elements(matrix), 2304);
     Tensor moment = arena_share(arena, FCW, MOMENT_M, 1, &begin), whole = arena_tensor(arena, FCW, MOMENT_M, 1);
-    assert_ptr_equal(moment.data, whole.data); // the share alone is in memory
+    assert_ptr_equal(moment.data, whole.data); // only the shard is in memory
     assert_ptr_equal(moment.scale, whole.scale);
     plan(arena, RECIPE_COAT, 0, 4);
     arena->rank = 2;
@@ -93,9 +95,9 @@ UNIT_TEST(layers_take_turns) {
     Weight a = arena_weight(arena, QKVW, 1), b = arena_weight(arena, QKVW, 2), c = arena_weight(arena, QKVW, 3);
     assert_ptr_not_equal(a.codes.data, b.codes.data);
     assert_ptr_equal(a.codes.data, c.codes.data);
-    assert_ptr_not_equal(a.codes.scale, c.codes.scale); // each layer has its own
+    assert_ptr_not_equal(a.codes.scale, c.codes.scale); // one scale per layer
     assert_ptr_equal(a.codes.scale, a.codes_t.scale);
-    assert_ptr_equal(a.codes_t.data, b.codes_t.data); // made on demand
+    assert_ptr_equal(a.codes_t.data, b.codes_t.data); // transposed on demand
     assert_ptr_equal(arena_gradient(arena, LN1B, 0).data, arena_gradient(arena, LN1B, 2).data);
     assert_ptr_not_equal(arena_gradient(arena, LN1B, 0).data, arena_tensor(arena, LN1B, GRAD, 0).data);
     assert_ptr_equal(arena_gradient(arena, WTE, 0).data, arena_tensor(arena, WTE, GRAD, 0).data);

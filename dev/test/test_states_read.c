@@ -1,6 +1,5 @@
-// Tests of resuming with other formats of the optimizer's states (coat/save/states_read.h): what is
-// converted is what the optimizer's own functions make of it, what needs no conversion keeps its bits, and
-// what cannot be read is refused.
+// Tests of resuming with other formats of the optimizer's states (coat/save/states_read.h): conversions give the
+// results of the optimizer's own functions, equal formats keep their bits, and unreadable states are refused.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/config/shapes.h"
@@ -11,7 +10,7 @@
 
 static Error err; // of the last failed call
 
-// `second`: format of 8-bit second moments. Runs store E4M3; E5M2 stands for the checkpoints of earlier versions.
+// Formats of a run's states. second: FP8 format of second moments; runs use E4M3, older checkpoints may have E5M2.
 typedef struct {
     MomentsKind moments;
     Format second;
@@ -46,7 +45,7 @@ static Run *run_as(Kind kind) {
 static const Kind plain = {MOMENTS_FP32, FMT_E4M3, MASTER_FP32, "", 257};
 static const Kind coat = {MOMENTS_COAT, FMT_E4M3, MASTER_SPLIT16, "", 257};
 
-// The tensors of a state in turn: index 0 .. until there is none.
+// The states of one parameter in one layer.
 typedef struct {
     Tensor m, v, master, value;
 } States;
@@ -69,8 +68,8 @@ static int list_states(Run *run, States *out) {
 
 #define STATES 64
 
-// States that a run could have: masters with the values that belong to them, moments over many magnitudes with zeros
-// between them, and groups that are zero. For a run with everything in FP32.
+// Fills the states of an FP32 run with realistic values: master weights that match the values, moments of many
+// magnitudes with zeros, and groups that are 0.
 static RunState fill_training(Run *run) {
     RunState rs = fill(run, 9);
     States s[STATES];
@@ -91,7 +90,7 @@ static RunState fill_training(Run *run) {
     return rs;
 }
 
-// Saves `from` and loads it into `to`; returns what was said, to be freed.
+// Saves `from` and loads it into `to`. Returns the messages printed meanwhile; free() them.
 static char *resume_as(Run *from, Run *to, const RunState *rs, const char *name) {
     RunState got;
     const char *folder = save(from, name, rs);
@@ -114,7 +113,7 @@ static Tensor flat(Tensor t) {
     return t;
 }
 
-// A moment in FP32, to be freed.
+// Returns a moment's values in FP32; free() them.
 static float *values_of(Tensor t) {
     int64_t n = tensor_elements(t);
     float *x = (float *)xmalloc((size_t)n * sizeof *x);
@@ -124,8 +123,8 @@ static float *values_of(Tensor t) {
     return x;
 }
 
-// `have` is what storing `from`'s values in have's format gives, byte for byte; codes are
-// close to them, and 0 only for 0.
+// Fails unless `have` is `from`, stored in have's format, byte for byte. FP8 values must be close to from's, and 0
+// only for 0.
 static void assert_encoded(Tensor from, Tensor have, bool second, bool expand) {
     int64_t n = tensor_elements(have), groups = (n + 127) / 128;
     float *x = values_of(from), *y = values_of(have);
@@ -175,7 +174,8 @@ static void assert_same_states(Run *a, Run *b) {
     free(y.bytes);
 }
 
-// The full-precision parameters of both.
+// Fails unless both runs have the same full-precision parameters or, without `exact`, to's are from's rounded to
+// BF16.
 static void assert_masters(Run *from, Run *to, bool exact) {
     States a[STATES], b[STATES];
     int count = list_states(from, a);
@@ -211,7 +211,7 @@ UNIT_TEST(test_moments) {
         resume_quietly(first, to, &rs, "m1");
         assert_moments(first, to);
         assert_masters(first, to, true);
-        for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) { // and from each to each
+        for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) { // converts every format to every format
             Run *next = run_as(kinds[j]);
             resume_quietly(to, next, &rs, "m2");
             if (i == j) {
@@ -220,7 +220,7 @@ UNIT_TEST(test_moments) {
                 States a[STATES], b[STATES];
                 int count = list_states(to, a);
                 list_states(next, b);
-                for (int k = 0; k < count; k++) { // equal formats are copied, not encoded again
+                for (int k = 0; k < count; k++) { // equal formats are copied, not converted
                     if (a[k].m.format != b[k].m.format) assert_encoded(a[k].m, b[k].m, false, true);
                     if (a[k].v.format != b[k].v.format) assert_encoded(a[k].v, b[k].v, true, true);
                 }
@@ -232,7 +232,7 @@ UNIT_TEST(test_moments) {
     run_close(first);
 }
 
-// Groups of which codes and maximum are the same in both.
+// Counts groups and returns how many have the same FP8 values in a and b. Fails if an amax differs.
 static int64_t same_groups(Tensor a, Tensor b, int64_t *groups) {
     int64_t same = 0, n = tensor_elements(a);
     if (a.granularity != SCALE_EXPAND) return 0;
@@ -254,7 +254,8 @@ static void assert_same_codes(Run *a, Run *b, double share) {
     if ((double)same < share * (double)groups) fail_msg("%d of %d groups are the same", (int)same, (int)groups);
 }
 
-// From codes to FP32 and back: codes stay but in groups whose k can still rise, and the second time they all stay.
+// Converts FP8 states to FP32 and back. Only groups whose k can still rise change, and a second conversion changes
+// nothing.
 UNIT_TEST(test_there_and_back) {
     Run *first = run_as(plain), *wide = run_as(plain), *codes[3];
     RunState rs = fill_training(first);
@@ -262,7 +263,7 @@ UNIT_TEST(test_there_and_back) {
         codes[i] = run_as(coat);
         resume_quietly(i ? wide : first, codes[i], &rs, "b1");
         resume_quietly(codes[i], wide, &rs, "b2");
-        assert_moments(codes[i], wide); // decoding loses nothing
+        assert_moments(codes[i], wide); // decoding is exact
         assert_masters(first, wide, true);
     }
     assert_same_codes(codes[0], codes[1], 0.5);
@@ -272,7 +273,7 @@ UNIT_TEST(test_there_and_back) {
     run_close(wide);
 }
 
-// Expansion or not, the codes are read as they are.
+// FP8 values with and without expansion are copied unchanged.
 UNIT_TEST(test_codes_are_copied) {
     Kind no_expansion = coat;
     no_expansion.moments = MOMENTS_FP8;
@@ -314,7 +315,7 @@ UNIT_TEST(test_masters) {
     run_close(first);
 }
 
-// Tensors of several pieces, the last of which ends with a short group.
+// Tensors larger than the buffer, with a short last group.
 UNIT_TEST(test_large_tensors) {
     Kind large = plain, small = coat;
     large.vocab = small.vocab = 55001;
@@ -337,7 +338,7 @@ UNIT_TEST(test_what_is_said) {
     char *said = resume_as(first, to, &rs, "said");
     assert_non_null(strstr(said, "resume: --moments was fp32 and is now coat\n"));
     assert_non_null(strstr(said, "resume: --master was fp32 and is now split16\n"));
-    // of two layers, and the tokens' table: 9 matrices with two moments; masters of all 28 parameters
+    // two layers and wte: 9 matrices with two moments each; masters of all 28 parameters
     assert_non_null(strstr(said, "converted to this run's formats: 18 moments, 28 master weights\n"));
     free(said);
     resume_quietly(first, first, &rs, "said2");
@@ -385,14 +386,15 @@ static char *load(Run *run, const char *folder, const RunState *rs) {
     return said;
 }
 
-// `run`'s states, which `whole` has saved alone, by as many processes.
+// Loads the states of `whole` on `ranks` ranks, one after the other, and saves their shards as one checkpoint.
+// Returns its folder.
 static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState *rs, const char *name) {
     char alone[TEST_PATH], out[TEST_PATH];
     static char folder[TEST_PATH * 2];
     snprintf(alone, sizeof alone, "%s", save(whole, "alone", rs));
     snprintf(out, sizeof out, "%s", path_of(name));
     if (!folder_make(out, &err) || !checkpoint_prepare(out, rs->step, &err)) fail_msg("%s", err.text);
-    for (int rank = ranks - 1; rank >= 0; rank--) { // rank 0, who waits for the others, last
+    for (int rank = ranks - 1; rank >= 0; rank--) { // rank 0 last, because it waits for the others
         Run *run = run_of_rank(kind, 1, rank, ranks);
         char *said = load(run, alone, rs);
         assert_null(strstr(said, "converted"));
@@ -412,7 +414,7 @@ static void assert_bytes(const void *have, const void *whole, int64_t begin, int
     assert_memory_equal(have, (const char *)whole + (size_t)begin * size, (size_t)count * size);
 }
 
-// What a process holds is what one has that holds all.
+// Fails unless a rank's states equal its part of the states of one process.
 static void assert_held(Run *whole, Run *rank) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < whole->arena.layout[id][VALUE].layers; layer++) {
@@ -432,8 +434,8 @@ static void assert_held(Run *whole, Run *rank) {
     }
 }
 
-// Processes that share the states read and convert what is theirs, from the files of any number, to the bits that one
-// process has; rank 0 says so.
+// With ZeRO, every rank reads and converts its shard, from a checkpoint of any number of ranks, to the same bits as
+// one process. Rank 0 reports it.
 UNIT_TEST(test_shared_states) {
     Kind other = coat, no_master = coat;
     other.moments = MOMENTS_BF16;
@@ -464,7 +466,7 @@ UNIT_TEST(test_shared_states) {
                     run_close(run);
                 }
             }
-            Run *alone = run_as(kinds[to]); // one process, from the files of three
+            Run *alone = run_as(kinds[to]); // one process, from a checkpoint of three ranks
             free(load(alone, folders[1], &rs));
             assert_same_states(whole, alone);
             run_close(alone);
@@ -503,7 +505,7 @@ UNIT_TEST(test_refusals) {
         replace_bytes(path, changes[i].from, changes[i].to);
         expect_refusal(folder, changes[i].says);
     }
-    // a tensor that no state is, in place of masters, which may be absent
+    // an unknown tensor instead of a master weight, which is optional
     write_file(path, sound, size);
     replace_bytes(path, "transformer.wpe.weight.master", "transformer.wpe.weight.mastar");
     expect_refusal(folder, "1 of which is no state of this run's model");

@@ -1,18 +1,17 @@
-// Tests of first weights (coat/model/weights.h): the deviation that each --init draws with, and where it draws again.
+// Tests of weight initialization (coat/model/weights.h): the deviation of each --init, and truncation.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/model/weights.h"
 
 #define LAYERS 3
-#define WIDEST 3.0 // deviations, where numbers beyond them are drawn again
-// Deviation of a standard normal number that is drawn again beyond these: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with its
-// density p and its tail Q.
+#define WIDEST 3.0 // in deviations: larger values are drawn again
+// Deviation of a normal number truncated at 3: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with the density p and the tail Q.
 #define CUT_DEVIATION 0.98658
 
 static Run *drawn_run(InitKind init) {
     Run *run = run_open(RECIPE_BF16, LAYERS);
     ModelShape *s = &run->config.shape;
-    run->config.recipe.precision = PRECISION_FP32; // values as they were drawn
+    run->config.recipe.precision = PRECISION_FP32; // values without rounding
     s->init = init;
     s->head_dim = 64;
     s->channels = 128;
@@ -22,7 +21,7 @@ static Run *drawn_run(InitKind init) {
     return run;
 }
 
-// What weights.h says.
+// Returns the deviation that weights.h documents.
 static double deviation_said(const Run *run, TensorId id, int layer) {
     const bool residual = id == PROJW || id == FCPROJW;
     const double inputs = (double)arena_tensor(&run->arena, id, VALUE, layer).cols;
@@ -34,8 +33,8 @@ static double deviation_said(const Run *run, TensorId id, int layer) {
     return 0.0;
 }
 
-// The deviation over a tensor of n numbers is off by 1 / sqrt(2n) of itself, in the mean square; so is the mean by
-// 1 / sqrt(n) of the deviation.
+// Fails if the deviation or mean of a tensor is off by more than 4 standard errors. For n numbers these are 1 /
+// sqrt(2n) of the deviation, and 1 / sqrt(n) times it for the mean.
 static void expect_drawn(const Run *run, TensorId id, int layer) {
     const bool cut = run->config.shape.init != INIT_KIND_NORMAL;
     const Tensor t = arena_tensor(&run->arena, id, VALUE, layer);
@@ -69,7 +68,7 @@ UNIT_TEST(test_deviations) {
     }
 }
 
-// What is not drawn: norms are 1, biases 0, and so is what the vocabulary is padded with.
+// Norm weights are 1. Biases and the vocabulary's padding rows are 0.
 UNIT_TEST(test_constants) {
     Run *run = drawn_run(INIT_KIND_TRUNCATED);
     const Tensor norm = arena_tensor(&run->arena, LN1W, VALUE, LAYERS - 1);
