@@ -36,7 +36,7 @@ static inline void group_constant(float x[GROUP], float value) {
     for (int i = 0; i < GROUP; i++) x[i] = i % 3 ? value : -value;
 }
 
-// Fills x with zeros and one nonzero value. place: 2 * position + 1 if it is negative; positions are 0, 1, 64 and the last.
+// Fills x with zeros and one nonzero value, negative if place is odd. place / 2 selects element 0, 1, 64 or the last.
 static inline void group_single(float x[GROUP], float value, int place) {
     static const int places[] = {0, 1, 64, GROUP - 1};
     memset(x, 0, GROUP * sizeof *x);

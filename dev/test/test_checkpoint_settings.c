@@ -26,7 +26,7 @@ static void record(int step, const char *settings) {
     json_text_free(&manifest);
 }
 
-static void go_on(const char *flags) {
+static void resume_with(const char *flags) {
     char line[1024];
     snprintf(line, sizeof line, "--train x --out %s --resume %s", test_folder, flags);
     accept_run(line, 1);
@@ -47,29 +47,29 @@ static void refuse_record(const char *settings, const char *parts) {
 UNIT_TEST(test_recorded) {
     const Recipe *r = &config.recipe;
     record(5, "{" PLAIN "\"moments\":\"fp8\",\"moments-fp32\":\"wte,wpe\",\"master\":\"none\"}");
-    go_on("");
+    resume_with("");
     assert_true(config.recipe_recorded);
     assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_BF16 && r->saved == SAVED_BF16 && r->recompute == 0);
     assert_true(r->moments == MOMENTS_FP8 && r->master == MASTER_NONE);
     assert_string_equal(r->moments_fp32, "wte,wpe");
-    go_on("--moments bf16 --head fp8");
+    resume_with("--moments bf16 --head fp8");
     assert_true(r->moments == MOMENTS_BF16 && r->head == HEAD_FP8 && r->master == MASTER_NONE);
-    go_on("--recipe coat"); // --recipe replaces the whole recorded recipe
+    resume_with("--recipe coat"); // --recipe replaces the whole recorded recipe
     assert_true(!config.recipe_recorded && r->moments == MOMENTS_COAT && r->master == MASTER_SPLIT16);
     record(6, "{\"precision\":\"recipe\",\"recipe\":\"coat\",\"linear\":\"fp8\",\"saved\":\"coat\",\"group-size\":128,"
               "\"recompute\":0,\"fast-accumulation-data\":true,\"moments\":\"coat\",\"master\":\"split16\","
               "\"moments-fp32\":\"\"}");
-    go_on("");
+    resume_with("");
     assert_true(r->kind == RECIPE_COAT && r->group_size == 128);
     assert_true(r->recompute == 0 && r->fast_accumulation_data && r->moments_fp32[0] == '\0');
-    go_on("--resume=5");
+    resume_with("--resume=5");
     assert_int_equal(r->kind, RECIPE_BF16);
-    go_on("--resume=7"); // this step does not exist
+    resume_with("--resume=7"); // this step does not exist
     assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
     record(7, "{\"precision\":\"fp32\",\"moments\":\"fp32\"}");
-    go_on("");
+    resume_with("");
     assert_true(r->precision == PRECISION_FP32 && r->linear == LINEAR_BF16 && r->grads == FMT_FP32);
-    go_on("--no-resume");
+    resume_with("--no-resume");
     assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
     accept("--train x"); // without --out nothing is recorded
     assert_false(config.recipe_recorded);
@@ -102,7 +102,7 @@ UNIT_TEST(test_older_recipes) {
     for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
         snprintf(settings, sizeof settings, "{%s}", records[i].recorded);
         record(5, settings);
-        go_on("--resume=5");
+        resume_with("--resume=5");
         const Recipe *r = &config.recipe;
         const bool fp8 = strstr(settings, "\"linear\":\"fp8\""), coat = strstr(settings, "\"saved\":\"coat\"");
         if (!config.recipe_recorded || r->kind != records[i].kind ||
@@ -110,7 +110,7 @@ UNIT_TEST(test_older_recipes) {
             (r->saved == SAVED_COAT) != coat || r->bf16_blocks != 0)
             fail_msg("wrong recipe %d for %s", (int)r->kind, settings);
     }
-    go_on("--resume=5 --recipe coat"); // --recipe replaces the whole recorded recipe
+    resume_with("--resume=5 --recipe coat"); // --recipe replaces the whole recorded recipe
     assert_true(config.recipe.kind == RECIPE_COAT && config.recipe.bf16_blocks > 0);
 }
 
@@ -139,8 +139,8 @@ UNIT_TEST(test_removed_settings) {
 }
 
 // A recorded setting or value that this version does not know is an error, even if an older valid checkpoint exists.
-UNIT_TEST(test_strange) {
-    static const char *const strange[][2] = {
+UNIT_TEST(test_invalid) {
+    static const char *const invalid[][2] = {
         {"{}", "\"linear\" is missing"},
         {"[]", "\"linear\" is missing"},
         {"7", "\"linear\" is missing"},
@@ -158,16 +158,16 @@ UNIT_TEST(test_strange) {
         {"{" PLAIN "\"no-shuffle\":true}", "\"no-shuffle\": true"},
     };
     record(1, "{" PLAIN "\"moments\":\"bf16\"}");
-    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) refuse_record(strange[i][0], strange[i][1]);
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) refuse_record(invalid[i][0], invalid[i][1]);
     char settings[1500] = "{" PLAIN "\"moments-fp32\":\"";
     size_t used = strlen(settings);
     memset(settings + used, 'w', 1000);
     strcpy(settings + used + 1000, "\"}");
     refuse_record(settings, "\"moments-fp32\": \"wwww");
-    go_on("--resume=1");
+    resume_with("--resume=1");
     assert_true(config.recipe_recorded && config.recipe.moments == MOMENTS_BF16);
     record(9, "{" PLAIN "\"moments\":\"fp16\"}");
-    go_on("--recipe coat"); // nothing of the recorded recipe is used
+    resume_with("--recipe coat"); // nothing of the recorded recipe is used
     assert_int_equal(config.recipe.moments, MOMENTS_COAT);
     char line[1024];
     snprintf(line, sizeof line, "--eval-only --val x --model %s/step-00000009", test_folder);
@@ -175,11 +175,11 @@ UNIT_TEST(test_strange) {
     // a record that does not match its manifest
     char path[600];
     record(9, "{" PLAIN "\"moments\":\"fp8\"}");
-    go_on("");
+    resume_with("");
     assert_int_equal(config.recipe.moments, MOMENTS_FP8);
     snprintf(path, sizeof path, "%s/step-00000009/state.json", test_folder);
     assert_true(file_replace(path, "{\"settings\":{" PLAIN "}}", strlen("{\"settings\":{" PLAIN "}}"), &err));
-    go_on("");
+    resume_with("");
     assert_int_equal(config.recipe.moments, MOMENTS_BF16);
 }
 
@@ -196,7 +196,7 @@ UNIT_TEST(test_training) {
         "\"overfit-one-batch\":true,\"out\":\"elsewhere\",\"train\":\"y\",\"save-every\":3,\"device\":\"cuda\","
         "\"zero\":2,"
         "\"layers\":1}");
-    go_on("");
+    resume_with("");
     assert_true(config.settings_recorded && config.micro_batch == 2 && config.seq_len == 64);
     assert_true(config.batch_tokens == 1024 && config.logits_chunk == 48 && config.warmup == 9 && config.steps == 77);
     assert_true(config.lr == 6e-4f && config.lr_final == 0.5f && config.decay_fraction == 0.25f);
@@ -208,10 +208,10 @@ UNIT_TEST(test_training) {
                 config.shape.layers == 12);
     assert_string_equal(config.out, test_folder);
     assert_string_equal(config.train, "x");
-    go_on("--lr 1 --steps 5 --shuffle --seq-len 32 --batch-tokens 640 --recipe coat");
+    resume_with("--lr 1 --steps 5 --shuffle --seq-len 32 --batch-tokens 640 --recipe coat");
     assert_true(config.lr == 1 && config.steps == 5 && config.shuffle && config.seq_len == 32);
     assert_true(config.batch_tokens == 640 && config.micro_batch == 2 && config.beta2 == 0.999f);
-    go_on("--no-resume");
+    resume_with("--no-resume");
     assert_true(!config.settings_recorded && config.lr == 3e-4f && config.micro_batch == 4 && config.batch_tokens == 0);
     // without training: settings that affect the loss are used, also with --model
     char line[1024];
@@ -225,17 +225,17 @@ UNIT_TEST(test_training) {
     accept(line);
     assert_true(!config.settings_recorded && config.micro_batch == 4 && config.seq_len == 0);
     record(6, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":3}");
-    go_on("");
+    resume_with("");
     assert_true(config.settings_recorded && config.micro_batch == 3 && config.seq_len == 1024);
-    static const char *const strange[] = {"\"lr\": -1",       "\"lr\": \"fast\"", "\"lr\": \"\"",
+    static const char *const invalid[] = {"\"lr\": -1",       "\"lr\": \"fast\"", "\"lr\": \"\"",
                                           "\"steps\": 1.5",   "\"shuffle\": 1",   "\"schedule\": \"polynomial\"",
                                           "\"seed\": \"-x\"", "\"warmup\": [9]",  "\"logits-chunk\": -4",
                                           "\"eps\": null",    "\"schedule\": 7",  "\"master\": \"thrice\"",
                                           "\"lr-power\": 0.5"};
-    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
         char settings[1024];
-        snprintf(settings, sizeof settings, "{" BATCH "%s}", strange[i]);
-        refuse_record(settings, strange[i]);
+        snprintf(settings, sizeof settings, "{" BATCH "%s}", invalid[i]);
+        refuse_record(settings, invalid[i]);
     }
     record(9, "{" BATCH "\"schedule\":\"polynomial\"}"); // without training the schedule is not used
     snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
@@ -281,9 +281,9 @@ UNIT_TEST(test_batch) {
 }
 
 // If FP8 does not support the batch size given at resume, a note names the recorded recipe that is replaced.
-UNIT_TEST(test_left) {
+UNIT_TEST(test_replaced_recipe) {
     record(9, "{\"precision\":\"recipe\",\"recipe\":\"fp8-linear\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
-    go_on("--micro-batch 1 --seq-len 100");
+    resume_with("--micro-batch 1 --seq-len 100");
     assert_int_equal(config.recipe.linear, LINEAR_BF16);
     const char *note =
         "note: --recipe bf16: not fp8-linear, which the checkpoint was trained with, because --micro-batch";
@@ -291,7 +291,7 @@ UNIT_TEST(test_left) {
 }
 
 // The position in the training data is converted when the number of sequences has changed.
-UNIT_TEST(test_share_of_pass) {
+UNIT_TEST(test_position_in_data) {
     static const struct {
         int64_t sequences, pass, tokens, now, expected;
     } cases[] = {{81, 30, 0, 30, 81},              // unchanged

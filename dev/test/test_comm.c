@@ -1,12 +1,12 @@
-// Tests of the discovery of ranks: the environment of every launcher, the flags, what contradicts; and of the
-// collectives of one process.
+// Tests of rank discovery: the environment of every launcher, flags, contradictions; and the collectives of a single
+// process.
 #include "comm_fixture.h"
 
 static Error err; // of the last failed call
 
 static Config config;
 
-// Sets variables from "NAME=value NAME=value ...", with no other launcher's around.
+// Sets variables from "NAME=value NAME=value ..." and unsets those of all launchers.
 static void environment(const char *variables) {
     char copy[512], *save = NULL;
     clear_launchers();
@@ -57,10 +57,10 @@ UNIT_TEST(test_mpirun) {
     environment("OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 "
                 "OMPI_COMM_WORLD_LOCAL_SIZE=4");
     assert_place(5, 8, 1, 4, "mpirun", true);
-    config.world_size = 8; // the flags may say it again
+    config.world_size = 8; // the flag may repeat it
     config.rank = 5;
     assert_place(5, 8, 1, 4, "mpirun", true);
-    // within a Slurm allocation, whose own variables belong to the daemon that mpirun started there
+    // in a Slurm job, whose variables belong to the daemon that mpirun started there
     environment("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
                 "OMPI_COMM_WORLD_LOCAL_SIZE=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=4 SLURM_LOCALID=0");
     assert_place(3, 4, 1, 2, "mpirun", true);
@@ -73,7 +73,7 @@ UNIT_TEST(test_torchrun) {
     assert_place(9, 16, 1, 8, "the environment", false);
     environment("RANK=1 WORLD_SIZE=2");
     assert_place(1, 2, 1, 0, "the environment", false);
-    // started by srun once per machine, which has given it variables of its own
+    // one torchrun per machine, started by srun, which sets its own variables
     environment("TORCHELASTIC_RUN_ID=x RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 PMI_RANK=1 PMI_SIZE=2 "
                 "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0");
     assert_place(9, 16, 1, 8, "the environment", false);
@@ -95,7 +95,7 @@ UNIT_TEST(test_srun) {
     environment("PMI_RANK=1 PMI_SIZE=2 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=1 "
                 "SLURM_STEP_TASKS_PER_NODE=1(x2)");
     assert_place(1, 2, 0, 1, "mpiexec", true);
-    // a batch script's own commands, which srun did not start
+    // a command of a batch script, not started by srun
     environment("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 ENVIRONMENT=BATCH");
     assert_place(0, 1, 0, 1, "", false);
     setenv("SLURM_STEP_ID", "0", 1);
@@ -109,7 +109,7 @@ UNIT_TEST(test_flags) {
     assert_place(2, 4, 2, 0, "the flags", false);
     setenv("LOCAL_RANK", "0", 1);
     assert_place(2, 4, 0, 0, "the flags", false);
-    environment("RANK=2"); // one of the two each
+    environment("RANK=2"); // one of the two variables
     config.world_size = 4;
     assert_place(2, 4, 2, 0, "the environment", false);
     environment("WORLD_SIZE=4");
@@ -147,7 +147,7 @@ UNIT_TEST(test_contradictions) {
     assert_refused("--world-size 2: srun started 4 processes (SLURM_STEP_NUM_TASKS=4, SLURM_PROCID=0)", "srun -n 2");
 }
 
-// A shell that a launcher of several processes has started, as `srun -n4 --pty bash` does: the flags win.
+// Flags override the variables of a shell in a job of several processes, as in `srun -n4 --pty bash`.
 UNIT_TEST(test_flags_win) {
     static const char *const shells[] = {
         "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0",
@@ -223,7 +223,7 @@ UNIT_TEST(test_collectives_of_one) {
     comm_close(NULL);
 }
 
-// Processes that no launcher of MPI started cannot use it, and a build without it says so.
+// Several CPU processes need a launcher of MPI, and a build with MPI; the error says which is missing.
 UNIT_TEST(test_cpus_need_mpi) {
     Exec exec;
     memset(&exec, 0, sizeof exec);

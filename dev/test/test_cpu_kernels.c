@@ -1,5 +1,5 @@
-// Tests of the CPU backend's inner loops on every instruction set of this machine: the exponential's accuracy, BF16
-// rounding, sums of any length; and that all but the matmuls give the same bits on all of them.
+// Tests of the CPU kernels of every instruction set of this machine: accuracy of exp, BF16 rounding, sums of any
+// length. All kernels except matmuls must give the same bits on all of them.
 #include "ops_fixture.h"
 
 #define LONGEST 100
@@ -10,7 +10,7 @@ static int variants(const CpuKernels *list[CPU_VARIANTS]) {
     return count;
 }
 
-// Distance in units in the last place of the nearest float.
+// Returns the distance of x and `exact` in units in the last place.
 static double units(float x, double exact) {
     float nearest = (float)exact;
     return fabs((double)x - exact) / ((double)nextafterf(nearest, INFINITY) - (double)nearest);
@@ -33,7 +33,7 @@ UNIT_TEST(exponential_is_accurate) {
     }
 }
 
-// exponentials(): scale, shift and the sum it returns, for any length, in place.
+// Checks exponentials(): scale, shift, and the returned sum, for any length, in place.
 UNIT_TEST(exponentials_sum) {
     const CpuKernels *list[CPU_VARIANTS];
     for (int v = 0, count = variants(list); v < count; v++)
@@ -87,7 +87,7 @@ UNIT_TEST(reductions_of_any_length) {
         }
 }
 
-// One run of every loop but the matmuls, on rows that end in a partial vector.
+// Runs every kernel except matmuls on rows that end in a partial vector.
 static void run_all(const CpuKernels *k, float out[12][LONGEST]) {
     const int n = LONGEST - 3;
     float x[LONGEST], y[LONGEST], w[LONGEST];

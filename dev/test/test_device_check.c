@@ -1,4 +1,4 @@
-// Tests of the checks before a GPU is used: every refusal, with its line and exit code, and the table of peaks.
+// Tests of the checks before a GPU is used: every error with its exit code, and the table of peak rates.
 #include "coat/cuda/device_check.h"
 #include "dev/test/unit.h"
 
@@ -34,14 +34,14 @@ UNIT_TEST(test_good) {
     assert_true(device_check(&q, &err));
     q.minor = 0, q.needs_fp8 = false;
     assert_true(device_check(&q, &err));
-    q.driver_version = 13020; // newer than the program
+    q.driver_version = 13020; // newer than the build
     assert_true(device_check(&q, &err));
 }
 
 UNIT_TEST(test_no_driver) {
     DeviceQuery q = good_query();
     q.driver_version = 0;
-    q.driver_too_old = true; // what the runtime says when there is none
+    q.driver_too_old = true; // as the CUDA runtime reports it
     q.count = 0;
     assert_refused(&q, "no NVIDIA driver", "--device cpu");
 }

@@ -178,7 +178,7 @@ UNIT_TEST(test_other_configs) {
         {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", "partial_rotary"},
         {"llama", "\"rope_theta\": 0", "rope_theta"},
         {"llama", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
-        {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // twice
+        {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // the key occurs twice
         {"llama", "\"quantization_config\": {}", "quantization_config"},
         {"llama", "\"is_causal\": false", "'is_causal' must be true"},
         {"llama", "\"attention_bias\": null", "'attention_bias' must be false"},

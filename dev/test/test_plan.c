@@ -1,5 +1,5 @@
-// Tests of the advice that is given where memory does not suffice: every flag that it names is tried, and saves what it
-// says. What a run says when its device has too little is tested through a device that refuses.
+// Tests of the advice for too little memory: every flag that it names is tried and must save the stated amount. Runs
+// on devices without enough memory are tested with a device that refuses allocations.
 #include "coat/config/shapes.h"
 #include "coat/model/plan.h"
 #include "config_fixture.h"
@@ -16,7 +16,7 @@ static size_t bytes_of(const Config *c, int ranks) {
     return bytes;
 }
 
-// The plan of a command line with more flags, as a user would try it.
+// Returns the plan's bytes for a command line with additional flags.
 static size_t bytes_with(const char *line, const char *flags, int ranks) {
     char longer[1024];
     snprintf(longer, sizeof longer, "--plan %s %s", line, flags);
@@ -36,8 +36,8 @@ static const char *advise(const char *line, int ranks, size_t limit) {
     return advice;
 }
 
-// The advice's list "; --grads bf16 saves 2.50 GB, --zero 1 1.25 GB": each flag saves what it says, none more than the
-// one before it. All of them go to `flags`; returns their number.
+// Tries every flag of the advice, "; --grads bf16 saves 2.50 GB, --zero 1 1.25 GB". Each must save the stated amount,
+// and no more than the flag before it. Appends them to `flags` and returns their number.
 static int try_savings(const char *line, int ranks, char flags[512]) {
     const size_t whole = bytes_with(line, "", ranks);
     size_t most = whole;
@@ -53,11 +53,11 @@ static int try_savings(const char *line, int ranks, char flags[512]) {
         if (saves) memmove(saves, saves + 6, strlen(saves + 6) + 1);
         char *unit = strrchr(item, ' '), *size = unit;
         while (size[-1] != ' ') size--;
-        size[-1] = '\0'; // the flag before it
+        size[-1] = '\0'; // ends the flag before it
         const size_t bytes = bytes_with(line, item, ranks), saved = whole - bytes;
         assert_true(bytes < whole);
         assert_true(saved <= most || strstr(item, "--offload") ||
-                    strstr(item, "--recompute 3")); // last resorts are last
+                    strstr(item, "--recompute 3")); // last resorts come last
         assert_string_equal(memory_text(text, saved), size);
         most = saved;
         snprintf(flags + strlen(flags), 512 - strlen(flags), " %s", item);
@@ -75,7 +75,7 @@ static void has(const char *part) {
 
 #define XL "--model gpt2-xl --recipe"
 
-UNIT_TEST(what_is_named_saves_what_it_says) {
+UNIT_TEST(named_flags_save_the_stated_amount) {
     static const struct {
         const char *line;
         int ranks, changes;
@@ -86,9 +86,9 @@ UNIT_TEST(what_is_named_saves_what_it_says) {
         {XL " coat --grads fp32 --master fp32 --micro-batch 16", 1, 3},
         {XL " coat --moments bf16", 1, 3},
         {XL " bf16", 4, 6},
-        {XL " coat --zero 1", 8, 2}, // ZeRO 3 keeps no transposed codes itself
+        {XL " coat --zero 1", 8, 2}, // ZeRO 3 stores no transposed weights
         {"--model gpt2 --micro-batch 64 --precision fp32", 1,
-         1}, // fewer logits alone would save 2 %, beside it nothing
+         1}, // fewer logits alone would save 2 %, in addition nothing
         {"--model gpt2 --micro-batch 64 --eval-only --recipe bf16", 1, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -96,16 +96,16 @@ UNIT_TEST(what_is_named_saves_what_it_says) {
         const char *text = advise(cases[i].line, cases[i].ranks, 0);
         const int count = try_savings(cases[i].line, cases[i].ranks, flags);
         if (count != cases[i].changes) fail_msg("%s: %d changes: %s", cases[i].line, count, text);
-        lacks("fit"); // nobody knows how much there is
+        lacks("fit"); // the memory limit is unknown
     }
 }
 
-UNIT_TEST(what_is_set_is_not_named) {
+UNIT_TEST(flags_in_use_are_not_named) {
     advise(XL " coat --micro-batch 8", 1, 0);
     lacks("--moments");
     lacks("--saved");
     lacks("--recompute");
-    lacks("--zero"); // one process shares nothing
+    lacks("--zero"); // a single process
     advise(XL " bf16 --zero 3", 4, 0);
     lacks("--zero");
     has("--moments coat");
@@ -117,8 +117,8 @@ UNIT_TEST(what_is_set_is_not_named) {
     assert_string_equal(advice, "");
 }
 
-// Moments are a fifth here, and what is saved for backward more.
-UNIT_TEST(the_largest_comes_first) {
+// Here moments need a fifth of the memory, and tensors saved for backward more.
+UNIT_TEST(largest_saving_first) {
     advise("--model gpt2-xl --recipe bf16 --recompute 0 --micro-batch 64", 1, 0);
     has("; --recompute 2 saves ");
     has("--moments coat");
@@ -135,12 +135,12 @@ UNIT_TEST(micro_batch_that_fits) {
     assert_int_equal(sscanf(advice, "; --micro-batch %d would fit; ", &fits), 1);
     assert_true(micro_batch_bytes(line, "", fits, 1) <= limit);
     assert_true(micro_batch_bytes(line, "", fits + 1, 1) > limit);
-    // FP8 takes tokens in sixteens
+    // FP8 needs a multiple of 16 tokens
     advise("--model gpt2 --recipe coat --seq-len 1001 --micro-batch 128", 1, (size_t)20e9);
     has("; --micro-batch 112 would fit");
 }
 
-UNIT_TEST(where_it_takes_all) {
+UNIT_TEST(all_savings_needed) {
     char flags[512];
     int fits;
     const char *line = XL " bf16 --micro-batch 16";
@@ -156,19 +156,20 @@ UNIT_TEST(where_it_takes_all) {
     assert_true(micro_batch_bytes(line, flags, fits + 1, 1) > limit);
 }
 
-// The advice's words between two others.
+// Copies the advice's text between `begin` and `end` to words.
 static const char *between(const char *begin, const char *end, char words[512]) {
     has(begin);
     const char *from = strstr(advice, begin) + strlen(begin), *to = strstr(from, end);
-    if (!to) fail_msg("%s is not behind %s: %s", end, begin, advice);
+    if (!to) fail_msg("%s does not follow %s: %s", end, begin, advice);
     snprintf(words, 512, "%.*s", (int)(to - from), from);
     return words;
 }
 
-// Where all savings together are too little: what is left over, and the fewest GPUs and the largest model that fit.
-UNIT_TEST(where_one_gpu_does_not_do) {
+// If all savings together are not enough, the advice names the missing bytes, the fewest GPUs and the largest model
+// that fit.
+UNIT_TEST(more_gpus_needed) {
     static const struct {
-        const char *line, *flags; // the flags that more GPUs need
+        const char *line, *flags; // flags: added to --zero 3 for more GPUs
         int ranks;
     } cases[] = {
         {"--model d96 --recipe coat", "", 4},
@@ -196,22 +197,22 @@ UNIT_TEST(where_one_gpu_does_not_do) {
     }
     lacks("--no-cache-transposed");
     advise("--model d96 --recipe coat", 4, limit);
-    lacks("--no-cache-transposed"); // ZeRO 3 is named, and does that
+    lacks("--no-cache-transposed"); // named only if ZeRO 3, which includes it, is not
     advise("--model d96 --recipe coat", 4, 1000000);
     has(" too much");
-    lacks("GPUs"); // no number of them does, and no model
+    lacks("GPUs"); // no number of GPUs and no model fits
     lacks("--model");
     advise("--layers 96 --channels 6144 --recipe coat", 1, limit);
     has(" would fit");
-    lacks("--model"); // this one has no name
+    lacks("--model"); // this model has no name
     bytes_with("--model d96 --recipe coat", "", 1);
     plan_advice(&config, 1, DEVICE_CPU, limit, advice, sizeof advice);
-    lacks("GPUs"); // processes on a CPU share its memory
+    lacks("GPUs"); // CPU processes share memory
     has(" too much; --model d");
-    advise("--model llama2-7b --recipe coat", 1, (size_t)10e9); // of its own architecture
+    advise("--model llama2-7b --recipe coat", 1, (size_t)10e9); // a model of the same architecture
     has("--model llama:d");
     advise("--model d96 --recipe coat --batch-tokens 81920", 5, (size_t)33e9);
-    has("; 40 GPUs with --zero 3 or "); // 23 would fit, but not divide the batch
+    has("; 40 GPUs with --zero 3 or "); // 23 would fit, but does not divide the batch
 }
 
 #define OTHER "; with --recompute 3 in place of "
@@ -225,10 +226,10 @@ UNIT_TEST(last_resorts) {
         const size_t bytes = (size_t)(limit * 1e9);
         advise(XL " coat", 1, bytes);
         const char *fit = strstr(advice, " --micro-batch ");
-        char *other = strstr(advice, OTHER); // a test of its own has it
+        char *other = strstr(advice, OTHER); // tested in alternative_last_resort
         int named = 1;
         if (other) *other = '\0';
-        lacks("--master none"); // masters are on the host then
+        lacks("--master none"); // masters are in host memory then
         while (named >= 0 && !strstr(advice, resorts[named])) named--;
         if (named < 0 || !fit || sscanf(fit, " --micro-batch %d would fit", &fits) != 1) continue;
         last[named]++;
@@ -241,19 +242,20 @@ UNIT_TEST(last_resorts) {
     assert_true(last[0] > 0 && last[1] > 0);
     advise(XL " coat --seq-len 32768 --sample-tokens 0 --micro-batch 1", 1, (size_t)26e9);
     has("--recompute 3 ");
-    lacks("--offload-states"); // the milder one, which would not do, is not needed then
+    lacks("--offload-states"); // not needed, because --recompute 3 is
     advise(XL " coat", 1, (size_t)16e9);
     for (int i = 0; i < 2; i++) lacks(resorts[i]);
-    advise("--micro-batch 1 --zero 3 --model gpt2-xl --recipe coat", 8, (size_t)3.76e9); // smaller chunks do
+    advise("--micro-batch 1 --zero 3 --model gpt2-xl --recipe coat", 8, (size_t)3.76e9); // fewer logits are enough
     has("; --logits-chunk 256 saves ");
     has(": with it --micro-batch 1 would fit");
     lacks("--master none");
-    advise(XL " coat", 1, 0); // nobody knows how much there is
+    advise(XL " coat", 1, 0); // the memory limit is unknown
     lacks("--master none");
 }
 
-// Where states on the host are enough, blocks made again may be too: with which micro-batch, in place of which flags.
-UNIT_TEST(the_other_resort) {
+// If --offload-states is enough and --recompute 3 would be, too, the advice also names that, its micro-batch, and the
+// flags that it replaces.
+UNIT_TEST(alternative_last_resort) {
     static const char *const lines[] = {XL " coat", XL " bf16"};
     static const char *const replaced[] = {"--offload-states", "--offload-states and --recompute 2"};
     for (int i = 0; i < 2; i++) {
@@ -337,7 +339,7 @@ UNIT_TEST(a_failed_allocation) {
                    "fit&saves&; see --plan");
     assert_null(strstr(error.text, "--moments"));
     assert_null(strstr(error.text, "--zero"));
-    fail_to_allocate(line, 0); // which does not say how much it has
+    fail_to_allocate(line, 0); // amount of memory unknown
     assert_null(strstr(error.text, "would fit"));
     line = "--train x --model gpt2-xl --recipe bf16 --micro-batch 1";
     fail_to_allocate(line, (int64_t)25e9);
@@ -354,7 +356,7 @@ static void *no_host_memory(Exec *exec, size_t bytes) {
     return NULL;
 }
 
-// With --offload-states moments and masters, and nothing else, lie in the host's memory, and the rest is as without it.
+// With --offload-states, moments and master weights are in host memory, and nothing else changes.
 UNIT_TEST(states_on_the_host) {
     static Arena whole, arena;
     Exec exec;
@@ -364,7 +366,7 @@ UNIT_TEST(states_on_the_host) {
     ops.host_release = fake_release;
     accept_run("--train x --layers 3 --heads 2 --channels 64 --seq-len 32 --recipe coat --offload-states", 1);
     arena_plan(&arena, &config, 1, DEVICE_CPU);
-    assert_true(arena.host_bytes == 0); // it is there anyway
+    assert_true(arena.host_bytes == 0); // a CPU's memory is host memory
     config.offload_states = false;
     arena_plan(&whole, &config, 1, DEVICE_CUDA);
     config.offload_states = true;
@@ -391,13 +393,13 @@ UNIT_TEST(states_on_the_host) {
     assert_null(arena.host);
     ops.host_allocate = no_host_memory;
     assert_false(arena_allocate(&arena, &exec, &error));
-    assert_null(arena.base); // given back
+    assert_null(arena.base); // released
     assert_message("a host without memory", EXIT_DEVICE, "--offload-states: the host does not give &");
     assert_false(plan_advise(&arena, &exec, &error));
     assert_message("a host without memory", EXIT_DEVICE, "&master weights; remove the flag, or stop other programs");
 }
 
-// No size is shown as none at all.
+// Sizes are shown with units; a size above 0 is never shown as 0.
 UNIT_TEST(sizes_as_text) {
     static const struct {
         size_t bytes;
@@ -418,7 +420,7 @@ UNIT_TEST(sizes_as_text) {
     }
 }
 
-// A noun has its plural behind every count but 1, as %.3g shows it.
+// A noun is plural for every count except 1, as shown by %.3g.
 UNIT_TEST(counts_as_text) {
     static const double counts[] = {0, 0.999, 0.9996, 1, 1.004, 1.01, 2, 1e12};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -442,13 +444,14 @@ static int64_t bytes_saved_of(const char *model, int layers) {
     return bytes;
 }
 
-// COAT of every family, per token and layer: the residual twice and what the activation function reads, 9/8 bytes per
-// value (E4M3, and a scale of two bytes for 16); qkv and o in BF16; log-sum-exp and the norms' statistics in FP32.
+// Bytes saved by COAT per token and layer, for every architecture: the residual twice and the activation's input in
+// FP8, 9/8 bytes per value (E4M3, and a 2-byte scale per 16); qkv and o in BF16; log-sum-exp and norm statistics in
+// FP32.
 UNIT_TEST(bytes_of_a_layer) {
     static const struct {
         const char *model;
-        int statistics; // of a norm
-        bool keeps_n;   // norms after, whose results are what the matmuls read: codes, with a scale per token
+        int statistics; // values per norm and token
+        bool keeps_n;   // post-norm: the matmuls' inputs are saved, FP8 with a scale per token
     } families[] = {{"gpt2", 2, false},        {"llama2-7b", 1, false},  {"llama3-8b", 1, false},
                     {"llama3.2-1b", 1, false}, {"mistral-7b", 1, false}, {"olmo-1b", 2, false},
                     {"olmo2-1b", 1, true},     {"olmo2-7b", 1, true},    {"qwen2.5-7b", 1, false},
@@ -459,7 +462,7 @@ UNIT_TEST(bytes_of_a_layer) {
         const int64_t o = (int64_t)s->heads * s->head_dim;
         int64_t bytes = 9 * (2 * s->channels + shape_hidden_width(s)) / 8 + 2 * (shape_qkv_width(s) + o) + 4 * s->heads;
         bytes += 2 * 4 * families[i].statistics + (families[i].keeps_n ? 2 * s->channels + 4 : 0);
-        const int64_t found = (four - two) / 2 - bytes * 1024; // alignment, and one scale of a whole tensor
+        const int64_t found = (four - two) / 2 - bytes * 1024; // rest: alignment, and one scale of a whole tensor
         if (found < 0 || found > 1024)
             fail_msg("%s saves %lld bytes per token and layer, and %lld more", families[i].model, (long long)bytes,
                      (long long)found);

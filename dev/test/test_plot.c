@@ -1,4 +1,4 @@
-// Tests of the loss plot: what ends up in the picture, and what is said of logs that cannot be drawn.
+// Tests of the loss plot: contents of the SVG file, and errors for unusable logs.
 #include <math.h>
 
 #include "dev/tools/loss_svg.h"
@@ -10,7 +10,7 @@ static void write_log(const char *text) {
     write_text(path_of("log.jsonl"), text);
 }
 
-// Draws the log; the picture's text, to be freed.
+// Draws the log and returns the SVG text; free() it.
 static char *draw(const char *title, const PlotReference *references, int count) {
     const char *svg = path_of("loss.svg");
     if (!plot_loss_svg(path_of("log.jsonl"), svg, title, references, count, &err)) fail_msg("%s", err.text);
@@ -28,7 +28,7 @@ static int occurrences(const char *text, const char *part) {
     return n;
 }
 
-// As many elements are closed as opened.
+// Fails unless the SVG closes all its elements.
 static void assert_balanced(const char *svg) {
     assert_true(strncmp(svg, "<svg ", 5) == 0);
     assert_string_equal(svg + strlen(svg) - 7, "</svg>\n");

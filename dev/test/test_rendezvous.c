@@ -94,7 +94,7 @@ UNIT_TEST(test_find) {
         assert_string_equal(m.host, cases[i].host);
         assert_int_equal(m.port, cases[i].expected);
     }
-    // torchrun itself listens on MASTER_PORT
+    // torchrun itself uses MASTER_PORT
     setenv("MASTER_ADDR", "head", 1);
     setenv("MASTER_PORT", "1234", 1);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
@@ -136,7 +136,7 @@ static uint64_t run_of(const char *launcher, const char *out) {
     return r.run;
 }
 
-// Runs differ by --out, by Slurm's job and step if srun has started them, and by torchrun's id.
+// Runs are told apart by --out, by Slurm's job and step if started by srun, and by torchrun's id.
 UNIT_TEST(test_run) {
     clear_launchers();
     const uint64_t run = run_of("the flags", "runs/a");
@@ -159,12 +159,12 @@ UNIT_TEST(test_run) {
 UNIT_TEST(test_connect) {
     use_free_port();
     assert_shared(run_ranks(4, share), 4);
-    assert_shared(run_ranks(3, share_rank_0_late), 3); // at the same port, at once
+    assert_shared(run_ranks(3, share_rank_0_late), 3); // the same port again, immediately
     address.port++;
     assert_shared(run_ranks(1, share), 1);
 }
 
-// Rank 2 is preceded by connections of other programs: one speaks HTTP, one speaks too little, one closes.
+// Before rank 2, other programs connect: one sends HTTP, one sends too little, one closes.
 static bool share_after_strangers(CommPlace *place, RankResult *result) {
     if (place->rank == 2) {
         static const char *const texts[] = {"GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: */*\r\n\r\n", "COATrdv2", ""};
@@ -182,7 +182,7 @@ UNIT_TEST(test_strangers) {
     assert_shared(run_ranks(3, share_after_strangers), 3);
 }
 
-// Rank 1 opens more connections than there are ranks, which send nothing, before rank 2 comes.
+// Before rank 2 comes, rank 1 opens more silent connections than there are ranks.
 static bool share_after_silence(CommPlace *place, RankResult *result) {
     for (int i = 0; place->rank == 1 && i < 12; i++)
         if (connect_to_rank_0() < 0) return false;
@@ -197,7 +197,7 @@ UNIT_TEST(test_silence) {
     assert_true(now_seconds() - begin < 4); // each may be silent for 5 s
 }
 
-// A process of another run is refused, whatever its rank, and rank 0 continues to wait for rank 1 of its own run.
+// Rank 0 refuses a process of another run and keeps waiting for rank 1 of its own run.
 static bool share_in_two_runs(CommPlace *place, RankResult *result) {
     const bool other = place->rank == 2;
     place->ranks = 2;
@@ -219,7 +219,7 @@ UNIT_TEST(test_other_run) {
     assert_says(&results[2].err, "--rendezvous HOST:PORT");
 }
 
-// If rank 1 never comes, rank 0's error counts the processes that it refused.
+// If rank 1 never connects, rank 0's error counts the refused processes.
 static bool share_with_other_run(CommPlace *place, RankResult *result) {
     if (place->rank == 1) address.run = 2;
     return share(place, result);
@@ -233,7 +233,7 @@ UNIT_TEST(test_only_other_run) {
     assert_says(&results[0].err, "rank 1; 1 of another run");
 }
 
-// Rank 1 connects, dies, and is started again: the second connection takes the place of the first.
+// Rank 1 connects, dies and is restarted. Its second connection replaces the first.
 static bool share_restarted(CommPlace *place, RankResult *result) {
     if (place->rank == 1) {
         pid_t first = fork();
@@ -262,7 +262,7 @@ UNIT_TEST(test_missing) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(3, share_without_last);
-    for (int r = 0; r < 2; r++) { // rank 0 tells the others
+    for (int r = 0; r < 2; r++) { // rank 0's error reaches the others
         assert_false(results[r].ok);
         assert_int_equal(results[r].err.code, EXIT_RANK);
         assert_says(&results[r].err, "waited 1 s");
@@ -350,7 +350,7 @@ UNIT_TEST(test_listens) {
     assert_string_equal(listens_at("127.0.0.1", 0), "127.0.0.1"); // loopback stays loopback
     assert_string_equal(listens_at("127.0.0.5", 1), "127.0.0.5");
     assert_string_equal(listens_at("0.0.0.0", 1), "0.0.0.0");
-    // an address of another machine (reserved for documentation) is not replaced by all of this machine's
+    // the address of another machine is an error; rank 0 does not listen on all interfaces instead
     assert_string_equal(listens_at("192.0.2.1", 1), "nowhere");
     size_t size;
     char *said = read_file(path_of("error"), &size);

@@ -1,16 +1,16 @@
-// Tests of the sampler: distribution, temperature, top-k and nucleus with ties, logits that are not numbers.
+// Tests of the sampler: distribution, temperature, top-k and top-p with ties, NaN and inf logits.
 #include <math.h>
 
 #include "coat/run/sampler.h"
 #include "dev/test/unit.h"
 
 #ifdef __SANITIZE_ADDRESS__
-enum { DRAWS = 10000 }; // memory is what is looked at there
+enum { DRAWS = 10000 }; // fewer, because only memory errors matter here
 #else
 enum { DRAWS = 100000 };
 #endif
 
-// Draws DRAWS tokens and counts them.
+// Draws DRAWS tokens. count[i] becomes how often token i was drawn.
 static void draw_nucleus(const float *logits, int vocab, float temperature, int top_k, float top_p, int *count) {
     for (int i = 0; i < vocab; i++) count[i] = 0;
     for (uint64_t i = 0; i < DRAWS; i++) {
@@ -34,7 +34,7 @@ UNIT_TEST(distribution_is_softmax) {
     int count[4];
     draw(logits, 4, 1.0f, 0, count);
     for (int i = 0; i < 4; i++) assert_share(count[i], (i + 1) / 10.0);
-    draw(logits, 4, 0.5f, 0, count); // squares of the weights
+    draw(logits, 4, 0.5f, 0, count); // squared weights
     for (int i = 0; i < 4; i++) assert_share(count[i], (i + 1) * (i + 1) / 30.0);
     draw(logits, 4, INFINITY, 0, count);
     for (int i = 0; i < 4; i++) assert_share(count[i], 0.25);
@@ -86,7 +86,7 @@ UNIT_TEST(top_k_ties_keep_lower_ids) {
     assert_int_equal(count[0] + count[1], DRAWS);
 }
 
-// Every k against a plain definition: how many logits are larger, or equal with a lower id.
+// Compares every k with a plain definition: the number of logits that are larger, or equal with a lower id.
 UNIT_TEST(top_k_agrees_with_definition) {
     enum { V = 40 };
     float logits[V];
@@ -102,11 +102,11 @@ UNIT_TEST(top_k_agrees_with_definition) {
     }
 }
 
-// A distribution of known shares in no order: the nucleus is the fewest that reach p, each with its share of it.
+// Top-p keeps the fewest tokens whose probabilities reach p, and draws each with its probability among them.
 UNIT_TEST(nucleus_keeps_the_likeliest) {
     const double share[5] = {0.1, 0.4, 0.05, 0.25, 0.2};
     float logits[5];
-    for (int i = 0; i < 5; i++) logits[i] = (float)log(share[i]) - 40.0f; // whatever is added to all of them
+    for (int i = 0; i < 5; i++) logits[i] = (float)log(share[i]) - 40.0f; // a constant offset does not matter
     static const struct {
         float p;
         int kept[5]; // in the order of ids
@@ -123,16 +123,16 @@ UNIT_TEST(nucleus_keeps_the_likeliest) {
     }
 }
 
-// Every p against a plain definition, with ties, which are kept by their ids, and temperatures, which come first.
+// Compares every p with a plain definition. Ties are ordered by id; temperature is applied first.
 UNIT_TEST(nucleus_agrees_with_definition) {
     enum { V = 40, FEW = 20000 };
     const float temperatures[2] = {0.7f, 3};
     float logits[V];
     for (int i = 0; i < V; i++) logits[i] = (float)((i * 37 % 23) - 11) / 8.0f;
-    for (int k = 0; k <= V; k += 14) { // the most that there may be; 0: all
+    for (int k = 0; k <= V; k += 14) { // top-k; 0: all
         for (int c = 0; c < 2; c++) {
             double likely[V], all = 0;
-            int rank[V]; // by likelihood
+            int rank[V]; // order by probability
             for (int i = 0; i < V; i++) {
                 rank[i] = 0;
                 for (int j = 0; j < V; j++) rank[i] += logits[j] > logits[i] || (logits[j] == logits[i] && j < i);
@@ -143,7 +143,7 @@ UNIT_TEST(nucleus_agrees_with_definition) {
                 int count[V] = {0};
                 for (uint64_t i = 0; i < FEW; i++) count[sample_token(logits, V, temperatures[c], k, p, 1, i)]++;
                 for (int i = 0; i < V; i++) {
-                    double before = 0; // of those that are likelier
+                    double before = 0; // total of the more likely tokens
                     for (int j = 0; j < V; j++) before += rank[j] < rank[i] ? likely[j] : 0;
                     assert_int_equal(count[i] > 0, likely[i] > 0 && before < (double)p * all * (1 - 1e-6));
                 }
@@ -154,13 +154,14 @@ UNIT_TEST(nucleus_agrees_with_definition) {
 
 UNIT_TEST(nucleus_has_edges) {
     const float equal[10] = {3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, mixed[5] = {NAN, 1, -INFINITY, 1, 0};
-    const float infinite[4] = {5, INFINITY, NAN, INFINITY}, far[3] = {0, -2000, 2000}; // one has all that there is
+    const float infinite[4] = {5, INFINITY, NAN, INFINITY},
+                far[3] = {0, -2000, 2000}; // one token has all the probability
     int count[10];
-    for (int tenths = 1; tenths < 10; tenths++) { // of equal tokens as many as p says, though 0.3f is more than 0.3
+    for (int tenths = 1; tenths < 10; tenths++) { // of ten equal tokens p selects p * 10, although 0.3f > 0.3
         draw_nucleus(equal, 10, 1, 0, (float)tenths / 10, count);
         for (int i = 0; i < 10; i++) assert_share(count[i], i < tenths ? 1.0 / tenths : 0);
     }
-    draw_nucleus(equal, 10, 1, 4, 0.5f, count); // half of the four that top-k leaves
+    draw_nucleus(equal, 10, 1, 4, 0.5f, count); // half of the four that top-k keeps
     assert_share(count[0], 0.5);
     assert_int_equal(count[0] + count[1], DRAWS);
     draw_nucleus(mixed, 5, 1, 0, 0.3f, count);
@@ -171,14 +172,14 @@ UNIT_TEST(nucleus_has_edges) {
     assert_share(count[3], 0.5);
     draw_nucleus(far, 3, 1, 0, 0.999999f, count);
     assert_int_equal(count[2], DRAWS);
-    const float none[4] = {1e-45f, 0, -1, -INFINITY}; // the most likely at least
+    const float none[4] = {1e-45f, 0, -1, -INFINITY}; // at least the most likely token is kept
     for (int i = 0; i < 4; i++) assert_int_equal(sample_token(far, 3, 1, 0, none[i], 1, 1), 2);
     assert_int_equal(sample_token(mixed, 5, 0, 0, 0.5f, 1, 1), 1);
     const float nothing[3] = {NAN, -INFINITY, NAN};
     assert_int_equal(sample_token(nothing, 3, 1, 0, 0.5f, 1, 1), 0);
 }
 
-// The tokens that were drawn before there was a nucleus.
+// Pins the tokens that are drawn without top-p.
 UNIT_TEST(without_a_nucleus_nothing_changes) {
     static const struct {
         float temperature;
@@ -227,7 +228,7 @@ UNIT_TEST(seeds_and_indices_differ) {
         same_seed += token == sample_token(logits, 64, 1, 0, 1, 4, i);
         same_index += token == sample_token(logits, 64, 1, 0, 1, 3, i + 1);
     }
-    assert_in_range(same_seed, 1, 40); // 1 in 64 by chance
+    assert_in_range(same_seed, 1, 40); // expected: 1 in 64
     assert_in_range(same_index, 1, 40);
 }
 

@@ -26,7 +26,7 @@ UNIT_TEST(test_warmup) {
         near(&c, 4, 100, 0.5);
         near(&c, 9, 100, 1.0);
         near(&c, 10, 100, 1.0);
-        near(&c, 3, 5, 0.4); // a run shorter than its warm-up
+        near(&c, 3, 5, 0.4); // the run ends during warmup
         near(&c, 4, 5, 0.5);
     }
 }
@@ -57,7 +57,7 @@ UNIT_TEST(test_wsd) {
     near(&c, 85, 100, 0.5); // 1 - sqrt(5 / 20)
     near(&c, 96, 100, 1.0 - sqrt(0.8));
     near(&c, 100, 100, 0.0);
-    c.warmup = 90; // the decay waits for the warm-up
+    c.warmup = 90; // the decay waits for the end of the warmup
     near(&c, 89, 100, 1.0);
     near(&c, 90, 100, 1.0);
     c.warmup = 0;
@@ -80,7 +80,7 @@ UNIT_TEST(test_edges) {
         for (int64_t total = 0; total < 4; total++)
             for (int64_t step = 0; step <= total; step++) {
                 float rate = schedule_lr(&c, step, total);
-                assert_true(rate >= 0.5f && rate <= 1.0f); // false for NaN too
+                assert_true(rate >= 0.5f && rate <= 1.0f); // NaN fails, too
             }
         assert_true(schedule_lr(&c, INT64_C(1) << 40, INT64_C(1) << 41) > 0.5f);
     }

@@ -1,6 +1,5 @@
-// Tests of signals while a run trains (coat/base/signals.h): what it says may be held up, by a terminal that was
-// stopped or
-// a pipe that nobody reads, when the signal comes or later; it ends all the same.
+// Tests of signals during training (coat/base/signals.h): the run ends although its output is blocked, by a stopped
+// terminal or a pipe that nobody reads, before or after the signal.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -16,7 +15,7 @@ typedef struct {
     int reader, writer;
 } Output;
 
-// Without pseudo-terminals writer is -1.
+// Opens a pipe or pseudo-terminal. writer is -1 if there are no pseudo-terminals.
 static Output output_open(Kind kind) {
     int ends[2] = {-1, -1};
     if (kind == PIPE) {
@@ -35,8 +34,8 @@ static void pause_ms(long ms) {
     nanosleep(&t, NULL);
 }
 
-// A run that says a line per step, `lines` of them and then waits, and `more` when it is asked to end. Its exit status
-// is the signal's number where it could say all that it wanted without an error.
+// Acts as a run: prints `lines` lines, waits for a signal, and prints `more` lines. Exits with the signal's number if
+// all output succeeded.
 static void talk(const Output *output, int lines, int more) {
     dup2(output->writer, STDOUT_FILENO);
     dup2(output->writer, STDERR_FILENO);
@@ -60,7 +59,7 @@ static pid_t start_talking(const Output *output, int lines, int more) {
     return child;
 }
 
-// Its exit status; -1 where it does not end within 10 s.
+// Returns the child's exit status; -1 if it does not end within 10 s.
 static int status_of(pid_t child) {
     int status = 0;
     for (int waited = 0; waited < 1000; waited++, pause_ms(10))
@@ -74,11 +73,11 @@ UNIT_TEST(held_up) {
     static const struct {
         Kind kind;
         int lines;
-        bool stopped; // as Ctrl-S does
+        bool stopped; // as by Ctrl-S
     } cases[] = {{PIPE, 1 << 30, false},
                  {TERMINAL, 1 << 30, false},
                  {TERMINAL, 1 << 30, true},
-                 {PIPE, 1, false}, // after the signal
+                 {PIPE, 1, false}, // blocks after the signal
                  {TERMINAL, 1, false}};
     enum { CASES = sizeof cases / sizeof *cases };
     Output outputs[CASES];
@@ -99,7 +98,7 @@ UNIT_TEST(held_up) {
     }
 }
 
-// A reader that takes its time, but reads, gets the end too.
+// A slow reader receives all output.
 UNIT_TEST(slow_reader) {
     Output output = output_open(PIPE);
     fflush(NULL);

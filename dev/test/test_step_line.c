@@ -1,4 +1,4 @@
-// Tests of the terminal's line of a step: what it says at which width, and when it has colours.
+// Tests of the terminal's step line: its text at every width, and colors.
 #include <fcntl.h>
 #include <float.h>
 #include <math.h>
@@ -37,7 +37,7 @@ UNIT_TEST(shortened) {
     assert_non_null(strstr(step_line(text, sizeof text, &line, 0, false), "| update skipped (3 so far)"));
 }
 
-// What narrower terminals go without, one thing after the other.
+// Narrower terminals get fewer values.
 UNIT_TEST(narrower) {
     static const struct {
         int columns;
@@ -64,7 +64,7 @@ UNIT_TEST(narrower) {
     assert_string_equal(step_line(text, sizeof text, &line, 40, false), "12345/20000 loss nan update skipped (3)");
 }
 
-// Whatever the figures, no terminal wraps, and none of 80 columns goes without any of them.
+// No line is wider than the terminal, and 80 columns show all values.
 UNIT_TEST(never_too_wide) {
     const double norms[] = {0, 0.5, 99.9996, 9999.97, 123456, 3e38, NAN, INFINITY, -INFINITY};
     const double times[] = {0, 0.04, 99.97, 999.96, 99999}, rates[] = {0, 999.6, 99951, 999501, 99.96e6, 999e6};
@@ -101,7 +101,7 @@ UNIT_TEST(small_formats) {
     assert_string_equal(text, "999");
 }
 
-// Colours change nothing but colours.
+// Colors add only escape sequences.
 UNIT_TEST(colours) {
     const int columns[] = {0, 80, 60, 40};
     for (int bad = 0; bad < 2; bad++) {
@@ -138,7 +138,7 @@ UNIT_TEST(terminals) {
     setenv("TERM", "xterm", 1);
     assert_true(terminal_colours(terminal));
     assert_false(terminal_colours(file));
-    assert_int_equal(terminal_columns(terminal), 80); // it has no size
+    assert_int_equal(terminal_columns(terminal), 80); // a terminal without a size
     assert_int_equal(terminal_columns(file), 0);
     setenv("NO_COLOR", "", 1); // empty means unset
     assert_true(terminal_colours(terminal));
@@ -148,8 +148,7 @@ UNIT_TEST(terminals) {
     setenv("TERM", "dumb", 1);
     assert_false(terminal_colours(terminal));
     setenv("TERM", "xterm", 1);
-    // a launcher of MPI makes terminals itself; Slurm and a plain environment do not, but one of several is watched by
-    // nobody
+    // MPI launchers create terminals themselves, and one of several Slurm processes has no viewer
     static const char *const launchers[][3] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "1"},
                                                {"PMI_RANK", "PMI_SIZE", "2"},
                                                {"SLURM_PROCID", "SLURM_NTASKS", "2"},
@@ -162,14 +161,14 @@ UNIT_TEST(terminals) {
         assert_false(terminal_colours(terminal));
         assert_int_equal(terminal_columns(terminal), 0);
     }
-    setenv("CLICOLOR_FORCE", "1", 1); // there too, and in files
+    setenv("CLICOLOR_FORCE", "1", 1); // applies everywhere, also to files
     assert_true(terminal_colours(terminal));
     assert_true(terminal_colours(file));
     setenv("CLICOLOR_FORCE", "0", 1);
     assert_false(terminal_colours(file));
     unsetenv("CLICOLOR_FORCE");
     clear_launchers();
-    setenv("SLURM_PROCID", "0", 1); // a shell within a job
+    setenv("SLURM_PROCID", "0", 1); // a shell in a job
     setenv("SLURM_NTASKS", "1", 1);
     assert_true(terminal_colours(terminal));
     clear_launchers();
@@ -182,7 +181,7 @@ UNIT_TEST(last_line) {
     EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {{0}, {0}, 0}, true, "", 400};
     assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "done: 400 of 400 steps, loss 2.500000, val loss 2.625000, 0:02:31 of training");
-    line.step = 225; // the last validation was before it
+    line.step = 225; // the last validation was earlier
     line.val_step = 200;
     assert_string_equal(end_line(text, sizeof text, &line, 0), "stopped: 225 of 400 steps, loss 2.500000, val loss "
                                                                "2.625000 of step 200, 0:02:31 of training");
@@ -195,7 +194,7 @@ UNIT_TEST(last_line) {
     line.val_loss = INFINITY;
     assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "stopped: 7 of 400 steps, loss 2.500000, 3 updates skipped, 0:02:31 of training");
-    // shortened where there is no room: 60 columns hold all of it
+    // shortened if it does not fit: 60 columns hold everything
     static const struct {
         int columns;
         const char *text;
@@ -237,7 +236,7 @@ UNIT_TEST(a_run_that_failed_says_so) {
         "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup");
 }
 
-// What is said of a run with these losses, which end with 0.
+// Returns the failure text of a run with these losses; the list ends with 0.
 static const char *failure_of(const double *losses) {
     EndLine line = {4, 4, 0, 1, true, true, 2.5, 0.3, 900.0, {{0}, {0}, 0}, true, "", 4};
     for (; *losses; losses++) losses_add(&line.losses, *losses);
@@ -245,14 +244,13 @@ static const char *failure_of(const double *losses) {
 }
 
 UNIT_TEST(a_loss_that_has_risen) {
-    static const double quiet[][20] = {
-        {5.4, 71.0, 94.0, 116.0},                                     // few steps
-        {3.12, 2.92, 3.14, 3.01, 3.02, 2.94, 2.81, 2.80, 3.28, 3.22}, // batches differ
-        {2.81, 3.49, 3.19, 2.85, 3.41, 3.29, 3.27, 3.09, 2.36, 2.78},
-        {2.97, 3.45, 3.26, 3.14, 3.10, 2.94, 3.40, 3.05, 3.29, 3.14},
-        {2.5, 3.1, 3.0, 3.2, 3.1},
-        {5.4, 71.0, 9.0, 5.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1}, // a jump that was made up for
-        {5.5, 5.0, 4.5, 4.2, 4.0, 3.9, NAN, INFINITY, 3.8}};
+    static const double quiet[][20] = {{5.4, 71.0, 94.0, 116.0},                                     // too few steps
+                                       {3.12, 2.92, 3.14, 3.01, 3.02, 2.94, 2.81, 2.80, 3.28, 3.22}, // batches differ
+                                       {2.81, 3.49, 3.19, 2.85, 3.41, 3.29, 3.27, 3.09, 2.36, 2.78},
+                                       {2.97, 3.45, 3.26, 3.14, 3.10, 2.94, 3.40, 3.05, 3.29, 3.14},
+                                       {2.5, 3.1, 3.0, 3.2, 3.1},
+                                       {5.4, 71.0, 9.0, 5.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1}, // a temporary rise
+                                       {5.5, 5.0, 4.5, 4.2, 4.0, 3.9, NAN, INFINITY, 3.8}};
     for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) assert_string_equal(failure_of(quiet[i]), "");
     const double at_once[] = {5.4, 71.0, 94.0, 116.0, 124.0, 0};
     assert_string_equal(failure_of(at_once), "the loss has risen, from 5.4000 in the first step to 111.3333 in the "
@@ -263,7 +261,7 @@ UNIT_TEST(a_loss_that_has_risen) {
     for (int i = 0; i < 100; i++) slowly[i] = 2.5 + 0.01 * i + 0.05 * (i % 3);
     assert_non_null(strstr(failure_of(slowly), "the loss has risen, from 2.57"));
     assert_non_null(strstr(text, " in the first 8 steps to 3.5"));
-    EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {{0}, {0}, 0}, true, "", 4}; // nothing was left to do
+    EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {{0}, {0}, 0}, true, "", 4}; // nothing was trained
     for (int i = 0; i < 5; i++) losses_add(&line.losses, at_once[i]);
     assert_string_equal(end_failure(text, sizeof text, &line), "");
 }

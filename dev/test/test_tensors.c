@@ -1,5 +1,5 @@
-// Tests of the table of tensors (coat/model/tensors.h) and of its names in Hugging Face's files (coat/save/hf_names.h):
-// which model has which parameters, and a parameter that the file holds in parts.
+// Tests of the table of tensors (coat/model/tensors.h) and of Hugging Face's names (coat/save/hf_names.h): which
+// model has which parameters, and parameters that are stored in parts.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/config/shapes.h"
@@ -19,11 +19,11 @@ static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int f
     return s;
 }
 
-// Against the published numbers of parameters. GPT-2's without some of its tensors.
+// Compares with published parameter counts, and GPT-2 without some of its tensors.
 UNIT_TEST(test_parameters) {
     ModelShape s = llama(32, 32, 32, 128, 11008, 32000), gpt2;
     assert_true(model_parameters(&s) == 6738415616);
-    s = llama(16, 16, 16, 128, 8192, 50304); // OLMo-1B: tied, norms without weights
+    s = llama(16, 16, 16, 128, 8192, 50304); // OLMo-1B: tied head, norms without weights
     s.norm = NORM_PLAIN;
     s.tied_head = true;
     assert_true(model_parameters(&s) == 1176764416);
@@ -32,7 +32,7 @@ UNIT_TEST(test_parameters) {
     assert_true(model_parameters(&s) == 494032768);
     assert_true(gpt2_shape(&gpt2, 12, 12, 768, 0, 50257, 1024, "gpt2", &err));
     assert_true(model_parameters(&gpt2) == 124439808);
-    gpt2.biases = false; // of four matmuls and two norms per layer, and of the last norm
+    gpt2.biases = false; // of four matmuls and two norms per layer, and of the final norm
     assert_true(model_parameters(&gpt2) == 124439808 - 12 * 11 * 768 - 768);
 }
 
@@ -57,7 +57,7 @@ UNIT_TEST(test_names) {
     assert_true(parts[1].first_row == 14336 && parts[1].rows == 14336);
     hf_whole_name(&s, FCW, 31, name);
     assert_string_equal(name, "model.layers.31.mlp.gate_up_proj.weight");
-    for (int id = 0; id <= LNFB; id++) hf_whole_name(&gpt2, (TensorId)id, 0, name); // each has one
+    for (int id = 0; id <= LNFB; id++) hf_whole_name(&gpt2, (TensorId)id, 0, name); // GPT-2 has one part per tensor
     assert_int_equal(hf_parts(&gpt2, QKVW, 11, parts), 1);
     assert_string_equal(parts[0].name, "transformer.h.11.attn.c_attn.weight");
     assert_true(parts[0].transposed && parts[0].first_row == 0 && parts[0].rows == 144);
@@ -74,7 +74,7 @@ static Run *llama_run(RecipeKind recipe, int ranks, int rank) {
     return run;
 }
 
-// A number for each element of each parameter; padding rows are zero.
+// Fills every parameter element with its own number; padding rows are 0.
 static void fill_values(Run *run) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
@@ -93,7 +93,7 @@ static const CheckpointTensor *find(const CheckpointTensor *list, int count, con
     return NULL;
 }
 
-// Written in parts and read back, as the file's shapes say.
+// Parameters are written in parts with the expected shapes and read back.
 UNIT_TEST(test_parts) {
     CheckpointTensor *list;
     JsonText text;
@@ -102,7 +102,7 @@ UNIT_TEST(test_parts) {
     fill_values(run);
     int count = checkpoint_model_tensors(&run->arena, &list);
     assert_int_equal(count,
-                     3 + 2 * 9); // embedding, last norm and head; per layer two norms, q, k, v, o, gate, up, down
+                     3 + 2 * 9); // embedding, final norm and head; per layer two norms, q, k, v, o, gate, up, down
     const CheckpointTensor *v = find(list, count, "model.layers.1.self_attn.v_proj.weight");
     Tensor qkv = arena_tensor(&run->arena, QKVW, VALUE, 1);
     assert_true(v->rows == 20 && v->cols == 40 && v->rank == 2);
@@ -139,7 +139,7 @@ UNIT_TEST(test_parts) {
     run_close(run);
 }
 
-// ZeRO 3: each process reads its share out of the parts, and all shares make the whole.
+// With ZeRO 3 every rank reads its shard from the parts, and the shards make the whole parameter.
 UNIT_TEST(test_shared_parts) {
     enum { RANKS = 3 };
     Run *whole = llama_run(RECIPE_COAT, 1, 0);
@@ -167,7 +167,7 @@ UNIT_TEST(test_shared_parts) {
     run_close(whole);
 }
 
-// Scratch that lives between its stages alone shares memory; what is written once or read by the host keeps its own.
+// Scratch tensors share memory; tensors that are written once or read by the host do not.
 UNIT_TEST(test_scratch) {
     for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe++) {
         Run *run = llama_run((RecipeKind)recipe, 1, 0);

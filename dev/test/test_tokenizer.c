@@ -1,4 +1,5 @@
-// Tests of the tokenizers (coat/text/tokenizer.h): bytes, GPT-2's files in their three forms, and damaged files.
+// Tests of the tokenizers (coat/text/tokenizer.h): bytes, GPT-2's vocabulary in its three file formats, damaged
+// files.
 #include "coat/text/tokenizer.h"
 #include "test_folder.h"
 
@@ -13,7 +14,7 @@ static Tokenizer *open_good(const char *path) {
     return t;
 }
 
-// Opening must fail with EXIT_DATA and one line that holds the word.
+// Fails unless opening the file fails with EXIT_DATA and one line that contains `word`.
 static void expect_refused(const char *name, const char *word) {
     Tokenizer *t = tokenizer_open(path_of(name), &err);
     assert_null(t);
@@ -22,7 +23,7 @@ static void expect_refused(const char *name, const char *word) {
     if (!strstr(err.text, word)) fail_msg("'%s' expected in: %s", word, err.text);
 }
 
-// Encodes, compares with the given ids, and decodes again.
+// Fails unless the text is encoded as the given ids and they decode to the text.
 static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expected, int count) {
     int32_t ids[256];
     char decoded[1024];
@@ -50,8 +51,8 @@ UNIT_TEST(test_bytes) {
         assert_int_equal((unsigned char)out, id);
     }
     char out[32] = {0};
-    assert_int_equal(tokenizer_decode(t, 256, out, 5), strlen("<|endoftext|>")); // the whole length,
-    assert_string_equal(out, "<|end");                                           // but only what fits
+    assert_int_equal(tokenizer_decode(t, 256, out, 5), strlen("<|endoftext|>")); // returns the full length,
+    assert_string_equal(out, "<|end");                                           // but writes only what fits
     assert_int_equal(tokenizer_decode(t, 257, out, sizeof out), 0);
     assert_int_equal(tokenizer_decode(t, -1, out, sizeof out), 0);
     int32_t few[3];
@@ -70,7 +71,7 @@ typedef struct {
     int32_t ids[40];
 } Known;
 
-// Texts and their ids in GPT-2's vocabulary.
+// Texts and their GPT-2 ids.
 static const Known known[] = {
     {"", 0, {0}},
     {"Hello world", 2, {15496, 995}},
@@ -85,7 +86,7 @@ static const Known known[] = {
     {"\tif (x == 0) return;\n    }\n\n",
      15,
      {197, 361, 357, 87, 6624, 657, 8, 1441, 26, 198, 220, 220, 220, 1782, 628}},
-    {"<|endoftext|>", 7, {27, 91, 437, 1659, 5239, 91, 29}}, // in a text, the name is only text
+    {"<|endoftext|>", 7, {27, 91, 437, 1659, 5239, 91, 29}}, // in a text, the name of a special token is ordinary text
     {"a\xc2\xa0\xe3\x80\x80"
      "b  ",
      7,
@@ -106,7 +107,7 @@ static void check_gpt2(const Tokenizer *t) {
         expect_ids(t, known[i].text, known[i].ids, known[i].count);
 }
 
-// A GPT-2 vocabulary in llm.c's binary form, made from one that is open.
+// Writes an open GPT-2 vocabulary in llm.c's binary format.
 static void write_bin(const char *name, const Tokenizer *t, int32_t version) {
     static unsigned char file[4 << 20];
     memset(file, 0, sizeof file);
@@ -139,18 +140,18 @@ UNIT_TEST(test_gpt2) {
     int32_t ids[4];
     Tokenizer *t = open_good(GPT2_FOLDER "/encoder.json");
     check_gpt2(t);
-    for (int32_t version = 1; version <= 2; version++) { // llm.c's form: merges follow from the order of the ids
+    for (int32_t version = 1; version <= 2; version++) { // llm.c's format: merges follow from the order of ids
         write_bin("gpt2_tokenizer.bin", t, version);
         Tokenizer *bin = open_good(path_of("gpt2_tokenizer.bin"));
         check_gpt2(bin);
         tokenizer_close(bin);
     }
     tokenizer_close(t);
-    t = open_good(GPT2_FOLDER); // the folder
+    t = open_good(GPT2_FOLDER); // a folder
     check_gpt2(t);
     tokenizer_close(t);
     copy_file(GPT2_FOLDER "/encoder.json", "vocab.json");
-    t = open_good(path_of("vocab.json")); // without merges: decodes only
+    t = open_good(path_of("vocab.json")); // without merges it only decodes
     assert_int_equal(tokenizer_vocab(t), 50257);
     assert_int_equal(tokenizer_encode(t, "Hello", ids, 4, &err), -1);
     assert_int_equal(err.code, EXIT_DATA);
@@ -164,7 +165,7 @@ UNIT_TEST(test_gpt2) {
     tokenizer_close(t);
 }
 
-// Any bytes come back as they were, valid UTF-8 or not.
+// Any bytes, valid UTF-8 or not, are encoded and decoded without change.
 UNIT_TEST(test_round_trip) {
     enum { BYTES = 20480 };
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
@@ -203,7 +204,7 @@ UNIT_TEST(test_round_trip) {
     tokenizer_close(t);
 }
 
-// A vocabulary of our own: merges by rank, holes in the ids, names of special tokens.
+// A small vocabulary: merges by rank, unused ids, special tokens.
 UNIT_TEST(test_small_vocabulary) {
     int32_t ids[16];
     char out[16];
@@ -215,10 +216,10 @@ UNIT_TEST(test_small_vocabulary) {
     assert_int_equal(tokenizer_vocab(t), 13);
     assert_int_equal(tokenizer_end_of_text(t), 12);
     const int32_t abc[] = {5}, aabb[] = {0, 3, 1}, spaced[] = {3, 6, 3, 9};
-    expect_ids(t, "abc", abc, 1); // b c has the lower rank, then a bc
+    expect_ids(t, "abc", abc, 1); // "b c" has the lower rank, then "a bc"
     expect_ids(t, "aabb", aabb, 3);
-    expect_ids(t, "ab ab a", spaced, 4);                          // within " ab", a b goes before the space
-    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // a hole
+    expect_ids(t, "ab ab a", spaced, 4);                          // in " ab", "a b" is merged before the space
+    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // unused id
     assert_int_equal(tokenizer_decode(t, 11, out, sizeof out), 3);
     assert_memory_equal(out, "\xe4\xb8\x96", 3);
     assert_int_equal(tokenizer_encode(t, "abd", ids, 16, &err), -1);
@@ -226,7 +227,8 @@ UNIT_TEST(test_small_vocabulary) {
     tokenizer_close(t);
 }
 
-// Of a pair only GPT-2's rule for cutting text is known: another model's is refused, though its files belong together.
+// Vocabulary and merges files do not define pre-tokenization. Only GPT-2's rule is known, so files of another model
+// are refused.
 UNIT_TEST(test_pairs_of_others) {
     static const struct {
         const char *config, *refused;
@@ -248,7 +250,8 @@ UNIT_TEST(test_pairs_of_others) {
     static const char last[] = "its last token is not <|endoftext|>, so GPT-2's rule may not be";
     write_text(path_of("vocab.json"), "{\"<|endoftext|>\": 0, \"a\": 1, \"b\": 2, \"ab\": 3}"); // SmolLM2's order
     expect_refused("vocab.json", last);
-    write_text(path_of("vocab.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}"); // Qwen's, special tokens apart
+    write_text(path_of("vocab.json"),
+               "{\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}"); // Qwen's: special tokens are in another file
     expect_refused("vocab.json", last);
 }
 
@@ -299,14 +302,14 @@ UNIT_TEST(test_bad_merges) {
     }
     write_text(path_of("vocab.bpe"), "");
     expect_refused("encoder.json", "empty");
-    write_text(path_of("vocab.bpe"), "a b"); // no version, no end of line
+    write_text(path_of("vocab.bpe"), "a b"); // no version line, no newline at the end
     Tokenizer *t = open_good(path_of("encoder.json"));
     const int32_t ids[] = {2};
     expect_ids(t, "ab", ids, 1);
     tokenizer_close(t);
 }
 
-// Writes the first `bytes` bytes of a header and 32 tokens of one letter each.
+// Writes the first `bytes` bytes of a file of 32 tokens with one letter each.
 static void write_small_bin(const char *name, int32_t version, int32_t said, int32_t end_of_text, size_t bytes) {
     char file[1024 + 64] = {0};
     int32_t header[4] = {20240328, version, said, end_of_text};
@@ -324,7 +327,7 @@ UNIT_TEST(test_bad_bin) {
     Tokenizer *t = open_good(path_of("good.bin"));
     assert_int_equal(tokenizer_vocab(t), 20);
     assert_int_equal(tokenizer_end_of_text(t), 19);
-    assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1); // not in GPT-2's order: no merges
+    assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1); // ids not in GPT-2's order: no merges
     tokenizer_close(t);
     write_small_bin("header.bin", 2, 20, 19, 1000);
     expect_refused("header.bin", "truncated in its header");

@@ -1,4 +1,4 @@
-// Tests of the vocabulary's files in a checkpoint (coat/save/tokenizer_files.h): what is written beside the copies.
+// Tests of the tokenizer files in a checkpoint (coat/save/tokenizer_files.h).
 #include "dev/test/test_folder.h"
 
 #include "coat/save/manifest.h"
@@ -9,7 +9,7 @@ static Error err; // of the last failed call
 
 static Tokenizer *tokenizer;
 
-// Copies the folder of one name to that of another.
+// Copies the tokenizer files of the folder `source` to a new folder.
 static void copy(const char *source, const char *folder, PromptFormat format) {
     JsonText manifest;
     manifest_begin(&manifest);
@@ -31,7 +31,7 @@ static void expect_template(const char *folder, const char *expected) {
     free(text);
 }
 
-// By what was opened when the run began: files may be others by then, and large ones are not read again for each save.
+// Files are written from the tokenizer that was opened when the run began, because the source may have changed since.
 UNIT_TEST(test_opened_once) {
     assert_int_equal(mkdir(path_of("other"), 0777), 0);
     write_text(path_of("other/tokenizer.json"), "{}");
@@ -42,8 +42,8 @@ UNIT_TEST(test_opened_once) {
     assert_true(path_is_file(path_of("saved/tokenizer_config.json")));
 }
 
-// The template of an earlier format gives way to the new one's, and to none where that is asked for; where nothing
-// names the format, as of data made by that template, it stays. So does one from elsewhere.
+// A chat template written for an earlier prompt format is replaced, or removed with format none. It is kept with
+// format data, and if it came from elsewhere.
 UNIT_TEST(test_another_format) {
     char *alpaca = prompt_template(tokenizer, PROMPT_FORMAT_ALPACA),
          *chatml = prompt_template(tokenizer, PROMPT_FORMAT_CHATML);
@@ -76,8 +76,8 @@ UNIT_TEST(test_another_format) {
     free(chatml);
 }
 
-// tokenizer.model without a tokenizer.json gets one, which tokenizer_config.json names the class for; what else that
-// says stays.
+// A checkpoint with tokenizer.model gets a tokenizer.json, and tokenizer_config.json names the class for it. Other
+// keys are kept.
 UNIT_TEST(test_made_of_model) {
     static const char *const configs[][2] = {
         {"{\n  \"legacy\": true,\n  \"tokenizer_class\": \"LlamaTokenizer\"\n}\n",
@@ -112,7 +112,7 @@ UNIT_TEST(test_made_of_model) {
     assert_memory_equal(again, made, size);
     free(again);
     free(made);
-    write_text(path_of("given/tokenizer.json"), "{}"); // its own stays
+    write_text(path_of("given/tokenizer.json"), "{}"); // an existing tokenizer.json is kept
     copy("given", "own", PROMPT_FORMAT_NONE);
     made = read_file(path_of("own/tokenizer.json"), &size);
     assert_string_equal(made, "{}");

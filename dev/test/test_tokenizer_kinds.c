@@ -1,5 +1,5 @@
-// The kinds of tokenizer.json and tokenizer.model: the ids that the Python libraries give (dev/test/tokenizers, written
-// by make_tokenizers.py), decoding, where texts begin and end, and files that are damaged or of no known kind.
+// Tests of tokenizer.json and tokenizer.model: ids of the Python libraries (dev/test/tokenizers, written by
+// make_tokenizers.py), decoding, BOS and EOS, and damaged or unsupported files.
 #include "coat/text/pieces.h"
 #include "coat/text/tokenizer.h"
 #include "coat/text/unicode.h"
@@ -27,7 +27,7 @@ static Tokenizer *open_good(const char *path) {
     return t;
 }
 
-// Encodes a text and compares with a line of ids; returns the next line.
+// Encodes a text and compares with a line of ids. Returns the next line.
 static const char *expect_line(const Tokenizer *t, const char *name, const char *text, const char *line) {
     int32_t ids[512];
     const int count = tokenizer_encode(t, text, ids, 512, &err);
@@ -43,7 +43,8 @@ static const char *expect_line(const Tokenizer *t, const char *name, const char 
     return line + 1;
 }
 
-// What is encoded decodes to the text, but for blanks that were put before it; of kinds that change no text.
+// Fails unless the encoded text decodes to itself, with at most one space before it. For tokenizers that do not
+// change text.
 static void expect_decoded(const Tokenizer *t, const char *name, const char *text) {
     int32_t ids[512];
     char back[2048];
@@ -58,9 +59,9 @@ static void expect_decoded(const Tokenizer *t, const char *name, const char *tex
 UNIT_TEST(test_ids) {
     static const struct {
         const char *name;
-        int begin, end; // of text
-        bool keeps;     // decoding gives the text again
-        bool blank;     // behind one that is not part of it
+        int begin, end; // BOS and EOS ids
+        bool keeps;     // decoding gives the original text
+        bool blank;     // a space is put before the text
     } kinds[] = {{"neox.json", -1, 0, false, false},   {"llama3.json", 0, 1, true, false},
                  {"qwen.json", -1, 0, false, false},   {"digits.json", -1, 0, true, false},
                  {"prefix.json", -1, 0, true, false},  {"llama.model", 1, 2, true, true},
@@ -87,8 +88,9 @@ UNIT_TEST(test_ids) {
     }
 }
 
-// Metaspace turns blanks into marks where no added token is: a mark in a text is no blank of such a token.
-UNIT_TEST(test_mark_beside_added_blanks) {
+// Metaspace replaces spaces by marks, except in added tokens. A mark in the text does not match a space in an added
+// token.
+UNIT_TEST(test_mark_next_to_added_spaces) {
     write_text(path_of("t.json"),
                "{\"model\":{\"vocab\":{\"\\u2581\":0,\"a\":1,\"\\u2581a\":2},\"merges\":[\"\\u2581 a\"]},"
                "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"first\","
@@ -101,7 +103,7 @@ UNIT_TEST(test_mark_beside_added_blanks) {
     tokenizer_close(t);
 }
 
-// Bytes that are not UTF-8 stay what they are.
+// Bytes that are not valid UTF-8 are decoded unchanged.
 UNIT_TEST(test_invalid_text) {
     static const char *const names[] = {"llama3.json", "qwen.json", "llama.model", "legacy.json"};
     for (size_t i = 0; i < 4; i++) {
@@ -116,7 +118,7 @@ UNIT_TEST(test_invalid_text) {
 UNIT_TEST(test_folder_and_config) {
     size_t size = read_into(FOLDER "llama3.json", file_text);
     write_file(path_of("tokenizer.json"), file_text, size);
-    write_text(path_of("vocab.json"), "{\"a\": 0}"); // without the rule that cuts text: not the one to take
+    write_text(path_of("vocab.json"), "{\"a\": 0}"); // has no pre-tokenization rule, so tokenizer.json is used
     Tokenizer *t = open_good(path_of(""));
     assert_int_equal(tokenizer_begin(t), 0);
     assert_true(tokenizer_vocab(t) > 300);
@@ -143,7 +145,7 @@ static void write_json_of(const char *model, const char *name) {
     tokenizer_close(t);
 }
 
-// The tokenizer.json that is made of tokenizer.model: the same tokens and ids.
+// The tokenizer.json written from a tokenizer.model has the same tokens and ids.
 UNIT_TEST(test_made_json) {
     static const char *const names[] = {"llama", "unknown"};
     const size_t size = read_into(FOLDER "texts.bin", texts);
@@ -174,8 +176,8 @@ UNIT_TEST(test_made_json) {
     }
 }
 
-// In a folder with both, tokenizer.model is read where tokenizer.json is made of it, else tokenizer.json. Which of
-// them is named is read.
+// In a folder with both files, tokenizer.model is read if tokenizer.json was written from it, otherwise
+// tokenizer.json. A path that names one of them reads that one.
 UNIT_TEST(test_both_in_folder) {
     const size_t size = read_into(FOLDER "llama.model", file_text);
     write_json_of(FOLDER "llama.model", "tokenizer.json");
@@ -246,7 +248,7 @@ UNIT_TEST(test_bad_json) {
 #define AB "\"a\":0,\"b\":1,\"ab\":2,\"ba\":3"
 #define TWO "\"a b\",\"b a\""
 
-// What may differ between a model's vocabulary and one that is named in its place.
+// Counts the tokens that differ between a model's vocabulary and another one. Some differences are harmless.
 UNIT_TEST(test_differing) {
     static const char own[] = KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false));
     static const struct {
@@ -255,11 +257,11 @@ UNIT_TEST(test_differing) {
         bool merges;
     } cases[] = {{own, 0, true},
                  {KIND(AB, TWO, ""), 0, true},
-                 {KIND(AB, TWO, ADDED(4, "<call>", true)), 0, true}, // a reserved one in use
+                 {KIND(AB, TWO, ADDED(4, "<call>", true)), 0, true}, // names a reserved token
                  {KIND(AB, TWO, ADDED(4, "<think>", false)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false) "," ADDED(6, "<6>", true)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(6, "<6>", true)), 0, true},
-                 {KIND(AB, TWO, ADDED(5, "<call>", true)), 1, true}, // text became it
+                 {KIND(AB, TWO, ADDED(5, "<call>", true)), 1, true}, // a text token became special
                  {KIND(AB, TWO, ADDED(5, "<call>", false)), 1, true},
                  {KIND("\"b\":0,\"a\":1,\"ab\":2,\"ba\":3", TWO, ""), 2, false},
                  {KIND("\"a\":0,\"b\":1,\"ab\":2,\"aa\":3", "\"a b\"", ""), 1, false},
@@ -293,7 +295,7 @@ UNIT_TEST(test_bad_model) {
                                   "a";
     expect_refused("t.model", unigram, 5, "not of byte pairs");
     static const char blanks[] = "\n\x03\n\x01"
-                                 "a\x12\x02\x18\x02"; // remove_extra_whitespaces is true where nothing is said
+                                 "a\x12\x02\x18\x02"; // remove_extra_whitespaces is true by default
     expect_refused("t.model", blanks, 9, "normalizes text");
     static const char unused[] = "\n\x05\n\x01"
                                  "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";

@@ -6,8 +6,8 @@
 static volatile uint32_t counters[2];
 static volatile int timeout_s;
 static char run_id[32];
-static const int busy_timeout = 4; // s: on a busy machine a rank may show no sign of life for more than one
-static int *arrived;               // ranks that have shared their board, in memory that they share
+static const int busy_timeout = 4; // s: on a busy machine a rank may be silent for more than one second
+static int *arrived;               // ranks that share their board, in shared memory
 
 static bool wait_for_ever(void) {
     while (pause() == -1) continue;
@@ -108,7 +108,7 @@ UNIT_TEST(test_killed) {
     const RankResult *results = watched(busy_timeout, 3, killed);
     assert_rank_1_blamed(results, 3, 1);
     assert_int_equal(results[1].status, 128 + SIGKILL);
-    bool advised = false; // by the first rank that notices it, which the other follows
+    bool advised = false; // set by the first rank that notices; the others follow it
     for (int r = 0; r < 3; r++)
         advised |=
             strstr(
@@ -122,8 +122,8 @@ static void take_long(void) {
     usleep(1500000);
 }
 
-// A rank that exits with an error ends the others at once, with its exit code. It prints nothing about their end, even
-// if its own takes long.
+// A rank that fails ends the others at once with its exit code. It prints nothing about them, even if its own exit
+// takes long.
 static bool failed(CommPlace *place, RankResult *result) {
     (void)result;
     if (place->rank == 1) atexit(take_long); // after the watchdog has told the other ranks
@@ -156,7 +156,7 @@ UNIT_TEST(test_absent) {
     const RankResult *results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);
     assert_non_null(strstr(results[0].said, "in the start for rank 1"));
-    // before the ranks share a board, nobody knows which of them is late, and the variables that count them are named
+    // until the ranks share a board, the missing rank is unknown, so the message names the launcher's variables
     shares = false;
     results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);

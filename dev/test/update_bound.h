@@ -37,14 +37,14 @@
 
 #define BOUND_U 0x1p-24
 #define BOUND_SECOND_ORDER (1 + 0x1p-10)
-#define BOUND_TINY 0x1p-146 // roundings of subnormal numbers
+#define BOUND_TINY 0x1p-146 // rounding error of subnormal numbers
 
-// A value with how far apart both sides may have it.
+// A value and the allowed distance between both sides.
 typedef struct {
     double value, error;
 } Bounded;
 
-// What a code stands for.
+// Returns the decoded value of an FP8 moment.
 static inline Bounded decode_bound(uint8_t code, MomentGroup group, Format format) {
     Bounded x;
     x.value = (double)moment_decode(code, group, format);
@@ -57,7 +57,7 @@ static inline Bounded decode_bound(uint8_t code, MomentGroup group, Format forma
     return x;
 }
 
-// The scalars of a step, as the backends derive them from its state.
+// Scalars of a step, as both backends compute them from its state.
 typedef struct {
     double lr, beta1, beta2, eps, weight_decay, clip, c1, c2;
 } BoundStep;
@@ -76,7 +76,7 @@ static inline BoundStep bound_step(const StepState *s, int64_t t) {
     return b;
 }
 
-// The parameter after the step, before it is rounded to what it is stored in.
+// Returns the parameter after the step, before it is rounded to its storage format.
 static inline Bounded update_bound(const BoundStep *s, bool decays, double p, double gradient, Bounded m, Bounded v) {
     const double u = BOUND_U, g = gradient * s->clip, decay = decays ? s->lr * s->weight_decay : 0;
     const double g_of_m = (1 - s->beta1) * g, g_of_v = (1 - s->beta2) * g * g;
@@ -99,15 +99,15 @@ static inline Bounded update_bound(const BoundStep *s, bool decays, double p, do
     return after;
 }
 
-// The distance of neighbours in BF16 around x.
+// Returns the distance of neighboring BF16 numbers around x.
 static inline double bf16_step(float x) {
     const uint32_t exponent = float_bits(x) >> 23 & 0xffu;
     return ldexp(1.0, (int)(exponent == 0 ? 1 : exponent) - 127 - 7);
 }
 
-// Whether two results of a step agree, and how much of the bound is used (1 and more: they do not). BF16 by stochastic
-// rounding: the same random number sends both to one neighbour, or, rarely, to neighbouring ones; *expected adds up how
-// often at most, on average.
+// Returns the used fraction of the bound; 1 or more means that the results disagree. Stochastic rounding to BF16 uses
+// the same random number on both sides, so results rarely differ by one step: adds their expected number to
+// *expected.
 static inline double bound_used(float want, float have, double bound, bool stochastic_bf16, double *expected) {
     const double apart = fabs((double)want - (double)have);
     if (float_bits(want) == float_bits(have)) {
