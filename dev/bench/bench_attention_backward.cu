@@ -216,7 +216,7 @@ static bool compare_maxima(const Pair *p, const float *maxima) {
                 largest = fmax(largest, fabs((double)bf16_decode(p->found[row * p->stride + column])));
             const bool first = t % MAXIMUM_ROWS == 0;
             if ((double)maxima[row] != (first ? largest : 0)) {
-                printf("  WRONG maxima: sequence %d token %d: found %g, expected %g\n", b, t, (double)maxima[row],
+                printf("  WRONG amax: sequence %d token %d: found %g, expected %g\n", b, t, (double)maxima[row],
                        first ? largest : 0);
                 return false;
             }
@@ -269,7 +269,7 @@ static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, float *max
     const size_t bytes = (size_t)tensor_elements(a->dqkv) * sizeof *found;
     const size_t maxima_bytes = (size_t)a->maxima.rows * sizeof *maxima;
     CUDA_CHECK(cudaMemsetAsync(a->dqkv.data, POISON, bytes, stream), "poisoning the gradient");
-    CUDA_CHECK(cudaMemsetAsync(a->maxima.data, POISON, maxima_bytes, stream), "poisoning the maxima");
+    CUDA_CHECK(cudaMemsetAsync(a->maxima.data, POISON, maxima_bytes, stream), "poisoning the amax");
     run_ours(bench, a);
     exec->ops->download(exec, found, a->dqkv.data, bytes);
     exec->ops->download(exec, maxima, a->maxima.data, maxima_bytes);
@@ -330,14 +330,14 @@ static bool check_forward(Bench *bench, Attention *a) {
     return right;
 }
 
-static bool check_shape(Bench *bench, AttentionShape s, bool apart) {
+static bool check_shape(Bench *bench, AttentionShape s, bool masked) {
     static const int lengths[] = {70, 59, 1, 62, 64, 700, 68, 63, 65, 127, 128, 129, 300};
     printf("check B %d T %d heads %d/%d of %d%s\n", s.B, s.T, s.heads, s.kv_heads, s.head_dim,
-           apart ? ", documents apart" : "");
+           masked ? ", documents masked" : "");
     fflush(stdout);
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
-    if (apart) a.positions = documents_of(bench, s, lengths, sizeof lengths / sizeof *lengths);
+    if (masked) a.positions = documents_of(bench, s, lengths, sizeof lengths / sizeof *lengths);
     const bool forward_right = check_forward(bench, &a);
     Tensor expected_tensor = reference(bench, &a);
     size_t elements = (size_t)tensor_elements(a.dqkv), bytes = elements * sizeof(uint16_t);

@@ -261,7 +261,7 @@ static void lose_one(Comms *c, const char *how) {
     comm_all_reduce(c->comm, c->a, 1000, COMM_FP32, COMM_SUM);
     comm_wait(c->comm, comm_mark(c->comm));
     c->exec.ops->synchronize(&c->exec);
-    printf("went on: rank %d, without rank %d\n", c->rank, c->ranks - 1);
+    printf("continued: rank %d, without rank %d\n", c->rank, c->ranks - 1);
 }
 
 static void open_all(Comms *c, const CommPlace *place) {

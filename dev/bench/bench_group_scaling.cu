@@ -137,8 +137,8 @@ int main(int argc, char **argv) {
     Copies copies = copies_open(&bench);
     const double ceiling = copies_ceiling(&bench, &copies);
     printf(
-        "\n| tensor | plain maximum, ms | read, of the copy bandwidth | from row maxima, ms (read, of a copy as short) "
-        "| from maxima of groups of %d, ms (the same) | times faster | the paper, ms |\n"
+        "\n| tensor | computed amax, ms | read, of the copy bandwidth | from row amax, ms (read, of a copy as short) "
+        "| from amax of groups of %d, ms (the same) | times faster | the paper, ms |\n"
         "| --- | --- | --- | --- | --- | --- | --- |\n",
         GROUP);
     int wrong = 0;

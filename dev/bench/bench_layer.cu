@@ -161,13 +161,13 @@ static double median(float *ms, int count) {
 
 // Times the layer as one in the middle of a model: its first norm adds the previous layer's output.
 static Figures measure(Model *m, int runs) {
-    enum { MOST = 25 };
+    enum { MAX_RUNS = 25 };
     cudaStream_t stream = cuda_backend(&m->exec)->stream;
-    cudaEvent_t event[MOST][4];
-    float forward[MOST], backward[MOST];
+    cudaEvent_t event[MAX_RUNS][4];
+    float forward[MAX_RUNS], backward[MAX_RUNS];
     Restored r = restored_random(m, act(m, RESID_MID, 0), 1.0f), y = restored_random(m, act(m, Y, 0), 0.3f);
     Restored dresid = restored_random(m, act(m, DRESID, 0), 1e-5f);
-    for (int i = 0; i < MOST * 4; i++) CUDA_CHECK(cudaEventCreate(&event[i / 4][i % 4]), "timing");
+    for (int i = 0; i < MAX_RUNS * 4; i++) CUDA_CHECK(cudaEventCreate(&event[i / 4][i % 4]), "timing");
     for (int i = -WARM_UP; i < runs; i++) {
         cudaEvent_t *const at = event[i < 0 ? 0 : i];
         restore(m, &r);
@@ -187,7 +187,7 @@ static Figures measure(Model *m, int runs) {
         CUDA_CHECK(cudaEventElapsedTime(&forward[i], event[i][0], event[i][1]), "timing");
         CUDA_CHECK(cudaEventElapsedTime(&backward[i], event[i][2], event[i][3]), "timing");
     }
-    for (int i = 0; i < MOST * 4; i++) CUDA_CHECK(cudaEventDestroy(event[i / 4][i % 4]), "timing");
+    for (int i = 0; i < MAX_RUNS * 4; i++) CUDA_CHECK(cudaEventDestroy(event[i / 4][i % 4]), "timing");
     restored_free(m, &r);
     restored_free(m, &y);
     restored_free(m, &dresid);

@@ -135,7 +135,7 @@ static void check_norm(Check *c, CheckShape s) {
     if (!s.rms) check_values(c, norm.mean, 1e-5, "residual_norm_forward: mean");
     check_values(c, norm.rstd, 1e-5, "residual_norm_forward: rstd");
     check_operand_equal(c, s, n, "residual_norm_forward: n");
-    if (n.cpu.amax) check_maxima(c, n, 1e-5, "residual_norm_forward: maxima of n");
+    if (n.cpu.amax) check_maxima(c, n, 1e-5, "residual_norm_forward: amax of n");
     check_flag(c, 0, "residual_norm_forward");
 
     CHECK_BOTH(c, norm_recompute, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
@@ -143,7 +143,7 @@ static void check_norm(Check *c, CheckShape s) {
     if (!s.fp8 && s.from_saved) check_same(c, n, n_t, "norm_recompute: the bits of forward");
     if (s.fp8) {
         CHECK_BOTH(c, norm_recompute, (e, SIDE(n_t), SIDE(n), check_norm_of(&norm, gpu)));
-        check_operand_equal(c, s, n_t, "norm_recompute from codes");
+        check_operand_equal(c, s, n_t, "norm_recompute from FP8 values");
     }
     const CheckPair g = with_maxima(c, check_plain(c, s.M, s.C, FMT_BF16));
     const CheckPair dw = check_plain(c, 1, s.C, FMT_FP32), db = s.rms ? none : check_plain(c, 1, s.C, FMT_FP32);
@@ -151,7 +151,7 @@ static void check_norm(Check *c, CheckShape s) {
         CHECK_BOTH(c, norm_backward,
                    (e, SIDE(g), SIDE(dw), SIDE(db), SIDE(dn), check_norm_of(&norm, gpu), pass == 1, pass == 1));
         check_values(c, g, 2e-3, "norm_backward: g");
-        check_maxima(c, g, 4e-3, "norm_backward: maxima of g");
+        check_maxima(c, g, 4e-3, "norm_backward: amax of g");
         check_values(c, dw, 1e-4, "norm_backward: dweight");
         if (!s.rms) check_values(c, db, 1e-4, "norm_backward: dbias");
     }
@@ -219,7 +219,7 @@ static void check_branch_norm(Check *c, CheckShape s) {
         check_stream_operand(c, s, first, r, "branch_norm_forward of nothing: n");
         const CheckPair decoded = check_plain(c, s.M, s.C, FMT_BF16);
         CHECK_BOTH(c, norm_recompute, (e, SIDE(decoded), SIDE(n), check_norm_of(&norm, gpu)));
-        check_values(c, decoded, 0, "norm_recompute from codes to BF16");
+        check_values(c, decoded, 0, "norm_recompute from FP8 values to BF16");
     }
     const CheckPair g = check_random(c, s.M, s.C, 0, 1);
     CHECK_BOTH(c, residual_backward, (e, SIDE(g), SIDE(y)));
@@ -298,14 +298,14 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
         check_code_bytes(c, h, 0, "activation_forward: h");
     }
     check_operand_equal(c, s, g, "activation_forward: g");
-    if (g.cpu.amax) check_maxima(c, g, 1e-5, "activation_forward: maxima of g");
+    if (g.cpu.amax) check_maxima(c, g, 1e-5, "activation_forward: amax of g");
     check_flag(c, 0, "activation_forward");
     CHECK_BOTH(c, activation_recompute, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
     check_operand_equal(c, s, g_t, "activation_recompute from h");
     if (!s.fp8 && s.from_saved) check_same(c, g, g_t, "activation_recompute: the bits of forward");
     if (s.fp8) {
         CHECK_BOTH(c, activation_recompute, (e, SIDE(g_t), SIDE(g), SIDE(h)));
-        check_operand_equal(c, s, g_t, "activation_recompute from codes");
+        check_operand_equal(c, s, g_t, "activation_recompute from FP8 values");
     }
 
     const CheckPair dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = gated ? none : check_plain(c, 1, s.C, FMT_FP32);
@@ -369,9 +369,9 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
         }
         CHECK_BOTH(c, grad_quantize, (e, SIDE(d), SIDE(d_t), SIDE(dbias), SIDE(dy), pass == 1));
         check_scales(c, d, 0, "grad_quantize");
-        check_code_bytes(c, d, 0, "grad_quantize: codes");
-        check_scales(c, d_t, 0, "grad_quantize: transposed codes");
-        check_code_bytes(c, d_t, 0, "grad_quantize: transposed codes");
+        check_code_bytes(c, d, 0, "grad_quantize: FP8 values");
+        check_scales(c, d_t, 0, "grad_quantize: transposed FP8 values");
+        check_code_bytes(c, d_t, 0, "grad_quantize: transposed FP8 values");
         check_values(c, dbias, 1e-4, "grad_quantize: dbias");
     }
     check_gpu(c)->ops->grad_quantize(check_gpu(c), d.gpu, d_t.gpu, again.gpu, dy.gpu, false);
@@ -407,8 +407,8 @@ static void check_weights(Check *c) {
     CHECK_BOTH(c, weights_quantize, (e, side[gpu], COUNT));
     for (int i = 0; i < 4; i++) {
         check_scales(c, codes[i], 0, "weights_quantize");
-        check_code_bytes(c, codes[i], 0, "weights_quantize: codes");
-        check_code_bytes(c, codes_t[i], 0, "weights_quantize: transposed codes");
+        check_code_bytes(c, codes[i], 0, "weights_quantize: FP8 values");
+        check_code_bytes(c, codes_t[i], 0, "weights_quantize: transposed FP8 values");
     }
     check_flag(c, 0, "weights_quantize");
     check_free(c);
@@ -440,7 +440,7 @@ static void check_weight_shares(Check *c) {
     CHECK_BOTH(c, weights_maxima, (e, side[gpu], SHARES));
     uint32_t *want = (uint32_t *)maxima.cpu.data;
     uint32_t *have = (uint32_t *)check_download(c, maxima.gpu.data, SHARES * sizeof *have);
-    check_say(c, memcmp(want, have, SHARES * sizeof *have) == 0 && have[2] == 0, "weights_maxima", "wrong maxima");
+    check_say(c, memcmp(want, have, SHARES * sizeof *have) == 0 && have[2] == 0, "weights_maxima", "wrong amax");
     for (int i = 0; i < SHARES; i++) want[i] = have[0] > have[1] ? have[0] : have[1];
     free(have);
     check_upload(c, maxima);
@@ -448,7 +448,7 @@ static void check_weight_shares(Check *c) {
     check_scales(c, codes, 0, "weights_quantize of shares");
     check_code_bytes(c, codes, 0, "weights_quantize of shares");
     check_say(c, memcmp(whole, codes.cpu.data, ROWS * COLS) == 0, "weights_quantize of shares",
-              "not the whole's codes");
+              "not those of the whole weight");
     free(whole);
     check_free(c);
 }

@@ -70,7 +70,7 @@ static void check_norm(Check *c, CheckShape s, bool rms) {
                    (e, SIDE(g), SIDE(dw), SIDE(db), SIDE(dn), check_norm_of(x, mean, rstd, weight, bias, gpu),
                     pass == 1, pass == 1));
         check_values(c, g, limit, "norm_backward: g");
-        check_maxima(c, g, limit, "norm_backward: maxima");
+        check_maxima(c, g, limit, "norm_backward: amax");
         check_values(c, dw, 1e-4, "norm_backward: dweight");
         if (!rms) check_values(c, db, 1e-4, "norm_backward: dbias");
     }

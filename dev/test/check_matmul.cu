@@ -8,9 +8,9 @@
 // --- operands -----------------------------------------------------------------------------------------------
 // All values are exact in E4M3 and E5M2, so both formats give the same result.
 typedef enum {
-    OPERANDS_MIXED,   // 2^-6 to 2^7 with random signs: partial sums exceed their terms by far
-    OPERANDS_ALIKE,   // the same, with equal signs in three of four terms: sums grow with k
-    OPERANDS_OUTLIERS // one value in 4096 is 2^12 times as large, with the opposite sign
+    OPERANDS_MIXED,       // 2^-6 to 2^7 with random signs: partial sums exceed their terms by far
+    OPERANDS_EQUAL_SIGNS, // the same, with equal signs in three of four terms: sums grow with k
+    OPERANDS_OUTLIERS     // one value in 4096 is 2^12 times as large, with the opposite sign
 } Operands;
 
 __global__ static void fill_kernel(uint8_t *codes, Format format, int64_t count, uint64_t seed, Operands kind) {
@@ -20,7 +20,8 @@ __global__ static void fill_kernel(uint8_t *codes, Format format, int64_t count,
         const float mantissa = 1.0f + 0.25f * (float)(bits >> 16 & 3); // E5M2's two bits
         float x = ldexpf(mantissa, (int)(bits % 13) - 6);
         if (kind == OPERANDS_MIXED && (bits >> 32 & 1)) x = -x;
-        if (kind == OPERANDS_ALIKE && (bits >> 32 & 7) == 0) x = -x; // of a product of two such values: 22 % negative
+        if (kind == OPERANDS_EQUAL_SIGNS && (bits >> 32 & 7) == 0)
+            x = -x; // of the products of two such values: 22 % negative
         if (kind == OPERANDS_OUTLIERS) x = mantissa * ((bits >> 32) % 4096 == 0 ? -64.0f : 0x1p-6f);
         codes[i] = format == FMT_E5M2 ? e5m2_encode(x) : e4m3_encode(x);
     }
@@ -130,7 +131,7 @@ int check_matmul(bool small) {
                                   {"350M", 1024, 32768}, {"774M", 1280, 16384},    {"1558M", 1600, 16384},
                                   {"7B", 4096, 8192}};
     static const Sizes small_size = {"small", 128, 4096};
-    static const char *const kinds[] = {"mixed signs", "mostly alike", "rare outliers"};
+    static const char *const kinds[] = {"mixed signs", "mostly equal signs", "rare outliers"};
     static Bench bench;
     int comparisons = 0, wrong = 0;
     for (int kind = 0; kind < 3; kind++) {

@@ -226,22 +226,23 @@ static void check_storage(OptimizerCheck *c, Storage s, const int64_t *sizes) {
         if (step == 0 && fp8) optimizer_say(c, tally.a_differ + tally.k_differ == 0, "a and k from zero states");
     }
     optimizer_say(c, equal, "bits with moments in FP32 or BF16");
-    optimizer_say(c, maxima, "the maxima of the values");
+    optimizer_say(c, maxima, "the amax of the values");
     if (fp8) {
         optimizer_say(c, tally.k_differ <= tally.groups / 500, "k");
-        optimizer_say(c, tally.codes_far == 0 && tally.codes_differ <= tally.codes / 1000, "codes and a");
+        optimizer_say(c, tally.codes_far == 0 && tally.codes_differ <= tally.codes / 1000, "FP8 values and a");
         const bool rounded = s.value == FMT_BF16 && s.master == FMT_NONE;
         const double most = tally.expected + 6 * sqrt(tally.expected) + 6;
         optimizer_say(c, tally.weights_far == 0, "parameters");
-        optimizer_say(c, !rounded || (double)tally.weights_differ <= most, "how often parameters are rounded apart");
+        optimizer_say(c, !rounded || (double)tally.weights_differ <= most,
+                      "how often parameters are rounded differently");
         char name[160];
         storage_name(name, sizeof name, &s);
-        printf(
-            "# %s: of %lld codes %lld differ by a step, %lld by more; of %lld groups %lld k, %lld a; of %lld weights "
-            "%lld, %lld far, the worst at %.2f of its bound\n",
-            name, (long long)tally.codes, (long long)tally.codes_differ, (long long)tally.codes_far,
-            (long long)tally.groups, (long long)tally.k_differ, (long long)tally.a_differ, (long long)tally.weights,
-            (long long)tally.weights_differ, (long long)tally.weights_far, tally.used);
+        printf("# %s: of %lld FP8 values %lld differ by a step, %lld by more; of %lld groups %lld k, %lld a; of %lld "
+               "weights "
+               "%lld, %lld far, the worst at %.2f of its bound\n",
+               name, (long long)tally.codes, (long long)tally.codes_differ, (long long)tally.codes_far,
+               (long long)tally.groups, (long long)tally.k_differ, (long long)tally.a_differ, (long long)tally.weights,
+               (long long)tally.weights_differ, (long long)tally.weights_far, tally.used);
     }
     if (fp8) check_negative_zero(c);
     check_nonfinite(c);

@@ -167,8 +167,8 @@ static inline void check_code_rows(Check *c, CheckPair t, double off, const bool
             far += have[i * t.cpu.stride + j] != POISON; // written beyond the row
     }
     char text[160];
-    snprintf(text, sizeof text, "%lld of %lld codes differ, %lld by more than a step; first at %lld", (long long)differ,
-             (long long)(inner * outer), (long long)far, (long long)first);
+    snprintf(text, sizeof text, "%lld of %lld FP8 values differ, %lld by more than a step; first at %lld",
+             (long long)differ, (long long)(inner * outer), (long long)far, (long long)first);
     const double expected = off * (double)(inner * outer);
     check_say(c, far == 0 && (double)differ <= expected + 3 * sqrt(expected), what, text);
     free(have);

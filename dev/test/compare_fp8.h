@@ -40,10 +40,11 @@ static void pair_check_codes(Backends *b, Pair p, const char *operation, const c
         far += abs(x - y) > 1;
     }
     char name[200];
-    snprintf(name, sizeof name,
-             "GPU against CPU: %s, %s %s (%lld, %lld): %zu codes differ, %zu by more than a step, scales %g and %g",
-             operation, output, format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, differ, far,
-             (double)scale[1], (double)scale[0]);
+    snprintf(
+        name, sizeof name,
+        "GPU against CPU: %s, %s %s (%lld, %lld): %zu FP8 values differ, %zu by more than a step, scales %g and %g",
+        operation, output, format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, differ, far,
+        (double)scale[1], (double)scale[0]);
     check(far == 0 && differ * 1000 <= n && fabsf(scale[1] - scale[0]) <= 1e-5f * scale[0], name);
     free(code[0]);
     free(code[1]);
@@ -89,7 +90,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
             CALL(b, linear_backward_weight, dwte.t[s], dlogits_t, tensor_rows(n_t.t[s], begin, count), true);
         }
     }
-    pair_check_codes(b, w, "head", "codes of the embedding");
+    pair_check_codes(b, w, "head", "FP8 values of the embedding");
     pair_check_codes(b, n_t, "head", "transposed input");
     pair_check(b, losses, 1e-3, "fp8 head", "losses");
     pair_check(b, dn, 1e-2, "fp8 head", "dn");
@@ -199,11 +200,11 @@ static void compare_health(Backends *b) {
         }
     }
     ON_BOTH(b) CALL(b, health, tensors[s], COUNT, found[s]);
-    check(memcmp(found[0], found[1], sizeof found[0]) == 0, "GPU against CPU: health of codes");
+    check(memcmp(found[0], found[1], sizeof found[0]) == 0, "GPU against CPU: health of FP8 values");
     check(found[1][0].saturated > 0 && found[1][2].zero > 0 && found[1][4].clamped > 0 && found[1][5].amax > 0,
-          "health of codes finds something");
+          "health of FP8 values finds something");
     check(found[1][BY_ROW].saturated > 0 && found[1][BY_ROW].zero > 0 && found[1][BY_ROW + 1].amax > 0,
-          "health of codes with scales per row finds something");
+          "health of FP8 values with scales per row finds something");
     ON_BOTH(b) { // tensors of which only scales are left, together with complete ones
         tensors[s][0].data = tensors[s][1].data = tensors[s][BY_ROW].data = tensors[s][BY_ROW + 1].data = NULL;
         CALL(b, health, tensors[s], COUNT, found[s]);

@@ -25,7 +25,7 @@ static void create_both(Model *cpu, Model *gpu, Config *c) {
 //       %.
 static void compare_models(const char *recipe, Config c, double limit, int updates) {
     bool exact = c.recipe.precision == PRECISION_FP32, fp8 = limit == 0.0;
-    const double over_reference = block == blocks ? 1.1 : 1.4, loss_apart = block == blocks ? 2e-3 : 2e-2;
+    const double over_reference = block == blocks ? 1.1 : 1.4, loss_limit = block == blocks ? 2e-3 : 2e-2;
     c.grad_clip = 0.0f;
     Model cpu, gpu, full;
     create_both(&cpu, &gpu, &c);
@@ -59,7 +59,7 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
     double d = fabs(cpu.host.loss_sum - gpu.host.loss_sum);
     snprintf(name, sizeof name, "GPU against CPU, %d updates %s: loss %.6f and %.6f", updates, recipe,
              gpu.host.loss_sum, cpu.host.loss_sum);
-    check(d < (exact ? 1e-4 : loss_apart) && gpu.host.t == updates, name);
+    check(d < (exact ? 1e-4 : loss_limit) && gpu.host.t == updates, name);
     model_destroy(&cpu);
     model_destroy(&gpu);
 }

@@ -90,8 +90,8 @@ static void test_documents_alone(DeviceKind device) {
     const char *tensor;
     const double error = gradients_differ(&packed, &alone, &tensor);
     char name[128];
-    snprintf(name, sizeof name, "documents packed and alone%s: losses %.1e apart, gradients %.1e", where(device), worst,
-             error);
+    snprintf(name, sizeof name, "documents packed and alone%s: losses differ by %.1e, gradients %.1e", where(device),
+             worst, error);
     check(worst < 1e-6 && error < 1e-5 && packed.host.loss_sum > 0, name);
     model_destroy(&packed);
     model_destroy(&alone);

@@ -216,10 +216,10 @@ static void test_fp8_repeat(Fp8Recipe a) {
 // Results do not depend on cached transposed weights or on the number of threads, bit for bit.
 static void test_fp8_same_bits(Fp8Recipe (*scaled)(Fp8Recipe)) {
     const Fp8Recipe coat = scaled(fp8_coat), linear = scaled(fp8_linear), head = scaled(fp8_coat_head);
-    fp8_compare_gradients(coat, coat, false, 1, 0, "transposed weight codes kept and on demand");
+    fp8_compare_gradients(coat, coat, false, 1, 0, "transposed weight FP8 values cached and on demand");
     fp8_compare_gradients(coat, coat, true, 3, 0, "one thread and three");
-    fp8_compare_gradients(linear, linear, false, 3, 0, "transposes kept by one thread and on demand by three");
-    fp8_compare_gradients(head, head, false, 3, 0, "transposes kept by one thread and on demand by three");
+    fp8_compare_gradients(linear, linear, false, 3, 0, "transposes cached with one thread and on demand with three");
+    fp8_compare_gradients(head, head, false, 3, 0, "transposes cached with one thread and on demand with three");
 }
 
 // The scale of the loss gradient does not depend on the chunk size, so neither do its FP8 values. Only the order of
@@ -235,12 +235,12 @@ static void test_fp8_head_chunks(Fp8Recipe recipe) {
     const char *worst;
     double x = run_batch(&whole, 3, true, false, 1.0), y = run_batch(&cut, 3, true, false, 1.0);
     double error = gradients_differ(&cut, &whole, &worst);
-    check_fp8_recipe(x == y && error < 1e-6, recipe, "the cut into chunks changes no code");
+    check_fp8_recipe(x == y && error < 1e-6, recipe, "the number of chunks changes no FP8 value");
     size_t logits = whole.arena.layout[LOGITS][VALUE].data_bytes;
     check_fp8_recipe(whole.arena.category_bytes[CATEGORY_LOGITS] == logits + logits / 2, recipe,
-                     "the plan has the logits and their gradient's codes");
+                     "the plan has the logits and their FP8 gradient");
     check_fp8_recipe(act(&whole, DLOGITS_QT, 0).data == act(&whole, LOGITS, 0).data, recipe,
-                     "the transposed codes take the place of the logits");
+                     "the transposed FP8 values reuse the memory of the logits");
     model_destroy(&whole);
     model_destroy(&cut);
 }

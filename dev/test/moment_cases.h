@@ -129,8 +129,8 @@ static inline bool group_follows(const float *x, int n, const uint8_t *codes, fl
     }
     for (int i = 0; i < n; i++) {
         if (code_follows(x[i], codes[i], a, k, format, second)) continue;
-        snprintf(why, WHY, "element %d, %.9g, has code %02x where a is %.9g and k %d / 16", i, (double)x[i], codes[i],
-                 (double)a, k);
+        snprintf(why, WHY, "element %d, %.9g, is stored as %02x where a is %.9g and k %d / 16", i, (double)x[i],
+                 codes[i], (double)a, k);
         return false;
     }
     return true;

@@ -106,7 +106,7 @@ static Name label_name(Label label) {
     if (label <= 0) {
         snprintf(name.text, sizeof name.text, "%s",
                  label == ZEROS    ? "zeros"
-                 : label == MAXIMA ? "the matrices' maxima"
+                 : label == MAXIMA ? "the matrices' amax"
                                    : "scratch");
         return name;
     }

@@ -28,7 +28,7 @@ template <Format F> struct EncodePair {
     }
 };
 
-__device__ void words_apart(const uint32_t word[SPAN / 4], uint32_t out[SPAN]) {
+__device__ void words_split(const uint32_t word[SPAN / 4], uint32_t out[SPAN]) {
     for (int i = 0; i < SPAN; i++) out[i] = word[i / 4] >> 8 * (i % 4) & 0xffu;
 }
 
@@ -38,7 +38,7 @@ template <Format F> struct EncodeWords {
         uint32_t word[SPAN / 4];
         for (int i = 0; i < SPAN; i++) x[i] = bits_float(in[i]);
         encode<F, SPAN>(x, 1.0f, word);
-        words_apart(word, out);
+        words_split(word, out);
     }
 };
 
@@ -164,7 +164,7 @@ template <Format TO> struct Rescale {
         uint32_t word[SPAN / 4], rescaled[SPAN / 4];
         words_join(in, word);
         rescale_codes<TO, SPAN>(word, factor, rescaled);
-        words_apart(rescaled, out);
+        words_split(rescaled, out);
     }
 };
 

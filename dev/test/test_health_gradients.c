@@ -213,7 +213,7 @@ static void set_matmuls(Run *run, int layer, double bias, double error) {
 }
 
 // Reports error and bias of each layer, and one warning if a limit is exceeded.
-UNIT_TEST(products_in_log) {
+UNIT_TEST(matmul_comparison_in_log) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);

@@ -1,5 +1,5 @@
-// Tests of what files may not do to us: break the line of a message, lead out of their folder, make us allocate what
-// they ask for, or hold numbers that overflow. The fuzz targets (dev/fuzz) look for more of the kind.
+// Tests of hostile files: they must not break an error's line, lead outside their folder, cause huge allocations or
+// overflow numbers. The fuzz targets (dev/fuzz) search for more such cases.
 #include "dev/test/test_folder.h"
 
 #include <xxhash.h>
@@ -24,14 +24,14 @@ UNIT_TEST(test_messages_stay_lines) {
     assert_says(&err, "tensor 'a??b' has the type U8?,");
 }
 
-// What a terminal takes for a command, as characters of UTF-8 and as bytes that are part of none.
+// Terminal control sequences as UTF-8 characters and as invalid bytes, and what is printed instead.
 static const struct {
     const char *text, *shown;
 } terminal_texts[] = {
-    {"\33[31mred", "?[31mred"},           {"\302\23331mred", "?31mred"}, // U+009B begins a command, too
+    {"\33[31mred", "?[31mred"},           {"\302\23331mred", "?31mred"}, // U+009B begins a control sequence, too
     {"\302\200\302\220\302\237", "???"},  {"\23331m\204\235", "?31m??"}, {"a\177b\r", "a?b?"},
     {"\302\240 é € 😀", "\302\240 é € 😀"}, {"\351t\351", "\351t\351"}, // Latin-1
-    {"\340\202\233[", "\340??["},                                     // too long a way to write U+009B
+    {"\340\202\233[", "\340??["},                                     // an overlong encoding of U+009B
     {"cut \360\237", "cut \360?"}};
 
 UNIT_TEST(test_terminal_commands) {
@@ -57,7 +57,7 @@ UNIT_TEST(test_terminal_commands) {
 
 UNIT_TEST(test_lines_of_any_length) {
     char line[8];
-    // a line that just fits, one too long, an empty one, a 0 in a line, and an end without a line end
+    // a line that just fits, a longer one, an empty one, one with a 0 byte, and an end without newline
     write_file(path_of("lines"), "1234567\n12345678\n\na\0b\nend", 25);
     FILE *file = file_open_lines(path_of("lines"), &err);
     assert_non_null(file);
@@ -70,7 +70,7 @@ UNIT_TEST(test_lines_of_any_length) {
     assert_memory_equal(line, "end", 3);
     assert_int_equal(file_read_line(file, line, sizeof line), 0);
     fclose(file);
-    write_text(path_of("lines"), "123456789"); // too long, and never ended
+    write_text(path_of("lines"), "123456789"); // too long, without an end
     file = file_open_lines(path_of("lines"), &err);
     assert_non_null(file);
     assert_int_equal(file_read_line(file, line, sizeof line), 0);
@@ -79,7 +79,7 @@ UNIT_TEST(test_lines_of_any_length) {
     assert_says(&err, "/dev/zero is not a regular file");
 }
 
-// A header as long as its file says, which is too long.
+// A header that is too long, although the file is long enough for it.
 UNIT_TEST(test_long_header) {
     SafeFile file;
     uint64_t bytes = SAFETENSORS_MAX_HEADER + 1;
@@ -89,7 +89,7 @@ UNIT_TEST(test_long_header) {
     assert_says(&err, "long.safetensors has a header of 33554433 bytes");
 }
 
-// A log that is one endless line, or no file at all.
+// A log with one very long line, and a log that is a link to a device.
 UNIT_TEST(test_logs) {
     static Config config;
     size_t size, long_line = (size_t)1 << 20;
@@ -104,7 +104,7 @@ UNIT_TEST(test_logs) {
     write_text(path_of("out/log.jsonl"), text);
     free(text);
     assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
-    // what is written beside the log and the picture is not written through a link
+    // temporary files next to the log and the picture are not written through a link
     write_text(path_of("precious"), "mine");
     assert_int_equal(symlink(path_of("precious"), path_of("out/log.jsonl.tmp")), 0);
     assert_int_equal(symlink(path_of("precious"), path_of("loss.svg.tmp")), 0);
@@ -126,7 +126,7 @@ UNIT_TEST(test_logs) {
     assert_says(&err, "log.jsonl is not a regular file");
 }
 
-// Writes a manifest that lists one file of "{}".
+// Writes a manifest that lists one file with the contents "{}".
 static void list_in_manifest(const char *name) {
     JsonText t;
     manifest_begin(&t);
@@ -173,7 +173,7 @@ UNIT_TEST(test_manifest_stays_inside) {
     assert_says(&err, "manifest.json is a link");
 }
 
-// Numbers of a state that a run would add to until they overflow.
+// Recorded counters that would overflow when the run continues are refused.
 UNIT_TEST(test_states_far_away) {
     static const char *const keys[] = {"step", "sequences", "pass", "tokens", "t", "skipped", "skipped_run"};
     static Config config;

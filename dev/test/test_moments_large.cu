@@ -5,7 +5,7 @@
 
 #define ELEMENTS (((size_t)1 << 31) + 4096 + 300)
 #define ELEMENT_GROUPS ((ELEMENTS + GROUP - 1) / GROUP)
-enum { WINDOWS = 3, WINDOW_LARGEST = 2048, WINDOW_GROUPS = WINDOW_LARGEST / GROUP, LARGE_STEPS = 2 };
+enum { WINDOWS = 3, WINDOW_MAX = 2048, WINDOW_GROUPS = WINDOW_MAX / GROUP, LARGE_STEPS = 2 };
 
 typedef struct {
     size_t begin, elements; // begin is the first element of a group
@@ -22,8 +22,8 @@ typedef struct {
 } Parts;
 
 typedef struct {
-    uint16_t value[WINDOW_LARGEST], grad[WINDOW_LARGEST];
-    uint8_t codes[2][WINDOW_LARGEST], k[2][WINDOW_GROUPS];
+    uint16_t value[WINDOW_MAX], grad[WINDOW_MAX];
+    uint8_t codes[2][WINDOW_MAX], k[2][WINDOW_GROUPS];
     float a[2][WINDOW_GROUPS];
 } WindowMemory;
 
@@ -120,7 +120,7 @@ static void compare_window(const WindowMemory *want, const WindowMemory *have, c
     snprintf(name, sizeof name, "step %d, elements %zu to %zu", step + 1, w.begin, w.begin + w.elements - 1);
     tap_check(a_differ == 0 && k_differ == 0 && codes_far == 0 && values_far == 0 && codes <= (int)w.elements / 200 &&
                   values <= (int)w.elements / 200,
-              name, "%d maxima, %d k, %d codes, %d values differ; %d and %d of them by more than a step", a_differ,
+              name, "%d amax, %d k, %d FP8 values, %d values differ; %d and %d of them by more than a step", a_differ,
               k_differ, codes, values, codes_far, values_far);
 }
 

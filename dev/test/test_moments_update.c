@@ -150,7 +150,7 @@ UNIT_TEST(threads_do_not_matter) {
 
 // After 50 steps, weights trained with 8-bit states are within a few percent of the distance that FP32 states moved
 // them.
-UNIT_TEST(states_train_alike) {
+UNIT_TEST(states_train_equally) {
     static const struct {
         MomentsKind moments;
         MasterKind master;

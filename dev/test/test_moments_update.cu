@@ -130,7 +130,7 @@ static void tails(void) {
                           (a[i] != BANK_GUARD_BYTE);
         }
         snprintf(name, sizeof name, "%zu elements", size);
-        tap_check(wrong == 0 && guards == 0, name, "%d groups are wrong%s%s, %d bytes behind the end", wrong,
+        tap_check(wrong == 0 && guards == 0, name, "%d groups are wrong%s%s, %d bytes after the end", wrong,
                   wrong ? ", the first: " : "", why, guards);
         bank_close(&bank);
     }
@@ -176,7 +176,7 @@ static void not_finite_is_reported_and_stays(void) {
             char name[96];
             snprintf(name, sizeof name, "%g, bits %08x, %s, %s", (double)value, float_bits(value),
                      way & 1 ? "group by group" : "in chunks", way & 2 ? "k = 1" : "expanded");
-            tap_check(good, name, "flag %d, maxima %g and %g", state.nonfinite, (double)states[0].a[lost],
+            tap_check(good, name, "flag %d, amax %g and %g", state.nonfinite, (double)states[0].a[lost],
                       (double)states[1].a[lost]);
         }
     }

@@ -1,7 +1,7 @@
 // Tests of the order in which the model reads and writes memory. The model of train_gpt2_fp8.cu runs unchanged on a
 // normally planned arena, but device and communication only record accesses (order_ops.h), and order_memory.h checks
 // them: concurrent accesses of computation and communication must be ordered by events, and every read must find the
-// tensor that it expects. Operations depend on shapes and formats, so many configurations run: every combination of
+// tensor that it expects. Operations depend on shapes and formats, which is why many configurations run: every combination of
 // the recipe's settings, and of any three settings. --all runs every combination of all settings.
 // The checker itself is tested by injecting faults, each of which it must report: events of coat/model/shards.c that
 // are skipped, errors in communication, stale gather buffers, and lifetimes of scratch tensors that are too short.
@@ -88,7 +88,7 @@ enum {
     TRANSPOSES,
     RECIPE_SETTINGS,
     LAYERS = RECIPE_SETTINGS,
-    PRODUCTS,
+    MATMUL_CHECK,
     TRAINS,
     ZERO,
     RANK,
@@ -114,7 +114,7 @@ static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     [BF16_BLOCKS] = {"--bf16-blocks 0", "--bf16-blocks 1", "--bf16-blocks 2"},
     [TRANSPOSES] = {"--cache-transposed", "--no-cache-transposed"},
     [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
-    [PRODUCTS] = {"", "--health-products 1"},
+    [MATMUL_CHECK] = {"", "--health-products 1"},
     [TRAINS] = {"", "", ""}, // trains, evaluates (--eval-only) or samples (--prompt); the flags would need weights
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first: a single process
     [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last has no shard of small tensors
@@ -319,16 +319,16 @@ static bool is_new(const Choice *choice, int wanted) {
 static bool repeats(const Choice *choice) {
     const int *of = choice->of;
     return (of[ZERO] == 0 && of[RANK] > 0) ||
-           (of[TRAINS] && (of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0 || of[PRODUCTS] > 0)) ||
+           (of[TRAINS] && (of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0 || of[MATMUL_CHECK] > 0)) ||
            (of[RECIPE] < FP8_LINEAR &&
-            (of[BF16_BLOCKS] > 0 || of[PRODUCTS] > 0 || (of[HEAD] == 0 && of[TRANSPOSES] > 0))) ||
-           (of[LAYERS] == 0 && of[BF16_BLOCKS] == 2) || (of[RANK] > 0 && of[PRODUCTS] > 0);
+            (of[BF16_BLOCKS] > 0 || of[MATMUL_CHECK] > 0 || (of[HEAD] == 0 && of[TRANSPOSES] > 0))) ||
+           (of[LAYERS] == 0 && of[BF16_BLOCKS] == 2) || (of[RANK] > 0 && of[MATMUL_CHECK] > 0);
 }
 
-// Returns choice `number` of all `product` ones. Consecutive numbers give very different choices.
-static Choice choice_of(int64_t number, int64_t product) {
+// Returns choice `number` of all `total` ones. Consecutive numbers give very different choices.
+static Choice choice_of(int64_t number, int64_t total) {
     Choice choice;
-    int64_t rest = number * 15485863 % product; // a prime
+    int64_t rest = number * 15485863 % total; // a prime
     for (int i = 0; i < SETTINGS; i++) {
         choice.of[i] = (int)(rest % choices(i));
         rest /= choices(i);
@@ -338,12 +338,12 @@ static Choice choice_of(int64_t number, int64_t product) {
 
 // Tries choices with many new combinations first, which reduces the number of runs.
 UNIT_TEST(every_access_is_ordered) {
-    int64_t product = 1;
+    int64_t total = 1;
     int fresh = 0, runs = 0, all = 0, bad = 0;
-    for (int i = 0; i < SETTINGS; i++) product *= choices(i);
+    for (int i = 0; i < SETTINGS; i++) total *= choices(i);
     for (int wanted = all_of_them ? 1 : 64; wanted > 0; wanted /= 2) {
-        for (int64_t n = 0; n < (wanted > 1 ? product / 32 : product); n++) {
-            const Choice choice = choice_of(n, product);
+        for (int64_t n = 0; n < (wanted > 1 ? total / 32 : total); n++) {
+            const Choice choice = choice_of(n, total);
             if (repeats(&choice)) continue;
             all += wanted == 1;
             if (!all_of_them && (!is_new(&choice, wanted) || fresh++ % SHARE)) continue;
@@ -458,7 +458,7 @@ UNIT_TEST(lifetimes_are_long_enough) {
         {{[RECIPE] = FP8_LINEAR, [RECOMPUTE] = 0, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = PAPER, [RECOMPUTE] = 0, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = COAT, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
-        {{[RECIPE] = COAT, [RECOMPUTE] = 1, [LAYERS] = 1, [PRODUCTS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = COAT, [RECOMPUTE] = 1, [LAYERS] = 1, [MATMUL_CHECK] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = FP8_LINEAR, [RECOMPUTE] = 2, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = FP8_LINEAR, [RECOMPUTE] = 1, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1, [BLOCK] = 4}},
         {{[RECIPE] = COAT, [RECOMPUTE] = 1, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1, [BLOCK] = 1}},

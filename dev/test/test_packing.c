@@ -52,11 +52,11 @@ static void check(const int32_t *lengths, int examples, int T) {
 }
 
 UNIT_TEST(test_first_fit) {
-    enum { MOST = 700 };
-    int32_t lengths[MOST];
+    enum { MAX_EXAMPLES = 700 };
+    int32_t lengths[MAX_EXAMPLES];
     for (int trial = 0; trial < 400; trial++) {
         const int T = 1 + (int)(rng_hash(1, 1, (uint64_t)trial) % (trial % 3 ? 40 : 3000));
-        const int examples = (int)(rng_hash(1, 2, (uint64_t)trial) % (trial % 2 ? MOST : 9));
+        const int examples = (int)(rng_hash(1, 2, (uint64_t)trial) % (trial % 2 ? MAX_EXAMPLES : 9));
         const int longest = 1 + (int)(rng_hash(1, 3, (uint64_t)trial) % (uint64_t)T);
         for (int i = 0; i < examples; i++)
             lengths[i] = (int32_t)(rng_hash(2, (uint64_t)trial, (uint64_t)i) % (uint64_t)(longest + 1));

@@ -216,7 +216,7 @@ UNIT_TEST(more_gpus_needed) {
 }
 
 #define OTHER "; with --recompute 3 in place of "
-// States move to the host, and blocks are made again, only where that, and nothing less, lets a micro-batch fit.
+// --offload-states and --recompute 3 are named only if nothing milder lets a micro-batch fit.
 UNIT_TEST(last_resorts) {
     char flags[512];
     int fits;
@@ -284,7 +284,7 @@ UNIT_TEST(alternative_last_resort) {
     }
 }
 
-// --precision fp32 is for comparisons: what leaving it saves, in BF16 where that is enough.
+// --precision fp32 is for comparisons. The advice names the savings of another precision: BF16 if that is enough.
 UNIT_TEST(another_precision) {
     char flags[512];
     const char *line = "--model gpt2-xl --micro-batch 1 --precision fp32";

@@ -274,7 +274,7 @@ static bool share_without_rank_0(CommPlace *place, RankResult *result) {
     return place->rank == 0 || share(place, result);
 }
 
-UNIT_TEST(test_nobody_listens) {
+UNIT_TEST(test_no_listener) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(2, share_without_rank_0);

@@ -11,7 +11,7 @@ enum { DRAWS = 100000 };
 #endif
 
 // Draws DRAWS tokens. count[i] becomes how often token i was drawn.
-static void draw_nucleus(const float *logits, int vocab, float temperature, int top_k, float top_p, int *count) {
+static void draw_top_p(const float *logits, int vocab, float temperature, int top_k, float top_p, int *count) {
     for (int i = 0; i < vocab; i++) count[i] = 0;
     for (uint64_t i = 0; i < DRAWS; i++) {
         int token = sample_token(logits, vocab, temperature, top_k, top_p, 1, i);
@@ -21,7 +21,7 @@ static void draw_nucleus(const float *logits, int vocab, float temperature, int 
 }
 
 static void draw(const float *logits, int vocab, float temperature, int top_k, int *count) {
-    draw_nucleus(logits, vocab, temperature, top_k, 1, count);
+    draw_top_p(logits, vocab, temperature, top_k, 1, count);
 }
 
 static void assert_share(int count, double share) {
@@ -103,7 +103,7 @@ UNIT_TEST(top_k_agrees_with_definition) {
 }
 
 // Top-p keeps the fewest tokens whose probabilities reach p, and draws each with its probability among them.
-UNIT_TEST(nucleus_keeps_the_likeliest) {
+UNIT_TEST(top_p_keeps_the_most_likely) {
     const double share[5] = {0.1, 0.4, 0.05, 0.25, 0.2};
     float logits[5];
     for (int i = 0; i < 5; i++) logits[i] = (float)log(share[i]) - 40.0f; // a constant offset does not matter
@@ -118,13 +118,13 @@ UNIT_TEST(nucleus_keeps_the_likeliest) {
         double sum = 0;
         int count[5];
         for (int i = 0; i < 5; i++) sum += cases[c].kept[i] ? share[i] : 0;
-        draw_nucleus(logits, 5, 1, 0, cases[c].p, count);
+        draw_top_p(logits, 5, 1, 0, cases[c].p, count);
         for (int i = 0; i < 5; i++) assert_share(count[i], cases[c].kept[i] ? share[i] / sum : 0);
     }
 }
 
 // Compares every p with a plain definition. Ties are ordered by id; temperature is applied first.
-UNIT_TEST(nucleus_agrees_with_definition) {
+UNIT_TEST(top_p_agrees_with_definition) {
     enum { V = 40, FEW = 20000 };
     const float temperatures[2] = {0.7f, 3};
     float logits[V];
@@ -152,25 +152,25 @@ UNIT_TEST(nucleus_agrees_with_definition) {
     }
 }
 
-UNIT_TEST(nucleus_has_edges) {
+UNIT_TEST(top_p_edge_cases) {
     const float equal[10] = {3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, mixed[5] = {NAN, 1, -INFINITY, 1, 0};
     const float infinite[4] = {5, INFINITY, NAN, INFINITY},
                 far[3] = {0, -2000, 2000}; // one token has all the probability
     int count[10];
     for (int tenths = 1; tenths < 10; tenths++) { // of ten equal tokens p selects p * 10, although 0.3f > 0.3
-        draw_nucleus(equal, 10, 1, 0, (float)tenths / 10, count);
+        draw_top_p(equal, 10, 1, 0, (float)tenths / 10, count);
         for (int i = 0; i < 10; i++) assert_share(count[i], i < tenths ? 1.0 / tenths : 0);
     }
-    draw_nucleus(equal, 10, 1, 4, 0.5f, count); // half of the four that top-k keeps
+    draw_top_p(equal, 10, 1, 4, 0.5f, count); // half of the four that top-k keeps
     assert_share(count[0], 0.5);
     assert_int_equal(count[0] + count[1], DRAWS);
-    draw_nucleus(mixed, 5, 1, 0, 0.3f, count);
+    draw_top_p(mixed, 5, 1, 0, 0.3f, count);
     assert_int_equal(count[1], DRAWS);
-    draw_nucleus(infinite, 4, 1, 0, 0.4f, count);
+    draw_top_p(infinite, 4, 1, 0, 0.4f, count);
     assert_int_equal(count[1], DRAWS);
-    draw_nucleus(infinite, 4, 1, 0, 0.9f, count);
+    draw_top_p(infinite, 4, 1, 0, 0.9f, count);
     assert_share(count[3], 0.5);
-    draw_nucleus(far, 3, 1, 0, 0.999999f, count);
+    draw_top_p(far, 3, 1, 0, 0.999999f, count);
     assert_int_equal(count[2], DRAWS);
     const float none[4] = {1e-45f, 0, -1, -INFINITY}; // at least the most likely token is kept
     for (int i = 0; i < 4; i++) assert_int_equal(sample_token(far, 3, 1, 0, none[i], 1, 1), 2);
@@ -180,7 +180,7 @@ UNIT_TEST(nucleus_has_edges) {
 }
 
 // Pins the tokens that are drawn without top-p.
-UNIT_TEST(without_a_nucleus_nothing_changes) {
+UNIT_TEST(drawn_tokens_without_top_p) {
     static const struct {
         float temperature;
         int top_k, tokens[16];

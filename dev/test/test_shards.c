@@ -32,7 +32,7 @@ static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     arena->base = (char *)0 + 256; // never dereferenced
 }
 
-UNIT_TEST(shares_cover_everything) {
+UNIT_TEST(shards_cover_everything) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     for (int r = 0; r < 3; r++) {
         for (int zero = 0; zero <= 3; zero++) {
@@ -44,16 +44,16 @@ UNIT_TEST(shares_cover_everything) {
                         if (!t->exists || role == CODES_T) continue;
                         int64_t next = 0, begin, elements = t->rows * t->cols;
                         for (arena->rank = 0; arena->rank < ranks; arena->rank++) {
-                            Tensor share = arena_share(arena, (TensorId)id, (Role)role, 0, &begin);
-                            if (share.rows == 0) continue;
+                            Tensor shard = arena_share(arena, (TensorId)id, (Role)role, 0, &begin);
+                            if (shard.rows == 0) continue;
                             assert_int_equal(begin, next);
                             assert_int_equal(begin % 128, 0);
-                            assert_int_equal(share.stride, share.cols);
-                            next = begin + tensor_elements(share);
+                            assert_int_equal(shard.stride, shard.cols);
+                            next = begin + tensor_elements(shard);
                             // the shard fits in memory, also when all shards are
                             // communicated in equal length
                             int64_t first = t->sharded ? 0 : begin;
-                            assert_true(first + tensor_elements(share) <= t->held_elements);
+                            assert_true(first + tensor_elements(shard) <= t->held_elements);
                             if (arena->zero > 0 && !t->sharded && role != CODES)
                                 assert_int_equal(t->held_elements, t->shard_elements * ranks);
                         }
@@ -66,7 +66,7 @@ UNIT_TEST(shares_cover_everything) {
     free(arena);
 }
 
-UNIT_TEST(held_is_whole_or_share) {
+UNIT_TEST(local_tensors_are_whole_or_sharded) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     int64_t begin;
     plan(arena, RECIPE_COAT, 3, 4);
@@ -89,7 +89,7 @@ UNIT_TEST(held_is_whole_or_share) {
     free(arena);
 }
 
-UNIT_TEST(layers_take_turns) {
+UNIT_TEST(layers_use_two_buffers) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     plan(arena, RECIPE_COAT, 3, 4);
     Weight a = arena_weight(arena, QKVW, 1), b = arena_weight(arena, QKVW, 2), c = arena_weight(arena, QKVW, 3);
@@ -120,9 +120,9 @@ static int compare(const void *a, const void *b) {
 }
 
 UNIT_TEST(nothing_overlaps) {
-    enum { MOST = 4096 };
+    enum { MAX_RANGES = 4096 };
     Arena *arena = (Arena *)malloc(sizeof *arena);
-    Range *ranges = (Range *)malloc(MOST * sizeof *ranges);
+    Range *ranges = (Range *)malloc(MAX_RANGES * sizeof *ranges);
     for (int r = 0; r < 3; r++) {
         for (int zero = 0; zero <= 3; zero++) {
             plan(arena, recipes[r], zero, 3);
@@ -141,7 +141,7 @@ UNIT_TEST(nothing_overlaps) {
                         ranges[count++] = data;
                         if (t->scale_bytes) ranges[count++] = scale;
                         if (t->exponent_bytes) ranges[count++] = exponent;
-                        assert_true(count < MOST - 3);
+                        assert_true(count < MAX_RANGES - 3);
                     }
                 }
             }

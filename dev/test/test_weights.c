@@ -4,7 +4,7 @@
 #include "coat/model/weights.h"
 
 #define LAYERS 3
-#define WIDEST 3.0 // in deviations: larger values are drawn again
+#define MAX_DEVIATIONS 3.0 // in deviations: larger values are drawn again
 // Deviation of a normal number truncated at 3: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with the density p and the tail Q.
 #define CUT_DEVIATION 0.98658
 
@@ -22,7 +22,7 @@ static Run *drawn_run(InitKind init) {
 }
 
 // Returns the deviation that weights.h documents.
-static double deviation_said(const Run *run, TensorId id, int layer) {
+static double documented_deviation(const Run *run, TensorId id, int layer) {
     const bool residual = id == PROJW || id == FCPROJW;
     const double inputs = (double)arena_tensor(&run->arena, id, VALUE, layer).cols;
     switch (run->config.shape.init) {
@@ -41,7 +41,7 @@ static void expect_drawn(const Run *run, TensorId id, int layer) {
     assert_int_equal(t.format, FMT_FP32);
     const float *values = (const float *)t.data;
     const int64_t n = tensor_used_rows(id, t.rows, &run->config.shape) * t.cols;
-    const double said = deviation_said(run, id, layer), expected = said * (cut ? CUT_DEVIATION : 1.0);
+    const double documented = documented_deviation(run, id, layer), expected = documented * (cut ? CUT_DEVIATION : 1.0);
     double sum = 0.0, squares = 0.0, largest = 0.0;
     for (int64_t i = 0; i < n; i++) {
         sum += values[i];
@@ -52,9 +52,9 @@ static void expect_drawn(const Run *run, TensorId id, int layer) {
     if (fabs(found / expected - 1.0) > off || fabs(sum / (double)n) > 4.0 * expected / sqrt((double)n))
         fail_msg("--init %d, %s of layer %d: deviation %g, not %g", run->config.shape.init, tensor_row(id)->name, layer,
                  found, expected);
-    if (cut != (largest <= WIDEST * said * (1 + 1e-6)))
+    if (cut != (largest <= MAX_DEVIATIONS * documented * (1 + 1e-6)))
         fail_msg("--init %d, %s of layer %d: the largest is %g deviations", run->config.shape.init,
-                 tensor_row(id)->name, layer, largest / said);
+                 tensor_row(id)->name, layer, largest / documented);
 }
 
 UNIT_TEST(test_deviations) {
