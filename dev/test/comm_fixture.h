@@ -22,35 +22,12 @@ typedef bool (*RankFunction)(CommPlace *place, RankResult *result);
 
 // Unsets every variable that a launcher may set.
 static inline void clear_launchers(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK",
-                                        "OMPI_COMM_WORLD_SIZE",
-                                        "OMPI_COMM_WORLD_LOCAL_RANK",
-                                        "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                        "PMI_RANK",
-                                        "PMI_SIZE",
-                                        "MPI_LOCALRANKID",
-                                        "MPI_LOCALNRANKS",
-                                        "MV2_COMM_WORLD_LOCAL_RANK",
-                                        "PMIX_RANK",
-                                        "RANK",
-                                        "WORLD_SIZE",
-                                        "LOCAL_RANK",
-                                        "LOCAL_WORLD_SIZE",
-                                        "TORCHELASTIC_RUN_ID",
-                                        "TORCHELASTIC_USE_AGENT_STORE",
-                                        "MASTER_ADDR",
-                                        "MASTER_PORT",
-                                        "ENVIRONMENT",
-                                        "SLURM_PROCID",
-                                        "SLURM_NTASKS",
-                                        "SLURM_STEP_NUM_TASKS",
-                                        "SLURM_LOCALID",
-                                        "SLURM_STEP_ID",
-                                        "SLURM_STEP_TASKS_PER_NODE",
-                                        "SLURM_NODEID",
-                                        "SLURM_JOB_ID",
-                                        "SLURM_STEP_NODELIST"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+    char names[] = "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE "
+                   "PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS MV2_COMM_WORLD_LOCAL_RANK PMIX_RANK RANK "
+                   "WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE "
+                   "MASTER_ADDR MASTER_PORT ENVIRONMENT SLURM_PROCID SLURM_NTASKS SLURM_STEP_NUM_TASKS SLURM_LOCALID "
+                   "SLURM_STEP_ID SLURM_STEP_TASKS_PER_NODE SLURM_NODEID SLURM_JOB_ID SLURM_STEP_NODELIST";
+    for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) unsetenv(name);
 }
 
 static inline CommPlace place_of(int rank, int ranks) {

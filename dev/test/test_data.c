@@ -19,32 +19,28 @@ UNIT_TEST(test_bad_files) {
     int32_t magic = DATA_MAGIC_U16;
     write_file(path_of("short.bin"), &magic, sizeof magic);
     expect_refused("short.bin", 1, 4, 1, "truncated", "header");
-    write_header_and_tokens("swapped.bin", (int32_t)__builtin_bswap32(DATA_MAGIC_U16), 0x01000000, 100, 2, 100, 0, 9);
-    expect_refused("swapped.bin", 1, 4, 1, "big-endian", "swapped.bin");
-    write_header_and_tokens("magic.bin", 77, 1, 100, 2, 100, 0, 9);
-    expect_refused("magic.bin", 1, 4, 1, "not a token file", "77");
-    write_header_and_tokens("model.bin", 20240326, 3, 100, 2, 100, 0, 9);
-    expect_refused("model.bin", 1, 4, 1, "llm.c model", "--model");
-    write_header_and_tokens("version.bin", DATA_MAGIC_U16, 9, 100, 2, 100, 0, 9);
-    expect_refused("version.bin", 1, 4, 1, "version 9", "version 1 is known");
-    write_header_and_tokens("version32.bin", DATA_MAGIC_U32, 1, 100, 4, 100, 0, 9);
-    expect_refused("version32.bin", 1, 4, 1, "version 1", "version 7 is known");
-    write_header_and_tokens("negative.bin", DATA_MAGIC_U16, 1, -5, 2, 100, 0, 9);
-    expect_refused("negative.bin", 1, 4, 1, "-5 tokens", "negative.bin");
-    write_header_and_tokens("zero.bin", DATA_MAGIC_U16, 1, 0, 2, 0, 0, 9);
-    expect_refused("zero.bin", 1, 4, 1, " 0 tokens", "zero.bin");
-    write_header_and_tokens("huge.bin", DATA_MAGIC_U16, 1, INT32_MAX, 2, 100, 0, 9);
-    expect_refused("huge.bin", 1, 4, 1, "truncated", "2147483647");
-    write_header_and_tokens("cut.bin", DATA_MAGIC_U16, 1, 101, 2, 100, 0, 9);
-    expect_refused("cut.bin", 1, 4, 1, "truncated", "holds 100");
-    write_header_and_tokens("cut32.bin", DATA_MAGIC_U32, 7, 100, 2, 100, 0, 9); // half of the bytes
-    expect_refused("cut32.bin", 1, 4, 1, "truncated", "holds 50");
-    write_header_and_tokens("cut1.bin", DATA_MAGIC_U16, 1, 1, 2, 0, 0, 9);
-    expect_refused("cut1.bin", 1, 4, 1, "says 1 token, the file holds 0", "cut1.bin");
-    write_header_and_tokens("long1.bin", DATA_MAGIC_U16, 1, 1, 2, 2, 0, 9);
-    expect_refused("long1.bin", 1, 4, 1, "says 1 token of 2 bytes", "damaged");
-    write_header_and_tokens("long.bin", DATA_MAGIC_U16, 1, 99, 2, 100, 0, 9);
-    expect_refused("long.bin", 1, 4, 1, "damaged", "99");
+    static const struct {
+        int32_t magic, version, said;
+        int width, count;
+        const char *word1, *word2;
+    } headers[] = {{(int32_t)__builtin_bswap32(DATA_MAGIC_U16), 0x01000000, 100, 2, 100, "big-endian", "header.bin"},
+                   {77, 1, 100, 2, 100, "not a token file", "77"},
+                   {20240326, 3, 100, 2, 100, "llm.c model", "--model"},
+                   {DATA_MAGIC_U16, 9, 100, 2, 100, "version 9", "version 1"},
+                   {DATA_MAGIC_U32, 1, 100, 4, 100, "version 1", "version 7"},
+                   {DATA_MAGIC_U16, 1, -5, 2, 100, "-5 tokens", "header.bin"},
+                   {DATA_MAGIC_U16, 1, 0, 2, 0, " 0 tokens", "header.bin"},
+                   {DATA_MAGIC_U16, 1, INT32_MAX, 2, 100, "truncated", "2147483647"},
+                   {DATA_MAGIC_U16, 1, 101, 2, 100, "truncated", "holds 100"},
+                   {DATA_MAGIC_U32, 7, 100, 2, 100, "truncated", "holds 50"}, // half of the bytes
+                   {DATA_MAGIC_U16, 1, 1, 2, 0, "says 1 token,", "holds 0"},
+                   {DATA_MAGIC_U16, 1, 1, 2, 2, "says 1 token ", "damaged"},
+                   {DATA_MAGIC_U16, 1, 99, 2, 100, "damaged", "99"}};
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        write_header_and_tokens("header.bin", headers[i].magic, headers[i].version, headers[i].said, headers[i].width,
+                                headers[i].count, 0, 9);
+        expect_refused("header.bin", 1, 4, 1, headers[i].word1, headers[i].word2);
+    }
     assert_int_equal(mkdir(path_of("folder"), 0700), 0);
     expect_refused("folder", 1, 4, 1, "is a folder", "*_train*.bin");
     assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);

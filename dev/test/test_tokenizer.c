@@ -258,30 +258,23 @@ UNIT_TEST(test_pairs_of_others) {
 UNIT_TEST(test_bad_json) {
     expect_refused("absent.json", "cannot open");
     expect_refused("", "holds no tokenizer.json"); // the empty folder
-    write_text(path_of("empty.json"), "");
-    expect_refused("empty.json", "empty");
-    write_text(path_of("text.json"), "hello");
-    expect_refused("text.json", "neither JSON");
-    write_text(path_of("cut.json"), "{\"a\": 0, \"b\":");
-    expect_refused("cut.json", "neither JSON");
-    write_text(path_of("list.json"), "[1, 2]");
-    expect_refused("list.json", "not an object");
-    write_text(path_of("none.json"), "{}");
-    expect_refused("none.json", "not an object");
-    write_text(path_of("string.json"), "{\"a\": 0, \"b\": \"1\"}");
-    expect_refused("string.json", "'b' has no integer id");
+    static const char *const cases[][2] = {{"", "empty"},
+                                           {"hello", "neither JSON"},
+                                           {"{\"a\": 0, \"b\":", "neither JSON"},
+                                           {"[1, 2]", "not an object"},
+                                           {"{}", "not an object"},
+                                           {"{\"a\": 0, \"b\": \"1\"}", "'b' has no integer id"},
+                                           {"{\"a\": -1}", "id -1"},
+                                           {"{\"a\": 2147483648}", "id 2147483648"},
+                                           {"{\"a\": 99999999999999999999999}", "neither JSON"},
+                                           {"{\"a\": 3, \"b\": 3}", "the id 3"},
+                                           {"{\"a\": 3, \"a\": 4}", "neither JSON"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_text(path_of("bad.json"), cases[i][0]);
+        expect_refused("bad.json", cases[i][1]);
+    }
     write_text(path_of("tokenizer.json"), "{\"version\": \"1.0\", \"model\": {\"vocab\": {\"a\": 0}}}");
     expect_refused("tokenizer.json", "neither of bytes");
-    write_text(path_of("negative.json"), "{\"a\": -1}");
-    expect_refused("negative.json", "id -1");
-    write_text(path_of("huge.json"), "{\"a\": 2147483648}");
-    expect_refused("huge.json", "id 2147483648");
-    write_text(path_of("overflow.json"), "{\"a\": 99999999999999999999999}");
-    expect_refused("overflow.json", "neither JSON");
-    write_text(path_of("twice.json"), "{\"a\": 3, \"b\": 3}");
-    expect_refused("twice.json", "the id 3");
-    write_text(path_of("same.json"), "{\"a\": 3, \"a\": 4}");
-    expect_refused("same.json", "neither JSON");
     static char deep[100001];
     memset(deep, '[', sizeof deep - 1);
     write_text(path_of("deep.json"), deep);
@@ -329,26 +322,19 @@ UNIT_TEST(test_bad_bin) {
     assert_int_equal(tokenizer_end_of_text(t), 19);
     assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1); // ids not in GPT-2's order: no merges
     tokenizer_close(t);
-    write_small_bin("header.bin", 2, 20, 19, 1000);
-    expect_refused("header.bin", "truncated in its header");
-    write_small_bin("version.bin", 3, 20, 19, 1024 + 40);
-    expect_refused("version.bin", "version 3");
-    write_small_bin("negative.bin", 2, -20, 19, 1024 + 40);
-    expect_refused("negative.bin", "-20 tokens");
-    write_small_bin("huge.bin", 2, INT32_MAX, 19, 1024 + 40);
-    expect_refused("huge.bin", "2147483647 tokens");
-    write_small_bin("more.bin", 2, 1000, 19, 1024 + 40);
-    expect_refused("more.bin", "says 1000 tokens, 40 bytes follow");
-    write_small_bin("few.bin", 2, 40, 19, 1024 + 40);
-    expect_refused("few.bin", "truncated in token 20");
-    write_small_bin("cut.bin", 2, 20, 19, 1024 + 39);
-    expect_refused("cut.bin", "truncated in token 19");
-    write_small_bin("rest.bin", 2, 20, 19, 1024 + 41);
-    expect_refused("rest.bin", "1 byte after its last token");
-    write_small_bin("end.bin", 2, 20, 20, 1024 + 40);
-    expect_refused("end.bin", "end-of-text token 20");
-    write_small_bin("end2.bin", 2, 20, -1, 1024 + 40);
-    expect_refused("end2.bin", "end-of-text token -1");
+    static const struct {
+        int32_t version, said, end_of_text;
+        size_t bytes;
+        const char *word;
+    } bad[] = {{2, 20, 19, 1000, "truncated in its header"},    {3, 20, 19, 1024 + 40, "version 3"},
+               {2, -20, 19, 1024 + 40, "-20 tokens"},           {2, INT32_MAX, 19, 1024 + 40, "2147483647 tokens"},
+               {2, 1000, 19, 1024 + 40, "1000 tokens"},         {2, 40, 19, 1024 + 40, "truncated in token 20"},
+               {2, 20, 19, 1024 + 39, "truncated in token 19"}, {2, 20, 19, 1024 + 41, "1 byte"},
+               {2, 20, 20, 1024 + 40, "end-of-text token 20"},  {2, 20, -1, 1024 + 40, "end-of-text token -1"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_small_bin("bad.bin", bad[i].version, bad[i].said, bad[i].end_of_text, bad[i].bytes);
+        expect_refused("bad.bin", bad[i].word);
+    }
 }
 
 RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

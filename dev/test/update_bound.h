@@ -4,8 +4,8 @@
 // Errors. The CPU rounds every FP32 operation to nearest: a relative error of u = 2^-24. The GPU does the same (it is
 // compiled with -fmad=false), except for its special functions, whose errors PTX documents: lg2 2^-22 (absolute if
 // |log2| < 1, otherwise relative), ex2 2^-22, square root and reciprocal 2^-23. The CPU's log2 and exp2
-// (coat/numerics/moments.h) have errors of 2 u; log2's is absolute below 1, too. Let d(x) be the distance of both sides'
-// x. Errors of errors are below a thousandth of the first-order terms and are ignored.
+// (coat/numerics/moments.h) have errors of 2 u; log2's is absolute below 1, too. d(x) is the distance of both sides' x.
+// Errors of errors are below a thousandth of the first-order terms and are ignored.
 //
 // Decoding |x| = a 2^E, E = L / k, L = log2(code / F):
 //   d(L) <= (4 + 2) u max(1, |L|)
