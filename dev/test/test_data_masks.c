@@ -124,7 +124,7 @@ UNIT_TEST(test_empty_sequences) {
         assert_int_equal(sum, 12 + 24 + 36 + 1000 + 1004);
     }
     data_close(loader);
-    expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens with a target that counts", "needs 4");
+    expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens", "needs 4");
 }
 
 // The prompt format is that of the files that name one, if all of them agree.
@@ -291,21 +291,21 @@ UNIT_TEST(test_nothing_left) {
     File f = make_file(2, 24, 0, 12, "000000001111");
     write_as("n.bin", &f);
     assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 4, &err));
-    assert_non_null(strstr(err.text, "n.bin: all targets that count are cut off, as none of its 2 examples has one "
-                                     "among its first 4 + 1 tokens: use a larger --seq-len (11 keeps the longest"));
+    assert_says(&err, "n.bin: ");
+    assert_says(&err, "use a larger --seq-len (11");
     assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_CUT, 1, 4, VOCAB, &err));
     assert_non_null(strstr(err.text, "use a larger --seq-len"));
     f = make_file(2, 24, 0, 12, "100000000000");
     write_as("n.bin", &f);
     assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 16, &err));
-    assert_non_null(strstr(err.text, "n.bin: none of its 2 examples has a target that counts"));
+    assert_says(&err, "n.bin: none of its 2 examples");
     assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_SPLIT, 4, 30, VOCAB, &err));
-    assert_non_null(strstr(err.text, "make no sequence of 30 + 1 tokens with a target that counts: use a smaller"));
+    assert_says(&err, "use a smaller");
     f = make_file(2, 58, 100, 6, "011111");
     write_as("p.bin", &f);
     assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err));
-    assert_non_null(strstr(err.text, "p.bin: 10 examples make 5 sequences of 16 tokens, but one micro-batch needs 6 (6 "
-                                     "rows on 1 process): use a smaller --micro-batch, or more data"));
+    assert_says(&err, "p.bin: 10 examples make 5 sequences of 16 tokens");
+    assert_says(&err, "--micro-batch");
 }
 
 // Validation uses every target for any micro-batch, with and without a mask: sequences without targets fill the last
@@ -343,8 +343,8 @@ UNIT_TEST(test_validation) {
     write_u16("plain.bin", 16, 1);
     assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 1, 16, VOCAB, &err));
     assert_int_equal(err.code, EXIT_DATA);
-    assert_non_null(
-        strstr(err.text, "plain.bin: 16 tokens make no sequence of 16 + 1 tokens: use a smaller --seq-len"));
+    assert_says(&err, "plain.bin: 16 tokens");
+    assert_says(&err, "use a smaller --seq-len");
 }
 
 // Positions restart at each example, packed or split, and are 0 in the padding. A split sequence starts at 0.
@@ -438,7 +438,7 @@ UNIT_TEST(test_hostile) {
     } heads[] = {{1, 2, "version 2"},         {2, 0, "says 0 tokens"},     {2, -1, "says -1 tokens"},
                  {2, INT32_MAX, "truncated"}, {3, 3, "of 3 bytes"},        {3, 0, "of 0 bytes"},
                  {3, 4, "truncated"},         {4, 0, "0 examples"},        {4, 102, "102 examples"},
-                 {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 tokens that count"},
+                 {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 tokens"},
                  {5, 102, "102 tokens"},      {5, 51, "count differently"}};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         File f = good;
@@ -460,7 +460,7 @@ UNIT_TEST(test_hostile) {
     f.rest[f.bytes - 1] |= 0x80;
     f.header[5]++;
     sign(&f);
-    refused(&f, "mask continues behind the last token");
+    refused(&f, "mask continues");
     f = make_file(2, 101, 0, 10, "0110");
     f.header[0] = (int32_t)__builtin_bswap32(DATA_MAGIC_MASKED);
     refused(&f, "big-endian");
