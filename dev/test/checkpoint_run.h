@@ -174,3 +174,13 @@ static inline char *quiet_end(int kept) {
     close(kept);
     return read_file(path_of("stderr"), &size);
 }
+
+// Loads the checkpoint and returns the messages printed meanwhile; free() them. *rs becomes the recorded state.
+static inline char *load_checkpoint(Run *run, const char *folder, RunState *rs) {
+    Error err;
+    const int kept = quiet_begin();
+    const bool good = checkpoint_load(folder, &run->arena, &run->exec, rs, &err);
+    char *said = quiet_end(kept);
+    if (!good) fail_msg("%s", err.text);
+    return said;
+}

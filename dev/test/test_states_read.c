@@ -95,10 +95,7 @@ static char *resume_as(Run *from, Run *to, const RunState *rs, const char *name)
     RunState got;
     const char *folder = save(from, name, rs);
     each_state(to, fill_rubbish, NULL);
-    int kept = quiet_begin();
-    bool good = checkpoint_load(folder, &to->arena, &to->exec, &got, &err);
-    char *said = quiet_end(kept);
-    if (!good) fail_msg("%s", err.text);
+    char *said = load_checkpoint(to, folder, &got);
     assert_memory_equal(&got, rs, sizeof got);
     return said;
 }
@@ -378,10 +375,7 @@ static Run *run_of_rank(Kind kind, int zero, int rank, int ranks) {
 
 static char *load(Run *run, const char *folder, const RunState *rs) {
     RunState got;
-    int kept = quiet_begin();
-    bool good = checkpoint_load(folder, &run->arena, &run->exec, &got, &err);
-    char *said = quiet_end(kept);
-    if (!good) fail_msg("%s", err.text);
+    char *said = load_checkpoint(run, folder, &got);
     assert_memory_equal(&got, rs, sizeof got);
     return said;
 }
