@@ -70,7 +70,7 @@ static Config small_config(Small s) {
     c.recipe.master = MASTER_FP32;
     c.micro_batch = s.B;
     c.seq_len = s.T;
-    c.logits_chunk = s.B * s.T > 16 ? 16 : 0; // several chunks, the last one short
+    c.logits_chunk = s.B * s.T > 16 ? 16 : 0; // several chunks, the last one shorter
     c.device = DEVICE_CPU;
     c.lr = 1e-3f;
     c.beta1 = 0.9f;
@@ -82,7 +82,8 @@ static Config small_config(Small s) {
     return c;
 }
 
-// Weights drawn as for training, but with biases and norms off their trivial values, so that every term counts.
+// Draws weights as for training, but with biases and norms away from 0 and 1, so that every term of the gradient
+// counts.
 static void randomize(Model *m) {
     parameters_init(&m->arena, &m->exec, m->config->seed);
     for (int i = 0; i < m->parameter_count; i++) {
@@ -115,7 +116,7 @@ static Config *create(Model *m, Config c) {
     Error err;
     Config *config = lasting_config(&c);
     if (!model_create(m, config, &one_process, &err)) fatal(err.code, "%s", err.text);
-    // whatever is not written must show: poison the whole arena
+    // poison the whole arena, so that reads of unwritten memory give NaN
     void *poison = xmalloc(m->arena.total_bytes);
     memset(poison, 0xff, m->arena.total_bytes);
     m->ops->upload(&m->exec, m->arena.base, poison, m->arena.total_bytes);
@@ -126,7 +127,7 @@ static Config *create(Model *m, Config c) {
     return config;
 }
 
-// Forward, and backward where it is wanted, of the batch that was uploaded; the state afterwards is in m->host.
+// Runs forward and, if `backward`, backward on the uploaded batch. Downloads the state to m->host.
 static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     if (backward) {
         micro_step(m, accumulate, true);
@@ -137,7 +138,7 @@ static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     state_download(m);
 }
 
-// Forward and backward of batch `seed`; the mean loss.
+// Runs forward and, if `backward`, backward on batch `seed`. Returns the mean loss.
 static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate, double weight_of_batch) {
     const Config *c = m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
@@ -158,7 +159,7 @@ static void take_step(Model *m, uint64_t seed) {
     step_end(m);
 }
 
-// A tensor's values as doubles, from the device.
+// Downloads a tensor's values as doubles.
 static double *values_of(Model *m, Tensor t) {
     size_t n = (size_t)tensor_elements(t), bytes = n * format_bytes(t.format);
     void *raw = xmalloc(bytes);
@@ -170,7 +171,7 @@ static double *values_of(Model *m, Tensor t) {
     return out;
 }
 
-// ||a - b|| / ||b||; infinite where a value is not finite.
+// Returns ||a - b|| / ||b||; infinity if a value is NaN or inf.
 static double relative_error(const double *a, const double *b, size_t n) {
     double difference = 0.0, norm2 = 0.0;
     for (size_t i = 0; i < n; i++) {
@@ -184,7 +185,7 @@ static double relative_error(const double *a, const double *b, size_t n) {
 #ifdef COAT_DOUBLE
 // --- finite differences (the build in double precision) -----------------------------------------------------------
 
-// Moves a parameter by step along a direction that is random in every element that the loss depends on.
+// Moves a parameter by step * direction.
 static void move(Model *m, Tensor t, const double *direction, double step) {
     real *values = (real *)t.data;
     for (int64_t j = 0; j < tensor_elements(t); j++) values[j] += step * direction[j];
@@ -204,8 +205,8 @@ static void test_finite_differences(void) {
         Tensor value = list[i].weight.value, gradient = list[i].grad;
         size_t n = (size_t)tensor_elements(value);
         double *direction = (double *)xmalloc(n * sizeof *direction), slope = 0.0;
-        // A direction with a positive component along the gradient, so that a small slope by chance cannot hide
-        // behind rounding; the random part sees every element.
+        // a random direction with a component along the gradient: the slope is not near 0, and every element
+        // counts
         double *g = values_of(&m, gradient), size = 0.0;
         for (size_t j = 0; j < n; j++) size += g[j] * g[j];
         size = sqrt(size / (double)n);
@@ -215,8 +216,8 @@ static void test_finite_differences(void) {
             direction[j] = padding ? 0.0 : rng_normal(9, (uint64_t)i, j) + (size > 0 ? g[j] / size : 0.0);
             slope += direction[j] * g[j];
         }
-        // Differences over one and over two steps: the error falls with the fourth power of the step.
-        // A clip's corner between two points counts less the nearer they are.
+        // Differences over one and over two steps: the error falls with the fourth power of the step. A
+        // shorter step makes it less likely that the clip's corner lies between two points.
         const double step = m.config->shape.clip_qkv > 0 ? 2e-7 : 4e-6;
         double losses[4];
         for (int k = 0; k < 4; k++) {
@@ -240,7 +241,8 @@ static void test_finite_differences(void) {
     model_destroy(&m);
 }
 #else
-// Relative errors of the gradients of two models of one shape: of each kind of tensor the worst of all layers.
+// Computes the relative errors of the gradients of two models of one shape. worst: the largest over all layers, per
+// kind of tensor.
 static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     TensorId ids[512];
     Parameter list[512];
@@ -255,7 +257,7 @@ static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     }
 }
 
-// The largest of them; *name says which tensor's.
+// Returns the largest of these errors. *name becomes its tensor.
 static double gradients_differ(Model *a, Model *b, const char **name) {
     double errors[PARAMETER_COUNT], worst = 0.0;
     gradient_errors(a, b, errors);
@@ -268,7 +270,7 @@ static double gradients_differ(Model *a, Model *b, const char **name) {
     return worst;
 }
 
-// All of them, as a comment, in the table's order.
+// Prints all errors as a TAP comment, in the table's order.
 static void print_gradient_errors(const char *what, Model *a, Model *b) {
     double errors[PARAMETER_COUNT];
     gradient_errors(a, b, errors);
@@ -304,8 +306,8 @@ static void test_recompute(void) {
     }
 }
 
-// The largest relative error of a gradient of two micro-batches that `two` adds up, against the sum of those that `one`
-// makes one by one. The models are of one shape.
+// Accumulates two micro-batches in model `two`. Returns the largest relative error of its gradients against the sum
+// of two separate passes of `one`.
 static double accumulation_error(Model *one, Model *two) {
     run_batch(one, 11, true, false, 0.5);
     double worst = 0.0, *first[64];
@@ -326,7 +328,7 @@ static double accumulation_error(Model *one, Model *two) {
     return worst;
 }
 
-// Two micro-batches added up are one batch of both.
+// Two accumulated micro-batches give the gradients of one batch of both.
 static void test_accumulation(void) {
     Small s = {2, 2, 32, 50, 2, 16, false, 0};
     Model one, two;
@@ -337,7 +339,7 @@ static void test_accumulation(void) {
     model_destroy(&two);
 }
 
-// The loss's scale is the step's: half of it halves loss and gradients, also where a device replays a recording.
+// Halving state->loss_scale halves loss and gradients, also when a device replays a CUDA graph.
 static void test_loss_scale(DeviceKind device) {
     Small s = {2, 2, 32, 50, 2, 16, false, 0};
     Config c = small_config(s);
@@ -384,7 +386,7 @@ static void *snapshot(Model *m) {
     return copy;
 }
 
-// Bytes of all parameters, moments and masters that differ between two snapshots.
+// True if all parameters, moments and master weights are the same in two snapshots.
 static bool same_parameters(const Model *m, const char *a, const char *b) {
     for (int i = 0; i < m->parameter_count; i++) {
         const Parameter *p = &m->parameters[i];
@@ -427,7 +429,7 @@ static void test_training(void) {
     }
     check(same, "split16 masters give the weights that fp32 masters give");
 
-    // an infinite weight makes the loss NaN: the update is skipped as a whole, and counted
+    // an infinite weight makes the loss NaN: the update is skipped and counted
     ((uint16_t *)param(&m, FCW, 1).data)[3] = 0x7f80;
     char *before = (char *)snapshot(&m);
     take_step(&m, 1);
@@ -443,7 +445,7 @@ static void test_training(void) {
     model_destroy(&split);
 }
 
-// A shorter, smaller batch than planned gives what a model planned for it gives.
+// A pass with fewer and shorter sequences than planned gives the results of a model that is planned for them.
 static void test_smaller_pass(void) {
     Small s = {2, 2, 32, 50, 1, 16, true, 0};
     Model small, large;
@@ -495,7 +497,7 @@ static bool gpu_present(char *why, size_t size) {
 
 #include "dev/test/reference_check.h"
 
-// Whether the tests of this part were asked for: all are where none is named.
+// True if `part` was named on the command line, or nothing was.
 static bool wanted(int argc, char **argv, const char *part) {
     bool named = false;
     for (int i = 1; i < argc; i++) {

@@ -1,21 +1,20 @@
-// Attention as the GPU runs it (cuDNN, deterministic backward in slices, or our own) at GPT-2's shapes and Llama-like
-// ones: time and TFLOP/s of the causal half, the share of what a large matmul reaches in the same run, and the
-// workspace. The first and the last sequence are checked against the FP32 kernels, and the backward is run twice
-// and compared bit for bit. Then those kernels' own time, of --precision fp32; test_gpt2 checks them.
-//
-//   bench_attention [--quick]
+// Benchmarks attention on the GPU (cuDNN with a deterministic backward in slices, or our own kernels) for GPT-2 and
+// Llama-like shapes: time, TFLOP/s of the causal half, percentage of a large matmul's rate measured in the same run,
+// and workspace. Checks the first and last sequence against the FP32 kernels, and that backward repeats bit for bit.
+// Then times the FP32 kernels, which test_gpt2 checks.
+// bench_attention [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 
 #define TOLERANCE 0.02 // relative, in the mean square: BF16 operands and results against FP32
 
-// Operands of one shape. qkv packed (M, (heads + 2 kv_heads) * head_dim); the rest (M, heads * head_dim).
+// Operands of one shape: qkv packed (M, (heads + 2 kv_heads) * head_dim), the rest (M, heads * head_dim).
 typedef struct {
     AttentionShape shape;
     Tensor qkv, o, lse, d_o, dqkv;
 } Attention;
 
-// q, k or v of a packed projection.
+// Returns q, k or v of a packed projection.
 static Tensor part(AttentionShape s, Tensor packed, int which) {
     int64_t D = s.head_dim, q = s.heads * D, kv = s.kv_heads * D;
     return tensor_cols(packed, which == 0 ? 0 : which == 1 ? q : q + kv, which == 0 ? q : kv);
@@ -42,7 +41,7 @@ __global__ static void widen_kernel(Tensor to, Tensor from) {
         ((float *)to.data)[i] = bench_element(from, i / from.cols, i % from.cols);
 }
 
-// out[0] += (a - b)^2, out[1] += b^2 over all elements.
+// Adds to out[0] the sum of (a - b)^2 and to out[1] the sum of b^2.
 __global__ static void distance_kernel(Tensor a, Tensor b, double *out) {
     int64_t count = a.rows * a.cols, step = (int64_t)gridDim.x * blockDim.x;
     double error = 0, size = 0;
@@ -75,7 +74,7 @@ static bool same(Bench *bench, const char *name, Tensor found, Tensor expected) 
     return relative <= TOLERANCE;
 }
 
-// Sequence b against the FP32 kernels, which get the same rounded inputs.
+// True if sequence b agrees with the FP32 kernels, which read the same rounded inputs.
 static bool check_sequence(Bench *bench, const Attention *a, int b) {
     Attention one = {};
     one.shape = a->shape;
@@ -99,7 +98,7 @@ static bool check_sequence(Bench *bench, const Attention *a, int b) {
     return right;
 }
 
-// Whether a second backward gives the same bits.
+// True if a second backward gives the same bits.
 static bool check_repeats(Bench *bench, Attention *a) {
     Exec *exec = &bench->exec;
     size_t bytes = (size_t)tensor_elements(a->dqkv) * format_bytes(FMT_BF16);
@@ -116,7 +115,7 @@ static bool check_repeats(Bench *bench, Attention *a) {
 }
 
 // --- time ---------------------------------------------------------------------------------------------------
-// limit: what a large matmul reaches in this format.
+// Times one shape. limit: FLOP/s of a large matmul in this format.
 static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format format, double limit) {
     Attention a = {};
     int64_t M = (int64_t)s.B * s.T, width = (int64_t)s.heads * s.head_dim;
@@ -128,7 +127,7 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format
     a.d_o = bench_tensor(bench, M, width, format, 1.0f);
     a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
     double forward = bench_median_ms(bench, run_forward, &a), backward = bench_median_ms(bench, run_backward, &a);
-    // two matmuls forward, five backward, over the lower half of the scores
+    // two matmuls forward, five backward, on the lower half of the scores
     double flops = 2.0 * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
     double rate_forward = flops / forward * 1e3, rate_backward = 2.5 * flops / backward * 1e3;
     printf("%-12s B %2d T %4d heads %2d/%2d of %3d  forward %7.3f ms %4.0f TFLOP/s %4.1f %%  backward %7.3f ms %4.0f "
@@ -152,7 +151,7 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // zero; its configuration is large
+    static Bench bench; // static, because its configuration is large
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             bench.quick = true;
@@ -173,7 +172,7 @@ int main(int argc, char **argv) {
     bench.config.micro_batch = 64, bench.config.seq_len = 1024;
     model->heads = model->kv_heads = 12, model->head_dim = 64, model->channels = 768, model->ffn = 3072;
     bench_open(&bench);
-    // room for the largest of the shapes
+    // workspace for the largest shape
     bench.exec.ops->release(&bench.exec, bench.exec.workspace);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         size_t bytes = attention_workspace_bytes(shapes[i].shape);

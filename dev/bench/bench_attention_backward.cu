@@ -1,34 +1,33 @@
-// Our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on shapes
-// chosen to show which part is wrong, and its time beside cuDNN's deterministic backward: with TFLOP/s of the causal
-// half, and their share of what a large BF16 matmul reaches in the same run. Then the same of our forward, and both
-// where sequences are documents of 300 tokens that are apart; TFLOP/s are of whole sequences there, too.
-//
-//   bench_attention_backward [--quick] [--check]
-//
-// --quick times fewer repetitions, --check none. Where a gradient is wrong its first wrong element is
-// printed, and a map of the error of the first wrong head, relative to the size of the gradient: rows of 64 tokens (a
-// warpgroup's part) by groups of 8 columns, and the 64 rows of the first wrong part; of the first few gradients,
-// that one run's output may be read.
+// Checks our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on
+// shapes that isolate errors. Times it and cuDNN's deterministic backward: TFLOP/s of the causal half, and percentage
+// of a large BF16 matmul's rate in the same run. Then the same for our forward, and for both with documents of 300
+// tokens, where TFLOP/s still count whole sequences.
+// bench_attention_backward [--quick] [--check]
+// --quick repeats less; --check does not time.
+// For a wrong gradient, prints its first wrong element and a map of the errors of the first wrong head, relative to
+// the gradient's size: rows of 64 tokens (one warpgroup) by groups of 8 columns, and the 64 rows of the first wrong
+// part. Only the first few wrong gradients are printed.
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"
 
 #define TOLERANCE 0.01     // in the mean square, relative: BF16 operands and results against FP32
-#define ROW_TOLERANCE 0.10 // of an element, relative to the mean square of its row
+#define ROW_TOLERANCE 0.10 // of one element, relative to the mean square of its row
 #define PART 64
-#define MAXIMUM_ROWS 16    // tokens of a sequence for which the kernel leaves one maximum
+#define MAXIMUM_ROWS 16    // tokens per stored amax
 #define LSE_TOLERANCE 1e-4 // absolute: FP32 sums in another order
-#define POISON 0xff        // bytes that are NaN in BF16
-#define REPEATS 5          // runs that are compared with the first, bit for bit
+#define POISON 0xff        // byte that is NaN in BF16
+#define REPEATS 5          // runs compared with the first, bit for bit
 
 // One problem. qkv and its gradient packed (M, (heads + 2 kv_heads) * head_dim); o and its gradient (M, heads *
-// head_dim); lse (B * heads, T) and the gradient's maxima (M), FP32; positions (M) within documents, or without data.
+// head_dim); lse (B * heads, T) and the gradient's amax (M), FP32; positions (M) within documents; data NULL: no
+// documents.
 typedef struct {
     AttentionShape shape;
     Tensor qkv, o, lse, d_o, dqkv, maxima, positions;
 } Attention;
 
-// Of q, k or v: the first head in a packed row, and how many there are.
+// Returns the first head of q, k or v in a packed row.
 static int first_head(AttentionShape s, int which) {
     return which == 0 ? 0 : s.heads + (which - 1) * s.kv_heads;
 }
@@ -95,7 +94,7 @@ static Tensor widened(Bench *bench, Tensor from) {
     return to;
 }
 
-// o and lse by the FP32 kernels, o rounded to BF16.
+// Computes o and lse with the FP32 kernels; o is rounded to BF16.
 static void forward(Bench *bench, Attention *a) {
     Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o);
     AttentionShape s = a->shape;
@@ -106,7 +105,7 @@ static void forward(Bench *bench, Attention *a) {
     bench_release(bench, o);
 }
 
-// The packed gradient by the FP32 kernels from the same rounded operands.
+// Returns the packed gradient by the FP32 kernels from the same rounded operands.
 static Tensor reference(Bench *bench, const Attention *a) {
     AttentionShape s = a->shape;
     Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o), d_o = widened(bench, a->d_o);
@@ -132,7 +131,7 @@ static int64_t at(const Pair *p, int which, int b, int t, int head, int d) {
     return row * p->stride + ((int64_t)first_head(p->shape, which) + head) * p->shape.head_dim + d;
 }
 
-// Sums of squares of the error and of the expected values over a rectangle of a head.
+// Sums the squares of error and expected values over a rectangle of one head.
 static void squares(const Pair *p, int which, int b, int head, int t0, int t1, int d0, int d1, double *error,
                     double *size) {
     for (int t = t0; t < t1 && t < p->shape.T; t++)
@@ -169,7 +168,7 @@ static void print_map(const Pair *p, int which, int b, int head, int wrong_t, do
     printf("\n");
 }
 
-// One of dq, dk, dv.
+// Compares dq, dk or dv. Prints a map of the errors if they are too large.
 static bool compare(const Pair *p, int which) {
     static const char *const names[] = {"dq", "dk", "dv"};
     AttentionShape s = p->shape;
@@ -201,12 +200,12 @@ static bool compare(const Pair *p, int which) {
     int64_t i = at(p, which, first[0], first[2], first[1], first[3]);
     printf("    first: sequence %d head %d token %d column %d: found %g (bits %04x), expected %g\n", first[0], first[1],
            first[2], first[3], (double)bf16_decode(p->found[i]), p->found[i], (double)p->expected[i]);
-    static int maps = 6; // to be printed
+    static int maps = 6; // remaining maps to print
     if (maps-- > 0) print_map(p, which, first[0], first[1], first[2], deviation);
     return false;
 }
 
-// The maximum of 16 tokens lies in the place of the first of them, and zeros in the others'.
+// True if the amax of every 16 tokens is stored at the first of them, and 0 at the others.
 static bool compare_maxima(const Pair *p, const float *maxima) {
     const int width = (p->shape.heads + 2 * p->shape.kv_heads) * p->shape.head_dim;
     for (int b = 0; b < p->shape.B; b++) {
@@ -217,7 +216,7 @@ static bool compare_maxima(const Pair *p, const float *maxima) {
                 largest = fmax(largest, fabs((double)bf16_decode(p->found[row * p->stride + column])));
             const bool first = t % MAXIMUM_ROWS == 0;
             if ((double)maxima[row] != (first ? largest : 0)) {
-                printf("  WRONG maxima: sequence %d token %d: found %g, expected %g\n", b, t, (double)maxima[row],
+                printf("  WRONG amax: sequence %d token %d: found %g, expected %g\n", b, t, (double)maxima[row],
                        first ? largest : 0);
                 return false;
             }
@@ -242,7 +241,7 @@ static Attention open_shape(Bench *bench, AttentionShape s) {
     return a;
 }
 
-// Positions where documents are as many tokens long as these, in turns.
+// Returns positions for documents whose lengths repeat `lengths`.
 static Tensor documents_of(Bench *bench, AttentionShape s, const int lengths[], int count) {
     Tensor positions = {};
     positions.rows = (int64_t)s.B * s.T, positions.cols = positions.stride = 1, positions.format = FMT_I32;
@@ -263,20 +262,20 @@ static void close_shape(Bench *bench, Attention *a) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
 }
 
-// The gradient and its maxima as our kernel leaves them over poison.
+// Runs our backward on poisoned outputs. Downloads the gradient and its amax.
 static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, float *maxima) {
     Exec *exec = &bench->exec;
     const cudaStream_t stream = cuda_backend(exec)->stream;
     const size_t bytes = (size_t)tensor_elements(a->dqkv) * sizeof *found;
     const size_t maxima_bytes = (size_t)a->maxima.rows * sizeof *maxima;
     CUDA_CHECK(cudaMemsetAsync(a->dqkv.data, POISON, bytes, stream), "poisoning the gradient");
-    CUDA_CHECK(cudaMemsetAsync(a->maxima.data, POISON, maxima_bytes, stream), "poisoning the maxima");
+    CUDA_CHECK(cudaMemsetAsync(a->maxima.data, POISON, maxima_bytes, stream), "poisoning the amax");
     run_ours(bench, a);
     exec->ops->download(exec, found, a->dqkv.data, bytes);
     exec->ops->download(exec, maxima, a->maxima.data, maxima_bytes);
 }
 
-// What our forward leaves of o and lse over poison.
+// Runs our forward on poisoned outputs. Downloads o and lse.
 static void run_poisoned_forward(Bench *bench, Attention *a, uint16_t *o, float *lse) {
     Exec *exec = &bench->exec;
     const cudaStream_t stream = cuda_backend(exec)->stream;
@@ -289,7 +288,7 @@ static void run_poisoned_forward(Bench *bench, Attention *a, uint16_t *o, float 
     exec->ops->download(exec, lse, a->lse.data, lse_bytes);
 }
 
-// Our forward against the FP32 kernels', which are left in o and lse.
+// Compares our forward with the FP32 kernels, and leaves the FP32 results in o and lse.
 static bool check_forward(Bench *bench, Attention *a) {
     const size_t count = (size_t)tensor_elements(a->o), rows = (size_t)tensor_elements(a->lse);
     uint16_t *expected = (uint16_t *)xmalloc(3 * count * sizeof *expected), *found = expected + count,
@@ -331,14 +330,14 @@ static bool check_forward(Bench *bench, Attention *a) {
     return right;
 }
 
-static bool check_shape(Bench *bench, AttentionShape s, bool apart) {
+static bool check_shape(Bench *bench, AttentionShape s, bool masked) {
     static const int lengths[] = {70, 59, 1, 62, 64, 700, 68, 63, 65, 127, 128, 129, 300};
     printf("check B %d T %d heads %d/%d of %d%s\n", s.B, s.T, s.heads, s.kv_heads, s.head_dim,
-           apart ? ", documents apart" : "");
+           masked ? ", documents masked" : "");
     fflush(stdout);
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
-    if (apart) a.positions = documents_of(bench, s, lengths, sizeof lengths / sizeof *lengths);
+    if (masked) a.positions = documents_of(bench, s, lengths, sizeof lengths / sizeof *lengths);
     const bool forward_right = check_forward(bench, &a);
     Tensor expected_tensor = reference(bench, &a);
     size_t elements = (size_t)tensor_elements(a.dqkv), bytes = elements * sizeof(uint16_t);
@@ -372,14 +371,14 @@ static bool check_shape(Bench *bench, AttentionShape s, bool apart) {
 }
 
 // --- time ---------------------------------------------------------------------------------------------------
-enum { FORWARD = 2, BACKWARD = 5 }; // matmuls over the lower half of the scores
+enum { FORWARD = 2, BACKWARD = 5 }; // number of matmuls on the lower half of the scores
 
 static void print_time(const char *name, double ms, int matmuls, AttentionShape s, double limit) {
     const double rate = matmuls * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim / ms * 1e3;
     printf("  %-24s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
 }
 
-// limit: what a large matmul reaches, operations per second.
+// Times one shape. limit: FLOP/s of a large matmul.
 static void time_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
@@ -401,8 +400,8 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
     close_shape(bench, &a);
 }
 
-// One tile and a part of one; whole tiles; a ragged end, in either half of a tile; many units per block of threads; the
-// same with grouped heads, few units of keys and many. The wrong results in all.
+// Checks shapes: one tile and a partial one; whole tiles; a partial end in each half of a tile; many units per thread
+// block; the same with grouped-query attention. Returns the number of wrong results.
 static int check_shapes(Bench *bench, int head_dim) {
     const AttentionShape checks[] = {
         {1, 64, 1, 1, head_dim},     {1, 128, 1, 1, head_dim},    {1, 256, 2, 2, head_dim},
@@ -420,7 +419,7 @@ static int check_shapes(Bench *bench, int head_dim) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // zero; its configuration is large
+    static Bench bench; // static, because its configuration is large
     const bool check_only = bench_flags(&bench, "bench_attention_backward", argc, argv);
     const struct {
         const char *name;

@@ -1,5 +1,5 @@
-// What benchmarks compare their figures with, measured in the same run: the rate of a copy within the GPU's memory,
-// large or as short as an operation, and of a large matmul.
+// Measures the rates that benchmarks compare with, in the same run: copies within GPU memory, large or of an
+// operation's size, and a large matmul.
 #pragma once
 #include "dev/test/bench_cuda.h"
 
@@ -24,7 +24,7 @@ static inline void copies_close(Bench *bench, Copies *c) {
     bench_release(bench, c->from);
 }
 
-// Rotates through the memory as far as it reaches, at most through as many places as operands have sets.
+// Copies at rotating addresses: through all of the memory, at most through as many places as operands have sets.
 static inline void copies_run(Bench *bench, void *context) {
     Copies *c = (Copies *)context;
     const size_t place = (c->bytes + 255) / 256 * 256;
@@ -35,8 +35,8 @@ static inline void copies_run(Bench *bench, void *context) {
                "copying");
 }
 
-// Bytes per second of a copy that reads and writes `bytes` together, or as many as fit, timed by `median_ms`, which is
-// how the operation beside it is timed: bench_steady_ms or bench_median_ms.
+// Returns bytes per second of a copy that reads and writes `bytes` in total. median_ms: bench_steady_ms or
+// bench_median_ms, whichever times the operation.
 static inline double copies_rate(Bench *bench, const Copies *c, double bytes,
                                  double (*median_ms)(Bench *, void (*)(Bench *, void *), void *)) {
     Copies copy = *c;
@@ -45,14 +45,14 @@ static inline double copies_rate(Bench *bench, const Copies *c, double bytes,
     return 2 * (double)copy.bytes / median_ms(bench, copies_run, &copy) * 1e3;
 }
 
-// The same of the largest, with a line that says it.
+// Measures and prints the rate of the largest copy.
 static inline double copies_ceiling(Bench *bench, const Copies *c) {
     const double rate = copies_rate(bench, c, 2.0 * (double)CEILING_BYTES, bench_steady_ms);
     printf("ceiling: device copy of %.1f GB, %.0f GB/s read and written\n", (double)CEILING_BYTES * 1e-9, rate * 1e-9);
     return rate;
 }
 
-// For who needs no other copies.
+// Measures the copy ceiling if no other copies are needed.
 static inline double bench_copy_ceiling(Bench *bench) {
     Copies c = copies_open(bench);
     const double rate = copies_ceiling(bench, &c);
@@ -71,8 +71,7 @@ static inline void square_matmul_run(Bench *bench, void *context) {
     bench->exec.ops->linear_forward(&bench->exec, p->y, p->x, p->w, Tensor{});
 }
 
-// Floating point operations per second that this GPU reaches on a large square matmul of random values in E4M3, BF16
-// or FP32, with a line that says it.
+// Measures and prints the FLOP/s of a large square matmul of random values in E4M3, BF16 or FP32.
 static inline double bench_matmul_ceiling(Bench *bench, Format format) {
     const bool fp8 = format == FMT_E4M3;
     SquareMatmul p = {};
@@ -80,7 +79,7 @@ static inline double bench_matmul_ceiling(Bench *bench, Format format) {
     p.x = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, format, 1.0f);
     Tensor *w = fp8 ? &p.w.codes : &p.w.value;
     *w = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, p.x.format, fp8 ? 1.0f : 0.5f);
-    if (fp8) p.w.value = p.w.codes; // of which the matmul reads the shape only
+    if (fp8) p.w.value = p.w.codes; // the matmul reads only its shape
     const double ms = bench_median_ms(bench, square_matmul_run, &p);
     const double rate = 2.0 * CEILING_SIZE * CEILING_SIZE * CEILING_SIZE / ms * 1e3;
     printf("ceiling: %s matmul %d x %d x %d, %.3f ms, %.0f TFLOP/s\n", fp8 ? "fp8" : format_name(format), CEILING_SIZE,

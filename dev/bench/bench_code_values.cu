@@ -1,10 +1,9 @@
-// How the FP8 optimizer's codes become values: |x| = exp2(log2 a + log2(code / F) / k) (COAT: optimizer states). The
-// logarithm of a code and the power can each come from the special-function unit or from a table in shared memory. Each
-// of the four pairs decodes the same codes again and again, from registers, so that arithmetic alone counts: time per
-// element, and its share of the time that the special-function units alone would need for the results of all four (16
-// lanes per clock and multiprocessor, at the clock that a kernel of nothing but ex2 shows in the same run).
-//
-//   bench_code_values [--quick]
+// Benchmarks decoding of FP8 optimizer states: |x| = exp2(log2 a + log2(code / F) / k). The logarithm and the power
+// each come from the special-function unit or from a table in shared memory. Each of the four combinations decodes
+// the same values repeatedly from registers. Prints the time per element, and the percentage of it that the
+// special-function units need (16 lanes per clock and multiprocessor, at the clock measured with a kernel of ex2
+// only).
+// bench_code_values [--quick]
 #include "coat/numerics/moments.h"
 #include "dev/test/bench_cuda.h"
 
@@ -17,7 +16,7 @@ struct Tables {
 
 struct Work {
     const uint32_t *codes; // CODES per thread
-    float *sums, *values;  // per thread; per code of the first round, where wanted
+    float *sums, *values;  // per thread; of each code in the first round, NULL: not stored
     float k_inverse;
 };
 
@@ -29,7 +28,8 @@ __device__ static inline float log2_by_unit(float x) {
     return y;
 }
 
-// 2^x for x <= 0 from a table of the fraction's upper 10 bits; the rest by a straight line, to 1.2e-7 relative.
+// Returns 2^x for x <= 0 from a table of the fraction's upper 10 bits and linear interpolation; relative error
+// 1.2e-7.
 __device__ static inline float exp2_by_table(const Tables *t, float x) {
     if (x < -125.0f) return 0.0f;
     const float whole = floorf(x), fraction = (x - whole) * POWERS;
@@ -65,12 +65,12 @@ template <Unit LOG2, Unit EXP2> __global__ __launch_bounds__(THREADS) void decod
             if (round == 0 && w.values) w.values[thread * CODES + i] = value;
             sum += value;
         }
-        k_inverse *= 0.9999f; // another value every round, so that nothing is kept from the last
+        k_inverse *= 0.9999f; // changes every round, so that no result can be reused
     }
     w.sums[thread] = sum;
 }
 
-// Nothing but powers: the special-function units' own speed.
+// Computes only powers, to measure the special-function units.
 __global__ __launch_bounds__(THREADS) void power_kernel(float *sums) {
     float x[CODES];
     for (int i = 0; i < CODES; i++) x[i] = -0.01f * (float)(threadIdx.x + (unsigned)i);
@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(Bench *, void *);
-        int units; // results of the special-function unit per element
+        int units; // special-function results per element
     } ways[] = {{"log2 by table, exp2 by unit *", run<BY_TABLE, BY_UNIT>, 1},
                 {"log2 by unit, exp2 by unit", run<BY_UNIT, BY_UNIT>, 2},
                 {"log2 by table, exp2 by table", run<BY_TABLE, BY_TABLE>, 0},
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     Bench bench = {};
     config_defaults(&bench.config);
     recipe_apply(&bench.config.recipe, RECIPE_BF16);
-    bench.config.recipe.precision = PRECISION_FP32; // no matmuls are needed
+    bench.config.recipe.precision = PRECISION_FP32; // matmuls are not needed
     bench.quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
     bench_open(&bench);
     const Ops *ops = bench.exec.ops;
@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
     const size_t threads = (size_t)c.blocks * THREADS, count = threads * CODES;
     uint32_t *codes = (uint32_t *)xmalloc(count * sizeof *codes);
     float *values = (float *)xmalloc(count * sizeof *values);
-    for (size_t i = 0; i < count; i++) codes[i] = (uint32_t)(rng_hash(7, 0, i) % 127); // all magnitudes but NaN
+    for (size_t i = 0; i < count; i++) codes[i] = (uint32_t)(rng_hash(7, 0, i) % 127); // all magnitudes except NaN
     void *device_codes = bench_allocate(&bench, count * sizeof *codes);
     ops->upload(&bench.exec, device_codes, codes, count * sizeof *codes);
     c.work.codes = (const uint32_t *)device_codes;

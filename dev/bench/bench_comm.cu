@@ -1,14 +1,11 @@
-// The collectives between the GPUs of a run: checked, then timed for 1 to 512 MiB. Bandwidths as nccl-tests defines
-// them: bytes of the whole buffer per second (algorithm), and that times the share that a rank's links must carry
-// (bus: 2 (n - 1) / n for all-reduce, (n - 1) / n for reduce-scatter and all-gather). Times hold what the
-// trainer pays: ordering with the computation, too.
-// Two shares, where the GPUs are H200s of one host: of the links, which carry 450 GB/s in each direction by their
-// specification, and of what NCCL by itself has given there in other runs. Neither ceiling is measured in this run:
-// what would be the large copy of these figures is a collective of NCCL itself.
-//
-//   mpirun -np N build/bench_comm_gpu [--quick] [--bf16] [--lose die|stop|hang]
-//
-// --lose: the last rank is lost, and the others must end with exit code 5 within a few seconds, naming it.
+// Benchmarks and checks the collectives between the GPUs of a run, for 1 to 512 MiB. Bandwidths as in nccl-tests:
+// algorithm bandwidth is bytes of the whole buffer per second; bus bandwidth is that times the fraction that a rank's
+// links must carry: 2 (n - 1) / n for all-reduce, (n - 1) / n for reduce-scatter and all-gather. Times include the
+// ordering with computation, as in training.
+// For H200s in one host it prints two percentages: of the links' specified 450 GB/s per direction, and of NCCL's own
+// rate in earlier runs. Neither is measured in this run.
+// mpirun -np N build/bench_comm_gpu [--quick] [--bf16] [--lose die|stop|hang]
+// --lose: the last rank is lost. The others must end with exit code 5 within a few seconds and name it.
 #include <signal.h>
 #include <unistd.h>
 
@@ -23,9 +20,9 @@ typedef struct {
     Comm *comm;
     int rank, ranks;
     CommType type;
-    bool quick, known_links; // known_links: H200 GPUs, of which the expected figures are
+    bool quick, known_links; // known_links: H200 GPUs, whose expected rates are known
     char *a, *b;             // two buffers of the largest size
-    int *wrong;              // of the GPU's memory
+    int *wrong;              // counter in GPU memory
     bool failed;
 } Comms;
 
@@ -33,7 +30,7 @@ typedef struct {
 #define LARGEST (512 * MIB)
 
 // --- values ---------------------------------------------------------------------------------------------------------
-// Small integers, whose sums over a few ranks are exact in FP32 and BF16 in any order.
+// Returns a small integer; sums over a few ranks are exact in FP32 and BF16 in any order.
 __device__ static float value_of(int rank, int64_t i) {
     return (float)((i * 7 + (int64_t)rank * 13) % 31 - 15);
 }
@@ -53,14 +50,14 @@ __device__ static float load(const void *data, CommType type, int64_t i) {
     return ((const float *)data)[i];
 }
 
-// data[i] = what `rank` has at position first + i.
+// Sets data[i] to the value of `rank` at position first + i.
 __global__ void fill_kernel(void *data, CommType type, int64_t count, int64_t first, int rank) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
         store(data, type, i, value_of(rank, first + i));
 }
 
-// Counts where data[i] is not the sum (or largest) over ranks low .. high-1 of their position first + i.
+// Counts elements of data that are not the sum (or maximum) over ranks low .. high - 1 at position first + i.
 __global__ void check_kernel(const void *data, CommType type, int64_t count, int64_t first, int low, int high, bool max,
                              int *wrong) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
@@ -85,7 +82,7 @@ static void check(Comms *c, const void *data, CommType type, int64_t count, int6
     LAUNCH_CHECK("check");
 }
 
-// Ends a check: true where no rank has counted anything wrong.
+// Ends a check. True if no rank counted an error.
 static bool all_right(Comms *c, const char *what, int64_t bytes) {
     int wrong = 0;
     c->exec.ops->download(&c->exec, &wrong, c->wrong, sizeof wrong);
@@ -98,7 +95,7 @@ static bool all_right(Comms *c, const char *what, int64_t bytes) {
 
 // --- checks ---------------------------------------------------------------------------------------------------------
 
-// `bytes` of the whole buffer in c->a; the part of this rank in c->b where the collective has one.
+// Runs a collective of `bytes` in c->a; this rank's part is in c->b if the collective has one.
 static void run(Comms *c, Kind kind, int64_t bytes) {
     int64_t count = bytes / (int64_t)comm_type_bytes(c->type), part = count / c->ranks;
     switch (kind) {
@@ -108,7 +105,7 @@ static void run(Comms *c, Kind kind, int64_t bytes) {
     }
 }
 
-// Filled by the computation, sent, and checked by the computation, which only the events between them order.
+// Fills, communicates and checks without waiting on the host, so that only events order the three.
 static bool check_collective(Comms *c, Kind kind, int64_t bytes) {
     int64_t size = (int64_t)comm_type_bytes(c->type), count = bytes / size, part = count / c->ranks;
     c->exec.ops->zero(&c->exec, c->a, (size_t)bytes);
@@ -126,7 +123,7 @@ static bool check_collective(Comms *c, Kind kind, int64_t bytes) {
     return all_right(c, kind_names[kind], bytes);
 }
 
-// In place, in groups, maxima, odd counts.
+// Checks in-place and grouped collectives, maxima and odd counts.
 static void check_variants(Comms *c) {
     const int64_t count = 100003, size = (int64_t)comm_type_bytes(c->type);
     char *own = c->a + c->rank * count * size;
@@ -157,7 +154,7 @@ static void check_variants(Comms *c) {
     all_right(c, "a group", count * 4);
 }
 
-// As part of a recorded micro-step: the first run is plain, the second recorded, the others replayed.
+// Checks collectives inside a recorded micro-step: run plainly, recorded, and replayed.
 static void check_recorded(Comms *c) {
     const int64_t count = 50000;
     for (int i = 0; i < 5; i++) {
@@ -176,7 +173,7 @@ static void check_recorded(Comms *c) {
 
 // --- time -----------------------------------------------------------------------------------------------------------
 
-// Seconds of one collective, on the slowest rank.
+// Returns the seconds of one collective on the slowest rank.
 static double seconds_of(Comms *c, Kind kind, int64_t bytes) {
     const char *doing = "timing";
     const int runs = c->quick ? 5 : bytes > 64 * MIB ? 20 : 50;
@@ -184,7 +181,7 @@ static double seconds_of(Comms *c, Kind kind, int64_t bytes) {
     cudaEvent_t begin, end;
     CUDA_CHECK(cudaEventCreate(&begin), doing);
     CUDA_CHECK(cudaEventCreate(&end), doing);
-    c->exec.ops->zero(&c->exec, c->a, (size_t)bytes); // sums of sums would become infinite
+    c->exec.ops->zero(&c->exec, c->a, (size_t)bytes); // repeated sums would become infinite
     float ms = 0;
     for (int i = 0; i < runs + 3; i++) {
         if (i == 3) {
@@ -210,7 +207,7 @@ static double bus_factor(Kind kind, int ranks) {
 
 #define LINKS_BUS 450.0 // GB/s of an H200's 18 NVLinks in one direction, by their specification
 
-// Bus bandwidth in GB/s that NCCL 2.28 has given between H200 GPUs with 18 NVLinks each, multicast off; 0 = unknown.
+// Bus bandwidth in GB/s of NCCL 2.28 between H200 GPUs with 18 NVLinks each, multicast off; 0: unknown.
 static double expected_bus(Kind kind, int ranks, int64_t bytes) {
     static const struct {
         int ranks;
@@ -264,7 +261,7 @@ static void lose_one(Comms *c, const char *how) {
     comm_all_reduce(c->comm, c->a, 1000, COMM_FP32, COMM_SUM);
     comm_wait(c->comm, comm_mark(c->comm));
     c->exec.ops->synchronize(&c->exec);
-    printf("went on: rank %d, without rank %d\n", c->rank, c->ranks - 1);
+    printf("continued: rank %d, without rank %d\n", c->rank, c->ranks - 1);
 }
 
 static void open_all(Comms *c, const CommPlace *place) {
@@ -272,7 +269,7 @@ static void open_all(Comms *c, const CommPlace *place) {
     Config *config = (Config *)xcalloc(1, sizeof *config);
     config_defaults(config);
     recipe_apply(&config->recipe, RECIPE_BF16);
-    config->recipe.precision = PRECISION_FP32; // neither matmuls nor attention are needed
+    config->recipe.precision = PRECISION_FP32; // matmuls and attention are not needed
     c->exec.ops = cuda_ops();
     c->exec.rank = c->rank = place->rank;
     c->exec.ranks = c->ranks = place->ranks;

@@ -1,6 +1,6 @@
-// Times the CPU backend's operations at the shapes of GPT-2 124M: matmuls against the machine's own sgemm rate,
-// and the others against its memory copy, large and as short as they are, all measured in the same run.
-//   bench_cpu [TOKENS [THREADS]]      tokens per micro-batch (default 1024), threads (default all)
+// Benchmarks the CPU backend's operations for GPT-2 124M. Matmuls are compared with the machine's sgemm rate, the
+// others with memory copies, large and of their own size, all measured in the same run.
+// bench_cpu [TOKENS [THREADS]]      tokens per micro-batch (default 1024), threads (default all)
 #include "coat/base/clock.h"
 #include "coat/cpu/cpu_internal.h"
 
@@ -13,7 +13,7 @@
 #define HEADS 12
 #define VOCAB 50304
 #define SEQUENCE 1024
-#define HEAD_CHUNK 256 // tokens whose logits exist at a time
+#define HEAD_CHUNK 256 // tokens whose logits are stored at a time
 #define SIDE 1536      // of the square matmuls that measure the machine
 
 typedef struct {
@@ -48,7 +48,8 @@ static Tensor make(Format format, int64_t rows, int64_t cols) {
 // --- ceilings --------------------------------------------------------------------------------------------
 
 #ifdef COAT_OPENBLAS
-// The library's rate: the better of one square matmul per thread at a time, and one large one on all its threads.
+// Returns the BLAS library's rate: one square matmul per thread at a time, or a large one on all threads, whichever
+// is faster.
 static double sgemm_rate(Bench *b, int threads) {
     const int large = 2 * SIDE;
     double best = 0;
@@ -76,7 +77,7 @@ static double sgemm_rate(Bench *b, int threads) {
     return best;
 }
 #else
-// Without a library to compare with: the backend's own matmul of large FP32 matrices.
+// Without a BLAS library: returns the rate of the backend's own matmul of large FP32 matrices.
 static double sgemm_rate(Bench *b, int threads) {
     double best = 0;
     Weight w = {0};
@@ -97,8 +98,8 @@ static double sgemm_rate(Bench *b, int threads) {
 
 #define LARGE_COPY ((int64_t)1 << 29) // bytes read and written
 
-// Bytes per second of a copy that reads and writes `moved` bytes together; a short one stays in the caches, as what an
-// operation on as much may.
+// Returns bytes per second of a copy that reads and writes `moved` bytes in total. Small copies stay in the caches,
+// as small operations do.
 static double copy_rate(int threads, int64_t moved) {
     const int64_t page = 4096, most = (int64_t)1 << 20, pages = (moved / 2 + page - 1) / page, bytes = pages * page;
     int64_t piece = (pages + threads - 1) / threads * page;
@@ -130,7 +131,7 @@ static double report_matmul(const Bench *b, const char *name, int64_t M, int64_t
     return flops;
 }
 
-// The three matmuls of one linear layer, `times` of which are in a step.
+// Times the three matmuls of one linear layer, which a step runs `times` times.
 static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t in, double times) {
     const Ops *ops = b->exec.ops;
     Weight w = {0};
@@ -165,7 +166,7 @@ static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t
 
 // --- the others ------------------------------------------------------------------------------------------
 
-// The tensors of one block, for operations bound by memory.
+// Tensors of one block, for memory-bound operations.
 typedef struct {
     Tensor r, y, n, h, g, bias, bias_f, dweight, dbias, dbias_f;
     Tensor qkv, dqkv, o, lse, logits, losses, targets, tokens, wte, wpe, dwte, dwpe;
@@ -248,8 +249,8 @@ static Block make_block(int64_t M) {
     return k;
 }
 
-// `amount` is what the operation must read and write at least, in bytes, or what it must calculate; the shares are of
-// `ceiling`, the most of it per second, and of a second one where that is not 0.
+// Times and prints one operation. amount: its minimum of bytes or FLOPs. Percentages are of `ceiling` per second and,
+// if not 0, of a second ceiling.
 static void report(Bench *b, Block *k, const char *name, const char *shape, void (*run)(Exec *, Block *), double amount,
                    const char *unit, double ceiling, double second) {
     double best = 1e9;
@@ -264,7 +265,7 @@ static void report(Bench *b, Block *k, const char *name, const char *shape, void
     printf("\n");
 }
 
-// An operation on (rows, cols).
+// Times a memory-bound operation on (rows, cols).
 static void report_memory(Bench *b, Block *k, const char *name, int64_t rows, int64_t cols,
                           void (*run)(Exec *, Block *), double bytes) {
     char shape[48];

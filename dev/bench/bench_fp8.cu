@@ -1,11 +1,9 @@
-// The kernels of the FP8 precision flow (COAT: saved activations, FP8 flow) at GPT-2's shapes, and SwiGLU's at those of
-// Llama-like models: time, the bytes that an operation's passes read and write, GB/s, and the share of a device copy's
-// bandwidth measured in the same run, of a large copy and of one that moves as many bytes. Then the sum over one block,
-// forward and backward. Small shapes are checked against the CPU backend first (check_fp8.cu). Operands rotate among
-// sets, so that together they are larger than the L2 cache.
-//
-//   bench_fp8 [--quick] [--check]      --quick: few repetitions and models
-//                                      --check: all comparisons, no timing; ends with 1 where one failed
+// Benchmarks the FP8 kernels (COAT, section 5) for GPT-2, and SwiGLU for Llama-like models: time, bytes read and
+// written by all passes, GB/s, and percentages of two device copies measured in the same run, a large one and one of
+// the same size. Then the sum over one block, forward and backward. Checks small shapes against the CPU backend first
+// (check_fp8.cu). Operands rotate among sets that together exceed the L2 cache.
+// bench_fp8 [--quick] [--check]      --quick: fewer repetitions and models
+// --check: all comparisons, no timing; exits with 1 if one failed
 #include "bench_report.h"
 #include "dev/test/check_gpu.h"
 
@@ -16,36 +14,37 @@ typedef struct {
     int64_t M, C; // F = 4 C
 } Model;
 
-// The operands of an operation on (M, cols); those that an operation does not take stay unused.
+// Operands of an operation on (M, cols). Each operation uses some of them.
 typedef struct {
-    int set;                                                     // in use
-    Tensor a[SETS], b[SETS], c[SETS];                            // BF16
-    Tensor saved[SETS];                                          // per group
-    Tensor codes[SETS], codes_t[SETS], grad[SETS], grad_t[SETS]; // with one scale, or of rows: see scale_by_row()
+    int set;                          // in use
+    Tensor a[SETS], b[SETS], c[SETS]; // BF16
+    Tensor saved[SETS];               // per group
+    Tensor codes[SETS], codes_t[SETS], grad[SETS],
+        grad_t[SETS]; // with one scale, or with row scales: see scale_by_row()
     float *row_scales, *own_scale;
     Tensor g_t[SETS]; // a second transpose
     Weight matrix;
     Tensor mean, rstd, weight, bias, sums, sums2;
     Parameter *parameters;
     int count;
-    Health health[1]; // in the host's memory
+    Health health[1]; // in host memory
 } Operands;
 
 typedef struct {
     Report report;
-    double block_ms;    // of the operations so far, as often as a block has them
-    double block_bytes; // the same of their bytes
+    double block_ms;    // sum over the operations so far, as often as a block runs them
+    double block_bytes; // sum of their bytes
     const Model *model;
 } Block;
 
 // --- operations ---------------------------------------------------------------------------------------------
-// Nothing saved of a recomputed operand but its scale.
+// Returns t without data: of a recomputed operand only the scale is saved.
 static Tensor scale_only(Tensor t) {
     t.data = NULL;
     return t;
 }
 
-// True if the operands have one scale per tensor, as with coat-paper. Then operations read what is saved.
+// True if operands have one scale per tensor, as with coat-paper, where operations read the saved values.
 static bool is_paper(const Operands *o) {
     return o->codes[0].granularity != SCALE_ROW;
 }
@@ -90,7 +89,7 @@ OPERATION(codes_count, codes_count, o->grad[s], (CodeCounts *)o->sums.data)
 #undef OPERATION
 
 // --- the report ---------------------------------------------------------------------------------------------
-// times: how often a block has the operation, 0: it is not of a block.
+// Times and prints one operation. times: how often a block runs it; 0: not part of a block.
 static void report_pass(Block *block, Operands *o, const char *name, int64_t rows, int64_t cols,
                         double bytes_per_element, int times, void (*operation)(Bench *, void *)) {
     const double bytes = bytes_per_element * (double)rows * (double)cols;
@@ -106,7 +105,7 @@ static void give_maxima(Bench *bench, Tensor *t) {
     bench->exec.ops->zero(&bench->exec, t->amax, (size_t)t->rows * sizeof(uint32_t));
 }
 
-// What is saved per group has scales near 1 / 64, as BF16.
+// Returns a saved tensor with group scales near 1/64 in BF16.
 static Tensor saved_tensor(Bench *bench, int64_t rows, int64_t cols) {
     Tensor t = bench_tensor(bench, rows, cols, FMT_E4M3, 64.0f);
     const int64_t count = rows * ((cols + GROUP - 1) / GROUP);
@@ -120,7 +119,7 @@ static Tensor saved_tensor(Bench *bench, int64_t rows, int64_t cols) {
     return t;
 }
 
-// In another format it has a scale of its own.
+// Returns a transpose of `of` in `format`. If the formats differ, it has its own scale.
 static Tensor transposed_tensor(Bench *bench, Tensor of, Format format) {
     Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, format, 1.0f);
     if (format != of.format) return t;
@@ -151,7 +150,7 @@ static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols, Fo
     o->sums2 = bench_tensor(bench, 1, cols, FMT_FP32, 1.0f);
 }
 
-// Gives codes and gradients, which become E4M3, a scale per row, and their transposes one scale of their own.
+// Gives FP8 values and gradients, which become E4M3, row scales, and their transposes one scale of their own.
 static void scale_by_row(Bench *bench, Operands *o) {
     const size_t bytes = (size_t)o->a[0].rows * sizeof(float);
     float *host = (float *)xmalloc(bytes);
@@ -223,7 +222,8 @@ static void bench_narrow(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
-// The operands of the matmul are codes (M, C) and a matrix (C, F); dh gives its scales. SwiGLU reads those of h.
+// Times activation backward with a scale from an upper bound. The matmul's operands are FP8 values (M, C) and a
+// matrix (C, F). SwiGLU uses h's scales.
 static void bench_bound(Block *block, Operands *o, const char *name, int64_t M, int64_t C, int64_t F, int times) {
     Bench *bench = block->report.bench;
     const double scales = o->saved[0].cols == F ? 0 : 2.0 / GROUP * (double)o->saved[0].cols / (double)C;
@@ -261,7 +261,8 @@ static void bench_wide(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
-// SwiGLU: y, h and its gradient (M, 2 F), gate beside up; g and its gradient (M, F). Bytes per element of g.
+// Times SwiGLU: y, h and its gradient (M, 2 F), gate next to up; g and its gradient (M, F). Bytes are per element of
+// g.
 static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     Bench *bench = block->report.bench;
     const double groups = 2 * (1 + 2.0 / GROUP); // of gate and up
@@ -285,7 +286,7 @@ static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     free_operands(bench, o);
 }
 
-// The matmuls' weights of 12 layers.
+// Times quantization of the weights of 12 layers.
 static void bench_weights(Block *block, Operands *o) {
     enum { LAYERS = 12, PER_LAYER = 4 };
     Bench *bench = block->report.bench;
@@ -302,7 +303,7 @@ static void bench_weights(Block *block, Operands *o) {
         w->codes_t = transposed_tensor(bench, w->codes, FMT_E4M3);
     }
     report_pass(block, o, "weights_quantize", 12 * C, C * LAYERS, 6, 0, run_weights_quantize);
-    for (int i = 0; i < o->count; i++) // as a share of a weight has it
+    for (int i = 0; i < o->count; i++) // as for a shard of a weight
         parameters[i].weight.codes.amax = (uint32_t *)bench_allocate(bench, sizeof(uint32_t));
     report_pass(block, o, "weights_maxima", 12 * C, C * LAYERS, 2, 0, run_weights_maxima);
     for (int i = 0; i < o->count; i++) {
@@ -330,13 +331,13 @@ static void bench_model(Block *block, const Model *model) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // zero; its configuration is large
+    static Bench bench; // static, because its configuration is large
     const bool only_check = bench_flags(&bench, "bench_fp8", argc, argv);
     const int wrong = check_fp8(!only_check);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
     recipe_apply(&bench.config.recipe, RECIPE_COAT);
-    bench_configure(&bench.config, 64, 1600, 6400); // the largest of all shapes
+    bench_configure(&bench.config, 64, 1600, 6400); // the largest shape
     bench_open(&bench);
     bench.exec.state = (StepState *)bench_allocate(&bench, sizeof(StepState));
     bench.exec.ops->zero(&bench.exec, bench.exec.state, sizeof(StepState));

@@ -1,11 +1,9 @@
-// The scale of a tensor by Group Scaling against a plain just-in-time maximum: the paper's figure 4b. Plain: a
-// pass over the tensor in BF16 and a reduction of what it leaves. Group Scaling: the kernel that produced the
-// tensor has left the maxima of its rows (as this project's kernels do), or of its groups of 128, and only the
-// reduction remains. Beside the paper's milliseconds (H100), and what each reads per second: the plain pass in
-// percent of a large copy's bandwidth, the reductions, which are short, in percent of a copy that moves as many
-// bytes; copies read half and write half.
-//
-//   bench_group_scaling [--quick]
+// Compares Group Scaling with plain just-in-time scaling: the paper's figure 4b. Plain: one pass over the BF16 tensor
+// and a reduction. Group Scaling: the kernel that produced the tensor has stored the amax of its rows (as in this
+// project) or of groups of 128, so that only the reduction remains. Prints milliseconds next to the paper's (H100),
+// and read rates: the plain pass in percent of a large copy, the short reductions in percent of a copy of the same
+// size. Copies read half and write half.
+// bench_group_scaling [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/fp8/fp8_kernels.h"
 
@@ -44,7 +42,7 @@ static void run_groups(Bench *bench, void *context) {
     scale_from_amaxes(&bench->exec, o->codes, o->group_maxima[o->set], o->groups);
 }
 
-// The maxima of groups of 128 columns, as a producer would leave them.
+// Stores the amax of groups of 128 columns, as the producing kernel would.
 __global__ static void group_maxima_kernel(uint32_t *maxima, Tensor x, int64_t groups) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t g = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += step) {
@@ -86,7 +84,7 @@ static void operands_free(Bench *bench, Operands *o) {
     bench->exec.ops->release(&bench->exec, o->row_maxima);
 }
 
-// All three ways give the scale of the same tensor.
+// True if all three ways give the same scale.
 static bool scales_agree(Bench *bench, Operands *o) {
     o->set = -1;
     run_plain(bench, o);
@@ -98,12 +96,12 @@ static bool scales_agree(Bench *bench, Operands *o) {
     return plain > 0.0f && plain == rows && plain == scale_of(bench, o);
 }
 
-// Milliseconds that one way takes, and what it reads, with the share of a copy in percent.
+// Milliseconds of one way, bytes read, and percentage of a copy.
 typedef struct {
     double ms, rate, share;
 } Figure;
 
-// copies NULL: against `ceiling`.
+// Times one way. copies NULL: compares with `ceiling`.
 static Figure figure(Bench *bench, void (*run)(Bench *, void *), Operands *o, double bytes, const Copies *copies,
                      double ceiling) {
     Figure f;
@@ -139,8 +137,8 @@ int main(int argc, char **argv) {
     Copies copies = copies_open(&bench);
     const double ceiling = copies_ceiling(&bench, &copies);
     printf(
-        "\n| tensor | plain maximum, ms | read, of the copy bandwidth | from row maxima, ms (read, of a copy as short) "
-        "| from maxima of groups of %d, ms (the same) | times faster | the paper, ms |\n"
+        "\n| tensor | computed amax, ms | read, of the copy bandwidth | from row amax, ms (read, of a copy as short) "
+        "| from amax of groups of %d, ms (the same) | times faster | the paper, ms |\n"
         "| --- | --- | --- | --- | --- | --- | --- |\n",
         GROUP);
     int wrong = 0;

@@ -1,9 +1,8 @@
-// The head of GPT-2 124M and 1558M, forward and backward, in BF16 and in FP8 (--head fp8): milliseconds of each
-// operation for a micro-batch, by the chunk of tokens whose logits exist at a time, and the sum. Matmuls with TFLOP/s
-// and their share of a large matmul in the same format; the loss with GB/s and its share of a large copy, which count
-// what it must move: 2 + 2 bytes per element in BF16; 2 + 1, and 1 + 1 for the transpose, in FP8.
-//
-//   bench_head [--quick]
+// Benchmarks the head of GPT-2 124M and 1558M, forward and backward, in BF16 and FP8 (--head fp8): milliseconds of
+// each operation per micro-batch, for several chunk sizes, and the sum. Matmuls have TFLOP/s and the percentage of a
+// large matmul in the same format. The loss has GB/s and the percentage of a large copy, for the bytes that it must
+// move: 2 + 2 per element in BF16; 2 + 1, and 1 + 1 for the transpose, in FP8.
+// bench_head [--quick]
 #include "bench_ceiling.h"
 
 #define VOCAB 50257
@@ -43,7 +42,7 @@ static void run_weight(Bench *bench, void *context) {
     bench->exec.ops->linear_backward_weight(&bench->exec, h->dwte, h->dlogits_t, h->n_t, true);
 }
 
-// The transpose has the scale of the codes.
+// Returns a transpose that shares the scale of `of`.
 static Tensor transpose_made(Bench *bench, Tensor of) {
     Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, of.format, 1.0f);
     bench->exec.ops->release(&bench->exec, t.scale);
@@ -93,7 +92,7 @@ static void head_release(Bench *bench, Head *h) {
     bench->exec.ops->release(&bench->exec, h->state);
 }
 
-// Measured in the same run, per second.
+// Ceilings measured in the same run, per second.
 typedef struct {
     double copy, bf16, fp8;
 } Ceilings;
@@ -102,7 +101,7 @@ static void print_matmul(double ms, double flops, double ceiling) {
     printf(" %.2f (%.0f, %.0f %%) |", ms, flops / ms * 1e-9, 100.0 * flops / ms * 1e3 / ceiling);
 }
 
-// One line; the milliseconds of a whole micro-batch.
+// Prints one line. Returns the milliseconds of a whole micro-batch.
 static double bench_head(Bench *bench, const Model *m, bool fp8, int64_t chunk, const Ceilings *ceilings) {
     Head h = head_make(bench, m, fp8, chunk);
     const double chunks = (double)m->tokens / (double)chunk;

@@ -1,19 +1,17 @@
-// One transformer layer, forward and backward, without embedding, head and optimizer: the paper's table 6. Batch 4, in
-// BF16 (saving everything, and recomputing the activation function and norms), with FP8 matmuls, and with COAT:
-// milliseconds, bytes saved for backward as the plan counts them, and both against BF16. Built from the trainer's own
-// model code, on values that are normally distributed.
-//   --block NAME   hidden 2048 and 4096, length 2048 and 4096, heads of 128, beside the paper's figures (H100): a block
-//                  of olmo's, as in the paper's benchmark (default), gpt2's, llama's ...
-//   --model NAME   the layer of a model by its name, as of the trainer's --model, at lengths 2048 and 4096; several add
-//                  up
-// U = 2 C bytes per token, of C channels: the paper's unit. Its MB fit a batch of 8 where its times fit one of 4, so
-// that its U are made from eight sequences. TFLOP/s count the matmuls and the causal half of attention. Their ceiling
-// is the time that these would need at the rates of large matmuls measured in the same run, of FP8 where the recipe's
-// matmuls are, of BF16 for attention.
-//
-//   bench_layer [--quick] [--block NAME] [--model NAME]...
+// Benchmarks one transformer layer, forward and backward, without embedding, head and optimizer: the paper's table 6.
+// Batch 4; BF16 (saving everything, and recomputing activation and norms), FP8 matmuls, and COAT. Prints
+// milliseconds, bytes saved for backward from the plan, and both relative to BF16. Uses the trainer's own model code
+// on normally distributed values.
+// --block NAME   hidden 2048 and 4096, length 2048 and 4096, heads of 128, next to the paper's values (H100): a block
+// of olmo (the paper's, default), gpt2, llama ...
+// --model NAME   the layer of a named model (the trainer's --model) at lengths 2048 and 4096; may be repeated
+// U = 2 C bytes per token with C channels: the paper's unit. The paper's MB fit a batch of 8 and its times one of 4,
+// so its U are computed for eight sequences. TFLOP/s count the matmuls and the causal half of attention. The ceiling
+// is the time at the rates of large matmuls measured in the same run: FP8 where the recipe's matmuls are FP8, BF16
+// for attention.
+// bench_layer [--quick] [--block NAME] [--model NAME]...
 #define TESTING
-#pragma GCC diagnostic ignored "-Wunused-function" // of the trainer only the layer is used
+#pragma GCC diagnostic ignored "-Wunused-function" // only the trainer's layer is used
 #pragma nv_diag_suppress 177
 #include "train_gpt2_fp8.cu"
 
@@ -26,7 +24,7 @@
 #define WARM_UP 4
 
 typedef struct {
-    const char *name, *paper; // paper: the column of its table; NULL: not in it
+    const char *name, *paper; // paper: its column in the table; NULL: not in the table
     RecipeKind recipe;
     int recompute;
 } LayerRecipe;
@@ -48,25 +46,25 @@ static const PaperShape paper[PAPER_SHAPES] = {{2048, 2048, {11.83, 8.28, 8.04},
                                                {4096, 2048, {26.55, 17.98, 16.85}, {2914, 2420, 1766}},
                                                {4096, 4096, {54.80, 37.24, 35.60}, {5828, 4840, 3533}}};
 
-// What is timed: a model of one layer, at one length.
+// A model of one layer at one length.
 typedef struct {
     const char *name; // of the block or model
     ModelShape shape;
     int length;
-    const PaperShape *paper; // NULL: a shape that it lacks
+    const PaperShape *paper; // NULL: not in the paper
 } LayerShape;
 
 typedef struct {
     double forward_ms, backward_ms, saved_bytes;
 } Figures;
 
-// What a pass overwrites and is put back before the next: the residual stream and what is added to it, the gradient and
-// its rows' maxima.
+// A tensor that a pass overwrites, with the copy from which it is restored: the residual stream and the branch added
+// to it, the gradient and its row amax.
 typedef struct {
     Tensor original, copy;
 } Restored;
 
-// A model of this architecture, as wide as one of the paper's.
+// Returns a model of this architecture with one of the paper's widths.
 static LayerShape block_shape(Architecture architecture, const PaperShape *p) {
     LayerShape s = {architecture_name(architecture), {}, p->length, p};
     architecture_shape(architecture, &s.shape);
@@ -77,7 +75,7 @@ static LayerShape block_shape(Architecture architecture, const PaperShape *p) {
     return s;
 }
 
-// No block is the first one here, whose matmuls of norms and attention GPT-2 has in BF16.
+// The layer is not treated as the first block, whose norm and attention matmuls would be BF16 in GPT-2.
 static Config layer_config(const LayerShape *s, const LayerRecipe *r) {
     Config c;
     config_defaults(&c);
@@ -105,7 +103,7 @@ static size_t tensor_bytes(Tensor t) {
     return (size_t)tensor_elements(t) * format_bytes(t.format);
 }
 
-// A BF16 tensor of the model gets normal values of this deviation, of which a copy is kept.
+// Fills a BF16 tensor of the model with normal values of this deviation, and keeps a copy.
 static Restored restored_random(Model *m, Tensor t, float deviation) {
     static uint64_t seed = 1;
     Restored r = {t, t};
@@ -144,7 +142,7 @@ static void restored_free(Model *m, Restored *r) {
     if (r->copy.amax) m->ops->release(&m->exec, r->copy.amax);
 }
 
-// Bytes that one layer keeps from forward to backward.
+// Returns the bytes that one layer saves for backward.
 static double saved_bytes(const Model *m) {
     size_t bytes = 0;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
@@ -161,15 +159,15 @@ static double median(float *ms, int count) {
     return (double)ms[count / 2];
 }
 
-// The layer as one in the middle of a model: the norm it begins with adds what the layer before left.
+// Times the layer as one in the middle of a model: its first norm adds the previous layer's output.
 static Figures measure(Model *m, int runs) {
-    enum { MOST = 25 };
+    enum { MAX_RUNS = 25 };
     cudaStream_t stream = cuda_backend(&m->exec)->stream;
-    cudaEvent_t event[MOST][4];
-    float forward[MOST], backward[MOST];
+    cudaEvent_t event[MAX_RUNS][4];
+    float forward[MAX_RUNS], backward[MAX_RUNS];
     Restored r = restored_random(m, act(m, RESID_MID, 0), 1.0f), y = restored_random(m, act(m, Y, 0), 0.3f);
     Restored dresid = restored_random(m, act(m, DRESID, 0), 1e-5f);
-    for (int i = 0; i < MOST * 4; i++) CUDA_CHECK(cudaEventCreate(&event[i / 4][i % 4]), "timing");
+    for (int i = 0; i < MAX_RUNS * 4; i++) CUDA_CHECK(cudaEventCreate(&event[i / 4][i % 4]), "timing");
     for (int i = -WARM_UP; i < runs; i++) {
         cudaEvent_t *const at = event[i < 0 ? 0 : i];
         restore(m, &r);
@@ -178,25 +176,25 @@ static Figures measure(Model *m, int runs) {
         block_forward(m, 0, r.original, y.original, param(m, FCPROJB, 0));
         block_output(m, 0);
         CUDA_CHECK(cudaEventRecord(at[1], stream), "timing");
-        restore(m, &dresid); // its memory may be scratch of forward
+        restore(m, &dresid); // its memory may be scratch in forward
         CUDA_CHECK(cudaEventRecord(at[2], stream), "timing");
         block_backward(m, 0, true);
         CUDA_CHECK(cudaEventRecord(at[3], stream), "timing");
-        if (i < 0) m->ops->synchronize(&m->exec); // plans are being made
+        if (i < 0) m->ops->synchronize(&m->exec); // plans are still being made
     }
     m->ops->synchronize(&m->exec);
     for (int i = 0; i < runs; i++) {
         CUDA_CHECK(cudaEventElapsedTime(&forward[i], event[i][0], event[i][1]), "timing");
         CUDA_CHECK(cudaEventElapsedTime(&backward[i], event[i][2], event[i][3]), "timing");
     }
-    for (int i = 0; i < MOST * 4; i++) CUDA_CHECK(cudaEventDestroy(event[i / 4][i % 4]), "timing");
+    for (int i = 0; i < MAX_RUNS * 4; i++) CUDA_CHECK(cudaEventDestroy(event[i / 4][i % 4]), "timing");
     restored_free(m, &r);
     restored_free(m, &y);
     restored_free(m, &dresid);
     return {median(forward, runs), median(backward, runs), saved_bytes(m)};
 }
 
-// What large matmuls reach, operations per second; fp8 0 where the GPU has none.
+// FLOP/s of large matmuls; fp8 is 0 if the GPU has none.
 typedef struct {
     double bf16, fp8;
 } Ceilings;
@@ -213,7 +211,8 @@ static Ceilings ceilings_measure(bool quick) {
     return c;
 }
 
-// Three matmuls per weight, of 2 operations per token and element; attention's two and five over half of the scores.
+// Returns the FLOPs: three matmuls per weight, 2 per token and element; attention's two and five matmuls on half of
+// the scores.
 static double matmul_flops(const LayerShape *s) {
     const ModelShape *m = &s->shape;
     const double C = m->channels, o = (double)m->heads * m->head_dim;
@@ -224,7 +223,7 @@ static double attention_flops(const LayerShape *s) {
     return 7.0 * BATCH * s->length * (double)s->length * (double)(s->shape.heads * s->shape.head_dim);
 }
 
-static bool wrong; // some values were not finite: the figures are of nothing
+static bool wrong; // some values were NaN or inf: the times are meaningless
 
 static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) {
     Model m;
@@ -234,7 +233,7 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
     if (!model_create(&m, &c, &alone, &err)) fatal(err.code, "%s", err.text);
     m.B = c.micro_batch;
     m.T = c.seq_len;
-    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // gradients are added to
+    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // because gradients are accumulated
     state_upload(&m);
     parameters_init(&m.arena, &m.exec, 1);
     m.ops->weights_quantize(&m.exec, m.parameters, m.parameter_count);
@@ -274,7 +273,7 @@ static Architecture named_architecture(const char *name) {
     return (Architecture)architecture;
 }
 
-// What the flags ask for: shapes into `list`; their number.
+// Reads the flags. Fills `list` with the shapes and returns their number.
 static int asked_shapes(int argc, char **argv, LayerShape *list, bool *quick) {
     static const int lengths[] = {2048, 4096};
     int count = 0;

@@ -1,4 +1,4 @@
-// The operands of one model's operations, as bench_kernels.cu has them.
+// The operands of one model's operations in bench_kernels.cu.
 #pragma once
 #include "bench_report.h"
 
@@ -7,10 +7,10 @@ typedef struct {
     int B, T, C, L; // F = 4 C
 } Model;
 
-// Everything that the operations of one model take; only what the current operation needs exists.
+// Operands of all operations of one model. Only those of the current operation are allocated.
 typedef struct {
     Model model;
-    int set; // in use
+    int set; // the set in use
     Tensor r[SETS], y[SETS], x[SETS], n[SETS];
     Tensor wide[SETS], wide_out[SETS];
     Tensor tokens, wte, wpe, dwte, dwpe, bias, weight, mean, rstd, sums, sums2, losses;
@@ -20,7 +20,7 @@ typedef struct {
     int count;
 } Operands;
 
-// The operands, with the next set in use.
+// Returns the operands after switching to the next set.
 static inline Operands *operands_next(void *context) {
     Operands *o = (Operands *)context;
     o->set = (o->set + 1) % SETS;

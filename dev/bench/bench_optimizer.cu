@@ -1,9 +1,8 @@
-// The AdamW step on the GPU: checked against the CPU backend in every storage of the states (check_optimizer.cu), then
-// timed over the parameters of GPT-2 124M and 1558M. Per row: the bytes that must move through device memory (each
-// state, gradient and parameter read once and written once, gradients only read), GB/s, the share of the rate of a
-// large device copy measured in the same run, and how many times faster than FP32 moments with split masters.
-//
-//   bench_optimizer [--quick] [--check]      --check: no timing, and ends with 1 where a comparison failed
+// Benchmarks the AdamW step on the GPU for GPT-2 124M and 1558M, after checking it against the CPU backend for every
+// storage of the states (check_optimizer.cu). Per row: the bytes that must move through device memory (states read
+// and written once, gradients read once), GB/s, percentage of a large device copy's rate, and speedup over FP32
+// moments with split masters.
+// bench_optimizer [--quick] [--check]      --check: no timing; exits with 1 if a comparison failed
 #include "bench_ceiling.h"
 #include "coat/numerics/moments.h"
 #include "dev/test/check_gpu.h"
@@ -17,29 +16,29 @@ typedef struct {
     int64_t channels, layers;
 } ModelSize;
 
-// A storage to time.
+// Formats in which the states are stored.
 typedef struct {
     const char *name;
     MomentsKind moments;
     Format master;
 } TimedStorage;
 
-// Memory for every role of all parameters, in the widest format of each, and what is cut from it.
+// Memory for every role of all parameters in the widest format of each, from which the tensors are cut.
 typedef struct {
     Bench *bench;
     char *value, *master, *grad, *m, *v;
     float *m_scale, *v_scale;
     uint8_t *m_exponent, *v_exponent;
-    int64_t room; // elements
+    int64_t room; // in elements
     StepState *state;
     Parameter *parameters;
     int count;
-    int64_t elements; // of the parameters
+    int64_t elements; // of all parameters
     double bytes;     // that a step must move
 } Timing;
 
 // --- contents -----------------------------------------------------------------------------------------------
-// Lognormal gradients, whose scale differs from group to group.
+// Fills data with lognormal gradients whose scale differs between groups.
 __global__ static void gradients_kernel(void *data, Format format, int64_t count, uint64_t seed) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
@@ -68,7 +67,7 @@ static Tensor timed_moment(const Timing *t, bool second, int64_t at, int64_t ele
     return moment;
 }
 
-// Adds a parameter whose elements begin at `at` of each role. The gradient's room is 4 bytes per element.
+// Adds a parameter whose elements begin at `at` in each role. A gradient has 4 bytes per element.
 static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t elements, bool matrix, Format grad) {
     const bool small = matrix && s->moments != MOMENTS_FP32;
     const Format moment = !small ? FMT_FP32 : s->moments == MOMENTS_BF16 ? FMT_BF16 : FMT_E4M3;
@@ -93,7 +92,7 @@ static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t 
     LAUNCH_CHECK("gradients_kernel");
 }
 
-// GPT-2's parameters; with storage NULL only counts. Returns the elements' room.
+// Makes GPT-2's parameters. storage NULL: only counts. Returns the memory needed, in elements.
 static int64_t parameters_make(Timing *t, ModelSize model, const TimedStorage *s) {
     const int64_t C = model.channels;
     const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};
@@ -118,7 +117,7 @@ static void run_update(Bench *bench, void *context) {
     bench->exec.ops->adamw_update(&bench->exec, t->parameters, t->count, t->state);
 }
 
-// Milliseconds of a step from states that a few steps have made.
+// Returns the milliseconds of a step from states after a few steps.
 static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
     Bench *bench = t->bench;
     Exec *e = &bench->exec;
@@ -146,7 +145,7 @@ static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
     return ms;
 }
 
-// copy: what a large one reads and writes per second.
+// Times all storages of one model. copy: bytes per second of a large copy.
 static void time_model(Bench *bench, ModelSize model, double copy) {
     const TimedStorage storages[] = {
         {"fp32, split16", MOMENTS_FP32, FMT_U16},        {"bf16, split16", MOMENTS_BF16, FMT_U16},
@@ -184,7 +183,7 @@ static void time_model(Bench *bench, ModelSize model, double copy) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // zero; its configuration is large
+    static Bench bench; // static, because its configuration is large
     const bool only_check = bench_flags(&bench, "bench_optimizer", argc, argv);
     const int wrong = check_optimizer_states(false);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;

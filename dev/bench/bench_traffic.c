@@ -1,12 +1,11 @@
-// What a training step must move through memory, operation by operation, without a GPU: the model of
-// train_gpt2_fp8.cu runs on a device that only says what each operation reads and writes (dev/test/order_ops.h). Within
-// an operation everything counts once, and nothing that it has written itself is read. So a kernel that takes longer
-// than these bytes at a copy's rate has something to gain. Matmuls and attention have operations of arithmetic, too.
-//
-//   bench_traffic [--tsv] FLAGS OF THE TRAINER
-//       of a micro-batch that adds to the gradients, and of the update; with --gpus N by the first of N processes,
-//       without what communication moves
-#pragma GCC diagnostic ignored "-Wunused-function" // of the headers, which test_order needs whole
+// Computes the bytes that a training step must move through memory, per operation, without a GPU: the model of
+// train_gpt2_fp8.cu runs on a device that only records accesses (dev/test/order_ops.h). Within an operation every
+// byte counts once, and reads of its own output do not count. A kernel that takes longer than a copy of these bytes
+// can be improved. Matmuls and attention also have their FLOPs.
+// bench_traffic [--tsv] FLAGS OF THE TRAINER
+// covers a micro-batch that accumulates gradients, and the update; with --gpus N for the first of N ranks, without
+// communication
+#pragma GCC diagnostic ignored "-Wunused-function" // of the headers, which test_order needs
 #include "coat/comm/comm_internal.h"
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"
@@ -19,7 +18,7 @@ static const char usage[] = "usage: bench_traffic [--tsv] FLAGS OF THE TRAINER\n
                             "micro-batch that adds to the gradients, and of the update; with --gpus N by the\n"
                             "first of N processes, without communication. --tsv: for scripts.\n";
 
-// --- the other processes, of which nothing is counted -------------------------------------------------------------
+// --- the other ranks, which are not counted -------------------------------------------------------------
 
 static void traffic_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     (void)comm, (void)data, (void)count, (void)type, (void)op;
@@ -49,7 +48,7 @@ static Comm *traffic_comm_open(const CommPlace *place, const Config *config, Exe
 static void traffic_arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
     arena_plan(arena, config, ranks, device);
     order.arena = arena;
-    order.base = (char *)((uintptr_t)1 << 44); // nothing lies there
+    order.base = (char *)((uintptr_t)1 << 44); // not backed by memory
     order.window = (size_t)1 << 44;
 }
 
@@ -71,7 +70,7 @@ enum { MAX_NAMES = 64, SEEN = 1 << 22 };
 typedef struct {
     const char *name;
     int64_t calls;
-    double read, written; // bytes
+    double read, written; // in bytes
 } Traffic;
 
 static Traffic traffic[MAX_NAMES];
@@ -90,7 +89,8 @@ static Traffic *traffic_of(const char *name) {
     return &traffic[names++];
 }
 
-// Whether the operation under way has met this address before, as far as `writes` says.
+// True if the current operation has already read this address or, with `writes`, written it. remember: records the
+// access.
 static bool met(const void *address, bool writes, bool remember) {
     static struct {
         uintptr_t key;
@@ -143,7 +143,7 @@ int main(int argc, char **argv) {
     static CommandLine line;
     static Config recorded, config;
     static Model m;
-    static const int32_t none[1]; // tokens: nobody looks at them
+    static const int32_t none[1]; // tokens, never read
     Error err = {EXIT_DONE, "", 0};
     bool printed = false;
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
@@ -155,7 +155,7 @@ int main(int argc, char **argv) {
     int count_flags = 0;
     for (int i = 0; i < argc; i++)
         if (!(tsv && i == 1)) flags[count_flags++] = argv[i];
-    flags[count_flags++] = (char *)"--plan"; // it wants no data
+    flags[count_flags++] = (char *)"--plan"; // needs no data
     if (!command_line_read(&line, count_flags, flags, &printed, &err)) fatal(err.code, "%s", err.text);
     if (printed) return EXIT_DONE;
     if (!checkpoint_settings(&recorded, &line.flags, &err) || !config_parse(&config, &line, &recorded, &err))
@@ -171,7 +171,7 @@ int main(int argc, char **argv) {
     micro_step(&m, true, true);
     print_traffic(&config, tsv, "micro-batch");
     step_end(&m);
-    shards_weights_wait(&m.shards); // codes of weights that others have updated
+    shards_weights_wait(&m.shards); // quantized weights that other ranks have updated
     print_traffic(&config, tsv, "update");
     return EXIT_DONE;
 }

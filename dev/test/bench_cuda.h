@@ -1,5 +1,5 @@
-// What the benchmarks of the GPU share: a device with a workspace, tensors with random values (speed depends on
-// the data), and the median time of an operation. bench_ceiling.h has what that is compared with.
+// Fixture for GPU benchmarks: a device with a workspace, tensors with random values (speed depends on the values),
+// and the median time of an operation. bench_ceiling.h measures the rates to compare with.
 #pragma once
 #include "coat/cuda/common/cuda_internal.h"
 #include "coat/numerics/rng.h"
@@ -9,10 +9,10 @@ typedef struct {
     Config config;
     bool quick;    // fewer comparisons and repetitions, and one model only
     bool autotune; // matmuls: time the algorithms, print the table
-    bool alone;    // bench_steady_ms is bench_median_ms
+    bool alone;    // bench_steady_ms() measures like bench_median_ms()
 } Bench;
 
-#define SETS 3 // of operands, in turn, so that together they are larger than the L2 cache
+#define SETS 3 // sets of operands, used in rotation, so that together they exceed the L2 cache
 
 // --- values -------------------------------------------------------------------------------------------------
 __device__ static inline float bench_decode(const void *data, Format format, int64_t index) {
@@ -33,13 +33,13 @@ __device__ static inline void bench_encode(void *data, Format format, int64_t in
     }
 }
 
-// Element (i, j) with its scale.
+// Returns element (i, j) times its scale.
 __device__ static inline float bench_element(Tensor t, int64_t i, int64_t j) {
     float scale = t.granularity == SCALE_TENSOR ? *(const float *)t.scale : 1.0f;
     return bench_decode(t.data, t.format, t.transposed ? j * t.stride + i : i * t.stride + j) * scale;
 }
 
-// A normal deviate of a counter (Box and Muller).
+// Returns the normal deviate number `index` (Box and Muller).
 __device__ static inline float bench_normal(uint64_t seed, uint64_t index) {
     uint64_t bits = rng_hash(seed, 0, index);
     float u = ((float)(bits >> 40) + 1.0f) * 0x1p-24f, angle = (float)(bits & 0xffffff) * 0x1p-24f;
@@ -60,8 +60,7 @@ static inline void *bench_allocate(Bench *bench, size_t bytes) {
     return memory;
 }
 
-// Reads the flags of a benchmark that has only these two: --quick into the benchmark;
-// returns whether --check was given.
+// Reads the flags --quick (into bench) and --check. Returns true if --check was given.
 static inline bool bench_flags(Bench *bench, const char *name, int argc, char **argv) {
     bool only_check = false;
     for (int i = 1; i < argc; i++) {
@@ -75,8 +74,7 @@ static inline bool bench_flags(Bench *bench, const char *name, int argc, char **
     return only_check;
 }
 
-// Configures what runs single operations, and no attention: a workspace for passes of B sequences
-// of 1024 tokens at these widths.
+// Configures single operations without attention: a workspace for B sequences of 1024 tokens with these widths.
 static inline void bench_configure(Config *config, int B, int channels, int ffn) {
     config->recipe.precision = PRECISION_FP32;
     config->micro_batch = B, config->seq_len = 1024;
@@ -84,14 +82,14 @@ static inline void bench_configure(Config *config, int B, int channels, int ffn)
     config->shape.channels = channels, config->shape.ffn = ffn;
 }
 
-// Opens a device with a workspace as a run with this configuration would have it; all bits of that are set, NaN in
-// every format: what reads it before it is written shows.
+// Opens a device with the workspace of a run with this configuration. Fills it with 0xff bytes, NaN in every format,
+// so that reads before writes are detected.
 static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device, const Config *config) {
     Error err = {};
     exec->ops = ops;
     exec->ranks = 1;
     if (!exec->ops->open(exec, config, &err)) fatal(err.code, "%s", err.text);
-    exec->workspace_bytes = align_up(ops_workspace(config, device).bytes); // as the arena has it
+    exec->workspace_bytes = align_up(ops_workspace(config, device).bytes); // aligned as in the arena
     exec->workspace = exec->ops->allocate(exec, exec->workspace_bytes, &err);
     if (!exec->workspace) fatal(err.code, "%s", err.text);
     void *const poison = xmalloc(exec->workspace_bytes);
@@ -105,7 +103,7 @@ static inline void bench_exec_close(Exec *exec) {
     exec->ops->close(exec);
 }
 
-// The GPU, for bench->config.
+// Opens the GPU for bench->config.
 static inline void bench_open(Bench *bench) {
     bench->config.autotune = bench->autotune;
     bench_exec_open(&bench->exec, cuda_ops(), DEVICE_CUDA, &bench->config);
@@ -118,7 +116,7 @@ static inline void bench_close(Bench *bench) {
     bench_exec_close(&bench->exec);
 }
 
-// A new (rows, cols) tensor of normal deviates; FP8 with a scale of 0.5.
+// Returns a new (rows, cols) tensor of normal deviates. FP8 tensors have scale 0.5.
 static inline Tensor bench_tensor(Bench *bench, int64_t rows, int64_t cols, Format format, float deviation) {
     static uint64_t seed = 1;
     Tensor t = {};
@@ -136,7 +134,7 @@ static inline Tensor bench_tensor(Bench *bench, int64_t rows, int64_t cols, Form
     return t;
 }
 
-// The same for a tensor whose memory holds the transpose.
+// Returns a new tensor of normal deviates whose memory holds the transpose.
 static inline Tensor bench_tensor_transposed(Bench *bench, int64_t rows, int64_t cols, Format format, float deviation) {
     Tensor t = bench_tensor(bench, cols, rows, format, deviation);
     t.transposed = true;
@@ -155,9 +153,9 @@ static inline int bench_compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-#define BENCH_RUNS 21 // at most, of which the median counts
+#define BENCH_RUNS 21 // maximum number of runs; the median is reported
 
-// Keeps the stream busy, while the host queues what is to be timed.
+// Keeps the stream busy while the host enqueues the operations to be timed.
 static __global__ void bench_busy_kernel(uint64_t nanoseconds) {
     uint64_t begin, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
@@ -165,8 +163,8 @@ static __global__ void bench_busy_kernel(uint64_t nanoseconds) {
     while (now - begin < nanoseconds);
 }
 
-// Median milliseconds per operation of `runs` runs. A run times `repeats` operations, one right behind the other, after
-// `ahead` others that are not timed and, where `busy` is not 0, so many nanoseconds.
+// Returns the median milliseconds per operation over `runs` runs. A run times `repeats` operations back to back,
+// after `ahead` untimed operations and `busy` nanoseconds of a busy kernel (0: none).
 static inline double bench_runs_ms(Bench *bench, void (*operation)(Bench *, void *), void *context, int runs, int ahead,
                                    int repeats, uint64_t busy) {
     const char *doing = "timing";
@@ -193,15 +191,16 @@ static inline double bench_runs_ms(Bench *bench, void (*operation)(Bench *, void
     return (double)ms[runs / 2] / repeats;
 }
 
-// Of operations one by one, with the wait for the device around each, after warm-up.
+// Returns the median milliseconds of an operation that runs alone, with a device synchronization around each, after
+// warm-up.
 static inline double bench_median_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
     enum { WARM_UP = 3, QUICK = 7 };
     for (int i = 0; i < WARM_UP; i++) operation(bench, context);
     return bench_runs_ms(bench, operation, context, bench->quick ? QUICK : BENCH_RUNS, 0, 1, 0);
 }
 
-// Of as many operations as fill two milliseconds, as in a training step: the host runs ahead, and the launch of each is
-// hidden behind the one before; of short ones all are queued before the first begins.
+// Returns milliseconds per operation in a back-to-back sequence of about 2 ms, as in a training step. The host runs
+// ahead, so launches overlap with the previous operation.
 static inline double bench_steady_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
     enum { RUNS = 11, QUICK = 5, AHEAD = 3, REPEATS = 40, BUSY = 500000 };
     const double once = bench_median_ms(bench, operation, context);

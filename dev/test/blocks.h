@@ -1,4 +1,4 @@
-// The blocks that the tests of whole models go through: GPT-2's, and each switch of the others in a small model.
+// The block variants that whole-model tests go through: GPT-2's, and one small model per architecture switch.
 #pragma once
 #include "coat/config/shapes.h"
 
@@ -8,8 +8,8 @@ typedef struct {
     bool tied_head;
     int shared, head_dim; // query heads per key and value head; 0: channels / heads
     float stretched,
-        clip; // --rope-factor with --rope-positions 8; --clip-qkv, in deviations of a product of normalised rows
-    QkNormKind qk_norm; // beyond the architecture's
+        clip; // --rope-factor with --rope-positions 8; --clip-qkv, in deviations of a dot product of normalized rows
+    QkNormKind qk_norm; // in addition to the architecture's
 } Block;
 
 static const Block blocks[] = {
@@ -24,9 +24,9 @@ static const Block blocks[] = {
     {"norm over rows of q and k", ARCHITECTURE_LLAMA, true, 1, 0, 0, 0, QK_NORM_ROW},
 };
 enum { BLOCKS = sizeof blocks / sizeof *blocks };
-static const Block *block = blocks; // that the tests are at
+static const Block *block = blocks; // the block under test
 
-// Gives a model of GPT-2's sizes the block. Heads are doubled where they are shared and their number is odd.
+// Sets the architecture of s, a GPT-2 shape. Doubles the number of heads if it is odd and heads share keys.
 static inline void set_block(ModelShape *s) {
     const ModelShape gpt2 = *s;
     if (block == blocks) return;
@@ -43,7 +43,7 @@ static inline void set_block(ModelShape *s) {
     s->positions = gpt2.positions;
     s->tied_head = block->tied_head;
     s->clip_qkv = block->clip * 0.02f * sqrtf((float)s->channels);
-    s->init = INIT_KIND_NORMAL; // the tests' limits are for this
+    s->init = INIT_KIND_NORMAL; // the limits in the tests were measured with this
     if (block->stretched > 0) s->rope = (RopeScaling){block->stretched, 1.0f, 4.0f, 8};
     if (block->qk_norm != QK_NORM_NONE) s->qk_norm = block->qk_norm;
 }

@@ -1,11 +1,11 @@
-// The FP8 operations of the GPU against the CPU backend, on random values and on shapes that reach each variant:
-// groups of 16, 32 and 128 with tails, widths that are no multiple of 128, partial tiles, transposes with a larger
-// stride. Outputs are poisoned first. Codes may differ by one step in 1 of 1000 places, where another order of sums or
-// an approximated exponential crosses a rounding boundary; what is copied or only rounded must be equal.
+// Compares the FP8 operations of the GPU with the CPU backend, on random values and on shapes that reach every
+// variant: groups of 16, 32 and 128 with tails, widths that are not multiples of 128, partial tiles, transposes with
+// a larger stride. Outputs are poisoned first. At most 1 in 1000 FP8 values may differ, by one step: another order of
+// sums or an approximated exponential can cross a rounding boundary. Copied or only rounded values must be equal.
 #include "check_pairs.h"
 
 // --- values -------------------------------------------------------------------------------------------------
-// BF16 deviates; rows differ in size by powers of two, so that the maximum is in few of them.
+// Returns BF16 deviates. Rows differ in size by powers of two, so that few of them contain the amax.
 static CheckPair check_random(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
     CheckPair t = check_plain(c, rows, cols, FMT_BF16);
     const uint64_t stream = c->draws++;
@@ -17,7 +17,7 @@ static CheckPair check_random(Check *c, int64_t rows, int64_t cols, float mean, 
     return t;
 }
 
-// The same as a matmul of codes with scales per row leaves it, with a random power of two for each row.
+// Returns a matmul's output with row scales: BF16 deviates with a random power of two per row.
 static CheckPair check_carried(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
     CheckPair t = check_random(c, rows, cols, mean, deviation);
     const CheckPair scales = check_plain(c, rows, 1, FMT_FP32);
@@ -33,10 +33,10 @@ static CheckPair check_carried(Check *c, int64_t rows, int64_t cols, float mean,
 // --- the operations -----------------------------------------------------------------------------------------
 typedef struct {
     int64_t M, C;
-    int group; // of the saved tensors; 0: saved as BF16
+    int group; // of saved tensors; 0: saved in BF16
     bool fp8;  // matmuls are FP8
     bool from_saved, rms;
-    int rows; // FP8 with scales per row: 1: of what matmuls leave, 2: of operands too, where the plan has such
+    int rows; // FP8 with row scales: 1: matmul outputs only; 2: operands, too, if the plan has them
 } CheckShape;
 
 typedef struct {
@@ -53,7 +53,7 @@ static Norm check_norm_of(const NormPair *t, int gpu) {
     return n;
 }
 
-// The operand of a matmul in the shape's recipe, with a scale per row or one, and as backward's matmul reads it.
+// Returns an empty matmul operand in the shape's recipe: BF16, or FP8 in format `code` with row scales if `rows`.
 static CheckPair check_operand(Check *c, CheckShape s, int64_t cols, Format code, bool rows) {
     if (!s.fp8) return check_plain(c, s.M, cols, FMT_BF16);
     const CheckPair t = check_new(c, s.M, cols, code, rows ? ROW_SCALES : 0, false, NULL);
@@ -61,7 +61,7 @@ static CheckPair check_operand(Check *c, CheckShape s, int64_t cols, Format code
 }
 
 static CheckPair check_transposed(Check *c, CheckShape s, int64_t cols, CheckPair operand, Format code) {
-    const bool own = operand.cpu.granularity == SCALE_ROW || code != operand.cpu.format; // one scale of its own
+    const bool own = operand.cpu.granularity == SCALE_ROW || code != operand.cpu.format; // has its own scale
     return s.fp8 ? check_new(c, s.M, cols, code, 0, true, own ? NULL : &operand) : check_plain(c, s.M, cols, FMT_BF16);
 }
 
@@ -73,20 +73,20 @@ static CheckPair check_gradient_t(Check *c, CheckShape s, int64_t cols, CheckPai
     return check_transposed(c, s, cols, gradient, FMT_E5M2);
 }
 
-// The GPU's transpose of its codes with scales per row: what the CPU makes of the same codes, to the last bit.
+// Passes if the GPU's transpose of row-scaled FP8 values equals the CPU's, bit for bit.
 static void check_rescaled(Check *c, CheckPair q, CheckPair q_t, const char *what) {
     const size_t bytes = check_data_bytes(q.cpu), scales = check_scale_bytes(q.cpu);
     void *codes = check_download(c, q.gpu.data, bytes), *row_scales = check_download(c, q.gpu.scale, scales);
     Tensor of = q.cpu;
     of.data = codes, of.scale = row_scales;
-    c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{}); // of codes it is their transpose
+    c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{}); // g is FP8, so this only transposes it
     check_scales(c, q_t, 0, what);
     check_code_bytes(c, q_t, 0, what);
     free(codes);
     free(row_scales);
 }
 
-// What a matmul of operands leaves for an operation that can multiply by the rows' scales.
+// Returns a random matmul output, with row scales if `rows`.
 static CheckPair check_matmul(Check *c, CheckShape s, bool rows, float deviation) {
     return rows ? check_carried(c, s.M, s.C, 0, deviation) : check_random(c, s.M, s.C, 0, deviation);
 }
@@ -98,13 +98,13 @@ static void check_operand_equal(Check *c, CheckShape s, CheckPair t, const char 
         check_values(c, t, 2e-3, what);
 }
 
-// Nothing saved of a recomputed operand but its scale.
+// Returns t without data: of a recomputed operand only the scale is saved.
 static Tensor scale_only(Tensor t) {
     t.data = NULL;
     return t;
 }
 
-// A norm with random parameters, and room for what it saves: its input per group, or r itself.
+// Returns a norm with random parameters and room for what it saves: its input in groups, or r itself.
 static NormPair check_norm_pair(Check *c, CheckShape s, CheckPair r) {
     const CheckPair none = {};
     NormPair norm = {};
@@ -135,7 +135,7 @@ static void check_norm(Check *c, CheckShape s) {
     if (!s.rms) check_values(c, norm.mean, 1e-5, "residual_norm_forward: mean");
     check_values(c, norm.rstd, 1e-5, "residual_norm_forward: rstd");
     check_operand_equal(c, s, n, "residual_norm_forward: n");
-    if (n.cpu.amax) check_maxima(c, n, 1e-5, "residual_norm_forward: maxima of n");
+    if (n.cpu.amax) check_maxima(c, n, 1e-5, "residual_norm_forward: amax of n");
     check_flag(c, 0, "residual_norm_forward");
 
     CHECK_BOTH(c, norm_recompute, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
@@ -143,7 +143,7 @@ static void check_norm(Check *c, CheckShape s) {
     if (!s.fp8 && s.from_saved) check_same(c, n, n_t, "norm_recompute: the bits of forward");
     if (s.fp8) {
         CHECK_BOTH(c, norm_recompute, (e, SIDE(n_t), SIDE(n), check_norm_of(&norm, gpu)));
-        check_operand_equal(c, s, n_t, "norm_recompute from codes");
+        check_operand_equal(c, s, n_t, "norm_recompute from FP8 values");
     }
     const CheckPair g = with_maxima(c, check_plain(c, s.M, s.C, FMT_BF16));
     const CheckPair dw = check_plain(c, 1, s.C, FMT_FP32), db = s.rms ? none : check_plain(c, 1, s.C, FMT_FP32);
@@ -151,7 +151,7 @@ static void check_norm(Check *c, CheckShape s) {
         CHECK_BOTH(c, norm_backward,
                    (e, SIDE(g), SIDE(dw), SIDE(db), SIDE(dn), check_norm_of(&norm, gpu), pass == 1, pass == 1));
         check_values(c, g, 2e-3, "norm_backward: g");
-        check_maxima(c, g, 4e-3, "norm_backward: maxima of g");
+        check_maxima(c, g, 4e-3, "norm_backward: amax of g");
         check_values(c, dw, 1e-4, "norm_backward: dweight");
         if (!s.rms) check_values(c, db, 1e-4, "norm_backward: dbias");
     }
@@ -173,7 +173,7 @@ static void check_norm(Check *c, CheckShape s) {
 
 #include "check_fp8_first.h"
 
-// n of norms after: the codes of r_out as the GPU stored it, or in BF16 r_out itself, to the last bit.
+// Passes if the GPU's n of a post-norm model is r_out: quantized, or in BF16 with the same bits.
 static void check_stream_operand(Check *c, CheckShape s, CheckPair n, CheckPair r, const char *what) {
     const size_t bytes = check_data_bytes(r.cpu);
     void *stored = check_download(c, r.gpu.data, bytes);
@@ -186,7 +186,7 @@ static void check_stream_operand(Check *c, CheckShape s, CheckPair n, CheckPair 
     if (n.cpu.amax) check_maxima(c, n, 0, what);
 }
 
-// Norms after: a branch y into the stream, which is what the next matmul reads. RMS norms in place.
+// Checks postnorm residuals: the next matmul reads r_out. RMS norms are computed in place.
 static void check_branch_norm(Check *c, CheckShape s) {
     const CheckPair none = {};
     const CheckPair r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_matmul(c, s, s.rows > 0, 1);
@@ -208,18 +208,18 @@ static void check_branch_norm(Check *c, CheckShape s) {
     }
     if (!s.rms) check_values(c, norm.mean, 1e-5, "branch_norm_forward: mean");
     check_values(c, norm.rstd, 1e-5, "branch_norm_forward: rstd");
-    check_values(c, r, 5e-4, "branch_norm_forward: r"); // rounded once: twice would be more
+    check_values(c, r, 5e-4, "branch_norm_forward: r"); // rounded once; rounding twice would exceed this
     check_stream_operand(c, s, n, r, "branch_norm_forward: n");
     check_flag(c, 0, "branch_norm_forward");
 
     if (s.fp8) {
-        const CheckPair first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2); // as the first block has it
+        const CheckPair first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2); // as in the first block
         check_gpu(c)->ops->branch_norm_forward(check_gpu(c), first.gpu, check_norm_of(&norm, 1), r.gpu, r.gpu,
                                                Tensor{});
         check_stream_operand(c, s, first, r, "branch_norm_forward of nothing: n");
         const CheckPair decoded = check_plain(c, s.M, s.C, FMT_BF16);
         CHECK_BOTH(c, norm_recompute, (e, SIDE(decoded), SIDE(n), check_norm_of(&norm, gpu)));
-        check_values(c, decoded, 0, "norm_recompute from codes to BF16");
+        check_values(c, decoded, 0, "norm_recompute from FP8 values to BF16");
     }
     const CheckPair g = check_random(c, s.M, s.C, 0, 1);
     CHECK_BOTH(c, residual_backward, (e, SIDE(g), SIDE(y)));
@@ -232,9 +232,11 @@ static void check_branch_norm(Check *c, CheckShape s) {
     check_free(c);
 }
 
-// Gradient, `width` columns, and gelu or SwiGLU in one pass, by scales from a bound; codes are poisoned first.
+// Checks gradient and activation (gelu or SwiGLU) in one pass with a scale from an upper bound. FP8 outputs are
+// poisoned first.
 static void check_bounded_activation(Check *c, CheckShape s, int64_t width, CheckPair dg, CheckPair h, CheckPair g) {
-    const int64_t C = s.C % 32 ? 48 : 528; // of the matmul: one span more than a warp has at a time, or few
+    const int64_t C =
+        s.C % 32 ? 48 : 528; // inner dimension of the matmul: one span more than a warp reads at once, or few
     const CheckPair x = check_random(c, s.M, C, 0, 1e-4f), v = check_random(c, C, s.C, 0, 0.3f);
     const CheckPair dy = with_maxima(c, check_new(c, s.M, C, FMT_E4M3, 0, false, NULL));
     const CheckPair dy_t = check_new(c, s.M, C, FMT_E5M2, 0, true, NULL);
@@ -247,7 +249,7 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Chec
         side[gpu].weight = Weight{SIDE(v), SIDE(w), SIDE(w_t), NULL};
         side[gpu].weight.codes_t.stride = C;
     }
-    memset(x.cpu.data, 0, (size_t)C * sizeof(uint16_t)); // a row without a gradient has none of g
+    memset(x.cpu.data, 0, (size_t)C * sizeof(uint16_t)); // a row without gradient
     memset(dg.cpu.data, 0, (size_t)s.C * sizeof(uint16_t));
     check_upload(c, x), check_upload(c, dg);
     CHECK_BOTH(c, grad_quantize, (e, SIDE(dy), SIDE(dy_t), SIDE(sums), SIDE(x), false));
@@ -277,14 +279,14 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Chec
     check_flag(c, 1, "activation_bound");
 }
 
-// gelu of s.C columns; or gated, SwiGLU of twice as many, which has no bias.
+// Checks gelu of s.C columns or, if gated, SwiGLU of twice as many without bias.
 static void check_activation(Check *c, CheckShape s, bool gated) {
     const CheckPair none = {};
     const bool rows = s.rows == 2, coat = s.group > 0;
     CheckShape wide = s;
     wide.C = gated ? 2 * s.C : s.C;
     const CheckPair y = check_matmul(c, wide, rows && coat, 2);
-    for (int64_t i = 0; gated && i < s.M; i += 3) // groups of zeros have a scale of their own kind
+    for (int64_t i = 0; gated && i < s.M; i += 3) // groups of zeros have scale 1
         memset((uint16_t *)y.cpu.data + i * wide.C, 0, (size_t)s.group * sizeof(uint16_t));
     if (gated) check_upload(c, y);
     const CheckPair bias = s.group && !gated ? check_random(c, 1, s.C, 0, 1) : none;
@@ -296,14 +298,14 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
         check_code_bytes(c, h, 0, "activation_forward: h");
     }
     check_operand_equal(c, s, g, "activation_forward: g");
-    if (g.cpu.amax) check_maxima(c, g, 1e-5, "activation_forward: maxima of g");
+    if (g.cpu.amax) check_maxima(c, g, 1e-5, "activation_forward: amax of g");
     check_flag(c, 0, "activation_forward");
     CHECK_BOTH(c, activation_recompute, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
     check_operand_equal(c, s, g_t, "activation_recompute from h");
     if (!s.fp8 && s.from_saved) check_same(c, g, g_t, "activation_recompute: the bits of forward");
     if (s.fp8) {
         CHECK_BOTH(c, activation_recompute, (e, SIDE(g_t), SIDE(g), SIDE(h)));
-        check_operand_equal(c, s, g_t, "activation_recompute from codes");
+        check_operand_equal(c, s, g_t, "activation_recompute from FP8 values");
     }
 
     const CheckPair dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = gated ? none : check_plain(c, 1, s.C, FMT_FP32);
@@ -313,7 +315,7 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, activation_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
         check_operand_equal(c, s, dh, "activation_backward: dh");
-        if (rows && coat) // made from dh's codes: those of the GPU
+        if (rows && coat) // computed from dh's FP8 values: use the GPU's
             check_rescaled(c, dh, dh_t, "activation_backward: transposed dh");
         else if (s.fp8)
             check_operand_equal(c, s, dh_t, "activation_backward: transposed dh");
@@ -359,7 +361,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
     CheckPair dy = check_random(c, s.M, s.C, 0, 1e-6f);
     const CheckPair d = check_operand(c, s, s.C, code, false), d_t = check_gradient_t(c, s, s.C, d);
     const CheckPair dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
-    for (int pass = 0; pass < 3; pass++) { // written, added, and with maxima that the producer left
+    for (int pass = 0; pass < 3; pass++) { // overwrite, accumulate, and with an amax that was stored before
         if (pass == 2) {
             dy = with_maxima(c, dy);
             for (int64_t i = 0; i < s.M; i++) dy.cpu.amax[i] = i == 5 ? float_bits(3e-5f) : 1;
@@ -367,9 +369,9 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
         }
         CHECK_BOTH(c, grad_quantize, (e, SIDE(d), SIDE(d_t), SIDE(dbias), SIDE(dy), pass == 1));
         check_scales(c, d, 0, "grad_quantize");
-        check_code_bytes(c, d, 0, "grad_quantize: codes");
-        check_scales(c, d_t, 0, "grad_quantize: transposed codes");
-        check_code_bytes(c, d_t, 0, "grad_quantize: transposed codes");
+        check_code_bytes(c, d, 0, "grad_quantize: FP8 values");
+        check_scales(c, d_t, 0, "grad_quantize: transposed FP8 values");
+        check_code_bytes(c, d_t, 0, "grad_quantize: transposed FP8 values");
         check_values(c, dbias, 1e-4, "grad_quantize: dbias");
     }
     check_gpu(c)->ops->grad_quantize(check_gpu(c), d.gpu, d_t.gpu, again.gpu, dy.gpu, false);
@@ -384,7 +386,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
 }
 
 static void check_weights(Check *c) {
-    enum { COUNT = 90 }; // more than one table holds
+    enum { COUNT = 90 }; // more than one launch takes
     Parameter side[2][COUNT] = {};
     CheckPair value[COUNT], codes[4], codes_t[4];
     const int64_t rows[4] = {64, 336, 1600, 16}, cols[4] = {768, 1600, 64, 16};
@@ -394,7 +396,7 @@ static void check_weights(Check *c) {
         codes_t[i] = check_new(c, rows[i], cols[i], FMT_E4M3, 0, true, &codes[i]);
         codes_t[i].cpu.stride = codes_t[i].gpu.stride = rows[i];
     }
-    const CheckPair alone = check_random(c, 1, 77, 0, 1); // has no codes
+    const CheckPair alone = check_random(c, 1, 77, 0, 1); // not quantized
     for (int i = 0; i < COUNT; i++) {
         for (int gpu = 0; gpu < 2; gpu++) {
             Weight *w = &side[gpu][i].weight;
@@ -405,15 +407,15 @@ static void check_weights(Check *c) {
     CHECK_BOTH(c, weights_quantize, (e, side[gpu], COUNT));
     for (int i = 0; i < 4; i++) {
         check_scales(c, codes[i], 0, "weights_quantize");
-        check_code_bytes(c, codes[i], 0, "weights_quantize: codes");
-        check_code_bytes(c, codes_t[i], 0, "weights_quantize: transposed codes");
+        check_code_bytes(c, codes[i], 0, "weights_quantize: FP8 values");
+        check_code_bytes(c, codes_t[i], 0, "weights_quantize: transposed FP8 values");
     }
     check_flag(c, 0, "weights_quantize");
     check_free(c);
 }
 
-// Shares of a weight, which several processes would have, one of them nothing: their maxima, and with the largest the
-// codes of the whole.
+// Checks shards of a weight, as several ranks have them, one of them empty: their amax, and the FP8 values of the
+// whole weight with the largest amax.
 static void check_weight_shares(Check *c) {
     enum { SHARES = 3, ROWS = 336, COLS = 1600, FIRST = 100 };
     Parameter side[2][SHARES] = {};
@@ -438,7 +440,7 @@ static void check_weight_shares(Check *c) {
     CHECK_BOTH(c, weights_maxima, (e, side[gpu], SHARES));
     uint32_t *want = (uint32_t *)maxima.cpu.data;
     uint32_t *have = (uint32_t *)check_download(c, maxima.gpu.data, SHARES * sizeof *have);
-    check_say(c, memcmp(want, have, SHARES * sizeof *have) == 0 && have[2] == 0, "weights_maxima", "wrong maxima");
+    check_say(c, memcmp(want, have, SHARES * sizeof *have) == 0 && have[2] == 0, "weights_maxima", "wrong amax");
     for (int i = 0; i < SHARES; i++) want[i] = have[0] > have[1] ? have[0] : have[1];
     free(have);
     check_upload(c, maxima);
@@ -446,27 +448,27 @@ static void check_weight_shares(Check *c) {
     check_scales(c, codes, 0, "weights_quantize of shares");
     check_code_bytes(c, codes, 0, "weights_quantize of shares");
     check_say(c, memcmp(whole, codes.cpu.data, ROWS * COLS) == 0, "weights_quantize of shares",
-              "not the whole's codes");
+              "not those of the whole weight");
     free(whole);
     check_free(c);
 }
 
 // --- the shapes ---------------------------------------------------------------------------------------------
-#define VARIANTS 14 // of a shape: four with each kind of scales, and two without FP8
+#define VARIANTS 14 // per shape: four with each kind of scales, and two without FP8
 #define ALL_VARIANTS ((1u << VARIANTS) - 1)
-#define FEW_VARIANTS (1u | 1u << 1 | 1u << 11) // x read as it is saved, as the residual, and with scales per row
-#define ROW_VARIANTS (1u << 9)                 // the activation with scales per row
+#define FEW_VARIANTS (1u | 1u << 1 | 1u << 11) // x read as saved, as the residual, and with row scales
+#define ROW_VARIANTS (1u << 9)                 // the activation with row scales
 
 static const char *const rows_name[] = {"", ", matmuls' rows scaled", ", rows scaled"};
 
-// The norm and the activation, with what is saved in groups of so many, 0: in BF16.
+// Checks norm and activation. group: group size of the saved tensors; 0: saved in BF16.
 static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t variants) {
     for (int variant = 0; variant < VARIANTS; variant++) {
         const bool fp8 = variant < 12;
         const CheckShape s = {M, C, group, fp8, variant % 2 == 0, variant % 4 >= 2, fp8 ? variant / 4 : 0};
         if (!(variants >> variant & 1)) continue;
-        if (!s.group && !s.fp8) continue;                   // the plain recipe
-        if (s.from_saved && (!s.group || s.rows)) continue; // coat-paper, which has no scales per row
+        if (!s.group && !s.fp8) continue;                   // BF16 recipe
+        if (s.from_saved && (!s.group || s.rows)) continue; // coat-paper has no row scales
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)M, (long long)C, group,
                  s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "", rows_name[s.rows]);
         if (C <= 8192 && (s.rows < 2 || group)) { // without groups n has one scale
@@ -483,7 +485,7 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
 
 static void check_casts(Check *c, int64_t M, int64_t C) {
     CheckShape s = {M, C, 0, true, false, false, 0};
-    const int kinds = C <= 16384 ? 2 : 0; // wider rows are not cast with scales of their own
+    const int kinds = C <= 16384 ? 2 : 0; // wider rows are not quantized with row scales
     for (s.rows = 0; s.rows <= kinds; s.rows += 2) {
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld)%s", (long long)M, (long long)C, rows_name[s.rows]);
         check_input_cast(c, s);
@@ -494,7 +496,7 @@ static void check_casts(Check *c, int64_t M, int64_t C) {
     check_gradient_cast(c, s, FMT_E4M3);
 }
 
-// All variants at one width, and some at widths of which each has kernels of its own; many rows, so that blocks take
+// Checks all variants at one width, some at widths with kernels of their own, and many rows, so that blocks process
 // several tiles.
 static void check_small(Check *c) {
     static const int64_t widths[] = {240, 496, 752, 1008, 1264, 1520, 1776, 2032, 3056, 4080, 5104, 6128, 7152, 8176};
@@ -507,7 +509,7 @@ static void check_small(Check *c) {
     }
     for (int64_t width : {3088, 6672, 8208, 16400, 20496}) check_saved(c, 16, width, 16, ROW_VARIANTS);
     check_saved(c, 8704, 64, 16, FEW_VARIANTS);
-    check_saved(c, 656, 8224, 16, ROW_VARIANTS); // several tiles of a block, one below the other
+    check_saved(c, 656, 8224, 16, ROW_VARIANTS); // several tiles per block, one below the other
     check_casts(c, 8704, 64);
     check_casts(c, 16, 16368);
     snprintf(c->shape, sizeof c->shape, "several tensors");
@@ -522,16 +524,16 @@ static void check_large(Check *c) {
     static const int groups[] = {16, 32, 128, 0};
     for (const auto &shape : shapes) {
         for (int group : groups)
-            if (shape[0] <= 10000 || group == 16) // many rows: in time
+            if (shape[0] <= 10000 || group == 16) // to limit the time
                 check_saved(c, shape[0], shape[1], group, ALL_VARIANTS);
         check_casts(c, shape[0], shape[1]);
     }
 }
 
 int check_fp8(bool small) {
-    static Check check; // zero; its configuration is large
+    static Check check; // static, because its configuration is large
     Check *c = &check;
-    bench_configure(&c->bench.config, 64, 8192, 20480); // the largest of all shapes
+    bench_configure(&c->bench.config, 64, 8192, 20480); // the largest shape
     c->bench.config.recipe.cache_transposed = true;
     check_open(c);
     check_small(c);

@@ -1,5 +1,5 @@
-// Checks the first blocks: forward matmuls read norms and attention in BF16, and forward stores the amax of their rows.
-// Backward makes codes with that amax. Part of check_fp8.cu.
+// Checks of the first block in --recipe coat: forward matmuls read norm and attention outputs in BF16, forward stores
+// their row amax, and backward quantizes with it. Included by check_fp8.cu.
 #pragma once
 
 static void check_first_blocks(Check *c, CheckShape s) {
@@ -12,17 +12,17 @@ static void check_first_blocks(Check *c, CheckShape s) {
     const CheckPair n_t = check_new(c, s.M, s.C, FMT_E4M3, 0, true, NULL);
     CHECK_BOTH(c, residual_norm_forward,
                (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y), SIDE(y_bias)));
-    check_values(c, n, 2e-3, "norm with maxima: n");
-    check_maxima(c, n, 1e-5, "norm with maxima: maxima");
+    check_values(c, n, 2e-3, "norm with amax: n");
+    check_maxima(c, n, 1e-5, "norm with amax: amax");
     CHECK_BOTH(c, norm_recompute, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
-    check_codes(c, n_t, "norm with maxima: recomputed");
+    check_codes(c, n_t, "norm with amax: recomputed");
 
     const CheckPair o = with_maxima(c, check_random(c, s.M, s.C, 0.3f, 1));
     const CheckPair o_t = check_new(c, s.M, s.C, FMT_E4M3, 0, true, NULL);
     CHECK_BOTH(c, quantize_forward, (e, SIDE(o), SIDE(o)));
-    check_maxima(c, o, 0, "quantize_forward in place: maxima");
+    check_maxima(c, o, 0, "quantize_forward in place: amax");
     CHECK_BOTH(c, quantize_recompute, (e, SIDE(o_t), SIDE(o), SIDE(o)));
-    check_codes(c, o_t, "quantize_recompute from maxima");
+    check_codes(c, o_t, "quantize_recompute from amax");
     check_flag(c, 0, "the first blocks");
     check_free(c);
 }

@@ -1,6 +1,6 @@
-// The memory-bound kernels of the GPU against the CPU backend, on random values and on shapes that reach each of
-// their variants: odd batches and lengths, widths that are no power of two or do not divide by 8, rare and frequent
-// tokens. Outputs are poisoned first; sums that several blocks make must repeat bit for bit.
+// Compares the memory-bound GPU kernels with the CPU backend, on random values and on shapes that reach every
+// variant: odd batches and lengths, widths that are not powers of two or multiples of 8, rare and frequent tokens.
+// Outputs are poisoned first. Sums over several blocks must repeat bit for bit.
 #include "check_pairs.h"
 
 static CheckPair check_random(Check *c, int64_t rows, int64_t cols, Format format, float mean, float deviation) {
@@ -19,7 +19,7 @@ static CheckPair check_random(Check *c, int64_t rows, int64_t cols, Format forma
     return t;
 }
 
-// Token ids below limit; every third is one of two values, and with `gaps` every fifth is -1.
+// Returns token ids below limit. Every third is one of two values; with `gaps`, every fifth is -1.
 static CheckPair check_tokens(Check *c, int64_t rows, int limit, bool gaps) {
     CheckPair t = check_plain(c, rows, 1, FMT_I32);
     uint64_t stream = c->draws++;
@@ -70,7 +70,7 @@ static void check_norm(Check *c, CheckShape s, bool rms) {
                    (e, SIDE(g), SIDE(dw), SIDE(db), SIDE(dn), check_norm_of(x, mean, rstd, weight, bias, gpu),
                     pass == 1, pass == 1));
         check_values(c, g, limit, "norm_backward: g");
-        check_maxima(c, g, limit, "norm_backward: maxima");
+        check_maxima(c, g, limit, "norm_backward: amax");
         check_values(c, dw, 1e-4, "norm_backward: dweight");
         if (!rms) check_values(c, db, 1e-4, "norm_backward: dbias");
     }
@@ -90,7 +90,7 @@ static void check_norm(Check *c, CheckShape s, bool rms) {
     check_free(c);
 }
 
-// Norms after, whose sum with the stream is rounded once, and the stream's gradient there.
+// Checks postnorm residuals, whose sum with the residual stream is rounded once, and the gradient of the stream.
 static void check_branch_norm(Check *c, CheckShape s, bool rms) {
     const int64_t M = (int64_t)s.B * s.T, C = s.C;
     const double limit = s.format == FMT_BF16 ? 5e-4 : 1e-5;
@@ -106,7 +106,7 @@ static void check_branch_norm(Check *c, CheckShape s, bool rms) {
     check_values(c, r, limit, "branch_norm_forward: r");
     if (!rms) check_values(c, mean, 1e-5, "branch_norm_forward: mean");
     check_values(c, rstd, 1e-5, "branch_norm_forward: rstd");
-    CHECK_BOTH(c, branch_norm_forward, // in place, of a branch that is kept as it is
+    CHECK_BOTH(c, branch_norm_forward, // in place; the branch is saved
                (e, Tensor{}, check_norm_of(y, mean, rstd, weight, bias, gpu), SIDE(r_in), SIDE(r_in), SIDE(y)));
     check_same(c, r, r_in, "branch_norm_forward in place: r");
     CheckPair g = check_random(c, M, C, s.format, 0, 1);
@@ -199,7 +199,7 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
     check_say(c, fabs(state.loss_sum - c->cpu.state->loss_sum) < 1e-6 * fabs(c->cpu.state->loss_sum), "loss_sum", text);
     check_flag(c, 0, "loss_forward_backward");
     const float bad[] = {NAN, INFINITY};
-    for (int i = 0; i < 2; i++) { // in a row that has a target
+    for (int i = 0; i < 2; i++) { // in a row with a target
         if (format == FMT_BF16)
             ((uint16_t *)logits.cpu.data)[padded + vocab - 1] = bf16_encode(bad[i]);
         else
@@ -213,7 +213,7 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
     check_free(c);
 }
 
-// Parameters of awkward sizes, stored as `value` with master weights of format `master`.
+// Checks the optimizer on parameters of awkward sizes with these formats of value, master weights and gradient.
 static void check_optimizer(Check *c, Format value, Format master, Format grad) {
     enum { COUNT = 5 };
     static const int64_t sizes[COUNT] = {1, 127, 8192, 70001, 3000};
@@ -235,7 +235,7 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
             p->decay = i % 2 == 0;
         }
     }
-    for (int step = 0; step < 3; step++) { // unclipped, clipped, and skipped
+    for (int step = 0; step < 3; step++) { // without clipping, with clipping, skipped
         check_reset(c, step == 0 ? 0 : 1.0f);
         if (step == 2) {
             ((float *)grads[3].cpu.data)[70000] = NAN;
@@ -261,7 +261,7 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
     check_free(c);
 }
 
-// Sums of both formats, on addresses that are wide and that are not.
+// Checks gradients_add in both formats, on aligned and unaligned addresses.
 static void check_sums(Check *c) {
     enum { COUNT = 40 }; // more than one launch takes
     static const int64_t first[] = {1, 127, 8192, 70001, 3000, 16391, 0};
@@ -300,7 +300,8 @@ static void check_shapes(Check *c, const CheckShape *shapes, size_t count) {
     }
 }
 
-// A width for each of the kernels, wide vectors and none; so many rows that blocks which stay take several groups each.
+// Checks one width per kernel, with and without vector loads, and enough rows that persistent blocks process several
+// groups.
 static void check_small(Check *c) {
     static const CheckShape shapes[] = {
         {3, 5, 64, FMT_BF16},   {1, 7, 512, FMT_BF16},  {3, 3, 768, FMT_BF16},  {1, 5, 1000, FMT_BF16},
@@ -332,7 +333,7 @@ static void check_large(Check *c) {
         {3, 901, 1048, FMT_FP32},
     };
     check_shapes(c, shapes, sizeof shapes / sizeof shapes[0]);
-    check_loss(c, 700, 50257, 50304, FMT_BF16); // of 2 blocks, which take several rows, of 4 and of 8
+    check_loss(c, 700, 50257, 50304, FMT_BF16); // kernels of 2 blocks with several rows each, of 4 and of 8
     check_loss(c, 5, 100277, 100352, FMT_BF16);
     check_loss(c, 150, 151643, 151936, FMT_BF16);
     check_loss(c, 300, 257, 384, FMT_BF16);
@@ -341,9 +342,9 @@ static void check_large(Check *c) {
 }
 
 int check_kernels(bool small) {
-    static Check check; // zero; its configuration is large
+    static Check check; // static, because its configuration is large
     Check *c = &check;
-    bench_configure(&c->bench.config, 64, 8200, 8200); // the largest of all shapes
+    bench_configure(&c->bench.config, 64, 8200, 8200); // the largest shape
     check_open(c);
     check_small(c);
     if (!small) check_large(c);

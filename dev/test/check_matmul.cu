@@ -1,25 +1,27 @@
-// Whether FP8 matmuls add up in FP32: every algorithm that training could take (the committed table's, the library's
-// first choice, what --autotune compares), at the sizes of training, on operands that short accumulation gets wrong.
+// Checks that FP8 matmuls accumulate in FP32: every algorithm that training could use (the committed table's,
+// cuBLASLt's first choice, what --autotune compares), at training sizes, with operands for which short accumulation
+// is visibly wrong.
 #include "bench_cuda.h"
 #include "check_gpu.h"
 #include "coat/cuda/matmul/matmul_plan.h"
 
 // --- operands -----------------------------------------------------------------------------------------------
-// All values are exact in E4M3 and in E5M2, so that both formats make the same matmul.
+// All values are exact in E4M3 and E5M2, so both formats give the same result.
 typedef enum {
-    OPERANDS_MIXED,   // from 2^-6 to 2^7, of random signs: partial sums wander far above their terms
-    OPERANDS_ALIKE,   // the same with signs that agree in three of four terms: sums grow with k
-    OPERANDS_OUTLIERS // one value in 4096 is 2^12 times as large as the others, and of the opposite sign
+    OPERANDS_MIXED,       // 2^-6 to 2^7 with random signs: partial sums exceed their terms by far
+    OPERANDS_EQUAL_SIGNS, // the same, with equal signs in three of four terms: sums grow with k
+    OPERANDS_OUTLIERS     // one value in 4096 is 2^12 times as large, with the opposite sign
 } Operands;
 
 __global__ static void fill_kernel(uint8_t *codes, Format format, int64_t count, uint64_t seed, Operands kind) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         const uint64_t bits = rng_hash(seed, 0, (uint64_t)i);
-        const float mantissa = 1.0f + 0.25f * (float)(bits >> 16 & 3); // the two bits that E5M2 has
+        const float mantissa = 1.0f + 0.25f * (float)(bits >> 16 & 3); // E5M2's two bits
         float x = ldexpf(mantissa, (int)(bits % 13) - 6);
         if (kind == OPERANDS_MIXED && (bits >> 32 & 1)) x = -x;
-        if (kind == OPERANDS_ALIKE && (bits >> 32 & 7) == 0) x = -x; // of a product of two: in 22 %
+        if (kind == OPERANDS_EQUAL_SIGNS && (bits >> 32 & 7) == 0)
+            x = -x; // of the products of two such values: 22 % negative
         if (kind == OPERANDS_OUTLIERS) x = mantissa * ((bits >> 32) % 4096 == 0 ? -64.0f : 0x1p-6f);
         codes[i] = format == FMT_E5M2 ? e5m2_encode(x) : e4m3_encode(x);
     }
@@ -35,19 +37,19 @@ static void fill(Bench *bench, Tensor t, Operands kind) {
 // --- what was found -----------------------------------------------------------------------------------------
 typedef enum { FROM_TABLE, FIRST_CHOICE, ANY_OTHER, SOURCES } Source;
 
-// What matmuls that add up in FP32 stay within, for each kind of operands: matmul_samples.h says why.
+// Error limits of FP32 accumulation, per kind of operands; derived in matmul_samples.h.
 static const MatmulError limits[] = {{0.003, 0.001}, {0.003, 0.001}, {MATMUL_ERROR_LIMIT, MATMUL_BIAS_LIMIT}};
 
-// Of one kind of matmul: how many algorithms there were, how many of them were off, and the largest error.
+// Results of one kind of matmul: number of algorithms, number that are wrong, largest error.
 typedef struct {
     int count, wrong;
     double error, bias;
 } Found;
 
 typedef struct {
-    const char *what; // the matmul under way
+    const char *what; // name of the current matmul
     Operands kind;
-    Found found[2][2][2][SOURCES]; // by fast accumulation, gradient in E5M2, accumulate
+    Found found[2][2][2][SOURCES]; // by fast accumulation, E5M2 gradient, accumulate
     int printed;
 } Findings;
 
@@ -70,8 +72,8 @@ static void report(void *context, const MatmulKey *key, int index, MatmulError e
 }
 
 // --- matmuls -----------------------------------------------------------------------------------------------
-// Runs wgrad of a layer, (out, in) over `tokens`, overwritten and added to; and dgrad (tokens, in) of E5M2 and, but for
-// the head's, of E4M3 gradients.
+// Checks wgrad of a layer, (out, in) over `tokens`, with and without accumulation, and dgrad (tokens, in) with E5M2
+// and, except for the head, E4M3 gradients.
 static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int64_t out, Operands kind, bool head) {
     Exec *exec = &bench->exec;
     const Tensor x_t = bench_tensor_transposed(bench, tokens, in, FMT_E4M3, 1.0f);
@@ -85,7 +87,7 @@ static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int
     Weight w = {};
     w.codes_t = bench_tensor_transposed(bench, out, in, FMT_E4M3, 1.0f);
     w.value.rows = out, w.value.cols = in;
-    Tensor dy = dy_t; // the same number of codes
+    Tensor dy = dy_t; // the same number of elements
     dy.transposed = false, dy.stride = out;
     const Tensor dx = bench_tensor(bench, tokens, in, FMT_BF16, 1.0f);
     fill(bench, w.codes_t, kind);
@@ -111,13 +113,13 @@ typedef struct {
 static void run_model(Bench *bench, Findings *f, const Sizes *size, Operands kind) {
     const int64_t C = size->channels, layers[][2] = {{C, 3 * C}, {C, C}, {C, 4 * C}, {4 * C, C}};
     for (const auto &layer : layers) run_layer(bench, f, size->tokens, layer[0], layer[1], kind, false);
-    run_layer(bench, f, 8192, C, 50304, kind, true); // of a chunk of logits
+    run_layer(bench, f, 8192, C, 50304, kind, true); // one chunk of logits
 }
 
 static void bench_begin(Bench *bench, Findings *f, bool fast) {
     memset(bench, 0, sizeof *bench);
     recipe_apply(&bench->config.recipe, RECIPE_COAT);
-    bench->config.recipe.precision = PRECISION_FP32; // no attention is needed
+    bench->config.recipe.precision = PRECISION_FP32; // attention is not needed
     bench->config.recipe.fast_accumulation_data = fast;
     bench_exec_open(&bench->exec, cuda_ops(), DEVICE_CUDA, &bench->config);
     bench->exec.trains = true;
@@ -129,7 +131,7 @@ int check_matmul(bool small) {
                                   {"350M", 1024, 32768}, {"774M", 1280, 16384},    {"1558M", 1600, 16384},
                                   {"7B", 4096, 8192}};
     static const Sizes small_size = {"small", 128, 4096};
-    static const char *const kinds[] = {"mixed signs", "mostly alike", "rare outliers"};
+    static const char *const kinds[] = {"mixed signs", "mostly equal signs", "rare outliers"};
     static Bench bench;
     int comparisons = 0, wrong = 0;
     for (int kind = 0; kind < 3; kind++) {

@@ -1,16 +1,16 @@
-// The AdamW step of the GPU against the CPU backend in every storage of its states: moments in FP32, BF16 and 8 bits,
-// masters of each kind, gradients and values in both formats, on sizes that end groups and vectors early.
-//
-// With moments in FP32 or BF16 all bits must agree. With 8-bit moments the step from zero states must give the same a
-// and k; later ones begin with the CPU's states and may differ by the hardware's logarithms: rarely a code by one step,
-// and each parameter by what update_bound.h derives for it.
+// Compares the AdamW step of the GPU with the CPU backend for every storage of its states: moments in FP32, BF16 and
+// 8 bits, all master weights, gradients and values in both formats, on sizes with short last groups and vectors.
+//   Moments in FP32 or BF16: all bits must agree.
+//   8-bit moments: the step from zero states must give the same a and k. Later steps begin with the CPU's states.
+//       Because the GPU approximates logarithms, few FP8 values may differ by one step, and each parameter by the
+//       bound of update_bound.h.
 #include "check_gpu.h"
 #include "check_optimizer.h"
 
-// What was seen over all steps of a storage.
+// Sums over all steps with one storage.
 typedef struct {
     int64_t codes, codes_differ, codes_far, groups, k_differ, a_differ, weights, weights_differ, weights_far;
-    double used, expected; // the worst share of a parameter's bound; steps of BF16 apart on average, at most
+    double used, expected; // worst fraction of a parameter's bound; mean distance in BF16 steps, and its limit
 } Tally;
 
 static void storage_name(char *text, size_t size, const Storage *s) {
@@ -42,7 +42,7 @@ static Bounded moment_of(const CheckTensor *t, int second, int64_t i) {
     return decode_bound(((const uint8_t *)moment.data)[i], group, moment.format);
 }
 
-// From the states before the step, the CPU's.
+// Computes the bounds from the CPU's states before the step.
 static void bounds_make(OptimizerCheck *c, CheckTensor *t) {
     const BoundStep step = bound_step(&c->cpu_state, c->cpu_state.t + 1);
 #pragma omp parallel for schedule(static)
@@ -53,7 +53,7 @@ static void bounds_make(OptimizerCheck *c, CheckTensor *t) {
                           .error;
 }
 
-// Both backends take a step from the CPU's states; the GPU's result is in `copy`.
+// Takes a step on both backends from the CPU's states. Downloads the GPU's result to `copy`.
 static void step_both(OptimizerCheck *c) {
     Exec *gpu = &c->bench.exec;
     Parameter list[2][CHECK_TENSORS];
@@ -84,12 +84,12 @@ static bool same_bits(const CheckTensor *t) {
     return true;
 }
 
-// A code as a whole number that counts the steps from 0.
+// Maps an FP8 value to a whole number; neighbors differ by 1.
 static int code_steps(uint8_t code) {
     return code & 0x80 ? -(code & 0x7f) : code;
 }
 
-// One group of codes; groups whose k differ have nothing to compare.
+// Compares one group of FP8 values, unless its k differs.
 static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tally) {
     const int codes = second ? PART_V : PART_M, scale = second ? PART_V_SCALE : PART_M_SCALE;
     const int exponent = second ? PART_V_K : PART_M_K;
@@ -109,7 +109,7 @@ static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tall
     }
 }
 
-// Whether the GPU's maximum is that of its values.
+// True if the amax that the GPU stored is that of its values.
 static bool maximum_fits(const CheckTensor *t) {
     uint32_t largest = 0;
     if (!t->bytes[PART_MAXIMUM]) return true;
@@ -131,7 +131,7 @@ static void tally_tensor(const Storage *s, const CheckTensor *t, Tally *tally) {
         tally->weights_differ += float_bits(want) != float_bits(have);
         tally->weights_far += !(used <= 1);
         tally->used = fmax(tally->used, used);
-        // of FP32 masters, the value that belongs to them
+        // FP32 masters: value must be the rounded master
         if (s->master == FMT_FP32)
             tally->weights_far += ((const uint16_t *)t->copy[PART_VALUE])[i] != master_bf16(have);
     }
@@ -163,13 +163,13 @@ static void storage_close(OptimizerCheck *c) {
     c->cpu.ops->close(&c->cpu);
 }
 
-// The last tensor whose moments are small where any are.
+// Returns the last tensor with small moments, or any tensor if there is none.
 static CheckTensor *last_small(OptimizerCheck *c) {
     const int last = c->tensors - 1;
     return &c->tensor[tensor_exempt(last) ? last - 1 : last];
 }
 
-// A step that is to be skipped changes nothing; an infinite gradient that came through is reported.
+// A skipped step changes nothing. An infinite gradient sets state->nonfinite.
 static void check_nonfinite(OptimizerCheck *c) {
     CheckTensor *t = last_small(c);
     const int64_t t_before = c->cpu_state.t;
@@ -187,11 +187,12 @@ static void check_nonfinite(OptimizerCheck *c) {
         step_both(c);
         optimizer_say(c, c->cpu_state.nonfinite == 1, "a value that is not finite goes unseen");
         check_put(c->storage.grad, t->cpu[PART_GRAD], at, 0.0f);
-        for (int part = PART_M; part <= PART_V_SCALE; part++) memset(t->cpu[part], 0, t->bytes[part]); // finite again
+        for (int part = PART_M; part <= PART_V_SCALE; part++)
+            memset(t->cpu[part], 0, t->bytes[part]); // reset to finite values
     }
 }
 
-// A first moment of -0 whose gradient is -0 too stays what it is, with its sign.
+// A first moment of -0 with a gradient of -0 stays -0.
 static void check_negative_zero(OptimizerCheck *c) {
     CheckTensor *t = last_small(c);
     const int64_t places[] = {1000, t->elements - 1}; // in a chunk, and in a tail
@@ -225,22 +226,23 @@ static void check_storage(OptimizerCheck *c, Storage s, const int64_t *sizes) {
         if (step == 0 && fp8) optimizer_say(c, tally.a_differ + tally.k_differ == 0, "a and k from zero states");
     }
     optimizer_say(c, equal, "bits with moments in FP32 or BF16");
-    optimizer_say(c, maxima, "the maxima of the values");
+    optimizer_say(c, maxima, "the amax of the values");
     if (fp8) {
         optimizer_say(c, tally.k_differ <= tally.groups / 500, "k");
-        optimizer_say(c, tally.codes_far == 0 && tally.codes_differ <= tally.codes / 1000, "codes and a");
+        optimizer_say(c, tally.codes_far == 0 && tally.codes_differ <= tally.codes / 1000, "FP8 values and a");
         const bool rounded = s.value == FMT_BF16 && s.master == FMT_NONE;
         const double most = tally.expected + 6 * sqrt(tally.expected) + 6;
         optimizer_say(c, tally.weights_far == 0, "parameters");
-        optimizer_say(c, !rounded || (double)tally.weights_differ <= most, "how often parameters are rounded apart");
+        optimizer_say(c, !rounded || (double)tally.weights_differ <= most,
+                      "how often parameters are rounded differently");
         char name[160];
         storage_name(name, sizeof name, &s);
-        printf(
-            "# %s: of %lld codes %lld differ by a step, %lld by more; of %lld groups %lld k, %lld a; of %lld weights "
-            "%lld, %lld far, the worst at %.2f of its bound\n",
-            name, (long long)tally.codes, (long long)tally.codes_differ, (long long)tally.codes_far,
-            (long long)tally.groups, (long long)tally.k_differ, (long long)tally.a_differ, (long long)tally.weights,
-            (long long)tally.weights_differ, (long long)tally.weights_far, tally.used);
+        printf("# %s: of %lld FP8 values %lld differ by a step, %lld by more; of %lld groups %lld k, %lld a; of %lld "
+               "weights "
+               "%lld, %lld far, the worst at %.2f of its bound\n",
+               name, (long long)tally.codes, (long long)tally.codes_differ, (long long)tally.codes_far,
+               (long long)tally.groups, (long long)tally.k_differ, (long long)tally.a_differ, (long long)tally.weights,
+               (long long)tally.weights_differ, (long long)tally.weights_far, tally.used);
     }
     if (fp8) check_negative_zero(c);
     check_nonfinite(c);
@@ -250,7 +252,7 @@ static void check_storage(OptimizerCheck *c, Storage s, const int64_t *sizes) {
 // --- the storages -------------------------------------------------------------------------------------------
 static const Format none = FMT_NONE, bf16_ = FMT_BF16, fp32 = FMT_FP32, u16 = FMT_U16;
 
-// Every storage, and so every kernel, on tensors of which the largest has whole chunks and a tail.
+// Checks every storage, and thereby every kernel, on tensors with whole chunks and tails.
 static void check_small(OptimizerCheck *c) {
     static const int64_t sizes[] = {1, 129, 512, 1500, 300, 5003};
     static const Format stores[][2] = {{fp32, none}, {bf16_, none}, {bf16_, fp32}, {bf16_, u16}}; // value, master
@@ -279,7 +281,7 @@ static void check_large(OptimizerCheck *c) {
     for (const Storage &s : storages) check_storage(c, s, sizes);
 }
 
-// More tensors than one launch takes, behind one so large that each warp goes from it to some of them.
+// Checks more tensors than one launch takes, after one so large that each warp continues from it to small ones.
 static void check_many(OptimizerCheck *c) {
     static int64_t sizes[CHECK_TENSORS];
     const Storage storages[] = {
@@ -295,7 +297,7 @@ static void check_many(OptimizerCheck *c) {
 }
 
 int check_optimizer_states(bool small) {
-    static OptimizerCheck check; // zero; its configuration is large
+    static OptimizerCheck check; // static, because its configuration is large
     OptimizerCheck *c = &check;
     bench_configure(&c->bench.config, 1, 64, 64);
     bench_exec_open(&c->bench.exec, cuda_ops(), DEVICE_CUDA, &c->bench.config);

@@ -1,4 +1,4 @@
-// The parameters of check_optimizer.cu in one storage of their states, in both memories, and their gradients.
+// Test parameters of check_optimizer.cu with one storage of their states, in CPU and GPU memory, and their gradients.
 #pragma once
 #include "bench_cuda.h"
 
@@ -11,10 +11,10 @@
 #define CHECK_TENSORS 440 // at most
 #define CHECK_STEPS 4     // at most
 
-// One storage of the states.
+// Formats in which values and states are stored.
 typedef struct {
     MomentsKind moments;
-    Format value, master, grad; // master FMT_NONE: none
+    Format value, master, grad; // master: FMT_NONE: none
 } Storage;
 
 // The arrays of one parameter, in this order.
@@ -35,9 +35,9 @@ enum {
 typedef struct {
     int64_t elements;
     size_t bytes[PARTS];
-    char *cpu[PARTS], *gpu[PARTS], *copy[PARTS]; // copy: the GPU's, downloaded
-    double *bound;                               // how far apart the parameters may be after a step on 8-bit moments
-    Parameter side[2];                           // 0 the CPU's, 1 the GPU's
+    char *cpu[PARTS], *gpu[PARTS], *copy[PARTS]; // copy: the GPU's arrays, downloaded
+    double *bound;                               // allowed difference of each parameter after a step with 8-bit moments
+    Parameter side[2];                           // 0 CPU, 1 GPU
 } CheckTensor;
 
 typedef struct {
@@ -81,12 +81,12 @@ static inline Tensor moment_tensor(CheckTensor *t, int side, int second, bool fp
     return m;
 }
 
-// Every fifth tensor is exempt from small moments.
+// True for every fifth tensor, which is exempt from small moments.
 static inline bool tensor_exempt(int number) {
     return number % 5 == 4;
 }
 
-// `index` is the first element's among all.
+// Makes tensor `number`. index: position of its first element among all elements.
 static inline void tensor_make(OptimizerCheck *c, CheckTensor *t, int64_t elements, int number, int64_t index) {
     const Storage *s = &c->storage;
     const bool exempt = tensor_exempt(number), fp8 = s->moments >= MOMENTS_FP8 && !exempt;
@@ -152,8 +152,8 @@ static inline void tensor_free(OptimizerCheck *c, CheckTensor *t) {
     free(t->bound);
 }
 
-// Lognormal gradients of a spread that grows along the tensor, with zeros sprinkled in; and groups that are zero,
-// constant, hold one element that is not zero, reach over all of FP32's exponents, or are near its ends.
+// Returns gradient i of tensor `number`: lognormal with growing spread and some zeros; or groups that are 0,
+// constant, have one nonzero element, cover all FP32 exponents or are near FP32's limits.
 static inline float gradient_of(int64_t i, int number, int step, bool ends) {
     const uint64_t stream = (uint64_t)(number * CHECK_STEPS + step), at = (uint64_t)i;
     const int64_t kind = i / CHECK_GROUP % 16;

@@ -1,5 +1,5 @@
-// What the checks of the GPU's operations share: both backends, tensors in both memories, poisoned before an operation
-// writes them, and comparisons of codes, scales and values with the CPU backend's.
+// Fixture for checks of GPU operations: both backends, tensors in both memories that are poisoned before an
+// operation, and comparisons of FP8 values, scales and other values with the CPU's.
 #pragma once
 #include "bench_cuda.h"
 #include "check_gpu.h"
@@ -7,14 +7,14 @@
 
 #include <math.h>
 
-#define CHECK_MOST 96    // tensors of one operation's check
-#define POISON 0xff      // of bytes: NaN in every format
-#define CODES_OFF 1e-3   // share of codes that may be off by one step
+#define CHECK_MOST 96    // tensors per check
+#define POISON 0xff      // byte: NaN in every format
+#define CODES_OFF 1e-3   // fraction of FP8 values that may be off by one step
 #define SCALE_ERROR 1e-5 // relative error of a scale
 #define ROWS_OFF 1e-2    // fraction of rows whose scale may be the next power of two
-#define ROW_SCALES -1    // in the place of a group: a scale per row
+#define ROW_SCALES -1    // value of `group` for one scale per row
 
-// One tensor in both memories.
+// One tensor in CPU and GPU memory.
 typedef struct {
     Tensor cpu, gpu;
 } CheckPair;
@@ -26,14 +26,14 @@ typedef struct {
     int pairs;
     uint64_t draws;
     int failures, checks;
-    char shape[96]; // of what is being checked, for messages
+    char shape[96]; // shape under test, for messages
 } Check;
 
 static inline Exec *check_gpu(Check *c) {
     return &c->bench.exec;
 }
 
-// For bench.config.
+// Opens both backends for c->bench.config.
 static inline void check_open(Check *c) {
     Exec *const sides[] = {&c->cpu, check_gpu(c)};
     const StepState zero = {};
@@ -61,7 +61,7 @@ static inline void check_say(Check *c, bool ok, const char *what, const char *de
     if (!ok) printf("  %s, %s: %s\n", what, c->shape, detail);
 }
 
-// Runs an operation on both backends; in its arguments `e` is the exec and SIDE(t) the tensor of the side.
+// Runs an operation on both backends. In its arguments, `e` is the Exec and SIDE(t) the backend's tensor.
 #define CHECK_BOTH(c, operation, side_arguments)                                                                       \
     for (int gpu = 0; gpu < 2; gpu++) {                                                                                \
         Exec *e = gpu ? check_gpu(c) : &(c)->cpu;                                                                      \
@@ -88,8 +88,8 @@ static inline void *check_memory(Check *c, size_t bytes, bool gpu, const void *s
     return memory;
 }
 
-// A poisoned tensor. group 0: plain, or codes with one scale; ROW_SCALES: codes with one per row. With `share` it has
-// that tensor's scale.
+// Returns a poisoned tensor. group: 0 unscaled, or FP8 with one scale; ROW_SCALES: one scale per row. share: NULL, or
+// the tensor whose scale it uses.
 static inline CheckPair check_new(Check *c, int64_t rows, int64_t cols, Format format, int group, bool transposed,
                                   const CheckPair *share) {
     CheckPair t = {};
@@ -146,8 +146,8 @@ static inline int code_order(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-// Codes within one step of the CPU reference's, in all but `off` of the places the same, give or take three standard
-// deviations of such a count. Rows with passed[row] are ignored.
+// Passes if FP8 values differ from the CPU's by at most one step, in at most `off` of the places plus three standard
+// deviations of that count. Rows with passed[row] are ignored.
 static inline void check_code_rows(Check *c, CheckPair t, double off, const bool *passed, const char *what) {
     uint8_t *have = (uint8_t *)check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     const uint8_t *want = (const uint8_t *)t.cpu.data;
@@ -163,11 +163,12 @@ static inline void check_code_rows(Check *c, CheckPair t, double off, const bool
             far += steps > 1;
             if (steps > 0 && first < 0) first = at;
         }
-        for (int64_t j = inner; j < t.cpu.stride; j++) far += have[i * t.cpu.stride + j] != POISON; // written beside it
+        for (int64_t j = inner; j < t.cpu.stride; j++)
+            far += have[i * t.cpu.stride + j] != POISON; // written beyond the row
     }
     char text[160];
-    snprintf(text, sizeof text, "%lld of %lld codes differ, %lld by more than a step; first at %lld", (long long)differ,
-             (long long)(inner * outer), (long long)far, (long long)first);
+    snprintf(text, sizeof text, "%lld of %lld FP8 values differ, %lld by more than a step; first at %lld",
+             (long long)differ, (long long)(inner * outer), (long long)far, (long long)first);
     const double expected = off * (double)(inner * outer);
     check_say(c, far == 0 && (double)differ <= expected + 3 * sqrt(expected), what, text);
     free(have);
@@ -200,8 +201,8 @@ static inline void check_scales(Check *c, CheckPair t, double error, const char 
     free(have);
 }
 
-// True if the largest code of this row of the CPU's is 224 or 448 in E4M3: its amax is at a boundary between two
-// scales, because 224 with one scale is 448 with half of it.
+// True if the largest FP8 value of the CPU's row is 224 or 448 in E4M3: its amax is at the boundary between two
+// scales.
 static inline bool amax_at_boundary(Tensor t, int64_t row) {
     const uint8_t *codes = (const uint8_t *)t.data + row * t.stride;
     int largest = 0;
@@ -209,8 +210,8 @@ static inline bool amax_at_boundary(Tensor t, int64_t row) {
     return largest == 0x76 || largest == 0x7e;
 }
 
-// Row scales are powers of two. If approximations move an amax across a boundary, the row has the next scale and other
-// codes. Such a row is at a boundary, and there are few of them. The codes of all other rows are compared.
+// Passes if row scales are powers of two and equal the CPU's, except in few rows whose amax is at a boundary.
+// Compares the FP8 values of all other rows.
 static inline void check_scaled_rows(Check *c, CheckPair t, const char *what) {
     const int64_t rows = t.cpu.rows;
     float *have = (float *)check_download(c, t.gpu.scale, (size_t)rows * sizeof *have);
@@ -242,7 +243,7 @@ static inline void check_codes(Check *c, CheckPair t, const char *what) {
     check_code_bytes(c, t, CODES_OFF, what);
 }
 
-// The root mean square error of plain values, relative.
+// Passes if the relative root mean square error of unscaled values is at most `limit`.
 static inline void check_values(Check *c, CheckPair t, double limit, const char *what) {
     void *have = check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     double error = 0, size = 0;
@@ -261,7 +262,7 @@ static inline void check_values(Check *c, CheckPair t, double limit, const char 
     free(have);
 }
 
-// Row maxima: as bits of floats.
+// Passes if row amax values, stored as bits of floats, have a relative error of at most `limit`.
 static inline void check_maxima(Check *c, CheckPair t, double limit, const char *what) {
     CheckPair maxima = {};
     maxima.cpu.rows = t.cpu.rows, maxima.cpu.cols = maxima.cpu.stride = 1, maxima.cpu.format = FMT_FP32;
@@ -270,7 +271,7 @@ static inline void check_maxima(Check *c, CheckPair t, double limit, const char 
     check_values(c, maxima, limit, what);
 }
 
-// Two results of the GPU must be the same bits.
+// Passes if two GPU results have the same bits.
 static inline void check_same(Check *c, CheckPair a, CheckPair b, const char *what) {
     const size_t bytes = check_data_bytes(a.cpu);
     void *first = check_download(c, a.gpu.data, bytes), *second = check_download(c, b.gpu.data, bytes);

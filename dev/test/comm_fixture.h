@@ -1,4 +1,4 @@
-// Ranks as forked processes of a test, with what each returned and printed.
+// Runs ranks as forked processes and collects their results and messages.
 #pragma once
 #include <signal.h>
 #include <stdarg.h>
@@ -12,45 +12,22 @@
 
 typedef struct {
     bool ok;        // returned by the rank's function
-    Error err;      // set by it
-    char data[64];  // received by it
+    Error err;      // set by the rank's function
+    char data[64];  // received by the rank
     int status;     // exit status, or 128 + the signal
-    char said[512]; // on standard error
+    char said[512]; // printed on standard error
 } RankResult;
 
 typedef bool (*RankFunction)(CommPlace *place, RankResult *result);
 
 // Unsets every variable that a launcher may set.
 static inline void clear_launchers(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK",
-                                        "OMPI_COMM_WORLD_SIZE",
-                                        "OMPI_COMM_WORLD_LOCAL_RANK",
-                                        "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                        "PMI_RANK",
-                                        "PMI_SIZE",
-                                        "MPI_LOCALRANKID",
-                                        "MPI_LOCALNRANKS",
-                                        "MV2_COMM_WORLD_LOCAL_RANK",
-                                        "PMIX_RANK",
-                                        "RANK",
-                                        "WORLD_SIZE",
-                                        "LOCAL_RANK",
-                                        "LOCAL_WORLD_SIZE",
-                                        "TORCHELASTIC_RUN_ID",
-                                        "TORCHELASTIC_USE_AGENT_STORE",
-                                        "MASTER_ADDR",
-                                        "MASTER_PORT",
-                                        "ENVIRONMENT",
-                                        "SLURM_PROCID",
-                                        "SLURM_NTASKS",
-                                        "SLURM_STEP_NUM_TASKS",
-                                        "SLURM_LOCALID",
-                                        "SLURM_STEP_ID",
-                                        "SLURM_STEP_TASKS_PER_NODE",
-                                        "SLURM_NODEID",
-                                        "SLURM_JOB_ID",
-                                        "SLURM_STEP_NODELIST"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+    char names[] = "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE "
+                   "PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS MV2_COMM_WORLD_LOCAL_RANK PMIX_RANK RANK "
+                   "WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE "
+                   "MASTER_ADDR MASTER_PORT ENVIRONMENT SLURM_PROCID SLURM_NTASKS SLURM_STEP_NUM_TASKS SLURM_LOCALID "
+                   "SLURM_STEP_ID SLURM_STEP_TASKS_PER_NODE SLURM_NODEID SLURM_JOB_ID SLURM_STEP_NODELIST";
+    for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) unsetenv(name);
 }
 
 static inline CommPlace place_of(int rank, int ranks) {
@@ -63,7 +40,7 @@ static inline CommPlace place_of(int rank, int ranks) {
     return place;
 }
 
-// Forks `ranks` processes and waits for all of them; a rank that is still there after 20 seconds is killed.
+// Forks `ranks` processes and waits for all. Kills ranks that run longer than 20 seconds.
 static inline RankResult *run_ranks(int ranks, RankFunction function) {
     static RankResult *results;
     if (!results)

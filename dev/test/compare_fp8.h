@@ -1,9 +1,8 @@
-// FP8 operations on both backends: the head's, matmuls that leave the rows' scales out, and the counts for
-// the log; the blocks' other operations are compared by dev/test/check_fp8.cu. Included by test_gpt2.cu
-// where both backends are built.
+// Compares FP8 operations of both backends: the head, matmuls without row scales, and health counts. check_fp8.cu
+// compares the other ones. Included by test_gpt2.cu.
 #pragma once
 
-// A tensor of codes with one scale, poisoned; `share`: the tensor whose scale this transpose has.
+// Returns a poisoned FP8 tensor with one scale. share: NULL, or the tensor whose scale it uses.
 static Pair pair_codes(Backends *b, int64_t rows, int64_t cols, Format format, const Pair *share) {
     Pair p = share ? pair_poisoned(b, cols, rows, format) : pair_poisoned(b, rows, cols, format);
     Pair scale;
@@ -24,7 +23,7 @@ static void pair_codes_free(Backends *b, Pair p) {
     pair_free(b, p);
 }
 
-// Passes if the scales are equal to within 1e-5 and all codes but 1 in 1000 are the same, these one step apart.
+// Passes if the scales agree to 1e-5 and at most 1 in 1000 FP8 values differ, by one step.
 static void pair_check_codes(Backends *b, Pair p, const char *operation, const char *output) {
     size_t n = (size_t)tensor_elements(p.t[0]), differ = 0, far = 0;
     uint8_t *code[2];
@@ -41,10 +40,11 @@ static void pair_check_codes(Backends *b, Pair p, const char *operation, const c
         far += abs(x - y) > 1;
     }
     char name[200];
-    snprintf(name, sizeof name,
-             "GPU against CPU: %s, %s %s (%lld, %lld): %zu codes differ, %zu by more than a step, scales %g and %g",
-             operation, output, format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, differ, far,
-             (double)scale[1], (double)scale[0]);
+    snprintf(
+        name, sizeof name,
+        "GPU against CPU: %s, %s %s (%lld, %lld): %zu FP8 values differ, %zu by more than a step, scales %g and %g",
+        operation, output, format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, differ, far,
+        (double)scale[1], (double)scale[0]);
     check(far == 0 && differ * 1000 <= n && fabsf(scale[1] - scale[0]) <= 1e-5f * scale[0], name);
     free(code[0]);
     free(code[1]);
@@ -59,7 +59,8 @@ static Parameter weight_parameter(Pair value, Pair codes, Pair codes_t, int side
     return p;
 }
 
-// The head over M tokens in two chunks, from the final norm's output to both gradients. `vocab` of Vp rows are real.
+// Compares the FP8 head on M tokens in two chunks, from the final norm's output to both gradients. Vp rows, of which
+// `vocab` are tokens.
 static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t Vp) {
     const int64_t chunk = M / 3 / 16 * 32;
     Pair x = pair_random(b, M, C, FMT_BF16, 1.0f, 61), wte = pair_random(b, Vp, C, FMT_BF16, 0.05f, 62);
@@ -81,7 +82,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
             Tensor dlogits = tensor_rows(d.t[s], 0, count), dlogits_t = tensor_rows(d_t.t[s], 0, count);
             Tensor part = tensor_rows(logits.t[s], 0, count);
             CALL(b, linear_forward, part, tensor_rows(n.t[s], begin, count), p.weight, no_tensor());
-            if (begin == 0) // the memory of the logits serves for the transposed codes, as in the plan
+            if (begin == 0) // the transposed FP8 values reuse the logits' memory, as in the plan
                 dlogits_t.data = part.data;
             CALL(b, loss_forward_backward, dlogits, dlogits_t, tensor_rows(losses.t[s], begin, count), part,
                  tensor_rows(targets.t[s], begin, count), vocab, b->state[s]);
@@ -89,12 +90,12 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
             CALL(b, linear_backward_weight, dwte.t[s], dlogits_t, tensor_rows(n_t.t[s], begin, count), true);
         }
     }
-    pair_check_codes(b, w, "head", "codes of the embedding");
+    pair_check_codes(b, w, "head", "FP8 values of the embedding");
     pair_check_codes(b, n_t, "head", "transposed input");
     pair_check(b, losses, 1e-3, "fp8 head", "losses");
     pair_check(b, dn, 1e-2, "fp8 head", "dn");
     pair_check(b, dwte, 1e-2, "fp8 head", "dwte");
-    // the same logits on both sides, so that the gradient's codes can be compared: whole rows and few
+    // the same logits on both backends, so that the FP8 gradients can be compared; full and short rows
     Pair same = pair_random(b, chunk, Vp, FMT_BF16, 3.0f, 65);
     ON_BOTH(b) {
         CALL(b, loss_forward_backward, d.t[s], d_t.t[s], tensor_rows(losses.t[s], 0, chunk), same.t[s],
@@ -107,7 +108,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
 }
 
-// Codes without NaN; some are 0, some the largest.
+// Returns random FP8 values without NaN, some 0 and some the largest.
 static Pair pair_random_codes(Backends *b, int64_t rows, int64_t cols, Format format, uint64_t stream) {
     const int top = format == FMT_E4M3 ? 0x7e : 0x7b;
     uint8_t *host = (uint8_t *)xmalloc((size_t)(rows * cols));
@@ -121,7 +122,7 @@ static Pair pair_random_codes(Backends *b, int64_t rows, int64_t cols, Format fo
     return p;
 }
 
-// Random powers of two, one per row.
+// Returns one random power of two per row.
 static Pair pair_row_scales(Backends *b, int64_t rows, uint64_t stream) {
     float *host = (float *)xmalloc((size_t)rows * sizeof *host);
     for (int64_t i = 0; i < rows; i++) host[i] = ldexpf(1.0f, (int)(rng_hash(78, stream, (uint64_t)i) % 31) - 20);
@@ -138,7 +139,7 @@ static Pair with_row_scales(Pair p, Pair scales) {
     return p;
 }
 
-// Passes if the scales have still the bits of the CPU reference's.
+// Passes if the row scales still have the CPU's bits.
 static void check_row_scales(Backends *b, Pair scales, const char *operation) {
     double *cpu = pair_values(b, scales, 0), *gpu = pair_values(b, scales, 1);
     char name[160];
@@ -148,7 +149,7 @@ static void check_row_scales(Backends *b, Pair scales, const char *operation) {
     free(gpu);
 }
 
-// Matmuls of codes with scales per row, whose results carry these scales along: what is in memory is compared.
+// Compares matmuls of operands with row scales. Their outputs in memory are not multiplied by the scales.
 static void compare_carried(Backends *b, int64_t M, int64_t in, int64_t out) {
     Pair value = pair_random(b, out, in, FMT_BF16, 0.05f, 101);
     Pair w = pair_codes(b, out, in, FMT_E4M3, NULL), w_t = pair_codes(b, out, in, FMT_E4M3, &w);
@@ -172,8 +173,8 @@ static void compare_carried(Backends *b, int64_t M, int64_t in, int64_t out) {
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
 }
 
-// The counts of both backends are equal: of one scale, of groups with a shorter last one, of moments with a tail, of
-// scales per row.
+// Compares health counts: tensors with one scale, with groups and a shorter last one, moments with a tail, row
+// scales.
 static void compare_health(Backends *b) {
     enum { COUNT = 8, BY_ROW = 6, ROWS = 37, COLS = 336 };
     Pair codes[COUNT], scales[COUNT], exponents[COUNT];
@@ -199,12 +200,12 @@ static void compare_health(Backends *b) {
         }
     }
     ON_BOTH(b) CALL(b, health, tensors[s], COUNT, found[s]);
-    check(memcmp(found[0], found[1], sizeof found[0]) == 0, "GPU against CPU: health of codes");
+    check(memcmp(found[0], found[1], sizeof found[0]) == 0, "GPU against CPU: health of FP8 values");
     check(found[1][0].saturated > 0 && found[1][2].zero > 0 && found[1][4].clamped > 0 && found[1][5].amax > 0,
-          "health of codes finds something");
+          "health of FP8 values finds something");
     check(found[1][BY_ROW].saturated > 0 && found[1][BY_ROW].zero > 0 && found[1][BY_ROW + 1].amax > 0,
-          "health of codes with scales per row finds something");
-    ON_BOTH(b) { // only their scales are left, in one table with some that are whole
+          "health of FP8 values with scales per row finds something");
+    ON_BOTH(b) { // tensors of which only scales are left, together with complete ones
         tensors[s][0].data = tensors[s][1].data = tensors[s][BY_ROW].data = tensors[s][BY_ROW + 1].data = NULL;
         CALL(b, health, tensors[s], COUNT, found[s]);
     }
@@ -224,10 +225,10 @@ static CodeCounts codes_counted(Exec *ex, Tensor codes, CodeCounts *counts) {
     return found;
 }
 
-// The counts of the codes are equal: in whole words and beside them, of transposes, and added to what is there.
+// Compares counts of FP8 values: whole words and tails, transposes, and adding to earlier counts.
 static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
     for (int i = 0; i < 8; i++) {
-        const int64_t part = i / 2 % 2 ? cols - 5 : cols; // columns, of longer rows
+        const int64_t part = i / 2 % 2 ? cols - 5 : cols; // columns of longer rows
         const CodeCounts before = {1, 2, 3, (uint64_t)1 << 40};
         Pair codes = pair_random_codes(b, rows, cols, i % 2 ? FMT_E5M2 : FMT_E4M3, 110 + (uint64_t)i);
         Pair counts = pair_of_bytes(b, 1, sizeof before, FMT_U8, &before);
@@ -235,7 +236,7 @@ static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
         ON_BOTH(b) {
             Tensor t = codes.t[s];
             t.cols = part;
-            if (i >= 4) { // what was a row is a column
+            if (i >= 4) { // transposed
                 t.rows = part, t.cols = rows;
                 t.transposed = true;
             }
@@ -253,7 +254,7 @@ static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
     }
 }
 
-// Sums in double agree to what their order leaves; those of the GPU's two runs are the same bits.
+// Compares sums in double up to rounding. Two runs on the GPU must give the same bits.
 static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Format format) {
     Pair x = pair_random(b, rows, cols, format, 3.0f, 120), y = pair_random(b, rows, cols, format, 0.5f, 121);
     Pair sums = pair_poisoned(b, 1, 2 * sizeof(InnerProducts), FMT_U8);
@@ -264,7 +265,7 @@ static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Form
         b->exec[s].ops->download(&b->exec[s], found[s], out, sizeof found[s]);
     }
     const InnerProducts cpu = found[0][0], gpu = found[1][0];
-    const double size = sqrt(cpu.aa * cpu.bb); // of the terms of <a, b>
+    const double size = sqrt(cpu.aa * cpu.bb); // magnitude of the terms of <a, b>
     char name[200];
     snprintf(name, sizeof name, "GPU against CPU: inner_products, %s (%lld, %lld): %.9g, %.9g and %.9g",
              format_name(format), (long long)rows, (long long)cols, gpu.ab, gpu.aa, gpu.bb);

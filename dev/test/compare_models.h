@@ -1,4 +1,4 @@
-// Whole models of all recipes on both backends. Included by test_gpt2.cu where both are built.
+// Compares whole models of all recipes on both backends. Included by test_gpt2.cu.
 #pragma once
 
 static void print_errors_of(const char *recipe, const char *what, Model *a, Model *b) {
@@ -7,7 +7,7 @@ static void print_errors_of(const char *recipe, const char *what, Model *a, Mode
     print_gradient_errors(name, a, b);
 }
 
-// The same model on both, with its weights' codes; c is left as the GPU's.
+// Creates the same model with the same weights on both backends. Leaves c as the GPU model's configuration.
 static void create_both(Model *cpu, Model *gpu, Config *c) {
     create(cpu, *c);
     c->device = DEVICE_CUDA;
@@ -16,16 +16,16 @@ static void create_both(Model *cpu, Model *gpu, Config *c) {
     gpu->ops->weights_quantize(&gpu->exec, gpu->parameters, gpu->parameter_count);
 }
 
-// Whole models: the same weights and batches on both. In FP32 and BF16 the gradients are compared with the CPU
-// reference's within `limit`. In FP8 a sum in another order carries a value here and there across the boundary between
-// two codes, 6 to 25 % apart, so that two right answers differ by almost as much as each differs from the exact one:
-// there both are compared with the FP32 reference, and the GPU's worst error may exceed the CPU reference's by a tenth.
-// In the other blocks' smaller models, where the worst is of as few as 40 values, by 40 %: with the last bit of 0.5 %
-// of what matmuls and attention leave changed at random, the CPU's own exceeds it by up to 20 %, and four updates of
-// OLMo's block end 0.011 apart.
+// Compares gradients, and weights after updates, of the same model on both backends.
+//   FP32 and BF16: the relative error must be within `limit`.
+//   FP8: sums in another order move some values to the neighboring FP8 value, 6 to 25 % away. So both backends are
+//       compared with FP32, and the GPU's worst error may exceed the CPU's by 10 %.
+//   FP8 in the small models of other architectures: by 40 %. There the worst tensor has as few as 40 values. Random
+//       changes of the last bit in 0.5 % of the matmul and attention outputs changed the CPU's own error by up to 20
+//       %.
 static void compare_models(const char *recipe, Config c, double limit, int updates) {
     bool exact = c.recipe.precision == PRECISION_FP32, fp8 = limit == 0.0;
-    const double over_reference = block == blocks ? 1.1 : 1.4, loss_apart = block == blocks ? 2e-3 : 2e-2;
+    const double over_reference = block == blocks ? 1.1 : 1.4, loss_limit = block == blocks ? 2e-3 : 2e-2;
     c.grad_clip = 0.0f;
     Model cpu, gpu, full;
     create_both(&cpu, &gpu, &c);
@@ -59,13 +59,13 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
     double d = fabs(cpu.host.loss_sum - gpu.host.loss_sum);
     snprintf(name, sizeof name, "GPU against CPU, %d updates %s: loss %.6f and %.6f", updates, recipe,
              gpu.host.loss_sum, cpu.host.loss_sum);
-    check(d < (exact ? 1e-4 : loss_apart) && gpu.host.t == updates, name);
+    check(d < (exact ? 1e-4 : loss_limit) && gpu.host.t == updates, name);
     model_destroy(&cpu);
     model_destroy(&gpu);
 }
 
-// ||a - b|| / ||b|| of the logits behind tokens of a sample, in `all` steps: a continues from one to the
-// next, b reads all tokens anew.
+// Returns ||a - b|| / ||b|| of the logits over `all` sampling steps. a uses its KV cache, b recomputes
+// all tokens.
 static double samples_differ(Model *a, Model *b, int all) {
     enum { PROMPT_TOKENS = 5 };
     const int vocab = a->config->shape.vocab;
@@ -86,8 +86,8 @@ static double samples_differ(Model *a, Model *b, int all) {
     return isfinite(apart) ? sqrt(apart / size) : INFINITY;
 }
 
-// A sample that continues, on the GPU, against passes over all tokens: the CPU reference's, or for FP8 those of the
-// FP32 reference, from which it may be as far as compare_models() allows.
+// Compares sampling with the KV cache on the GPU with full passes of the CPU reference. FP8 recipes are compared with
+// FP32, within compare_models()'s limits.
 static void compare_samples(const char *recipe, Config c, double limit) {
     enum { STEPS = 40 };
     const bool fp8 = limit == 0.0;
@@ -111,7 +111,7 @@ static void compare_samples(const char *recipe, Config c, double limit) {
     model_destroy(&gpu);
 }
 
-// A model with FP8 matmuls, in every way.
+// Compares a model with FP8 matmuls for every setting of recompute and cache_transposed.
 static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int updates) {
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         const Fp8Recipe r = ways[i](recipe);
@@ -119,19 +119,19 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
         snprintf(name, sizeof name, "%s%s", r.name, r.paper ? ", as in the paper" : "");
         Config c = fp8_config(s, r);
         c.recipe.moments = moments;
-        c.recipe.cache_transposed = r.recompute > 0; // with all saved, transposes on demand
+        c.recipe.cache_transposed = r.recompute > 0; // if everything is saved: transposes are made on demand
         compare_models(name, c, 0.0, updates);
     }
 }
 
-// The same with forward matmuls of the first block in BF16.
+// Compares a model whose first block's forward matmuls are in BF16.
 static void compare_bf16_block(Small s, int updates) {
     Config c = fp8_config(s, as_default(fp8_coat));
     c.recipe.bf16_blocks = 1;
     compare_models("coat --bf16-blocks 1", c, 0.0, updates);
 }
 
-// A block of another architecture than GPT-2, all recipes.
+// Compares all recipes on the current block of another architecture than GPT-2.
 static void compare_block(void) {
     enum { UPDATES = 4 };
     Small s = {2, 4, 256, 500, 2, 104, true, 0};
@@ -160,7 +160,7 @@ static void compare_all_models(bool small_only) {
     test_loss_scale(DEVICE_CUDA);
     test_documents(DEVICE_CUDA);
     if (small_only) {
-        for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++; // shares heads, with norms of q and k
+        for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++; // GQA and QK norm
         compare_models("coat", fp8_config(s, as_default(fp8_coat_head)), 0.0, updates);
         block = blocks;
         return;

@@ -1,20 +1,19 @@
-// Every operation on both backends with the same random inputs, on shapes that are inconvenient on purpose.
-// Outputs are poisoned first: what an operation does not write shows. Included by test_gpt2.cu where both
-// backends are built; a machine without a GPU skips it.
+// Runs every operation on both backends with the same random inputs, on deliberately awkward shapes. Outputs are
+// poisoned first, so elements that an operation skips are NaN. Included by test_gpt2.cu; skipped without a GPU.
 #pragma once
 #include "coat/cuda/attention/attention_hopper.h"
 #include "coat/cuda/common/cuda_internal.h"
 #include "dev/test/bench_cuda.h"
 
-// The two backends and their workspaces.
+// The CPU and GPU backends with their workspaces.
 typedef struct {
     Exec exec[2]; // 0 the CPU, the reference implementation; 1 the GPU
     Config config;
     StepState *state[2];
-    char shape[64]; // of what is compared, for the names of tests; may be empty
+    char shape[64]; // shape under test, part of the test names; may be empty
 } Backends;
 
-// One tensor in both memories.
+// One tensor in CPU and GPU memory.
 typedef struct {
     Tensor t[2];
 } Pair;
@@ -60,7 +59,7 @@ static Pair pair_of_bytes(Backends *b, int64_t rows, int64_t cols, Format format
     return p;
 }
 
-// Normal values of the given spread.
+// Returns normally distributed values with deviation `spread`.
 static Pair pair_random(Backends *b, int64_t rows, int64_t cols, Format format, float spread, uint64_t stream) {
     int64_t n = rows * cols;
     void *host = xmalloc((size_t)n * format_bytes(format));
@@ -76,7 +75,7 @@ static Pair pair_random(Backends *b, int64_t rows, int64_t cols, Format format, 
     return p;
 }
 
-// All bits set: NaN in every format.
+// Returns a tensor of 0xff bytes: NaN in every format.
 static Pair pair_poisoned(Backends *b, int64_t rows, int64_t cols, Format format) {
     size_t bytes = (size_t)(rows * cols) * format_bytes(format);
     void *host = xmalloc(bytes);
@@ -88,15 +87,15 @@ static Pair pair_poisoned(Backends *b, int64_t rows, int64_t cols, Format format
 
 static Pair pair_integers(Backends *b, int64_t rows, int limit, uint64_t stream) {
     int32_t *host = (int32_t *)xcalloc((size_t)rows, sizeof *host);
-    for (int64_t i = 0; i < rows; i++) // every fourth is one of three values: long runs of equal tokens
+    for (int64_t i = 0; i < rows; i++) // every fourth token is one of three values: many equal tokens
         host[i] = (int32_t)(rng_hash(77, stream, (uint64_t)i) % (uint64_t)(i % 4 ? limit : 3));
     Pair p = pair_of_bytes(b, rows, 1, FMT_I32, host);
     free(host);
     return p;
 }
 
-// Positions within documents. Sequences take turns: boundaries on tiles of 64 and 128 and beside them; two halves, of
-// which the first has begun before; lengths at random.
+// Returns positions within documents for B sequences of T tokens. Sequences alternate between: boundaries at and next
+// to multiples of 64 and 128; two halves, the first one continued from before; random lengths.
 static Pair pair_positions(Backends *b, int B, int T) {
     static const int lengths[] = {70, 59, 1, 62, 64, 300, 84, 63, 65, 127, 128, 129};
     int32_t *host = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *host);
@@ -135,7 +134,7 @@ static double *pair_values(Backends *b, Pair p, int side) {
     return out;
 }
 
-// Passes if the GPU's values are within `limit` of the CPU reference's, ||a - b|| / ||b||. NaN, poison included, fails.
+// Passes if ||gpu - cpu|| / ||cpu|| <= limit. NaN, which includes poison, fails.
 static void pair_check(Backends *b, Pair p, double limit, const char *operation, const char *output) {
     double *cpu = pair_values(b, p, 0), *gpu = pair_values(b, p, 1);
     double error = relative_error(gpu, cpu, (size_t)tensor_elements(p.t[0]));
@@ -147,26 +146,26 @@ static void pair_check(Backends *b, Pair p, double limit, const char *operation,
     free(gpu);
 }
 
-// Passes if the largest of a tensor's maxima is its largest magnitude, on each side for itself.
+// Passes if, on each backend, the largest stored amax is the tensor's largest magnitude.
 static void check_maxima(Backends *b, Pair p, Pair maxima, const char *operation) {
     for (int s = 0; s < 2; s++) {
         double *x = pair_values(b, p, s), *left = pair_values(b, maxima, s), largest = 0, found = 0;
         for (int64_t i = 0; i < tensor_elements(p.t[s]); i++) largest = fmax(largest, fabs(x[i]));
         bool ok = true;
         for (int64_t i = 0; i < tensor_elements(maxima.t[s]); i++) {
-            ok = ok && left[i] >= 0; // false for what is still poisoned
+            ok = ok && left[i] >= 0; // false for poison
             found = fmax(found, left[i]);
         }
         char name[200];
-        snprintf(name, sizeof name, "%s%s, %s: the maxima's largest is %g, the values' %g", b->exec[s].ops->name,
-                 b->shape, operation, found, largest);
+        snprintf(name, sizeof name, "%s%s, %s: the largest amax is %g, the values' %g", b->exec[s].ops->name, b->shape,
+                 operation, found, largest);
         check(ok && found == largest, name);
         free(x);
         free(left);
     }
 }
 
-// Passes if two results of the GPU's, of which the second is an operation's run again, are equal bit for bit.
+// Passes if two GPU results of the same operation are equal bit for bit.
 static void check_repeated(Backends *b, Pair first, Pair second, const char *operation) {
     size_t bytes = (size_t)tensor_elements(first.t[1]) * format_bytes(first.t[1].format);
     void *x = xmalloc(bytes), *y = xmalloc(bytes);
@@ -186,7 +185,7 @@ static void check_repeated(Backends *b, Pair first, Pair second, const char *ope
 typedef struct {
     int B, T, C, heads;
     Format format;
-    double tight, loose; // limits: element-wise operations, and products of rounded values
+    double tight, loose; // limits: element-wise operations; sums of rounded values
 } OpShape;
 
 static Norm pair_norm(Pair x, Pair mean, Pair rstd, Pair w, Pair bias, int side) {
@@ -226,7 +225,7 @@ static void compare_norm(Backends *b, OpShape o) {
     pair_check(b, g, o.tight, "norm backward", "g");
     pair_check(b, dw, 1e-4, "norm backward", "dweight");
     pair_check(b, db, 1e-4, "norm backward", "dbias");
-    ON_BOTH(b) { // adding and accumulating; and a norm of what is already there
+    ON_BOTH(b) { // adding and accumulating; and a norm without a residual add
         Norm norm = pair_norm(x, mean, rstd, w, bias, s);
         CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, true, true);
         CALL(b, residual_norm_forward, n.t[s], norm, x.t[s], x.t[s], no_tensor(), no_tensor());
@@ -281,7 +280,7 @@ static void compare_swiglu(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// A norm without mean, weight and bias.
+// Compares a norm without mean, weight and bias.
 static void compare_bare_norm(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, C = o.C;
     Pair r = pair_random(b, M, C, o.format, 1.0f, 71), dn = pair_random(b, M, C, o.format, 1.0f, 72);
@@ -308,7 +307,8 @@ static void compare_bare_norm(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// Norms after: with mean and bias; without, in place and with nothing saved; and n and r_out as copies.
+// Compares postnorm residuals (OLMo 2): with mean and bias; without both, in place, nothing saved; with n and r_out
+// as copies.
 static void compare_branch_norm(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, C = o.C;
     Pair r = pair_random(b, M, C, o.format, 1.0f, 81), y = pair_random(b, M, C, o.format, 0.5f, 82);
@@ -367,13 +367,13 @@ static void compare_linear(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// q, k or v of a packed projection.
+// Returns q, k or v of a packed QKV projection.
 static Tensor attention_part(AttentionShape s, Tensor packed, int which) {
     const int64_t q = (int64_t)s.heads * s.head_dim, kv = (int64_t)s.kv_heads * s.head_dim;
     return tensor_cols(packed, which == 0 ? 0 : q + (which - 1) * kv, which == 0 ? q : kv);
 }
 
-// A tensor of the GPU's that is alone.
+// Returns a new GPU tensor in the shape of `like`.
 static Tensor gpu_like(Backends *b, Tensor like, int poison) {
     Error err;
     const size_t bytes = (size_t)tensor_elements(like) * format_bytes(like.format);
@@ -387,19 +387,19 @@ static Tensor gpu_like(Backends *b, Tensor like, int poison) {
     return like;
 }
 
-// What the kernels of our own make of the operands, and that they take them: an operation that falls back on others is
-// right, too.
+// Compares our own attention kernels with the CPU reference. First checks that they support the shape, because
+// attention_forward would fall back on other kernels silently.
 typedef struct {
     AttentionShape shape;
-    Pair qkv, d_o, positions, o, lse, dqkv; // as compare_attention_over() has left them
-    bool apart;
+    Pair qkv, d_o, positions, o, lse, dqkv; // results of compare_attention_over()
+    bool masked;
     double limit;
 } AttentionCase;
 
 static void run_hopper(Backends *b, const AttentionCase *c, Tensor qkv, Tensor d_o, Tensor o, Tensor lse, Tensor dqkv,
                        bool taken[2]) {
     Tensor part[3], d_part[3];
-    const Tensor at = c->apart ? c->positions.t[1] : no_tensor();
+    const Tensor at = c->masked ? c->positions.t[1] : no_tensor();
     for (int i = 0; i < 3; i++) part[i] = attention_part(c->shape, qkv, i);
     for (int i = 0; i < 3; i++) d_part[i] = attention_part(c->shape, dqkv, i);
     taken[0] = attention_forward_hopper(&b->exec[1], o, lse, part[0], part[1], part[2], at, c->shape);
@@ -407,7 +407,7 @@ static void run_hopper(Backends *b, const AttentionCase *c, Tensor qkv, Tensor d
                                          part[2], at, no_tensor(), c->shape);
 }
 
-// Whether two tensors of the GPU's have the same bits, apart from columns `from` to `to` (in rows of `width`) or rows.
+// True if two GPU tensors have the same bits outside columns from ... to - 1 of rows of `width` elements.
 static bool same_but(Backends *b, Tensor x, Tensor y, int64_t width, int64_t from, int64_t to) {
     const size_t element = format_bytes(x.format), bytes = (size_t)tensor_elements(x) * element;
     Exec *ex = &b->exec[1];
@@ -423,7 +423,7 @@ static bool same_but(Backends *b, Tensor x, Tensor y, int64_t width, int64_t fro
     return same;
 }
 
-// Other values in one document of the first sequence change no bit of any other's.
+// Changes one document of the first sequence. Fails if any bit of another document's result changes.
 static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept[3]) {
     Exec *ex = &b->exec[1];
     const int T = c->shape.T;
@@ -431,7 +431,7 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
     int32_t *positions = (int32_t *)xmalloc((size_t)M * sizeof *positions);
     ex->ops->download(ex, positions, c->positions.t[1].data, (size_t)M * sizeof *positions);
     int begin = 1, end;
-    while (begin < T && positions[begin] != 0) begin++; // the second one, or the only one
+    while (begin < T && positions[begin] != 0) begin++; // the second document, or the only one
     if (begin == T) begin = 0;
     for (end = begin + 1; end < T && positions[end] != 0;) end++;
     free(positions);
@@ -441,7 +441,7 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
         const size_t row = (size_t)x.cols * sizeof(uint16_t), bytes = (size_t)x.rows * row;
         uint16_t *host = (uint16_t *)xmalloc(bytes);
         ex->ops->download(ex, host, x.data, bytes);
-        for (int64_t j = begin * x.cols; j < end * x.cols; j++) host[j] ^= 0x8000; // the other sign
+        for (int64_t j = begin * x.cols; j < end * x.cols; j++) host[j] ^= 0x8000; // flips the sign
         changed[i] = gpu_like(b, x, 0);
         ex->ops->upload(ex, changed[i].data, host, bytes);
         free(host);
@@ -450,7 +450,7 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
     bool taken[2];
     run_hopper(b, c, changed[0], changed[1], out[0], out[1], out[2], taken);
     const int64_t o_cols = out[0].cols, d_cols = out[2].cols;
-    // lse has a row per head: those of the first sequence come first
+    // lse has one row per head; rows of the first sequence come first
     bool same = same_but(b, kept[0], out[0], M * o_cols, begin * o_cols, end * o_cols) &&
                 same_but(b, kept[2], out[2], M * d_cols, begin * d_cols, end * d_cols);
     Tensor first[2] = {tensor_rows(kept[1], 0, c->shape.heads), tensor_rows(out[1], 0, c->shape.heads)};
@@ -472,13 +472,13 @@ static void compare_hopper(Backends *b, const AttentionCase *c) {
     run_hopper(b, c, c->qkv.t[1], c->d_o.t[1], o.t[1], lse.t[1], dqkv.t[1], taken);
     char name[200];
     snprintf(name, sizeof name, "gpu%s, attention%s: kernels of our own take it", b->shape,
-             c->apart ? ", documents apart" : "");
+             c->masked ? ", documents masked" : "");
     check(taken[0] && taken[1], name);
-    pair_check(b, o, c->limit, "attention forward, our own", c->apart ? "o, documents apart" : "o");
-    pair_check(b, lse, 2e-5, "attention forward, our own", c->apart ? "lse, documents apart" : "lse");
-    pair_check(b, dqkv, c->limit, "attention backward behind it", c->apart ? "dqkv, documents apart" : "dqkv");
+    pair_check(b, o, c->limit, "attention forward, our own", c->masked ? "o, documents masked" : "o");
+    pair_check(b, lse, 2e-5, "attention forward, our own", c->masked ? "lse, documents masked" : "lse");
+    pair_check(b, dqkv, c->limit, "attention backward after it", c->masked ? "dqkv, documents masked" : "dqkv");
     const Tensor made[] = {o.t[1], lse.t[1], dqkv.t[1]};
-    if (c->apart) {
+    if (c->masked) {
         check_repeated(b, c->o, o, "attention forward is our own");
         check_repeated(b, c->dqkv, dqkv, "attention backward is our own");
         check_no_leak(b, c, made);
@@ -486,52 +486,52 @@ static void compare_hopper(Backends *b, const AttentionCase *c) {
     for (int i = 0; i < 3; i++) ex->ops->release(ex, made[i].data);
 }
 
-// Gradients that are rotated back, and the same bits by qk_norm_rope_backward behind attention's.
+// attention_backward that also rotates dq and dk back must give the bits of a separate qk_norm_rope_backward.
 static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
     const AttentionShape shape = c->shape;
     const Tensor d = c->dqkv.t[1];
     const char *name =
-        c->apart ? "attention backward, rotated back, documents apart" : "attention backward, rotated back";
+        c->masked ? "attention backward, rotated back, documents masked" : "attention backward, rotated back";
     Pair rotations = pair_random(b, shape.T, shape.head_dim, FMT_FP32, 1.0f, 34),
          maxima = pair_poisoned(b, d.rows, 1, FMT_FP32);
-    Pair made = pair_poisoned(b, d.rows, d.cols, d.format), behind = pair_poisoned(b, d.rows, d.cols, d.format);
+    Pair made = pair_poisoned(b, d.rows, d.cols, d.format), separate = pair_poisoned(b, d.rows, d.cols, d.format);
     ON_BOTH(b) {
-        const Tensor at = c->apart ? c->positions.t[s] : no_tensor(), none = no_tensor();
-        Tensor part[3], made_part[3], behind_part[3], packed = made.t[s];
+        const Tensor at = c->masked ? c->positions.t[s] : no_tensor(), none = no_tensor();
+        Tensor part[3], made_part[3], separate_part[3], packed = made.t[s];
         if (d.format == FMT_BF16) packed.amax = (uint32_t *)maxima.t[s].data;
         for (int i = 0; i < 3; i++) part[i] = attention_part(shape, c->qkv.t[s], i);
         for (int i = 0; i < 3; i++) made_part[i] = attention_part(shape, packed, i);
-        for (int i = 0; i < 3; i++) behind_part[i] = attention_part(shape, behind.t[s], i);
+        for (int i = 0; i < 3; i++) separate_part[i] = attention_part(shape, separate.t[s], i);
         CALL(b, attention_backward, made_part[0], made_part[1], made_part[2], c->d_o.t[s], c->o.t[s], c->lse.t[s],
              part[0], part[1], part[2], at, rotations.t[s], shape);
-        CALL(b, attention_backward, behind_part[0], behind_part[1], behind_part[2], c->d_o.t[s], c->o.t[s], c->lse.t[s],
-             part[0], part[1], part[2], at, none, shape);
+        CALL(b, attention_backward, separate_part[0], separate_part[1], separate_part[2], c->d_o.t[s], c->o.t[s],
+             c->lse.t[s], part[0], part[1], part[2], at, none, shape);
         const Heads h = {shape, at, rotations.t[s], none, none, 0.0f, 0.0f};
-        CALL(b, qk_norm_rope_backward, behind.t[s], none, none, c->qkv.t[s], h, false);
+        CALL(b, qk_norm_rope_backward, separate.t[s], none, none, c->qkv.t[s], h, false);
     }
     pair_check(b, made, c->limit, name, "dqkv");
-    check_repeated(b, behind, made, name);
+    check_repeated(b, separate, made, name);
     if (d.format == FMT_BF16) check_maxima(b, made, maxima, name);
-    Pair all[] = {rotations, maxima, made, behind};
+    Pair all[] = {rotations, maxima, made, separate};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// The backward is run twice, for its bits.
-static void compare_attention_over(Backends *b, AttentionShape shape, Format format, double limit, bool apart) {
+// Compares attention forward and backward. Runs backward twice and compares the bits.
+static void compare_attention_over(Backends *b, AttentionShape shape, Format format, double limit, bool masked) {
     const int64_t M = (int64_t)shape.B * shape.T, C = (int64_t)shape.heads * shape.head_dim;
     const int64_t packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
     Pair qkv = pair_random(b, M, packed, format, 1.0f, 31), d_o = pair_random(b, M, C, format, 1.0f, 32);
     Pair out = pair_poisoned(b, M, C, format),
          lse = pair_poisoned(b, (int64_t)shape.B * shape.heads, shape.T, FMT_FP32);
     Pair dqkv[2], maxima[2], positions = pair_positions(b, shape.B, shape.T);
-    const char *forward = apart ? "attention forward, documents apart" : "attention forward";
-    const char *backward = apart ? "attention backward, documents apart" : "attention backward";
+    const char *forward = masked ? "attention forward, documents masked" : "attention forward";
+    const char *backward = masked ? "attention backward, documents masked" : "attention backward";
     for (int run = 0; run < 2; run++) {
         dqkv[run] = pair_poisoned(b, M, packed, format);
         maxima[run] = pair_poisoned(b, M, 1, FMT_FP32);
     }
     ON_BOTH(b) {
-        const Tensor at = apart ? positions.t[s] : no_tensor();
+        const Tensor at = masked ? positions.t[s] : no_tensor();
         Tensor part[3];
         for (int i = 0; i < 3; i++) part[i] = attention_part(shape, qkv.t[s], i);
         CALL(b, attention_forward, out.t[s], lse.t[s], part[0], part[1], part[2], at, shape);
@@ -551,7 +551,7 @@ static void compare_attention_over(Backends *b, AttentionShape shape, Format for
         check_maxima(b, dqkv[0], maxima[0], backward);
         check_repeated(b, maxima[0], maxima[1], backward);
     }
-    const AttentionCase c = {shape, qkv, d_o, positions, out, lse, dqkv[0], apart, limit};
+    const AttentionCase c = {shape, qkv, d_o, positions, out, lse, dqkv[0], masked, limit};
     if (shape.head_dim % 2 == 0) compare_attention_rotated(b, &c);
     if (format == FMT_BF16 && attention_hopper_supported(shape, cuda_backend(&b->exec[1])->capability))
         compare_hopper(b, &c);
@@ -564,7 +564,7 @@ static void compare_attention_of(Backends *b, AttentionShape shape, Format forma
     compare_attention_over(b, shape, format, limit, true);
 }
 
-// `queries` tokens behind others, whose keys and values are kept, as a sample continues.
+// Compares attention of `queries` tokens with `before` tokens in a KV cache, as in sampling.
 static void compare_attention_cached(Backends *b, int before, int queries, AttentionShape shape, Format format,
                                      double limit) {
     const int64_t C = (int64_t)shape.heads * shape.head_dim, packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
@@ -576,7 +576,7 @@ static void compare_attention_cached(Backends *b, int before, int queries, Atten
         CALL(b, attention_forward, out.t[s], lse.t[s], q, attention_part(shape, qkv.t[s], 1),
              attention_part(shape, qkv.t[s], 2), no_tensor(), shape);
     }
-    snprintf(b->shape, sizeof b->shape, " (%d behind %d, heads %d/%d of %d)", queries, before, shape.heads,
+    snprintf(b->shape, sizeof b->shape, " (%d after %d, heads %d/%d of %d)", queries, before, shape.heads,
              shape.kv_heads, shape.head_dim);
     pair_check(b, out, limit, "attention forward, cached", "o");
     pair_check(b, lse, 1e-5, "attention forward, cached", "lse");
@@ -589,8 +589,8 @@ static void compare_attention(Backends *b, OpShape o) {
     compare_attention_of(b, shape, o.format, o.loose);
 }
 
-// q, k and v before attention: rotated alone, in place; with norms of the heads, documents apart; with
-// norms over all heads and a clip.
+// Compares clip, QK norm and RoPE: RoPE only, in place; QK norm per head, with documents; QK norm over all heads,
+// with clip.
 static void compare_heads(Backends *b, OpShape o) {
     const int64_t M = (int64_t)o.B * o.T, D = o.C / o.heads;
     const AttentionShape shape = {o.B, o.T, o.heads, o.heads % 2 ? o.heads : o.heads / 2, (int)D};
@@ -643,16 +643,16 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     Pair wte = pair_random(b, Vp, C, o.format, 1.0f, 43), wpe = pair_random(b, o.T + 5, C, o.format, 1.0f, 44);
     Pair r = pair_poisoned(b, M, C, o.format), g = pair_random(b, M, C, o.format, 1.0f, 45);
     Pair dwte = pair_random(b, Vp, C, FMT_FP32, 0.1f, 46), dwpe = pair_poisoned(b, o.T + 5, C, FMT_FP32);
-    Pair positions = pair_positions(b, o.B, o.T), r_apart = pair_poisoned(b, M, C, o.format);
-    Pair dwpe_apart = pair_poisoned(b, o.T + 5, C, FMT_FP32);
+    Pair positions = pair_positions(b, o.B, o.T), r_masked = pair_poisoned(b, M, C, o.format);
+    Pair dwpe_masked = pair_poisoned(b, o.T + 5, C, FMT_FP32);
     Pair logits = pair_random(b, M, Vp, o.format, 3.0f, 47), losses = pair_poisoned(b, M, 1, FMT_FP32);
     ON_BOTH(b) {
         CALL(b, embed_forward, r.t[s], tokens.t[s], no_tensor(), wte.t[s], wpe.t[s], o.T);
         for (int accumulate = 0; accumulate < 2; accumulate++)
             CALL(b, embed_backward, dwte.t[s], dwpe.t[s], g.t[s], tokens.t[s], no_tensor(), o.T, accumulate != 0);
-        CALL(b, embed_forward, r_apart.t[s], tokens.t[s], positions.t[s], wte.t[s], wpe.t[s], o.T);
+        CALL(b, embed_forward, r_masked.t[s], tokens.t[s], positions.t[s], wte.t[s], wpe.t[s], o.T);
         for (int accumulate = 0; accumulate < 2; accumulate++)
-            CALL(b, embed_backward, dwte.t[s], dwpe_apart.t[s], g.t[s], tokens.t[s], positions.t[s], o.T,
+            CALL(b, embed_backward, dwte.t[s], dwpe_masked.t[s], g.t[s], tokens.t[s], positions.t[s], o.T,
                  accumulate != 0);
         CALL(b, loss_forward_backward, logits.t[s], logits.t[s], losses.t[s], logits.t[s], targets.t[s], (int)V,
              b->state[s]);
@@ -661,8 +661,8 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     pair_check(b, r, o.tight, "embedding forward", "r");
     pair_check(b, dwte, 1e-5, "embedding backward", "dwte");
     pair_check(b, dwpe, 1e-5, "embedding backward", "dwpe");
-    pair_check(b, r_apart, o.tight, "embedding forward, documents apart", "r");
-    pair_check(b, dwpe_apart, 1e-5, "embedding backward, documents apart", "dwpe");
+    pair_check(b, r_masked, o.tight, "embedding forward, documents masked", "r");
+    pair_check(b, dwpe_masked, 1e-5, "embedding backward, documents masked", "dwpe");
     pair_check(b, losses, 1e-5, "loss", "losses");
     pair_check(b, logits, o.tight, "loss", "dlogits");
     StepState a, c;
@@ -671,7 +671,7 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     char name[128];
     snprintf(name, sizeof name, "GPU against CPU%s: sum of losses %.6f and %.6f", b->shape, c.loss_sum, a.loss_sum);
     check(fabs(a.loss_sum - c.loss_sum) < 1e-5 * fabs(a.loss_sum) && a.nonfinite == 0 && c.nonfinite == 0, name);
-    Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses, positions, r_apart, dwpe_apart};
+    Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses, positions, r_masked, dwpe_masked};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
@@ -692,7 +692,7 @@ static void compare_shape(OpShape o, const char *how) {
     backends_close(&b);
 }
 
-// Heads that share keys and values, of the widths that our own backward on Hopper has and of others, which are cuDNN's.
+// Grouped-query attention, with head widths of our own Hopper backward and with others, which cuDNN computes.
 static void compare_grouped_attention(bool small_only) {
     static const AttentionShape shapes[] = {
         {2, 150, 4, 2, 64},   {2, 150, 4, 2, 128},  {2, 67, 4, 2, 64},  {3, 1300, 2, 2, 64},  {3, 1300, 4, 2, 64},
@@ -701,7 +701,7 @@ static void compare_grouped_attention(bool small_only) {
         {1, 130, 6, 3, 96},   {3, 100, 4, 2, 24},   {2, 61, 6, 1, 40},  {2, 61, 3, 3, 112},
     };
     const AttentionShape exact = {2, 45, 6, 2, 40};
-    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // the longest, and the widest heads
+    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // the longest sequence and the widest heads
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof shapes / sizeof *shapes); i++) {
@@ -715,7 +715,7 @@ static void compare_grouped_attention(bool small_only) {
     backends_close(&b);
 }
 
-// From fewer keys than the warps of a block take at once to more than any model's window in tests.
+// KV caches from fewer keys than one block of the kernel reads at once up to more than any test model has.
 static void compare_all_cached_attention(bool small_only) {
     static const struct {
         int before, queries, heads, kv_heads, head_dim;
@@ -723,7 +723,7 @@ static void compare_all_cached_attention(bool small_only) {
         {1, 1, 4, 4, 64},      {40, 16, 6, 2, 80},     {15, 1, 12, 12, 64}, {31, 1, 5, 1, 96},    {500, 1, 32, 8, 128},
         {4096, 1, 32, 4, 128}, {1024, 16, 28, 4, 128}, {96, 16, 8, 2, 64},  {2000, 1, 4, 2, 256}, {33, 1, 3, 3, 8},
     };
-    const Small small = {2, 4, 512, 3001, 1, 4112, true, 0}; // the longest
+    const Small small = {2, 4, 512, 3001, 1, 4112, true, 0}; // the longest cache
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof cases / sizeof *cases); i++) {
@@ -734,8 +734,7 @@ static void compare_all_cached_attention(bool small_only) {
     backends_close(&b);
 }
 
-// Shape `index` of a fixed sequence: an odd batch, a length that is a multiple of nothing
-// in particular, a width of GPT-2.
+// Returns shape `index` of a fixed random sequence: odd batch, length without common divisors, a GPT-2 width.
 static OpShape random_shape(uint64_t index) {
     static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // channels, heads
     const uint64_t random = rng_hash(79, 1, index);

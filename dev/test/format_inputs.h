@@ -1,9 +1,9 @@
-// Numbers that the conversions between formats are tested with, on both backends.
+// Random inputs for tests of format conversions on both backends.
 #pragma once
 #include "coat/numerics/rng.h"
 
-// Half of them any bit pattern, NaN, infinities and subnormal numbers included; half within the exponents of the 8-bit
-// formats and a little around them.
+// Returns a random FP32 number. Half are random bit patterns, including NaN, inf and subnormals; half have exponents
+// near those of FP8.
 static inline float random_float(uint64_t stream, uint64_t i) {
     const uint64_t hash = rng_hash(3, stream, i);
     if (i % 2) return bits_float((uint32_t)hash);

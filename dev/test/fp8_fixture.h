@@ -1,11 +1,11 @@
-// What the tests of FP8 operations share: tensors of codes, poisoned like all others, and what their codes, scales and
-// maxima must be, from coat/numerics/formats.h and coat/numerics/quantize.h alone, element by element.
+// Fixture for tests of FP8 operations: poisoned FP8 tensors, and their expected FP8 values, scales and amax, computed
+// element by element with coat/numerics/formats.h and quantize.h only.
 #pragma once
 #include "ops_fixture.h"
 
 #include "coat/numerics/quantize.h"
 
-// E4M3 or E5M2 with one scale, everything poisoned.
+// Returns a poisoned E4M3 or E5M2 tensor with one scale.
 static inline Tensor coded(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = poisoned(f, format, rows, cols);
     t.granularity = SCALE_TENSOR;
@@ -14,7 +14,7 @@ static inline Tensor coded(Fixture *f, Format format, int64_t rows, int64_t cols
     return t;
 }
 
-// The same with a scale per row, and maxima that nothing may touch.
+// Returns a poisoned FP8 tensor with one scale per row and a poisoned amax that no operation may write.
 static inline Tensor coded_rows(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = coded(f, format, rows, cols);
     t.granularity = SCALE_ROW;
@@ -22,7 +22,7 @@ static inline Tensor coded_rows(Fixture *f, Format format, int64_t rows, int64_t
     return t;
 }
 
-// Its transpose, which shares its scale, in rows that are longer than it needs.
+// Returns a poisoned transpose of `of` that shares its scale. Its rows are longer than needed.
 static inline Tensor coded_transpose(Fixture *f, Tensor of) {
     Tensor t = of;
     t.stride = of.rows + 5;
@@ -32,7 +32,7 @@ static inline Tensor coded_transpose(Fixture *f, Tensor of) {
     return t;
 }
 
-// The same in any format, with one scale of its own.
+// Returns a poisoned transpose of `of` in `format`, with its own scale.
 static inline Tensor coded_transpose_in(Fixture *f, Format format, Tensor of) {
     Tensor t = coded_transpose(f, of);
     t.format = format;
@@ -41,7 +41,7 @@ static inline Tensor coded_transpose_in(Fixture *f, Format format, Tensor of) {
     return t;
 }
 
-// That of codes with a scale per row.
+// Returns a poisoned transpose of a tensor with row scales. The transpose has one scale.
 static inline Tensor coded_rows_transpose(Fixture *f, Tensor of) {
     return coded_transpose_in(f, of.format, of);
 }
@@ -54,7 +54,7 @@ static inline Tensor grouped(Fixture *f, int64_t rows, int64_t cols, int group) 
     return t;
 }
 
-// The flag of what is not finite, which goes with it. (watch() gives the exec its state.)
+// Expects that the next operation sets state->nonfinite. watch() must have been called.
 static inline void expect_flag(Fixture *f) {
     assert_int_equal(f->exec.state->nonfinite, 1);
     f->exec.state->nonfinite = 0;
@@ -72,7 +72,7 @@ static inline float row_scale(Tensor t, int64_t i) {
     return ((const float *)t.scale)[i];
 }
 
-// An element of a tensor in any format.
+// Returns element (i, j) of a tensor in any format, times its scale.
 static inline float element(Tensor t, int64_t i, int64_t j) {
     if (t.granularity == SCALE_NONE) return (float)value(t, i, j);
     float scale = t.granularity == SCALE_GROUP ? group_scale(t, i, j)
@@ -82,7 +82,7 @@ static inline float element(Tensor t, int64_t i, int64_t j) {
     return fp8_decode(t.format, code_at(t, i, j)) * scale;
 }
 
-// The values of any tensor in FP32, as a plain tensor.
+// Returns the values of any tensor as an FP32 tensor.
 static inline Tensor decoded(Fixture *f, Tensor x) {
     Tensor t = poisoned(f, FMT_FP32, x.rows, x.cols);
     for (int64_t i = 0; i < x.rows; i++)
@@ -90,7 +90,7 @@ static inline Tensor decoded(Fixture *f, Tensor x) {
     return t;
 }
 
-// Fails unless q's codes, scale and maxima are those of the values x (FP32).
+// Fails unless q's FP8 values, scale and amax are those of the FP32 values x.
 static inline void assert_quantised(Tensor q, Tensor x) {
     uint32_t largest = 0;
     for (int64_t i = 0; i < x.rows; i++) {
@@ -109,7 +109,7 @@ static inline void assert_quantised(Tensor q, Tensor x) {
             assert_int_equal(code_at(q, i, j), fp8_encode(q.format, element(x, i, j) * r));
 }
 
-// The same per row; of maxima nothing is written.
+// Fails unless q's FP8 values and row scales are those of the FP32 values x. q's amax must still be poisoned.
 static inline void assert_quantised_rows(Tensor q, Tensor x) {
     for (int64_t i = 0; i < x.rows; i++) {
         uint32_t largest = 0;
@@ -117,7 +117,7 @@ static inline void assert_quantised_rows(Tensor q, Tensor x) {
             uint32_t bits = magnitude_bits(element(x, i, j));
             largest = bits > largest ? bits : largest;
         }
-        float scale = SCALE_SMALLEST; // the smallest power of two with which the maximum has a code
+        float scale = SCALE_SMALLEST; // the smallest power of two for which amax / scale is in range
         while (bits_float(largest) / scale > format_max(q.format)) scale *= 2;
         assert_int_equal(float_bits(row_scale(q, i)), float_bits(scale));
         assert_int_equal(q.amax[i], 0xffffffffu);
@@ -126,19 +126,19 @@ static inline void assert_quantised_rows(Tensor q, Tensor x) {
     }
 }
 
-// Fails unless q_t has the largest of the scales of q's rows, in the terms of its format, and the codes of the values x
-// with it.
+// Fails unless q_t has the largest row scale of q, converted to q_t's format, and the FP8 values of x with that
+// scale.
 static inline void assert_scale_over_rows(Tensor q_t, Tensor q, Tensor x) {
     float largest = 0;
     for (int64_t i = 0; i < q.rows; i++) largest = row_scale(q, i) > largest ? row_scale(q, i) : largest;
-    if (q_t.format != q.format && (largest /= 128) < SCALE_SMALLEST) largest = SCALE_SMALLEST; // 448 and 57344
+    if (q_t.format != q.format && (largest /= 128) < SCALE_SMALLEST) largest = SCALE_SMALLEST; // 128 = 57344 / 448
     assert_int_equal(float_bits(*(const float *)q_t.scale), float_bits(largest));
     for (int64_t i = 0; i < q.rows; i++)
         for (int64_t j = 0; j < q.cols; j++)
             assert_int_equal(code_at(q_t, i, j), fp8_encode(q_t.format, element(x, i, j) / largest));
 }
 
-// The same per group.
+// Fails unless q's FP8 values and group scales are those of the FP32 values x.
 static inline void assert_quantised_groups(Tensor q, Tensor x) {
     for (int64_t i = 0; i < x.rows; i++)
         for (int64_t begin = 0; begin < x.cols; begin += q.group) {
@@ -159,7 +159,7 @@ static inline void assert_same_codes(Tensor a, Tensor b) {
         for (int64_t j = 0; j < a.cols; j++) assert_int_equal(code_at(a, i, j), code_at(b, i, j));
 }
 
-// Random values of very different sizes, with zeros, as activations and gradients have them.
+// Returns random values that differ by many powers of two, and zeros, as activations and gradients do.
 static inline Tensor uneven_tensor(Fixture *f, int64_t rows, int64_t cols, double size) {
     Tensor t = random_tensor(f, f->format, rows, cols, size);
     for (int64_t i = 0; i < rows; i++)
@@ -167,7 +167,7 @@ static inline Tensor uneven_tensor(Fixture *f, int64_t rows, int64_t cols, doubl
     return t;
 }
 
-// Gives the operations a state whose flag they may raise.
+// Sets f->exec.state, so that operations can report NaN and inf.
 static inline void watch(Fixture *f, StepState *state) {
     memset(state, 0, sizeof *state);
     f->exec.state = state;
@@ -186,7 +186,7 @@ static inline Norm make_norm(Fixture *f, Tensor x, bool from_saved) {
     return norm;
 }
 
-// norm(x) element by element, with the statistics that were saved, which are checked against double precision.
+// Returns norm(x), computed with the saved statistics. Fails if those differ from double precision.
 static inline Tensor normalised(Fixture *f, Norm norm, Tensor x) {
     Tensor n = poisoned(f, FMT_FP32, x.rows, x.cols);
     for (int64_t i = 0; i < x.rows; i++) {
@@ -205,7 +205,7 @@ static inline Tensor normalised(Fixture *f, Norm norm, Tensor x) {
     return n;
 }
 
-// gelu(h) and its gradient of any h, in FP32, by the plain operation on decoded values.
+// Returns gelu(h) in FP32 for h in any format.
 static inline Tensor plain_gelu(Fixture *f, Tensor h) {
     Tensor x = decoded(f, h), g = poisoned(f, FMT_FP32, h.rows, h.cols);
     f->exec.ops->activation_forward(&f->exec, g, x, x, no_tensor(), true);
@@ -218,7 +218,7 @@ static inline Tensor plain_gelu_gradient(Fixture *f, Tensor dg, Tensor h) {
     return dh;
 }
 
-// Codes that stand for whole numbers up to 15, so that the sums are exact in any order.
+// Returns FP8 values that are whole numbers up to 15, so that sums are exact in any order.
 static inline Tensor whole_codes(Fixture *f, Format format, int64_t rows, int64_t cols, float scale) {
     Tensor t = coded(f, format, rows, cols);
     for (int64_t i = 0; i < rows * cols; i++) ((uint8_t *)t.data)[i] = fp8_encode(format, (float)(int)(16 * draw(f)));

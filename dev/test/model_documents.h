@@ -1,15 +1,16 @@
-// Tests of documents that share a sequence and are kept apart (--documents apart), for test_gpt2.cu: they compute what
-// they compute alone, and none has a bit of another.
+// Tests of document masking (--documents apart) for test_gpt2.cu: a packed document gives the results that it gives
+// alone, and no bit of it depends on another document.
 #pragma once
 
 enum { DOCUMENTS = 5, DOCUMENT_ROW = 150, LONGEST_DOCUMENT = 149 };
-static const int document_tokens[DOCUMENTS] = {70, 50, 30, 149, 1}; // three in the first sequence, two in the second
+static const int document_tokens[DOCUMENTS] = {70, 50, 30, 149,
+                                               1}; // the first sequence has three documents, the second two
 
 static const char *where(DeviceKind device) {
     return device == DEVICE_CUDA ? ", on the GPU" : "";
 }
 
-// On a GPU in BF16 heads are as wide as its fast kernels of attention want them.
+// Returns the configuration. On a GPU in BF16, heads have a width that the fast attention kernels support.
 static Config documents_config(DeviceKind device, int B, int T, bool bf16) {
     Config c = small_config((Small){2, 2, device == DEVICE_CUDA && bf16 ? 128 : 32, 50, B, T, bf16, 0});
     c.device = device;
@@ -18,15 +19,15 @@ static Config documents_config(DeviceKind device, int B, int T, bool bf16) {
     return c;
 }
 
-// Tokens and targets of document d; the last token has none, nor every seventh.
+// Fills tokens and targets of document d. The last token and every seventh have no target.
 static void make_document(int d, uint64_t seed, int32_t *tokens, int32_t *targets) {
     for (int t = 0; t < document_tokens[d]; t++) tokens[t] = (int32_t)(rng_hash(seed, (uint64_t)d, (uint64_t)t) % 50);
     for (int t = 0; t < document_tokens[d]; t++)
         targets[t] = t + 1 == document_tokens[d] || t % 7 == 0 ? -1 : tokens[t + 1];
 }
 
-// Forward and backward of all documents, each with the seed of its own, in rows of T tokens: where document d begins is
-// left in first[d]. Alone in its row, a document is followed by tokens without a target.
+// Runs forward and backward on all documents, each made from its own seed, in rows of T tokens. first[d] becomes the
+// position of document d. A document alone in its row is followed by tokens without targets.
 static void pass_over_documents(Model *m, const uint64_t seeds[DOCUMENTS], int64_t first[DOCUMENTS]) {
     const int B = m->config->micro_batch, T = m->config->seq_len;
     const size_t tokens = (size_t)B * (size_t)T;
@@ -48,7 +49,7 @@ static void pass_over_documents(Model *m, const uint64_t seeds[DOCUMENTS], int64
     free(inputs);
 }
 
-// Rows of a tensor that are a document's.
+// Returns the rows of a tensor that belong to document d.
 static Tensor document_rows(const Model *m, TensorId id, int64_t first, int d) {
     return tensor_rows(act(m, id, 0), first, document_tokens[d]);
 }
@@ -69,7 +70,7 @@ static void *rows_of(Model *m, Tensor a) {
     return rows;
 }
 
-// Packed and alone: the same losses, and the same gradients of all weights.
+// Packed and separate documents give the same losses, and the same gradients of all weights.
 static void test_documents_alone(DeviceKind device) {
     const uint64_t seeds[DOCUMENTS] = {1, 1, 1, 1, 1};
     int64_t packed_at[DOCUMENTS], alone_at[DOCUMENTS];
@@ -89,14 +90,14 @@ static void test_documents_alone(DeviceKind device) {
     const char *tensor;
     const double error = gradients_differ(&packed, &alone, &tensor);
     char name[128];
-    snprintf(name, sizeof name, "documents packed and alone%s: losses %.1e apart, gradients %.1e", where(device), worst,
-             error);
+    snprintf(name, sizeof name, "documents packed and alone%s: losses differ by %.1e, gradients %.1e", where(device),
+             worst, error);
     check(worst < 1e-6 && error < 1e-5 && packed.host.loss_sum > 0, name);
     model_destroy(&packed);
     model_destroy(&alone);
 }
 
-// Another text in one of them changes no bit of the losses of the others, nor of the gradients of their tokens.
+// Changing one document changes no bit of the losses and token gradients of the others.
 static void test_documents_leak(DeviceKind device, bool bf16) {
     static const TensorId looked_at[] = {LOSSES, DRESID};
     enum { LOOKED_AT = sizeof looked_at / sizeof *looked_at };

@@ -1,5 +1,5 @@
-// Tests of the whole model with FP8 matmuls and FP8 saved activations (COAT: saved activations, FP8 flow) on the CPU's
-// operations: part of test_gpt2.cu.
+// Tests of the whole model with FP8 matmuls and FP8 saved activations (COAT, section 5) on the CPU. Included by
+// test_gpt2.cu.
 #pragma once
 
 // Settings in which the compared recipes differ.
@@ -9,20 +9,21 @@ typedef struct {
     SavedKind saved;
     int recompute, group;
     HeadKind head;
-    bool paper; // as coat-paper
+    bool paper; // settings of --recipe coat-paper
 } Fp8Recipe;
 
 static const Fp8Recipe fp8_linear = {"fp8-linear", LINEAR_FP8, SAVED_BF16, 0, 16, HEAD_BF16, false};
 static const Fp8Recipe fp8_coat = {"coat", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_BF16, false};
 static const Fp8Recipe fp8_coat_head = {"coat --head fp8", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_FP8, false};
 
-// Scales per token, unrounded inputs of norms and activation, E4M3 gradients with saved FP8 activations.
+// Settings of --recipe coat: row scales, unrounded inputs of norms and activation, E4M3 dgrad with saved FP8
+// activations.
 static Fp8Recipe as_default(Fp8Recipe r) {
     r.paper = false;
     return r;
 }
 
-// Scales per tensor, saved FP8 inputs of norms and activation, E5M2 gradients.
+// Settings of --recipe coat-paper: tensor scales, saved FP8 inputs of norms and activation, E5M2 gradients.
 static Fp8Recipe as_paper(Fp8Recipe r) {
     r.paper = true;
     return r;
@@ -55,11 +56,13 @@ static Config *fp8_create(Model *m, Config c) {
     return config;
 }
 
-// A value in E4M3 has a relative error of 2.5 % (root mean square), a gradient in E5M2 twice that. Sums over tokens
-// that partly cancel make 6 to 10 % of it in the gradient of a matmul's weight, and 12 to 15 % where two quantised
-// gradients lie on the way (the norm of the feed-forward half). The last biases' gradients see the BF16 residual stream
-// alone, and show no more than BF16 does. Norms after make what a half adds as large as the stream, where elsewhere the
-// embeddings outweigh it: two to three times the errors, down to the head's gradient (0.13).
+// Compares FP8 gradients with FP32. Expected relative errors:
+//   One E4M3 value: 2.5 % (root mean square); E5M2: twice that.
+//   Weight gradients: 6 to 10 %, because sums over tokens partly cancel.
+//   After two quantized gradients (norm of the MLP): 12 to 15 %.
+//   Biases of the last layer: as in BF16, because they see only the BF16 residual stream.
+//   Post-norm models: two to three times as much, up to 0.13 in the head, because a sublayer's output is as large as
+//       the residual stream.
 static void test_fp8_gradients(void) {
     static const struct {
         Fp8Recipe recipe;
@@ -79,7 +82,7 @@ static void test_fp8_gradients(void) {
     create(&full, small_config(s));
     double expected = run_batch(&full, 3, true, false, 1.0);
     s.bf16 = true;
-    for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) { // each in both ways
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) { // each with both recipes
         const Fp8Recipe recipe = ways[i % 2](rows[i / 2].recipe);
         Model m;
         fp8_create(&m, fp8_config(s, recipe));
@@ -98,9 +101,8 @@ static void test_fp8_gradients(void) {
     model_destroy(&full);
 }
 
-// Norms and activation that read unrounded inputs, as in coat, or the saved FP8 values, as in coat-paper. With BF16
-// matmuls the two recipes differ in nothing else. Losses and gradients are as near to those in FP32, although backward
-// recomputes from the saved values.
+// With BF16 matmuls, coat and coat-paper differ only in the inputs of norms and activation: unrounded or saved FP8
+// values. Both are equally close to FP32 in loss and gradients, although backward always reads the saved values.
 static void test_fp8_inputs(void) {
     Fp8Recipe recipe = fp8_coat;
     recipe.linear = LINEAR_BF16;
@@ -131,8 +133,8 @@ static void test_fp8_inputs(void) {
     model_destroy(&full);
 }
 
-// Forward matmuls of the first blocks in BF16 (--bf16-blocks 0, 1, 3 of 3): losses and gradients stay as near to those
-// in FP32, or come nearer. Before any training, the rounding of weights is the largest part of the error.
+// Forward matmuls of the first 0, 1 or 3 of 3 blocks in BF16 (--bf16-blocks). Losses and gradients must not get
+// farther from FP32. Before training, rounded weights cause most of the error.
 static void test_fp8_first_blocks(Fp8Recipe recipe) {
     static const int blocks_of[] = {0, 1, 3};
     enum { CHOICES = sizeof blocks_of / sizeof *blocks_of };
@@ -167,8 +169,7 @@ static void test_fp8_first_blocks(Fp8Recipe recipe) {
     model_destroy(&full);
 }
 
-// Passes if the losses have the same bits and the gradients too; or, where a limit above 0 is given, no gradient
-// differs by more than that.
+// Passes if losses and gradients have the same bits or, if limit > 0, no gradient differs by more than limit.
 static void fp8_compare_gradients(Fp8Recipe a, Fp8Recipe b, bool cached, int threads, double limit, const char *what) {
     Small s = {2, 2, 48, 97, 3, 19, true, 0};
     Model first, second;
@@ -192,9 +193,8 @@ static void fp8_compare_gradients(Fp8Recipe a, Fp8Recipe b, bool cached, int thr
     model_destroy(&second);
 }
 
-// With coat-paper, backward recomputes exactly the operands that forward read. Otherwise it recomputes them from saved
-// FP8 values that forward read unrounded, or with another scale: the loss is the same, weight gradients differ a
-// little.
+// With coat-paper, backward recomputes exactly the operands of forward. With coat it recomputes them from saved FP8
+// values that forward read unrounded or with another scale, so the loss is the same and wgrad differs slightly.
 static void test_fp8_recompute(Fp8Recipe (*scaled)(Fp8Recipe), double limit) {
     Fp8Recipe a = scaled(fp8_coat), b = scaled(fp8_coat);
     a.recompute = 0;
@@ -206,7 +206,7 @@ static void test_fp8_recompute(Fp8Recipe (*scaled)(Fp8Recipe), double limit) {
     fp8_compare_gradients(a, b, true, 1, limit, "recompute 0 and 2");
 }
 
-// Whole blocks made again are what they were.
+// With --recompute 3, whole blocks are recomputed to the same bits.
 static void test_fp8_repeat(Fp8Recipe a) {
     Fp8Recipe b = a;
     a.recompute = 2;
@@ -214,39 +214,40 @@ static void test_fp8_repeat(Fp8Recipe a) {
     fp8_compare_gradients(a, b, true, 1, 0, "recompute 2 and 3");
 }
 
-// Neither the memory of the transposed weight codes nor the number of threads changes a bit.
+// Results do not depend on cached transposed weights or on the number of threads, bit for bit.
 static void test_fp8_same_bits(Fp8Recipe (*scaled)(Fp8Recipe)) {
     const Fp8Recipe coat = scaled(fp8_coat), linear = scaled(fp8_linear), head = scaled(fp8_coat_head);
-    fp8_compare_gradients(coat, coat, false, 1, 0, "transposed weight codes kept and on demand");
+    fp8_compare_gradients(coat, coat, false, 1, 0, "transposed weight FP8 values cached and on demand");
     fp8_compare_gradients(coat, coat, true, 3, 0, "one thread and three");
-    fp8_compare_gradients(linear, linear, false, 3, 0, "transposes kept by one thread and on demand by three");
-    fp8_compare_gradients(head, head, false, 3, 0, "transposes kept by one thread and on demand by three");
+    fp8_compare_gradients(linear, linear, false, 3, 0, "transposes cached with one thread and on demand with three");
+    fp8_compare_gradients(head, head, false, 3, 0, "transposes cached with one thread and on demand with three");
 }
 
-// The scale of the loss's gradient does not depend on the chunk: its codes are the same however the tokens are cut, and
-// only the order of the sums over tokens differs. The logits and their transposed codes share memory.
+// The scale of the loss gradient does not depend on the chunk size, so neither do its FP8 values. Only the order of
+// sums over tokens differs. Logits and their transposed FP8 values share memory.
 static void test_fp8_head_chunks(Fp8Recipe recipe) {
     Small s = {2, 2, 48, 97, 3, 32, true, 0};
     Config c = fp8_config(s, recipe);
     Model whole, cut;
     c.logits_chunk = 0;
     fp8_create(&whole, c);
-    c.logits_chunk = 64; // and a last one of 32
+    c.logits_chunk = 64; // the last chunk has 32 tokens
     fp8_create(&cut, c);
     const char *worst;
     double x = run_batch(&whole, 3, true, false, 1.0), y = run_batch(&cut, 3, true, false, 1.0);
     double error = gradients_differ(&cut, &whole, &worst);
-    check_fp8_recipe(x == y && error < 1e-6, recipe, "the cut into chunks changes no code");
+    check_fp8_recipe(x == y && error < 1e-6, recipe, "the number of chunks changes no FP8 value");
     size_t logits = whole.arena.layout[LOGITS][VALUE].data_bytes;
     check_fp8_recipe(whole.arena.category_bytes[CATEGORY_LOGITS] == logits + logits / 2, recipe,
-                     "the plan has the logits and their gradient's codes");
+                     "the plan has the logits and their FP8 gradient");
     check_fp8_recipe(act(&whole, DLOGITS_QT, 0).data == act(&whole, LOGITS, 0).data, recipe,
-                     "the transposed codes take the place of the logits");
+                     "the transposed FP8 values reuse the memory of the logits");
     model_destroy(&whole);
     model_destroy(&cut);
 }
 
-// Two micro-batches added up are one batch of both: with scales of their own, so exactly up to the additions.
+// Two accumulated micro-batches give the sum of two separate ones, because each has its own scales. Only the order of
+// additions differs.
 static void test_fp8_accumulation(Fp8Recipe recipe) {
     Small s = {2, 2, 48, 50, 2, 16, true, 0};
     Config c = fp8_config(s, recipe);
@@ -285,8 +286,8 @@ static void test_fp8_training(Fp8Recipe recipe) {
     check_fp8_recipe(same_parameters(&m, a, b), recipe, "two runs give the same bits");
     free(b);
 
-    // A norm's infinite weight, or that of an embedding where norms have none, is hidden by no cast: the update is
-    // skipped as a whole, and counted.
+    // An infinite weight of a norm (of the embedding if norms have none) survives all casts: the update is
+    // skipped and counted.
     Tensor w = param(&m, m.config->shape.norm == NORM_PLAIN ? WTE : LN2W, m.config->shape.norm == NORM_PLAIN ? 0 : 1);
     for (int64_t row = 0; row < w.rows; row++) ((uint16_t *)w.data)[row * w.stride + 3] = 0x7f80;
     free(a);
@@ -305,8 +306,8 @@ static void test_fp8_training(Fp8Recipe recipe) {
     model_destroy(&again);
 }
 
-// A pass of fewer tokens than planned, whose rows lie further apart where they are transposed, gives the bits of a
-// model that is planned for them, in both directions.
+// A pass with fewer tokens than planned gives the bits of a model that is planned for them, forward and backward. The
+// rows of its transposes are farther apart in memory.
 static void test_fp8_smaller_pass(Fp8Recipe recipe) {
     Small s = {2, 2, 48, 97, 1, 16, true, 0};
     Model small, large;
@@ -326,8 +327,8 @@ static void test_fp8_smaller_pass(Fp8Recipe recipe) {
     model_destroy(&large);
 }
 
-// What the last step that was looked at has found: that all codes of dqkv were counted, and that its weight gradient is
-// BF16's but for what codes lose.
+// True if FP8 health has counted all FP8 values of dqkv, and its wgrad differs from BF16's by no more than FP8
+// rounding.
 static bool fp8_findings_are_right(Model *m, double *error) {
     const Config *c = m->config;
     CodeCounts counts[2 * GRADIENT_COUNT];
@@ -342,11 +343,11 @@ static bool fp8_findings_are_right(Model *m, double *error) {
            fabs(p.ab / p.bb - 1) < 0.05;
 }
 
-// A micro-batch that FP8 health looks at is not replayed from a recording, where a device has those, whether there is
-// one yet or not. None of it changes a bit of the training.
+// A micro-batch that FP8 health inspects is not replayed from a CUDA graph, whether one exists already or not.
+// Inspection changes no bit of the training.
 static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     static const bool looks[] = {true, false, true, false, false, true, false, false, true, false};
-    const int steps = device == DEVICE_CPU ? 3 : 10; // where there are no recordings
+    const int steps = device == DEVICE_CPU ? 3 : 10; // the CPU has no recordings
     Small s = {2, 2, 128, 200, 2, 48, true, 0};
     Model plain, watched;
     Config c = fp8_config(s, recipe);
@@ -376,8 +377,8 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     model_destroy(&watched);
 }
 
-// COAT that saves norms' outputs, and FP8 matmuls alone. Of families behind the first with the default's scales
-// alone, but for `make test-long`.
+// Tests COAT with saved norm outputs, and FP8 matmuls without COAT. Architectures other than GPT-2 use only coat's
+// scales, except in `make test-long`.
 static void test_fp8_others(Fp8Recipe (*way)(Fp8Recipe)) {
     Fp8Recipe a = way(fp8_coat_head), b = way(fp8_coat);
     a.recompute = b.recompute = 0;

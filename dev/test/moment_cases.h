@@ -1,5 +1,5 @@
-// Groups that the 8-bit moments must keep (COAT: cases that must hold), and their definition in double: for the tests
-// of both backends.
+// Special groups for tests of the 8-bit moments on both backends (COAT, section 4), and their definition in double
+// precision.
 #pragma once
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 // --- groups --------------------------------------------------------------------------------------------------------
 
-// exp(spread * normal), with random signs if `sign`.
+// Fills x with exp(spread * normal), with random signs if `sign`.
 static inline void lognormal(float *x, int n, double spread, bool sign, uint64_t stream) {
     for (int i = 0; i < n; i++) {
         double value = exp(spread * (double)rng_normal(11, stream, (uint64_t)i));
@@ -22,7 +22,7 @@ static inline void lognormal(float *x, int n, double spread, bool sign, uint64_t
     }
 }
 
-// The same, at some place among the numbers: case `g` of those of the `s`th spread.
+// Fills x with case `g` of the `s`-th spread: a lognormal group times a random power of two.
 static inline void group_scaled(float x[GROUP], double spread, uint64_t s, uint64_t g) {
     float scale = exp2f(60 * rng_uniform(13, s, g) - 30);
     lognormal(x, GROUP, spread, true, g);
@@ -36,31 +36,31 @@ static inline void group_constant(float x[GROUP], float value) {
     for (int i = 0; i < GROUP; i++) x[i] = i % 3 ? value : -value;
 }
 
-// One element that is not zero, of either sign, at the beginning, within, or at the end.
+// Fills x with zeros and one nonzero value, negative if place is odd. place / 2 selects element 0, 1, 64 or the last.
 static inline void group_single(float x[GROUP], float value, int place) {
     static const int places[] = {0, 1, 64, GROUP - 1};
     memset(x, 0, GROUP * sizeof *x);
     x[places[place / 2]] = place % 2 ? -value : value;
 }
 
-// Lognormal with a third of it zero, of either sign.
+// Fills x with lognormal values of random signs, a third of them 0.
 static inline void group_sprinkled(float x[GROUP], uint64_t g) {
     lognormal(x, GROUP, 1, true, g);
     for (int i = 0; i < GROUP; i++)
         if (rng_hash(14, g, (uint64_t)i) % 3 == 0) x[i] = i % 2 ? 0.0f : -0.0f;
 }
 
-// Evenly over a range of 2^bits.
+// Fills x with values spread evenly over a range of 2^bits.
 static inline void group_range(float x[GROUP], int bits) {
     for (int i = 0; i < GROUP; i++) x[i] = (i % 2 ? 1.0f : -1.0f) * exp2f(-(float)bits * (float)i / (GROUP - 1));
 }
 
-// Two sizes, 2^252 apart.
+// Fills x with two sizes that differ by 2^252.
 static inline void group_ends(float x[GROUP]) {
     for (int i = 0; i < GROUP; i++) x[i] = i % 2 ? 1e38f : -1e-38f;
 }
 
-// All of FP32, its subnormal numbers included; and these alone.
+// Fills x with values of all FP32 exponents, including subnormals.
 static inline void group_all_exponents(float x[GROUP]) {
     for (int i = 0; i < GROUP; i++) x[i] = ldexpf(1.0f + (float)i / GROUP, 127 - i * 276 / (GROUP - 1));
 }
@@ -70,7 +70,7 @@ static inline void group_subnormal(float x[GROUP]) {
 
 // --- the definition, in double -------------------------------------------------------------------------------------
 
-// 16 k without rounding down; infinite where all elements that are not zero are alike.
+// Returns 16 k before it is rounded down; infinity if all nonzero elements have the same magnitude.
 static inline double exponent_exact(const float *x, int n, Format format) {
     double a = 0, b = INFINITY, largest = (double)moment_largest(format), smallest = (double)fp8_decode(format, 1);
     for (int i = 0; i < n; i++) {
@@ -81,9 +81,10 @@ static inline double exponent_exact(const float *x, int n, Format format) {
     return 16 * log2(largest / (2 * smallest)) / (log2(a) - log2(b)) + 0.02;
 }
 
-// The code of x is the nearest to F (|x| / a)^k, of a second moment in E5M2 to that raised by 0.42 % of 1 - 1/k (at
-// most 5 % lower), except where that lies near the middle between two: within 1e-4, and on the device within what the
-// hardware's logarithms may be off by, 2^-22 of each.
+// True if `code` is the nearest FP8 value of F (|x| / a)^k.
+//   Second moments in E5M2: of that value raised by 0.42 % of 1 - 1/k, and at most 5 % lower.
+//   Near the midpoint of two FP8 values both are accepted: within 1e-4, on the GPU plus the error of its logarithms
+//       (2^-22).
 static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths, Format format, bool second) {
     const int magnitude = code & 0x7f;
     if ((code >> 7) != (!second && signbit(x))) return false;
@@ -104,18 +105,19 @@ static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths,
     if (magnitude < moment_largest_code(format))
         if (position > (here + (double)fp8_decode(format, (uint8_t)(magnitude + 1))) / 2 + slack) return false;
     if (magnitude == 0) return true;
-    // and decodes to a (code / F)^(1/k)
+    // the FP8 value must decode to a (code / F)^(1/k)
     const double decoded = (double)moment_decode(code, moment_group(a, k_16ths, format), format);
     const double exact = exp2(log2_a + log2(here / largest) / k);
     return fabs(fabs(decoded) - exact) <= 5e-5 * exact + 0x1p-149 && decoded != 0 && (decoded < 0) == (code >> 7);
 }
 
-// Whether the n elements of x are stored as their definition says; else why not.
+// True if the n elements of x are stored as defined. Otherwise `why` says which element is wrong.
 static inline bool group_follows(const float *x, int n, const uint8_t *codes, float a, uint8_t k, Format format,
                                  bool expand, bool second, char why[WHY]) {
     float largest = 0;
     for (int i = 0; i < n; i++) largest = fmaxf(largest, fabsf(x[i]));
-    const double exact = largest == 0.0f || !expand ? 16.5 : exponent_exact(x, n, format); // 16.5: 16 for certain
+    const double exact =
+        largest == 0.0f || !expand ? 16.5 : exponent_exact(x, n, format); // certainly rounded down to 16
     const int least = (int)fmin(255, fmax(1, floor(exact - 0.01))), most = (int)fmin(255, fmax(1, floor(exact + 0.01)));
     if (a != largest) {
         snprintf(why, WHY, "the maximum is stored as %g, not %g", (double)a, (double)largest);
@@ -127,8 +129,8 @@ static inline bool group_follows(const float *x, int n, const uint8_t *codes, fl
     }
     for (int i = 0; i < n; i++) {
         if (code_follows(x[i], codes[i], a, k, format, second)) continue;
-        snprintf(why, WHY, "element %d, %.9g, has code %02x where a is %.9g and k %d / 16", i, (double)x[i], codes[i],
-                 (double)a, k);
+        snprintf(why, WHY, "element %d, %.9g, is stored as %02x where a is %.9g and k %d / 16", i, (double)x[i],
+                 codes[i], (double)a, k);
         return false;
     }
     return true;
@@ -136,7 +138,7 @@ static inline bool group_follows(const float *x, int n, const uint8_t *codes, fl
 
 // --- the first step ------------------------------------------------------------------------------------------------
 
-// Gradients of step t: spread over scales, and zero for whole stretches.
+// Returns the gradient of element i in step t. Gradients differ by orders of magnitude, and are 0 in long stretches.
 static inline float update_gradient(uint64_t t, int i) {
     const float scale = 1e-3f * exp2f(8 * rng_uniform(32, 0, (uint64_t)i) - 4);
     return i % 4096 < 200 ? 0.0f : scale * rng_normal(33, t, (uint64_t)i);
@@ -145,8 +147,8 @@ static inline float update_start(int i) {
     return 0.02f * rng_normal(31, 0, (uint64_t)i);
 }
 
-// From zero states the first update is lr * sign(g), whatever the moments are stored as: it uses the fresh ones. Where
-// the gradient is zero nothing but the decay happens. lr = 1e-3, decay 0.1, eps 1e-8.
+// True if `after` is right after the first step from zero states: lr * sign(g), because the update uses the moments
+// before they are rounded. Elements without gradient only decay. lr = 1e-3, decay 0.1, eps 1e-8.
 static inline bool first_step_follows(float before, float g, float after) {
     const float expected = before - 1e-3f * ((g > 0) - (g < 0) * 1.0f) - 1e-4f * before;
     return fabsf(after - expected) < 1e-6f + 1e-3f * 1e-8f / (fabsf(g) + 1e-30f) * (g != 0);
@@ -154,7 +156,7 @@ static inline bool first_step_follows(float before, float g, float after) {
 
 // --- errors --------------------------------------------------------------------------------------------------------
 
-// Mean of |y / x - 1| over the elements that are not zero.
+// Returns the mean of |y / x - 1| over nonzero elements.
 static inline double relative_error(const float *x, const float *y, int n) {
     double sum = 0;
     int count = 0;
@@ -166,9 +168,9 @@ static inline double relative_error(const float *x, const float *y, int n) {
     return count ? sum / count : 0;
 }
 
-// Mean relative error in percent of lognormal groups in E4M3, SPREAD_GROUPS of them, with and without expansion.
+// Mean relative errors in percent of SPREAD_GROUPS lognormal groups in E4M3, with and without expansion.
 enum { SPREADS = 4, SPREAD_GROUPS = 500, SPREAD_STREAM = 1000 };
-#define SPREAD_MARGIN 0.04 // of the figures
+#define SPREAD_MARGIN 0.04 // relative tolerance of these values
 
 typedef struct {
     double spread, expanded, plain;

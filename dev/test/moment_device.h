@@ -1,5 +1,6 @@
-// A parameter whose moments the GPU's optimizer keeps, as a place to store groups of given values: with beta = 0 a step
-// from zero states stores the gradient and its square, with beta = 1 and no gradient it stores again what it decodes.
+// A parameter whose moments the GPU's optimizer updates, used to store groups of chosen values: with beta = 0, a step
+// from zero states stores the gradient and its square. With beta = 1 and no gradient, it stores the decoded values
+// again.
 #pragma once
 #include <vector>
 
@@ -7,31 +8,31 @@
 #include "moment_cases.h"
 #include "tap.h"
 
-// What follows the states in memory, and must stay.
+// Bytes after the states that no kernel may write.
 #define BANK_GUARD ((size_t)GROUP)
 #define BANK_GUARD_BYTE 0xa5
 
 typedef struct {
     Bench *bench;
     MomentsKind kind;
-    bool odd; // the gradients on an odd address: no chunks, every group by the kernel for what is left
+    bool odd; // gradients at an odd address, so every group uses the kernel for tails
     size_t elements, groups;
     float *value, *grad;
-    void *master;            // FP32, or the lower 16 bits; NULL: none, the parameters are `value`
-    Format master_format;    // of these
-    uint16_t *half;          // where there are masters, the parameters in BF16
-    uint8_t *data[2], *k[2]; // data: codes, or moments of 4 bytes
+    void *master;            // FP32, or the lower 16 bits; NULL: no master weights, `value` are the parameters
+    Format master_format;    // format of master
+    uint16_t *half;          // with master weights: the parameters in BF16
+    uint8_t *data[2], *k[2]; // data: FP8 values, or moments of 4 bytes
     float *a[2];
     StepState *state;
 } Bank;
 
-// One moment of a bank, on the host.
+// Copy of one moment on the host.
 typedef struct {
-    std::vector<uint8_t> codes, k; // with their guards
+    std::vector<uint8_t> codes, k; // including their guard bytes
     std::vector<float> a;
 } BankStates;
 
-// The GPU with the least that an Exec needs, for whatever a test of the optimizer sets in its recipe.
+// Opens the GPU with the minimal Exec for optimizer tests. The caller sets bench->config.recipe.
 static inline void optimizer_device_open(Bench *bench) {
     ModelShape *shape = &bench->config.shape;
     bench->config.recipe.precision = PRECISION_FP32; // no attention is needed
@@ -93,7 +94,7 @@ static inline bool bank_is_fp8(const Bank *bank) {
     return bank->kind == MOMENTS_FP8 || bank->kind == MOMENTS_COAT;
 }
 
-// Zero states, and zero parameters.
+// Sets states and parameters to 0.
 static inline void bank_clear(Bank *bank) {
     const size_t bytes = bank->elements * (bank_is_fp8(bank) ? 1 : bank->kind == MOMENTS_BF16 ? 2 : 4);
     for (int i = 0; i < 2; i++) {
@@ -113,7 +114,7 @@ static inline Tensor bank_moment(Bank *bank, int which) {
     return flat_tensor(bank->data[which], bank->elements, bank->kind == MOMENTS_BF16 ? FMT_BF16 : FMT_FP32);
 }
 
-// A step with these gradients, NULL for none. Returns the state after it.
+// Takes an optimizer step with these gradients (NULL: none). Returns the state after it.
 static inline StepState bank_step(Bank *bank, const float *gradients, StepState state) {
     Exec *exec = &bank->bench->exec;
     float *grad = bank->grad + (bank->odd ? 1 : 0);
@@ -138,8 +139,8 @@ static inline StepState bank_step(Bank *bank, const float *gradients, StepState 
     return state;
 }
 
-// Zero states, then m = x, and v = x * x or with `first_alone` zero. False where something was not finite. The
-// parameters become anything.
+// Stores m = x and v = x * x (0 with `first_alone`) from zero states. Returns false if NaN or inf occurred.
+// Overwrites the parameters.
 static inline bool bank_store(Bank *bank, const float *x, bool first_alone) {
     bank_clear(bank);
     return bank_step(bank, x, step_state(0.0f, 0.0f, first_alone ? 1.0f : 0.0f, 1.0f)).nonfinite == 0;
@@ -150,8 +151,8 @@ static inline void bank_store_again(Bank *bank) {
     bank_step(bank, NULL, step_state(0.0f, 1.0f, 1.0f, 1.0f));
 }
 
-// The first moments as the kernel decodes them: with v = 0, eps = 1 and the first's correction 1, a step of 2 with
-// beta1 = 1/2 makes -m of a parameter that was 0. The states are of no use after it.
+// Returns the first moments as the kernel decodes them: with v = 0, eps = 1, no bias correction and beta1 = 1/2, a
+// step with lr = 2 turns a parameter that is 0 into -m. Destroys the states.
 static inline std::vector<float> bank_decode_first(Bank *bank) {
     Exec *exec = &bank->bench->exec;
     std::vector<float> m(bank->elements);
@@ -178,7 +179,7 @@ static inline BankStates bank_states(Bank *bank, int which) {
     return s;
 }
 
-// One element as the host decodes it.
+// Decodes one element on the host.
 static inline float states_decode(const BankStates &s, size_t i) {
     return moment_decode(s.codes[i], moment_group(s.a[i / GROUP], s.k[i / GROUP], FMT_E4M3), FMT_E4M3);
 }

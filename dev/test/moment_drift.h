@@ -1,6 +1,5 @@
-// How 8-bit moments drift from FP32's over 10,000 updates (COAT: cases that must hold), for the tests of both backends:
-// gradients that are constant, that alternate, that come once in 100 steps, and that are noise, as training's mostly
-// are; and the errors of the last steps.
+// Drift of 8-bit moments from FP32 moments over 10,000 updates, for tests of both backends. Gradients are constant,
+// alternate in sign, occur once in 100 steps, or are noise, like most training gradients.
 #pragma once
 #include <math.h>
 #include <stdbool.h>
@@ -13,7 +12,7 @@ typedef enum { CONSTANT, ALTERNATING, RARE, NOISE, PATTERNS } Pattern;
 
 static const char *const pattern_names[PATTERNS] = {"constant", "alternating", "1 in 100", "noise"};
 
-// The size of an element's gradient differs from the others' by a factor of about e^spread.
+// Returns the size of element i's gradient. Sizes differ by a factor of about e^spread.
 static inline float drift_size(double spread, int i) {
     return 1e-4f * (float)exp(spread * (double)rng_normal(3, 1, (uint64_t)i));
 }
@@ -28,16 +27,16 @@ static inline float drift_gradient(Pattern pattern, float size, int64_t t, int i
 }
 
 typedef struct {
-    double error, total; // squares of the updates' errors, and of the updates
-    double along;        // matmuls of the updates and FP32's
-    double v_error;      // relative errors of v, with their sign
+    double error, total; // squares of the errors of updates, and of the updates
+    double along;        // dot product of the updates and FP32's
+    double v_error;      // relative errors of v, signed
     double count;
 } DriftSums;
 
 typedef struct {
     double v_mean; // signed mean relative error of v
-    double update; // root mean square error of the update, relative to the update's
-    double rate;   // the update's part along FP32's, less 1: the learning rate that the states add
+    double update; // root mean square error of the update, relative to the update
+    double rate;   // component of the update along FP32's update, minus 1: the change of the learning rate
 } Drift;
 
 static inline void drift_add(DriftSums *sums, double update, double update_exact, double v, double v_exact) {

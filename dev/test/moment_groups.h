@@ -1,4 +1,4 @@
-// For the tests of the 8-bit moments on the host: one group as it is stored.
+// One stored group of 8-bit moments, for tests on the host.
 #pragma once
 #include <stdlib.h>
 #include <string.h>

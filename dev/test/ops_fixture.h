@@ -1,31 +1,25 @@
-// What the tests of operations share: tensors with random or poisoned contents that are remembered, and a
-// driver that runs a test in every plain format, on every instruction set of this machine and with several
-// numbers of threads, whose results must agree bit for bit.
+// Fixture for tests of CPU operations. It owns tensors with random or poisoned contents. It runs a test in FP32 and
+// BF16, on every instruction set of this machine, with 1, 2 and 3 threads, which must give the same bits.
 #pragma once
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "coat/cpu/cpu_internal.h"
+#include "dev/test/unit.h"
 
 #define MAX_TENSORS 128
 
 typedef struct {
     Exec exec;
     Config config;
-    Format format; // of activations and weights in this run
-    double bad;    // of a test of what is not finite: that
+    Format format; // of activations and weights
+    double bad;    // the NaN or inf that the test writes into a tensor; 0: none
     uint64_t draws;
     void *memory[MAX_TENSORS];
     size_t bytes[MAX_TENSORS];
     int count;
 } Fixture;
 
-// A pseudo-random number in (-1, 1) that depends on the order of calls alone.
+// Returns a pseudo-random number in (-1, 1). Call n after fixture_begin() always returns the same number.
 static inline double draw(Fixture *f) {
     uint64_t z = (f->draws += 0x9e3779b97f4a7c15ull);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -48,7 +42,7 @@ static inline void set_value(Tensor t, int64_t i, int64_t j, double x) {
         ((int32_t *)t.data)[i * t.stride + j] = (int32_t)x;
 }
 
-// A new tensor whose bytes are all 0xff, which is NaN in every format: what an operation forgets to write shows.
+// Returns a new tensor of 0xff bytes, which are NaN in every format. Elements that an operation skips stay NaN.
 static inline Tensor poisoned(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = {0};
     size_t bytes = (size_t)(rows * cols) * format_bytes(format);
@@ -86,8 +80,9 @@ static inline bool same_bits(Tensor a, Tensor b) {
     return true;
 }
 
-// Fails unless element (i, j) is `expected` to the precision of its format, plus `slack` of absolute error, which
-// stands for the size of the terms that were summed. roundings: 2 where `expected` has been rounded to it, too.
+// Fails unless element (i, j) of t is `expected`, within the rounding error of t's format and 2e-6 * slack.
+//   slack: magnitude of the terms that were summed
+//   roundings: 1, or 2 if `expected` was rounded to t's format, too
 static inline void assert_rounded(Tensor t, int64_t i, int64_t j, double expected, double slack, int roundings) {
     double x = value(t, i, j), rounding = t.format == FMT_BF16 ? 1.0 / 256 : 1e-6;
     if (fabs(x - expected) <= roundings * rounding * fabs(expected) + 2e-6 * slack) return;
@@ -108,7 +103,7 @@ static inline void fixture_begin(Fixture *f, Format format, int threads) {
     f->config.shape.heads = f->config.shape.kv_heads = 4;
     f->config.shape.head_dim = 24;
     f->config.shape.channels = 96;
-    f->config.shape.ffn = 1200; // the widest tensor of any test
+    f->config.shape.ffn = 1200; // the widest tensor in any test
     f->exec.ops = cpu_ops();
     assert_true(f->exec.ops->open(&f->exec, &f->config, &err));
     f->exec.workspace_bytes = cpu_workspace(&f->config).bytes;
@@ -117,7 +112,7 @@ static inline void fixture_begin(Fixture *f, Format format, int threads) {
     memset(f->exec.workspace, 0xff, f->exec.workspace_bytes);
 }
 
-// Releases everything; returns a hash of all the tensors' bytes.
+// Frees all memory of the fixture. Returns a hash of the bytes of all its tensors.
 static inline uint64_t fixture_end(Fixture *f) {
     uint64_t hash = 0xcbf29ce484222325ull;
     for (int i = 0; i < f->count; i++) {
@@ -129,7 +124,7 @@ static inline uint64_t fixture_end(Fixture *f) {
     return hash;
 }
 
-// Where a test runs: the inner loops of one instruction set, or matmuls by the library.
+// One implementation of the CPU backend: an instruction set's kernels, with or without the BLAS library's matmuls.
 typedef struct {
     const CpuKernels *kernels;
     bool blas;
@@ -148,7 +143,7 @@ static inline int fixture_variants(Variant list[CPU_VARIANTS + 1]) {
     return count + 1;
 }
 
-// Runs the body in FP32 and BF16 on every variant, each with 1, 2 and 3 threads.
+// Runs body in FP32 and BF16 on every variant, with 1, 2 and 3 threads. Fails if the threads change any bit.
 static inline void run_with(void (*body)(Fixture *), double bad) {
     const Format formats[2] = {FMT_FP32, FMT_BF16};
     Variant variants[CPU_VARIANTS + 1];
@@ -175,3 +170,11 @@ static inline void run_with_nonfinite(void (*body)(Fixture *)) {
     run_with(body, INFINITY);
     run_with(body, NAN);
 }
+
+// Defines a test that runs the following block, with `Fixture *f`, on every variant; see run_with().
+#define TEST_EVERYWHERE(function)                                                                                      \
+    static void function##_on(Fixture *f);                                                                             \
+    UNIT_TEST(function) {                                                                                              \
+        run_everywhere(function##_on);                                                                                 \
+    }                                                                                                                  \
+    static void function##_on(Fixture *f)

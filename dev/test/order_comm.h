@@ -1,8 +1,9 @@
-// Communication that only says what it reads and writes, of several processes as one of them sees it: the others are
-// where it is, and send what it would. With the faults that the tests put into it.
+// Communication that only records what it reads and writes, seen from one rank: all ranks have the same memory, and
+// send what this rank would. The tests can inject faults.
 #pragma once
 #include "coat/comm/comm_internal.h"
 #include "dev/test/order_memory.h"
+#include "dev/test/unit.h"
 
 // --- faults -------------------------------------------------------------------------------------------------------
 
@@ -11,15 +12,15 @@ typedef enum {
     NO_AFTER_COMPUTE, // communication does not wait for computation
     NO_WAIT,          // computation does not wait for communication
     EARLY_TICKETS,    // a ticket does not cover the last collective
-    OLD_CODES,        // codes of weights are not made anew
-    OLD_SLOTS,        // slots are believed to hold what an update has changed
+    OLD_CODES,        // weights are not quantized after an update
+    OLD_SLOTS,        // slot_layer still names layers whose weights an update has changed
     LOST_SUMS         // gradients are not summed
 } Fault;
 
 static Fault fault;
 
-// The places where coat/model/shards.c orders the streams, as far as they have been come
-// by; one of them may be left out.
+// The places in coat/model/shards.c that order the two streams, collected while they run. left_out: the one that
+// place_event() skips; -1: none.
 typedef struct {
     const char *function;
     int line;
@@ -46,7 +47,7 @@ static void place_event(Comm *comm, bool waits, int ticket, const char *function
 
 // --- collectives --------------------------------------------------------------------------------------------------
 
-// What the collectives of a group read and write: they may run at the same time.
+// Memory that the collectives of a group read and write. They may run at the same time, so they must not overlap.
 typedef struct {
     size_t begin, end;
     bool written;
@@ -55,7 +56,7 @@ typedef struct {
 static struct {
     bool open;
     Range range[4 * PARAMETER_COUNT];
-    int ranges, before; // those of the collectives before the one under way
+    int ranges, before; // before: number of ranges when the current collective began
 } group;
 
 static void in_group(const void *address, size_t bytes, bool writes) {
@@ -68,7 +69,7 @@ static void in_group(const void *address, size_t bytes, bool writes) {
     if (group.open) group.range[group.ranges++] = range;
 }
 
-// Tickets are of their step: what may be replayed in another has none.
+// Reports a call in a micro-batch that may be replayed: tickets are valid only in their own step.
 static void check_recording(const char *call) {
     if (order.recording) report(&order.races, "recorded: %s in a micro-batch that may be replayed", call);
 }
@@ -107,7 +108,7 @@ static void order_all_reduce(Comm *comm, void *data, int64_t count, CommType typ
     receives(data, bytes, what, sent_age(what));
 }
 
-// What is summed must be of the layer that the sum is of; in a slot it stays what it was.
+// The summed values must belong to the layer of the result. In a gather buffer they keep their label.
 static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
     const Label from = owner_of(in), to = owner_of(out);
@@ -118,7 +119,7 @@ static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t 
     receives(out, bytes, sum, sent_age(sum));
 }
 
-// What is made whole is still of the layer that its shares are of, and as old. Where gradients would be, it is a value.
+// The gathered tensor has the layer and age of its shards. In the memory of gradients it is labeled as a value.
 static void order_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
     const Label from = owner_of(in), to = owner_of(out);
@@ -144,7 +145,7 @@ static void order_host_reduce(Comm *comm, int64_t *values, int count, CommOp op)
 static void order_after_compute(Comm *comm) {
     (void)comm;
     check_recording("comm_after_compute");
-    if (fault != NO_AFTER_COMPUTE) order.behind[COMMUNICATION] = order.clock[COMPUTATION];
+    if (fault != NO_AFTER_COMPUTE) order.waited[COMMUNICATION] = order.clock[COMPUTATION];
 }
 
 static int order_mark(Comm *comm) {
@@ -159,8 +160,8 @@ static void order_wait(Comm *comm, int ticket) {
     (void)comm;
     check_recording("comm_wait");
     assert_true(ticket < order.tickets);
-    if (fault != NO_WAIT && order.ticket[ticket] > order.behind[COMPUTATION])
-        order.behind[COMPUTATION] = order.ticket[ticket];
+    if (fault != NO_WAIT && order.ticket[ticket] > order.waited[COMPUTATION])
+        order.waited[COMPUTATION] = order.ticket[ticket];
 }
 
 static void order_comm_close(Comm *comm) {

@@ -1,28 +1,28 @@
-// Memory that nobody computes with: for every piece of the arena it is known who wrote it last, what, and who has read
-// it since, on the stream of computation and on that of communication. An access that is not ordered behind those that
-// it conflicts with is a race; a read that does not find what was meant is one of memory that another tensor has taken,
-// that nothing has written, or that is of an earlier pass or update. Each is reported in one line.
-//
-// Order between the streams is kept as two clocks: each operation advances its stream's, and each stream knows up to
-// which time of the other it waits for that. Only the events of comm.h advance this; that the host waits does not.
-//
-// Which tensor an address means follows from the arena's layout, but for memory that several tensors share: scratch,
-// whose tensors take turns, and the slots of layers. The descriptors of a pass therefore come through windows: the
-// arena's addresses once more for each tensor and layer. No address is backed by memory, so nothing can compute.
+// Checks the order of memory accesses without computing. For every unit of the arena it stores who wrote it last,
+// which tensor it holds, and who has read it since, on the computation and communication streams. It reports, one
+// line each:
+//   race: two conflicting accesses that no event orders
+//   clobbered, unwritten, old: a read that finds another tensor, nothing, or a value of an earlier pass or update
+// Order between the streams is tracked by two clocks. Each operation advances its stream's clock. Each stream stores
+// the time of the other stream up to which it has waited. Only the events of comm.h advance that, not waits of the
+// host.
+// An address identifies its tensor, except in memory that several tensors share: scratch and the gather buffers of
+// layers. Descriptors therefore use windows: the arena's address range once more for each tensor and layer. No
+// address is backed by memory, so nothing can compute.
 #pragma once
 #include <stdarg.h>
 #include <sys/mman.h>
 
 #include "coat/model/arena.h"
 
-#define UNIT 16 // bytes per piece: nothing smaller belongs to two tensors
+#define UNIT 16 // bytes; no unit belongs to two tensors
 #define MAX_LAYERS 5
-#define MAX_EVENTS 16384 // of a stream in a run
+#define MAX_EVENTS 16384 // per stream and run
 #define MAX_REPORTS 256
 
 typedef enum { COMPUTATION, COMMUNICATION, STREAMS } Stream;
 
-// A tensor of one layer (or slot) in one role, as one number; those below 1 are of no tensor.
+// Number of a tensor of one layer (or buffer) in one role. Labels below 1 are not tensors.
 typedef int32_t Label;
 enum { NOTHING = 0, SCRATCH = -1, ZEROS = -2, MAXIMA = -3 };
 
@@ -39,13 +39,13 @@ static int label_layer(Label label) {
     return (label - 1) % MAX_LAYERS;
 }
 
-// Of one piece of memory.
+// State of one unit of memory.
 typedef struct {
-    int written, read[STREAMS]; // when, by the clock of the stream that did; 0: never
-    Stream writer;              // the stream that wrote it last
-    int made;      // what it holds is of that pass or, of a weight, follows from so many updates; -1: nothing
+    int written, read[STREAMS]; // times of the stream's clock; 0: never
+    Stream writer;              // the stream that wrote last
+    int made;      // pass in which the contents were computed or, for weights, number of updates; -1: not written
     Label content; // the tensor that was written
-    bool padding;  // behind a tensor's end, or that of a share: communicated, and never looked at
+    bool padding;  // after the end of a tensor or shard: communicated but never used
 } Unit;
 
 typedef struct {
@@ -55,31 +55,31 @@ typedef struct {
 
 enum { OF_NONE = -1, OF_ALL = -2 };
 
-// Where it is there, accesses are counted and nothing is judged; addresses have no windows (dev/bench/bench_traffic.c).
+// If set, accesses are only counted, not checked, and addresses have no windows (dev/bench/bench_traffic.c).
 static void (*count_access)(const void *address, size_t bytes, bool writes);
 
 static struct {
     const Arena *arena;
-    char *base;    // of the window in which addresses are the arena's own
-    size_t window; // bytes of each
-    size_t units;  // the workspace, which lives within an operation alone, has none
+    char *base;    // start of window 0, whose addresses are the arena's
+    size_t window; // bytes per window
+    size_t units;  // without the workspace, which is only used within an operation
     Unit *unit;
-    Label *owner;                            // of each unit by the layout; SCRATCH: several
-    Event event[STREAMS][MAX_EVENTS];        // what happened at which time
-    int clock[STREAMS];                      // of the last event
-    int behind[STREAMS];                     // the time of the other stream that this one has waited for
-    Stream stream;                           // of the operation under way
-    int ticket[MAX_EVENTS], tickets;         // times of communication
-    int pass, step_pass, updates;            // the pass under way, the first one of its step; updates of the weights
-    int oldest;                              // `made` of what the operation under way has read, at least
-    int weight_made;                         // and of the weights that it writes
-    int sample_pass;                         // the first one of a sample
-    bool kept;                               // what is read now may be of its passes since then
-    bool recording;                          // of a micro-batch that may be replayed
-    char report[MAX_REPORTS][320];           // those that differ
-    int reports;                             // their number
-    size_t races, clobbered, unwritten, old; // all of them
-    // whether any operation does, of any layer and role
+    Label *owner;                     // tensor of each unit in the layout; SCRATCH: several
+    Event event[STREAMS][MAX_EVENTS]; // event at each time
+    int clock[STREAMS];               // time of the last event
+    int waited[STREAMS];              // time of the other stream that this one has waited for
+    Stream stream;                    // stream of the current operation
+    int ticket[MAX_EVENTS], tickets;  // time on the communication stream of each ticket
+    int pass, step_pass, updates;     // current pass; first pass of the step; number of updates
+    int oldest;                       // smallest `made` that the current operation has read
+    int weight_made;                  // `made` of the weights that it writes
+    int sample_pass;                  // first pass of the sample
+    bool kept;                        // reads may find any pass of the sample
+    bool recording;                   // in a micro-batch that may be replayed
+    char report[MAX_REPORTS][320];    // distinct reports
+    int reports;
+    size_t races, clobbered, unwritten, old; // number of faults of each kind
+    // true if any operation accessed the tensor, in any layer and role
     bool writes[TENSOR_COUNT], reads[TENSOR_COUNT];
 } order;
 
@@ -106,7 +106,7 @@ static Name label_name(Label label) {
     if (label <= 0) {
         snprintf(name.text, sizeof name.text, "%s",
                  label == ZEROS    ? "zeros"
-                 : label == MAXIMA ? "the matrices' maxima"
+                 : label == MAXIMA ? "the matrices' amax"
                                    : "scratch");
         return name;
     }
@@ -131,7 +131,8 @@ static Name this_event(void) {
 
 // --- addresses ----------------------------------------------------------------------------------------------------
 
-// The same memory in the window of a tensor and layer. Aliases have that of the tensor whose memory they are.
+// Returns the address in the window of a tensor and layer. An alias uses the window of the tensor whose memory it
+// shares.
 static void *through_window(void *address, Role role, TensorId id, int layer) {
     if (!address || count_access) return address;
     id = arena_owner(order.arena, id, role, layer);
@@ -155,7 +156,7 @@ static int window_of(const void *address) {
     return (int)((size_t)((const char *)address - order.base) / order.window);
 }
 
-// The tensor that a window shows in this unit; NOTHING where it may be any of those that share the memory.
+// Returns the tensor that a window shows in a unit; NOTHING if it may be any of those that share the memory.
 static Label meant(int window, Label owner) {
     if (window == 0) return owner == SCRATCH || in_slots(owner) ? NOTHING : owner;
     return label_of((window - 1) / MAX_LAYERS, owner == SCRATCH ? VALUE : label_role(owner), (window - 1) % MAX_LAYERS);
@@ -165,7 +166,7 @@ static void own(size_t offset, size_t bytes, Label label) {
     for (size_t u = offset / UNIT; u < (offset + bytes + UNIT - 1) / UNIT; u++) order.owner[u] = label;
 }
 
-// What lies behind the elements that a tensor has, or this process's share of it.
+// Marks the units after the end of a tensor, or of this rank's shard of it, as padding.
 static void own_padding(const TensorLayout *t, size_t offset) {
     int64_t elements = t->rows * t->cols - (t->sharded ? t->shard_elements * order.arena->rank : 0);
     if (elements < 0) elements = 0;
@@ -217,7 +218,7 @@ static void memory_close(void) {
 
 // --- order --------------------------------------------------------------------------------------------------------
 
-// An operation begins on a stream, after all that is on it already.
+// Begins an operation on a stream, ordered after all earlier ones on that stream.
 static void event_begin(Stream stream, const char *name) {
     const Event event = {name, OF_NONE};
     order.stream = stream;
@@ -233,23 +234,25 @@ static void event_of(Label label) {
         e->layer = label_layer(label);
 }
 
-// Whether the operation under way is behind what a stream did at that time.
-static bool behind(Stream stream, int time) {
-    return stream == order.stream || time <= order.behind[order.stream];
+// True if the current operation is ordered after time `time` of `stream`.
+static bool is_after(Stream stream, int time) {
+    return stream == order.stream || time <= order.waited[order.stream];
 }
 
 static void check_race(const Unit *u, Label label, Stream stream, int time, bool writes, bool other_writes) {
-    if (behind(stream, time)) return;
-    report(&order.races, "race: %s %s %s, and no event orders it behind %s, which %s it", this_event().text,
+    if (is_after(stream, time)) return;
+    report(&order.races, "race: %s %s %s, and no event orders it after %s, which %s it", this_event().text,
            writes ? "writes" : "reads", label_name(label > 0 ? label : u->content).text, event_name(stream, time).text,
            other_writes ? "writes" : "reads");
 }
 
 // --- what lies there ----------------------------------------------------------------------------------------------
 
-// Whether it is of this pass or, of weights and what is made from them, of the last update. Gradients that are added to
-// are of this step, and of this pass once they are summed over the processes; what FP8 health has found in the step's
-// first pass is of this step.
+// True if the contents are up to date:
+//   activations: from this pass, or with order.kept from this sample
+//   gradients: from this step; once summed over the ranks, from this pass
+//   health counts of the first pass: from this step
+//   weights and tensors made from them: from the last update
 static bool current(const Unit *u) {
     const Label label = u->content;
     if (label <= 0) return true;
@@ -285,7 +288,7 @@ static void check_content(const Unit *u, Label expected) {
                event_name(u->writer, u->written).text, of_weight(u->content) ? "an update" : "a pass");
 }
 
-// What an operation reads and writes in no order of its own must not be two tensors in the same memory.
+// Reports two tensors in the same memory that one operation accesses, because it may do so in any order.
 static void check_together(const Unit *u, Label content) {
     const int now = order.clock[order.stream];
     const bool written = u->writer == order.stream && u->written == now;
@@ -296,7 +299,7 @@ static void check_together(const Unit *u, Label content) {
 
 // --- accesses -----------------------------------------------------------------------------------------------------
 
-// The units of a range.
+// Returns the first unit of a range. Fails if the range is not in the arena.
 static size_t first_unit(const void *address, size_t bytes) {
     if (offset_of(address) + bytes > order.units * UNIT)
         fatal(EXIT_DEVICE, "%s: the address %p is not of the arena's tensors", this_event().text, address);
@@ -356,7 +359,7 @@ static void write_memory(const void *address, size_t bytes) {
     }
 }
 
-// What should be there, or comes there, is not what the address says: what was moved, of another layer for example.
+// Accesses memory as a given tensor, for operations that move one layer's values to another's memory.
 static void read_as(const void *address, size_t bytes, Label expected) {
     event_of(expected);
     for (size_t u = first_unit(address, bytes), end = end_unit(address, bytes); u < end; u++) read_unit(u, expected);

@@ -1,5 +1,5 @@
-// The operations of ops.h on a device that does nothing but say what each of them reads and writes, of both backends
-// together: what one of them reads or writes counts.
+// The operations of ops.h on a device that only records which memory each reads and writes. An access of either
+// backend counts.
 #pragma once
 #include "dev/test/order_tensors.h"
 
@@ -23,7 +23,7 @@ static void order_range_push(Exec *exec, const char *name) {
     (void)exec, (void)name;
 }
 
-// A pass begins with its tokens.
+// Uploading tokens begins a pass.
 static void order_upload(Exec *exec, void *device, const void *host, size_t bytes) {
     (void)exec, (void)host;
     begin("upload");
@@ -31,7 +31,7 @@ static void order_upload(Exec *exec, void *device, const void *host, size_t byte
     if (bytes) write_memory(device, bytes);
 }
 
-// The host reads what was computed before; that it waits for this orders nothing that communication does.
+// Reads the results of earlier operations. The host's wait does not order communication.
 static void order_download(Exec *exec, void *host, const void *device, size_t bytes) {
     (void)exec, (void)host;
     begin("download");
@@ -53,7 +53,7 @@ static void order_copy(Exec *exec, void *to, const void *from, size_t bytes) {
     write_as(to, bytes, label_of(label_id(place), label_role(place), label_layer(source)), order.oldest);
 }
 
-// Nothing is replayed, so that all is seen; but what could be must not communicate.
+// Never replays, so that every pass is recorded. A micro-batch that could be replayed must not communicate.
 static bool order_replay_begin(Exec *exec, int id) {
     (void)exec, (void)id;
     order.recording = true;
@@ -64,7 +64,7 @@ static void order_replay_end(Exec *exec, int id) {
     order.recording = false;
 }
 
-// Where bytes are counted: a GPU leaves values alone that stay what they are.
+// When bytes are counted, v is left out, because the GPU does not touch it unless it is clipped.
 static Tensor without_values(Tensor qkv, const Heads *heads) {
     if (count_access && !(heads->clip > 0))
         qkv.cols = (int64_t)(heads->shape.heads + heads->shape.kv_heads) * heads->shape.head_dim;
@@ -137,7 +137,7 @@ static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tenso
     (void)exec;
     begin("linear_forward");
     reads_data(x);
-    if (x.granularity != SCALE_ROW) reads_scale(x); // those are left out
+    if (x.granularity != SCALE_ROW) reads_scale(x); // row scales are not applied here
     reads(codes(x) ? w.codes : w.value);
     reads_data(bias);
     writes_data(y);
@@ -162,7 +162,7 @@ static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, 
     begin("attention_forward");
     reads(positions);
     reads(q);
-    order.kept = k.rows > q.rows; // the first are of the sample's passes before
+    order.kept = k.rows > q.rows; // k and v of earlier passes of the sample
     reads(tensor_rows(k, 0, k.rows - q.rows));
     reads(tensor_rows(v, 0, v.rows - q.rows));
     order.kept = false;
@@ -183,7 +183,7 @@ static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
 }
 
 static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
-    (void)from_saved; // what it reads is read as it is written, too
+    (void)from_saved; // it also reads what it writes
     const bool complete = same_memory(h.data, y.data) && !bias.data;
     if (complete && !g.data) return;
     begin("activation_forward");
@@ -198,7 +198,7 @@ static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, T
         writes(g);
 }
 
-// The transposed codes may take the place of the logits, and are made of the codes behind them.
+// The transpose is made from the FP8 gradient in a second operation, and may reuse the memory of the logits.
 static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
                                         Tensor targets, int vocab, StepState *state) {
     (void)exec, (void)vocab;
@@ -234,7 +234,7 @@ static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g,
     reads(positions);
     reads(g);
     reads(tokens);
-    sums(dwte, true); // to the head's
+    sums(dwte, true); // adds to the gradient of the head
     sums(dwpe, accumulate);
 }
 
@@ -431,7 +431,7 @@ static void order_adamw_update(Exec *exec, const Parameter *parameters, int coun
     order.updates++;
 }
 
-// Maxima of whole weights are found before, those of shares by all processes together.
+// Quantizes weights. The amax of whole weights is already stored; that of shards has been reduced over the ranks.
 static void order_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     begin_update("weights_quantize");
     for (int i = 0; i < count; i++) {

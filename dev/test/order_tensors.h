@@ -1,5 +1,4 @@
-// Tensors as operations see them: each through its window, and which memory is read and written with one, scales and
-// maxima included.
+// Accesses of tensors: each through its window, including scales and amax.
 #pragma once
 #include "dev/test/order_memory.h"
 
@@ -80,7 +79,7 @@ static void writes(Tensor t) {
     if (t.data) access_scale(write_memory, t);
 }
 
-// Maxima that an operation leaves, and those that it finds, if only between its own passes.
+// Writes the amax values that an operation stores; reads those that an operation needs.
 static void writes_maxima(Tensor t) {
     if (t.amax) write_memory(t.amax, (size_t)t.rows * sizeof *t.amax);
 }
@@ -93,7 +92,7 @@ static void sums(Tensor gradient, bool accumulate) {
     writes_data(gradient);
 }
 
-// What is quantised raises the step's flag where it is not finite.
+// Quantizing sets state->nonfinite on NaN or inf.
 static void may_raise(StepState *state) {
     if (state) write_memory(&state->nonfinite, sizeof state->nonfinite);
 }
@@ -111,7 +110,7 @@ static bool codes(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }
 
-// An operand's codes and scales, with the maxima that lie with it in between.
+// Writes an operand's FP8 values and scales, using its amax in between.
 static void quantizes(Exec *exec, Tensor q) {
     writes_maxima(q);
     reads_maxima(q);
@@ -126,8 +125,7 @@ static void reads_norm(Norm norm) {
     reads_data(norm.weight);
 }
 
-// The transpose of q's codes for a sum over rows: its scale is q's, or made here from those of q's
-// rows, or for a format of its own.
+// Writes the transpose of q's FP8 values. Its scale is q's, or computed here if q has row scales or another format.
 static void writes_transposed(Tensor q_t, Tensor q) {
     if (q.granularity == SCALE_ROW) reads_scale(q);
     if (q.amax && !codes(q) && codes(q_t)) reads_maxima(q);
@@ -136,7 +134,7 @@ static void writes_transposed(Tensor q_t, Tensor q) {
     writes_data(q_t);
 }
 
-// What the processes have summed of a layer is added to its gradient, once.
+// Adds what the ranks have summed of a layer to its gradient.
 static void takes_sum(Tensor gradient, Tensor part) {
     reads_data(part);
     sums(gradient, true);
@@ -152,7 +150,7 @@ static void takes_sum(Tensor gradient, Tensor part) {
     for (size_t u = begin / UNIT; u < end / UNIT; u++) order.unit[u].made = -1;
 }
 
-// A gradient that an update is made from: of the step's last pass, and summed over the processes.
+// Reads the gradient for an update. It must be from the step's last pass and summed over the ranks.
 static void reads_sum(Exec *exec, Tensor gradient) {
     if (tensor_elements(gradient) == 0) return;
     reads_data(gradient);

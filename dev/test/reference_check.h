@@ -1,5 +1,5 @@
-// The whole model against PyTorch, given a folder that dev/test/reference.py wrote: loss, gradients, and ten updates;
-// and logits for dev/test/check_transformers.py. Part of test_gpt2.cu.
+// Compares the whole model with PyTorch: loss, gradients and ten updates, from a folder that dev/test/reference.py
+// wrote. Also writes logits for dev/test/check_transformers.py. Included by test_gpt2.cu.
 #pragma once
 
 #include "coat/io/files.h"
@@ -21,7 +21,7 @@ static bool open_dump(SafeFile *file, const char *folder, const char *name) {
     return true;
 }
 
-// The `count` values of a tensor, in the file's format.
+// Reads the `count` values of a tensor, in the file's format.
 static void *read_tensor(const SafeFile *file, const char *name, Dtype dtype, size_t count) {
     Error err;
     const SafeTensor *t = safetensors_find(file, name);
@@ -33,7 +33,7 @@ static void *read_tensor(const SafeFile *file, const char *name, Dtype dtype, si
     return data;
 }
 
-// A parameter's values or gradient from a file, under Hugging Face's name behind `prefix`.
+// Reads a parameter's values or gradient, stored under `prefix` + its Hugging Face name.
 static double *read_parameter(const SafeFile *file, const char *prefix, const ModelShape *shape, TensorId id, int layer,
                               size_t count) {
     char hf_name[HF_NAME_LENGTH], name[160];
@@ -53,8 +53,8 @@ typedef struct {
     int B, T, update_count;
     int32_t *tokens, *targets; // (B, T)
     double *loss;              // (1)
-    double *losses[2];         // (update_count + 1): after 0, 1, ... updates with the one batch; with weights in BF16
-    double *adamw;             // (6): lr, beta1, beta2, eps, weight decay, largest norm of the gradients
+    double *losses[2]; // (update_count + 1): losses after 0, 1, ... updates on one batch; [1]: with BF16 weights
+    double *adamw;     // (6): lr, beta1, beta2, eps, weight decay, gradient norm limit
 } Reference;
 
 static void reference_open(Reference *r, const char *folder) {
@@ -96,7 +96,7 @@ static void reference_close(Reference *r) {
 
 // --- the model ------------------------------------------------------------------------------------------------------
 
-// A model with the weights of a Hugging Face folder, for passes of B x T tokens.
+// Creates a model with the weights of a Hugging Face folder, for passes of B x T tokens.
 static Config *create_from_folder(Model *m, const char *folder, int B, int T, bool bf16, DeviceKind device) {
     Error err;
     Small s = {1, 1, 16, 16, B, T, bf16, 0};
@@ -110,13 +110,13 @@ static Config *create_from_folder(Model *m, const char *folder, int B, int T, bo
     return c;
 }
 
-// A parameter's tensor in Hugging Face's layout: padding rows cut, linear weights (in, out).
+// Returns a parameter in Hugging Face's layout: without padding rows, linear weights as (in, out).
 static double *hugging_face_layout(Model *m, Tensor t, TensorId id, size_t *count) {
     double *values = values_of(m, t);
     int64_t rows = tensor_used_rows(id, t.rows, &m->config->shape);
     *count = (size_t)(rows * t.cols);
     HfPart parts[HF_MAX_PARTS];
-    hf_parts(&m->config->shape, id, 0, parts); // of GPT-2 one
+    hf_parts(&m->config->shape, id, 0, parts); // GPT-2 has one part per tensor
     if (!parts->transposed) return values;
     double *turned = (double *)xmalloc(*count * sizeof *turned);
     for (int64_t i = 0; i < rows; i++)
@@ -136,8 +136,8 @@ static void create_for_reference(Model *m, const Reference *r, bool bf16, Device
     c->grad_clip = (float)r->adamw[5];
 }
 
-// The mean loss of the batch, and its gradients where they are wanted. `update` is the number of the update that
-// follows, whose rate is its share of the largest.
+// Returns the mean loss of the batch; computes gradients if `backward`. update: number of the next update, which sets
+// the learning rate.
 static double reference_pass(Model *m, const Reference *r, int update, bool backward) {
     step_begin(m, r->update_count ? m->config->lr * (float)update / (float)r->update_count : m->config->lr,
                (int64_t)r->B * r->T);
@@ -149,25 +149,25 @@ static double reference_pass(Model *m, const Reference *r, int update, bool back
 // --- the comparison -------------------------------------------------------------------------------------------------
 
 typedef struct {
-    double loss;     // its difference from PyTorch's
-    double gradient; // relative error of a tensor's
-    double losses;   // as loss, after each of the updates
-    double updates;  // relative error of a tensor's way
+    double loss;     // difference from PyTorch
+    double gradient; // relative error of one tensor
+    double losses;   // difference after each update
+    double updates;  // relative error of the distance that a tensor moved
 } ReferenceLimits;
 
-// Of updates, measured with 3 layers of 192 channels and a vocabulary of 2000, and with 124M's shape, on 4 x 128 tokens
-// with text's frequencies and ten updates at reference.py's rates:
-//   FP32  losses 5e-8 and 2e-6; ways within what the masters' rounding explains. Without the decay wte's is 2.6e-3 off,
-//         with an eps of 1e-7 3.2e-3: both are found.
-//   BF16  from PyTorch with weights rounded to BF16 in its passes: losses 2e-4 and 8e-3, ways 9e-3 and 3.4e-2, and 0.24
-//         without clipping.
-// dev/NOTES.md has the gradients' errors in BF16; on uniformly random tokens they are beyond this limit.
+// Errors of updates, measured with 3 layers of 192 channels and a vocabulary of 2000, and with 124M's shape, on 4 x
+// 128 tokens:
+//   FP32: losses 5e-8 and 2e-6; distances within the masters' rounding. A missing decay (wte 2.6e-3 off) or an eps of
+//       1e-7 (3.2e-3) is detected.
+//   BF16: compared with PyTorch with weights rounded to BF16 in its passes. Losses 2e-4 and 8e-3, distances 9e-3 and
+//       3.4e-2; without clipping 0.24.
+//   Gradients in BF16: see dev/NOTES.md. On uniformly random tokens they exceed this limit.
 static const ReferenceLimits reference_limits[2] = {
     {1e-5, 1e-4, 1e-5, 1e-4}, // FP32
     {1e-2, 1e-2, 3e-2, 1e-1}, // BF16
 };
 
-// "cpu", or the GPU's name
+// Sets name to "cpu" or the GPU's name.
 static void device_called(Model *m, char *name, size_t size) {
     snprintf(name, size, "cpu");
     if (m->ops->device == DEVICE_CPU) return;
@@ -185,11 +185,11 @@ static double gradient_error(Model *m, const Reference *r, int i, TensorId id, i
     return error;
 }
 
-// Of the way that a parameter went, which is less than its value: ||have - expected|| / ||expected - start||, less what
-// the master's rounding makes of it, 2^-25 of the value in each update (at most 2^-24, on average less): that counts
-// where a norm's weights near 1 go 1e-3 far. In the master weights, where there are any. The keys' bias is left out: it
-// moves all scores of a query alike and its gradient is 0; what is computed of it is rounding, and AdamW makes whole
-// steps of that.
+// Returns the error of the distance that a parameter moved: ||have - expected|| / ||expected - start||, in master
+// weights if there are any.
+//   Subtracts the masters' rounding, 2^-25 of the value per update: norm weights near 1 move only 1e-3.
+//   Skips the bias of the keys. It shifts all scores of a query equally, so its gradient is 0, and AdamW turns
+//       rounding errors into full steps.
 static double update_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
     const Parameter *p = &m->parameters[i];
     size_t n;
@@ -214,7 +214,7 @@ static double update_error(Model *m, const Reference *r, int i, TensorId id, int
     return error;
 }
 
-// One line for each kind of tensor: the worst of its layers.
+// Prints one line per kind of tensor: the worst of its layers.
 static void check_tensors(Model *m, const Reference *r, const char *where, const char *what, double limit,
                           double (*error_of)(Model *, const Reference *, int, TensorId, int)) {
     TensorId *ids = (TensorId *)xmalloc((size_t)m->parameter_count * sizeof *ids);
@@ -287,7 +287,7 @@ static void compare_with_reference(const char *folder) {
 
 // --- logits ---------------------------------------------------------------------------------------------------------
 
-// Writes tokens (1, T) and their logits (1, T, vocab) in FP32 for a comparison with another program.
+// Writes tokens (1, T) and their logits (1, T, vocab) in FP32, for a comparison with another program.
 static void write_logits(const char *folder, const char *out, bool bf16) {
     enum { T = 64 };
     Error err;

@@ -1,4 +1,4 @@
-// What tests of the GPU print, a line for each check, as scripts/test.sh counts them.
+// TAP output of GPU tests: one line per check, in the format that scripts/test.sh counts.
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
@@ -6,7 +6,7 @@
 
 static int tap_failures;
 
-// One check; the rest is printed behind its name.
+// Prints the line of one check. The formatted text follows the name in parentheses.
 __attribute__((format(printf, 3, 4))) static inline void tap_check(bool good, const char *name, const char *format,
                                                                    ...) {
     va_list args;
@@ -23,7 +23,7 @@ static inline void tap_skip(const char *name, const char *reason) {
     printf("ok - %s # SKIP %s\n", name, reason);
 }
 
-// Of main().
+// Returns main()'s exit status.
 static inline int tap_status(void) {
     return tap_failures ? 1 : 0;
 }

@@ -1,15 +1,8 @@
-// Tests of how the GPU's attention backward is cut into slices: within the limit, never empty, equal where possible;
-// and that the workspace which is planned holds what kernels of our own ask for.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+// Tests of the slices of attention backward on the GPU: within the limit, never empty, equal if possible; and of the
+// workspace planned for our own kernels.
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"
+#include "dev/test/unit.h"
 
 static AttentionShape shape_of(int B, int T, int heads, int kv_heads, int head_dim) {
     AttentionShape s;
@@ -27,39 +20,35 @@ static void assert_slice(AttentionShape s, int sequences, int kv_heads) {
     assert_int_equal(slice.kv_heads, kv_heads);
 }
 
-// About 2 B heads T^2 bytes: 25 MB for a sequence of GPT-2 124M.
-static void test_bytes(void **state) {
-    (void)state;
+// A sequence of GPT-2 124M needs 25 MB: about 2 B heads T^2 bytes.
+UNIT_TEST(test_bytes) {
     AttentionSlice one = {1, 12}, two = {2, 12}, grouped = {1, 2};
     AttentionShape s = shape_of(64, 1024, 12, 12, 64);
     size_t expected = (size_t)12 * (2 * 1024 * 1024 + 4 * 1024);
     assert_int_equal(attention_slice_bytes(s, one), expected);
     assert_int_equal(attention_slice_bytes(s, two), 2 * expected);
-    // padded to tiles, and dk, dv of each of the 4 query heads of a key/value head
+    // padded to tiles; dk and dv of each of the 4 query heads per key head
     s = shape_of(1, 100, 8, 2, 64);
     assert_int_equal(attention_slice_bytes(s, grouped), (size_t)8 * (128 * 128 * 2 + 400 + 100 * 64 * 4));
 }
 
-static void test_models(void **state) {
-    (void)state;
-    assert_slice(shape_of(64, 1024, 12, 12, 64), 8, 12); // 10 would fit, 8 divides 64
+UNIT_TEST(test_models) {
+    assert_slice(shape_of(64, 1024, 12, 12, 64), 8, 12); // 10 would fit, but 8 divides 64
     assert_slice(shape_of(16, 1024, 25, 25, 64), 4, 25);
     assert_slice(shape_of(11, 1024, 12, 12, 64), 10, 12); // a smaller last slice
     assert_slice(shape_of(3, 1024, 12, 12, 64), 3, 12);   // the whole batch
     assert_slice(shape_of(1, 8, 2, 2, 32), 1, 2);
 }
 
-// A sequence that is too long alone is cut by heads; one head at least.
-static void test_long_sequences(void **state) {
-    (void)state;
+// A single sequence that exceeds the limit is split by heads, down to one.
+UNIT_TEST(test_long_sequences) {
     assert_slice(shape_of(4, 8192, 12, 12, 64), 1, 1);
     assert_slice(shape_of(4, 4096, 32, 32, 128), 1, 7);
     assert_slice(shape_of(4, 4096, 32, 8, 128), 1, 1);
     assert_slice(shape_of(1, 32768, 16, 16, 128), 1, 1);
 }
 
-static void test_within_limit(void **state) {
-    (void)state;
+UNIT_TEST(test_within_limit) {
     for (int B = 1; B <= 64; B += 7)
         for (int T = 64; T <= 4096; T *= 2)
             for (int heads = 1; heads <= 32; heads++) {
@@ -73,22 +62,15 @@ static void test_within_limit(void **state) {
             }
 }
 
-static void test_workspace(void **state) {
-    (void)state;
+UNIT_TEST(test_workspace) {
     Config c;
     config_defaults(&c);
     ModelShape *s = &c.shape;
     s->heads = 32, s->kv_heads = 8, s->head_dim = 128, s->channels = 4096;
-    c.micro_batch = 4096, c.seq_len = 128; // many short sequences, of which cuDNN's slices need little
+    c.micro_batch = 4096, c.seq_len = 128; // many short sequences, for which cuDNN needs little
     const AttentionShape shape = attention_shape(s, c.micro_batch, c.seq_len);
     assert_true(cuda_workspace(&c).bytes >= attention_backward_bytes(shape));
     assert_true(cuda_workspace(&c).bytes >= attention_workspace_bytes(shape));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_models),    cmocka_unit_test(test_long_sequences),
-        cmocka_unit_test(test_within_limit), cmocka_unit_test(test_workspace),
-    };
-    return cmocka_run_group_tests_name("attention_slice", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,5 +1,5 @@
-// Tests of what checkpoints hold (coat/save/checkpoint.h): everything comes back bit for bit, equal states give equal
-// bytes, and what does not belong to the run is refused.
+// Tests of the contents of checkpoints (coat/save/checkpoint.h): all states are restored bit for bit, equal states
+// give equal files, and a checkpoint of another model is refused.
 #include "dev/test/checkpoint_run.h"
 
 #include <xxhash.h>
@@ -11,9 +11,10 @@
 #include "coat/save/manifest.h"
 #include "coat/save/run_state.h"
 
-// Saves, wipes the device, loads, compares, saves again elsewhere and compares the files.
+static Error err; // of the last failed call
+
+// Saves, overwrites the device's memory, loads and compares. Saves again in another folder and compares the files.
 static void round_trip(Run *run, const char *out) {
-    Error err;
     RunState before = fill(run, 7), after;
     Copy copy = copy_of(run);
     char folder[TEST_PATH], again[TEST_PATH], out2[64];
@@ -35,8 +36,7 @@ static void round_trip(Run *run, const char *out) {
     run_close(run);
 }
 
-static void test_round_trips(void **state) {
-    (void)state;
+UNIT_TEST(test_round_trips) {
     round_trip(run_new(RECIPE_BF16), "bf16");
     round_trip(run_new(RECIPE_COAT), "coat");
     Run *run = run_open(RECIPE_BF16, 1);
@@ -54,9 +54,8 @@ static void test_round_trips(void **state) {
     round_trip(run, "moments-bf16");
 }
 
-// A file of more than one piece of host memory.
-static void test_large_tensor(void **state) {
-    (void)state;
+// A tensor larger than the buffer in host memory.
+UNIT_TEST(test_large_tensor) {
     Run *run = run_open(RECIPE_COAT, 1);
     model_shape_vocab(&run->config.shape, 55001);
     run->config.recipe.master = MASTER_FP32;
@@ -64,14 +63,12 @@ static void test_large_tensor(void **state) {
     round_trip(run, "large");
 }
 
-// What Hugging Face's model reads: names, transposed weights, no padding rows.
-static void test_layout(void **state) {
-    (void)state;
+// model.safetensors has Hugging Face's layout: its names, transposed weights, no padding rows.
+UNIT_TEST(test_layout) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
     const char *folder = save(run, "layout", &rs);
     SafeFile file;
-    Error err;
     if (!safetensors_open(&file, in(folder, "model.safetensors"), &err)) fail_msg("%s", err.text);
     assert_int_equal(file.count, 2 + 12 * 3 + 2);
     const SafeTensor *t = safetensors_find(&file, "transformer.wte.weight");
@@ -96,7 +93,7 @@ static void test_layout(void **state) {
     t = safetensors_find(&file, "transformer.h.0.attn.c_attn.weight.m");
     assert_non_null(t);
     assert_int_equal(t->dtype, DTYPE_F8_E4M3);
-    assert_int_equal(t->shape[0], 120); // native
+    assert_int_equal(t->shape[0], 120); // as in memory, not transposed
     t = safetensors_find(&file, "transformer.h.0.attn.c_attn.weight.v.a");
     assert_non_null(t);
     assert_int_equal(t->dtype, DTYPE_F32);
@@ -108,9 +105,8 @@ static void test_layout(void **state) {
     run_close(run);
 }
 
-// A flag without effect on the training changes no byte; nor does where it is saved.
-static void test_flags_without_effect(void **state) {
-    (void)state;
+// Flags that do not affect training, and the folder, change no byte of a checkpoint.
+UNIT_TEST(test_flags_without_effect) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 3);
     char a[TEST_PATH], b[TEST_PATH];
@@ -144,9 +140,8 @@ static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recomp
     return found;
 }
 
-// The recipe is recorded; --recompute only if it changes bits.
-static void test_recipe_recorded(void **state) {
-    (void)state;
+// state.json records the recipe. It records --recompute only if that changes bits.
+UNIT_TEST(test_recipe_recorded) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
     Recipe *r = &run->config.recipe;
@@ -157,7 +152,7 @@ static void test_recipe_recorded(void **state) {
     assert_false(state_says(run, &rs, RECIPE_COAT_PAPER, 0, "recipe-c", "\"recompute\""));
     assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-d", "\"recipe\": \"coat\""));
     assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-e", "\"recompute\": 0"));
-    assert_true(state_says(run, &rs, RECIPE_COAT, 2, "recipe-f", "\"recompute\": 1")); // has the same bits
+    assert_true(state_says(run, &rs, RECIPE_COAT, 2, "recipe-f", "\"recompute\": 1")); // 1 and 2 give the same bits
     r->linear = LINEAR_BF16;
     assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-g", "\"recompute\": 0"));
     assert_false(state_says(run, &rs, RECIPE_COAT, 0, "recipe-h", "\"bf16-blocks\""));
@@ -165,22 +160,20 @@ static void test_recipe_recorded(void **state) {
 }
 
 static void expect_refusal(Run *run, const char *folder, const char *a, const char *b) {
-    Error err;
     RunState rs;
     Copy before = copy_of(run);
     if (checkpoint_load(folder, &run->arena, &run->exec, &rs, &err)) fail_msg("loaded; expected '%s'", a);
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, a);
     assert_says(&err, b);
-    Copy after = copy_of(run); // nothing was touched
+    Copy after = copy_of(run); // no state was changed
     assert_memory_equal(before.bytes, after.bytes, before.size);
     free(before.bytes);
     free(after.bytes);
     run_close(run);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
+UNIT_TEST(test_refusals) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
@@ -199,34 +192,26 @@ static void test_refusals(void **state) {
     expect_refusal(run, folder, "--precision recipe", "not fp32");
 }
 
-// Other settings may change; they are named.
-static void test_changed_settings(void **state) {
-    (void)state;
+// Other settings may differ from the checkpoint's. Each one is reported.
+UNIT_TEST(test_changed_settings) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
-    Error err;
     snprintf(folder, sizeof folder, "%s", save(run, "changed", &rs));
     run->config.lr = 1e-4f;
     run->config.steps = 77;
-    int kept = quiet_begin();
-    bool good = checkpoint_load(folder, &run->arena, &run->exec, &rs, &err);
-    char *said = quiet_end(kept);
-    if (!good) fail_msg("%s", err.text);
+    char *said = load_checkpoint(run, folder, &rs);
     assert_string_equal(said, "resume: --lr was 0.0003 and is now 0.0001\n");
     free(said);
     run->config.lr = 3e-4f;
     run->config.recipe.kind = RECIPE_COAT_PAPER;
-    kept = quiet_begin();
-    good = checkpoint_load(folder, &run->arena, &run->exec, &rs, &err);
-    said = quiet_end(kept);
-    if (!good) fail_msg("%s", err.text);
+    said = load_checkpoint(run, folder, &rs);
     assert_string_equal(said, "resume: --recipe was coat and is now coat-paper\n");
     free(said);
     run_close(run);
 }
 
-// A valid folder whose files were made by someone else: sound checksums, wrong content.
+// Writes a manifest with valid checksums for the folder's files, whatever they contain.
 static void resign(const char *folder) {
     JsonText t;
     manifest_begin(&t);
@@ -254,8 +239,7 @@ static void replace_text(const char *path, const char *from, const char *to) {
     free(data);
 }
 
-static void test_hostile_state(void **state) {
-    (void)state;
+UNIT_TEST(test_hostile_state) {
     static const struct {
         const char *from, *to, *says;
     } changes[] = {{"\"step\": 20", "\"step\": -1", "'step'"},
@@ -275,7 +259,6 @@ static void test_hostile_state(void **state) {
     snprintf(folder, sizeof folder, "%s", save(run, "hostile", &rs));
     char *sound = read_file(in(folder, "state.json"), &size);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        Error err;
         write_file(in(folder, "state.json"), sound, size);
         replace_text(in(folder, "state.json"), changes[i].from, changes[i].to);
         resign(folder);
@@ -287,9 +270,8 @@ static void test_hostile_state(void **state) {
     run_close(run);
 }
 
-// What is said of a checkpoint's settings where the run's have changed.
+// Fails unless reading state.json for the run prints exactly `expected`.
 static void expect_said(Run *run, const char *folder, const char *expected) {
-    Error err;
     RunState rs;
     int kept = quiet_begin();
     bool good = run_state_read(in(folder, "state.json"), &rs, &run->config, &run->exec, &err);
@@ -299,15 +281,13 @@ static void expect_said(Run *run, const char *folder, const char *expected) {
     free(said);
 }
 
-// Settings that earlier versions recorded: those of a recipe are read, others are refused or, if a recipe was named,
-// noted.
-static void test_older_settings(void **state) {
-    (void)state;
+// Recipe settings of earlier versions are accepted if a recipe has them. Others are refused or, if --recipe was
+// given, reported.
+UNIT_TEST(test_older_settings) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     Config *config = &run->config;
     char folder[TEST_PATH];
-    Error err;
     config->recipe_recorded = true;
     snprintf(folder, sizeof folder, "%s", save(run, "older", &rs));
     const char *state_file = in(folder, "state.json");
@@ -328,14 +308,12 @@ static void test_older_settings(void **state) {
     run_close(run);
 }
 
-// Every file that is read or copied from a checkpoint must match its checksum, wherever a bit was flipped. The
-// states of the optimizer, which are not read with weights alone, need not.
-static void test_weights_damaged(void **state) {
-    (void)state;
+// A flipped bit in any file that is read or copied from a checkpoint is detected by its checksum. The optimizer's
+// states are not checked if only weights are loaded.
+UNIT_TEST(test_weights_damaged) {
     static const char *const names[] = {
         "config.json", "generation_config.json", "model.safetensors.index.json", "state.json", "vocab.json",
         "merges.txt",  "model.safetensors"};
-    Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 5);
     parameters_init(&run->arena, &run->exec, 42);
@@ -364,16 +342,14 @@ static void test_weights_damaged(void **state) {
     assert_false(checkpoint_check_files(folder, false, &err));
     assert_says(&err, "merges.txt");
     assert_says(&err, "remove its manifest.json");
-    assert_int_equal(unlink(in(folder, "manifest.json")), 0); // a folder like any other then
+    assert_int_equal(unlink(in(folder, "manifest.json")), 0); // without manifest: not a checkpoint of this program
     assert_true(checkpoint_check_files(folder, true, &err));
     assert_true(checkpoint_load_weights(folder, &run->arena, &run->exec, &err));
     run_close(run);
 }
 
-// Weights alone: values as saved, masters that follow them, everything else zero.
-static void test_weights_only(void **state) {
-    (void)state;
-    Error err;
+// Loading only weights: values as saved, master weights equal to them, all other states 0.
+UNIT_TEST(test_weights_only) {
     Run *from = run_new(RECIPE_BF16), *to = run_new(RECIPE_COAT);
     RunState rs = fill(from, 5);
     parameters_init(&from->arena, &from->exec, 42);
@@ -388,7 +364,7 @@ static void test_weights_only(void **state) {
             Tensor m = arena_tensor(&to->arena, (TensorId)id, MOMENT_M, layer);
             assert_memory_equal(a.data, b.data, (size_t)tensor_elements(a) * 2);
             for (int64_t i = 0; i < tensor_elements(a); i++) {
-                assert_int_equal(((uint16_t *)low.data)[i], 0); // a BF16 value has no low half
+                assert_int_equal(((uint16_t *)low.data)[i], 0); // a BF16 value has no low bits
                 for (size_t j = 0; j < format_bytes(m.format); j++)
                     assert_int_equal(((uint8_t *)m.data)[(size_t)i * format_bytes(m.format) + j], 0);
             }
@@ -401,13 +377,4 @@ static void test_weights_only(void **state) {
     run_close(to);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_large_tensor),
-        cmocka_unit_test(test_layout),           cmocka_unit_test(test_flags_without_effect),
-        cmocka_unit_test(test_recipe_recorded),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_changed_settings), cmocka_unit_test(test_older_settings),
-        cmocka_unit_test(test_hostile_state),    cmocka_unit_test(test_weights_only),
-        cmocka_unit_test(test_weights_damaged)};
-    return cmocka_run_group_tests_name("checkpoint", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,5 +1,5 @@
-// Tests of checkpoints as files (coat/save/checkpoint.h): the newest whole one is found, damage is noticed and named,
-// and neither a failing save nor the removal of old ones loses anything.
+// Tests of checkpoints as files (coat/save/checkpoint.h): the newest complete one is found, damage is detected and
+// reported, and neither a failed save nor pruning loses a checkpoint.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/save/checkpoint_shards.h"
@@ -12,8 +12,7 @@ static bool find(const char *out, int64_t step, Error *err) {
     return checkpoint_find(path_of(out), step, found, sizeof found, err);
 }
 
-static void test_find(void **state) {
-    (void)state;
+UNIT_TEST(test_find) {
     Error err;
     Run *run = run_new(RECIPE_COAT);
     assert_true(find("nothing", -1, &err));
@@ -44,7 +43,7 @@ static void test_find(void **state) {
     run_close(run);
 }
 
-// A run with the checkpoints 10 and 20, the latter's state in `newer`.
+// Opens a run and saves its checkpoints of steps 10 and 20. *newer becomes the state of step 20.
 static Run *run_with_two(const char *out, RunState *newer) {
     Run *run = run_new(RECIPE_COAT);
     RunState older = fill(run, 1);
@@ -55,13 +54,13 @@ static Run *run_with_two(const char *out, RunState *newer) {
     return run;
 }
 
-// What cannot be read may be whole, and what has another step's name is: nothing behind them is taken in their place.
-static void test_unread_and_misnamed(void **state) {
-    (void)state;
+// A checkpoint that cannot be read, or whose folder has another step's name, is an error: no older one is used
+// instead.
+UNIT_TEST(test_unread_and_misnamed) {
     Error err;
     RunState newer;
     Run *run = run_with_two("unread", &newer);
-    const bool root = geteuid() == 0; // who may read all files
+    const bool root = geteuid() == 0; // root can read all files
     assert_int_equal(chmod(path_of("."), 0755), 0);
     assert_int_equal(chmod(path_of("unread/step-00000020/model.safetensors"), 0), 0);
     if (root) assert_int_equal(seteuid(65534), 0);
@@ -81,9 +80,9 @@ static void test_unread_and_misnamed(void **state) {
     run_close(run);
 }
 
-// Damages one file in turn: by number it is an error, otherwise the one before is found, and a line says why.
-static void test_damage(void **state) {
-    (void)state;
+// Damages each file in turn. Finding the damaged step by number fails; without a number the step before it is found,
+// and one line names the file.
+UNIT_TEST(test_damage) {
     Error err;
     RunState newer;
     Run *run = run_with_two("damage", &newer);
@@ -108,19 +107,18 @@ static void test_damage(void **state) {
             assert_false(find("damage", 20, &err));
             assert_int_equal(err.code, EXIT_DATA);
             assert_says(&err, files[i]);
-            // loading it all the same: never a crash, and never without an error where the file is read
+            // loading the damaged checkpoint anyway fails, unless the file is not read
             if (strcmp(files[i], "generation_config.json") != 0 && strcmp(files[i], HF_INDEX_NAME) != 0)
                 assert_false(checkpoint_load(path_of("damage/step-00000020"), &run->arena, &run->exec, &newer, &err));
             write_file(path, data, size);
             free(data);
         }
     }
-    assert_true(find("damage", 20, &err)); // repaired
+    assert_true(find("damage", 20, &err)); // undamaged again
     run_close(run);
 }
 
-static void test_replace_and_prune(void **state) {
-    (void)state;
+UNIT_TEST(test_replace_and_prune) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1), got;
@@ -128,14 +126,15 @@ static void test_replace_and_prune(void **state) {
     rs = fill(run, 2);
     rs.tokens = 5;
     char folder[TEST_PATH];
-    snprintf(folder, sizeof folder, "%s", save(run, "prune", &rs)); // the same step again
+    snprintf(folder, sizeof folder, "%s", save(run, "prune", &rs)); // replaces step 20
     if (!checkpoint_load(folder, &run->arena, &run->exec, &got, &err)) fail_msg("%s", err.text);
     assert_int_equal(got.tokens, 5);
     for (int step = 21; step <= 24; step++) {
         rs.step = step;
         save(run, "prune", &rs);
     }
-    assert_int_equal(unlink(path_of("prune/step-00000024/state.json")), 0); // damaged: neither counted nor deleted
+    assert_int_equal(unlink(path_of("prune/step-00000024/state.json")),
+                     0); // a damaged checkpoint is neither counted nor deleted
     assert_int_equal(mkdir(path_of("prune/.step-00000030.tmp"), 0777), 0);
     write_text(path_of("prune/.step-00000030.tmp/model.safetensors"), "half");
     write_text(path_of("prune/notes.txt"), "mine");
@@ -154,7 +153,8 @@ static void test_replace_and_prune(void **state) {
     assert_true(path_is_folder(path_of("prune/step-00000023")));
     assert_true(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_file(path_of("prune/notes.txt")));
-    // half a save may take the room that the next needs; half a replacement may be all that is left of a checkpoint
+    // an unfinished save is removed to free space for the next one; an unfinished replacement may be the only
+    // copy
     Error why;
     assert_int_equal(mkdir(path_of("prune/.step-00000031.tmp"), 0777), 0);
     write_text(path_of("prune/.step-00000031.tmp/model.safetensors"), "half");
@@ -164,7 +164,7 @@ static void test_replace_and_prune(void **state) {
     assert_true(path_is_folder(path_of("prune/.step-00000032.old")));
     checkpoint_prune(path_of("prune"), 23, 0, 0);
     assert_false(path_is_folder(path_of("prune/.step-00000032.old")));
-    // later steps than the one that is resumed from are neither deleted nor found again
+    // steps after the one that is resumed are renamed, so they are neither deleted nor found
     assert_true(checkpoint_set_aside(path_of("prune"), 23, true, &why));
     assert_false(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_folder(path_of("prune/damaged-1-step-00000024")));
@@ -181,7 +181,7 @@ static void test_replace_and_prune(void **state) {
     run_close(run);
 }
 
-// What is said while checkpoints are removed, in lines.
+// Prunes as a user without root's permissions. Returns the number of lines printed.
 static int prune_lines(const char *out, int64_t saved) {
     const int kept = quiet_begin();
     int lines = 0;
@@ -194,9 +194,8 @@ static int prune_lines(const char *out, int64_t saved) {
     return lines;
 }
 
-// A checkpoint that cannot be removed as a whole stays whole, and one line says so.
-static void test_prune_forbidden(void **state) {
-    (void)state;
+// A checkpoint that cannot be removed completely stays complete. One line reports it.
+UNIT_TEST(test_prune_forbidden) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
     Error err;
@@ -221,15 +220,14 @@ static void test_prune_forbidden(void **state) {
     run_close(run);
 }
 
-// A save that fails leaves no trace and no harm.
-static void test_failing_saves(void **state) {
-    (void)state;
+// A failed save leaves no temporary folder and changes no other file.
+UNIT_TEST(test_failing_saves) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
     snprintf(folder, sizeof folder, "%s", save(run, "fails", &rs));
-    // a vocabulary that is gone is no reason to lose the weights
+    // a missing vocabulary is reported, but does not prevent saving
     rs = fill(run, 2);
     int kept = quiet_begin();
     assert_true(checkpoint_save(path_of("fails"), &run->arena, &run->exec, &rs, path_of("no-tokenizer.json"), &err));
@@ -239,7 +237,7 @@ static void test_failing_saves(void **state) {
     assert_false(path_is_file(in(folder, "vocab.json")));
     assert_false(path_is_folder(path_of("fails/.step-00000020.tmp")));
     assert_true(find("fails", 20, &err));
-    // out is a file, lies under a file, or a file has the checkpoint's name
+    // the output folder is a file or inside a file, or a file has the checkpoint's name
     write_text(path_of("file"), "x");
     assert_false(checkpoint_save(path_of("file"), &run->arena, &run->exec, &rs, NULL, &err));
     assert_says(&err, "/file");
@@ -254,8 +252,7 @@ static void test_failing_saves(void **state) {
     run_close(run);
 }
 
-static void test_tokenizer_files(void **state) {
-    (void)state;
+UNIT_TEST(test_tokenizer_files) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
@@ -292,10 +289,9 @@ static void test_tokenizer_files(void **state) {
     run_close(run);
 }
 
-// A vocabulary without tokenizer_config.json gets one, from which transformers knows the class and what begins and
-// ends a text, whatever the model's family.
-static void test_tokenizer_config(void **state) {
-    (void)state;
+// If a vocabulary has no tokenizer_config.json, the checkpoint gets one with the class, BOS and EOS, for every
+// architecture.
+UNIT_TEST(test_tokenizer_config) {
     static const struct {
         const char *given, *says[5], *not ;
     } cases[] = {
@@ -333,19 +329,21 @@ static void test_tokenizer_config(void **state) {
             if (!strstr(text, cases[i].says[k])) fail_msg("%s lacks %s:\n%s", given, cases[i].says[k], text);
         assert_null(strstr(text, cases[i].not ));
         free(text);
-        assert_true(find("configured", 20, &err)); // the manifest has it
+        assert_true(find("configured", 20, &err)); // the manifest lists it
         snprintf(second, sizeof second, "%s", path_of("again/step-00000020"));
-        assert_true(checkpoint_save(path_of("again"), &run->arena, &run->exec, &rs, first, &err)); // copied from there
+        assert_true(checkpoint_save(path_of("again"), &run->arena, &run->exec, &rs, first,
+                                    &err)); // copies the file from the checkpoint
         assert_same_files(in(second, "tokenizer_config.json"), in(first, "tokenizer_config.json"));
         if (strstr(given, ".model")) assert_same_files(in(second, "tokenizer.json"), in(first, "tokenizer.json"));
     }
     assert_true(
         checkpoint_save(path_of("configured"), &run->arena, &run->exec, &rs, path_of("gpt2_tokenizer.bin"), &err));
-    assert_false(path_is_file(path_of("configured/step-00000020/tokenizer_config.json"))); // transformers has no class
+    assert_false(
+        path_is_file(path_of("configured/step-00000020/tokenizer_config.json"))); // transformers has no class for it
     run_close(run);
 }
 
-static char choices_told[64]; // what the device was told to go on with
+static char choices_told[64]; // text passed to choices_load()
 
 static char *fake_choices_text(Exec *exec) {
     (void)exec;
@@ -357,15 +355,13 @@ static void fake_choices_load(Exec *exec, const char *text) {
     snprintf(choices_told, sizeof choices_told, "%s", text);
 }
 
-// A device's choices of algorithms: saved where there are any, told to the one that continues where it has any, checked
-// in either case.
-static void test_choices(void **state) {
-    (void)state;
+// The GEMM algorithm cache is saved if the device has one, loaded by a device that has one, and always checked.
+UNIT_TEST(test_choices) {
     Error err;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char plain[TEST_PATH], folder[TEST_PATH], table[TEST_PATH * 2];
-    snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs)); // as a CPU's, or from before there were any
+    snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs)); // as on a CPU, or by earlier versions
     assert_false(path_is_file(in(plain, "matmul_table.txt")));
     run->ops.choices_text = fake_choices_text;
     snprintf(folder, sizeof folder, "%s", save(run, "choices", &rs));
@@ -376,12 +372,12 @@ static void test_choices(void **state) {
     assert_same_files(in(folder, "model.safetensors"), in(plain, "model.safetensors"));
     assert_same_files(in(folder, "state.json"), in(plain, "state.json"));
     assert_true(find("choices", -1, &err));
-    assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err)); // by a device without choices
+    assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err)); // on a device without a cache
     assert_string_equal(choices_told, "");
     run->ops.choices_load = fake_choices_load;
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
     assert_string_equal(choices_told, "a row\n");
-    // what the manifest does not list is not the checkpoint's
+    // a file that the manifest does not list is ignored
     choices_told[0] = 0;
     write_text(in(plain, "matmul_table.txt"), "another");
     assert_true(checkpoint_load(plain, &run->arena, &run->exec, &rs, &err));
@@ -405,9 +401,8 @@ static void test_choices(void **state) {
     run_close(run);
 }
 
-// Shares of other processes are not waited for in a folder that was removed.
-static void test_no_folder_for_shares(void **state) {
-    (void)state;
+// Rank 0 does not wait for other ranks' shards if the folder was removed.
+UNIT_TEST(test_no_folder_for_shares) {
     Error err;
     JsonText manifest;
     Exec exec;
@@ -420,7 +415,7 @@ static void test_no_folder_for_shares(void **state) {
     assert_false(checkpoint_collect_shards(path_of("removed"), &snapshot, &manifest, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "removed/optimizer-00001-of-00002.safetensors: the folder was removed");
-    // nor those of a process that could not write its own
+    // or if another rank failed to write its shard
     error_set(&snapshot.others_error, EXIT_DATA, "rank 1: no room");
     snapshot.others_failed = true;
     assert_false(checkpoint_collect_shards(test_folder, &snapshot, &manifest, &err));
@@ -428,9 +423,8 @@ static void test_no_folder_for_shares(void **state) {
     json_text_free(&manifest);
 }
 
-// A manifest has the tensors of all processes: of 64 layers on 128 of them more than 16 MiB.
-static void test_manifest_of_many(void **state) {
-    (void)state;
+// A manifest of more than 16 MiB: it lists the tensors of 128 ranks, of 64 layers each.
+UNIT_TEST(test_manifest_of_many) {
     enum { RANKS = 128, TENSORS = 64 * 4 * 7 };
     SafeWriter share;
     JsonText text;
@@ -465,9 +459,8 @@ static void test_manifest_of_many(void **state) {
     safewriter_close(&share);
 }
 
-// Files are read several at a time: what is told is the same each time, the first that is damaged.
-static void test_first_damaged(void **state) {
-    (void)state;
+// Files are checked in parallel, but always the first damaged one is reported.
+UNIT_TEST(test_first_damaged) {
     enum { FILES_OF_ONE = 20 };
     static const int damaged[] = {18, 13, 9, 2};
     JsonText text;
@@ -501,18 +494,4 @@ static void test_first_damaged(void **state) {
     manifest_close(&manifest);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_find),
-                                       cmocka_unit_test(test_unread_and_misnamed),
-                                       cmocka_unit_test(test_damage),
-                                       cmocka_unit_test(test_replace_and_prune),
-                                       cmocka_unit_test(test_prune_forbidden),
-                                       cmocka_unit_test(test_failing_saves),
-                                       cmocka_unit_test(test_tokenizer_files),
-                                       cmocka_unit_test(test_tokenizer_config),
-                                       cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_no_folder_for_shares),
-                                       cmocka_unit_test(test_manifest_of_many),
-                                       cmocka_unit_test(test_first_damaged)};
-    return cmocka_run_group_tests_name("checkpoint files", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

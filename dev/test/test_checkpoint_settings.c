@@ -1,5 +1,5 @@
-// Tests of what a checkpoint records and a command line that continues from it gets, the recipe and what else a
-// training computes with: sound and strange ones.
+// Tests of the settings that a checkpoint records (recipe, batch, optimizer and others), and of how a command line
+// that resumes from it uses them; valid and invalid records.
 #include <xxhash.h>
 
 #include "coat/flags/settings.h"
@@ -8,10 +8,11 @@
 #include "config_fixture.h"
 #include "test_folder.h"
 
-// A checkpoint of which only the record and its manifest are there.
+static Error err; // of the last failed call
+
+// Writes a checkpoint that consists only of state.json with these settings and a manifest.
 static void record(int step, const char *settings) {
     char folder[512], path[600], state[2048];
-    Error err;
     JsonText manifest;
     snprintf(folder, sizeof folder, "%s/step-%08d", test_folder, step);
     assert_true(folder_remove(folder, &err) && folder_make(folder, &err));
@@ -26,13 +27,14 @@ static void record(int step, const char *settings) {
     json_text_free(&manifest);
 }
 
-static void go_on(const char *flags) {
+static void resume_with(const char *flags) {
     char line[1024];
     snprintf(line, sizeof line, "--train x --out %s --resume %s", test_folder, flags);
     accept_run(line, 1);
 }
 
-// The record of step 9 cannot be resumed: the error names the file and `parts`, separated by '&'.
+// Fails unless resuming from a checkpoint with these settings is refused. The error must name state.json and all
+// `parts`, separated by '&'.
 static void refuse_record(const char *settings, const char *parts) {
     char line[1024], all[512];
     record(9, settings);
@@ -43,43 +45,41 @@ static void refuse_record(const char *settings, const char *parts) {
 
 #define PLAIN "\"precision\":\"recipe\",\"linear\":\"bf16\",\"head\":\"bf16\",\"saved\":\"bf16\",\"grads\":\"bf16\","
 
-static void test_recorded(void **state) {
-    (void)state;
+UNIT_TEST(test_recorded) {
     const Recipe *r = &config.recipe;
     record(5, "{" PLAIN "\"moments\":\"fp8\",\"moments-fp32\":\"wte,wpe\",\"master\":\"none\"}");
-    go_on("");
+    resume_with("");
     assert_true(config.recipe_recorded);
     assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_BF16 && r->saved == SAVED_BF16 && r->recompute == 0);
     assert_true(r->moments == MOMENTS_FP8 && r->master == MASTER_NONE);
     assert_string_equal(r->moments_fp32, "wte,wpe");
-    go_on("--moments bf16 --head fp8");
+    resume_with("--moments bf16 --head fp8");
     assert_true(r->moments == MOMENTS_BF16 && r->head == HEAD_FP8 && r->master == MASTER_NONE);
-    go_on("--recipe coat"); // named: nothing of the record
+    resume_with("--recipe coat"); // --recipe replaces the whole recorded recipe
     assert_true(!config.recipe_recorded && r->moments == MOMENTS_COAT && r->master == MASTER_SPLIT16);
     record(6, "{\"precision\":\"recipe\",\"recipe\":\"coat\",\"linear\":\"fp8\",\"saved\":\"coat\",\"group-size\":128,"
               "\"recompute\":0,\"fast-accumulation-data\":true,\"moments\":\"coat\",\"master\":\"split16\","
               "\"moments-fp32\":\"\"}");
-    go_on("");
+    resume_with("");
     assert_true(r->kind == RECIPE_COAT && r->group_size == 128);
     assert_true(r->recompute == 0 && r->fast_accumulation_data && r->moments_fp32[0] == '\0');
-    go_on("--resume=5");
+    resume_with("--resume=5");
     assert_int_equal(r->kind, RECIPE_BF16);
-    go_on("--resume=7"); // there is none
+    resume_with("--resume=7"); // this step does not exist
     assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
     record(7, "{\"precision\":\"fp32\",\"moments\":\"fp32\"}");
-    go_on("");
+    resume_with("");
     assert_true(r->precision == PRECISION_FP32 && r->linear == LINEAR_BF16 && r->grads == FMT_FP32);
-    go_on("--no-resume");
+    resume_with("--no-resume");
     assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
-    accept("--train x"); // and without --out
+    accept("--train x"); // without --out nothing is recorded
     assert_false(config.recipe_recorded);
 }
 
 #define FP8_COAT "\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\""
 
-// Settings that a recipe fixes now: what older versions recorded is read if a recipe has these values.
-static void test_older_recipes(void **state) {
-    (void)state;
+// Settings that are now part of a recipe are accepted from older checkpoints if a recipe has these values.
+UNIT_TEST(test_older_recipes) {
     static const struct {
         const char *recorded;
         RecipeKind kind;
@@ -91,7 +91,7 @@ static void test_older_recipes(void **state) {
         {FP8_COAT ",\"scaling\":\"tensor\",\"norm-input\":\"saved\",\"activation-input\":\"saved\","
                   "\"gradient-codes\":\"e5m2\",\"second-moment\":\"e4m3\",\"second-moment-rounding\":\"nearest\"",
          RECIPE_COAT_PAPER, FMT_E5M2},
-        {FP8_COAT, RECIPE_COAT_PAPER, FMT_E5M2}, // from before there was a choice
+        {FP8_COAT, RECIPE_COAT_PAPER, FMT_E5M2}, // before the setting existed
         {"\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\",\"scaling\":\"token\"", RECIPE_FP8_LINEAR,
          FMT_E5M2},
         {"\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\"", RECIPE_COAT_PAPER, FMT_E5M2},
@@ -103,7 +103,7 @@ static void test_older_recipes(void **state) {
     for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
         snprintf(settings, sizeof settings, "{%s}", records[i].recorded);
         record(5, settings);
-        go_on("--resume=5");
+        resume_with("--resume=5");
         const Recipe *r = &config.recipe;
         const bool fp8 = strstr(settings, "\"linear\":\"fp8\""), coat = strstr(settings, "\"saved\":\"coat\"");
         if (!config.recipe_recorded || r->kind != records[i].kind ||
@@ -111,13 +111,12 @@ static void test_older_recipes(void **state) {
             (r->saved == SAVED_COAT) != coat || r->bf16_blocks != 0)
             fail_msg("wrong recipe %d for %s", (int)r->kind, settings);
     }
-    go_on("--resume=5 --recipe coat"); // a recipe on the command line wins over the whole record
+    resume_with("--resume=5 --recipe coat"); // --recipe replaces the whole recorded recipe
     assert_true(config.recipe.kind == RECIPE_COAT && config.recipe.bf16_blocks > 0);
 }
 
-// Values that no recipe has any more are refused; the message names the setting and a recipe.
-static void test_removed_settings(void **state) {
-    (void)state;
+// Values that no current recipe has are refused. The message names the setting and a recipe.
+UNIT_TEST(test_removed_settings) {
     static const char *const refused[][2] = {
         {"\"scaling\":\"tensor\",\"norm-input\":\"residual\"", "scaling"},
         {"\"scaling\":\"token\",\"norm-input\":\"residual\",\"activation-input\":\"saved\"", "activation-input"},
@@ -130,7 +129,6 @@ static void test_removed_settings(void **state) {
     };
     char text[1000];
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        Error err;
         snprintf(text, sizeof text, "{" FP8_COAT ",%s}", refused[i][0]);
         json_t *settings = json_loads(text, 0, NULL);
         if (settings_update(settings, "state.json", &err)) fail_msg("taken: %s", text);
@@ -141,10 +139,9 @@ static void test_removed_settings(void **state) {
     }
 }
 
-// A setting or a value of the recipe that this version does not know is an error, even if an older checkpoint is there.
-static void test_strange(void **state) {
-    (void)state;
-    static const char *const strange[][2] = {
+// A recorded setting or value that this version does not know is an error, even if an older valid checkpoint exists.
+UNIT_TEST(test_invalid) {
+    static const char *const invalid[][2] = {
         {"{}", "\"linear\" is missing"},
         {"[]", "\"linear\" is missing"},
         {"7", "\"linear\" is missing"},
@@ -162,37 +159,35 @@ static void test_strange(void **state) {
         {"{" PLAIN "\"no-shuffle\":true}", "\"no-shuffle\": true"},
     };
     record(1, "{" PLAIN "\"moments\":\"bf16\"}");
-    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) refuse_record(strange[i][0], strange[i][1]);
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) refuse_record(invalid[i][0], invalid[i][1]);
     char settings[1500] = "{" PLAIN "\"moments-fp32\":\"";
     size_t used = strlen(settings);
     memset(settings + used, 'w', 1000);
     strcpy(settings + used + 1000, "\"}");
     refuse_record(settings, "\"moments-fp32\": \"wwww");
-    go_on("--resume=1");
+    resume_with("--resume=1");
     assert_true(config.recipe_recorded && config.recipe.moments == MOMENTS_BF16);
     record(9, "{" PLAIN "\"moments\":\"fp16\"}");
-    go_on("--recipe coat"); // nothing of the recorded recipe is taken
+    resume_with("--recipe coat"); // nothing of the recorded recipe is used
     assert_int_equal(config.recipe.moments, MOMENTS_COAT);
     char line[1024];
     snprintf(line, sizeof line, "--eval-only --val x --model %s/step-00000009", test_folder);
     refuse(line, EXIT_DATA, "step-00000009/state.json: &\"moments\": \"fp16\"");
-    // a record that does not fit its manifest
+    // a record that does not match its manifest
     char path[600];
-    Error err;
     record(9, "{" PLAIN "\"moments\":\"fp8\"}");
-    go_on("");
+    resume_with("");
     assert_int_equal(config.recipe.moments, MOMENTS_FP8);
     snprintf(path, sizeof path, "%s/step-00000009/state.json", test_folder);
     assert_true(file_replace(path, "{\"settings\":{" PLAIN "}}", strlen("{\"settings\":{" PLAIN "}}"), &err));
-    go_on("");
+    resume_with("");
     assert_int_equal(config.recipe.moments, MOMENTS_BF16);
 }
 
 #define BATCH PLAIN "\"moments\":\"bf16\",\"micro-batch\":2,\"seq-len\":64,\"batch-tokens\":1024,"
 
-// A flag is above what is recorded; what changes no training is taken from nowhere.
-static void test_training(void **state) {
-    (void)state;
+// A flag overrides the recorded setting. Settings that do not affect training are not taken from the record.
+UNIT_TEST(test_training) {
     record(
         5,
         "{" BATCH
@@ -202,7 +197,7 @@ static void test_training(void **state) {
         "\"overfit-one-batch\":true,\"out\":\"elsewhere\",\"train\":\"y\",\"save-every\":3,\"device\":\"cuda\","
         "\"zero\":2,"
         "\"layers\":1}");
-    go_on("");
+    resume_with("");
     assert_true(config.settings_recorded && config.micro_batch == 2 && config.seq_len == 64);
     assert_true(config.batch_tokens == 1024 && config.logits_chunk == 48 && config.warmup == 9 && config.steps == 77);
     assert_true(config.lr == 6e-4f && config.lr_final == 0.5f && config.decay_fraction == 0.25f);
@@ -214,12 +209,12 @@ static void test_training(void **state) {
                 config.shape.layers == 12);
     assert_string_equal(config.out, test_folder);
     assert_string_equal(config.train, "x");
-    go_on("--lr 1 --steps 5 --shuffle --seq-len 32 --batch-tokens 640 --recipe coat");
+    resume_with("--lr 1 --steps 5 --shuffle --seq-len 32 --batch-tokens 640 --recipe coat");
     assert_true(config.lr == 1 && config.steps == 5 && config.shuffle && config.seq_len == 32);
     assert_true(config.batch_tokens == 640 && config.micro_batch == 2 && config.beta2 == 0.999f);
-    go_on("--no-resume");
+    resume_with("--no-resume");
     assert_true(!config.settings_recorded && config.lr == 3e-4f && config.micro_batch == 4 && config.batch_tokens == 0);
-    // nothing is trained: what the loss depends on, of --model too
+    // without training: settings that affect the loss are used, also with --model
     char line[1024];
     snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
     accept_run(line, 1);
@@ -227,31 +222,31 @@ static void test_training(void **state) {
     snprintf(line, sizeof line, "--prompt x --model %s/step-00000005", test_folder);
     accept(line);
     assert_true(config.seq_len == 64 && config.micro_batch == 4 && config.recipe.moments == MOMENTS_BF16);
-    snprintf(line, sizeof line, "--train x --model %s/step-00000005", test_folder); // another training
+    snprintf(line, sizeof line, "--train x --model %s/step-00000005", test_folder); // starts a new training
     accept(line);
     assert_true(!config.settings_recorded && config.micro_batch == 4 && config.seq_len == 0);
     record(6, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":3}");
-    go_on("");
+    resume_with("");
     assert_true(config.settings_recorded && config.micro_batch == 3 && config.seq_len == 1024);
-    static const char *const strange[] = {"\"lr\": -1",       "\"lr\": \"fast\"", "\"lr\": \"\"",
+    static const char *const invalid[] = {"\"lr\": -1",       "\"lr\": \"fast\"", "\"lr\": \"\"",
                                           "\"steps\": 1.5",   "\"shuffle\": 1",   "\"schedule\": \"polynomial\"",
                                           "\"seed\": \"-x\"", "\"warmup\": [9]",  "\"logits-chunk\": -4",
                                           "\"eps\": null",    "\"schedule\": 7",  "\"master\": \"thrice\"",
                                           "\"lr-power\": 0.5"};
-    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
         char settings[1024];
-        snprintf(settings, sizeof settings, "{" BATCH "%s}", strange[i]);
-        refuse_record(settings, strange[i]);
+        snprintf(settings, sizeof settings, "{" BATCH "%s}", invalid[i]);
+        refuse_record(settings, invalid[i]);
     }
-    record(9, "{" BATCH "\"schedule\":\"polynomial\"}"); // without training nothing depends on it
+    record(9, "{" BATCH "\"schedule\":\"polynomial\"}"); // without training the schedule is not used
     snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
     accept_run(line, 1);
     assert_int_equal(config.micro_batch, 2);
 }
 
-// Processes of which the recorded batch is no multiple: fewer sequences in a pass, or else the nearest batch.
-static void test_batch(void **state) {
-    (void)state;
+// If the recorded batch is not divisible by the ranks' micro-batches, the micro-batch shrinks or, if that is
+// impossible, the nearest possible batch is used.
+UNIT_TEST(test_batch) {
     static const struct {
         const char *flags;
         int ranks;
@@ -262,15 +257,15 @@ static void test_batch(void **state) {
                  {"", 2, 1536, 4},
                  {"", 4, 1536, 3}, // 64 * 4 * 6 tokens
                  {"", 24, 1536, 1},
-                 {"", 5, 1280, 4},                // no pass of 5 processes: 1280 is one, 2560 are two
-                 {"", 25, 6400, 4},               // less than one pass
-                 {"--micro-batch 5", 1, 1600, 5}, // asked for: 320 a pass
+                 {"", 5, 1280, 4},                // 5 ranks process 1280 tokens at once; 1 * 1280 is nearest
+                 {"", 25, 6400, 4},               // less than one micro-batch on each rank
+                 {"--micro-batch 5", 1, 1600, 5}, // 320 tokens at once
                  {"--micro-batch 64", 1, 4096, 64},
                  {"--seq-len 48", 1, 1536, 4},
-                 {"--seq-len 28", 1, 1568, 4}, // 112 a pass
+                 {"--seq-len 28", 1, 1568, 4}, // 112 tokens at once
                  {"--seq-len 24", 1, 1536, 4},
                  {"--seq-len 24", 32, 1536, 2},
-                 {"--seq-len 24", 64, 6144, 4}, // one sequence would fit, but FP8 cannot take 24 tokens
+                 {"--seq-len 24", 64, 6144, 4}, // one sequence per rank would do, but FP8 needs a multiple of 16 tokens
                  {"--batch-tokens 0", 1, 0, 4}, // one micro-batch
                  {"--batch-tokens 2048", 4, 2048, 4}};
     record(5, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":4,\"seq-len\":64,\"batch-tokens\":1536}");
@@ -283,32 +278,28 @@ static void test_batch(void **state) {
                      config.micro_batch);
     }
     snprintf(line, sizeof line, "--train x --out %s --resume --batch-tokens 1000", test_folder);
-    refuse_run(line, 1, "--batch-tokens 1000&768 or 1024"); // asked for: it must fit
+    refuse_run(line, 1, "--batch-tokens 1000&768 or 1024"); // given as a flag: it must be divisible
 }
 
-// The note says whose recipe is left, where FP8 cannot take the batch that it is resumed with.
-static void test_left(void **state) {
-    (void)state;
+// If FP8 does not support the batch size given at resume, a note names the recorded recipe that is replaced.
+UNIT_TEST(test_replaced_recipe) {
     record(9, "{\"precision\":\"recipe\",\"recipe\":\"fp8-linear\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
-    go_on("--micro-batch 1 --seq-len 100");
+    resume_with("--micro-batch 1 --seq-len 100");
     assert_int_equal(config.recipe.linear, LINEAR_BF16);
-    const char *note =
-        "note: --recipe bf16: not fp8-linear, which the checkpoint was trained with, because --micro-batch";
-    if (strncmp(config.notes, note, strlen(note)) != 0) fail_msg("%s", config.notes);
+    assert_non_null(strstr(config.notes, "--recipe bf16: not fp8-linear"));
 }
 
-// The position in data that are other sequences now.
-static void test_share_of_pass(void **state) {
-    (void)state;
+// The position in the training data is converted when the number of sequences has changed.
+UNIT_TEST(test_position_in_data) {
     static const struct {
         int64_t sequences, pass, tokens, now, expected;
-    } cases[] = {{81, 30, 0, 30, 81},              // as it was
-                 {81, 30, 0, 15, 40},              // twice as long
-                 {81, 30, 0, 100, 270},            // shorter
-                 {90, 30, 0, 7, 21},               // passes stay whole
-                 {1 << 20, 49 << 10, 0, 49, 1024}, // exact where it can be
-                 {81, 0, 81 * 64, 30, 81},         // not recorded: of 64 tokens each,
-                 {81, 0, 81 * 32, 30, 40},         // of 32
+    } cases[] = {{81, 30, 0, 30, 81},              // unchanged
+                 {81, 30, 0, 15, 40},              // sequences twice as long
+                 {81, 30, 0, 100, 270},            // shorter sequences
+                 {90, 30, 0, 7, 21},               // passes stay complete
+                 {1 << 20, 49 << 10, 0, 49, 1024}, // exact if possible
+                 {81, 0, 81 * 64, 30, 81},         // pass not recorded: 64 tokens per sequence
+                 {81, 0, 81 * 32, 30, 40},         // 32 tokens per sequence
                  {(int64_t)1 << 53, 1, 0, (int64_t)1 << 53, (int64_t)1 << 53}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         RunState run = {.sequences = cases[i].sequences, .pass = cases[i].pass, .tokens = cases[i].tokens};
@@ -318,16 +309,4 @@ static void test_share_of_pass(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_recorded, test_folder_make, test_folder_remove),
-        cmocka_unit_test_setup_teardown(test_older_recipes, test_folder_make, test_folder_remove),
-        cmocka_unit_test(test_removed_settings),
-        cmocka_unit_test_setup_teardown(test_strange, test_folder_make, test_folder_remove),
-        cmocka_unit_test_setup_teardown(test_training, test_folder_make, test_folder_remove),
-        cmocka_unit_test_setup_teardown(test_batch, test_folder_make, test_folder_remove),
-        cmocka_unit_test_setup_teardown(test_left, test_folder_make, test_folder_remove),
-        cmocka_unit_test(test_share_of_pass),
-    };
-    return cmocka_run_group_tests_name("checkpoint_settings", tests, NULL, NULL);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

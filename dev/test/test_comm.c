@@ -1,10 +1,17 @@
-// Tests of the discovery of ranks: the environment of every launcher, the flags, what contradicts; and of the
-// collectives of one process.
+// Tests of rank discovery: the environment of every launcher, flags, contradictions; and the collectives of a single
+// process.
 #include "comm_fixture.h"
+
+static Error err; // of the last failed call
 
 static Config config;
 
-// Sets variables from "NAME=value NAME=value ...", with no other launcher's around.
+#define OMPI_1_OF_2 "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2"
+#define OMPI_5_OF_8                                                                                                    \
+    "OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=4"
+#define SRUN_6_OF_7 "SLURM_PROCID=6 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=9"
+
+// Sets variables from "NAME=value NAME=value ..." and unsets those of all launchers.
 static void environment(const char *variables) {
     char copy[512], *save = NULL;
     clear_launchers();
@@ -19,144 +26,112 @@ static void environment(const char *variables) {
 
 static void assert_place(int rank, int ranks, int local_rank, int local_ranks, const char *launcher, bool mpi) {
     CommPlace place;
-    Error err;
     if (!comm_discover(&config, &place, &err)) fail_msg("%s", err.text);
-    assert_int_equal(place.rank, rank);
-    assert_int_equal(place.ranks, ranks);
-    assert_int_equal(place.local_rank, local_rank);
-    assert_int_equal(place.local_ranks, local_ranks);
-    assert_string_equal(place.launcher, launcher);
-    assert_int_equal(place.mpi, mpi);
+    if (place.rank != rank || place.ranks != ranks || place.local_rank != local_rank ||
+        place.local_ranks != local_ranks || strcmp(place.launcher, launcher) != 0 || place.mpi != mpi)
+        fail_msg("rank %d of %d, %d of %d here, launcher %s, MPI %d", place.rank, place.ranks, place.local_rank,
+                 place.local_ranks, place.launcher, place.mpi);
 }
 
 static void assert_refused(const char *what, const char *fix) {
     CommPlace place;
-    Error err;
-    memset(&err, 0, sizeof err);
     assert_false(comm_discover(&config, &place, &err));
     assert_int_equal(err.code, EXIT_USER);
     assert_says(&err, what);
     assert_says(&err, fix);
 }
 
-static void test_one_process(void **state) {
-    (void)state;
-    environment("");
-    assert_place(0, 1, 0, 1, "", false);
-    environment("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0");
-    assert_place(0, 1, 0, 1, "", false);
-    environment("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1");
-    assert_place(0, 1, 0, 1, "", false);
-    environment("RANK=0");
-    assert_place(0, 1, 0, 1, "", false);
-    environment("");
-    config.world_size = 1;
-    config.rank = 0;
-    assert_place(0, 1, 0, 1, "", false);
+UNIT_TEST(test_places) {
+    static const struct {
+        const char *variables;
+        int world_size_flag, rank_flag; // --world-size, 0: not given; --rank, -1: not given
+        int rank, ranks, local_rank, local_ranks;
+        const char *launcher;
+        bool mpi;
+    } cases[] = {
+        {"", 0, -1, 0, 1, 0, 1, "", false},
+        {"RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", 0, -1, 0, 1, 0, 1, "", false},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", 0, -1, 0, 1, 0, 1, "", false},
+        {"RANK=0", 0, -1, 0, 1, 0, 1, "", false},
+        {"", 1, 0, 0, 1, 0, 1, "", false},
+        {OMPI_5_OF_8, 0, -1, 5, 8, 1, 4, "mpirun", true},
+        {OMPI_5_OF_8, 8, 5, 5, 8, 1, 4, "mpirun", true}, // the flags may repeat the variables
+        // mpirun in a Slurm job, whose variables belong to the daemon that mpirun started there
+        {"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
+         "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=4 SLURM_LOCALID=0",
+         0, -1, 3, 4, 1, 2, "mpirun", true},
+        {"PMI_RANK=2 PMI_SIZE=4 MPI_LOCALRANKID=2 MPI_LOCALNRANKS=4", 0, -1, 2, 4, 2, 4, "mpiexec", true},
+        {"RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 MASTER_ADDR=host MASTER_PORT=1234", 0, -1, 9, 16, 1, 8,
+         "the environment", false},
+        {"RANK=1 WORLD_SIZE=2", 0, -1, 1, 2, 1, 0, "the environment", false},
+        // one torchrun per machine, started by srun, which sets its own variables
+        {"TORCHELASTIC_RUN_ID=x RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 PMI_RANK=1 PMI_SIZE=2 "
+         "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0",
+         0, -1, 9, 16, 1, 8, "the environment", false},
+        {"SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_LOCALID=1", 0, -1, 3, 4, 1, 0, "srun", false},
+        {SRUN_6_OF_7 " SLURM_LOCALID=0 SLURM_NODEID=3 SLURM_STEP_TASKS_PER_NODE=2(x3),1", 0, -1, 6, 7, 0, 1, "srun",
+         false},
+        {SRUN_6_OF_7 " SLURM_LOCALID=1 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=2(x3),1", 0, -1, 6, 7, 1, 2, "srun",
+         false},
+        {SRUN_6_OF_7 " SLURM_LOCALID=1 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=2(x3),1 PMIX_RANK=6", 0, -1, 6, 7, 1, 2,
+         "srun", true},
+        {SRUN_6_OF_7 " SLURM_LOCALID=1 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=nonsense PMIX_RANK=6", 0, -1, 6, 7, 1,
+         0, "srun", true},
+        {"PMI_RANK=1 PMI_SIZE=2 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=1 "
+         "SLURM_STEP_TASKS_PER_NODE=1(x2)",
+         0, -1, 1, 2, 0, 1, "mpiexec", true},
+        // a command of a batch script, not started by srun; and one that srun started
+        {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 ENVIRONMENT=BATCH", 0, -1, 0, 1, 0, 1, "", false},
+        {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 ENVIRONMENT=BATCH SLURM_STEP_ID=0", 0, -1, 0, 4, 0, 0, "srun",
+         false},
+        {"", 4, 2, 2, 4, 2, 0, "the flags", false},
+        {"LOCAL_RANK=0", 4, 2, 2, 4, 0, 0, "the flags", false},
+        {"RANK=2", 4, -1, 2, 4, 2, 0, "the environment", false},
+        {"WORLD_SIZE=4", 0, 2, 2, 4, 2, 0, "the environment", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        environment(cases[i].variables);
+        if (cases[i].world_size_flag > 0) config.world_size = cases[i].world_size_flag;
+        if (cases[i].rank_flag >= 0) config.rank = cases[i].rank_flag;
+        assert_place(cases[i].rank, cases[i].ranks, cases[i].local_rank, cases[i].local_ranks, cases[i].launcher,
+                     cases[i].mpi);
+    }
 }
 
-static void test_mpirun(void **state) {
-    (void)state;
-    environment("OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 "
-                "OMPI_COMM_WORLD_LOCAL_SIZE=4");
-    assert_place(5, 8, 1, 4, "mpirun", true);
-    config.world_size = 8; // the flags may say it again
-    config.rank = 5;
-    assert_place(5, 8, 1, 4, "mpirun", true);
-    // within a Slurm allocation, whose own variables belong to the daemon that mpirun started there
-    environment("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
-                "OMPI_COMM_WORLD_LOCAL_SIZE=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=4 SLURM_LOCALID=0");
-    assert_place(3, 4, 1, 2, "mpirun", true);
-    environment("PMI_RANK=2 PMI_SIZE=4 MPI_LOCALRANKID=2 MPI_LOCALNRANKS=4");
-    assert_place(2, 4, 2, 4, "mpiexec", true);
+UNIT_TEST(test_contradictions) {
+    static const struct {
+        const char *variables;
+        int world_size_flag, rank_flag; // --world-size, 0: not given; --rank, -1: not given
+        const char *object, *remedy;
+    } cases[] = {
+        {OMPI_1_OF_2 " RANK=0 WORLD_SIZE=2", 0, -1, "RANK=0", "unset"},
+        {OMPI_1_OF_2 " RANK=1 WORLD_SIZE=4", 0, -1, "WORLD_SIZE=4", "OMPI_COMM_WORLD_SIZE"},
+        {OMPI_1_OF_2, 4, -1, "--world-size 4: mpirun started 2 processes", "mpirun -np 4"},
+        {OMPI_1_OF_2, 0, 0, "--rank 0: mpirun", "add --world-size"},
+        {"RANK=1 WORLD_SIZE=2", 3, -1, "--world-size 3", "WORLD_SIZE=3"},
+        {"", 2, -1, "--world-size 2", "--rank"},
+        {"", 0, 1, "--rank 1", "--world-size"},
+        {"WORLD_SIZE=2", 0, -1, "WORLD_SIZE 2", "--rank"},
+        {"RANK=3", 0, -1, "RANK 3", "--world-size"},
+        {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0", 2, -1,
+         "--world-size 2: srun started 4 processes", "srun -n 2"},
+        // malformed
+        {"RANK=one WORLD_SIZE=2", 0, -1, "RANK=one", "unset"},
+        {"RANK=-1 WORLD_SIZE=2", 0, -1, "RANK=-1", "unset"},
+        {"RANK=2 WORLD_SIZE=2", 0, -1, "RANK=2", "WORLD_SIZE=2"},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=0", 0, -1, "OMPI_COMM_WORLD_SIZE=0", "ranks count"},
+        {"RANK=0 WORLD_SIZE=99999999999", 0, -1, "WORLD_SIZE=99999999999", "unset"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=x", 0, -1, "LOCAL_RANK=x", "unset"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", 0, -1, "process 2 of 2 on this machine", "LOCAL_RANK"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        environment(cases[i].variables);
+        if (cases[i].world_size_flag > 0) config.world_size = cases[i].world_size_flag;
+        if (cases[i].rank_flag >= 0) config.rank = cases[i].rank_flag;
+        assert_refused(cases[i].object, cases[i].remedy);
+    }
 }
 
-static void test_torchrun(void **state) {
-    (void)state;
-    environment("RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 MASTER_ADDR=host MASTER_PORT=1234");
-    assert_place(9, 16, 1, 8, "the environment", false);
-    environment("RANK=1 WORLD_SIZE=2");
-    assert_place(1, 2, 1, 0, "the environment", false);
-    // started by srun once per machine, which has given it variables of its own
-    environment("TORCHELASTIC_RUN_ID=x RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 PMI_RANK=1 PMI_SIZE=2 "
-                "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0");
-    assert_place(9, 16, 1, 8, "the environment", false);
-}
-
-static void test_srun(void **state) {
-    (void)state;
-    environment("SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_LOCALID=1");
-    assert_place(3, 4, 1, 0, "srun", false);
-    environment("SLURM_PROCID=6 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=9 SLURM_LOCALID=0 SLURM_NODEID=3 "
-                "SLURM_STEP_TASKS_PER_NODE=2(x3),1");
-    assert_place(6, 7, 0, 1, "srun", false);
-    setenv("SLURM_NODEID", "2", 1);
-    setenv("SLURM_LOCALID", "1", 1);
-    assert_place(6, 7, 1, 2, "srun", false);
-    setenv("PMIX_RANK", "6", 1);
-    assert_place(6, 7, 1, 2, "srun", true);
-    setenv("SLURM_STEP_TASKS_PER_NODE", "nonsense", 1);
-    assert_place(6, 7, 1, 0, "srun", true);
-    environment("PMI_RANK=1 PMI_SIZE=2 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=1 "
-                "SLURM_STEP_TASKS_PER_NODE=1(x2)");
-    assert_place(1, 2, 0, 1, "mpiexec", true);
-    // a batch script's own commands, which srun did not start
-    environment("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 ENVIRONMENT=BATCH");
-    assert_place(0, 1, 0, 1, "", false);
-    setenv("SLURM_STEP_ID", "0", 1);
-    assert_place(0, 4, 0, 0, "srun", false);
-}
-
-static void test_flags(void **state) {
-    (void)state;
-    environment("");
-    config.world_size = 4;
-    config.rank = 2;
-    assert_place(2, 4, 2, 0, "the flags", false);
-    setenv("LOCAL_RANK", "0", 1);
-    assert_place(2, 4, 0, 0, "the flags", false);
-    environment("RANK=2"); // one of the two each
-    config.world_size = 4;
-    assert_place(2, 4, 2, 0, "the environment", false);
-    environment("WORLD_SIZE=4");
-    config.rank = 2;
-    assert_place(2, 4, 2, 0, "the environment", false);
-}
-
-static void test_contradictions(void **state) {
-    (void)state;
-    environment("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 RANK=0 WORLD_SIZE=2");
-    assert_refused("RANK=0", "unset");
-    environment("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 RANK=1 WORLD_SIZE=4");
-    assert_refused("WORLD_SIZE=4", "OMPI_COMM_WORLD_SIZE");
-    environment("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2");
-    config.world_size = 4;
-    assert_refused("--world-size 4: mpirun started 2 processes (OMPI_COMM_WORLD_SIZE=2, OMPI_COMM_WORLD_RANK=1)",
-                   "mpirun -np 4");
-    config.world_size = 0;
-    config.rank = 0;
-    assert_refused("--rank 0: mpirun says that this is rank 1 (OMPI_COMM_WORLD_SIZE=2", "add --world-size");
-    environment("RANK=1 WORLD_SIZE=2");
-    config.world_size = 3;
-    assert_refused("--world-size 3", "WORLD_SIZE=3");
-    environment("");
-    config.world_size = 2;
-    assert_refused("--world-size 2", "--rank");
-    environment("");
-    config.rank = 1;
-    assert_refused("--rank 1", "--world-size");
-    environment("WORLD_SIZE=2");
-    assert_refused("WORLD_SIZE 2", "--rank");
-    environment("RANK=3");
-    assert_refused("RANK 3", "--world-size");
-    environment("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0");
-    config.world_size = 2;
-    assert_refused("--world-size 2: srun started 4 processes (SLURM_STEP_NUM_TASKS=4, SLURM_PROCID=0)", "srun -n 2");
-}
-
-// A shell that a launcher of several processes has started, as `srun -n4 --pty bash` does: the flags win.
-static void test_flags_win(void **state) {
-    (void)state;
+// Flags override the variables of a shell in a job of several processes, as in `srun -n4 --pty bash`.
+UNIT_TEST(test_flags_win) {
     static const char *const shells[] = {
         "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0",
         "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0",
@@ -179,33 +154,13 @@ static void test_flags_win(void **state) {
     }
 }
 
-static void test_malformed(void **state) {
-    (void)state;
-    environment("RANK=one WORLD_SIZE=2");
-    assert_refused("RANK=one", "unset");
-    environment("RANK=-1 WORLD_SIZE=2");
-    assert_refused("RANK=-1", "unset");
-    environment("RANK=2 WORLD_SIZE=2");
-    assert_refused("RANK=2", "WORLD_SIZE=2");
-    environment("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=0");
-    assert_refused("OMPI_COMM_WORLD_SIZE=0", "ranks count");
-    environment("RANK=0 WORLD_SIZE=99999999999");
-    assert_refused("WORLD_SIZE=99999999999", "unset");
-    environment("RANK=0 WORLD_SIZE=2 LOCAL_RANK=x");
-    assert_refused("LOCAL_RANK=x", "unset");
-    environment("RANK=0 WORLD_SIZE=2 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2");
-    assert_refused("process 2 of 2 on this machine", "LOCAL_RANK");
-}
-
 // --- collectives of one process ---------------------------------------------------------------------------------
 
-static void test_collectives_of_one(void **state) {
-    (void)state;
+UNIT_TEST(test_collectives_of_one) {
     Exec exec;
     memset(&exec, 0, sizeof exec);
     exec.ops = cpu_ops();
     CommPlace place = place_of(0, 1);
-    Error err;
     config_defaults(&config);
     Comm *comm = comm_open(&place, &config, &exec, &err);
     assert_non_null(comm);
@@ -234,14 +189,12 @@ static void test_collectives_of_one(void **state) {
     comm_close(NULL);
 }
 
-// Processes that no launcher of MPI started cannot use it, and a build without it says so.
-static void test_cpus_need_mpi(void **state) {
-    (void)state;
+// Several CPU processes need a launcher of MPI, and a build with MPI; the error says which is missing.
+UNIT_TEST(test_cpus_need_mpi) {
     Exec exec;
     memset(&exec, 0, sizeof exec);
     exec.ops = cpu_ops();
     CommPlace place = place_of(0, 2);
-    Error err;
     config_defaults(&config);
     assert_null(comm_open(&place, &config, &exec, &err));
     assert_int_equal(err.code, EXIT_USER);
@@ -249,18 +202,4 @@ static void test_cpus_need_mpi(void **state) {
     assert_says(&err, "MPI");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_process),
-        cmocka_unit_test(test_mpirun),
-        cmocka_unit_test(test_torchrun),
-        cmocka_unit_test(test_srun),
-        cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_flags_win),
-        cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_collectives_of_one),
-        cmocka_unit_test(test_cpus_need_mpi),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

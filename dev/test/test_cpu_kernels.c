@@ -1,5 +1,5 @@
-// Tests of the CPU backend's inner loops on every instruction set of this machine: the exponential's accuracy, BF16
-// rounding, sums of any length; and that all but the matmuls give the same bits on all of them.
+// Tests of the CPU kernels of every instruction set of this machine: accuracy of exp, BF16 rounding, sums of any
+// length. All kernels except matmuls must give the same bits on all of them.
 #include "ops_fixture.h"
 
 #define LONGEST 100
@@ -10,14 +10,13 @@ static int variants(const CpuKernels *list[CPU_VARIANTS]) {
     return count;
 }
 
-// Distance in units in the last place of the nearest float.
+// Returns the distance of x and `exact` in units in the last place.
 static double units(float x, double exact) {
     float nearest = (float)exact;
     return fabs((double)x - exact) / ((double)nextafterf(nearest, INFINITY) - (double)nearest);
 }
 
-static void exponential_is_accurate(void **state) {
-    (void)state;
+UNIT_TEST(exponential_is_accurate) {
     const CpuKernels *list[CPU_VARIANTS];
     for (int v = 0, count = variants(list); v < count; v++) {
         float x[LONGEST], p[LONGEST];
@@ -34,9 +33,8 @@ static void exponential_is_accurate(void **state) {
     }
 }
 
-// exponentials(): scale, shift and the sum it returns, for any length, in place.
-static void exponentials_sum(void **state) {
-    (void)state;
+// Checks exponentials(): scale, shift, and the returned sum, for any length, in place.
+UNIT_TEST(exponentials_sum) {
     const CpuKernels *list[CPU_VARIANTS];
     for (int v = 0, count = variants(list); v < count; v++)
         for (int n = 0; n < LONGEST; n++) {
@@ -52,8 +50,7 @@ static void exponentials_sum(void **state) {
         }
 }
 
-static void bf16_rounds_like_formats(void **state) {
-    (void)state;
+UNIT_TEST(bf16_rounds_like_formats) {
     const CpuKernels *list[CPU_VARIANTS];
     for (int v = 0, count = variants(list); v < count; v++)
         for (uint64_t bits = 0; bits <= 0xffffffffull; bits += 65521 * 5) {
@@ -69,8 +66,7 @@ static void bf16_rounds_like_formats(void **state) {
         }
 }
 
-static void reductions_of_any_length(void **state) {
-    (void)state;
+UNIT_TEST(reductions_of_any_length) {
     const CpuKernels *list[CPU_VARIANTS];
     float x[LONGEST], y[LONGEST];
     for (int i = 0; i < LONGEST; i++) {
@@ -91,7 +87,7 @@ static void reductions_of_any_length(void **state) {
         }
 }
 
-// One run of every loop but the matmuls, on rows that end in a partial vector.
+// Runs every kernel except matmuls on rows that end in a partial vector.
 static void run_all(const CpuKernels *k, float out[12][LONGEST]) {
     const int n = LONGEST - 3;
     float x[LONGEST], y[LONGEST], w[LONGEST];
@@ -116,8 +112,7 @@ static void run_all(const CpuKernels *k, float out[12][LONGEST]) {
     k->adamw(out[9], out[10], out[11], y, &step, 1e-3f, n);
 }
 
-static void instruction_sets_agree(void **state) {
-    (void)state;
+UNIT_TEST(instruction_sets_agree) {
     const CpuKernels *list[CPU_VARIANTS];
     static float first[12][LONGEST], other[12][LONGEST];
     int count = variants(list);
@@ -128,11 +123,4 @@ static void instruction_sets_agree(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exponential_is_accurate),  cmocka_unit_test(exponentials_sum),
-        cmocka_unit_test(bf16_rounds_like_formats), cmocka_unit_test(reductions_of_any_length),
-        cmocka_unit_test(instruction_sets_agree),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,12 +1,13 @@
-// Tests of the token reader (coat/text/data.h): what it reads, in which order, and what it says of bad files.
+// Tests of the token reader (coat/text/data.h): files, order of sequences, and errors for bad files.
 #include <fcntl.h>
 #include <inttypes.h>
 
 #include "coat/text/permute.h"
 #include "token_files.h"
 
-static void test_bad_files(void **state) {
-    (void)state;
+static Error err; // of the last failed call
+
+UNIT_TEST(test_bad_files) {
     expect_refused("none*.bin", 1, 4, 1, "no file matches", "none*.bin");
     expect_refused("absent.bin", 1, 4, 1, "no file matches", "data/prepare.py");
     write_file(path_of("empty.bin"), "", 0);
@@ -18,32 +19,28 @@ static void test_bad_files(void **state) {
     int32_t magic = DATA_MAGIC_U16;
     write_file(path_of("short.bin"), &magic, sizeof magic);
     expect_refused("short.bin", 1, 4, 1, "truncated", "header");
-    write_header_and_tokens("swapped.bin", (int32_t)__builtin_bswap32(DATA_MAGIC_U16), 0x01000000, 100, 2, 100, 0, 9);
-    expect_refused("swapped.bin", 1, 4, 1, "big-endian", "swapped.bin");
-    write_header_and_tokens("magic.bin", 77, 1, 100, 2, 100, 0, 9);
-    expect_refused("magic.bin", 1, 4, 1, "not a token file", "77");
-    write_header_and_tokens("model.bin", 20240326, 3, 100, 2, 100, 0, 9);
-    expect_refused("model.bin", 1, 4, 1, "llm.c model", "--model");
-    write_header_and_tokens("version.bin", DATA_MAGIC_U16, 9, 100, 2, 100, 0, 9);
-    expect_refused("version.bin", 1, 4, 1, "version 9", "version 1 is known");
-    write_header_and_tokens("version32.bin", DATA_MAGIC_U32, 1, 100, 4, 100, 0, 9);
-    expect_refused("version32.bin", 1, 4, 1, "version 1", "version 7 is known");
-    write_header_and_tokens("negative.bin", DATA_MAGIC_U16, 1, -5, 2, 100, 0, 9);
-    expect_refused("negative.bin", 1, 4, 1, "-5 tokens", "negative.bin");
-    write_header_and_tokens("zero.bin", DATA_MAGIC_U16, 1, 0, 2, 0, 0, 9);
-    expect_refused("zero.bin", 1, 4, 1, " 0 tokens", "zero.bin");
-    write_header_and_tokens("huge.bin", DATA_MAGIC_U16, 1, INT32_MAX, 2, 100, 0, 9);
-    expect_refused("huge.bin", 1, 4, 1, "truncated", "2147483647");
-    write_header_and_tokens("cut.bin", DATA_MAGIC_U16, 1, 101, 2, 100, 0, 9);
-    expect_refused("cut.bin", 1, 4, 1, "truncated", "holds 100");
-    write_header_and_tokens("cut32.bin", DATA_MAGIC_U32, 7, 100, 2, 100, 0, 9); // half of the bytes
-    expect_refused("cut32.bin", 1, 4, 1, "truncated", "holds 50");
-    write_header_and_tokens("cut1.bin", DATA_MAGIC_U16, 1, 1, 2, 0, 0, 9);
-    expect_refused("cut1.bin", 1, 4, 1, "says 1 token, the file holds 0", "cut1.bin");
-    write_header_and_tokens("long1.bin", DATA_MAGIC_U16, 1, 1, 2, 2, 0, 9);
-    expect_refused("long1.bin", 1, 4, 1, "says 1 token of 2 bytes", "damaged");
-    write_header_and_tokens("long.bin", DATA_MAGIC_U16, 1, 99, 2, 100, 0, 9);
-    expect_refused("long.bin", 1, 4, 1, "damaged", "99");
+    static const struct {
+        int32_t magic, version, said;
+        int width, count;
+        const char *word1, *word2;
+    } headers[] = {{(int32_t)__builtin_bswap32(DATA_MAGIC_U16), 0x01000000, 100, 2, 100, "big-endian", "header.bin"},
+                   {77, 1, 100, 2, 100, "not a token file", "77"},
+                   {20240326, 3, 100, 2, 100, "llm.c model", "--model"},
+                   {DATA_MAGIC_U16, 9, 100, 2, 100, "version 9", "version 1"},
+                   {DATA_MAGIC_U32, 1, 100, 4, 100, "version 1", "version 7"},
+                   {DATA_MAGIC_U16, 1, -5, 2, 100, "-5 tokens", "header.bin"},
+                   {DATA_MAGIC_U16, 1, 0, 2, 0, " 0 tokens", "header.bin"},
+                   {DATA_MAGIC_U16, 1, INT32_MAX, 2, 100, "truncated", "2147483647"},
+                   {DATA_MAGIC_U16, 1, 101, 2, 100, "truncated", "holds 100"},
+                   {DATA_MAGIC_U32, 7, 100, 2, 100, "truncated", "holds 50"}, // half of the bytes
+                   {DATA_MAGIC_U16, 1, 1, 2, 0, "says 1 token,", "holds 0"},
+                   {DATA_MAGIC_U16, 1, 1, 2, 2, "says 1 token ", "damaged"},
+                   {DATA_MAGIC_U16, 1, 99, 2, 100, "damaged", "99"}};
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        write_header_and_tokens("header.bin", headers[i].magic, headers[i].version, headers[i].said, headers[i].width,
+                                headers[i].count, 0, 9);
+        expect_refused("header.bin", 1, 4, 1, headers[i].word1, headers[i].word2);
+    }
     assert_int_equal(mkdir(path_of("folder"), 0700), 0);
     expect_refused("folder", 1, 4, 1, "is a folder", "*_train*.bin");
     assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);
@@ -53,7 +50,7 @@ static void test_bad_files(void **state) {
         assert_int_equal(chmod(path_of("locked.bin"), 0), 0);
         expect_refused("locked.bin", 1, 4, 1, "cannot open", "locked.bin");
     }
-    write_u16("good_1.bin", 100, 0); // a good file does not hide a bad one
+    write_u16("good_1.bin", 100, 0); // a valid file before the bad one
     write_file(path_of("good_2.bin"), "", 0);
     expect_refused("good_*.bin", 1, 4, 1, "is empty", "good_2.bin");
 }
@@ -68,8 +65,7 @@ static bool begins_with_bytes(int width, int count, uint32_t first, uint32_t mod
     return bytes;
 }
 
-static void test_bytes(void **state) {
-    (void)state;
+UNIT_TEST(test_bytes) {
     for (int width = 2; width <= 4; width += 2) {
         assert_true(begins_with_bytes(width, 1024, 0, 257));
         assert_false(begins_with_bytes(width, 1024, 0, 258));
@@ -79,8 +75,7 @@ static void test_bytes(void **state) {
     }
 }
 
-static void test_too_few_tokens(void **state) {
-    (void)state;
+UNIT_TEST(test_too_few_tokens) {
     write_u16("a.bin", 101, 0); // 10 sequences of 10 + 1
     data_close(open_one("a.bin", 10, 10, true));
     expect_refused("a.bin", 11, 10, 1, "--micro-batch", "10 sequences of 10 + 1");
@@ -96,9 +91,7 @@ static void test_too_few_tokens(void **state) {
     expect_refused("b.bin", 10, 10, 1, "9 sequences", "needs 10");
 }
 
-static void test_bad_arguments(void **state) {
-    (void)state;
-    Error err;
+UNIT_TEST(test_bad_arguments) {
     write_u16("a.bin", 100, 0);
     assert_null(data_open(path_of("a.bin"), 0, 4, 0, 1, 1, true, VOCAB, &err));
     assert_int_equal(err.code, EXIT_USER);
@@ -113,19 +106,17 @@ static void test_bad_arguments(void **state) {
     data_close(loader);
 }
 
-static void test_order_without_shuffle(void **state) {
-    (void)state;
-    write_u16("s_b.bin", 25, 1000); // written out of order: names decide. 6 sequences, tokens 24.. unused
-    write_u32("s_a.bin", 22, 0);    // 5 sequences of 4, one token too many; the other format
-    write_u16("s_aa.bin", 3, 500);  // no whole sequence
+UNIT_TEST(test_order_without_shuffle) {
+    write_u16("s_b.bin", 25, 1000); // written out of order, read sorted by name; 6 sequences, the last token is unused
+    write_u32("s_a.bin", 22, 0);    // 5 sequences of 4 and one extra token; another format
+    write_u16("s_aa.bin", 3, 500);  // less than one sequence
     DataLoader *loader = open_one("s_*.bin", 2, 4, false);
     assert_int_equal(data_tokens(loader), 50);
     assert_int_equal(data_sequences(loader), 11);
     char text[100];
     assert_string_equal(data_describe(loader, text, sizeof text), "3 shards, 50 tokens, uint16 and uint32");
-    Error err;
     int32_t in[8], target[8];
-    for (int64_t n = 0; n < 20; n++) { // several epochs, whose ends lie inside batches
+    for (int64_t n = 0; n < 20; n++) { // several epochs that end inside batches
         assert_true(data_batch(loader, n, in, target, &err));
         for (int row = 0; row < 2; row++) {
             int64_t sequence = (n * 2 + row) % 11;
@@ -139,8 +130,7 @@ static void test_order_without_shuffle(void **state) {
     data_close(loader);
 }
 
-static void test_permutation(void **state) {
-    (void)state;
+UNIT_TEST(test_permutation) {
     static unsigned char seen[70000];
     const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 15, 16, 17, 100, 255, 256, 257, 1000, 1024, 1025, 4097, 65537};
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
@@ -153,7 +143,7 @@ static void test_permutation(void **state) {
                 assert_int_equal(seen[p]++, 0);
                 fixed += p == i;
             }
-            if (n >= 100) assert_true(fixed < 10); // about one fixed point is expected
+            if (n >= 100) assert_true(fixed < 10); // one is expected
         }
     }
     for (int64_t i = 0; i < 1000; i++) { // large numbers stay in range and differ
@@ -163,9 +153,8 @@ static void test_permutation(void **state) {
     }
 }
 
-// Each of the 24 orders of 4 things must come up about equally often over the seeds, and so over the epochs.
-static void test_permutation_is_fair(void **state) {
-    (void)state;
+// Each of the 24 orders of 4 items must be equally frequent over the seeds, and over the epochs.
+UNIT_TEST(test_permutation_is_fair) {
     int by_seed[256], by_epoch[256];
     memset(by_seed, 0, sizeof by_seed);
     memset(by_epoch, 0, sizeof by_epoch);
@@ -188,15 +177,13 @@ static void test_permutation_is_fair(void **state) {
     assert_int_equal(kinds, 24);
 }
 
-// One shuffled epoch holds every sequence once; two epochs and two seeds differ.
-static void test_shuffled_epoch(void **state) {
-    (void)state;
+// A shuffled epoch contains every sequence once. Another epoch or seed has another order.
+UNIT_TEST(test_shuffled_epoch) {
     enum { T = 8, SEQUENCES = 40 };
     write_u16("s_0.bin", 15 * T + 1, 0);
     write_u16("s_1.bin", 25 * T + 1, 15 * T);
     DataLoader *loader = open_one("s_*.bin", 5, T, true);
     assert_int_equal(data_sequences(loader), SEQUENCES);
-    Error err;
     int32_t in[5 * T], target[5 * T], order[2][SEQUENCES];
     for (int epoch = 0; epoch < 2; epoch++) {
         int seen[SEQUENCES] = {0};
@@ -220,13 +207,11 @@ static void test_shuffled_epoch(void **state) {
     data_close(loader);
 }
 
-// The rows of all ranks, in order, are those of one rank with the whole batch; across the end of an epoch too.
-static void test_ranks(void **state) {
-    (void)state;
+// The ranks' rows together are those of one rank with the whole batch, also across the end of an epoch.
+UNIT_TEST(test_ranks) {
     enum { T = 4, ROWS = 12, BATCHES = 9 };
     write_u16("r_0.bin", 20 * T + 1, 0);
     write_u32("r_1.bin", 13 * T + 3, 2000);
-    Error err;
     int32_t whole_in[BATCHES * ROWS * T], whole_target[BATCHES * ROWS * T];
     DataLoader *one = open_one("r_*.bin", ROWS, T, true);
     for (int n = 0; n < BATCHES; n++)
@@ -254,12 +239,10 @@ static void test_ranks(void **state) {
     }
 }
 
-// A batch may begin with any sequence: a run continues where one with another B or number of ranks has left off.
-static void test_batch_from_any_sequence(void **state) {
-    (void)state;
+// A batch may begin at any sequence, because a run may resume with another batch size or number of ranks.
+UNIT_TEST(test_batch_from_any_sequence) {
     enum { T = 4, B = 3, RANKS = 2, SEQUENCES = 50 };
     write_u16("s_0.bin", 20 * T + 1, 0);
-    Error err;
     int32_t row_in[SEQUENCES][T], row_target[SEQUENCES][T];
     DataLoader *rows = open_one("s_*.bin", 1, T, true);
     for (int n = 0; n < SEQUENCES; n++) assert_true(data_batch(rows, n, row_in[n], row_target[n], &err));
@@ -279,10 +262,8 @@ static void test_batch_from_any_sequence(void **state) {
     }
 }
 
-static void test_stateless(void **state) {
-    (void)state;
+UNIT_TEST(test_stateless) {
     write_u16("a.bin", 1001, 0);
-    Error err;
     int32_t in[3][40], target[3][40];
     DataLoader *loader = open_one("a.bin", 4, 10, true), *fresh = open_one("a.bin", 4, 10, true);
     assert_true(data_batch(loader, 57, in[0], target[0], &err));
@@ -296,9 +277,7 @@ static void test_stateless(void **state) {
     data_close(fresh);
 }
 
-static void test_token_outside_vocabulary(void **state) {
-    (void)state;
-    Error err;
+UNIT_TEST(test_token_outside_vocabulary) {
     int32_t in[10], target[10];
     write_header_and_tokens("v.bin", DATA_MAGIC_U16, 1, 101, 2, 101, 200, 1000); // 200 ... 300
     DataLoader *loader = data_open(path_of("v.bin"), 1, 10, 0, 1, 1, false, 257, &err);
@@ -310,7 +289,7 @@ static void test_token_outside_vocabulary(void **state) {
     data_close(loader);
     write_header_and_tokens("w.bin", DATA_MAGIC_U32, 7, 11, 4, 11, 0xfffffff8u, 0xffffffffu);
     expect_refused("w.bin", 1, 10, 1, "w.bin: token 0 is 4294967288", "for another --tokenizer");
-    // so it is in the first sequence of every file, not of the first alone; a file without one is not used
+    // the first sequence of every file is checked; a file without a full sequence is not used
     write_u16("x_0.bin", 101, 0);
     write_header_and_tokens("x_1.bin", DATA_MAGIC_U16, 1, 101, 2, 101, VOCAB - 7, 65536);
     expect_refused("x_*.bin", 1, 10, 1, "x_1.bin: token 7 is 50257", "ends at 50256");
@@ -318,9 +297,7 @@ static void test_token_outside_vocabulary(void **state) {
     data_close(open_one("x_*.bin", 1, 10, false));
 }
 
-static void test_file_that_shrinks(void **state) {
-    (void)state;
-    Error err;
+UNIT_TEST(test_file_that_shrinks) {
     int32_t in[10], target[10];
     write_u16("a.bin", 101, 0);
     DataLoader *loader = open_one("a.bin", 1, 10, false);
@@ -332,9 +309,8 @@ static void test_file_that_shrinks(void **state) {
     data_close(loader);
 }
 
-// More files than descriptors are held open.
-static void test_many_files(void **state) {
-    (void)state;
+// More files than the reader keeps open.
+UNIT_TEST(test_many_files) {
     enum { FILES = 600, T = 4 };
     for (int i = 0; i < FILES; i++) {
         char name[32];
@@ -343,7 +319,6 @@ static void test_many_files(void **state) {
     }
     DataLoader *loader = open_one("m_*.bin", 1, T, true);
     assert_int_equal(data_sequences(loader), FILES);
-    Error err;
     int32_t in[T], target[T];
     static int seen[FILES];
     for (int n = 0; n < FILES; n++) {
@@ -353,14 +328,13 @@ static void test_many_files(void **state) {
     data_close(loader);
 }
 
-static void test_fingerprint(void **state) {
-    (void)state;
+UNIT_TEST(test_fingerprint) {
     write_u16("f_0.bin", 101, 0);
     write_u16("f_1.bin", 101, 7);
     DataLoader *loader = open_one("f_*.bin", 1, 10, false);
     uint64_t both = data_fingerprint(loader);
     data_close(loader);
-    loader = open_one("f_*.bin", 3, 5, true); // not a matter of how it is read
+    loader = open_one("f_*.bin", 3, 5, true); // independent of batch size and order
     assert_true(data_fingerprint(loader) == both);
     data_close(loader);
     loader = open_one("f_0.bin", 1, 10, false);
@@ -376,9 +350,8 @@ static void test_fingerprint(void **state) {
     data_close(loader);
 }
 
-// A name that is no pattern may hold a pattern's characters.
-static void test_literal_name(void **state) {
-    (void)state;
+// A file name with pattern characters that exists is not a pattern.
+UNIT_TEST(test_literal_name) {
     write_u16("run[1].bin", 101, 0);
     DataLoader *loader = open_one("run[1].bin", 1, 10, false);
     char text[64];
@@ -386,24 +359,4 @@ static void test_literal_name(void **state) {
     data_close(loader);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_bad_files, test_folder_empty),
-        cmocka_unit_test_setup(test_bytes, test_folder_empty),
-        cmocka_unit_test_setup(test_too_few_tokens, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_arguments, test_folder_empty),
-        cmocka_unit_test_setup(test_order_without_shuffle, test_folder_empty),
-        cmocka_unit_test_setup(test_permutation, test_folder_empty),
-        cmocka_unit_test_setup(test_permutation_is_fair, test_folder_empty),
-        cmocka_unit_test_setup(test_shuffled_epoch, test_folder_empty),
-        cmocka_unit_test_setup(test_ranks, test_folder_empty),
-        cmocka_unit_test_setup(test_batch_from_any_sequence, test_folder_empty),
-        cmocka_unit_test_setup(test_stateless, test_folder_empty),
-        cmocka_unit_test_setup(test_token_outside_vocabulary, test_folder_empty),
-        cmocka_unit_test_setup(test_file_that_shrinks, test_folder_empty),
-        cmocka_unit_test_setup(test_many_files, test_folder_empty),
-        cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
-        cmocka_unit_test_setup(test_literal_name, test_folder_empty),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

@@ -1,5 +1,5 @@
-// Tests of token files with a mask (coat/text/data_masks.h): which targets count, which sequences are read, and what is
-// said of damaged files.
+// Tests of token files with a loss mask (coat/text/data_masks.h): unmasked targets, sequences that are skipped, and
+// damaged files.
 #include "token_files.h"
 
 enum { T = 4, WORDS = DATA_HEADER_BYTES / 4 };
@@ -29,7 +29,8 @@ static void write_as(const char *name, const File *f) {
     write_file(path_of(name), bytes, sizeof f->header + f->bytes);
 }
 
-// Tokens first, first + 1, ...; examples begin at every `each`; a token counts where mask says '1', again and again.
+// Returns a file with tokens first, first + 1, ... An example begins at every `each`-th token. mask is repeated; '1'
+// means the token is in the loss.
 static File make_file(int width, int count, uint32_t first, int each, const char *mask) {
     File f;
     memset(&f, 0, sizeof f);
@@ -57,9 +58,8 @@ static File make_file(int width, int count, uint32_t first, int each, const char
     return f;
 }
 
-static void test_targets(void **state) {
-    (void)state;
-    static const char mask[] = "0010111010001"; // no multiple of a byte or of T
+UNIT_TEST(test_targets) {
+    static const char mask[] = "0010111010001"; // the length is not a multiple of 8 or of T
     for (int width = 2; width <= 4; width += 2) {
         const File f = make_file(width, 101, 7, 9, mask);
         write_as("a.bin", &f);
@@ -72,7 +72,7 @@ static void test_targets(void **state) {
             int counted = 0;
             assert_true(data_batch(loader, n, in, target, &err));
             for (int t = 0; t < T; t++) {
-                const int at = n * T + t + 1; // the target's own place decides
+                const int at = n * T + t + 1; // the mask of the target itself
                 const bool counts = mask[at % 13] == '1';
                 assert_int_equal(in[t], 7 + at - 1);
                 assert_int_equal(target[t], counts ? 7 + at : -1);
@@ -88,9 +88,8 @@ static void test_targets(void **state) {
     }
 }
 
-// Sequences without a target that counts are none, in this file and in the numbers of those after it.
-static void test_empty_sequences(void **state) {
-    (void)state;
+// Sequences without an unmasked target are skipped, and sequence numbers after them shift.
+UNIT_TEST(test_empty_sequences) {
     const File f = make_file(2, 41, 0, 41,
                              "10000"
                              "00000"
@@ -101,7 +100,7 @@ static void test_empty_sequences(void **state) {
                              "00000"
                              "00000"
                              "1");
-    write_as("e_0.bin", &f); // targets 14, 26 and 40; that of token 0 is of no sequence
+    write_as("e_0.bin", &f); // unmasked: 14, 26 and 40; token 0 is not a target
     write_u16("e_1.bin", 2 * T + 1, 1000);
     DataLoader *loader = open_one("e_*.bin", 1, T, false);
     Error err;
@@ -116,7 +115,7 @@ static void test_empty_sequences(void **state) {
     char text[128];
     assert_string_equal(data_describe(loader, text, sizeof text), "2 shards, 50 tokens, uint16, 26 % in the loss");
     data_close(loader);
-    loader = open_one("e_*.bin", 5, T, true); // each once in an epoch
+    loader = open_one("e_*.bin", 5, T, true); // each once per epoch
     int32_t row[5 * T], ignored[5 * T], sum = 0;
     for (int64_t n = 0; n < 3; n++) {
         assert_true(data_batch(loader, n, row, ignored, &err));
@@ -125,12 +124,11 @@ static void test_empty_sequences(void **state) {
         assert_int_equal(sum, 12 + 24 + 36 + 1000 + 1004);
     }
     data_close(loader);
-    expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens with a target that counts", "needs 4");
+    expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens", "needs 4");
 }
 
-// The format is that of the files that name one, all the same.
-static void test_prompt_formats(void **state) {
-    (void)state;
+// The prompt format is that of the files that name one, if all of them agree.
+UNIT_TEST(test_prompt_formats) {
     static const PromptFormat formats[] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_QWEN, PROMPT_FORMAT_QWEN,
                                            PROMPT_FORMAT_ALPACA};
     PromptFormat different[2];
@@ -153,9 +151,8 @@ static void test_prompt_formats(void **state) {
     data_close(loader);
 }
 
-// Of examples fewer tokens tell that they are bytes than of a text.
-static void test_bytes(void **state) {
-    (void)state;
+// Byte tokens are recognized from fewer tokens in files with examples than in plain text.
+UNIT_TEST(test_bytes) {
     for (int i = 0; i < 3; i++) {
         const File f = make_file(2, i == 1 ? 127 : 128, i == 2 ? 130 : 129, 10, "10");
         write_as("bytes.bin", &f);
@@ -165,9 +162,8 @@ static void test_bytes(void **state) {
     }
 }
 
-// A mask of ones gives what the same tokens give without one.
-static void test_all_count(void **state) {
-    (void)state;
+// A mask of ones gives the same batches as a file without mask.
+UNIT_TEST(test_all_count) {
     const File f = make_file(2, 101, 500, 10, "1");
     write_as("ones.bin", &f);
     write_u16("plain.bin", 101, 500);
@@ -185,9 +181,8 @@ static void test_all_count(void **state) {
     data_close(plain);
 }
 
-// Two files with the same tokens and other masks are other data.
-static void test_fingerprint(void **state) {
-    (void)state;
+// Files with equal tokens and different masks have different fingerprints.
+UNIT_TEST(test_fingerprint) {
     uint64_t hash[2];
     for (int i = 0; i < 2; i++) {
         const File f = make_file(2, 3000, 0, 100, i ? "01" : "10");
@@ -204,9 +199,8 @@ static DataLoader *open_packed(const char *glob, ExamplesKind kind, int B, int l
     return data_open_sets(path_of(glob), NULL, kind, B, length, 0, 1, 1, false, VOCAB, err);
 }
 
-// Whole examples share a sequence: each target is of its own example, what is behind them has none.
-static void test_packed(void **state) {
-    (void)state;
+// Packed examples share a sequence. Every target belongs to the same example, and padding after the last has none.
+UNIT_TEST(test_packed) {
     Error err;
     int32_t in[16], target[16];
     File f = make_file(2, 58, 100, 6, "011111"); // nine of 6 tokens, and one of 4
@@ -220,7 +214,7 @@ static void test_packed(void **state) {
         assert_true(data_batch(loader, row, in, target, &err));
         counted += data_count(target, 16);
         for (int t = 0; t < 16; t++) {
-            if (in[t] == 0) { // behind them
+            if (in[t] == 0) { // padding
                 assert_true(target[t] == -1 && (t == 15 || in[t + 1] == 0));
                 continue;
             }
@@ -244,12 +238,11 @@ static void test_packed(void **state) {
     data_close(loader);
 }
 
-// Of an example that is longer the end is cut off: with so many tokens and the target of the last one it is whole.
-static void test_cut(void **state) {
-    (void)state;
+// An example longer than a sequence is truncated to length + 1 tokens, because the last one is only a target.
+UNIT_TEST(test_cut) {
     Error err;
     int32_t in[2 * T], target[2 * T];
-    File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // of 5, 5 and 1 tokens: nothing is predicted in the last
+    File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // of 5, 5 and 1 tokens: a single token has no target
     write_as("c.bin", &f);
     DataLoader *loader = open_packed("c.bin", EXAMPLES_WHOLE, 2, T, &err);
     assert_non_null(loader);
@@ -258,7 +251,7 @@ static void test_cut(void **state) {
     assert_true(data_batch(loader, 0, in, target, &err));
     for (int t = 0; t < 2 * T; t++) assert_int_equal(target[t], in[t] + 1);
     data_close(loader);
-    f = make_file(2, 12, 0, 6, "000110000001"); // cut at 5 tokens the second has no target left
+    f = make_file(2, 12, 0, 6, "000110000001"); // truncated to 5 tokens, the second has no unmasked target
     write_as("c.bin", &f);
     loader = open_packed("c.bin", EXAMPLES_CUT, 1, T, &err);
     assert_non_null(loader);
@@ -273,11 +266,10 @@ static void test_cut(void **state) {
     assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence: use --seq-len 5"));
 }
 
-// A token beyond the vocabulary is found when the file is opened, wherever it is; a damaged file is called that.
-static void test_vocabulary(void **state) {
-    (void)state;
+// A token id outside the vocabulary is detected when the file is opened. A damaged file is reported as damaged.
+UNIT_TEST(test_vocabulary) {
     for (int width = 2; width <= 4; width += 2) {
-        File f = make_file(width, 1500, 0, 10, "1"); // of more than is read at a time
+        File f = make_file(width, 1500, 0, 10, "1"); // more than one buffer
         const uint32_t last = VOCAB - 1, beyond = VOCAB;
         memcpy(f.rest + 1490 * width, &last, (size_t)width);
         sign(&f);
@@ -293,34 +285,32 @@ static void test_vocabulary(void **state) {
     }
 }
 
-// Where all targets are cut off, or there is none to predict, the advice is another than where tokens are missing.
-static void test_nothing_left(void **state) {
-    (void)state;
+// If all targets are truncated or masked, the error's advice differs from that for too few tokens.
+UNIT_TEST(test_nothing_left) {
     Error err;
     File f = make_file(2, 24, 0, 12, "000000001111");
     write_as("n.bin", &f);
     assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 4, &err));
-    assert_non_null(strstr(err.text, "n.bin: all targets that count are cut off, as none of its 2 examples has one "
-                                     "among its first 4 + 1 tokens: use a larger --seq-len (11 keeps the longest"));
+    assert_says(&err, "n.bin: ");
+    assert_says(&err, "use a larger --seq-len (11");
     assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_CUT, 1, 4, VOCAB, &err));
     assert_non_null(strstr(err.text, "use a larger --seq-len"));
     f = make_file(2, 24, 0, 12, "100000000000");
     write_as("n.bin", &f);
     assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 16, &err));
-    assert_non_null(strstr(err.text, "n.bin: none of its 2 examples has a target that counts"));
+    assert_says(&err, "n.bin: none of its 2 examples");
     assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_SPLIT, 4, 30, VOCAB, &err));
-    assert_non_null(strstr(err.text, "make no sequence of 30 + 1 tokens with a target that counts: use a smaller"));
+    assert_says(&err, "use a smaller");
     f = make_file(2, 58, 100, 6, "011111");
     write_as("p.bin", &f);
     assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err));
-    assert_non_null(strstr(err.text, "p.bin: 10 examples make 5 sequences of 16 tokens, but one micro-batch needs 6 (6 "
-                                     "rows on 1 process): use a smaller --micro-batch, or more data"));
+    assert_says(&err, "p.bin: 10 examples make 5 sequences of 16 tokens");
+    assert_says(&err, "--micro-batch");
 }
 
-// Validation counts every target whatever the micro-batch, with and without a mask, because sequences without a target
-// fill up the last one. Tokens that do not fill a sequence of a file without a mask are not used.
-static void test_validation(void **state) {
-    (void)state;
+// Validation uses every target for any micro-batch, with and without a mask: sequences without targets fill the last
+// batch. A file without mask loses the tokens that do not fill a sequence.
+UNIT_TEST(test_validation) {
     Error err;
     bool found;
     int32_t in[8 * 16], target[8 * 16], position[8 * 16];
@@ -353,14 +343,12 @@ static void test_validation(void **state) {
     write_u16("plain.bin", 16, 1);
     assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 1, 16, VOCAB, &err));
     assert_int_equal(err.code, EXIT_DATA);
-    assert_non_null(
-        strstr(err.text, "plain.bin: 16 tokens make no sequence of 16 + 1 tokens: use a smaller --seq-len"));
+    assert_says(&err, "plain.bin: 16 tokens");
+    assert_says(&err, "use a smaller --seq-len");
 }
 
-// Positions begin anew with each example, packed or split, and are 0 behind the last; a
-// sequence of the stream begins at 0.
-static void test_positions(void **state) {
-    (void)state;
+// Positions restart at each example, packed or split, and are 0 in the padding. A split sequence starts at 0.
+UNIT_TEST(test_positions) {
     Error err;
     bool found;
     int32_t in[16], target[16], position[16];
@@ -382,9 +370,8 @@ static void test_positions(void **state) {
     }
 }
 
-// Of other files a token says it: the one that begins texts, or one that ends them.
-static void test_text_positions(void **state) {
-    (void)state;
+// In files without examples, a BOS or EOS token marks document boundaries.
+UNIT_TEST(test_text_positions) {
     Error err;
     bool found;
     int32_t in[10], target[10], position[10];
@@ -403,7 +390,7 @@ static void test_text_positions(void **state) {
     assert_memory_equal(position, after_end, sizeof position);
     assert_true(data_batch_at(loader, 1, in, target, position, &err));
     assert_memory_equal(position, second_end, sizeof position);
-    // the first way that the file has, or else the first that says anything
+    // the first candidate whose ids occur, or else the first that names an id
     const TextIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
     assert_true(data_keep_apart(loader, ways, 4, &found, &err) && found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));
@@ -419,8 +406,7 @@ static void refused(const File *f, const char *words) {
     expect_refused("bad.bin", 1, T, 1, words, "bad.bin");
 }
 
-static void test_damaged(void **state) {
-    (void)state;
+UNIT_TEST(test_damaged) {
     const File good = make_file(2, 101, 0, 10, "0110"); // 11 examples; 13 bytes of mask
     for (size_t at = 0; at < sizeof good.header + good.bytes; at += at < 64 || at > 1000 ? 1 : 97) { // any byte
         File f = good;
@@ -442,9 +428,8 @@ static void test_damaged(void **state) {
     expect_refused("bad.bin", 1, T, 1, "truncated", "less than its header");
 }
 
-// What is signed and still wrong.
-static void test_hostile(void **state) {
-    (void)state;
+// Files with a valid checksum and invalid contents.
+UNIT_TEST(test_hostile) {
     const File good = make_file(2, 101, 0, 10, "0110");
     const struct {
         int word;
@@ -453,7 +438,7 @@ static void test_hostile(void **state) {
     } heads[] = {{1, 2, "version 2"},         {2, 0, "says 0 tokens"},     {2, -1, "says -1 tokens"},
                  {2, INT32_MAX, "truncated"}, {3, 3, "of 3 bytes"},        {3, 0, "of 0 bytes"},
                  {3, 4, "truncated"},         {4, 0, "0 examples"},        {4, 102, "102 examples"},
-                 {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 tokens that count"},
+                 {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 tokens"},
                  {5, 102, "102 tokens"},      {5, 51, "count differently"}};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         File f = good;
@@ -475,32 +460,13 @@ static void test_hostile(void **state) {
     f.rest[f.bytes - 1] |= 0x80;
     f.header[5]++;
     sign(&f);
-    refused(&f, "mask continues behind the last token");
+    refused(&f, "mask continues");
     f = make_file(2, 101, 0, 10, "0110");
     f.header[0] = (int32_t)__builtin_bswap32(DATA_MAGIC_MASKED);
     refused(&f, "big-endian");
-    f = make_file(2, 9, 50250, 9, "1"); // beyond the vocabulary
+    f = make_file(2, 9, 50250, 9, "1"); // outside the vocabulary
     write_as("bad.bin", &f);
     expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "another --tokenizer");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_targets, test_folder_empty),
-        cmocka_unit_test_setup(test_empty_sequences, test_folder_empty),
-        cmocka_unit_test_setup(test_prompt_formats, test_folder_empty),
-        cmocka_unit_test_setup(test_bytes, test_folder_empty),
-        cmocka_unit_test_setup(test_all_count, test_folder_empty),
-        cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
-        cmocka_unit_test_setup(test_packed, test_folder_empty),
-        cmocka_unit_test_setup(test_cut, test_folder_empty),
-        cmocka_unit_test_setup(test_nothing_left, test_folder_empty),
-        cmocka_unit_test_setup(test_validation, test_folder_empty),
-        cmocka_unit_test_setup(test_vocabulary, test_folder_empty),
-        cmocka_unit_test_setup(test_positions, test_folder_empty),
-        cmocka_unit_test_setup(test_text_positions, test_folder_empty),
-        cmocka_unit_test_setup(test_damaged, test_folder_empty),
-        cmocka_unit_test_setup(test_hostile, test_folder_empty),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

@@ -1,22 +1,22 @@
-// Tests of the token reader (coat/text/data.h) on several patterns and sets: which sequences come when, and
-// that a single set is read as ever.
+// Tests of the token reader (coat/text/data.h) with several patterns and data sets: their order, and that a single
+// set is read as in earlier versions.
 #include <xxhash.h>
 
 #include "coat/text/permute.h"
 #include "token_files.h"
 
-// The order of a single set, and its fingerprint, are those that runs have had from the first version on.
-static void test_pinned_order(void **state) {
-    (void)state;
+static Error err; // of the last failed call
+
+// Pins the order and fingerprint of a single set, because runs of earlier versions must resume with the same data.
+UNIT_TEST(test_pinned_order) {
     enum { T = 4, BATCHES = 300 };
     write_u16("g_0.bin", 40 * T + 1, 0);
     write_u16("g_1.bin", 61 * T + 3, 1000);
     assert_int_equal(permute(0, 101, 1234, 0), 38);
     assert_int_equal(permute(0, 101, 1234, 1), 26);
-    const double weight = 0.3; // of one set it changes nothing
+    const double weight = 0.3; // no effect with one set
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         for (int weighted = 0; weighted < 2; weighted++) {
-            Error err;
             int32_t in[3 * T], target[3 * T];
             DataLoader *loader = data_open_sets(path_of("g_*.bin"), weighted ? &weight : NULL, EXAMPLES_SPLIT, 3, T, 0,
                                                 1, 1234, shuffle, VOCAB, &err);
@@ -37,7 +37,7 @@ static void test_pinned_order(void **state) {
     }
 }
 
-// The patterns, whose paths end with the names, one a line and an empty line where a name is "".
+// Returns up to three paths, one per line. A name "" gives an empty line, which separates sets.
 static const char *patterns_of(const char *a, const char *b, const char *c) {
     static char text[4 * TEST_PATH];
     const char *names[] = {a, b, c};
@@ -49,11 +49,9 @@ static const char *patterns_of(const char *a, const char *b, const char *c) {
     return text;
 }
 
-// Several patterns are one set, as if one of them had matched all; an empty line between them changes nothing.
-static void test_joined_patterns(void **state) {
-    (void)state;
+// Several patterns without an empty line between them are one set, as if one pattern matched all their files.
+UNIT_TEST(test_joined_patterns) {
     enum { T = 4, BATCHES = 40 };
-    Error err;
     write_u16("j_a.bin", 20 * T + 1, 0);
     write_u16("j_b.bin", 30 * T + 1, 1000);
     write_u16("j_c.bin", 10 * T + 1, 2000);
@@ -87,10 +85,9 @@ static void test_joined_patterns(void **state) {
     assert_non_null(strstr(err.text, "/j_a.bin and 2 more: "));
 }
 
-enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 }; // sequences of the sets: tokens from 0 and from 1000 on
+enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 }; // sequences of the sets; their tokens start at 0 and at 1000
 
 static DataLoader *open_mixture(double a, double b, int B, int rank, int ranks, uint64_t seed, bool shuffle) {
-    Error err;
     const double weights[] = {a, b};
     DataLoader *loader = data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, B, MIX_T, rank,
                                         ranks, seed, shuffle, VOCAB, &err);
@@ -104,12 +101,10 @@ static void write_mixture(void) {
     write_u16("b.bin", MIX_B * MIX_T + 1, 1000);
 }
 
-// The share of each set, whole epochs of each in an order of its own, and what data_set() says of it.
-static void test_mixture(void **state) {
-    (void)state;
+// Checks the fraction of each set, that each set is read in shuffled epochs, and data_set()'s numbers.
+UNIT_TEST(test_mixture) {
     enum { COUNT = 1280 }; // five blocks of 256
     write_mixture();
-    Error err;
     int32_t in[MIX_T], target[MIX_T];
     DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
     assert_int_equal(data_sets(loader), 2);
@@ -133,7 +128,7 @@ static void test_mixture(void **state) {
     }
     assert_int_equal(count[0], 896);
     assert_int_equal(count[1], 384);
-    assert_int_equal(orders, 896 / MIX_A); // of every epoch another
+    assert_int_equal(orders, 896 / MIX_A); // every epoch has another order
     const DataSet a = data_set(loader, 0, COUNT), b = data_set(loader, 1, COUNT);
     assert_true(a.share > 0.699999 && a.share < 0.700001 && b.share > 0.299999 && b.share < 0.300001);
     assert_int_equal(a.tokens, 20 * MIX_T + 4);
@@ -143,7 +138,8 @@ static void test_mixture(void **state) {
     assert_string_equal(data_describe(loader, text, sizeof text), "2 sets of 0.7 : 0.3, 3 shards, 113 tokens, uint16");
     data_close(loader);
 
-    loader = open_mixture(1, 1, 1, 0, 1, 5, false); // without shuffling they take turns, each in its files' order
+    loader =
+        open_mixture(1, 1, 1, 0, 1, 5, false); // without shuffling the sets alternate, each in the order of its files
     int next[2] = {0, 0};
     for (int n = 0; n < 60; n++) {
         assert_true(data_batch(loader, n, in, target, &err));
@@ -154,12 +150,10 @@ static void test_mixture(void **state) {
     data_close(loader);
 }
 
-// The rows of all ranks, from any sequence on, are those of one process with one row at a time.
-static void test_mixture_on_ranks(void **state) {
-    (void)state;
+// The ranks' rows, from any sequence on, are those of one process with one row at a time.
+UNIT_TEST(test_mixture_on_ranks) {
     enum { COUNT = 600, B = 3 };
     write_mixture();
-    Error err;
     static int32_t row[COUNT][MIX_T];
     int32_t in[B * MIX_T], target[B * MIX_T];
     DataLoader *one = open_mixture(2, 1, 1, 0, 1, 9, true);
@@ -178,9 +172,8 @@ static void test_mixture_on_ranks(void **state) {
     }
 }
 
-// The fingerprint covers the weights' ratios and which set a file is of.
-static void test_mixture_fingerprint(void **state) {
-    (void)state;
+// The fingerprint depends on the ratio of the weights and on which set a file belongs to.
+UNIT_TEST(test_mixture_fingerprint) {
     write_mixture();
     DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
     const uint64_t mixed = data_fingerprint(loader);
@@ -194,7 +187,6 @@ static void test_mixture_fingerprint(void **state) {
         assert_true((data_fingerprint(loader) == mixed) == cases[i].same);
         data_close(loader);
     }
-    Error err;
     const double weights[] = {0.7, 0.3};
     loader = data_open_sets(patterns_of("a_0.bin", "", "[ab]_1.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
                             VOCAB, &err);
@@ -217,11 +209,9 @@ static void test_mixture_fingerprint(void **state) {
     assert_non_null(strstr(err.text, "b.bin: 1 token makes no sequence of 4 + 1 tokens"));
 }
 
-// What is said to be too little for a micro-batch is what is counted: all sets.
-static void test_mixture_too_small(void **state) {
-    (void)state;
+// The error for too little data counts the tokens of all sets.
+UNIT_TEST(test_mixture_too_small) {
     write_mixture();
-    Error err;
     const double weights[] = {0.7, 0.2, 0.1};
     assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 10, MIX_T, 0, 3, 5, true,
                                VOCAB, &err));
@@ -234,11 +224,10 @@ static void test_mixture_too_small(void **state) {
     if (!strstr(err.text, "/a_0.bin and 2 other sets: 113 tokens make 27 sequences")) fail_msg("%s", err.text);
 }
 
-static void test_other_vocabulary(void **state) {
-    (void)state;
+UNIT_TEST(test_other_vocabulary) {
     const char *bytes, *other;
     write_header_and_tokens("o_0.bin", DATA_MAGIC_U16, 1, 2000, 2, 2000, 0, 257);
-    write_u16("o_1.bin", 1023, 300); // too few to tell
+    write_u16("o_1.bin", 1023, 300); // too few to recognize
     write_header_and_tokens("o_2.bin", DATA_MAGIC_U32, 7, 5000, 4, 5000, 0, 257);
     DataLoader *loader = open_one("o_*.bin", 1, 10, true);
     assert_false(data_mixes_bytes(loader, &bytes, &other));
@@ -254,9 +243,7 @@ static void test_other_vocabulary(void **state) {
     data_close(loader);
 }
 
-static void test_repeated_file(void **state) {
-    (void)state;
-    Error err;
+UNIT_TEST(test_repeated_file) {
     write_u16("r_a.bin", 101, 0);
     write_u16("r_b.bin", 101, 0);
     for (int twice = 0; twice < 2; twice++) {
@@ -270,10 +257,8 @@ static void test_repeated_file(void **state) {
     }
 }
 
-// A link to a file of another set is that file.
-static void test_file_of_two_sets(void **state) {
-    (void)state;
-    Error err;
+// A hard link to a file of another set counts as that file.
+UNIT_TEST(test_file_of_two_sets) {
     const double weights[] = {2, 1};
     write_u16("t_a.bin", 101, 0);
     write_u16("t_b.bin", 101, 0);
@@ -289,10 +274,9 @@ static void test_file_of_two_sets(void **state) {
     }
 }
 
-static void test_shared_file(void **state) {
-    (void)state;
+UNIT_TEST(test_shared_file) {
     write_u16("s_a.bin", 101, 0);
-    write_u16("s_b.bin", 101, 0); // equal, but another file
+    write_u16("s_b.bin", 101, 0); // equal contents, but another file
     DataLoader *a = open_one("s_a.bin", 1, 10, true), *b = open_one("s_b.bin", 1, 10, true);
     assert_null(data_shared_file(a, b));
     assert_non_null(strstr(data_shared_file(a, a), "s_a.bin"));
@@ -308,10 +292,8 @@ static void test_shared_file(void **state) {
     data_close(both);
 }
 
-// OLMo's memory maps: tokens without a header, whose width is that of the vocabulary.
-static void test_memory_maps(void **state) {
-    (void)state;
-    Error err;
+// OLMo's memory maps: tokens without a header, of a width that follows from the vocabulary.
+UNIT_TEST(test_memory_maps) {
     enum { COUNT = 101, WIDE_VOCAB = 100278 };
     uint16_t narrow[COUNT];
     uint32_t wide[COUNT];
@@ -338,7 +320,8 @@ static void test_memory_maps(void **state) {
     assert_true(data_batch(loader, 10, in, target, &err));
     assert_int_equal(in[0], 100000);
     data_close(loader);
-    // of the other width: uint16 as uint32 are ids beyond the vocabulary, uint32 as uint16 has a 0 in every other word
+    // the wrong width: uint16 read as uint32 exceeds the vocabulary; uint32 read as uint16 has a 0 in every other
+    // word
     assert_null(data_open(path_of("n.npy"), 1, 10, 0, 1, 1, false, WIDE_VOCAB, &err));
     assert_non_null(strstr(err.text, "no tokens of 4 bytes"));
     write_file(path_of("n.npy"), narrow, sizeof narrow - 2);
@@ -352,16 +335,14 @@ static void test_memory_maps(void **state) {
     static const char numpy[] = "\x93NUMPY\x01\0v\0{'descr': '<u2'";
     write_file(path_of("numpy.npy"), numpy, sizeof numpy);
     expect_refused("numpy.npy", 1, 10, 1, "numpy.npy is a NumPy array with a header", "tofile()");
-    write_u16("header.npy", 101, 3); // a header of llm.c's counts, whatever the name
+    write_u16("header.npy", 101, 3); // llm.c's header is recognized under any name
     loader = open_one("header.npy", 1, 10, false);
     assert_int_equal(data_tokens(loader), COUNT);
     data_close(loader);
 }
 
-// More tokens than 32 bits count: two files of 2^31 and some, with a hole between their ends, which takes no room.
-static void test_many_tokens(void **state) {
-    (void)state;
-    Error err;
+// More than 2^32 tokens: two sparse files of more than 2^31 tokens, which take little disk space.
+UNIT_TEST(test_many_tokens) {
     enum { T = 64, WORDS = 10 * T };
     const int64_t tokens = ((int64_t)1 << 31) + WORDS + 1, sequences = (tokens - 1) / T;
     uint16_t words[WORDS + 1];
@@ -390,20 +371,4 @@ static void test_many_tokens(void **state) {
     data_close(loader);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_pinned_order, test_folder_empty),
-        cmocka_unit_test_setup(test_joined_patterns, test_folder_empty),
-        cmocka_unit_test_setup(test_mixture, test_folder_empty),
-        cmocka_unit_test_setup(test_mixture_on_ranks, test_folder_empty),
-        cmocka_unit_test_setup(test_mixture_fingerprint, test_folder_empty),
-        cmocka_unit_test_setup(test_mixture_too_small, test_folder_empty),
-        cmocka_unit_test_setup(test_other_vocabulary, test_folder_empty),
-        cmocka_unit_test_setup(test_shared_file, test_folder_empty),
-        cmocka_unit_test_setup(test_repeated_file, test_folder_empty),
-        cmocka_unit_test_setup(test_file_of_two_sets, test_folder_empty),
-        cmocka_unit_test_setup(test_memory_maps, test_folder_empty),
-        cmocka_unit_test_setup(test_many_tokens, test_folder_empty),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

@@ -1,12 +1,12 @@
-// Tests of what is noticed of a token file's bytes: their checksum (coat/text/data_verify.h), and another file or other
-// bytes under the path while a run reads it.
+// Tests of verifying token files: checksums (coat/text/data_verify.h), and files that are replaced or changed during
+// a run.
 #include <fcntl.h>
 #include <time.h>
 
 #include "coat/text/data_verify.h"
 #include "token_files.h"
 
-// Writes the checksum of its tokens into a file.
+// Writes the checksum of the tokens into the file's header.
 static void sign(const char *path) {
     Error err;
     uint64_t size;
@@ -20,15 +20,14 @@ static void sign(const char *path) {
     close(fd);
 }
 
-static void test_checksum(void **state) {
-    (void)state;
+UNIT_TEST(test_checksum) {
     Error err;
     uint64_t size;
     uint32_t crc;
     char file[DATA_HEADER_BYTES + 100] = "";
     static const struct {
         const char *text;
-        uint32_t crc; // as zlib.crc32() has it
+        uint32_t crc; // of zlib.crc32()
     } known[] = {{"", 0},
                  {"a", 0xe8b7be43},
                  {"123456789", 0xcbf43926},
@@ -41,15 +40,14 @@ static void test_checksum(void **state) {
         assert_true(file_open(path_of("text"), &fd, &size, &err));
         assert_true(data_checksum(fd, "text", (int64_t)bytes, NULL, &crc, &err));
         assert_int_equal(crc, known[i].crc);
-        assert_false(data_checksum(fd, "text", (int64_t)bytes + 1, NULL, &crc, &err)); // it is shorter
+        assert_false(data_checksum(fd, "text", (int64_t)bytes + 1, NULL, &crc, &err)); // the file is shorter
         assert_says(&err, "text");
         close(fd);
     }
 }
 
-// A bit anywhere in the tokens, or in the checksum; of a file without one nothing can be said.
-static void test_flipped_bits(void **state) {
-    (void)state;
+// A flipped bit in the tokens or in the checksum is detected. A file without checksum is not verified.
+UNIT_TEST(test_flipped_bits) {
     for (int width = 2; width <= 4; width += 2) {
         if (width == 2)
             write_u16("a.bin", 20000, 7);
@@ -69,7 +67,7 @@ static void test_flipped_bits(void **state) {
     write_u16("llmc.bin", 20000, 7);
     flip_byte(path_of("llmc.bin"), 20000);
     data_close(open_one("llmc.bin", 1, 16, true));
-    write_u16("b_1.bin", 20000, 7); // one of several files, and each process verifies its own
+    write_u16("b_1.bin", 20000, 7); // one of several files; each rank verifies its own
     write_u16("b_2.bin", 20000, 7);
     sign(path_of("b_2.bin"));
     flip_byte(path_of("b_2.bin"), 20000);
@@ -82,9 +80,8 @@ static void test_flipped_bits(void **state) {
     assert_null(data_open_validation(path_of("b_*.bin"), EXAMPLES_SPLIT, 1, 16, VOCAB, &err));
 }
 
-// Large files, here of zeros that take no room, are verified while they are read from.
-static void test_in_background(void **state) {
-    (void)state;
+// Large files (here sparse) are verified in the background while they are read.
+UNIT_TEST(test_in_background) {
     Error err;
     int32_t in[16], target[16];
     write_header_and_tokens("large.bin", DATA_MAGIC_U16, DATA_VERSION_U16, 34000000, 2, 100, 0, 9);
@@ -109,7 +106,7 @@ static void test_in_background(void **state) {
     assert_says(&err, "large.bin is damaged: its checksum does not match");
     assert_false(data_batch(loader, 0, in, target, &err));
     data_close(loader);
-    data_close(open_one("large.bin", 1, 16, true)); // before it is through
+    data_close(open_one("large.bin", 1, 16, true)); // close before verification ends
     assert_int_equal(unlink(path_of("large.bin")), 0);
 }
 
@@ -118,9 +115,8 @@ static bool reads(DataLoader *loader, int64_t sequence, Error *err) {
     return data_batch(loader, sequence, in, target, err);
 }
 
-// Of more files than are open at a time, one that is opened again must be the one that was checked.
-static void test_replaced_files(void **state) {
-    (void)state;
+// With more files than are kept open, a file that is opened again must be the one that was checked.
+UNIT_TEST(test_replaced_files) {
     enum { FILES = 300 };
     Error err;
     char name[32];
@@ -131,13 +127,13 @@ static void test_replaced_files(void **state) {
     for (int kind = 0; kind < 4; kind++) {
         DataLoader *loader = open_one("r_*.bin", 1, 4, false);
         assert_true(reads(loader, 0, &err));
-        assert_true(reads(loader, 256, &err)); // takes the place of the first
-        assert_true(reads(loader, 0, &err));   // which has not changed
+        assert_true(reads(loader, 256, &err)); // closes the first file
+        assert_true(reads(loader, 0, &err));   // unchanged
         assert_true(reads(loader, 256, &err));
         struct stat st;
         assert_int_equal(stat(path_of("r_000.bin"), &st), 0);
         const struct timespec times[2] = {st.st_atim, st.st_mtim};
-        if (kind == 0) { // another file, with the size and the time of the first
+        if (kind == 0) { // another file with the same size and time
             write_u16("other", 5, 1000);
             assert_int_equal(utimensat(AT_FDCWD, path_of("other"), times, 0), 0);
             assert_int_equal(rename(path_of("other"), path_of("r_000.bin")), 0);
@@ -146,7 +142,7 @@ static void test_replaced_files(void **state) {
             int fd = open(path_of("r_000.bin"), O_WRONLY);
             assert_int_equal(pwrite(fd, "\1\2", 2, DATA_HEADER_BYTES), 2);
             close(fd);
-        } else if (kind == 2) { // another size, at the same time
+        } else if (kind == 2) { // another size with the same time
             assert_int_equal(truncate(path_of("r_000.bin"), DATA_HEADER_BYTES + 12), 0);
             assert_int_equal(utimensat(AT_FDCWD, path_of("r_000.bin"), times, 0), 0);
         } else {
@@ -162,8 +158,4 @@ static void test_replaced_files(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_checksum), cmocka_unit_test(test_flipped_bits),
-                                       cmocka_unit_test(test_in_background), cmocka_unit_test(test_replaced_files)};
-    return cmocka_run_group_tests_name("data verify", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,12 +1,14 @@
-// Tests of coat/io/files.h: what is opened for reading and for writing, and what a file system may leave undone.
+// Tests of coat/io/files.h: opening for reading and writing, and file systems that do not support everything.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
 
 #include "dev/test/test_folder.h"
 
-// In place of the C library's: fails with errno `sync_fails`, unless that is 0, for folders alone if `folders`, else
-// for files alone.
+static Error err; // of the last failed call
+
+// Replaces the C library's fsync(): fails with errno `sync_fails`, unless that is 0; for folders only or, without
+// `folders`, for files only.
 static int sync_fails;
 static bool folders = true;
 
@@ -20,9 +22,7 @@ int fsync(int fd) {
 static const int unsupported[] = {EINVAL, ENOSYS, EOPNOTSUPP, ENOTTY, EBADF, EPERM, EACCES, ENOLCK};
 static const int failures[] = {EIO, ENOSPC, EDQUOT, EROFS};
 
-static void test_unsupported_sync(void **state) {
-    (void)state;
-    Error err;
+UNIT_TEST(test_unsupported_sync) {
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         sync_fails = unsupported[i];
         if (!folder_sync(test_folder, &err)) fail_msg("%d: %s", sync_fails, err.text);
@@ -36,7 +36,7 @@ static void test_unsupported_sync(void **state) {
         assert_says(&err, strerror(sync_fails));
         assert_false(file_replace(path_of("replaced"), "new", 3, &err));
     }
-    // the bytes of a file are another matter: what cannot be flushed is not saved
+    // data that cannot be flushed to disk is not saved, whatever the error
     folders = false;
     for (int i = 0; i < 2; i++) {
         sync_fails = i ? EIO : EINVAL;
@@ -53,7 +53,6 @@ static void test_unsupported_sync(void **state) {
 }
 
 static void refuse_write(const char *name, const char *says) {
-    Error err;
     const int flags[] = {0, O_APPEND, O_EXCL, O_EXCL | O_APPEND};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         err.code = EXIT_DONE;
@@ -66,10 +65,8 @@ static void refuse_write(const char *name, const char *says) {
     assert_false(file_create(path_of(name), "x", 1, &err));
 }
 
-// A file of the user's stays as it is whatever in the folder leads to it.
-static void test_written_names(void **state) {
-    (void)state;
-    Error err;
+// No link in the folder can make the program overwrite a file outside it.
+UNIT_TEST(test_written_names) {
     size_t size;
     write_text(path_of("precious"), "mine");
     assert_int_equal(symlink(path_of("precious"), path_of("link")), 0);
@@ -77,14 +74,14 @@ static void test_written_names(void **state) {
     assert_int_equal(link(path_of("precious"), path_of("hard")), 0);
     assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
     assert_int_equal(mkdir(path_of("below"), 0700), 0);
-    alarm(10); // nothing waits for the other end of the pipe
+    alarm(10); // opening the pipe must not block
     refuse_write("link", "is a link");
     refuse_write("dangling", "is a link");
     refuse_write("hard", "is a hard link");
     refuse_write("fifo", "is not a regular file");
     refuse_write("below", NULL);
     refuse_write("absent/file", "No such file");
-    assert_true(file_replace(path_of("link"), "new", 3, &err)); // another file gets the name
+    assert_true(file_replace(path_of("link"), "new", 3, &err)); // replaces the link itself
     alarm(0);
     assert_false(path_is_link(path_of("link")));
     assert_false(path_is_file(path_of("outside")));
@@ -95,7 +92,7 @@ static void test_written_names(void **state) {
     write_text(path_of("own"), "kept");
     int fd = file_open_write(path_of("own"), 0, &err);
     assert_true(fd >= 0);
-    assert_true(file_append(fd, "own", "K", 1, &err)); // at its begin, and the rest is still there
+    assert_true(file_append(fd, "own", "K", 1, &err)); // at the beginning; the rest is unchanged
     close(fd);
     text = read_file(path_of("own"), &size);
     assert_string_equal(text, "Kept");
@@ -106,7 +103,6 @@ static void test_written_names(void **state) {
 }
 
 static void refuse_read(const char *name, const char *says) {
-    Error err;
     int fd;
     uint64_t size;
     char *data;
@@ -123,9 +119,7 @@ static void refuse_read(const char *name, const char *says) {
 
 #define LFS "version https://git-lfs.github.com/spec/v1"
 
-static void test_read_names(void **state) {
-    (void)state;
-    Error err;
+UNIT_TEST(test_read_names) {
     int fd;
     uint64_t size;
     assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);
@@ -139,7 +133,7 @@ static void test_read_names(void **state) {
     alarm(0);
     refuse_read("pointer", "is a Git LFS pointer, not the file; run git lfs pull");
     refuse_read("pointer-alone", "is a Git LFS pointer");
-    // shorter than the first line of one, and a file that only speaks of it
+    // shorter than the first line of a pointer, and a file that only contains that line
     static const char *const good[] = {"", "version https://git-lfs", " " LFS "\n"};
     for (int i = 0; i < 3; i++) {
         write_text(path_of("good"), good[i]);
@@ -149,8 +143,4 @@ static void test_read_names(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_unsupported_sync), cmocka_unit_test(test_written_names),
-                                       cmocka_unit_test(test_read_names)};
-    return cmocka_run_group_tests_name("files", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

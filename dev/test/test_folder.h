@@ -1,19 +1,11 @@
-// A folder of a test's own, and the handling of files in it. Include after cmocka.h's own needs; the functions
-// assert that they succeed.
+// A temporary folder for a test suite, and files in it. Every function asserts that it succeeds.
 #pragma once
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "coat/io/files.h"
+#include "dev/test/unit.h"
 
 #define TEST_PATH 1024
 
@@ -33,7 +25,7 @@ static inline int test_folder_remove(void **state) {
     return system(command);
 }
 
-// For a test that wants to find nothing of those before it.
+// Removes all files in the folder, so that a test does not find those of earlier tests.
 static inline int test_folder_empty(void **state) {
     (void)state;
     char command[TEST_PATH];
@@ -41,7 +33,8 @@ static inline int test_folder_empty(void **state) {
     return system(command);
 }
 
-// From begin to end permissions count for root, too: as a user who owns all that is in the folder.
+// Between test_as_user(true) and test_as_user(false), root runs as the user nobody, who owns all files in the folder.
+// File permissions then apply to root, too.
 static inline void test_as_user(bool begins) {
     const uid_t nobody = 65534;
     char command[TEST_PATH];
@@ -54,7 +47,7 @@ static inline void test_as_user(bool begins) {
     }
 }
 
-// The path of a name in the folder; valid for the next 7 calls.
+// Returns the path of `name` in the folder. The text stays valid for the next 7 calls.
 static inline const char *path_of(const char *name) {
     static char paths[8][TEST_PATH];
     static int next;
@@ -98,7 +91,7 @@ static inline void flip_byte(const char *path, size_t at) {
     free(data);
 }
 
-// A full disk, but for SIGXFSZ: files that this process writes end after so many bytes.
+// Limits files that this process writes to `bytes` bytes: a full disk, except that SIGXFSZ is raised.
 static inline void limit_files(rlim_t bytes) {
     struct rlimit limit;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -106,7 +99,7 @@ static inline void limit_files(rlim_t bytes) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-// The error's one line must name the thing.
+// Fails unless the error is one line that contains `part`.
 static inline void assert_says(const Error *err, const char *part) {
     if (!strstr(err->text, part)) fail_msg("'%s' does not say '%s'", err->text, part);
     assert_null(strchr(err->text, '\n'));

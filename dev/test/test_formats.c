@@ -1,32 +1,23 @@
 // Tests of the number formats against an independent definition: the nearest entry of a sorted table of values, ties
 // to the even code. `test_formats --all` walks through all 2^32 bit patterns instead of a dense sample.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "coat/numerics/quantize.h"
+#include "dev/test/unit.h"
 #include "format_inputs.h"
 
-static uint64_t stride = 251; // through the bit patterns of FP32: a prime, so that all fields vary
+static uint64_t stride = 251; // step through FP32's bit patterns: a prime, so that all fields vary
 
 typedef struct {
     const char *name;
     uint8_t (*encode)(float);
     float (*decode)(uint8_t);
-    int mantissa_bits, bias, finite; // finite: codes without sign that are finite numbers
-    double values[128];              // of these codes, in ascending order
+    int mantissa_bits, bias, finite; // finite: number of finite FP8 values without sign
+    double values[128];              // their values in ascending order
 } Fp8;
 
 static Fp8 formats[2] = {{"e4m3", e4m3_encode, e4m3_decode, 3, 7, 127, {0}},
                          {"e5m2", e5m2_encode, e5m2_decode, 2, 15, 124, {0}}};
 
-// Sign, exponent, mantissa as the formats' definition says, in double.
+// Computes the FP8 values in double from sign, exponent and mantissa.
 static int fill_tables(void **state) {
     (void)state;
     for (int f = 0; f < 2; f++) {
@@ -45,7 +36,7 @@ static uint8_t nearest(const Fp8 *format, float x) {
     uint8_t sign = float_bits(x) >> 31 ? 0x80 : 0;
     if (isnan(x)) return (uint8_t)(sign | 0x7f);
     double magnitude = fabs((double)x);
-    int low = 0, high = format->finite - 1; // values[low] <= magnitude, and the code is at most high
+    int low = 0, high = format->finite - 1; // values[low] <= magnitude; the result is low or at most high
     if (magnitude >= format->values[high]) return (uint8_t)(sign | high);
     while (high - low > 1) {
         int middle = (low + high) / 2;
@@ -66,8 +57,7 @@ static void check_encode(const Fp8 *format, float x) {
                  expected);
 }
 
-static void all_codes_decode(void **state) {
-    (void)state;
+UNIT_TEST(all_codes_decode) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
         for (int c = 0; c < 256; c++) {
@@ -87,15 +77,13 @@ static void all_codes_decode(void **state) {
     assert_true(e4m3_decode(0x01) == 0x1p-9f && e5m2_decode(0x01) == 0x1p-16f);
 }
 
-static void all_bf16_encode(void **state) {
-    (void)state;
+UNIT_TEST(all_bf16_encode) {
     for (int f = 0; f < 2; f++)
         for (uint32_t b = 0; b < 65536; b++) check_encode(&formats[f], bf16_decode((uint16_t)b));
 }
 
-// Values between two codes: the middle exactly, and the floats around it.
-static void ties_go_to_the_even_code(void **state) {
-    (void)state;
+// Encodes the exact midpoint of two FP8 values and its FP32 neighbors.
+UNIT_TEST(ties_go_to_the_even_code) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
         for (int c = 0; c + 1 < format->finite; c++) {
@@ -108,15 +96,13 @@ static void ties_go_to_the_even_code(void **state) {
     }
 }
 
-static void random_floats_encode(void **state) {
-    (void)state;
+UNIT_TEST(random_floats_encode) {
     for (int f = 0; f < 2; f++) {
         for (uint64_t i = 0; i < 1 << 24; i++) check_encode(&formats[f], random_float((uint64_t)f, i));
     }
 }
 
-static void special_values(void **state) {
-    (void)state;
+UNIT_TEST(special_values) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
         int largest = format->finite - 1;
@@ -125,16 +111,16 @@ static void special_values(void **state) {
         assert_int_equal(format->encode(INFINITY), largest);
         assert_int_equal(format->encode(-INFINITY), 0x80 | largest);
         assert_int_equal(format->encode(3.4e38f), largest);
-        assert_int_equal(format->encode(1e-45f), 0); // FP32's own subnormals
+        assert_int_equal(format->encode(1e-45f), 0); // FP32 subnormals
         assert_int_equal(format->encode(-1e-40f), 0x80);
         assert_int_equal(format->encode(bits_float(0x7f800001u)), 0x7f); // a signalling NaN
         assert_int_equal(format->encode(bits_float(0xffffffffu)), 0xff);
-        for (int c = 1; c < 1 << format->mantissa_bits; c++) // subnormal codes
+        for (int c = 1; c < 1 << format->mantissa_bits; c++) // FP8 subnormals
             assert_int_equal(format->encode((float)format->values[c] * 1.01f), c);
     }
 }
 
-// The nearest of the BF16 around x; the one above the largest finite is infinity, standing for 2^128.
+// Returns the nearest BF16 to x. Above the largest finite value is infinity, which counts as 2^128.
 static uint16_t nearest_bf16(float x, bool ties_to_even) {
     uint32_t cut = float_bits(x) >> 16;
     double low = fabs((double)bits_float(cut << 16)), high = fabs((double)bits_float((cut + 1) << 16));
@@ -144,8 +130,7 @@ static uint16_t nearest_bf16(float x, bool ties_to_even) {
     return (uint16_t)(cut + up);
 }
 
-static void bf16_conversions(void **state) {
-    (void)state;
+UNIT_TEST(bf16_conversions) {
     for (uint32_t b = 0; b < 65536; b++) {
         float x = bf16_decode((uint16_t)b);
         assert_int_equal(float_bits(x), b << 16);
@@ -154,7 +139,7 @@ static void bf16_conversions(void **state) {
         else
             assert_int_equal(bf16_encode(x), b);
     }
-    assert_true(isnan(bf16_decode(bf16_encode(bits_float(0x7f800001u))))); // its upper half alone is infinity
+    assert_true(isnan(bf16_decode(bf16_encode(bits_float(0x7f800001u))))); // its upper half is the pattern of infinity
     assert_true(isnan(bf16_decode(bf16_encode(bits_float(0xffffffffu)))));
     for (uint64_t u = 0; u < 1ULL << 32; u += stride) {
         float x = bits_float((uint32_t)u);
@@ -162,9 +147,8 @@ static void bf16_conversions(void **state) {
     }
 }
 
-// Split masters lose nothing, and their upper half is the nearest BF16.
-static void split_masters(void **state) {
-    (void)state;
+// A split16 master weight keeps all bits, and its upper half is the nearest BF16.
+UNIT_TEST(split_masters) {
     static const uint32_t edges[] = {0,           1,           0x7fff,      0x8000,      0x8001,      0xffff,
                                      0x10000,     0x007fffffu, 0x00800000u, 0x7f7f7fffu, 0x7f7f8000u, 0x7f7fffffu,
                                      0x3f807fffu, 0x3f808000u, 0x3f80ffffu, 0x3fffffffu};
@@ -182,22 +166,21 @@ static void split_masters(void **state) {
     }
 }
 
-// The scale of a row: the smallest power of two with which its maximum has a code, and never one under 2^-126.
+// Checks a row scale: the smallest power of two, at least 2^-126, for which amax / scale is in range.
 static void check_row_scale(const Fp8 *format, Format f, uint32_t amax) {
     const double largest = format->values[format->finite - 1], maximum = (double)bits_float(amax);
     const uint32_t bits = float_bits(row_scale_from_maximum(amax, f));
     const double scale = (double)bits_float(bits);
-    bool good = (bits & 0x807fffffu) == 0 && bits >> 23 >= 1 && bits >> 23 < 255; // normal, positive, nothing behind
+    bool good = (bits & 0x807fffffu) == 0 && bits >> 23 >= 1 && bits >> 23 < 255; // normal, positive, mantissa 0
     if (amax < 0x7f800000u)
         good = good && maximum / scale <= largest && (scale == 0x1p-126 || maximum / scale > largest / 2);
-    else // inf and NaN: that of the largest finite value
+    else // inf and NaN: scale of the largest finite amax
         good = good && bits == float_bits(row_scale_from_maximum(0x7f7fffffu, f));
     if (!good)
         fail_msg("the row scale in %s of the maximum %.9g (bits %08x) is %g", format->name, maximum, amax, scale);
 }
 
-static void row_scales(void **state) {
-    (void)state;
+UNIT_TEST(row_scales) {
     static const float edges[] = {0.0f,  0x1p-149f, 0x1p-127f,     0x1.fffffcp-127f, 0x1p-126f,       1.0f,
                                   1.75f, 448.0f,    57344.0f,      0x1.cp-118f,      0x1.cp-111f,     0x1.cp-117f,
                                   2.0f,  0x1p127f,  0x1.cp+127f,   0x1.fffffep+127f, 0x1.bffffep+8f,  0x1.c00002p+8f,
@@ -205,7 +188,7 @@ static void row_scales(void **state) {
     static const Format kinds[2] = {FMT_E4M3, FMT_E5M2};
     for (int f = 0; f < 2; f++) {
         for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++)
-            for (uint32_t around = 0; around < 3; around++) { // and the floats on both sides of it
+            for (uint32_t around = 0; around < 3; around++) { // and its FP32 neighbors
                 uint32_t bits = float_bits(edges[i]) + around;
                 if (bits > 0) check_row_scale(&formats[f], kinds[f], bits - 1);
             }
@@ -221,8 +204,7 @@ static void row_scales(void **state) {
     assert_true(row_scale_from_maximum(0, FMT_E5M2) == SCALE_SMALLEST);
 }
 
-static void names_and_sizes(void **state) {
-    (void)state;
+UNIT_TEST(names_and_sizes) {
     assert_int_equal(format_bytes(FMT_FP32), sizeof(real));
     assert_int_equal(format_bytes(FMT_BF16), 2);
     assert_int_equal(format_bytes(FMT_E4M3), 1);
@@ -234,16 +216,5 @@ static void names_and_sizes(void **state) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--all") == 0) stride = 1;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_codes_decode),
-        cmocka_unit_test(all_bf16_encode),
-        cmocka_unit_test(ties_go_to_the_even_code),
-        cmocka_unit_test(random_floats_encode),
-        cmocka_unit_test(special_values),
-        cmocka_unit_test(bf16_conversions),
-        cmocka_unit_test(split_masters),
-        cmocka_unit_test(row_scales),
-        cmocka_unit_test(names_and_sizes),
-    };
-    return cmocka_run_group_tests(tests, fill_tables, NULL);
+    return unit_main(fill_tables, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-// The device's conversions between formats against formats.h on the host: decoding of all codes, and encoding of every
-// BF16 value and of random FP32 bit patterns, at each place of a word. All bits must agree, but for NaN: that must
-// become a NaN, whose sign and payload the hardware chooses.
+// Compares the device's format conversions with formats.h on the host: decoding of all FP8 values, encoding of every
+// BF16 value and of random FP32 patterns, at each position of a word. All bits must agree, except that a NaN may be
+// any NaN.
 #include <vector>
 
 #include "coat/cuda/attention/hopper.h"
@@ -11,23 +11,24 @@
 
 namespace {
 
-constexpr int64_t RANDOM = (int64_t)2 << 24, ALL_BF16 = 65536, ALL_CODES = 256; // half of RANDOM is any bit pattern
-constexpr int PLACES = 4; // of a code in a word; of pairs, each place twice
+constexpr int64_t RANDOM = (int64_t)2 << 24, ALL_BF16 = 65536,
+                  ALL_CODES = 256; // half of RANDOM are random bit patterns
+constexpr int PLACES = 4;          // positions of an FP8 value in a word; each is tested twice in pairs
 constexpr int THREADS = 256;
-constexpr int FACTORS = 150; // powers of two from 1 down to the smallest of FP32
+constexpr int FACTORS = 150; // powers of two from 1 down to FP32's smallest
 
 // --- what is compared ---------------------------------------------------------------------------------------
-// A conversion turns SPAN inputs, given as bits, into SPAN results.
+// A conversion of SPAN inputs, given as bits, to SPAN results.
 template <Format F> struct EncodePair {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i += 2) {
             const uint32_t pair = encode_pair<F>(bits_float(in[i]), bits_float(in[i + 1]));
-            out[i] = pair & 0xffu, out[i + 1] = pair >> 8; // all of the rest: nothing may stand above the pair
+            out[i] = pair & 0xffu, out[i + 1] = pair >> 8; // keeps all upper bits, which must be 0
         }
     }
 };
 
-__device__ void words_apart(const uint32_t word[SPAN / 4], uint32_t out[SPAN]) {
+__device__ void words_split(const uint32_t word[SPAN / 4], uint32_t out[SPAN]) {
     for (int i = 0; i < SPAN; i++) out[i] = word[i / 4] >> 8 * (i % 4) & 0xffu;
 }
 
@@ -37,11 +38,11 @@ template <Format F> struct EncodeWords {
         uint32_t word[SPAN / 4];
         for (int i = 0; i < SPAN; i++) x[i] = bits_float(in[i]);
         encode<F, SPAN>(x, 1.0f, word);
-        words_apart(word, out);
+        words_split(word, out);
     }
 };
 
-// Functions of formats.h and moments.h as they are compiled for the device, one value at a time.
+// Functions of formats.h and moments.h compiled for the device, one value at a time.
 template <uint32_t (*FUNCTION)(uint32_t)> struct Single {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i++) out[i] = FUNCTION(in[i]);
@@ -59,8 +60,8 @@ COAT_HD uint32_t bf16_single(uint32_t x) {
 COAT_HD uint32_t bf16_value(uint32_t x) {
     return float_bits(bf16_decode((uint16_t)x));
 }
-// What moments are encoded and decoded by: no sign, nothing above the largest value, and no NaN. (Of a signalling NaN
-// and a number fminf() makes the number on the device, and with some C libraries NaN on the host.)
+// Limits x to valid inputs of moment encoding: positive, at most the largest value, not NaN. fminf() of a signaling
+// NaN differs between device and C libraries.
 template <Format F> COAT_HD float position_of(uint32_t x) {
     const float y = fabsf(bits_float(x));
     return y < moment_largest(F) ? y : moment_largest(F);
@@ -144,7 +145,7 @@ __device__ void words_join(const uint32_t in[SPAN], uint32_t word[SPAN / 4]) {
         word[i] = in[4 * i] | in[4 * i + 1] << 8 | in[4 * i + 2] << 16 | in[4 * i + 3] << 24;
 }
 
-// Codes of E4M3, by decode_halves() and all that stands on it.
+// Decodes E4M3 with decode_halves() and the functions that use it.
 enum DecodeWay { UNSCALED, SCALED };
 
 template <DecodeWay WAY> struct DecodeWords {
@@ -163,11 +164,11 @@ template <Format TO> struct Rescale {
         uint32_t word[SPAN / 4], rescaled[SPAN / 4];
         words_join(in, word);
         rescale_codes<TO, SPAN>(word, factor, rescaled);
-        words_apart(rescaled, out);
+        words_split(rescaled, out);
     }
 };
 
-// The scale of a group whose maximum is |x|, in BF16; and what codes are multiplied by.
+// Scale of a group with amax |x|, in BF16, and its reciprocal factor.
 struct GroupScale {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i++) {
@@ -196,7 +197,7 @@ uint32_t group_reciprocal_expected(uint32_t x) {
 }
 
 // --- comparison ---------------------------------------------------------------------------------------------
-// What results are: codes, BF16, or FP32. Says which of them are NaN.
+// True if x, a result in format RESULT, is NaN.
 template <Format RESULT> COAT_HD bool result_is_nan(uint32_t x) {
     if (RESULT == FMT_E4M3) return (x & 0x7fu) == 0x7fu;
     if (RESULT == FMT_E5M2) return (x & 0x7fu) > 0x7cu;
@@ -205,11 +206,11 @@ template <Format RESULT> COAT_HD bool result_is_nan(uint32_t x) {
 }
 
 struct Found {
-    unsigned long long different, other_nan; // results; and NaN of other bits
-    unsigned long long first;                // index << 32 | result of the first that differs
+    unsigned long long different, other_nan; // results; and NaN with other bits
+    unsigned long long first;                // index << 32 | first result that differs
 };
 
-// Thread t takes SPAN inputs from number t * SPAN + place on, going round at the end. `count` is a multiple of SPAN.
+// Thread t converts SPAN inputs from number t * SPAN + place on, with wrap-around. `count` is a multiple of SPAN.
 template <typename Conversion, Format RESULT>
 __global__ void compare_kernel(const uint32_t *in, const uint32_t *expected, int64_t count, int place, float factor,
                                Found *found) {
@@ -230,7 +231,7 @@ __global__ void compare_kernel(const uint32_t *in, const uint32_t *expected, int
     }
 }
 
-// Inputs on both machines, and what the host makes of them.
+// Inputs on host and device, and the expected results.
 struct Inputs {
     std::vector<uint32_t> in, expected;
     uint32_t *device_in, *device_expected;
@@ -253,7 +254,7 @@ void inputs_close(Inputs *inputs) {
     cudaFree(inputs->found);
 }
 
-// What the following comparisons want: `function` of each input, on the host.
+// Sets the expected results of the following comparisons: `function` of each input, computed on the host.
 template <typename Function> void expect(Inputs *inputs, Function function) {
     const int64_t count = (int64_t)inputs->in.size();
 #pragma omp parallel for schedule(static)
@@ -263,7 +264,7 @@ template <typename Function> void expect(Inputs *inputs, Function function) {
                "bringing the host's results to the device");
 }
 
-// At all places; adds to `all`, where `first` is that of the first comparison that found one.
+// Compares at all positions. Adds to `all`, whose `first` is the first difference found.
 template <typename Conversion, Format RESULT> void compare_into(Inputs *inputs, float factor, Found *all) {
     const int64_t count = (int64_t)inputs->in.size();
     for (int place = 0; place < PLACES; place++) {
@@ -330,7 +331,7 @@ void compare_bf16_decoding(Inputs *inputs) {
     compare<Single<bf16_value>, FMT_FP32>(inputs, "bf16_decode");
 }
 
-// E4M3 codes times every power of two up to 1, or up to 2^7 if TO is E5M2, give the rounded product in TO.
+// E4M3 values times every power of two up to 1 (2^7 if TO is E5M2), rounded to TO.
 template <Format TO> void compare_rescaling(Inputs *inputs, const char *name) {
     Found all = {0, 0, ~0ull};
     for (int i = 0; i < FACTORS && all.different == 0; i++) {

@@ -1,5 +1,5 @@
-// Tests of what dev/tools/gradient_stats.cu measures: matrices whose figures are known,
-// and the same computed otherwise.
+// Tests of the measurements of dev/tools/gradient_stats.cu: matrices with known results, and an independent
+// computation.
 #include "ops_fixture.h"
 
 #include "dev/tools/gradient_accumulation.h"
@@ -9,7 +9,7 @@ enum { TOKENS = 256, OUT = 48, IN = 64 };
 typedef struct {
     Fixture f;
     Meter meter;
-    Tensor dy, x, w; // (TOKENS, OUT), (TOKENS, IN), (OUT, IN) BF16; dy of zeros, the others random
+    Tensor dy, x, w; // (TOKENS, OUT), (TOKENS, IN), (OUT, IN) BF16; dy is 0, the others random
     GradientStats stats;
 } Case;
 
@@ -50,9 +50,8 @@ static void assert_near(double x, double expected, double slack) {
     if (fabs(x - expected) > slack) fail_msg("%.12g, expected %.12g", x, expected);
 }
 
-// A constant is a code times any of the scales.
-static void constant(void **state) {
-    (void)state;
+// A constant gradient is exact with every scale rule.
+UNIT_TEST(constant) {
     Case c;
     case_begin(&c);
     set_rows(c.dy, 0, TOKENS, 0, OUT, -0.00390625);
@@ -63,7 +62,7 @@ static void constant(void **state) {
             assert_int_equal(v->measured, !scale_rules[r].by_parts);
             if (!v->measured) continue;
             assert_true(v->flushed == 0 && v->flushed_squares == 0 && v->subnormal == 0);
-            assert_near(v->data.error, 0, 1e-6); // scales of tensors are rounded to FP32
+            assert_near(v->data.error, 0, 1e-6); // tensor scales are rounded to FP32
             assert_near(v->data.bias, 0, 1e-6);
             assert_near(v->weight.error, 0, 1e-6);
             assert_near(v->worst_row, 0, 1e-6);
@@ -74,10 +73,9 @@ static void constant(void **state) {
     case_end(&c);
 }
 
-// One token 2^19 times larger than the others: E4M3 reaches 448 * 2^10, or 2^18.8, below the largest until half of the
-// smallest code, so that they are lost wherever they share its scale; E5M2 reaches 2^32.8.
-static void outlier(void **state) {
-    (void)state;
+// One token is 2^19 times larger than the others. E4M3 covers a range of 2^18.8, so tokens that share its scale
+// become 0. E5M2 covers 2^32.8.
+UNIT_TEST(outlier) {
     Case c;
     case_begin(&c);
     set_rows(c.dy, 0, TOKENS, 0, OUT, 1);
@@ -87,17 +85,17 @@ static void outlier(void **state) {
     const VariantStats *v = variant(&c, FMT_E4M3, "tensor");
     assert_near(v->flushed, (all - 1) / all, 1e-12);
     assert_near(v->flushed_squares, (all - 1) / (all - 1 + square), 1e-20);
-    v = variant(&c, FMT_E4M3, "128"); // the second block has it
+    v = variant(&c, FMT_E4M3, "128"); // the token is in the second block
     assert_near(v->flushed, 127 / all, 1e-12);
     assert_near(v->flushed_squares, 127 / (all - 1 + square), 1e-20);
     v = variant(&c, FMT_E4M3, "token");
     assert_true(v->flushed == 0 && v->subnormal == 0 && v->data.error == 0 && v->weight.error == 0);
-    v = variant(&c, FMT_E5M2, "tensor"); // 57344 / 2^19 is 2^-3.2
+    v = variant(&c, FMT_E5M2, "tensor"); // 57344 / 2^19 = 2^-3.2
     assert_true(v->flushed == 0 && v->subnormal == 0);
     assert_near(c.stats.above, 19, 1e-12);
     assert_near(c.stats.below, 0, 1e-12);
 
-    set_rows(c.dy, 130, 131, 0, OUT, 0x1p16); // 448 / 2^16 is 2^-7.2: a subnormal code
+    set_rows(c.dy, 130, 131, 0, OUT, 0x1p16); // 448 / 2^16 = 2^-7.2: subnormal
     case_measure(&c, one_part(OUT));
     v = variant(&c, FMT_E4M3, "tensor");
     assert_true(v->flushed == 0);
@@ -105,9 +103,8 @@ static void outlier(void **state) {
     case_end(&c);
 }
 
-// 33/32 is rounded to 1 in both formats where scales are powers of two.
-static void bias(void **state) {
-    (void)state;
+// 33/32 is rounded to 1 in both formats if scales are powers of two.
+UNIT_TEST(bias) {
     Case c;
     case_begin(&c);
     for (int64_t i = 0; i < TOKENS; i++)
@@ -120,15 +117,14 @@ static void bias(void **state) {
         assert_near(v->weight.bias, 32.0 / 33 - 1, 1e-6);
         assert_near(v->weight.error, 1.0 / 33, 1e-6);
         assert_near(v->worst_row, 1.0 / 33, 1e-6);
-        v = variant(&c, gradient_formats[f], "tensor"); // 33/32 is 448 there
+        v = variant(&c, gradient_formats[f], "tensor"); // with this scale 33/32 becomes 448
         assert_near(v->data.bias, 0, 1e-6);
     }
     case_end(&c);
 }
 
-// One feature of the output is rounded, one is too small to be looked at, the others are exact.
-static void worst_row(void **state) {
-    (void)state;
+// One output feature is rounded, one is too small to be counted, the others are exact.
+UNIT_TEST(worst_row) {
     Case c;
     case_begin(&c);
     set_rows(c.dy, 0, TOKENS, 0, OUT, 1);
@@ -142,9 +138,8 @@ static void worst_row(void **state) {
     case_end(&c);
 }
 
-// The first third of the columns is large, the second middling, the last small.
-static void parts(void **state) {
-    (void)state;
+// Three parts of the columns, of different magnitude.
+UNIT_TEST(parts) {
     const Parts thirds = {3, {OUT / 3, 2 * OUT / 3, OUT}};
     Case c;
     case_begin(&c);
@@ -162,23 +157,22 @@ static void parts(void **state) {
     case_end(&c);
 }
 
-// The tokens' maxima are powers of two from 2^-99 to 1.
-static void maxima(void **state) {
-    (void)state;
+// The tokens' amax values are powers of two from 2^-99 to 1.
+UNIT_TEST(maxima) {
     Case c;
     case_begin(&c);
     for (int64_t i = 0; i < TOKENS; i++) set_value(c.dy, i, i % OUT, ldexp(i % 2 ? 1 : -1, -(int)(i % 100)));
     case_measure(&c, one_part(OUT));
-    // 2^0 to 2^-55 three times, 2^-56 to 2^-99 twice; the median is the 128th from below, the percentile the third
+    // 2^0 to 2^-55 occur three times, 2^-56 to 2^-99 twice. Sorted upwards, the median is number 128 and the
+    // percentile number 3.
     assert_near(c.stats.above, 42, 1e-12);
     assert_near(c.stats.below, 98 - 42, 1e-12);
     assert_true(c.stats.largest == 1);
     case_end(&c);
 }
 
-// What is not finite is reported, and nothing else.
-static void not_finite(void **state) {
-    (void)state;
+// NaN and inf are counted, and nothing else is measured.
+UNIT_TEST(not_finite) {
     Case c;
     case_begin(&c);
     set_value(c.dy, 3, 5, INFINITY);
@@ -191,7 +185,7 @@ static void not_finite(void **state) {
 
 // --- computed otherwise -------------------------------------------------------------------------------------
 
-// In double, with q[i][j] for dy: |q w - dy w| / |dy w| and the bias.
+// Computes dgrad with q for dy in double: |q w - dy w| / |dy w|, and the bias.
 static Deviation data_otherwise(const Case *c, double q[TOKENS][OUT]) {
     double difference = 0, exact = 0, cross = 0;
     for (int64_t i = 0; i < TOKENS; i++) {
@@ -233,8 +227,7 @@ static void random_gradient(Case *c) {
         for (int64_t j = 0; j < OUT; j++) set_value(c->dy, i, j, ldexp(pow(draw(&c->f), 5), -(int)(i * 7 % 20)));
 }
 
-static void otherwise(void **state) {
-    (void)state;
+UNIT_TEST(otherwise) {
     static double q[TOKENS][OUT];
     Case c;
     case_begin(&c);
@@ -243,7 +236,7 @@ static void otherwise(void **state) {
     double largest = 0, worst;
     for (int64_t i = 0; i < TOKENS; i++)
         for (int64_t j = 0; j < OUT; j++) largest = fmax(largest, fabs(value(c.dy, i, j)));
-    // E4M3 with the tensor's scale; E5M2 with the smallest power of two per token that keeps it within 57344
+    // E4M3 with one scale; E5M2 with the smallest power of two per token that keeps it within 57344
     for (int way = 0; way < 2; way++) {
         int64_t flushed = 0, nonzero = 0;
         for (int64_t i = 0; i < TOKENS; i++) {
@@ -273,9 +266,8 @@ static void otherwise(void **state) {
 
 // --- the real matmuls --------------------------------------------------------------------------------------
 
-// On the CPU matmuls of codes are summed in FP32, and the real operations make the codes that are measured.
-static void accumulation(void **state) {
-    (void)state;
+// FP8 matmuls on the CPU accumulate in FP32, and the real operations produce the measured FP8 values.
+UNIT_TEST(accumulation) {
     Case c;
     Accumulation a;
     float *codes = (float *)xmalloc(TOKENS * OUT * sizeof *codes);
@@ -308,10 +300,4 @@ static void accumulation(void **state) {
     case_end(&c);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(constant),  cmocka_unit_test(outlier),    cmocka_unit_test(bias),
-        cmocka_unit_test(worst_row), cmocka_unit_test(parts),      cmocka_unit_test(maxima),
-        cmocka_unit_test(otherwise), cmocka_unit_test(not_finite), cmocka_unit_test(accumulation)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,5 +1,5 @@
-// What dev/tools/gradient_stats.cu measures on the GPU against the same on the CPU, of a random gradient with rows of
-// very different size. Counts must be equal, as both make the same codes; FP32 matmuls add up in other orders.
+// Compares the measurements of dev/tools/gradient_stats.cu on GPU and CPU, for a random gradient whose rows differ
+// much in size. Counts must be equal because both make the same FP8 values. FP32 matmuls differ in the order of sums.
 #include "bench_cuda.h"
 #include "dev/tools/gradient_accumulation.h"
 #include "tap.h"
@@ -14,7 +14,7 @@ typedef struct {
     GradientStats stats[SIDES];
 } Pair;
 
-// BF16 deviates on both sides; rows are smaller by powers of two, up to `octaves`.
+// Makes BF16 deviates on both sides. Row sizes differ by powers of two, up to 2^octaves.
 static void random_pair(Pair *p, Tensor t[SIDES], int64_t rows, int64_t cols, int octaves) {
     static uint64_t stream;
     Error err;
@@ -60,7 +60,7 @@ static void check_variants(const Pair *p) {
     }
 }
 
-// FP8 matmuls of the GPU sum up in less than FP32: of that they may have a part in 500.
+// FP8 matmuls of the GPU accumulate with less than FP32: allows a relative error of 1/500.
 static void check_matmuls(Pair *p) {
     for (int f = 0; f < GRADIENT_FORMATS; f++) {
         Accumulation a;

@@ -1,42 +1,40 @@
-// Tests of the guard against outliers (coat/model/guard.h) and of its place in a checkpoint.
+// Tests of outlier detection (coat/model/guard.h) and its state in checkpoints.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/model/guard.h"
 
-// Losses around 3 and norms around 1, with deviations of 0.1.
+// Records steps with losses around 3 and norms around 1, each with deviation 0.1.
 static void accept_steps(Guard *guard, int count) {
     for (int i = 0; i < count; i++) outlier_record(guard, 3 + (i % 2 ? 0.1 : -0.1), 1 + (i % 2 ? 0.1 : -0.1));
 }
 
-static void test_z(void **state) {
-    (void)state;
+UNIT_TEST(test_z) {
     Guard guard;
     memset(&guard, 0, sizeof guard);
     accept_steps(&guard, GUARD_WINDOW - 1);
-    assert_true(guard_z(&guard.loss, 1e9) == 0); // too little is known
+    assert_true(guard_z(&guard.loss, 1e9) == 0); // too few steps
     assert_false(outlier_should_skip(&guard, 1e9, 1e9, 2, 2));
     accept_steps(&guard, 1);
-    accept_steps(&guard, GUARD_WINDOW); // an even number, from the window's first to its last
+    accept_steps(&guard, GUARD_WINDOW); // an even number of further steps, which fill the window exactly
     assert_int_equal(guard.loss.count, GUARD_WINDOW);
     assert_true(fabs(guard_z(&guard.loss, 3.5) - 5) < 1e-6);
     assert_true(fabs(guard_z(&guard.loss, 2.5) + 5) < 1e-6);
     assert_true(fabs(guard_z(&guard.grad_norm, 1.3) - 3) < 1e-6);
     assert_false(outlier_should_skip(&guard, 3.5, 1, 5.01, 0));
     assert_true(outlier_should_skip(&guard, 3.5, 1, 4.99, 0));
-    assert_false(outlier_should_skip(&guard, 2, 0, 4.99, 4.99)); // far below is no harm
+    assert_false(outlier_should_skip(&guard, 2, 0, 4.99, 4.99)); // small values are accepted
     assert_true(outlier_should_skip(&guard, 3, 1.5, 0, 4.99));
-    assert_false(outlier_should_skip(&guard, 3.5, 1.5, 0, 0)); // off
-    // the oldest gives way
+    assert_false(outlier_should_skip(&guard, 3.5, 1.5, 0, 0)); // switched off
+    // the oldest values are replaced
     for (int i = 0; i < GUARD_WINDOW; i++) outlier_record(&guard, 7, 7);
-    assert_true(guard_z(&guard.loss, 9) == 0); // all values equal: no measure
+    assert_true(guard_z(&guard.loss, 9) == 0); // all values are equal, so the deviation is 0
     outlier_record(&guard, 8, 8);
     assert_true(guard.loss.values[GUARD_WINDOW - 1] == 8 && guard.loss.values[0] == 7);
     assert_true(guard_z(&guard.loss, 9) > 5);
 }
 
-// NaN compares false with everything: it must be refused all the same, and never enter the window.
-static void test_not_finite(void **state) {
-    (void)state;
+// NaN and inf are always outliers and never enter the window.
+UNIT_TEST(test_not_finite) {
     Guard guard, before;
     memset(&guard, 0, sizeof guard);
     for (int full = 0; full <= 1; full++) {
@@ -54,14 +52,12 @@ static void test_not_finite(void **state) {
 }
 
 static Guard load_guard(Run *run, const char *folder) {
-    Error err;
     RunState got;
-    if (!checkpoint_load(folder, &run->arena, &run->exec, &got, &err)) fail_msg("%s", err.text);
+    free(load_checkpoint(run, folder, &got));
     return got.guard;
 }
 
-static void test_checkpoint(void **state) {
-    (void)state;
+UNIT_TEST(test_checkpoint) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
@@ -74,11 +70,10 @@ static void test_checkpoint(void **state) {
         Guard got = load_guard(run, folder);
         assert_memory_equal(&got, &rs.guard, sizeof got);
     }
-    // a run without the flags neither reads nor writes it; one with them begins anew where there is none
+    // a run without the flags neither reads nor writes the window; one with them starts with an empty window if
+    // none was saved
     run->config.skip_loss_z = 0;
-    int kept = quiet_begin();
     Guard got = load_guard(run, folder);
-    free(quiet_end(kept));
     assert_memory_equal(&got, &none, sizeof got);
     snprintf(folder, sizeof folder, "%s", save(run, "plain", &rs));
     run->config.skip_grad_z = 5;
@@ -87,8 +82,4 @@ static void test_checkpoint(void **state) {
     run_close(run);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_z), cmocka_unit_test(test_not_finite),
-                                       cmocka_unit_test(test_checkpoint)};
-    return cmocka_run_group_tests_name("guard", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,12 +1,12 @@
-// Tests of what the log says about FP8 tensors: counts against a count of our own, from coat/numerics/formats.h
-// alone, and the object and the warning that are made of them.
+// Tests of FP8 health in the log: counts, compared with an independent count, the JSON object and the warnings.
 #include "health_fixture.h"
 
 #include "coat/numerics/moments.h"
+#include "dev/test/unit.h"
 
 // --- counts --------------------------------------------------------------------------------------------------------
 
-// Codes of which some are 0 and some the largest.
+// Fills t with random FP8 values, some 0 and some the largest.
 static void random_codes(Fixture *f, Tensor t) {
     const int top = t.format == FMT_E4M3 ? 0x7e : 0x7b;
     for (int64_t i = 0; i < t.rows * t.cols; i++) {
@@ -16,7 +16,7 @@ static void random_codes(Fixture *f, Tensor t) {
     }
 }
 
-// Adds one group of codes that share a scale; is_maximum: the scale is the group's maximum itself.
+// Adds the counts of one group of FP8 values with the same scale. is_maximum: the scale is the group's amax.
 static void count(Health *h, Tensor t, int64_t begin, int64_t end, float scale, bool is_maximum) {
     const uint8_t *codes = (const uint8_t *)t.data;
     uint64_t at_top = 0;
@@ -54,7 +54,7 @@ static void one_scale(Fixture *f) {
         assert_health(f, t, h);
         memset(t.data, 0, (size_t)(t.rows * t.cols));
         assert_health(f, t, (Health){.zero = (uint64_t)(t.rows * t.cols)});
-        t.data = NULL; // only the scale is left
+        t.data = NULL; // only the scale is stored
         assert_health(f, t, (Health){.amax = float_bits(0.37f * format_max(t.format))});
         *(float *)t.scale = 1.0f;
         assert_health(f, t, (Health){0});
@@ -76,7 +76,7 @@ static void scale_per_row(Fixture *f) {
         }
         assert_true(h.saturated > 100 && h.zero > 271);
         assert_health(f, t, h);
-        t.data = NULL; // only the scales are left
+        t.data = NULL; // only the scales are stored
         assert_health(f, t, (Health){.amax = float_bits(largest * format_max(t.format))});
         for (int64_t row = 0; row < t.rows; row++) ((float *)t.scale)[row] = SCALE_SMALLEST;
         assert_health(f, t, (Health){0});
@@ -86,7 +86,7 @@ static void scale_per_row(Fixture *f) {
 static void scale_per_group(Fixture *f) {
     const int groups[3] = {16, 32, 128};
     for (int i = 0; i < 3; i++) {
-        Tensor t = grouped(f, 9, 336, groups[i]); // the last of a row is shorter than 32 and 128
+        Tensor t = grouped(f, 9, 336, groups[i]); // the last group of a row is shorter than 32 and 128
         Health h = {0};
         random_codes(f, t);
         memset(t.data, 0, 16);
@@ -105,7 +105,7 @@ static void scale_per_group(Fixture *f) {
 static void moments(Fixture *f) {
     const Format formats[2] = {FMT_E4M3, FMT_E5M2};
     for (int i = 0; i < 2; i++) {
-        Tensor t = poisoned(f, formats[i], 7, 111); // groups run over the ends of rows; the last has 9 elements
+        Tensor t = poisoned(f, formats[i], 7, 111); // groups cross the ends of rows; the last has 9 elements
         Health h = {0};
         t.granularity = SCALE_EXPAND;
         t.group = 128;
@@ -123,8 +123,7 @@ static void moments(Fixture *f) {
     }
 }
 
-static void counts(void **state) {
-    (void)state;
+UNIT_TEST(counts) {
     run_everywhere(one_scale);
     run_everywhere(scale_per_row);
     run_everywhere(scale_per_group);
@@ -133,12 +132,12 @@ static void counts(void **state) {
 
 // --- the object ------------------------------------------------------------------------------------------------------
 
-// The figures of a run's tensors.
+// Checks the JSON object of a run with known tensors.
 static void check_object(RecipeKind recipe) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, recipe, HEAD_FP8, 1);
-    const int64_t last = recipe == RECIPE_COAT ? 31 : 0; // the largest scale, of the rows if each has one
+    const int64_t last = recipe == RECIPE_COAT ? 31 : 0; // the largest scale; of row 31 with row scales
     const double most = format_max(recipe_gradient_format(&run.config.recipe));
     ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale)[last] = 2;
     ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 1).scale)[last] = 0.5f;
@@ -149,7 +148,7 @@ static void check_object(RecipeKind recipe) {
     memset(m.exponent, 255, 8); // of 32 groups
     json_t *found = object_of(&run, warning);
     assert_string_equal(warning, "");
-    assert_int_equal(json_object_size(found), 5 + 2 * 5 + 3 + 5 + 3); // codes, moments, saved, recomputed, gradients
+    assert_int_equal(json_object_size(found), 5 + 2 * 5 + 3 + 5 + 3); // weights, moments, saved, recomputed, gradients
     assert_keys(found, "wte.codes", 3);
     assert_keys(found, "qkvw.m", 4);
     assert_keys(found, "x_in", 3);
@@ -168,7 +167,7 @@ static void check_object(RecipeKind recipe) {
 
     run_begin(&run, RECIPE_FP8_LINEAR, HEAD_BF16, 1);
     found = object_of(&run, warning);
-    assert_keys(found, "n1", 3); // saved there
+    assert_keys(found, "n1", 3); // saved in this recipe
     assert_true(!json_object_get(found, "x_in") && !json_object_get(found, "qkvw.m"));
     json_decref(found);
     run_end(&run);
@@ -177,15 +176,13 @@ static void check_object(RecipeKind recipe) {
     run_end(&run);
 }
 
-static void object(void **state) {
-    (void)state;
+UNIT_TEST(object) {
     check_object(RECIPE_COAT_PAPER);
     check_object(RECIPE_COAT);
 }
 
-// With ZeRO a process holds a part of each moment, and its figures are of that.
-static void parts_of_moments(void **state) {
-    (void)state;
+// With ZeRO the counts of a rank cover its shard of each moment.
+UNIT_TEST(parts_of_moments) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_BF16, 2);
@@ -206,8 +203,7 @@ static void parts_of_moments(void **state) {
     run_end(&run);
 }
 
-static void warnings(void **state) {
-    (void)state;
+UNIT_TEST(warnings) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_BF16, 1);
@@ -225,8 +221,4 @@ static void warnings(void **state) {
     run_end(&run);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counts), cmocka_unit_test(object),
-                                       cmocka_unit_test(parts_of_moments), cmocka_unit_test(warnings)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,4 +1,4 @@
-// Tests of the HellaSwag reader: what a good file gives, which ending wins, and what damaged or hostile files say.
+// Tests of the HellaSwag reader: batches, scoring of endings, damaged and hostile files.
 #include <math.h>
 
 #include "coat/text/hellaswag.h"
@@ -6,11 +6,11 @@
 
 static Error err;
 
-// A file under construction: the header, then 16-bit words.
+// A file that is being built: the header, then 16-bit words.
 typedef struct {
     int32_t header[256];
     uint16_t words[4096];
-    size_t count, start; // words; where the last example begins
+    size_t count, start; // number of words; begin of the last example
 } File;
 
 static File file;
@@ -26,7 +26,8 @@ static void begin_file(void) {
     file.header[1] = 1;
 }
 
-// An example whose tokens count up from `token`: `situation` of them, then endings of the four lengths.
+// Adds an example with a context of `situation` tokens and endings of the given lengths. Token ids count up from
+// `token`.
 static void add_example(int label, int token, int situation, const int endings[4]) {
     file.start = file.count;
     const int head[] = {65535, 0, file.header[2]++, label, 4};
@@ -59,8 +60,7 @@ static void two_examples(void) {
     add_example(0, 40, 1, lengths[1]);
 }
 
-static void rows(void **state) {
-    (void)state;
+UNIT_TEST(rows) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
     assert_non_null(set);
@@ -73,7 +73,7 @@ static void rows(void **state) {
     const int32_t wanted_targets[] = {-1, -1, 15, 16, 17, -1, /**/ -1, -1, 18, -1, -1, -1, /**/ -1, -1, 19, 20, -1, -1};
     assert_memory_equal(inputs, wanted_inputs, sizeof inputs);
     assert_memory_equal(targets, wanted_targets, sizeof targets);
-    hellaswag_batch(set, 7, 3, 6, inputs, targets); // the last row, and two beyond it
+    hellaswag_batch(set, 7, 3, 6, inputs, targets); // the last row, and two after the end
     const int32_t last_inputs[] = {40, 44, 45, 46, 47, 0}, last_targets[] = {44, 45, 46, 47, 48, -1};
     assert_memory_equal(inputs, last_inputs, sizeof last_inputs);
     assert_memory_equal(targets, last_targets, sizeof last_targets);
@@ -81,9 +81,8 @@ static void rows(void **state) {
     hellaswag_close(set);
 }
 
-// The same examples in 32-bit words, with ids beyond 65,535.
-static void wide_words(void **state) {
-    (void)state;
+// The same examples in 32-bit words, with ids above 65,535.
+UNIT_TEST(wide_words) {
     two_examples();
     static uint32_t words[4096];
     for (size_t i = 0; i < file.count; i++) words[i] = file.words[i];
@@ -106,7 +105,7 @@ static void wide_words(void **state) {
     hellaswag_close(set);
     assert_null(hellaswag_open(path, 8, 100000, &err));
     assert_says(&err, "token 100000, but the vocabulary ends at 99999");
-    for (size_t cut = 1; cut < size; cut++) { // cut at every byte
+    for (size_t cut = 1; cut < size; cut++) { // truncated at every byte
         write_file(path, bytes, size - cut);
         assert_null(hellaswag_open(path, 8, 100001, &err));
         assert_int_equal(err.code, EXIT_DATA);
@@ -118,7 +117,7 @@ static void wide_words(void **state) {
     assert_says(&err, "shorter than its tokens");
 }
 
-// Gives row r of the set `mean` as the loss of each of its tokens, and something else where nobody should look.
+// Sets every token loss of row r to `mean`. Entries without target get another value, which must be ignored.
 static void take(HellaSwag *set, int row, float mean) {
     float losses[8];
     int32_t inputs[8], targets[8];
@@ -127,19 +126,18 @@ static void take(HellaSwag *set, int row, float mean) {
     hellaswag_take(set, row, 1, 8, losses);
 }
 
-static void smallest_mean_wins(void **state) {
-    (void)state;
+UNIT_TEST(smallest_mean_wins) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
     assert_non_null(set);
-    assert_int_equal(hellaswag_right(set), 0); // nothing taken yet
-    // by the mean: the sum of ending 1, which has three tokens, is more than that of ending 2
+    assert_int_equal(hellaswag_right(set), 0); // no losses yet
+    // scored by the mean: the sum of ending 1 (three tokens) is larger than that of ending 2
     const float means[2][4] = {{3, 1.25f, 1.5f, 2}, {0.5f, 0.75f, 1, 0.625f}};
     for (int r = 7; r >= 0; r--) take(set, r, means[r / 4][r % 4]);
     assert_int_equal(hellaswag_right(set), 2);
     take(set, 1, 1.75f);
     assert_int_equal(hellaswag_right(set), 1);
-    take(set, 2, 1.75f); // equal, and behind it
+    take(set, 2, 1.75f); // a tie: the first ending wins
     assert_int_equal(hellaswag_right(set), 2);
     take(set, 1, NAN);
     assert_int_equal(hellaswag_right(set), 1);
@@ -149,7 +147,7 @@ static void smallest_mean_wins(void **state) {
     assert_int_equal(hellaswag_right(set), 1);
     for (int r = 4; r < 8; r++) take(set, r, NAN);
     assert_int_equal(hellaswag_right(set), 1);
-    // several rows at a time, beyond the end too
+    // several rows at once, also after the end
     float losses[4 * 8];
     for (int i = 0; i < 32; i++) losses[i] = i < 8 ? 1 : 0.125f;
     take(set, 5, 2), take(set, 7, 2), take(set, 4, 0.5f);
@@ -160,10 +158,10 @@ static void smallest_mean_wins(void **state) {
     hellaswag_close(set);
 }
 
-// Every row once, whole examples on each of the processes, and the passes that one process would make.
-static void shared_passes(void **state) {
+// Over all ranks every row is evaluated once, an example stays on one rank, and the passes are those of one process.
+UNIT_TEST(shared_passes) {
     enum { EXAMPLES = 19, ROWS = 4 * EXAMPLES };
-    (void)state;
+
     begin_file();
     for (int e = 0; e < EXAMPLES; e++) add_example(e % 4, 10, 2, lengths[e % 2]);
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
@@ -194,8 +192,7 @@ static void shared_passes(void **state) {
     hellaswag_close(set);
 }
 
-static void a_length_that_just_fits(void **state) {
-    (void)state;
+UNIT_TEST(a_length_that_just_fits) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 5, 49, &err);
     assert_non_null(set);
@@ -216,15 +213,14 @@ static void refuse(size_t cut, size_t extra, const char *says) {
     assert_says(&err, "h.bin");
 }
 
-static void damaged_files(void **state) {
-    (void)state;
+UNIT_TEST(damaged_files) {
     two_examples();
     const File good = file;
-    for (size_t cut = 1; cut < good.count * 2 + 1024; cut++) refuse(cut, 0, "h.bin"); // cut at every byte
+    for (size_t cut = 1; cut < good.count * 2 + 1024; cut++) refuse(cut, 0, "h.bin"); // truncated at every byte
     refuse(0, 2, "2 bytes follow");
     refuse(0, 1, "damaged");
 
-    // one word changed: where, to what, what it says
+    // word to change, its value, a part of the message
     const struct {
         size_t at;
         int value;
@@ -265,7 +261,7 @@ static void damaged_files(void **state) {
     file = good;
     file.header[1] = 3;
     refuse(0, 0, "version 3");
-    file.header[1] = 2; // its words are narrow
+    file.header[1] = 2; // but its words have 16 bits
     refuse(0, 0, "h.bin");
     assert_null(hellaswag_open(path_of("missing.bin"), 64, 1000, &err));
     assert_int_equal(err.code, EXIT_DATA);
@@ -273,10 +269,9 @@ static void damaged_files(void **state) {
     assert_int_equal(err.code, EXIT_DATA);
 }
 
-// Every word set to values at the edges: an error or a set within its bounds, never a read beyond them (the checked
-// build sees that).
-static void hostile_words(void **state) {
-    (void)state;
+// Sets every word to extreme values. Opening must fail, or reads must stay within bounds (the SANITIZE=1 build checks
+// it).
+UNIT_TEST(hostile_words) {
     two_examples();
     const File good = file;
     const int values[] = {0, 1, 2, 4, 5, 255, 32767, 32768, 65534, 65535};
@@ -293,15 +288,4 @@ static void hostile_words(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows),
-        cmocka_unit_test(wide_words),
-        cmocka_unit_test(smallest_mean_wins),
-        cmocka_unit_test(shared_passes),
-        cmocka_unit_test(a_length_that_just_fits),
-        cmocka_unit_test(damaged_files),
-        cmocka_unit_test(hostile_words),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,5 +1,5 @@
-// Tests of what files may not do to us: break the line of a message, lead out of their folder, make us allocate what
-// they ask for, or hold numbers that overflow. The fuzz targets (dev/fuzz) look for more of the kind.
+// Tests of hostile files: they must not break an error's line, lead outside their folder, cause huge allocations or
+// overflow numbers. The fuzz targets (dev/fuzz) search for more such cases.
 #include "dev/test/test_folder.h"
 
 #include <xxhash.h>
@@ -11,9 +11,9 @@
 #include "coat/save/run_state.h"
 #include "dev/tools/loss_svg.h"
 
-static void test_messages_stay_lines(void **state) {
-    (void)state;
-    Error err;
+static Error err; // of the last failed call
+
+UNIT_TEST(test_messages_stay_lines) {
     ModelShape shape;
     const char *config = "{\"model_type\": \"a\\nerror: \\u001b[31m\\u007f\"}";
     assert_false(hf_parse_config(config, strlen(config), "config.json", &shape, &err));
@@ -24,20 +24,18 @@ static void test_messages_stay_lines(void **state) {
     assert_says(&err, "tensor 'a??b' has the type U8?,");
 }
 
-// What a terminal takes for a command, as characters of UTF-8 and as bytes that are part of none.
+// Terminal control sequences as UTF-8 characters and as invalid bytes, and what is printed instead.
 static const struct {
     const char *text, *shown;
 } terminal_texts[] = {
-    {"\33[31mred", "?[31mred"},           {"\302\23331mred", "?31mred"}, // U+009B begins a command, too
+    {"\33[31mred", "?[31mred"},           {"\302\23331mred", "?31mred"}, // U+009B begins a control sequence, too
     {"\302\200\302\220\302\237", "???"},  {"\23331m\204\235", "?31m??"}, {"a\177b\r", "a?b?"},
     {"\302\240 é € 😀", "\302\240 é € 😀"}, {"\351t\351", "\351t\351"}, // Latin-1
-    {"\340\202\233[", "\340??["},                                     // too long a way to write U+009B
+    {"\340\202\233[", "\340??["},                                     // an overlong encoding of U+009B
     {"cut \360\237", "cut \360?"}};
 
-static void test_terminal_commands(void **state) {
-    (void)state;
+UNIT_TEST(test_terminal_commands) {
     char text[64], shown[256];
-    Error err;
     for (size_t i = 0; i < sizeof terminal_texts / sizeof *terminal_texts; i++) {
         snprintf(text, sizeof text, "%s", terminal_texts[i].text);
         assert_int_equal(text_printable(text, strlen(text), ""), strlen(terminal_texts[i].shown));
@@ -57,11 +55,9 @@ static void test_terminal_commands(void **state) {
     assert_memory_equal(kept, "a\tb\n??", 6);
 }
 
-static void test_lines_of_any_length(void **state) {
-    (void)state;
-    Error err;
+UNIT_TEST(test_lines_of_any_length) {
     char line[8];
-    // a line that just fits, one too long, an empty one, a 0 in a line, and an end without a line end
+    // a line that just fits, a longer one, an empty one, one with a 0 byte, and an end without newline
     write_file(path_of("lines"), "1234567\n12345678\n\na\0b\nend", 25);
     FILE *file = file_open_lines(path_of("lines"), &err);
     assert_non_null(file);
@@ -74,7 +70,7 @@ static void test_lines_of_any_length(void **state) {
     assert_memory_equal(line, "end", 3);
     assert_int_equal(file_read_line(file, line, sizeof line), 0);
     fclose(file);
-    write_text(path_of("lines"), "123456789"); // too long, and never ended
+    write_text(path_of("lines"), "123456789"); // too long, without an end
     file = file_open_lines(path_of("lines"), &err);
     assert_non_null(file);
     assert_int_equal(file_read_line(file, line, sizeof line), 0);
@@ -83,11 +79,9 @@ static void test_lines_of_any_length(void **state) {
     assert_says(&err, "/dev/zero is not a regular file");
 }
 
-// A header as long as its file says, which is too long.
-static void test_long_header(void **state) {
-    (void)state;
+// A header that is too long, although the file is long enough for it.
+UNIT_TEST(test_long_header) {
     SafeFile file;
-    Error err;
     uint64_t bytes = SAFETENSORS_MAX_HEADER + 1;
     write_file(path_of("long.safetensors"), &bytes, sizeof bytes);
     assert_int_equal(truncate(path_of("long.safetensors"), (off_t)(sizeof bytes + bytes)), 0);
@@ -95,10 +89,8 @@ static void test_long_header(void **state) {
     assert_says(&err, "long.safetensors has a header of 33554433 bytes");
 }
 
-// A log that is one endless line, or no file at all.
-static void test_logs(void **state) {
-    (void)state;
-    Error err;
+// A log with one very long line, and a log that is a link to a device.
+UNIT_TEST(test_logs) {
     static Config config;
     size_t size, long_line = (size_t)1 << 20;
     config_defaults(&config);
@@ -135,7 +127,7 @@ static void test_logs(void **state) {
     assert_says(&err, "log.jsonl is not a regular file");
 }
 
-// Writes a manifest that lists one file of "{}".
+// Writes a manifest that lists one file with the contents "{}".
 static void list_in_manifest(const char *name) {
     JsonText t;
     manifest_begin(&t);
@@ -147,7 +139,6 @@ static void list_in_manifest(const char *name) {
 
 static void refuse_listed(const char *name, const char *says) {
     Manifest manifest;
-    Error err;
     list_in_manifest(name);
     if (!manifest_open(&manifest, path_of("checkpoint"), &err)) fail_msg("%s", err.text);
     assert_false(manifest_check_all(&manifest, false, &err));
@@ -159,10 +150,8 @@ static void refuse_listed(const char *name, const char *says) {
     manifest_close(&manifest);
 }
 
-static void test_manifest_stays_inside(void **state) {
-    (void)state;
+UNIT_TEST(test_manifest_stays_inside) {
     Manifest manifest;
-    Error err;
     assert_int_equal(mkdir(path_of("checkpoint"), 0700), 0);
     write_text(path_of("outside.json"), "{}");
     write_text(path_of("checkpoint/inside.json"), "{}");
@@ -185,14 +174,12 @@ static void test_manifest_stays_inside(void **state) {
     assert_says(&err, "manifest.json is a link");
 }
 
-// Numbers of a state that a run would add to until they overflow.
-static void test_states_far_away(void **state) {
-    (void)state;
+// Recorded counters that would overflow when the run continues are refused.
+UNIT_TEST(test_states_far_away) {
     static const char *const keys[] = {"step", "sequences", "pass", "tokens", "t", "skipped", "skipped_run"};
     static Config config;
     Exec exec;
     RunState run, got;
-    Error err;
     config_defaults(&config);
     memset(&exec, 0, sizeof exec);
     exec.ranks = 1;
@@ -217,13 +204,4 @@ static void test_states_far_away(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages_stay_lines),
-                                       cmocka_unit_test(test_terminal_commands),
-                                       cmocka_unit_test(test_lines_of_any_length),
-                                       cmocka_unit_test(test_long_header),
-                                       cmocka_unit_test(test_logs),
-                                       cmocka_unit_test(test_manifest_stays_inside),
-                                       cmocka_unit_test(test_states_far_away)};
-    return cmocka_run_group_tests_name("hostile files", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

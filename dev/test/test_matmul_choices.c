@@ -1,5 +1,5 @@
-// Tests of the table of matmul algorithms (coat/io/matmul_choices.h): rows come back as they were written, whatever
-// the order; what is not for this device or no row is ignored; a matmul finds its own row, else one that serves it.
+// Tests of the GEMM algorithm cache (coat/io/matmul_choices.h): rows are written and read in any order, invalid rows
+// and those of other devices are ignored, and a matmul finds its own row or one that fits its shape.
 #include "dev/test/test_folder.h"
 
 #include "coat/cuda/matmul/matmul_table_rows.h"
@@ -23,14 +23,13 @@ static MatmulChoice choice_of(int64_t m, int align, bool accumulate) {
     return c;
 }
 
-static void test_round_trip(void **state) {
-    (void)state;
+UNIT_TEST(test_round_trip) {
     MatmulChoice rows[] = {choice_of(96, 256, false), choice_of(96, 16, false), choice_of(16, 256, true),
                            choice_of(96, 256, true), choice_of(16, 256, true)};
     MatmulChoice turned[] = {rows[4], rows[3], rows[1], rows[0]};
     assert_null(matmul_choices_text(rows, 0, GPU, VERSION));
     char *text = matmul_choices_text(rows, 5, GPU, VERSION), *other = matmul_choices_text(turned, 4, GPU, VERSION);
-    assert_string_equal(text, other); // in the same order, each once
+    assert_string_equal(text, other); // in the same order, without duplicates
     MatmulChoices read = matmul_choices_read(text, GPU, VERSION);
     assert_int_equal(read.count, 4);
     for (int i = 0; i < 4; i++) {
@@ -52,8 +51,7 @@ static void test_round_trip(void **state) {
     free(text);
 }
 
-static void test_rows(void **state) {
-    (void)state;
+UNIT_TEST(test_rows) {
     MatmulChoices read = matmul_choices_read("# a remark\n\n" ROW "rubbish\r\n" SHORT, GPU, VERSION);
     assert_int_equal(read.count, 2);
     const MatmulKey *key = &read.rows[0].key;
@@ -64,12 +62,12 @@ static void test_rows(void **state) {
     assert_true(key->lda == 768 && key->ldb == 64 && key->ldd == 800 && key->align_b == 16 && !key->accumulate);
     assert_true(read.rows[0].algorithm[0] == 1 && read.rows[0].algorithm[7] == UINT64_MAX);
     assert_true(read.rows[1].any_memory && read.rows[1].algorithm[0] == 10);
-    // a matmul's own row, and one that serves its shape
+    // a matmul's own row, or one for a compatible shape
     MatmulKey other = *key;
     other.accumulate = true;
     assert_true(matmul_choice_fits(&read.rows[0], key, true) && !matmul_choice_fits(&read.rows[0], &other, true));
     assert_true(matmul_choice_fits(&read.rows[0], &other, false));
-    other.align_b = 8; // less than the algorithm was found for
+    other.align_b = 8; // less alignment than the algorithm needs
     assert_false(matmul_choice_fits(&read.rows[0], &other, false));
     assert_true(matmul_choice_fits(&read.rows[1], &other, false) && !matmul_choice_fits(&read.rows[1], key, true));
     other.shape.fast = false;
@@ -77,9 +75,8 @@ static void test_rows(void **state) {
     free(read.rows);
 }
 
-// No row is believed that is not whole.
-static void test_bad_rows(void **state) {
-    (void)state;
+// Incomplete rows are ignored.
+UNIT_TEST(test_bad_rows) {
     static const char *const bad[] = {
         "",
         "\n",
@@ -107,8 +104,7 @@ static void test_bad_rows(void **state) {
     }
 }
 
-static void test_committed(void **state) {
-    (void)state;
+UNIT_TEST(test_committed) {
     int lines = 0;
     for (const char *c = matmul_table_rows; *c; c++) lines += *c == '\n';
     MatmulChoices h100 = matmul_choices_read(matmul_table_rows, "NVIDIA H100 80GB HBM3", VERSION);
@@ -116,7 +112,7 @@ static void test_committed(void **state) {
     assert_true(h100.count > 0 && h200.count > 0);
     both.rows = malloc((size_t)h100.count * sizeof *both.rows);
     memcpy(both.rows, h100.rows, (size_t)h100.count * sizeof *both.rows);
-    matmul_choices_add(&both, matmul_table_rows, GPU, VERSION); // an H100's own come first
+    matmul_choices_add(&both, matmul_table_rows, GPU, VERSION); // rows for H100 come first
     assert_int_equal(both.count, lines);
     assert_memory_equal(both.rows, h100.rows, (size_t)h100.count * sizeof *both.rows);
     assert_memory_equal(both.rows + h100.count, h200.rows, (size_t)h200.count * sizeof *both.rows);
@@ -125,8 +121,7 @@ static void test_committed(void **state) {
     free(h200.rows);
 }
 
-static void test_file(void **state) {
-    (void)state;
+UNIT_TEST(test_file) {
     Error err;
     MatmulChoices read;
     assert_false(matmul_choices_read_file(path_of("none"), GPU, VERSION, &read, &err));
@@ -137,9 +132,4 @@ static void test_file(void **state) {
     free(read.rows);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_rows),
-                                       cmocka_unit_test(test_bad_rows), cmocka_unit_test(test_committed),
-                                       cmocka_unit_test(test_file)};
-    return cmocka_run_group_tests_name("matmul choices", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

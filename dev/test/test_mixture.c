@@ -1,13 +1,7 @@
-// Tests of coat/text/mixture.h: every set has its share, in the order of its own sequences, from any position on.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+// Tests of coat/text/mixture.h: every set gets its fraction, its sequences stay in order, and any position can be
+// computed directly.
 #include "coat/text/mixture.h"
+#include "dev/test/unit.h"
 
 #define BLOCKS 40
 
@@ -22,9 +16,8 @@ static const Case cases[] = {
 };
 #define CASES (sizeof cases / sizeof *cases)
 
-// At every position the set's next sequence comes, none is left out or comes twice; counts say how many did.
-static void test_order_within_sets(void **state) {
-    (void)state;
+// At every position, the set's next sequence follows: none is skipped or repeated, and mixture_count() agrees.
+UNIT_TEST(test_order_within_sets) {
     for (size_t c = 0; c < CASES; c++) {
         for (int shuffle = 0; shuffle < 2; shuffle++) {
             Mixture mixture;
@@ -42,9 +35,8 @@ static void test_order_within_sets(void **state) {
     }
 }
 
-// Between blocks a set is within one sequence of its share; without shuffling it is so everywhere.
-static void test_shares(void **state) {
-    (void)state;
+// At block boundaries a set is within one sequence of its fraction; without shuffling, everywhere.
+UNIT_TEST(test_shares) {
     for (size_t c = 0; c < CASES; c++) {
         Mixture mixture;
         double sum = 0;
@@ -59,9 +51,8 @@ static void test_shares(void **state) {
     }
 }
 
-// The order is drawn: it differs by seed and from taking turns, and is the same again, wherever one begins.
-static void test_drawn(void **state) {
-    (void)state;
+// The order is random: it depends on the seed, differs from alternating, and is reproducible from any position.
+UNIT_TEST(test_drawn) {
     enum { COUNT = 4 * MIXTURE_BLOCK };
     Mixture a, b, even, again;
     int64_t index, other;
@@ -88,9 +79,8 @@ static void test_drawn(void **state) {
     }
 }
 
-// Only the weights' ratios count; and positions as far as a run can count are right.
-static void test_ratios_and_far_positions(void **state) {
-    (void)state;
+// Only the ratio of the weights matters. The largest possible positions are right.
+UNIT_TEST(test_ratios_and_far_positions) {
     Mixture a, b;
     int64_t one, other;
     const double fractions[] = {0.7, 0.3}, tens[] = {7, 3};
@@ -108,12 +98,4 @@ static void test_ratios_and_far_positions(void **state) {
     assert_true(share > 0.7 - 1e-9 && share < 0.7 + 1e-9);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order_within_sets),
-        cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_drawn),
-        cmocka_unit_test(test_ratios_and_far_positions),
-    };
-    return cmocka_run_group_tests_name("mixture", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

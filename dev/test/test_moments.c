@@ -1,14 +1,8 @@
-// Tests of the 8-bit optimizer states (COAT: optimizer states): the group quantiser against its definition in double,
-// and the cases of groups that must hold.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
+// Tests of the 8-bit optimizer states (COAT, section 4): the group quantizer against its definition in double
+// precision, and special groups.
 #include <sys/mman.h>
 
-#include <cmocka.h>
-
+#include "dev/test/unit.h"
 #include "moment_groups.h"
 
 static const MomentStore first_coat = {true, false}, second_coat = {true, true};
@@ -29,7 +23,7 @@ static void check_group(const float *x, int n, Format format, const MomentStore 
     if (!group_follows(x, n, s.codes, s.a, s.k, format, how->expand, how->second, why)) fail_msg("%s", why);
     MomentGroup group = moment_group(s.a, s.k, format);
     for (int i = 0; i < n; i++) {
-        // the loops, for whichever instruction set, give what the header's functions give
+        // the vector loops of every instruction set give the results of the inline functions in moments.h
         assert_int_equal(s.codes[i], moment_encode(x[i], group, format, how->second));
         assert_int_equal(float_bits(y[i]), float_bits(moment_decode(s.codes[i], group, format)));
         if (fabsf(x[i]) == s.a) assert_true(y[i] == x[i]);
@@ -50,8 +44,7 @@ static void check_all_ways(const float *x, int n) {
 
 // --- tests ---------------------------------------------------------------------------------------------------------
 
-static void logarithm_and_exponential(void **state) {
-    (void)state;
+UNIT_TEST(logarithm_and_exponential) {
     for (int n = -149; n < 128; n++) assert_true(moment_log2(ldexpf(1.0f, n)) == (float)n);
     for (uint64_t i = 0; i < 1 << 20; i++) {
         float x = bits_float(1 + (uint32_t)(rng_hash(1, 1, i) % 0x7f7fffffu));
@@ -65,9 +58,8 @@ static void logarithm_and_exponential(void **state) {
     assert_true(moment_exp2(-126.5f) == 0.0f && moment_exp2(-1e30f) == 0.0f && moment_exp2(-INFINITY) == 0.0f);
 }
 
-// The exponents of stored states depend on these bits: another compiler or device must give the same.
-static void logarithm_and_exponents_keep_their_bits(void **state) {
-    (void)state;
+// Pins the bits of log2 and of the exponents, because stored states depend on them on every compiler and device.
+UNIT_TEST(logarithm_and_exponents_keep_their_bits) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < 1 << 20; i++) {
         uint32_t x = 1 + (uint32_t)(rng_hash(21, 1, i) % 0x7f7fffffu), y = 1 + (uint32_t)(rng_hash(21, 2, i) % x);
@@ -78,8 +70,7 @@ static void logarithm_and_exponents_keep_their_bits(void **state) {
 }
 
 // Checks code_nearest() against the casts of formats.h, and code_magnitude() against the values of codes.
-static void positive_codes(void **state) {
-    (void)state;
+UNIT_TEST(positive_codes) {
     static const Format formats[] = {FMT_E4M3, FMT_E5M2};
     for (int f = 0; f < 2; f++) {
         Format format = formats[f];
@@ -96,8 +87,7 @@ static void positive_codes(void **state) {
     }
 }
 
-static void random_groups_follow_the_definition(void **state) {
-    (void)state;
+UNIT_TEST(random_groups_follow_the_definition) {
     static const double spreads[] = {0, 0.001, 0.1, 0.5, 1, 2, 4, 8, 12};
     float x[GROUP];
     for (size_t s = 0; s < sizeof spreads / sizeof spreads[0]; s++) {
@@ -108,8 +98,7 @@ static void random_groups_follow_the_definition(void **state) {
     }
 }
 
-static void zero_group(void **state) {
-    (void)state;
+UNIT_TEST(zero_group) {
     float x[GROUP] = {0}, y[GROUP];
     x[5] = -0.0f;
     Stored s;
@@ -126,8 +115,7 @@ static void zero_group(void **state) {
     }
 }
 
-static void constant_and_single_values_are_exact(void **state) {
-    (void)state;
+UNIT_TEST(constant_and_single_values_are_exact) {
     float x[GROUP], y[GROUP];
     Stored s;
     for (int v = 0; v < SINGLE_VALUES; v++) {
@@ -146,9 +134,8 @@ static void constant_and_single_values_are_exact(void **state) {
     }
 }
 
-// Zeros take no part: the error of the others stays as without them.
-static void zeros_sprinkled_in(void **state) {
-    (void)state;
+// Zeros in a group do not change the error of the other elements.
+UNIT_TEST(zeros_sprinkled_in) {
     float x[GROUP], y[GROUP];
     Stored s;
     double sum = 0;
@@ -158,28 +145,27 @@ static void zeros_sprinkled_in(void **state) {
         store(&s, x, GROUP, FMT_E4M3, &first_coat);
         load(&s, y, GROUP, FMT_E4M3);
         for (int i = 0; i < GROUP; i++)
-            if (x[i] == 0.0f) assert_int_equal(float_bits(y[i]), float_bits(x[i])); // with its sign
+            if (x[i] == 0.0f) assert_int_equal(float_bits(y[i]), float_bits(x[i])); // and keep their sign
         sum += relative_error(x, y, GROUP) / 200;
     }
     assert_true(sum > 0.005 && sum < 0.02);
 }
 
-static void wide_ranges(void **state) {
-    (void)state;
+UNIT_TEST(wide_ranges) {
     float x[GROUP], y[GROUP];
     Stored s;
-    for (int bits = 16; bits <= 60; bits += 4) { // beyond 2^18 the format alone would lose the small ones
+    for (int bits = 16; bits <= 60; bits += 4) { // from 2^18 on the format without expansion would lose the small ones
         group_range(x, bits);
         check_all_ways(x, GROUP);
         store(&s, x, GROUP, FMT_E4M3, &first_coat);
         load(&s, y, GROUP, FMT_E4M3);
-        double step = exp2(0.5 / 2 * bits / 16.8); // half a step between the codes where they are coarsest
+        double step = exp2(0.5 / 2 * bits / 16.8); // half the distance between neighbors at the top of the format
         for (int i = 0; i < GROUP; i++) {
             double ratio = (double)y[i] / (double)x[i];
             assert_true(ratio > 0.9 / step / step && ratio < 1.1 * step * step);
         }
     }
-    // 2^252 in one group, and all of FP32 with its subnormals
+    // a range of 2^252 in one group, and all exponents of FP32 with its subnormals
     group_ends(x);
     check_all_ways(x, GROUP);
     store(&s, x, GROUP, FMT_E4M3, &first_coat);
@@ -192,8 +178,7 @@ static void wide_ranges(void **state) {
     check_all_ways(x, GROUP);
 }
 
-static void tail_groups(void **state) {
-    (void)state;
+UNIT_TEST(tail_groups) {
     static const int sizes[] = {1, 2, 3, 127};
     float x[GROUP];
     for (int i = 0; i < 4; i++) {
@@ -202,14 +187,13 @@ static void tail_groups(void **state) {
             check_all_ways(x, sizes[i]);
             Stored s;
             store(&s, x, sizes[i], FMT_E4M3, &first_coat);
-            for (int j = sizes[i]; j < GROUP; j++) assert_int_equal(s.codes[j], 0xa5); // nothing beyond the end
+            for (int j = sizes[i]; j < GROUP; j++) assert_int_equal(s.codes[j], 0xa5); // no write beyond the end
         }
     }
 }
 
-// A tensor of several groups with a shorter one at the end is its groups.
-static void tensors_are_their_groups(void **state) {
-    (void)state;
+// A tensor of several groups, the last one shorter, is stored like each group alone.
+UNIT_TEST(tensors_are_their_groups) {
     enum { COUNT = 5 * GROUP + 77 };
     float x[COUNT], y[COUNT], z[GROUP], a[6];
     uint8_t codes[COUNT], k[6];
@@ -229,8 +213,7 @@ static void tensors_are_their_groups(void **state) {
     }
 }
 
-static void second_moment_is_zero_only_where_it_was(void **state) {
-    (void)state;
+UNIT_TEST(second_moment_is_zero_only_where_it_was) {
     static const Format formats[] = {FMT_E4M3, FMT_E5M2};
     float v[GROUP], y[GROUP];
     Stored s;
@@ -250,8 +233,7 @@ static void second_moment_is_zero_only_where_it_was(void **state) {
     }
 }
 
-static void not_finite_is_reported_and_stays(void **state) {
-    (void)state;
+UNIT_TEST(not_finite_is_reported_and_stays) {
     const float bad[] = {INFINITY, -INFINITY, NAN, bits_float(0xffc00000u), bits_float(0x7f800001u)};
     float x[GROUP], y[GROUP];
     Stored s;
@@ -270,14 +252,13 @@ static void not_finite_is_reported_and_stays(void **state) {
     }
 }
 
-static void more_than_2_to_31_elements(void **state) {
-    (void)state;
+UNIT_TEST(more_than_2_to_31_elements) {
     const int64_t elements = (1LL << 31) + 200, groups = (elements + GROUP - 1) / GROUP;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     uint8_t *codes = (uint8_t *)mmap(NULL, (size_t)elements, PROT_READ | PROT_WRITE, flags, -1, 0);
     float *a = (float *)mmap(NULL, (size_t)groups * sizeof(float), PROT_READ | PROT_WRITE, flags, -1, 0);
     uint8_t *k = (uint8_t *)mmap(NULL, (size_t)groups, PROT_READ | PROT_WRITE, flags, -1, 0);
-    if (codes == MAP_FAILED || a == MAP_FAILED || k == MAP_FAILED) skip(); // no room for the address range
+    if (codes == MAP_FAILED || a == MAP_FAILED || k == MAP_FAILED) skip(); // the address range is not available
     Tensor t = {codes, a, k, NULL, 1, elements, elements, FMT_E4M3, SCALE_EXPAND, GROUP, false};
     float x[200], y[200];
     lognormal(x, 200, 1, true, 3);
@@ -289,21 +270,4 @@ static void more_than_2_to_31_elements(void **state) {
     munmap(k, (size_t)groups);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logarithm_and_exponential),
-        cmocka_unit_test(logarithm_and_exponents_keep_their_bits),
-        cmocka_unit_test(positive_codes),
-        cmocka_unit_test(random_groups_follow_the_definition),
-        cmocka_unit_test(zero_group),
-        cmocka_unit_test(constant_and_single_values_are_exact),
-        cmocka_unit_test(zeros_sprinkled_in),
-        cmocka_unit_test(wide_ranges),
-        cmocka_unit_test(tail_groups),
-        cmocka_unit_test(tensors_are_their_groups),
-        cmocka_unit_test(second_moment_is_zero_only_where_it_was),
-        cmocka_unit_test(not_finite_is_reported_and_stays),
-        cmocka_unit_test(more_than_2_to_31_elements),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

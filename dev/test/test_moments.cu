@@ -1,5 +1,5 @@
-// The 8-bit moments on the device against the host (coat/numerics/moments.h): the logarithm and the exponents k to the
-// last bit, FP8 values and states up to the rounding of the special-function unit.
+// Compares the 8-bit moments on device and host (coat/numerics/moments.h): logarithm and exponents k bit for bit, FP8
+// values and states up to the rounding of the special-function unit.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -16,21 +16,21 @@ static void check(cudaError_t status, const char *what) {
     exit(1);
 }
 
-// What is compared of input i.
+// The compared results of input i.
 typedef struct {
     float logarithm, value[2];
     uint8_t k[2], code[2];
     uint16_t bf16;
 } Result;
 
-// The input and everything made of it; group g is of spread 0.1 * (1 + g % 40).
+// Computes input i and all its results. Group g has spread 0.1 * (1 + g % 40).
 COAT_HD static Result compute(uint64_t i) {
     Result r;
     uint32_t x = 1 + (uint32_t)(rng_hash(21, 1, i) % 0x7f7fffffu), y = 1 + (uint32_t)(rng_hash(21, 2, i) % x);
     r.logarithm = moment_log2(bits_float(x));
     r.k[0] = moment_exponent(x, y, FMT_E4M3);
     r.k[1] = moment_exponent(x, y, FMT_E5M2);
-    // positions spread over all codes of a group with this k
+    // positions spread over all FP8 values of a group with this k
     uint8_t k = (uint8_t)(1 + i / GROUP % 255);
     float a = bits_float((uint32_t)(64 + rng_hash(22, 1, i / GROUP) % 128) << 23 | 0x2468acu);
     float reach = 16.0f * 17.0f / (float)k;
@@ -72,7 +72,7 @@ int main(void) {
     }
     tap_check(logarithms == 0, "moment_log2 has the host's bits", "%d of %d differ", logarithms, COUNT);
     tap_check(exponents == 0, "k is the host's", "%d of %d differ", exponents, COUNT);
-    tap_check(codes < COUNT / 1000 && far == 0, "codes differ only near rounding boundaries",
+    tap_check(codes < COUNT / 1000 && far == 0, "FP8 values differ only near rounding boundaries",
               "%d of %d differ, %d by more than one", codes, 2 * COUNT, far);
     tap_check(value < 1e-4, "values agree", "largest relative difference %.1e", value);
     tap_check(weights == 0, "stochastic BF16 has the host's bits", "%d of %d differ", weights, COUNT);

@@ -1,14 +1,7 @@
-// The errors of 8-bit moments (COAT: optimizer states): of one rounding, of a hundred, and of 10,000 updates beside
-// FP32's, for gradients that are constant, that alternate, that come once in 100 steps, and that are noise. Prints
-// whole tables. Asserts the limits that training relies on: nearest rounding at beta2 = 0.95.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
-
+// Errors of 8-bit moments (COAT, section 4): of one rounding, of a hundred, and of 10,000 updates compared with FP32
+// moments. Gradients are constant, alternate in sign, occur once in 100 steps, or are noise. Prints tables. Asserts
+// the limits that training relies on: nearest rounding at beta2 = 0.95.
+#include "dev/test/unit.h"
 #include "moment_drift.h"
 #include "moment_groups.h"
 
@@ -20,7 +13,8 @@ typedef enum { NEAREST, PUBLISHED, RULES } Rule;
 
 static const char *const rule_names[RULES] = {"nearest", "published k, nearest"};
 
-// One group through k = log(448^2 / 2) / log R, as published: the smallest element lands between codes.
+// Rounds a group with the paper's rule, k = log(448^2 / 2) / log R, which puts the smallest element between two FP8
+// values.
 static void round_published(float *x, bool second) {
     uint32_t largest = 0, smallest = 0x7f800000u;
     for (int i = 0; i < GROUP; i++) {
@@ -83,16 +77,14 @@ static Drift print_row(Pattern pattern, Rule rule, double beta2, double spread) 
     return d;
 }
 
-// Gradients of an element differ from its group's by a factor of about e^0.5.
-static void the_defaults_stay_close_to_fp32(void **state) {
-    (void)state;
+// With the default rule, moments stay within the limits. Gradients in a group differ by a factor of about e^0.5.
+UNIT_TEST(the_defaults_stay_close_to_fp32) {
     for (int p = 0; p < PATTERNS; p++)
         assert_true(drift_is_small(print_row((Pattern)p, NEAREST, 0.95, 0.5), (Pattern)p));
 }
 
-// The published rule for k, whose codes are not a fixed point, is farther from FP32.
-static void other_rules(void **state) {
-    (void)state;
+// The paper's rule for k drifts farther from FP32, because repeated rounding changes its FP8 values.
+UNIT_TEST(other_rules) {
     for (int p = 0; p < PATTERNS; p++) {
         print_row((Pattern)p, NEAREST, 0.999, 0.5);
         Drift fixed_point = print_row((Pattern)p, NEAREST, 0.95, 0.5);
@@ -100,17 +92,15 @@ static void other_rules(void **state) {
     }
 }
 
-// Noise, with beta2 near 1: nearest rounding stalls below v, and the update is larger by as much as its root.
-static void nearest_rounding_of_noise_raises_the_rate(void **state) {
-    (void)state;
+// With noise and beta2 near 1, nearest rounding keeps v too small and the update too large.
+UNIT_TEST(nearest_rounding_of_noise_raises_the_rate) {
     Drift nearest = print_row(NOISE, NEAREST, 0.999, 0.5);
     assert_true(nearest.v_mean < -0.1 && nearest.rate > 0.05);
 }
 
-// Gradients of one size in a group, each element's at another step: with beta2 near 1 a step changes v by less than
-// half a code, and nearest rounding stalls.
-static void nearest_rounding_stalls_near_one(void **state) {
-    (void)state;
+// With beta2 near 1, one step changes v by less than half the distance of FP8 values, so nearest rounding does not
+// move v. Gradients have one size; each element's comes at another step.
+UNIT_TEST(nearest_rounding_stalls_near_one) {
     Drift nearest = print_row(RARE, NEAREST, 0.999, 0);
     assert_true(fabs(nearest.v_mean) > 0.1 && nearest.update > 0.1);
 }
@@ -131,8 +121,7 @@ static double mean_error(double spread, const MomentStore *how, int times) {
     return 100 * sum;
 }
 
-static void error_of_lognormal_groups(void **state) {
-    (void)state;
+UNIT_TEST(error_of_lognormal_groups) {
     for (int i = 0; i < SPREADS; i++) {
         const SpreadError *row = &spread_errors[i];
         double expanded = mean_error(row->spread, &coat, 1), plain = mean_error(row->spread, &fp8, 1);
@@ -142,10 +131,9 @@ static void error_of_lognormal_groups(void **state) {
     }
 }
 
-// What was decoded keeps its codes. Only where rounding down made k small enough for the smallest element to land on
-// the third code or above may the first repetition raise k, once.
-static void requantising_changes_nothing(void **state) {
-    (void)state;
+// Rounding a decoded group again gives the same FP8 values. Exception: if rounding made k too small, the first
+// repetition may raise k once.
+UNIT_TEST(requantising_changes_nothing) {
     static const double spreads[] = {0.1, 0.5, 1, 2, 4};
     for (int d = 0; d < 5; d++) {
         int moved = 0;
@@ -174,9 +162,8 @@ static void requantising_changes_nothing(void **state) {
     }
 }
 
-// The published k puts the smallest element between two codes: every repetition shrinks k and moves all others.
-static void published_rule_drifts(void **state) {
-    (void)state;
+// With the paper's rule, every repetition shrinks k and moves all other elements.
+UNIT_TEST(published_rule_drifts) {
     double ours = 0, published = 0, once = 0;
     for (uint64_t g = 0; g < 20; g++) {
         float x[GROUP], y[GROUP], z[GROUP];
@@ -199,15 +186,4 @@ static void published_rule_drifts(void **state) {
     assert_true(ours < 0.006 && published > 0.04);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_defaults_stay_close_to_fp32),
-        cmocka_unit_test(other_rules),
-        cmocka_unit_test(nearest_rounding_of_noise_raises_the_rate),
-        cmocka_unit_test(nearest_rounding_stalls_near_one),
-        cmocka_unit_test(error_of_lognormal_groups),
-        cmocka_unit_test(requantising_changes_nothing),
-        cmocka_unit_test(published_rule_drifts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,13 +1,12 @@
-// The errors of 8-bit moments as the GPU's optimizer kernel makes them (COAT: cases that must hold): of one rounding,
-// of a hundred, and of 10,000 updates beside FP32 moments on the same GPU. The host's are in
-// dev/test/test_moments_error.c.
+// Errors of 8-bit moments in the GPU's optimizer kernel: of one rounding, of a hundred, and of 10,000 updates
+// compared with FP32 moments on the same GPU. dev/test/test_moments_error.c has the host's.
 #include "moment_device.h"
 #include "moment_drift.h"
 
-static Bench bench; // zero; its configuration is large
+static Bench bench; // static, because its configuration is large
 
 // --- errors of rounding -------------------------------------------------------------------------------------
-// Lognormal groups as first moments; or with `second` their roots as gradients, whose squares they are.
+// Returns lognormal groups of first moments or, with `second`, gradients whose squares are lognormal.
 static std::vector<float> lognormal_groups(uint64_t groups, double spread, uint64_t stream, bool second) {
     std::vector<float> x(groups * GROUP);
     for (uint64_t g = 0; g < groups; g++)
@@ -15,14 +14,14 @@ static std::vector<float> lognormal_groups(uint64_t groups, double spread, uint6
     return x;
 }
 
-// In percent, of decoded first moments.
+// Returns the mean error of decoded first moments in percent.
 static double mean_error(const std::vector<float> &want, const std::vector<float> &have) {
     double sum = 0;
     for (size_t i = 0; i < want.size(); i += GROUP) sum += relative_error(want.data() + i, have.data() + i, GROUP);
     return 100 * sum / ((double)want.size() / GROUP);
 }
 
-// The same of a moment as it is stored, decoded by the host.
+// Returns the mean error of a stored moment in percent, decoded on the host.
 static double stored_error(Bank *bank, const std::vector<float> &x, int which) {
     const BankStates s = bank_states(bank, which);
     std::vector<float> want = x, have(x.size());
@@ -80,7 +79,7 @@ static void zeros_sprinkled_in(Bank *bank) {
     bank_close(bank);
 }
 
-// What was decoded keeps its codes, but for groups whose k the first repetition raises.
+// Storing decoded groups again keeps their FP8 values, except where the first repetition raises k.
 static void requantising_changes_nothing(Bank *bank) {
     enum { GROUPS = 400, TIMES = 100 };
     static const double spreads[] = {0.1, 0.5, 1, 2, 4};
@@ -114,15 +113,15 @@ static void requantising_changes_nothing(Bank *bank) {
 }
 
 // --- drift --------------------------------------------------------------------------------------------------
-// Each pattern has one parameter with FP32 moments and one with E4M3 moments, of whole chunks and two groups more. With
-// this many elements the rate that noise adds is known to 0.1 %; with 768 elements, to 0.5 %.
+// Each pattern has one parameter with FP32 moments and one with E4M3 moments, of whole chunks and two groups more.
+// This many elements measure the rate that noise adds to 0.1 %.
 enum { DRIFT_GROUPS = 4 * 64 + 2, COUNT = DRIFT_GROUPS * GROUP, WAYS = 2, PARAMETERS = PATTERNS * WAYS };
 #define SPREAD 0.5
 
-// All that the parameters have, on the device and as a copy.
+// All states of the parameters, on the device and as a copy.
 typedef struct {
     float grad[PATTERNS][COUNT], value[PARAMETERS][COUNT];
-    float m[PARAMETERS][COUNT], v[PARAMETERS][COUNT]; // or codes, in the first quarter of each
+    float m[PARAMETERS][COUNT], v[PARAMETERS][COUNT]; // or FP8 values, in the first quarter of each array
     float a[2][PARAMETERS][DRIFT_GROUPS];
     uint8_t k[2][PARAMETERS][DRIFT_GROUPS];
 } DriftMemory;
@@ -145,8 +144,8 @@ static void drift_parameters(DriftMemory *device, Parameter parameters[PARAMETER
     }
 }
 
-// The updates are what parameters that were 0 become with lr = 1, and no decay; the fresh v, which the kernel does not
-// keep, follows from the v before.
+// Measures one step. Updates are read from parameters that were 0, with lr = 1 and no decay. v before rounding is
+// recomputed from the previous v, because the kernel does not store it.
 static void drift_measure(const DriftMemory *before, const DriftMemory *after, float beta2,
                           DriftSums sums[PARAMETERS]) {
     for (int i = 1; i < PARAMETERS; i += WAYS) {
@@ -183,7 +182,7 @@ static void drift_say(const DriftSums sums[PARAMETERS], const StepState *end) {
 
 static void drift_from_fp32(void) {
     const float beta2 = 0.95f;
-    static DriftMemory host, before; // host: as the device's after a measured step
+    static DriftMemory host, before; // host: a copy of the device's after a measured step
     static float gradients[100][PATTERNS][COUNT];
     Exec *exec = &bench.exec;
     DriftMemory *device = (DriftMemory *)bench_allocate(&bench, sizeof *device);

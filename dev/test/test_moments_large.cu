@@ -1,20 +1,20 @@
-// A parameter of more than 2^31 elements in the GPU's optimizer kernel (COAT: cases that must hold): BF16 without
-// masters, 8-bit moments. Nearly all gradients are zero; windows at the beginning, around element 2^31 and at the end,
-// with values and gradients, are compared with the CPU backend.
+// A parameter of more than 2^31 elements in the GPU's optimizer kernel: BF16 without master weights, 8-bit moments.
+// Windows at the beginning, around element 2^31 and at the end have values and gradients and are compared with the
+// CPU. All other gradients are 0.
 #include "moment_device.h"
 
 #define ELEMENTS (((size_t)1 << 31) + 4096 + 300)
 #define ELEMENT_GROUPS ((ELEMENTS + GROUP - 1) / GROUP)
-enum { WINDOWS = 3, WINDOW_LARGEST = 2048, WINDOW_GROUPS = WINDOW_LARGEST / GROUP, LARGE_STEPS = 2 };
+enum { WINDOWS = 3, WINDOW_MAX = 2048, WINDOW_GROUPS = WINDOW_MAX / GROUP, LARGE_STEPS = 2 };
 
 typedef struct {
-    size_t begin, elements; // begin ends a group
+    size_t begin, elements; // begin is the first element of a group
 } Window;
 
 static const Window windows[WINDOWS] = {
     {0, 1024}, {((size_t)1 << 31) - 1024, 2048}, {((size_t)1 << 31) + 3072, ELEMENTS - ((size_t)1 << 31) - 3072}};
 
-// What a parameter has: the whole on the device, or a window on the host.
+// The arrays of a parameter: the whole on the device, or a window on the host.
 typedef struct {
     uint16_t *value, *grad;
     uint8_t *codes[2], *k[2];
@@ -22,12 +22,12 @@ typedef struct {
 } Parts;
 
 typedef struct {
-    uint16_t value[WINDOW_LARGEST], grad[WINDOW_LARGEST];
-    uint8_t codes[2][WINDOW_LARGEST], k[2][WINDOW_GROUPS];
+    uint16_t value[WINDOW_MAX], grad[WINDOW_MAX];
+    uint8_t codes[2][WINDOW_MAX], k[2][WINDOW_GROUPS];
     float a[2][WINDOW_GROUPS];
 } WindowMemory;
 
-static Bench bench; // zero; its configuration is large
+static Bench bench; // static, because its configuration is large
 
 static Parameter parameter_of(const Parts &parts, size_t elements, size_t index, uint32_t *maximum) {
     Parameter p = {};
@@ -49,7 +49,7 @@ static size_t window_groups(const Window &w) {
     return (w.elements + GROUP - 1) / GROUP;
 }
 
-// A window's part of the device's memory.
+// Returns the part of the device's arrays that belongs to a window.
 static Parts parts_within(const Parts &whole, const Window &w) {
     Parts p = whole;
     p.value += w.begin, p.grad += w.begin;
@@ -80,7 +80,7 @@ static void window_download(const Parts &whole, const Window &w, WindowMemory *m
     }
 }
 
-// All zero, but for exponents that a step must set.
+// Allocates the arrays, all 0 except exponents, which a step must set.
 static Parts parts_make(void) {
     Parts p = {};
     p.value = (uint16_t *)bench_allocate(&bench, ELEMENTS * sizeof(uint16_t));
@@ -112,7 +112,7 @@ static void compare_window(const WindowMemory *want, const WindowMemory *have, c
             codes += apart != 0;
             codes_far += apart > 1;
         }
-        const int apart = abs((int)want->value[i] - (int)have->value[i]); // steps of BF16, but near zero
+        const int apart = abs((int)want->value[i] - (int)have->value[i]); // in BF16 steps, except near 0
         values += apart != 0;
         values_far += apart > 1 && !(fabsf(bf16_decode(want->value[i]) - bf16_decode(have->value[i])) < 1e-7f);
     }
@@ -120,11 +120,11 @@ static void compare_window(const WindowMemory *want, const WindowMemory *have, c
     snprintf(name, sizeof name, "step %d, elements %zu to %zu", step + 1, w.begin, w.begin + w.elements - 1);
     tap_check(a_differ == 0 && k_differ == 0 && codes_far == 0 && values_far == 0 && codes <= (int)w.elements / 200 &&
                   values <= (int)w.elements / 200,
-              name, "%d maxima, %d k, %d codes, %d values differ; %d and %d of them by more than a step", a_differ,
+              name, "%d amax, %d k, %d FP8 values, %d values differ; %d and %d of them by more than a step", a_differ,
               k_differ, codes, values, codes_far, values_far);
 }
 
-// Groups without gradients: of each, wherever it lies, the kernel has stored a = 0 and k = 1.
+// Fails unless every group without gradients is stored as a = 0, k = 1.
 static void compare_rest(const Parts &whole) {
     Exec *exec = &bench.exec;
     std::vector<float> a(ELEMENT_GROUPS);
@@ -158,7 +158,7 @@ static void window_make(WindowMemory *m, const Window &w) {
     for (size_t i = 0; i < w.elements; i++) m->value[i] = bf16_encode(update_start((int)i));
 }
 
-// Both backends take a step from the CPU's states.
+// Takes a step on both backends from the CPU's states.
 static void more_than_2_to_31_elements(Exec *cpu) {
     static WindowMemory host[WINDOWS], have;
     Exec *exec = &bench.exec;
@@ -197,7 +197,7 @@ static void more_than_2_to_31_elements(Exec *cpu) {
 }
 
 int main(void) {
-    const size_t bytes = ELEMENTS * 6 + ELEMENT_GROUPS * 10 + ((size_t)1 << 30); // and a little room
+    const size_t bytes = ELEMENTS * 6 + ELEMENT_GROUPS * 10 + ((size_t)1 << 30); // and some spare room
     Exec cpu = {};
     Error err = {};
     optimizer_device_open(&bench);

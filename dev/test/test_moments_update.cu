@@ -1,15 +1,15 @@
-// The GPU's optimizer kernel on the groups that 8-bit moments must keep (COAT: cases that must hold), against their
-// definition in double; what it reports; and the first step. In whole chunks, and in the kernel for what is left.
+// The GPU's optimizer kernel on special groups of 8-bit moments against their definition in double, its reports, and
+// the first step. In whole chunks, and in the kernel for tails.
 #include "moment_device.h"
 
 #include <string>
 
-static Bench bench; // zero; its configuration is large
+static Bench bench; // static, because its configuration is large
 
 // --- groups -------------------------------------------------------------------------------------------------
 typedef struct {
     std::vector<float> x;
-    std::vector<std::string> name; // of each group
+    std::vector<std::string> name; // one per group
 } Cases;
 
 static float *case_add(Cases *cases, const char *name) {
@@ -37,7 +37,8 @@ static Cases cases_make(void) {
     return c;
 }
 
-// Groups that are not as their definition says, `want` being the values before they are stored; and the first's fault.
+// Returns the number of groups that are not stored as defined. want: values before they are stored. Prints the first
+// fault.
 static int groups_wrong(const Bank *bank, const std::vector<float> &want, const BankStates &s, int which, char why[WHY],
                         size_t *first) {
     int wrong = 0;
@@ -52,15 +53,15 @@ static int groups_wrong(const Bank *bank, const std::vector<float> &want, const 
     return wrong;
 }
 
-// The kernel's decoding of first moments beside the host's: how many lie further apart than the special-function unit
-// allows, or than a unit of the smallest subnormal number, which halving may round off.
+// Compares the kernel's decoding of first moments with the host's. Returns how many differ by more than the
+// special-function unit's error, or by more than one unit of the smallest subnormal number.
 static int decoded_wrong(Bank *bank, const BankStates &s) {
     int wrong = 0;
     const std::vector<float> have = bank_decode_first(bank);
     for (size_t i = 0; i < bank->elements; i++) {
         const double want = (double)states_decode(s, i);
         const bool largest = (s.codes[i] & 0x7f) == 0x7e && s.a[i / GROUP] > 0.0f;
-        const double relative = largest ? 1e-6 : 1e-4; // the maximum itself is stored
+        const double relative = largest ? 1e-6 : 1e-4; // the amax itself is stored exactly
         wrong += !(fabs((double)have[i] - want) <= relative * fabs(want) + 0x1p-147);
     }
     return wrong;
@@ -74,7 +75,7 @@ static void check_cases(Bank *bank, const Cases &cases, bool second) {
     if (second)
         for (float &g : gradients) g = sqrtf(fabsf(g));
     want[0] = want[1] = gradients;
-    for (float &m : want[0]) m += 0.0f; // what a state of 0 becomes: of a gradient of -0, too, 0
+    for (float &m : want[0]) m += 0.0f; // a state of 0 with a gradient of -0 becomes 0
     for (float &v : want[1]) v *= v;
     const bool finite = bank_store(bank, gradients.data(), !second);
     for (int which = 0; which <= (second ? 1 : 0); which++) {
@@ -105,7 +106,7 @@ static void cases_that_must_hold(void) {
     bank_close(&bank);
 }
 
-// Elements that end a group early, behind whole groups too; and nothing beyond the end.
+// Checks short last groups, also after whole groups, and that nothing is written beyond the end.
 static void tails(void) {
     static const size_t sizes[] = {1, 2, 3, 127, 129, 5 * GROUP + 77, 8 * GROUP + 1, 4 * GROUP};
     optimizer_recipe(&bench, MOMENTS_COAT);
@@ -129,14 +130,15 @@ static void tails(void) {
                           (a[i] != BANK_GUARD_BYTE);
         }
         snprintf(name, sizeof name, "%zu elements", size);
-        tap_check(wrong == 0 && guards == 0, name, "%d groups are wrong%s%s, %d bytes behind the end", wrong,
+        tap_check(wrong == 0 && guards == 0, name, "%d groups are wrong%s%s, %d bytes after the end", wrong,
                   wrong ? ", the first: " : "", why, guards);
         bank_close(&bank);
     }
 }
 
 // --- what is not finite -------------------------------------------------------------------------------------
-// Of a group with such a gradient both maxima are not finite, and every element that is not zero decodes to that.
+// True if both amax values of a group with a NaN or inf gradient are NaN or inf, and every nonzero element decodes to
+// that.
 static bool group_is_lost(const BankStates states[2], const std::vector<float> &x, const std::vector<float> &decoded,
                           size_t g, float bad) {
     bool good = true;
@@ -149,7 +151,7 @@ static bool group_is_lost(const BankStates states[2], const std::vector<float> &
 
 static void not_finite_is_reported_and_stays(void) {
     const float bad[] = {INFINITY, -INFINITY, NAN, bits_float(0xffc00000u), bits_float(0x7f800001u), 1e30f};
-    enum { GROUPS = 6, AT = 40 }; // four in a chunk, two left
+    enum { GROUPS = 6, AT = 40 }; // four in a chunk, two in a tail
     Bank bank;
     bank_open(&bank, &bench, GROUPS * GROUP);
     for (int way = 0; way < 4; way++) {
@@ -165,7 +167,7 @@ static void not_finite_is_reported_and_stays(void) {
             const BankStates states[2] = {bank_states(&bank, 0), bank_states(&bank, 1)};
             const std::vector<float> decoded = bank_decode_first(&bank);
             bool good = state.nonfinite == 1;
-            if (value == 1e30f) // finite, but not its square
+            if (value == 1e30f) // finite, but its square is not
                 good = good && isinf(states[1].a[lost]) && isfinite(states[0].a[lost]);
             else
                 good = good && group_is_lost(states, x, decoded, lost, value);
@@ -174,7 +176,7 @@ static void not_finite_is_reported_and_stays(void) {
             char name[96];
             snprintf(name, sizeof name, "%g, bits %08x, %s, %s", (double)value, float_bits(value),
                      way & 1 ? "group by group" : "in chunks", way & 2 ? "k = 1" : "expanded");
-            tap_check(good, name, "flag %d, maxima %g and %g", state.nonfinite, (double)states[0].a[lost],
+            tap_check(good, name, "flag %d, amax %g and %g", state.nonfinite, (double)states[0].a[lost],
                       (double)states[1].a[lost]);
         }
     }
@@ -236,7 +238,7 @@ static void masters_open(Bank *bank, size_t elements, MomentsKind kind, bool odd
                       elements * format_bytes(format));
 }
 
-// The parameters in full precision, as bits.
+// Returns the parameters in full precision, as bits.
 static std::vector<uint32_t> masters_read(Bank *bank) {
     Exec *exec = &bench.exec;
     std::vector<uint16_t> upper(bank->elements), low(bank->elements);
@@ -245,7 +247,7 @@ static std::vector<uint32_t> masters_read(Bank *bank) {
     if (bank->master_format == FMT_FP32) {
         exec->ops->download(exec, bits.data(), bank->master, bank->elements * sizeof(float));
         for (size_t i = 0; i < bank->elements; i++)
-            if (upper[i] != master_bf16(bits_float(bits[i]))) bits[i] = ~bits[i]; // the value that belongs to it
+            if (upper[i] != master_bf16(bits_float(bits[i]))) bits[i] = ~bits[i]; // value must be the rounded master
     } else {
         exec->ops->download(exec, low.data(), bank->master, bank->elements * sizeof(uint16_t));
         for (size_t i = 0; i < bank->elements; i++) bits[i] = float_bits(master_join(upper[i], low[i]));
@@ -253,7 +255,7 @@ static std::vector<uint32_t> masters_read(Bank *bank) {
     return bits;
 }
 
-// Masters in two halves are masters in FP32 after a thousand updates, and so are the moments, to the last bit.
+// split16 and FP32 master weights agree bit for bit after a thousand updates, and so do the moments.
 static void masters_in_two_halves(void) {
     enum { COUNT = 3 * 4096 + 1000, STEPS = 1000, BANKS = 2 };
     static const Format formats[BANKS] = {FMT_FP32, FMT_U16};

@@ -53,8 +53,7 @@ static void deep_matmuls(Fixture *f) {
     check_matmuls(f, 1050, 9, 20);
 }
 
-static void linear(void **state) {
-    (void)state;
+UNIT_TEST(linear) {
     run_everywhere(small_matmuls);
     run_everywhere(matmuls_across_tiles);
     run_everywhere(deep_matmuls);
@@ -62,7 +61,7 @@ static void linear(void **state) {
 
 // --- norms -----------------------------------------------------------------------------------------------
 
-// The statistics of a row in double precision; mean 0 for RMSNorm.
+// Computes mean and 1 / deviation of a row in double precision. Without `centred` (RMSNorm) the mean is 0.
 static void row_statistics(Tensor x, int64_t i, bool centred, double eps, double *mean, double *rstd) {
     double sum = 0, squares = 0;
     for (int64_t j = 0; j < x.cols; j++) sum += value(x, i, j);
@@ -95,7 +94,7 @@ static void check_norm(Tensor n, Norm norm, Tensor r) {
     }
 }
 
-// residual_norm_forward with its outputs in all the places they may be.
+// Checks residual_norm_forward with every combination of separate, in-place and absent outputs.
 static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) {
     const Ops *ops = f->exec.ops;
     Tensor r_in = random_tensor(f, f->format, M, C, 3), y = random_tensor(f, f->format, M, C, 1);
@@ -109,13 +108,13 @@ static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) 
             assert_value(r_out, i, j, value(r_in, i, j) + value(y, i, j) + value(bias, 0, j), 4);
     check_norm(n, norm, r_out);
 
-    // in place, the saved copy elsewhere
+    // r in place, the saved copy in other memory
     Tensor r = copy_of(f, r_in), x = poisoned(f, f->format, M, C), n2 = poisoned(f, f->format, M, C);
     norm.x = x;
     ops->residual_norm_forward(&f->exec, n2, norm, r, r, y, bias);
     assert_true(same_bits(r, r_out) && same_bits(x, r_out) && same_bits(n2, n));
 
-    // recomputed from what was saved; not touched where it was saved
+    // recompute n from the saved x; an n that shares memory with its copy must not change
     Tensor n3 = poisoned(f, f->format, M, C), n4 = poisoned(f, f->format, M, C);
     ops->norm_recompute(&f->exec, n3, no_tensor(), norm);
     assert_true(same_bits(n3, n));
@@ -124,7 +123,7 @@ static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) 
     ops->norm_recompute(&f->exec, n, n, norm);
     assert_true(same_bits(n4, n));
 
-    // without y: the residual is only copied, or already there; n is not wanted
+    // without y: r_in is copied, or not even that if r_out is the same memory; no n
     Tensor copy = poisoned(f, f->format, M, C);
     norm.x = copy;
     ops->residual_norm_forward(&f->exec, no_tensor(), norm, copy, r_in, no_tensor(), no_tensor());
@@ -184,8 +183,7 @@ static void backward_norms(Fixture *f) {
     check_norm_backward(f, 33, 48, false, true);
 }
 
-static void norms(void **state) {
-    (void)state;
+UNIT_TEST(norms) {
     run_everywhere(forward_norms);
     run_everywhere(backward_norms);
 }
@@ -212,7 +210,7 @@ static void activation(Fixture *f) {
             assert_value(h, i, j, value(y, i, j) + value(bias, 0, j), 4);
             assert_value(g, i, j, gelu(value(h, i, j)), 1);
         }
-    // in place, with and without a bias; the copy alone; the activation alone
+    // in place, with and without bias; only the copy; only the activation
     Tensor in_place = copy_of(f, y), g2 = poisoned(f, f->format, M, F), h2 = poisoned(f, f->format, M, F);
     ops->activation_forward(&f->exec, g2, in_place, in_place, bias, true);
     assert_true(same_bits(in_place, h) && same_bits(g2, g));
@@ -258,15 +256,13 @@ static void bias_gradients(Fixture *f) {
     }
 }
 
-static void activations(void **state) {
-    (void)state;
+UNIT_TEST(activations) {
     run_everywhere(activation);
     run_everywhere(bias_gradients);
 }
 
-// The limits of gelu: far from zero it is the identity or nothing, and what is not a number stays visible.
-static void gelu_limits(void **state) {
-    (void)state;
+// For large |x|, gelu(x) is x or 0. NaN and inf are passed on.
+UNIT_TEST(gelu_limits) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
     const float at[8] = {0, 100, -100, 3e38f, -3e38f, INFINITY, NAN, 1e-30f};
@@ -287,7 +283,7 @@ static void gelu_limits(void **state) {
 
 // --- attention -------------------------------------------------------------------------------------------
 
-// What a (b, head) of attention is in double precision: probabilities (T, T), o (T, D).
+// Attention of one (b, head) in double precision: probabilities (T, T), o (T, D).
 typedef struct {
     double *p, *o;
 } HeadReference;
@@ -322,7 +318,7 @@ static void attention_gradients(HeadReference r, Tensor q, Tensor k, Tensor v, T
     int64_t T = s.T, D = s.head_dim, row = b * T, kv = kv_column(s, head);
     double *ref_dq = (double *)xmalloc((size_t)D * sizeof *ref_dq);
     for (int64_t i = 0; i < T; i++) {
-        double delta = 0; // from the stored o, as the operation reads it
+        double delta = 0; // from the stored o, which the operation reads, too
         for (int64_t d = 0; d < D; d++) delta += value(d_o, row + i, head * D + d) * value(o, row + i, head * D + d);
         memset(ref_dq, 0, (size_t)D * sizeof *ref_dq);
         for (int64_t j = 0; j <= i; j++) {
@@ -376,8 +372,8 @@ static void check_attention(Fixture *f, AttentionShape s) {
     free(r.o);
 }
 
-// The last tokens of a sequence behind the others, whose keys and values are kept: what they see of them is the same.
-// (By OpenBLAS up to the order of sums.)
+// Checks the last `queries` tokens of a sequence with the keys and values of the others in a KV cache. They must give
+// the bits of a full pass, or with OpenBLAS the same values up to rounding.
 static void check_cached_attention(Fixture *f, AttentionShape s, int64_t queries) {
     const int64_t D = s.head_dim, k_at = s.heads * D, kv = s.kv_heads * D, before = s.T - queries;
     Tensor qkv = random_tensor(f, f->format, s.T, k_at + 2 * kv, 2), o = poisoned(f, f->format, s.T, k_at);
@@ -394,22 +390,11 @@ static void check_cached_attention(Fixture *f, AttentionShape s, int64_t queries
     if (!cpu_of(&f->exec)->blas) assert_true(same_bits(few, tensor_rows(o, before, queries)));
 }
 
-static void attention_shapes(Fixture *f) {
+TEST_EVERYWHERE(attention) {
     const AttentionShape shapes[4] = {{3, 17, 2, 2, 16}, {1, 100, 4, 2, 24}, {1, 65, 3, 1, 8}, {2, 1, 1, 1, 4}};
     for (int i = 0; i < 4; i++) check_attention(f, shapes[i]);
     for (int64_t queries = 1; queries <= 90; queries += 15)
         check_cached_attention(f, (AttentionShape){1, 100, 4, 2, 24}, queries);
 }
 
-static void attention(void **state) {
-    (void)state;
-    run_everywhere(attention_shapes);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),      cmocka_unit_test(norms),     cmocka_unit_test(activations),
-        cmocka_unit_test(gelu_limits), cmocka_unit_test(attention),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

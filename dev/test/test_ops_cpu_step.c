@@ -45,14 +45,9 @@ static void check_embedding(Fixture *f, int64_t B, int T, int64_t C) {
     }
 }
 
-static void embeddings(Fixture *f) {
+TEST_EVERYWHERE(embedding) {
     check_embedding(f, 3, 17, 100);
     check_embedding(f, 1, 33, 48);
-}
-
-static void embedding(void **state) {
-    (void)state;
-    run_everywhere(embeddings);
 }
 
 // --- loss ------------------------------------------------------------------------------------------------
@@ -65,7 +60,7 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     StepState state = {0};
     state.loss_scale = scale;
     set_value(targets, R / 2, 0, -1); // a token without a target
-    for (int64_t i = 0; i < R; i++)   // the padding's logits must not count
+    for (int64_t i = 0; i < R; i++)   // logits of padding columns must be ignored
         for (int64_t j = vocab; j < Vp; j++) set_value(logits, i, j, NAN);
     ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, logits, targets, vocab, &state);
     ops->loss_forward_backward(&f->exec, logits, logits, losses, logits, targets, vocab, &state);
@@ -96,14 +91,12 @@ static void losses(Fixture *f) {
     check_loss(f, 3, 2100, 2176, 40);
 }
 
-static void loss(void **state) {
-    (void)state;
+UNIT_TEST(loss) {
     run_everywhere(losses);
 }
 
-// What is not a number, or infinite, anywhere among the logits of a token raises the flag; elsewhere it does not.
-static void loss_reports_nonfinite(void **unused) {
-    (void)unused;
+// A NaN or inf in a logit of the vocabulary sets state->nonfinite. One in a padding column does not.
+UNIT_TEST(loss_reports_nonfinite) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
         Fixture f;
@@ -112,7 +105,7 @@ static void loss_reports_nonfinite(void **unused) {
         fixture_begin(&f, FMT_FP32, 2);
         Tensor logits = random_tensor(&f, FMT_FP32, 5, 40, 1), losses_ = poisoned(&f, FMT_FP32, 5, 1);
         Tensor targets = random_tokens(&f, 5, 20);
-        set_value(logits, 3, 30, bad[i]); // padding
+        set_value(logits, 3, 30, bad[i]); // a padding column
         f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, logits, targets, 20, &state);
         assert_int_equal(state.nonfinite, 0);
         set_value(logits, 3, (int64_t)value(targets, 3, 0), bad[i]);
@@ -124,9 +117,9 @@ static void loss_reports_nonfinite(void **unused) {
 
 // --- sums of gradients -----------------------------------------------------------------------------------
 
-static void sums_are_added(Fixture *f) {
+TEST_EVERYWHERE(gradient_sums) {
     Tensor sums[3], parts[3], before[3];
-    for (int k = 0; k < 3; k++) { // more than a block, an odd one, and none
+    for (int k = 0; k < 3; k++) { // several blocks of the kernel, one row, no rows
         const int64_t rows = k == 0 ? 70 : k == 1 ? 1 : 0, cols = k == 0 ? 128 : 77;
         const Format format = k == 1 ? FMT_FP32 : f->format;
         sums[k] = random_tensor(f, format, rows, cols, 1), parts[k] = random_tensor(f, format, rows, cols, 1);
@@ -139,16 +132,11 @@ static void sums_are_added(Fixture *f) {
                 assert_value(sums[k], i, j, value(before[k], i, j) + value(parts[k], i, j), 1);
 }
 
-static void gradient_sums(void **state) {
-    (void)state;
-    run_everywhere(sums_are_added);
-}
-
 // --- optimizer -------------------------------------------------------------------------------------------
 
-// How a parameter is stored.
+// Formats in which a parameter is stored.
 typedef struct {
-    Format value, grad, moments, master; // master FMT_NONE: none; FMT_U16: split16
+    Format value, grad, moments, master; // master: FMT_NONE, FMT_U16 (split16) or FMT_FP32
 } Storage;
 
 static const Storage STORAGES[5] = {
@@ -178,7 +166,7 @@ static Parameter make_parameter(Fixture *f, Storage s, int64_t rows, int64_t col
     return p;
 }
 
-// The parameter at the precision the optimizer keeps it.
+// Returns element i of the parameter from its master weight or, without one, from its value.
 static double full_value(const Parameter *p, int64_t i) {
     if (p->master.data && p->master.format == FMT_FP32) return (double)((const float *)p->master.data)[i];
     if (p->master.data)
@@ -192,7 +180,7 @@ static StepState hyperparameters(float clip) {
     return s;
 }
 
-// Three steps with the same gradient, checked one element at a time.
+// Takes three AdamW steps with the same gradient. Compares every element with the formula in double precision.
 static void check_adamw(Fixture *f, Storage storage, float clip) {
     const Ops *ops = f->exec.ops;
     Parameter list[2];
@@ -220,14 +208,14 @@ static void check_adamw(Fixture *f, Storage storage, float clip) {
                 int64_t row = i / list[k].grad.cols, col = i % list[k].grad.cols;
                 double g = factor * value(list[k].grad, row, col), old = (double)((const float *)before[k].data)[i];
                 double m = g * (1 - pow((double)0.9f, step)), v = g * g * (1 - pow((double)0.95f, step));
-                if (storage.moments == FMT_FP32) { // rounded moments drift from the exact ones
+                if (storage.moments == FMT_FP32) { // states in FP32 follow the formula; rounded states drift
                     assert_value(list[k].m, row, col, m, fabs(g));
                     assert_value(list[k].v, row, col, v, g * g);
                 }
                 double expected = old - 0.01 * (g / (fabs(g) + 1e-8) + (list[k].decay ? 0.1 : 0) * old);
                 double tolerance = storage.moments == FMT_FP32 ? 3e-7 : 2e-4;
                 if (storage.master == FMT_NONE && storage.value == FMT_BF16)
-                    tolerance = 8e-3; // rounded stochastically to a unit of BF16
+                    tolerance = 8e-3; // stochastic rounding to BF16: one unit in the last place
                 if (fabs(g) > 1e-6) assert_true(fabs(full_value(&list[k], i) - expected) <= tolerance);
                 if (storage.master != FMT_NONE)
                     assert_int_equal(((const uint16_t *)list[k].weight.value.data)[i],
@@ -236,8 +224,7 @@ static void check_adamw(Fixture *f, Storage storage, float clip) {
     }
 }
 
-static void adamw(void **unused) {
-    (void)unused;
+UNIT_TEST(adamw) {
     for (int i = 0; i < 5; i++)
         for (int clipped = 0; clipped < 2; clipped++) {
             uint64_t hash[2];
@@ -251,9 +238,8 @@ static void adamw(void **unused) {
         }
 }
 
-// Both kinds of master weights give the same parameters, bit for bit.
-static void masters_agree(void **unused) {
-    (void)unused;
+// FP32 and split16 master weights give the same parameters, bit for bit.
+UNIT_TEST(masters_agree) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 2);
     const Storage whole = {FMT_BF16, FMT_FP32, FMT_FP32, FMT_FP32}, split = {FMT_BF16, FMT_FP32, FMT_FP32, FMT_U16};
@@ -273,9 +259,9 @@ static void masters_agree(void **unused) {
     fixture_end(&f);
 }
 
-// A gradient that is not finite skips the update as a whole; the next good one continues as if it had not been.
-static void nonfinite_gradients_skip(void **unused) {
-    (void)unused;
+// A gradient with NaN or inf skips the whole update. The next finite gradient gives the same bits as without that
+// step.
+UNIT_TEST(nonfinite_gradients_skip) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
         Fixture f;
@@ -304,8 +290,7 @@ static void nonfinite_gradients_skip(void **unused) {
 
 // --- the device ------------------------------------------------------------------------------------------
 
-static void device(void **unused) {
-    (void)unused;
+UNIT_TEST(device) {
     Fixture f;
     Error err;
     fixture_begin(&f, FMT_FP32, 2);
@@ -328,11 +313,4 @@ static void device(void **unused) {
     fixture_end(&f);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding), cmocka_unit_test(loss),          cmocka_unit_test(loss_reports_nonfinite),
-        cmocka_unit_test(adamw),     cmocka_unit_test(masters_agree), cmocka_unit_test(nonfinite_gradients_skip),
-        cmocka_unit_test(device),    cmocka_unit_test(gradient_sums),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

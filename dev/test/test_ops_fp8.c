@@ -1,5 +1,5 @@
-// Tests of the CPU backend's operations with FP8 tensors: conversions, norms and activation. What forward makes, bit
-// for bit, and what is recomputed from it.
+// Tests of the CPU backend's FP8 operations: conversions, norms and activation. Forward results, bit for bit, and the
+// values that backward recomputes from them.
 #include "fp8_fixture.h"
 
 // --- rows of codes -------------------------------------------------------------------------------------------------
@@ -19,14 +19,14 @@ static void check_codes(const CpuKernels *kernels, Format format) {
         float expected = fp8_decode(format, (uint8_t)i), found = (float)x[i];
         assert_true(isnan(expected) ? isnan(found) : float_bits(found) == float_bits(expected));
     }
-    // every code, every middle between two of them, and their neighbours in FP32
+    // every FP8 value, every midpoint between neighbors, and the FP32 values next to both
     for (int i = 0; i < 255; i++) {
         float low = fp8_decode(format, (uint8_t)i), high = fp8_decode(format, (uint8_t)(i + 1));
         const float around[3] = {low, 0.5f * (low + high), high};
         for (int j = 0; j < 9; j++) x[j] = (real)bits_float(float_bits(around[j / 3]) + (uint32_t)(j % 3) - 1u);
         assert_encodes(kernels, format, x, 9);
     }
-    // every BF16 value, and bits behind it
+    // every BF16 value, with random lower bits
     for (uint32_t high = 0; high < 65536; high += 2048) {
         for (uint32_t i = 0; i < 4096; i++)
             x[i] = (real)bits_float((high + i / 2) << 16 | (i % 2) * (i * 2654435761u >> 16));
@@ -34,8 +34,7 @@ static void check_codes(const CpuKernels *kernels, Format format) {
     }
 }
 
-static void rows_of_codes(void **state) {
-    (void)state;
+UNIT_TEST(rows_of_codes) {
     const CpuKernels *kernels[CPU_VARIANTS];
     int count = cpu_kernels_supported(kernels);
     for (int i = 0; i < count; i++) {
@@ -46,7 +45,8 @@ static void rows_of_codes(void **state) {
 
 // --- norms ---------------------------------------------------------------------------------------------------------
 
-// What forward makes of r_in + y + bias, with n and x in these formats, and what is recomputed from it.
+// Checks the norm of r_in + y + bias with the given formats of n and of the saved x, and recomputation from the saved
+// x.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, bool from_saved) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -71,7 +71,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, 
             for (int64_t j = 0; j < C; j++) assert_value(n, i, j, value(expected, i, j), 0);
     assert_int_equal(state.nonfinite, 0);
 
-    // again from what was saved: the same where the norm read that, and with the saved scale in any case
+    // recompute from the saved x: the same bits if the norm read the saved x; always with the saved scale
     Tensor unsaved = n, n_t = codes ? coded_transpose(f, n) : poisoned(f, f->format, M, C);
     float scale = codes ? *(const float *)n.scale : 0;
     unsaved.data = NULL;
@@ -101,12 +101,12 @@ static void norm_formats(Fixture *f) {
 }
 
 static void norm_formats_mixed(Fixture *f) {
-    check_norm(f, 65, 100, 0, true, true); // FP8 matmuls, plain residual
+    check_norm(f, 65, 100, 0, true, true); // FP8 matmuls, unscaled residual
     check_norm(f, 7, 160, 128, false, true);
     check_norm(f, 7, 100, 32, false, false);
 }
 
-// The gradient reads the dequantised x.
+// norm_backward reads the dequantized saved x.
 static void norm_gradients(Fixture *f) {
     const int64_t M = 3 * 33, C = 100;
     Tensor r = random_tensor(f, f->format, M, C, 2), x = grouped(f, M, C, 16);
@@ -122,7 +122,7 @@ static void norm_gradients(Fixture *f) {
     assert_true(same_bits(g, h) && same_bits(dw, dw2) && same_bits(db, db2));
 }
 
-// Parts of a row that begin and end within a group.
+// Quantizes parts of a row that begin and end inside a group.
 static void parts_of_rows(Fixture *f) {
     const int64_t C = 100;
     Tensor r = random_tensor(f, f->format, 3, C, 2), x = grouped(f, 3, C, 32);
@@ -135,8 +135,7 @@ static void parts_of_rows(Fixture *f) {
     }
 }
 
-static void norms(void **state) {
-    (void)state;
+UNIT_TEST(norms) {
     run_everywhere(norm_formats);
     run_everywhere(norm_formats_mixed);
     run_everywhere(norm_gradients);
@@ -158,7 +157,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
         assert_quantised_groups(h, sum);
-        if (!codes) { // of what the matmul made
+        if (!codes) { // from the matmul's output
             Tensor other = poisoned(f, f->format, M, F), of_sum = plain_gelu(f, sum);
             ops->activation_forward(&f->exec, other, h, y, bias, false);
             for (int64_t i = 0; i < M; i++)
@@ -182,7 +181,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         assert_true(same_bits(g_t, g));
     }
 
-    // the gradient, in FP8 or plain
+    // dgelu, in FP8 or unscaled
     Tensor dg = uneven_tensor(f, M, F, 1e-6), dh = plain_gelu_gradient(f, dg, h);
     Tensor dbias = poisoned(f, FMT_FP32, 1, F);
     if (codes) {
@@ -216,14 +215,9 @@ static void gelu_formats_mixed(Fixture *f) {
     check_gelu(f, 70, 48, 32, false);
 }
 
-static void activations(void **state) {
-    (void)state;
+UNIT_TEST(activations) {
     run_everywhere(gelu_formats);
     run_everywhere(gelu_formats_mixed);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_codes), cmocka_unit_test(norms),
-                                       cmocka_unit_test(activations)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

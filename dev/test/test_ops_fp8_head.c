@@ -1,5 +1,5 @@
-// Tests of the CPU backend's head in FP8: the codes of the loss's gradient with their scale that is known in advance,
-// and the matmuls of a chunk of tokens, whose transposed operands are columns of what memory holds.
+// Tests of the FP8 head on the CPU: the quantized gradient of the loss, whose scale is known before the pass, and the
+// matmuls of one chunk of tokens, whose transposed operands are columns of a larger matrix.
 #include "fp8_fixture.h"
 
 static Tensor random_targets(Fixture *f, int64_t rows, int vocab) {
@@ -9,7 +9,7 @@ static Tensor random_targets(Fixture *f, int64_t rows, int vocab) {
     return t;
 }
 
-// Columns that are padding hold NaN, which must not count.
+// Returns random logits (rows, padded). Columns from `vocab` on are padding and hold NaN, which must be ignored.
 static Tensor random_logits(Fixture *f, int64_t rows, int vocab, int64_t padded, double size) {
     Tensor t = random_tensor(f, f->format, rows, padded, size);
     for (int64_t i = 0; i < rows; i++)
@@ -17,8 +17,8 @@ static Tensor random_logits(Fixture *f, int64_t rows, int vocab, int64_t padded,
     return t;
 }
 
-// The codes are those of the gradient that is made in FP32, with the scale that the loss's own scale gives; nothing
-// saturates, and a probability of 2^-30 keeps a code. The transpose takes the place of the logits.
+// The FP8 gradient equals the FP32 gradient, quantized with the scale that follows from state->loss_scale. No value
+// saturates, and a probability of 2^-30 does not become 0. The transpose reuses the memory of the logits.
 static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, double size) {
     const Ops *ops = f->exec.ops;
     const float scale = 0.37f;
@@ -26,7 +26,7 @@ static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, 
     watch(f, &state);
     state.loss_scale = scale;
     Tensor targets = random_targets(f, rows, vocab), logits = random_logits(f, rows, vocab, padded, size);
-    set_value(logits, 0, 0, -20.8 * log(2.0)); // beside an exponential of 1 or more
+    set_value(logits, 0, 0, -20.8 * log(2.0)); // a probability of at most 2^-20.8
     Tensor expected = decoded(f, logits), losses = poisoned(f, FMT_FP32, rows, 1),
            again = poisoned(f, FMT_FP32, rows, 1);
     ops->loss_forward_backward(&f->exec, expected, expected, losses, expected, targets, vocab, &state);
@@ -55,7 +55,8 @@ static void gradients(Fixture *f) {
     check_gradient(f, 3, 1100, 1152, 15);
 }
 
-// The loss's scale may be as small as 1 / tokens of a very large batch; a logit that is not finite raises the flag.
+// Checks a loss scale as small as 1 / tokens of a very large batch, and that a NaN or inf logit sets
+// state->nonfinite.
 static void gradient_limits(Fixture *f) {
     StepState state;
     watch(f, &state);
@@ -72,8 +73,7 @@ static void gradient_limits(Fixture *f) {
     assert_int_equal(state.nonfinite, 1);
 }
 
-static void gradient(void **state) {
-    (void)state;
+UNIT_TEST(gradient) {
     run_everywhere(gradients);
     run_everywhere(gradient_limits);
 }
@@ -96,7 +96,7 @@ static Tensor transpose_of(Fixture *f, Tensor t) {
     return out;
 }
 
-// Two chunks give what the formulas give over all tokens.
+// Two chunks of tokens give the values of the formulas over all tokens.
 static void chunks(Fixture *f) {
     enum { M = 48, C = 32, V = 80, CHUNK = 32 };
     const Ops *ops = f->exec.ops;
@@ -125,12 +125,8 @@ static void chunks(Fixture *f) {
     }
 }
 
-static void chunks_of_tokens(void **state) {
-    (void)state;
+UNIT_TEST(chunks_of_tokens) {
     run_everywhere(chunks);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gradient), cmocka_unit_test(chunks_of_tokens)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,4 +1,4 @@
-// Tests of the CPU backend's operations with FP8 tensors: what matmuls read, the matmuls, and what is not finite.
+// Tests of FP8 matmuls on the CPU with one scale per tensor: quantized operands, the matmuls, NaN and inf.
 #include "fp8_fixture.h"
 
 // --- one scale per tensor ------------------------------------------------------------------------------------------
@@ -13,7 +13,8 @@ static void check_quantize(Fixture *f, Tensor x) {
     ops->quantize_recompute(&f->exec, q_t, q, x);
     assert_same_codes(q_t, q);
 
-    // a gradient, with maxima of its own and with those that its producer left, and with a transpose in another format
+    // a gradient whose amax is computed here or was stored by the operation before, and transposes in both FP8
+    // formats
     for (int way = 0; way < 4; way++) {
         const bool given = way % 2, other = way / 2;
         Tensor dy = x, dy_q = coded(f, other ? FMT_E4M3 : FMT_E5M2, x.rows, x.cols);
@@ -48,10 +49,10 @@ static void tensors_at_the_limits(Fixture *f) {
     Tensor huge = random_tensor(f, f->format, 65, 160, 1), tiny = random_tensor(f, f->format, 3, 100, 1e-39);
     set_value(huge, 64, 159, -3e38);
     check_quantize(f, huge);
-    check_quantize(f, tiny); // under the smallest scale
+    check_quantize(f, tiny); // below the smallest scale
 }
 
-// The maxima that a gradient's producer left are believed, even where they are not true.
+// grad_quantize uses the amax that is stored with the gradient and does not compute it again, even if it is wrong.
 static void maxima_are_given(Fixture *f) {
     Tensor dy = random_tensor(f, f->format, 3, 48, 1), dy_q = coded(f, FMT_E5M2, 3, 48);
     uint32_t amax[3] = {float_bits(1.0f), float_bits(5.0f), 0};
@@ -60,8 +61,7 @@ static void maxima_are_given(Fixture *f) {
     assert_true(*(const float *)dy_q.scale == 5.0f / E5M2_MAX);
 }
 
-static void one_scale(void **state) {
-    (void)state;
+UNIT_TEST(one_scale) {
     run_everywhere(tensors_of_all_sizes);
     run_everywhere(tensors_at_the_limits);
     run_everywhere(maxima_are_given);
@@ -117,7 +117,7 @@ static void matmuls_on_demand(Fixture *f) {
     check_matmuls(f, 131, 150, 100, false);
 }
 
-// Codes, and their transpose where it is kept, of the weights that have any.
+// Checks the FP8 values of several weights, and the transposes of those that store one.
 static void weights(Fixture *f) {
     StepState state;
     watch(f, &state);
@@ -150,7 +150,7 @@ static uint32_t largest_bits(Tensor t) {
     return largest;
 }
 
-// The update leaves each weight's maximum, as stored, for the next quantisation alone.
+// adamw_update stores each weight's amax, of the weight as it is stored. weights_quantize uses it once.
 static void maxima_from_update(Fixture *f) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -159,12 +159,12 @@ static void maxima_from_update(Fixture *f) {
     Parameter list[3];
     memset(list, 0, sizeof list);
     for (int i = 0; i < 3; i++) {
-        const int64_t rows = i == 1 ? 1 : 100, cols = 96; // of the others more than one block of the update
+        const int64_t rows = i == 1 ? 1 : 100, cols = 96; // more than one block of the update
         list[i].weight.value = uneven_tensor(f, rows, cols, 0.02);
         list[i].grad = uneven_tensor(f, rows, cols, 1e-3);
         list[i].m = zero_tensor(f, FMT_FP32, rows, cols);
         list[i].v = zero_tensor(f, FMT_FP32, rows, cols);
-        if (i == 1) continue; // no codes
+        if (i == 1) continue; // not quantized
         list[i].weight.codes = coded(f, FMT_E4M3, rows, cols);
         list[i].weight.codes.amax = NULL;
         list[i].weight.codes_t = coded_transpose(f, list[i].weight.codes);
@@ -180,12 +180,12 @@ static void maxima_from_update(Fixture *f) {
             ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
             ops->adamw_update(&f->exec, list, 3, &state);
-            *maximum = float_bits(1792.0f); // used as it is left
+            *maximum = float_bits(1792.0f); // quantize must use this value
             ops->weights_quantize(&f->exec, list, 3);
             assert_true(*(const float *)codes.scale == 4.0f);
-            ops->weights_quantize(&f->exec, list, 3); // once: now it is looked for
+            ops->weights_quantize(&f->exec, list, 3); // this time amax is computed
             assert_quantised(codes, list[i].weight.value);
-            state.nonfinite = 1; // a skipped update leaves nothing
+            state.nonfinite = 1; // a skipped update stores no amax
             ops->adamw_update(&f->exec, list, 3, &state);
             state.nonfinite = 0;
             *maximum = float_bits(1792.0f);
@@ -195,8 +195,7 @@ static void maxima_from_update(Fixture *f) {
     }
 }
 
-static void linear(void **state) {
-    (void)state;
+UNIT_TEST(linear) {
     run_everywhere(matmuls_with_cache);
     run_everywhere(matmuls_on_demand);
     run_everywhere(weights);
@@ -220,7 +219,7 @@ static void check_flags(Fixture *f) {
     Norm norm = make_norm(f, grouped(f, M, C, 16), true);
     Tensor h = grouped(f, M, C, 16), g = poisoned(f, f->format, M, C), good = random_tensor(f, f->format, M, C, 1);
     spoil(x, f->bad);
-    // the residual stream, saved per group; a weight of the norm, in what is normalised
+    // inf in the residual stream, which is saved in groups; inf in a norm's weight
     ops->residual_norm_forward(&f->exec, no_tensor(), norm, r, x, no_tensor(), no_tensor());
     expect_flag(f);
     spoil(norm.weight, f->bad);
@@ -239,20 +238,15 @@ static void check_flags(Fixture *f) {
     memset(&p, 0, sizeof p);
     p.weight.value = x;
     p.weight.codes = q;
-    p.weight.codes.amax = NULL; // not a share
+    p.weight.codes.amax = NULL; // not a shard
     ops->weights_quantize(&f->exec, &p, 1);
     expect_flag(f);
     ops->quantize_forward(&f->exec, q, good);
     assert_int_equal(state.nonfinite, 0);
 }
 
-static void not_finite(void **state) {
-    (void)state;
+UNIT_TEST(not_finite) {
     run_with_nonfinite(check_flags);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_scale), cmocka_unit_test(linear),
-                                       cmocka_unit_test(not_finite)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

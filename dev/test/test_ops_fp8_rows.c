@@ -1,9 +1,10 @@
-// Tests of the CPU backend's operations with a scale per row: codes that are made in one pass, the matmul that leaves
-// their scales out, whoever reads what it left, and the transposes, which have one scale. Bit for bit, against what
-// coat/numerics/formats.h and the definition of the scale give.
+// Tests of FP8 operations on the CPU with one scale per row: quantization in one pass, matmuls that do not multiply
+// by the row scales, the operations that read their outputs, and transposes, which have one scale. Compared bit for
+// bit with formats.h and the definition of the scale.
 #include "fp8_fixture.h"
 
-// What a matmul leaves: values in BF16 with a power of two for each row. A fifth of the rows have the smallest scale.
+// Returns a matmul's output: BF16 values with a power of two per row as scale. A fifth of the rows have the smallest
+// scale.
 static Tensor carried(Fixture *f, int64_t rows, int64_t cols, double size) {
     Tensor t = random_tensor(f, FMT_BF16, rows, cols, 1);
     t.granularity = SCALE_ROW;
@@ -13,7 +14,7 @@ static Tensor carried(Fixture *f, int64_t rows, int64_t cols, double size) {
     return t;
 }
 
-// The codes of the values that q's codes stand for.
+// Fails unless q_t is the quantized transpose of the values of q.
 static void assert_rescaled(Fixture *f, Tensor q_t, Tensor q) {
     assert_scale_over_rows(q_t, q, decoded(f, q));
 }
@@ -51,7 +52,8 @@ static void check_quantize(Fixture *f, Tensor x) {
         assert_scale_over_rows(q_t, q, x);
         Tensor part = tensor_rows(q, x.rows / 2, x.rows - x.rows / 2), of = tensor_rows(x, x.rows / 2, part.rows);
         memset(part.scale, 0xff, (size_t)part.rows * sizeof(float));
-        ops->quantize_forward(&f->exec, part, of); // a part of the rows has the scales that the whole gives it
+        ops->quantize_forward(&f->exec, part,
+                              of); // a range of rows has the scales that these rows have in the whole tensor
         assert_quantised_rows(q, x);
     }
     assert_int_equal(state.nonfinite, 0);
@@ -59,7 +61,7 @@ static void check_quantize(Fixture *f, Tensor x) {
 
 static void tensors_of_all_sizes(Fixture *f) {
     Tensor x = uneven_tensor(f, 3 * 33, 100, 1), single = uneven_tensor(f, 1, 1, 1e-20);
-    for (int64_t j = 0; j < x.cols; j++) { // rows of zeros, first, last and between
+    for (int64_t j = 0; j < x.cols; j++) { // zero the first, the last and some other rows
         set_value(x, 0, j, 0);
         set_value(x, 17, j, -0.0);
         set_value(x, 98, j, 0);
@@ -73,24 +75,24 @@ static void tensors_at_the_limits(Fixture *f) {
     check_quantize(f, random_tensor(f, f->format, 17, 48, 0));
     Tensor huge = random_tensor(f, f->format, 65, 160, 1), edge = random_tensor(f, f->format, 5, 31, 100);
     set_value(huge, 64, 159, -3e38);
-    set_value(edge, 0, 30, 448); // the largest code with scale 1
+    set_value(edge, 0, 30, 448); // the largest FP8 value at scale 1
     set_value(edge, 1, 0, -450);
     set_value(edge, 2, 3, 57344);
     set_value(edge, 3, 4, 57600);
     check_quantize(f, huge);
     check_quantize(f, edge);
-    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // under the smallest scale
+    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // below the smallest scale
 }
 
-static void conversions(void **state) {
-    (void)state;
+UNIT_TEST(conversions) {
     run_everywhere(tensors_of_all_sizes);
     run_everywhere(tensors_at_the_limits);
 }
 
 // --- norms -----------------------------------------------------------------------------------------------------------
 
-// r_in + y + bias, its norm, and what backward makes of both; x, the norm's saved input, per group or the sum itself.
+// Checks the norm of r_in + y + bias, its recomputation and its gradient. The norm saves its input in groups or, if
+// group is 0, as the sum itself.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -106,7 +108,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     if (group) assert_quantised_groups(x, r);
     assert_quantised_rows(n, normalised(f, norm, r));
 
-    // from what was saved, and from the codes
+    // recompute from the saved x, and from the FP8 values
     Norm of_saved = norm;
     of_saved.x = decoded(f, x);
     Tensor again = poisoned(f, FMT_FP32, M, C);
@@ -118,7 +120,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     ops->norm_recompute(&f->exec, n_t, n, norm);
     assert_rescaled(f, n_t, n);
 
-    // the gradient reads what a matmul has left as the values that it stands for
+    // norm_backward multiplies dn, a matmul's output, by its row scales
     Tensor dn = carried(f, M, C, 1e-4), g = random_tensor(f, f->format, M, C, 1e-4), h = copy_of(f, g);
     Tensor sums[4];
     for (int i = 0; i < 4; i++) sums[i] = poisoned(f, FMT_FP32, 1, C);
@@ -128,7 +130,8 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     assert_int_equal(state.nonfinite, 0);
 }
 
-// What matmuls read plain, and backward in codes: forward leaves the maxima.
+// The first block's forward matmuls read BF16 and its wgrad reads FP8: forward stores the amax that backward
+// quantizes with.
 static void check_maxima_left(Fixture *f, int64_t M, int64_t C) {
     const Ops *ops = f->exec.ops;
     Tensor r = random_tensor(f, f->format, M, C, 3), x = grouped(f, M, C, 16), n = poisoned(f, f->format, M, C);
@@ -163,7 +166,7 @@ static void norm_shapes_odd(Fixture *f) {
     check_norm(f, 1, 48, 32);
 }
 
-// A norm of zeros with no bias gives zeros.
+// A norm of zeros without bias gives zeros.
 static void norm_of_zeros(Fixture *f) {
     Tensor r = random_tensor(f, f->format, 3, 48, 1), n = coded_rows(f, FMT_E4M3, 3, 48);
     for (int64_t j = 0; j < 48; j++) set_value(r, 1, j, 0);
@@ -174,8 +177,7 @@ static void norm_of_zeros(Fixture *f) {
     for (int64_t j = 0; j < 48; j++) assert_int_equal(code_at(n, 1, j) & 0x7f, 0);
 }
 
-static void norms(void **state) {
-    (void)state;
+UNIT_TEST(norms) {
     run_everywhere(norm_shapes);
     run_everywhere(norm_shapes_odd);
     run_everywhere(norm_of_zeros);
@@ -184,7 +186,7 @@ static void norms(void **state) {
 
 // --- activation ------------------------------------------------------------------------------------------------------
 
-// group 0: h is y, plain, as where the activations are saved in BF16.
+// Checks gelu. group 0: activations are saved in BF16, so h is y.
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -218,14 +220,15 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     assert_int_equal(state.nonfinite, 0);
 }
 
-// In one pass with gelu or SwiGLU, by scales from a bound: of dg = dy w, which dh may not leave the range of.
+// Checks activation_backward_recompute with gelu or SwiGLU. Its scale comes from an upper bound of |dg| = |dy w|, so
+// dh must stay in range.
 static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group, bool gated) {
     const Ops *ops = f->exec.ops;
     const int64_t H = gated ? 2 * F : F;
     StepState state;
     watch(f, &state);
     Tensor y = gated ? random_tensor(f, f->format, M, H, 3) : carried(f, M, H, 2);
-    for (int64_t i = 0; gated && i < M; i++) // a group of zeros, whose scale is 1
+    for (int64_t i = 0; gated && i < M; i++) // a group of zeros has scale 1
         for (int64_t j = 0; j < group; j++) set_value(y, i, j, 0);
     Tensor bias = gated ? no_tensor() : random_tensor(f, f->format, 1, F, 1);
     Tensor h = grouped(f, M, H, group);
@@ -234,7 +237,7 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
     ops->activation_recompute(&f->exec, g_t, without_codes(g), h);
     Weight w = {.codes = whole_codes(f, FMT_E4M3, C, F, 0x1p-6f)};
     Tensor dy = whole_codes(f, FMT_E4M3, M, C, 0x1p-11f), dg = poisoned(f, f->format, M, F);
-    memset((uint8_t *)dy.data + (M - 1) * C, 0, (size_t)C); // a row without a gradient
+    memset((uint8_t *)dy.data + (M - 1) * C, 0, (size_t)C); // a row whose gradient is 0
     w.codes_t = coded_transpose(f, w.codes);
     transpose_into(w.codes_t, w.codes);
     for (int64_t i = 0; i < M; i++)
@@ -273,7 +276,7 @@ static void gelu_bounded(Fixture *f) {
 }
 
 static void swiglu_bounded(Fixture *f) {
-    check_bounded(f, 3 * 33, 100, 40, 16, true); // a group has columns of gate and of up
+    check_bounded(f, 3 * 33, 100, 40, 16, true); // one group has columns of gate and of up
     check_bounded(f, 17, 128, 23, 32, true);
 }
 
@@ -287,8 +290,7 @@ static void gelu_shapes_plain(Fixture *f) {
     check_gelu(f, 1, 160, 32);
 }
 
-static void activations(void **state) {
-    (void)state;
+UNIT_TEST(activations) {
     run_everywhere(gelu_shapes);
     run_everywhere(gelu_shapes_plain);
     run_everywhere(gelu_bounded);
@@ -297,7 +299,7 @@ static void activations(void **state) {
 
 // --- matmuls --------------------------------------------------------------------------------------------------------
 
-// Whole numbers with a power of two for each row.
+// Returns FP8 values of whole numbers with a power of two per row as scale.
 static Tensor whole_rows(Fixture *f, int64_t rows, int64_t cols) {
     Tensor t = whole_codes(f, FMT_E4M3, rows, cols, 1);
     t.granularity = SCALE_ROW;
@@ -306,7 +308,7 @@ static Tensor whole_rows(Fixture *f, int64_t rows, int64_t cols) {
     return t;
 }
 
-// What a matmul of such codes leaves: BF16, with the scales of its rows.
+// Returns an empty BF16 output of a matmul with x, with the row scales of x.
 static Tensor matmul_of(Fixture *f, Tensor x, int64_t cols) {
     Tensor t = poisoned(f, FMT_BF16, x.rows, cols);
     t.granularity = SCALE_ROW;
@@ -314,7 +316,7 @@ static Tensor matmul_of(Fixture *f, Tensor x, int64_t cols) {
     return t;
 }
 
-// y and dx hold the matmuls without the rows' scales, so that with them they are the matmuls, rounded once.
+// y and dx must be the matmuls without row scales. Multiplied by the scales they are the exact matmuls, rounded once.
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
     ((Cpu *)f->exec.backend)->recipe.cache_transposed = cached;
     const float scale = 0.00123f;
@@ -349,15 +351,14 @@ static void matmuls_on_demand(Fixture *f) {
     check_matmuls(f, 131, 150, 100, false);
 }
 
-static void matmuls(void **state) {
-    (void)state;
+UNIT_TEST(matmuls) {
     run_everywhere(matmuls_with_cache);
     run_everywhere(matmuls_on_demand);
 }
 
 // --- what is not finite ----------------------------------------------------------------------------------------------
 
-// One value that is not finite, in the last row, raises the flag; the other rows' scales and codes do not know of it.
+// One NaN or inf in the last row sets state->nonfinite. Scales and FP8 values of the other rows do not change.
 static void check_flags(Fixture *f) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 17, C = 100;
@@ -385,7 +386,7 @@ static void check_flags(Fixture *f) {
     set_value(norm.weight, 0, C - 1, f->bad);
     ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
     expect_flag(f);
-    // what a matmul has left
+    // outputs of matmuls
     Tensor y = carried(f, M, C, 1);
     set_value(y, 3, 5, f->bad);
     ops->activation_forward(&f->exec, q, h, y, no_tensor(), false);
@@ -395,14 +396,8 @@ static void check_flags(Fixture *f) {
     expect_flag(f);
 }
 
-static void not_finite(void **state) {
-    (void)state;
+UNIT_TEST(not_finite) {
     run_with_nonfinite(check_flags);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(conversions), cmocka_unit_test(norms),
-                                       cmocka_unit_test(activations), cmocka_unit_test(matmuls),
-                                       cmocka_unit_test(not_finite)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

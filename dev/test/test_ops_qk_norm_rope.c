@@ -1,12 +1,12 @@
-// Tests of what Llama's blocks add to the CPU backend's operations, against their formulas in double precision: the
-// clip, norms and rotation of heads, SwiGLU, norms without weights.
+// Tests of operations that only Llama-like models use, on the CPU: QKV clip, QK norm, RoPE, SwiGLU and norms without
+// weights. Compared with their formulas in double precision.
 #include "ops_fixture.h"
 
 // --- heads -------------------------------------------------------------------------------------------------
 
 typedef struct {
     AttentionShape shape;
-    int64_t q_width, k_width; // of the norms, 0: none
+    int64_t q_width, k_width; // width of the QK norms, 0: none
     float clip;
     bool rotates;
 } HeadCase;
@@ -35,8 +35,8 @@ static double clip_of(double x, float clip) {
     return clip > 0 ? fmax(-(double)clip, fmin((double)clip, x)) : x;
 }
 
-// Of a row of q, k and v the values after everything, and of a gradient of these that of the row; either may be NULL.
-// Adds to the gradients of the weights.
+// Applies clip, QK norm and RoPE to one row of q, k and v in double precision.
+//   given: gradient of out, or NULL. From it, computes the gradient of the row; adds to the weights' gradients dq, dk.
 static void reference_row(const Heads *h, Tensor qkv, int64_t row, double *out, const double *given, double *gradient,
                           double *dq, double *dk) {
     const int64_t D = h->shape.head_dim, half = D / 2, q_cols = h->shape.heads * D, k_cols = h->shape.kv_heads * D;
@@ -119,7 +119,7 @@ static void check_heads(Fixture *f, HeadCase c) {
     free(row);
 }
 
-static void head_cases(Fixture *f) {
+TEST_EVERYWHERE(heads) {
     const AttentionShape grouped = {3, 33, 4, 2, 24}, one = {1, 17, 3, 1, 10};
     const HeadCase cases[] = {
         {grouped, 0, 0, 0, true},    {grouped, 24, 24, 0, true},     {grouped, 96, 48, 0, true},
@@ -129,18 +129,13 @@ static void head_cases(Fixture *f) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_heads(f, cases[i]);
 }
 
-static void heads(void **state) {
-    (void)state;
-    run_everywhere(head_cases);
-}
-
 // --- SwiGLU ------------------------------------------------------------------------------------------------
 
 static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
 
-static void swiglu_rows(Fixture *f) {
+TEST_EVERYWHERE(swiglu) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 3 * 33, F = 100;
     Tensor h = random_tensor(f, f->format, M, 2 * F, 6), g = poisoned(f, f->format, M, F),
@@ -166,14 +161,8 @@ static void swiglu_rows(Fixture *f) {
     }
 }
 
-static void swiglu(void **state) {
-    (void)state;
-    run_everywhere(swiglu_rows);
-}
-
-// Far from zero silu is the identity or nothing, and what is not a number stays visible.
-static void swiglu_limits(void **state) {
-    (void)state;
+// For large |x|, silu(x) is x or 0. NaN and inf are passed on.
+UNIT_TEST(swiglu_limits) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
     const float at[5] = {0, 100, -100, -3e38f, NAN};
@@ -197,8 +186,8 @@ static void swiglu_limits(void **state) {
 
 // --- norms -------------------------------------------------------------------------------------------------
 
-// A norm without a weight is one whose weight is 1, bit for bit.
-static void norms_without_weight(Fixture *f) {
+// A norm without a weight gives the bits of a norm whose weight is 1.
+TEST_EVERYWHERE(plain_norms) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 3 * 33, C = 100;
     for (int centred = 0; centred < 2; centred++) {
@@ -218,17 +207,4 @@ static void norms_without_weight(Fixture *f) {
     }
 }
 
-static void plain_norms(void **state) {
-    (void)state;
-    run_everywhere(norms_without_weight);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heads),
-        cmocka_unit_test(swiglu),
-        cmocka_unit_test(swiglu_limits),
-        cmocka_unit_test(plain_norms),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,10 +1,10 @@
-// Tests of packing (coat/text/packing.h): which examples share a sequence.
+// Tests of coat/text/packing.h: which examples share a sequence.
 #include "coat/base/error.h"
 #include "coat/numerics/rng.h"
 #include "coat/text/packing.h"
 #include "test_folder.h"
 
-// First fit in its plainest form. rows: of each example; returns how many there are.
+// First fit, written plainly. rows[i] becomes the row of example i. Returns the number of rows.
 static int plain_first_fit(const int32_t *lengths, int examples, int T, int *rows) {
     int *room = (int *)xmalloc((size_t)(examples + 1) * sizeof *room), count = 0;
     for (int length = T; length > 0; length--)
@@ -20,7 +20,8 @@ static int plain_first_fit(const int32_t *lengths, int examples, int T, int *row
     return count;
 }
 
-// The rows are those of first fit, in the order of their first examples, and list each example once, in order.
+// Fails unless pack_examples() gives first fit's rows, in the order of their first examples, and lists each example
+// once, in order.
 static void check(const int32_t *lengths, int examples, int T) {
     int *rows = (int *)xcalloc((size_t)examples + 1, sizeof *rows);
     bool *seen = (bool *)xcalloc((size_t)examples + 1, sizeof *seen);
@@ -50,13 +51,12 @@ static void check(const int32_t *lengths, int examples, int T) {
     free(seen);
 }
 
-static void test_first_fit(void **state) {
-    (void)state;
-    enum { MOST = 700 };
-    int32_t lengths[MOST];
+UNIT_TEST(test_first_fit) {
+    enum { MAX_EXAMPLES = 700 };
+    int32_t lengths[MAX_EXAMPLES];
     for (int trial = 0; trial < 400; trial++) {
         const int T = 1 + (int)(rng_hash(1, 1, (uint64_t)trial) % (trial % 3 ? 40 : 3000));
-        const int examples = (int)(rng_hash(1, 2, (uint64_t)trial) % (trial % 2 ? MOST : 9));
+        const int examples = (int)(rng_hash(1, 2, (uint64_t)trial) % (trial % 2 ? MAX_EXAMPLES : 9));
         const int longest = 1 + (int)(rng_hash(1, 3, (uint64_t)trial) % (uint64_t)T);
         for (int i = 0; i < examples; i++)
             lengths[i] = (int32_t)(rng_hash(2, (uint64_t)trial, (uint64_t)i) % (uint64_t)(longest + 1));
@@ -64,8 +64,7 @@ static void test_first_fit(void **state) {
     }
 }
 
-static void test_edges(void **state) {
-    (void)state;
+UNIT_TEST(test_edges) {
     const int32_t none[] = {0, 0, 0}, whole[] = {5, 5, 5}, halves[] = {3, 2, 0, 3, 2, 1, 1, 4},
                   ones[] = {1, 1, 1, 1, 1, 1, 1};
     check(none, 3, 5);
@@ -82,7 +81,4 @@ static void test_edges(void **state) {
     packing_free(&p);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_first_fit), cmocka_unit_test(test_edges)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,4 +1,4 @@
-// Tests of the loss plot: what ends up in the picture, and what is said of logs that cannot be drawn.
+// Tests of the loss plot: contents of the SVG file, and errors for unusable logs.
 #include <math.h>
 
 #include "dev/tools/loss_svg.h"
@@ -10,7 +10,7 @@ static void write_log(const char *text) {
     write_text(path_of("log.jsonl"), text);
 }
 
-// Draws the log; the picture's text, to be freed.
+// Draws the log and returns the SVG text; free() it.
 static char *draw(const char *title, const PlotReference *references, int count) {
     const char *svg = path_of("loss.svg");
     if (!plot_loss_svg(path_of("log.jsonl"), svg, title, references, count, &err)) fail_msg("%s", err.text);
@@ -28,7 +28,7 @@ static int occurrences(const char *text, const char *part) {
     return n;
 }
 
-// As many elements are closed as opened.
+// Fails unless the SVG closes all its elements.
 static void assert_balanced(const char *svg) {
     assert_true(strncmp(svg, "<svg ", 5) == 0);
     assert_string_equal(svg + strlen(svg) - 7, "</svg>\n");
@@ -36,8 +36,7 @@ static void assert_balanced(const char *svg) {
     assert_int_equal(occurrences(svg, "<"), occurrences(svg, ">"));
 }
 
-static void curves_labels_and_references(void **state) {
-    (void)state;
+UNIT_TEST(curves_labels_and_references) {
     write_log("{\"step\":1,\"loss\":5.5,\"grad_norm\":1}\n{\"step\":2,\"loss\":4.5}\n{\"step\":2,\"val_loss\":4.75}\n"
               "{\"step\":3,\"loss\":3.5}\n{\"step\":4,\"loss\":2.5}\n{\"step\":4,\"val_loss\":2.75}\n");
     const PlotReference references[] = {{"uniform", 5.549}, {"a<b", 2.9}};
@@ -54,8 +53,7 @@ static void curves_labels_and_references(void **state) {
     free(svg);
 }
 
-static void labels_do_not_overlap(void **state) {
-    (void)state;
+UNIT_TEST(labels_do_not_overlap) {
     write_log("{\"step\":1,\"loss\":5}\n{\"step\":2,\"loss\":2.0}\n{\"step\":2,\"val_loss\":2.001}\n");
     const PlotReference references[] = {{"r", 2.002}, {"r", 2.003}, {"r", 2.0}};
     char *svg = draw(NULL, references, 3), *at = svg;
@@ -71,8 +69,7 @@ static void labels_do_not_overlap(void **state) {
     free(svg);
 }
 
-static void damaged_and_null_lines_are_left_out(void **state) {
-    (void)state;
+UNIT_TEST(damaged_and_null_lines_are_left_out) {
     write_log("{\"step\":1,\"loss\":2}\nnonsense\n{\"step\":2,\"loss\":null}\n{\"step\":-5,\"loss\":1}\n"
               "{\"step\":3,\"loss\":\"4\"}\n{\"step\":4,\"loss\":1}\n{\"step\":5,\"lo");
     char *svg = draw("", NULL, 0);
@@ -83,8 +80,7 @@ static void damaged_and_null_lines_are_left_out(void **state) {
     free(svg);
 }
 
-static void one_point_and_constant_loss(void **state) {
-    (void)state;
+UNIT_TEST(one_point_and_constant_loss) {
     write_log("{\"step\":0,\"val_loss\":0}\n");
     char *svg = draw("x", NULL, 0);
     assert_balanced(svg);
@@ -101,8 +97,7 @@ static void one_point_and_constant_loss(void **state) {
     free(svg);
 }
 
-static void long_runs_and_spikes_stay_small(void **state) {
-    (void)state;
+UNIT_TEST(long_runs_and_spikes_stay_small) {
     FILE *f = fopen(path_of("log.jsonl"), "w");
     assert_non_null(f);
     for (int s = 1; s <= 30000; s++)
@@ -115,8 +110,7 @@ static void long_runs_and_spikes_stay_small(void **state) {
     free(svg);
 }
 
-static void errors_name_the_file(void **state) {
-    (void)state;
+UNIT_TEST(errors_name_the_file) {
     write_log("nothing\n");
     assert_false(plot_loss_svg(path_of("log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
     assert_int_equal(err.code, EXIT_DATA);
@@ -129,11 +123,4 @@ static void errors_name_the_file(void **state) {
     assert_non_null(strstr(err.text, "/does/not/exist.svg"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(curves_labels_and_references),        cmocka_unit_test(labels_do_not_overlap),
-        cmocka_unit_test(damaged_and_null_lines_are_left_out), cmocka_unit_test(one_point_and_constant_loss),
-        cmocka_unit_test(long_runs_and_spikes_stay_small),     cmocka_unit_test(errors_name_the_file),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -6,6 +6,8 @@
 #include "coat/comm/rendezvous.h"
 #include "comm_fixture.h"
 
+static Error err; // of the last failed call
+
 static Rendezvous address;
 static int timeout_s;
 
@@ -64,8 +66,7 @@ static void assert_shared(const RankResult *results, int ranks) {
 
 // --- the address and the run ----------------------------------------------------------------------------------------
 
-static void test_find(void **state) {
-    (void)state;
+UNIT_TEST(test_find) {
     static const struct {
         const char *flag, *address, *port, *host;
         int expected;
@@ -82,7 +83,6 @@ static void test_find(void **state) {
     Config config;
     CommPlace place = place_of(1, 4);
     Rendezvous m;
-    Error err;
     place.local_ranks = 2;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         clear_launchers();
@@ -94,7 +94,7 @@ static void test_find(void **state) {
         assert_string_equal(m.host, cases[i].host);
         assert_int_equal(m.port, cases[i].expected);
     }
-    // torchrun itself listens on MASTER_PORT
+    // torchrun itself uses MASTER_PORT
     setenv("MASTER_ADDR", "head", 1);
     setenv("MASTER_PORT", "1234", 1);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
@@ -129,7 +129,6 @@ static uint64_t run_of(const char *launcher, const char *out) {
     Config config;
     CommPlace place = place_of(1, 4);
     Rendezvous r;
-    Error err;
     config_defaults(&config);
     place.launcher = launcher;
     snprintf(config.out, sizeof config.out, "%s", out);
@@ -137,9 +136,8 @@ static uint64_t run_of(const char *launcher, const char *out) {
     return r.run;
 }
 
-// Runs differ by --out, by Slurm's job and step if srun has started them, and by torchrun's id.
-static void test_run(void **state) {
-    (void)state;
+// Runs are told apart by --out, by Slurm's job and step if started by srun, and by torchrun's id.
+UNIT_TEST(test_run) {
     clear_launchers();
     const uint64_t run = run_of("the flags", "runs/a");
     assert_int_equal(run_of("the flags", "runs/a"), run);
@@ -158,16 +156,15 @@ static void test_run(void **state) {
 
 // --- connecting -----------------------------------------------------------------------------------------------------
 
-static void test_connect(void **state) {
-    (void)state;
+UNIT_TEST(test_connect) {
     use_free_port();
     assert_shared(run_ranks(4, share), 4);
-    assert_shared(run_ranks(3, share_rank_0_late), 3); // at the same port, at once
+    assert_shared(run_ranks(3, share_rank_0_late), 3); // the same port again, immediately
     address.port++;
     assert_shared(run_ranks(1, share), 1);
 }
 
-// Rank 2 is preceded by connections of other programs: one speaks HTTP, one speaks too little, one closes.
+// Before rank 2, other programs connect: one sends HTTP, one sends too little, one closes.
 static bool share_after_strangers(CommPlace *place, RankResult *result) {
     if (place->rank == 2) {
         static const char *const texts[] = {"GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: */*\r\n\r\n", "COATrdv2", ""};
@@ -180,13 +177,12 @@ static bool share_after_strangers(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_strangers(void **state) {
-    (void)state;
+UNIT_TEST(test_strangers) {
     use_free_port();
     assert_shared(run_ranks(3, share_after_strangers), 3);
 }
 
-// Rank 1 opens more connections than there are ranks, which send nothing, before rank 2 comes.
+// Before rank 2 comes, rank 1 opens more silent connections than there are ranks.
 static bool share_after_silence(CommPlace *place, RankResult *result) {
     for (int i = 0; place->rank == 1 && i < 12; i++)
         if (connect_to_rank_0() < 0) return false;
@@ -194,15 +190,14 @@ static bool share_after_silence(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_silence(void **state) {
-    (void)state;
+UNIT_TEST(test_silence) {
     use_free_port();
     const double begin = now_seconds();
     assert_shared(run_ranks(3, share_after_silence), 3);
     assert_true(now_seconds() - begin < 4); // each may be silent for 5 s
 }
 
-// A process of another run is refused, whatever its rank, and rank 0 continues to wait for rank 1 of its own run.
+// Rank 0 refuses a process of another run and keeps waiting for rank 1 of its own run.
 static bool share_in_two_runs(CommPlace *place, RankResult *result) {
     const bool other = place->rank == 2;
     place->ranks = 2;
@@ -214,8 +209,7 @@ static bool share_in_two_runs(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_other_run(void **state) {
-    (void)state;
+UNIT_TEST(test_other_run) {
     use_free_port();
     const RankResult *results = run_ranks(3, share_in_two_runs);
     assert_shared(results, 2);
@@ -225,14 +219,13 @@ static void test_other_run(void **state) {
     assert_says(&results[2].err, "--rendezvous HOST:PORT");
 }
 
-// If rank 1 never comes, rank 0's error counts the processes that it refused.
+// If rank 1 never connects, rank 0's error counts the refused processes.
 static bool share_with_other_run(CommPlace *place, RankResult *result) {
     if (place->rank == 1) address.run = 2;
     return share(place, result);
 }
 
-static void test_only_other_run(void **state) {
-    (void)state;
+UNIT_TEST(test_only_other_run) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(2, share_with_other_run);
@@ -240,7 +233,7 @@ static void test_only_other_run(void **state) {
     assert_says(&results[0].err, "rank 1; 1 of another run");
 }
 
-// Rank 1 connects, dies, and is started again: the second connection takes the place of the first.
+// Rank 1 connects, dies and is restarted. Its second connection replaces the first.
 static bool share_restarted(CommPlace *place, RankResult *result) {
     if (place->rank == 1) {
         pid_t first = fork();
@@ -256,8 +249,7 @@ static bool share_restarted(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_restarted(void **state) {
-    (void)state;
+UNIT_TEST(test_restarted) {
     use_free_port();
     assert_shared(run_ranks(3, share_restarted), 3);
 }
@@ -266,12 +258,11 @@ static bool share_without_last(CommPlace *place, RankResult *result) {
     return place->rank == place->ranks - 1 || share(place, result);
 }
 
-static void test_missing(void **state) {
-    (void)state;
+UNIT_TEST(test_missing) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(3, share_without_last);
-    for (int r = 0; r < 2; r++) { // rank 0 tells the others
+    for (int r = 0; r < 2; r++) { // rank 0's error reaches the others
         assert_false(results[r].ok);
         assert_int_equal(results[r].err.code, EXIT_RANK);
         assert_says(&results[r].err, "waited 1 s");
@@ -283,8 +274,7 @@ static bool share_without_rank_0(CommPlace *place, RankResult *result) {
     return place->rank == 0 || share(place, result);
 }
 
-static void test_nobody_listens(void **state) {
-    (void)state;
+UNIT_TEST(test_no_listener) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(2, share_without_rank_0);
@@ -304,8 +294,7 @@ static bool share_twice_the_same(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-static void test_contradictions(void **state) {
-    (void)state;
+UNIT_TEST(test_contradictions) {
     use_free_port();
     const RankResult *results = run_ranks(2, share_another_number);
     for (int r = 0; r < 2; r++) {
@@ -331,7 +320,6 @@ static const char *listens_at(const char *host, int local_ranks) {
     if (rank_0 == 0) {
         CommPlace place = place_of(0, 2);
         char data[8] = "";
-        Error err;
         place.local_ranks = local_ranks;
         if (!rendezvous_share(&address, &place, data, sizeof data, 2, &err)) write_text(path_of("error"), err.text);
         _exit(0);
@@ -356,14 +344,13 @@ static const char *listens_at(const char *host, int local_ranks) {
     return text;
 }
 
-static void test_listens(void **state) {
-    (void)state;
+UNIT_TEST(test_listens) {
     use_free_port();
     assert_string_equal(listens_at("127.0.0.1", 2), "127.0.0.1");
     assert_string_equal(listens_at("127.0.0.1", 0), "127.0.0.1"); // loopback stays loopback
     assert_string_equal(listens_at("127.0.0.5", 1), "127.0.0.5");
     assert_string_equal(listens_at("0.0.0.0", 1), "0.0.0.0");
-    // an address of another machine (reserved for documentation) is not replaced by all of this machine's
+    // the address of another machine is an error; rank 0 does not listen on all interfaces instead
     assert_string_equal(listens_at("192.0.2.1", 1), "nowhere");
     size_t size;
     char *said = read_file(path_of("error"), &size);
@@ -371,8 +358,7 @@ static void test_listens(void **state) {
     free(said);
 }
 
-static void test_port_taken(void **state) {
-    (void)state;
+UNIT_TEST(test_port_taken) {
     use_free_port();
     struct sockaddr_in a = loopback(address.port);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -380,7 +366,6 @@ static void test_port_taken(void **state) {
     assert_int_equal(listen(fd, 1), 0);
     CommPlace place = place_of(0, 2);
     char data[8] = "";
-    Error err;
     assert_false(rendezvous_share(&address, &place, data, sizeof data, 1, &err));
     assert_int_equal(err.code, EXIT_USER);
     assert_says(&err, "cannot listen at 127.0.0.1 port");
@@ -388,27 +373,14 @@ static void test_port_taken(void **state) {
     close(fd);
 }
 
-static void test_unknown_host(void **state) {
-    (void)state;
+UNIT_TEST(test_unknown_host) {
     use_free_port();
     snprintf(address.host, sizeof address.host, "no-such-host.invalid");
     CommPlace place = place_of(1, 2);
     char data[8] = "";
-    Error err;
     assert_false(rendezvous_share(&address, &place, data, sizeof data, 1, &err));
     assert_int_equal(err.code, EXIT_USER);
     assert_says(&err, "'no-such-host.invalid' is not known");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find),           cmocka_unit_test(test_run),
-        cmocka_unit_test(test_connect),        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_silence),        cmocka_unit_test(test_other_run),
-        cmocka_unit_test(test_only_other_run), cmocka_unit_test(test_restarted),
-        cmocka_unit_test(test_missing),        cmocka_unit_test(test_nobody_listens),
-        cmocka_unit_test(test_contradictions), cmocka_unit_test(test_listens),
-        cmocka_unit_test(test_port_taken),     cmocka_unit_test(test_unknown_host),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

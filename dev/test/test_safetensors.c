@@ -1,13 +1,13 @@
-// Tests of the safetensors reader and writer (coat/io/safetensors.h): what is written is read back, equal content gives
-// equal bytes, and no header is believed.
+// Tests of the safetensors reader and writer (coat/io/safetensors.h): round trips, equal bytes for equal contents,
+// and invalid headers.
 #include "dev/test/test_folder.h"
 
 #include <xxhash.h>
 
 #include "coat/io/safetensors.h"
 
-// Writes three tensors of different widths, an empty one and a scalar, in an order of declaration given by `turn`
-// and pieces of `piece` bytes.
+// Writes five tensors, among them an empty one and a scalar. turn: number of the first one declared. piece: bytes per
+// write.
 static void write_sample(const char *path, int turn, size_t piece) {
     static const struct {
         const char *name;
@@ -37,7 +37,7 @@ static void write_sample(const char *path, int turn, size_t piece) {
     char *data = read_file(path, &size);
     assert_int_equal(size, writer.bytes);
     assert_true(XXH3_64bits(data, size) == hash);
-    // widest first, then by name; each tensor's own hash
+    // tensors are sorted by width, widest first, then by name; each has its own hash
     const char *order[5] = {"e.scalar", "c.single", "d.empty", "a.matrix", "b.bytes"};
     for (int i = 0; i < 5; i++) {
         const SafeTensor *t = &writer.tensors[i];
@@ -49,8 +49,7 @@ static void write_sample(const char *path, int turn, size_t piece) {
     safewriter_close(&writer);
 }
 
-static void test_round_trip(void **state) {
-    (void)state;
+UNIT_TEST(test_round_trip) {
     SafeFile file;
     Error err;
     write_sample(path_of("a.safetensors"), 0, 1000);
@@ -78,8 +77,7 @@ static void test_round_trip(void **state) {
     safetensors_close(&file);
 }
 
-static void test_equal_bytes(void **state) {
-    (void)state;
+UNIT_TEST(test_equal_bytes) {
     write_sample(path_of("b0.safetensors"), 0, 1000);
     for (int turn = 1; turn < 5; turn++) {
         char name[32];
@@ -89,8 +87,7 @@ static void test_equal_bytes(void **state) {
     }
 }
 
-static void test_writer_refuses(void **state) {
-    (void)state;
+UNIT_TEST(test_writer_refuses) {
     SafeWriter writer;
     Error err;
     uint64_t hash;
@@ -117,9 +114,8 @@ static void test_writer_refuses(void **state) {
     safewriter_close(&writer);
 }
 
-// Headers that must be refused, with what the message says.
-static void test_bad_headers(void **state) {
-    (void)state;
+// Headers that must be refused, with a part of the message.
+UNIT_TEST(test_bad_headers) {
 #define ENTRY(dtype, shape, range) "{\"x\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" range "}}"
     static const struct {
         const char *header;
@@ -186,9 +182,8 @@ static bool opens(const char *path, Error *err) {
     return good;
 }
 
-// Every shorter file is refused; every flipped byte of the header is either refused or harmless.
-static void test_damaged_files(void **state) {
-    (void)state;
+// Every truncated file is refused. A flipped header bit is refused or harmless.
+UNIT_TEST(test_damaged_files) {
     Error err;
     size_t size;
     write_sample(path_of("d.safetensors"), 0, 1000);
@@ -222,8 +217,7 @@ static void test_damaged_files(void **state) {
     assert_says(&err, "not a regular file");
 }
 
-static void test_shape_text(void **state) {
-    (void)state;
+UNIT_TEST(test_shape_text) {
     char text[SHAPE_TEXT];
     int64_t largest[SAFETENSORS_MAX_RANK];
     for (int i = 0; i < SAFETENSORS_MAX_RANK; i++) largest[i] = INT64_MAX;
@@ -233,9 +227,4 @@ static void test_shape_text(void **state) {
     assert_int_equal(strlen(text), 2 + 19 * SAFETENSORS_MAX_RANK + 2 * (SAFETENSORS_MAX_RANK - 1));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shape_text),  cmocka_unit_test(test_round_trip),
-                                       cmocka_unit_test(test_equal_bytes), cmocka_unit_test(test_writer_refuses),
-                                       cmocka_unit_test(test_bad_headers), cmocka_unit_test(test_damaged_files)};
-    return cmocka_run_group_tests_name("safetensors", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,5 +1,5 @@
-// Tests of samples that go on from kept keys and values: each logit is compared with that of a pass over all tokens, in
-// every family and recipe, up to --seq-len and beyond.
+// Tests of sampling with a KV cache: each logit is compared with that of a pass over all tokens, for every
+// architecture and recipe, up to --seq-len and beyond.
 #include "coat/cpu/cpu_internal.h"
 #include "coat/numerics/rng.h"
 #include "coat/run/evaluate.h"
@@ -9,14 +9,15 @@
 #include "train_gpt2_fp8.cu"
 
 #include "dev/test/config_fixture.h"
+#include "dev/test/unit.h"
 
 #define VOCAB 61
 #ifdef __SANITIZE_ADDRESS__
-enum { WINDOW = 24 }; // the same code, ten times as slow
+enum { WINDOW = 24 }; // shorter, because it is ten times slower
 #else
 enum { WINDOW = 40 };
 #endif
-enum { PROMPT = 5, LENGTH = WINDOW + 4 }; // the last sixteen positions begin at no multiple of 16
+enum { PROMPT = 5, LENGTH = WINDOW + 4 }; // the last positions do not begin at a multiple of 16
 
 static const char *const models[] = {
     "--layers 3 --heads 2 --channels 64 --positions 50",
@@ -28,12 +29,12 @@ static const char *const models[] = {
     "--model qwen2:d2 --kv-heads 1",
 };
 #ifdef __SANITIZE_ADDRESS__
-enum { MODELS = 4 }; // the others have no code of their own here
+enum { MODELS = 4 }; // the others run no other code here
 #else
 enum { MODELS = sizeof models / sizeof *models };
 #endif
 
-// Deviations of 1 / sqrt(inputs): logits that differ, and depend on all tokens.
+// Draws weights with deviation 1 / sqrt(inputs), so that logits differ and depend on all tokens.
 static void draw_weights(Model *m) {
     for (int i = 0; i < m->parameter_count; i++) {
         const Tensor t = m->parameters[i].weight.value;
@@ -49,7 +50,7 @@ static void draw_weights(Model *m) {
     shards_weights_loaded(&m->shards);
 }
 
-// A model for samples alone, or one that trains and could sample.
+// Opens a model that only samples or, with `trains`, one that trains and can sample.
 static void open_model(Model *m, const char *model, const char *recipe, bool trains, bool blas) {
     static const CommPlace alone = {0, 1, 0, 1, "", false, ""};
     char line[512];
@@ -59,7 +60,7 @@ static void open_model(Model *m, const char *model, const char *recipe, bool tra
     if (!trains) snprintf(config.prompt, sizeof config.prompt, "x"), config.train[0] = '\0';
     if (!config_check(&config, 1, &error)) fail_msg("%s\n  refused: %s", line, error.text);
     if (!model_create(m, &config, &alone, &error)) fail_msg("%s", error.text);
-    memset(m->arena.base, 0xff, m->arena.workspace_offset); // what nothing writes shows
+    memset(m->arena.base, 0xff, m->arena.workspace_offset); // reads of unwritten memory give NaN
     state_upload(m);
     rope_table_set(&m->arena, &m->exec);
     ((Cpu *)m->exec.backend)->blas = blas;
@@ -70,22 +71,22 @@ static int most_likely(const float *logits) {
     return sample_token(logits, VOCAB, 0, 0, 1, 0, 0);
 }
 
-// The largest ||a - b|| / ||b|| of the logits of two models, of which the second reads all tokens anew each time; the
-// first continues. *other becomes how many of the most likely tokens differ.
-static double differ(Model *on, Model *anew, int *other) {
+// Returns the largest ||a - b|| / ||b|| of the logits of `cached`, which uses its KV cache, and `full`, which
+// recomputes all tokens. *other becomes the number of steps in which the most likely token differs.
+static double differ(Model *cached, Model *full, int *other) {
     int32_t ids[LENGTH + 1] = {3, 14, 15, 9, 26};
     double worst = 0;
     *other = 0;
     for (int n = PROMPT; n <= LENGTH; n++) {
         float a[VOCAB], b[VOCAB];
-        double apart = 0, size = 0;
-        sample_logits(on, ids, n, n > PROMPT, a);
-        sample_logits(anew, ids, n, false, b);
+        double distance = 0, size = 0;
+        sample_logits(cached, ids, n, n > PROMPT, a);
+        sample_logits(full, ids, n, false, b);
         for (int i = 0; i < VOCAB; i++) {
             assert_true(isfinite(a[i]) && isfinite(b[i]));
-            apart += (double)(a[i] - b[i]) * (a[i] - b[i]), size += (double)b[i] * b[i];
+            distance += (double)(a[i] - b[i]) * (a[i] - b[i]), size += (double)b[i] * b[i];
         }
-        worst = fmax(worst, sqrt(apart / size));
+        worst = fmax(worst, sqrt(distance / size));
         *other += most_likely(a) != most_likely(b);
         ids[n] = most_likely(b);
     }
@@ -93,88 +94,86 @@ static double differ(Model *on, Model *anew, int *other) {
 }
 
 static double compare(const char *model, const char *recipe, bool trains, bool blas, int *other) {
-    Model on, anew;
-    open_model(&on, model, recipe, trains, blas);
-    open_model(&anew, model, recipe, false, blas);
-    const double worst = differ(&on, &anew, other);
-    model_destroy(&on);
-    model_destroy(&anew);
+    Model cached, full;
+    open_model(&cached, model, recipe, trains, blas);
+    open_model(&full, model, recipe, false, blas);
+    const double worst = differ(&cached, &full, other);
+    model_destroy(&cached);
+    model_destroy(&full);
     return worst;
 }
 
-static void same_bits_in_fp32_and_bf16(void **state) {
-    (void)state;
+UNIT_TEST(same_bits_in_fp32_and_bf16) {
     int other;
     for (int i = 0; i < MODELS; i++) {
         for (int trains = 0; trains < 2; trains++) {
             for (int fp32 = 0; fp32 < 2; fp32++) {
                 const char *recipe = fp32 ? "--precision fp32" : "--recipe bf16";
-                const double apart = compare(models[i], recipe, trains, false, &other);
-                if (apart != 0) fail_msg("%s %s: %.1e apart", models[i], recipe, apart);
+                const double distance = compare(models[i], recipe, trains, false, &other);
+                if (distance != 0) fail_msg("%s %s: distance %.1e", models[i], recipe, distance);
             }
         }
     }
 }
 
-// OpenBLAS adds in an order that depends on the number of rows.
-static void same_tokens_by_openblas(void **state) {
-    (void)state;
+// OpenBLAS sums in an order that depends on the number of rows, so bits may differ.
+UNIT_TEST(same_tokens_by_openblas) {
     int other;
     if (!blas_open()) skip();
     for (int i = 0; i < MODELS; i++) {
         const double fp32 = compare(models[i], "--precision fp32", false, true, &other);
         assert_true(fp32 < 1e-5 && other == 0);
         const double bf16 = compare(models[i], "--recipe bf16", false, true, &other);
-        print_message("# %s: fp32 %.1e apart, bf16 %.1e\n", models[i], fp32, bf16);
+        print_message("# %s: distances: fp32 %.1e, bf16 %.1e\n", models[i], fp32, bf16);
         assert_true(bf16 < 1e-2);
     }
 }
 
-// How far the logits of FP8 are from those of FP32, as a share of these, over many lengths: of a model that continues
-// and of one that reads all tokens anew. The tokens are random.
-static void fp8_errors(Model *on, Model *anew, Model *exact, double *error_on, double *error_anew) {
+// Computes the relative errors of FP8 logits compared with FP32 over many lengths of random tokens: *error_cached
+// with a KV cache, *error_full with all tokens recomputed.
+static void fp8_errors(Model *cached, Model *full, Model *exact, double *error_cached, double *error_full) {
     int32_t ids[LENGTH];
-    double on_apart = 0, anew_apart = 0, size = 0;
+    double cached_distance = 0, full_distance = 0, size = 0;
     for (int n = 0; n < LENGTH; n++) ids[n] = (int32_t)(rng_hash(6, 0, (uint64_t)n) % VOCAB);
     for (int n = PROMPT; n <= WINDOW; n++) {
         float a[VOCAB], b[VOCAB], c[VOCAB];
-        sample_logits(on, ids, n, n > PROMPT, a);
+        sample_logits(cached, ids, n, n > PROMPT, a);
         if (n % 3 > 0) continue;
-        sample_logits(anew, ids, n, false, b);
+        sample_logits(full, ids, n, false, b);
         sample_logits(exact, ids, n, false, c);
         for (int i = 0; i < VOCAB; i++) {
-            on_apart += (double)(a[i] - c[i]) * (a[i] - c[i]);
-            anew_apart += (double)(b[i] - c[i]) * (b[i] - c[i]);
+            cached_distance += (double)(a[i] - c[i]) * (a[i] - c[i]);
+            full_distance += (double)(b[i] - c[i]) * (b[i] - c[i]);
             size += (double)c[i] * c[i];
         }
     }
-    *error_on = sqrt(on_apart / size);
-    *error_anew = sqrt(anew_apart / size);
+    *error_cached = sqrt(cached_distance / size);
+    *error_full = sqrt(full_distance / size);
 }
 
-// Another scale moves codes, and with them logits: those of a sample that continues are as near to FP32's.
-static void as_near_in_fp8(void **state) {
-    (void)state;
+// With a KV cache, FP8 scales differ from those of a full pass. The logits must be as close to FP32's.
+UNIT_TEST(fp8_is_as_close_to_fp32) {
     static const char *const recipes[] = {"--recipe coat", "--recipe coat-paper", "--recipe coat --head fp8",
                                           "--recipe fp8-linear", "--recipe bf16 --head fp8"};
     for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) {
-        double all_on = 0, all_anew = 0; // over the models: in one alone, chance moves either by a tenth
+        double all_cached = 0, all_full = 0; // summed over the models, because one model varies by 10 %
         for (int i = 0; i < MODELS; i++) {
-            Model on, anew, exact;
-            double error_on, error_anew;
-            open_model(&on, models[i], recipes[r], i % 2, false);
-            open_model(&anew, models[i], recipes[r], false, false);
+            Model cached, full, exact;
+            double error_cached, error_full;
+            open_model(&cached, models[i], recipes[r], i % 2, false);
+            open_model(&full, models[i], recipes[r], false, false);
             open_model(&exact, models[i], "--precision fp32", false, false);
-            fp8_errors(&on, &anew, &exact, &error_on, &error_anew);
-            print_message("# %s %s: %.4f from fp32, read anew %.4f\n", models[i], recipes[r], error_on, error_anew);
-            assert_true(error_on < 1.5 * error_anew);
-            all_on += error_on;
-            all_anew += error_anew;
-            model_destroy(&on);
-            model_destroy(&anew);
+            fp8_errors(&cached, &full, &exact, &error_cached, &error_full);
+            print_message("# %s %s: %.4f from fp32, recomputed %.4f\n", models[i], recipes[r], error_cached,
+                          error_full);
+            assert_true(error_cached < 1.5 * error_full);
+            all_cached += error_cached;
+            all_full += error_full;
+            model_destroy(&cached);
+            model_destroy(&full);
             model_destroy(&exact);
         }
-        assert_true(all_on < 1.1 * all_anew);
+        assert_true(all_cached < 1.1 * all_full);
     }
 }
 
@@ -194,8 +193,7 @@ static void train(Model *m, bool samples) {
     free(ids);
 }
 
-static void training_does_not_see_samples(void **state) {
-    (void)state;
+UNIT_TEST(samples_do_not_affect_training) {
     for (int i = 0; i < MODELS; i++) {
         Model with, without;
         open_model(&with, models[i], "--recipe coat", true, false);
@@ -212,9 +210,8 @@ static void training_does_not_see_samples(void **state) {
     }
 }
 
-// In training the cache is memory that there is; samples alone have it of every layer.
-static void the_plan_has_the_cache(void **state) {
-    (void)state;
+// A model that only samples has a KV cache for every layer.
+UNIT_TEST(plan_has_kv_cache) {
     for (int i = 0; i < 2 * MODELS; i++) {
         Model m;
         open_model(&m, models[i / 2], i % 2 ? "--recipe coat" : "--recipe bf16", false, false);
@@ -226,15 +223,14 @@ static void the_plan_has_the_cache(void **state) {
     }
 }
 
-// As many positions as the prompt and what follows it can have, in whole passes, and no more than --seq-len.
-static void the_plan_is_as_long_as_the_sample(void **state) {
-    (void)state;
+// The plan has as many positions as prompt and sample need, rounded up to whole passes, and at most --seq-len.
+UNIT_TEST(plan_fits_the_sample) {
     static const struct {
         const char *flags, *prompt;
         int seq_len;
     } cases[] = {
         {"--sample-tokens 61", "x", 64},         {"--sample-tokens 61", "xy", 128},
-        {"--sample-tokens 59", "\xc3\xa9", 128}, // of two bytes, which another form may have more of
+        {"--sample-tokens 59", "\xc3\xa9", 128}, // two bytes; normalization may add more
         {"--sample-tokens 1000", "x", 300},      {"--sample-tokens 61 --seq-len 40", "x", 40},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -254,14 +250,4 @@ static void the_plan_is_as_long_as_the_sample(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_in_fp32_and_bf16),
-        cmocka_unit_test(same_tokens_by_openblas),
-        cmocka_unit_test(as_near_in_fp8),
-        cmocka_unit_test(training_does_not_see_samples),
-        cmocka_unit_test(the_plan_has_the_cache),
-        cmocka_unit_test(the_plan_is_as_long_as_the_sample),
-    };
-    return cmocka_run_group_tests_name("sample", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,22 +1,17 @@
-// Tests of the sampler: distribution, temperature, top-k and nucleus with ties, logits that are not numbers.
+// Tests of the sampler: distribution, temperature, top-k and top-p with ties, NaN and inf logits.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "coat/run/sampler.h"
+#include "dev/test/unit.h"
 
 #ifdef __SANITIZE_ADDRESS__
-enum { DRAWS = 10000 }; // memory is what is looked at there
+enum { DRAWS = 10000 }; // fewer, because only memory errors matter here
 #else
 enum { DRAWS = 100000 };
 #endif
 
-// Draws DRAWS tokens and counts them.
-static void draw_nucleus(const float *logits, int vocab, float temperature, int top_k, float top_p, int *count) {
+// Draws DRAWS tokens. count[i] becomes how often token i was drawn.
+static void draw_top_p(const float *logits, int vocab, float temperature, int top_k, float top_p, int *count) {
     for (int i = 0; i < vocab; i++) count[i] = 0;
     for (uint64_t i = 0; i < DRAWS; i++) {
         int token = sample_token(logits, vocab, temperature, top_k, top_p, 1, i);
@@ -26,7 +21,7 @@ static void draw_nucleus(const float *logits, int vocab, float temperature, int 
 }
 
 static void draw(const float *logits, int vocab, float temperature, int top_k, int *count) {
-    draw_nucleus(logits, vocab, temperature, top_k, 1, count);
+    draw_top_p(logits, vocab, temperature, top_k, 1, count);
 }
 
 static void assert_share(int count, double share) {
@@ -34,20 +29,18 @@ static void assert_share(int count, double share) {
     assert_true(fabs((double)count / DRAWS - share) <= 5 * deviation);
 }
 
-static void distribution_is_softmax(void **state) {
-    (void)state;
+UNIT_TEST(distribution_is_softmax) {
     const float logits[4] = {logf(1), logf(2), logf(3), logf(4)};
     int count[4];
     draw(logits, 4, 1.0f, 0, count);
     for (int i = 0; i < 4; i++) assert_share(count[i], (i + 1) / 10.0);
-    draw(logits, 4, 0.5f, 0, count); // squares of the weights
+    draw(logits, 4, 0.5f, 0, count); // squared weights
     for (int i = 0; i < 4; i++) assert_share(count[i], (i + 1) * (i + 1) / 30.0);
     draw(logits, 4, INFINITY, 0, count);
     for (int i = 0; i < 4; i++) assert_share(count[i], 0.25);
 }
 
-static void shift_does_not_matter(void **state) {
-    (void)state;
+UNIT_TEST(shift_does_not_matter) {
     const float low[3] = {-1000, -1001, -1002}, high[3] = {1000, 999, 998};
     for (uint64_t i = 0; i < 1000; i++)
         assert_int_equal(sample_token(low, 3, 1, 0, 1, 7, i), sample_token(high, 3, 1, 0, 1, 7, i));
@@ -58,8 +51,7 @@ static void shift_does_not_matter(void **state) {
     assert_share(count[0], 0.5);
 }
 
-static void temperature_zero_is_argmax(void **state) {
-    (void)state;
+UNIT_TEST(temperature_zero_is_argmax) {
     const float logits[5] = {1, 3, 2, 3, -1};
     for (uint64_t i = 0; i < 50; i++) {
         assert_int_equal(sample_token(logits, 5, 0, 0, 1, i, i), 1);
@@ -70,8 +62,7 @@ static void temperature_zero_is_argmax(void **state) {
     }
 }
 
-static void top_k_keeps_the_largest(void **state) {
-    (void)state;
+UNIT_TEST(top_k_keeps_the_largest) {
     const float logits[6] = {0.5f, -2, 1, 0.25f, -0.5f, 2};
     int count[6];
     draw(logits, 6, 1, 3, count);
@@ -83,8 +74,7 @@ static void top_k_keeps_the_largest(void **state) {
     for (int i = 0; i < 6; i++) assert_true(count[i] > 0);
 }
 
-static void top_k_ties_keep_lower_ids(void **state) {
-    (void)state;
+UNIT_TEST(top_k_ties_keep_lower_ids) {
     const float logits[6] = {0.0f, 1, -0.0f, 0.0f, 1, -1}; // -0 and 0 are equal
     int count[6];
     draw(logits, 6, 1, 4, count);
@@ -96,9 +86,8 @@ static void top_k_ties_keep_lower_ids(void **state) {
     assert_int_equal(count[0] + count[1], DRAWS);
 }
 
-// Every k against a plain definition: how many logits are larger, or equal with a lower id.
-static void top_k_agrees_with_definition(void **state) {
-    (void)state;
+// Compares every k with a plain definition: the number of logits that are larger, or equal with a lower id.
+UNIT_TEST(top_k_agrees_with_definition) {
     enum { V = 40 };
     float logits[V];
     for (int i = 0; i < V; i++) logits[i] = (float)((i * 37 % 23) - 11) / 8.0f;
@@ -113,12 +102,11 @@ static void top_k_agrees_with_definition(void **state) {
     }
 }
 
-// A distribution of known shares in no order: the nucleus is the fewest that reach p, each with its share of it.
-static void nucleus_keeps_the_likeliest(void **state) {
-    (void)state;
+// Top-p keeps the fewest tokens whose probabilities reach p, and draws each with its probability among them.
+UNIT_TEST(top_p_keeps_the_most_likely) {
     const double share[5] = {0.1, 0.4, 0.05, 0.25, 0.2};
     float logits[5];
-    for (int i = 0; i < 5; i++) logits[i] = (float)log(share[i]) - 40.0f; // whatever is added to all of them
+    for (int i = 0; i < 5; i++) logits[i] = (float)log(share[i]) - 40.0f; // a constant offset does not matter
     static const struct {
         float p;
         int kept[5]; // in the order of ids
@@ -130,22 +118,21 @@ static void nucleus_keeps_the_likeliest(void **state) {
         double sum = 0;
         int count[5];
         for (int i = 0; i < 5; i++) sum += cases[c].kept[i] ? share[i] : 0;
-        draw_nucleus(logits, 5, 1, 0, cases[c].p, count);
+        draw_top_p(logits, 5, 1, 0, cases[c].p, count);
         for (int i = 0; i < 5; i++) assert_share(count[i], cases[c].kept[i] ? share[i] / sum : 0);
     }
 }
 
-// Every p against a plain definition, with ties, which are kept by their ids, and temperatures, which come first.
-static void nucleus_agrees_with_definition(void **state) {
-    (void)state;
+// Compares every p with a plain definition. Ties are ordered by id; temperature is applied first.
+UNIT_TEST(top_p_agrees_with_definition) {
     enum { V = 40, FEW = 20000 };
     const float temperatures[2] = {0.7f, 3};
     float logits[V];
     for (int i = 0; i < V; i++) logits[i] = (float)((i * 37 % 23) - 11) / 8.0f;
-    for (int k = 0; k <= V; k += 14) { // the most that there may be; 0: all
+    for (int k = 0; k <= V; k += 14) { // top-k; 0: all
         for (int c = 0; c < 2; c++) {
             double likely[V], all = 0;
-            int rank[V]; // by likelihood
+            int rank[V]; // order by probability
             for (int i = 0; i < V; i++) {
                 rank[i] = 0;
                 for (int j = 0; j < V; j++) rank[i] += logits[j] > logits[i] || (logits[j] == logits[i] && j < i);
@@ -156,7 +143,7 @@ static void nucleus_agrees_with_definition(void **state) {
                 int count[V] = {0};
                 for (uint64_t i = 0; i < FEW; i++) count[sample_token(logits, V, temperatures[c], k, p, 1, i)]++;
                 for (int i = 0; i < V; i++) {
-                    double before = 0; // of those that are likelier
+                    double before = 0; // total of the more likely tokens
                     for (int j = 0; j < V; j++) before += rank[j] < rank[i] ? likely[j] : 0;
                     assert_int_equal(count[i] > 0, likely[i] > 0 && before < (double)p * all * (1 - 1e-6));
                 }
@@ -165,36 +152,35 @@ static void nucleus_agrees_with_definition(void **state) {
     }
 }
 
-static void nucleus_has_edges(void **state) {
-    (void)state;
+UNIT_TEST(top_p_edge_cases) {
     const float equal[10] = {3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, mixed[5] = {NAN, 1, -INFINITY, 1, 0};
-    const float infinite[4] = {5, INFINITY, NAN, INFINITY}, far[3] = {0, -2000, 2000}; // one has all that there is
+    const float infinite[4] = {5, INFINITY, NAN, INFINITY},
+                far[3] = {0, -2000, 2000}; // one token has all the probability
     int count[10];
-    for (int tenths = 1; tenths < 10; tenths++) { // of equal tokens as many as p says, though 0.3f is more than 0.3
-        draw_nucleus(equal, 10, 1, 0, (float)tenths / 10, count);
+    for (int tenths = 1; tenths < 10; tenths++) { // of ten equal tokens p selects p * 10, although 0.3f > 0.3
+        draw_top_p(equal, 10, 1, 0, (float)tenths / 10, count);
         for (int i = 0; i < 10; i++) assert_share(count[i], i < tenths ? 1.0 / tenths : 0);
     }
-    draw_nucleus(equal, 10, 1, 4, 0.5f, count); // half of the four that top-k leaves
+    draw_top_p(equal, 10, 1, 4, 0.5f, count); // half of the four that top-k keeps
     assert_share(count[0], 0.5);
     assert_int_equal(count[0] + count[1], DRAWS);
-    draw_nucleus(mixed, 5, 1, 0, 0.3f, count);
+    draw_top_p(mixed, 5, 1, 0, 0.3f, count);
     assert_int_equal(count[1], DRAWS);
-    draw_nucleus(infinite, 4, 1, 0, 0.4f, count);
+    draw_top_p(infinite, 4, 1, 0, 0.4f, count);
     assert_int_equal(count[1], DRAWS);
-    draw_nucleus(infinite, 4, 1, 0, 0.9f, count);
+    draw_top_p(infinite, 4, 1, 0, 0.9f, count);
     assert_share(count[3], 0.5);
-    draw_nucleus(far, 3, 1, 0, 0.999999f, count);
+    draw_top_p(far, 3, 1, 0, 0.999999f, count);
     assert_int_equal(count[2], DRAWS);
-    const float none[4] = {1e-45f, 0, -1, -INFINITY}; // the most likely at least
+    const float none[4] = {1e-45f, 0, -1, -INFINITY}; // at least the most likely token is kept
     for (int i = 0; i < 4; i++) assert_int_equal(sample_token(far, 3, 1, 0, none[i], 1, 1), 2);
     assert_int_equal(sample_token(mixed, 5, 0, 0, 0.5f, 1, 1), 1);
     const float nothing[3] = {NAN, -INFINITY, NAN};
     assert_int_equal(sample_token(nothing, 3, 1, 0, 0.5f, 1, 1), 0);
 }
 
-// The tokens that were drawn before there was a nucleus.
-static void without_a_nucleus_nothing_changes(void **state) {
-    (void)state;
+// Pins the tokens that are drawn without top-p.
+UNIT_TEST(drawn_tokens_without_top_p) {
     static const struct {
         float temperature;
         int top_k, tokens[16];
@@ -212,8 +198,7 @@ static void without_a_nucleus_nothing_changes(void **state) {
                              drawn[c].tokens[i]);
 }
 
-static void bad_logits_are_never_drawn(void **state) {
-    (void)state;
+UNIT_TEST(bad_logits_are_never_drawn) {
     const float mixed[5] = {NAN, 1, -INFINITY, 1, -NAN};
     int count[5];
     for (int k = 0; k <= 5; k++) {
@@ -234,8 +219,7 @@ static void bad_logits_are_never_drawn(void **state) {
     assert_int_equal(sample_token(nothing, 0, 1, 2, 1, 1, 1), 0);
 }
 
-static void seeds_and_indices_differ(void **state) {
-    (void)state;
+UNIT_TEST(seeds_and_indices_differ) {
     float logits[64] = {0};
     int same_seed = 0, same_index = 0;
     for (uint64_t i = 0; i < 1000; i++) {
@@ -244,18 +228,8 @@ static void seeds_and_indices_differ(void **state) {
         same_seed += token == sample_token(logits, 64, 1, 0, 1, 4, i);
         same_index += token == sample_token(logits, 64, 1, 0, 1, 3, i + 1);
     }
-    assert_in_range(same_seed, 1, 40); // 1 in 64 by chance
+    assert_in_range(same_seed, 1, 40); // expected: 1 in 64
     assert_in_range(same_index, 1, 40);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(distribution_is_softmax),     cmocka_unit_test(shift_does_not_matter),
-        cmocka_unit_test(temperature_zero_is_argmax),  cmocka_unit_test(top_k_keeps_the_largest),
-        cmocka_unit_test(top_k_ties_keep_lower_ids),   cmocka_unit_test(top_k_agrees_with_definition),
-        cmocka_unit_test(bad_logits_are_never_drawn),  cmocka_unit_test(seeds_and_indices_differ),
-        cmocka_unit_test(nucleus_keeps_the_likeliest), cmocka_unit_test(nucleus_agrees_with_definition),
-        cmocka_unit_test(nucleus_has_edges),           cmocka_unit_test(without_a_nucleus_nothing_changes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,23 +1,15 @@
-// Tests of FP8 scales in the plan: which tensors have scales per row, whose scales others
-// share, and the memory for them.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+// Tests of FP8 scales in the plan: which tensors have row scales, which share scales, and their memory.
 #include "coat/config/shapes.h"
 #include "coat/model/arena.h"
 #include "coat/ops.h"
+#include "dev/test/unit.h"
 
 enum { LAYERS = 3, ROWS = 2 * 16 };
 
 static Config config;
 static Arena arena;
 
-// No memory: the base is an address alone, of which others are made.
+// Plans without allocating: the base is an arbitrary address.
 static void plan(RecipeKind recipe, int recompute) {
     config_defaults(&config);
     recipe_apply(&config.recipe, recipe);
@@ -46,8 +38,8 @@ static void assert_granularity(TensorId id, Granularity expected) {
                      (int)tensor(id, layer).granularity, (int)expected);
 }
 
-// Codes with a scale per row: none of maxima, none that another layer has; and the matmul's result in BF16, in the
-// memory that it shares, with these scales.
+// Fails unless `codes` has row scales of its own in each layer and no amax, and the matmul's BF16 output shares
+// `memory` and these scales.
 static void assert_rows(TensorId codes, TensorId matmul, TensorId memory) {
     assert_granularity(codes, SCALE_ROW);
     assert_granularity(matmul, SCALE_ROW);
@@ -66,7 +58,8 @@ static void assert_rows(TensorId codes, TensorId matmul, TensorId memory) {
     }
 }
 
-// The transpose has one scale of its own where the codes have one per row or another format, and theirs else.
+// Fails unless the transpose has its own scale if `codes` has row scales or another format, and shares codes' scale
+// otherwise.
 static void assert_transpose(TensorId transpose, TensorId codes) {
     assert_granularity(transpose, SCALE_TENSOR);
     for (int layer = 0; layer < LAYERS; layer++) {
@@ -100,15 +93,14 @@ static void assert_plain(TensorId id) {
     assert_null(tensor(id, LAYERS - 1).scale);
 }
 
-static void test_token(void **state) {
-    (void)state;
+UNIT_TEST(test_token) {
     for (int recompute = 0; recompute <= 1; recompute++) {
         plan(RECIPE_COAT, recompute);
         assert_rows(OQ, Y_PROJ, Y);
         assert_rows(G, Y, Y);
         assert_rows(N2, Y_FC, Y_FC);
         assert_rows(DH_Q, DN2, DN);
-        assert_one_scale(N1); // attention reads what its matmul leaves
+        assert_one_scale(N1); // attention reads the matmul's output
         assert_granularity(DQKV_Q, SCALE_TENSOR);
         assert_granularity(DRESID_Q, SCALE_TENSOR);
         assert_transposes();
@@ -121,7 +113,7 @@ static void test_token(void **state) {
         assert_rows(OQ, Y_PROJ, Y);
         assert_rows(G, Y, Y);
         assert_one_scale(N1);
-        assert_one_scale(N2); // h is stored as the matmul leaves it
+        assert_one_scale(N2); // h is the matmul's output
         assert_granularity(DH_Q, SCALE_TENSOR);
         assert_transposes();
         assert_plain(Y_FC);
@@ -130,10 +122,9 @@ static void test_token(void **state) {
     }
 }
 
-// In the first block what norms and attention leave is plain, with maxima of its own, and so is the matmul of it; what
-// backward reads has the same formats as in the others.
-static void test_first_block(void **state) {
-    (void)state;
+// In the first block, outputs of norms and attention are BF16 with their own amax, and so are the matmuls that read
+// them. Backward's operands have the same formats as in other blocks.
+UNIT_TEST(test_first_block) {
     static const TensorId operands[] = {N1, OQ, N2}, matmuls[] = {Y_PROJ, Y_FC}, transposes[] = {N1_T, O_T, N2_T};
     plan(RECIPE_COAT, -1);
     config.recipe.bf16_blocks = 1;
@@ -159,9 +150,8 @@ static void test_first_block(void **state) {
     }
 }
 
-// With coat-paper, one scale per tensor.
-static void test_tensor(void **state) {
-    (void)state;
+// coat-paper has one scale per tensor.
+UNIT_TEST(test_tensor) {
     static const RecipeKind recipes[] = {RECIPE_COAT_PAPER, RECIPE_BF16};
     static const TensorId codes[] = {N1, OQ, N2, G}, plain[] = {Y_PROJ, Y, Y_FC, DN2, DN};
     for (size_t i = 0; i < 2; i++) {
@@ -174,21 +164,16 @@ static void test_tensor(void **state) {
     }
 }
 
-// The memory of the scales per row, one set per layer, is small; and the categories add up to the total.
-static void test_memory(void **state) {
-    (void)state;
+// Row scales, one set per layer, need little memory; and the categories add up to the total.
+UNIT_TEST(test_memory) {
     plan(RECIPE_COAT_PAPER, -1);
     const size_t tensor_bytes = arena.total_bytes;
     plan(RECIPE_COAT, -1);
     const size_t scales = 4 * LAYERS * ROWS * sizeof(float);
-    assert_true(arena.total_bytes <= tensor_bytes + scales + 16 * 1024); // every allocation begins at a multiple of 256
+    assert_true(arena.total_bytes <= tensor_bytes + scales + 16 * 1024); // allocations are aligned to 256 bytes
     size_t counted = 0;
     for (int c = 0; c < CATEGORY_COUNT; c++) counted += arena.category_bytes[c];
     assert_true(counted == arena.total_bytes);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_token), cmocka_unit_test(test_first_block),
-                                       cmocka_unit_test(test_tensor), cmocka_unit_test(test_memory)};
-    return cmocka_run_group_tests_name("scaling", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,12 +1,6 @@
 // Tests of the learning-rate schedules on values computed by hand.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "coat/model/schedule.h"
+#include "dev/test/unit.h"
 
 static Config make(ScheduleKind schedule, float lr, float lr_final, int64_t warmup) {
     Config config;
@@ -25,21 +19,19 @@ static void near(const Config *config, int64_t step, int64_t total, double expec
         fail_msg("step %d: %.9g, not %.9g", (int)step, rate, expected);
 }
 
-static void test_warmup(void **state) {
-    (void)state;
+UNIT_TEST(test_warmup) {
     for (int kind = SCHEDULE_COSINE; kind <= SCHEDULE_CONSTANT; kind++) {
         Config c = make((ScheduleKind)kind, 1.0f, 0.0f, 10);
         near(&c, 0, 100, 0.1);
         near(&c, 4, 100, 0.5);
         near(&c, 9, 100, 1.0);
         near(&c, 10, 100, 1.0);
-        near(&c, 3, 5, 0.4); // a run shorter than its warm-up
+        near(&c, 3, 5, 0.4); // the run ends during warmup
         near(&c, 4, 5, 0.5);
     }
 }
 
-static void test_cosine(void **state) {
-    (void)state;
+UNIT_TEST(test_cosine) {
     Config c = make(SCHEDULE_COSINE, 6e-4f, 0.1f, 20);
     near(&c, 20, 120, 6e-4);
     near(&c, 70, 120, 3.3e-4);                                  // half-way between 6e-4 and 6e-5
@@ -50,8 +42,7 @@ static void test_cosine(void **state) {
     near(&flat, 7, 10, 3e-4);
 }
 
-static void test_linear(void **state) {
-    (void)state;
+UNIT_TEST(test_linear) {
     Config c = make(SCHEDULE_LINEAR, 1.0f, 0.2f, 0);
     near(&c, 0, 100, 1.0);
     near(&c, 25, 100, 0.8);
@@ -59,15 +50,14 @@ static void test_linear(void **state) {
     near(&c, 100, 100, 0.2);
 }
 
-static void test_wsd(void **state) {
-    (void)state;
+UNIT_TEST(test_wsd) {
     Config c = make(SCHEDULE_WSD, 1.0f, 0.0f, 10);
     near(&c, 50, 100, 1.0);
     near(&c, 80, 100, 1.0); // the decay begins
     near(&c, 85, 100, 0.5); // 1 - sqrt(5 / 20)
     near(&c, 96, 100, 1.0 - sqrt(0.8));
     near(&c, 100, 100, 0.0);
-    c.warmup = 90; // the decay waits for the warm-up
+    c.warmup = 90; // the decay waits for the end of the warmup
     near(&c, 89, 100, 1.0);
     near(&c, 90, 100, 1.0);
     c.warmup = 0;
@@ -77,31 +67,23 @@ static void test_wsd(void **state) {
     near(&c, 25, 100, 0.5);
 }
 
-static void test_constant(void **state) {
-    (void)state;
+UNIT_TEST(test_constant) {
     Config c = make(SCHEDULE_CONSTANT, 0.5f, 0.0f, 0);
     near(&c, 0, 10, 0.5);
     near(&c, 9, 10, 0.5);
     near(&c, 99, 10, 0.5);
 }
 
-static void test_edges(void **state) {
-    (void)state;
+UNIT_TEST(test_edges) {
     for (int kind = SCHEDULE_COSINE; kind <= SCHEDULE_CONSTANT; kind++) {
         Config c = make((ScheduleKind)kind, 1.0f, 0.5f, 0);
         for (int64_t total = 0; total < 4; total++)
             for (int64_t step = 0; step <= total; step++) {
                 float rate = schedule_lr(&c, step, total);
-                assert_true(rate >= 0.5f && rate <= 1.0f); // false for NaN too
+                assert_true(rate >= 0.5f && rate <= 1.0f); // NaN fails, too
             }
         assert_true(schedule_lr(&c, INT64_C(1) << 40, INT64_C(1) << 41) > 0.5f);
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_warmup), cmocka_unit_test(test_cosine),   cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_wsd),    cmocka_unit_test(test_constant), cmocka_unit_test(test_edges),
-    };
-    return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,24 +1,18 @@
-// Tests of what processes share: shares cover every tensor once, whole layers take turns in their slots, nothing
-// overlaps in the memory plan, and every ZeRO stage needs less than the one before.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-
+// Tests of ZeRO sharding: shards cover every tensor once, gathered layers use two buffers, tensors do not overlap in
+// memory, and every ZeRO stage needs less memory than the one before.
 #include "coat/config/shapes.h"
 #include "coat/flags/config_check.h"
 #include "coat/model/arena.h"
+#include "dev/test/unit.h"
+
+static Error err; // of the last failed call
 
 static const RecipeKind recipes[] = {RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT};
 
-// Odd widths: rows of 40 are no groups of 128, and small tensors leave processes without a share.
+// Plans a model of odd widths: rows of 48 are not multiples of 128, and small tensors leave some ranks without a
+// shard.
 static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     static Config config;
-    Error err;
     config_defaults(&config);
     recipe_apply(&config.recipe, recipe);
     ModelShape *s = &config.shape;
@@ -35,11 +29,10 @@ static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     config.zero = zero;
     if (!config_check(&config, ranks, &err)) fail_msg("%s", err.text);
     arena_plan(arena, &config, ranks, DEVICE_CPU);
-    arena->base = (char *)0 + 256; // only looked at
+    arena->base = (char *)0 + 256; // never dereferenced
 }
 
-static void shares_cover_everything(void **state) {
-    (void)state;
+UNIT_TEST(shards_cover_everything) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     for (int r = 0; r < 3; r++) {
         for (int zero = 0; zero <= 3; zero++) {
@@ -51,15 +44,16 @@ static void shares_cover_everything(void **state) {
                         if (!t->exists || role == CODES_T) continue;
                         int64_t next = 0, begin, elements = t->rows * t->cols;
                         for (arena->rank = 0; arena->rank < ranks; arena->rank++) {
-                            Tensor share = arena_share(arena, (TensorId)id, (Role)role, 0, &begin);
-                            if (share.rows == 0) continue;
+                            Tensor shard = arena_share(arena, (TensorId)id, (Role)role, 0, &begin);
+                            if (shard.rows == 0) continue;
                             assert_int_equal(begin, next);
                             assert_int_equal(begin % 128, 0);
-                            assert_int_equal(share.stride, share.cols);
-                            next = begin + tensor_elements(share);
-                            // there is room for it, also where all shares are communicated in equal length
+                            assert_int_equal(shard.stride, shard.cols);
+                            next = begin + tensor_elements(shard);
+                            // the shard fits in memory, also when all shards are
+                            // communicated in equal length
                             int64_t first = t->sharded ? 0 : begin;
-                            assert_true(first + tensor_elements(share) <= t->local_elements);
+                            assert_true(first + tensor_elements(shard) <= t->local_elements);
                             if (arena->zero > 0 && !t->sharded && role != CODES)
                                 assert_int_equal(t->local_elements, t->shard_elements * ranks);
                         }
@@ -72,8 +66,7 @@ static void shares_cover_everything(void **state) {
     free(arena);
 }
 
-static void held_is_whole_or_share(void **state) {
-    (void)state;
+UNIT_TEST(local_tensors_are_whole_or_sharded) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     int64_t begin;
     plan(arena, RECIPE_COAT, 3, 4);
@@ -84,7 +77,7 @@ static void held_is_whole_or_share(void **state) {
     assert_int_equal(begin, 2 * 2304); // 192 x 48 over 4
     assert_int_equal(tensor_elements(matrix), 2304);
     Tensor moment = arena_share(arena, FCW, MOMENT_M, 1, &begin), whole = arena_tensor(arena, FCW, MOMENT_M, 1);
-    assert_ptr_equal(moment.data, whole.data); // the share alone is in memory
+    assert_ptr_equal(moment.data, whole.data); // only the shard is in memory
     assert_ptr_equal(moment.scale, whole.scale);
     plan(arena, RECIPE_COAT, 0, 4);
     arena->rank = 2;
@@ -96,16 +89,15 @@ static void held_is_whole_or_share(void **state) {
     free(arena);
 }
 
-static void layers_take_turns(void **state) {
-    (void)state;
+UNIT_TEST(layers_use_two_buffers) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     plan(arena, RECIPE_COAT, 3, 4);
     Weight a = arena_weight(arena, QKVW, 1), b = arena_weight(arena, QKVW, 2), c = arena_weight(arena, QKVW, 3);
     assert_ptr_not_equal(a.codes.data, b.codes.data);
     assert_ptr_equal(a.codes.data, c.codes.data);
-    assert_ptr_not_equal(a.codes.scale, c.codes.scale); // each layer has its own
+    assert_ptr_not_equal(a.codes.scale, c.codes.scale); // one scale per layer
     assert_ptr_equal(a.codes.scale, a.codes_t.scale);
-    assert_ptr_equal(a.codes_t.data, b.codes_t.data); // made on demand
+    assert_ptr_equal(a.codes_t.data, b.codes_t.data); // transposed on demand
     assert_ptr_equal(arena_gradient(arena, LN1B, 0).data, arena_gradient(arena, LN1B, 2).data);
     assert_ptr_not_equal(arena_gradient(arena, LN1B, 0).data, arena_tensor(arena, LN1B, GRAD, 0).data);
     assert_ptr_equal(arena_gradient(arena, WTE, 0).data, arena_tensor(arena, WTE, GRAD, 0).data);
@@ -127,11 +119,10 @@ static int compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static void nothing_overlaps(void **state) {
-    (void)state;
-    enum { MOST = 4096 };
+UNIT_TEST(nothing_overlaps) {
+    enum { MAX_RANGES = 4096 };
     Arena *arena = (Arena *)malloc(sizeof *arena);
-    Range *ranges = (Range *)malloc(MOST * sizeof *ranges);
+    Range *ranges = (Range *)malloc(MAX_RANGES * sizeof *ranges);
     for (int r = 0; r < 3; r++) {
         for (int zero = 0; zero <= 3; zero++) {
             plan(arena, recipes[r], zero, 3);
@@ -150,7 +141,7 @@ static void nothing_overlaps(void **state) {
                         ranges[count++] = data;
                         if (t->scale_bytes) ranges[count++] = scale;
                         if (t->exponent_bytes) ranges[count++] = exponent;
-                        assert_true(count < MOST - 3);
+                        assert_true(count < MAX_RANGES - 3);
                     }
                 }
             }
@@ -167,8 +158,7 @@ static void nothing_overlaps(void **state) {
     free(arena);
 }
 
-static void stages_need_less(void **state) {
-    (void)state;
+UNIT_TEST(stages_need_less) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     for (int r = 0; r < 3; r++) {
         size_t before = SIZE_MAX;
@@ -179,7 +169,6 @@ static void stages_need_less(void **state) {
             assert_true(model_shape_named("gpt2-xl", &config.shape));
             config.seq_len = 1024;
             config.zero = zero;
-            Error err;
             assert_true(config_check(&config, 8, &err));
             arena_plan(arena, &config, 8, DEVICE_CPU);
             assert_true(arena->total_bytes < before);
@@ -192,11 +181,4 @@ static void stages_need_less(void **state) {
     free(arena);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_cover_everything), cmocka_unit_test(held_is_whole_or_share),
-        cmocka_unit_test(layers_take_turns),       cmocka_unit_test(nothing_overlaps),
-        cmocka_unit_test(stages_need_less),
-    };
-    return cmocka_run_group_tests_name("shards", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

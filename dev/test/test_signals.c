@@ -1,9 +1,7 @@
-// Tests of signals while a run trains (coat/base/signals.h): what it says may be held up, by a terminal that was
-// stopped or
-// a pipe that nobody reads, when the signal comes or later; it ends all the same.
+// Tests of signals during training (coat/base/signals.h): the run ends although its output is blocked, by a stopped
+// terminal or a pipe that nobody reads, before or after the signal.
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
@@ -17,7 +15,7 @@ typedef struct {
     int reader, writer;
 } Output;
 
-// Without pseudo-terminals writer is -1.
+// Opens a pipe or pseudo-terminal. writer is -1 if there are no pseudo-terminals.
 static Output output_open(Kind kind) {
     int ends[2] = {-1, -1};
     if (kind == PIPE) {
@@ -36,8 +34,8 @@ static void pause_ms(long ms) {
     nanosleep(&t, NULL);
 }
 
-// A run that says a line per step, `lines` of them and then waits, and `more` when it is asked to end. Its exit status
-// is the signal's number where it could say all that it wanted without an error.
+// Acts as a run: prints `lines` lines, waits for a signal, and prints `more` lines. Exits with the signal's number if
+// all output succeeded.
 static void talk(const Output *output, int lines, int more) {
     dup2(output->writer, STDOUT_FILENO);
     dup2(output->writer, STDERR_FILENO);
@@ -61,7 +59,7 @@ static pid_t start_talking(const Output *output, int lines, int more) {
     return child;
 }
 
-// Its exit status; -1 where it does not end within 10 s.
+// Returns the child's exit status; -1 if it does not end within 10 s.
 static int status_of(pid_t child) {
     int status = 0;
     for (int waited = 0; waited < 1000; waited++, pause_ms(10))
@@ -71,16 +69,15 @@ static int status_of(pid_t child) {
     return -1;
 }
 
-static void held_up(void **state) {
-    (void)state;
+UNIT_TEST(held_up) {
     static const struct {
         Kind kind;
         int lines;
-        bool stopped; // as Ctrl-S does
+        bool stopped; // as by Ctrl-S
     } cases[] = {{PIPE, 1 << 30, false},
                  {TERMINAL, 1 << 30, false},
                  {TERMINAL, 1 << 30, true},
-                 {PIPE, 1, false}, // after the signal
+                 {PIPE, 1, false}, // blocks after the signal
                  {TERMINAL, 1, false}};
     enum { CASES = sizeof cases / sizeof *cases };
     Output outputs[CASES];
@@ -101,9 +98,8 @@ static void held_up(void **state) {
     }
 }
 
-// A reader that takes its time, but reads, gets the end too.
-static void slow_reader(void **state) {
-    (void)state;
+// A slow reader receives all output.
+UNIT_TEST(slow_reader) {
     Output output = output_open(PIPE);
     fflush(NULL);
     pid_t child = fork();
@@ -126,7 +122,4 @@ static void slow_reader(void **state) {
     close(output.reader);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(held_up), cmocka_unit_test(slow_reader)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

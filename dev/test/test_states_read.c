@@ -1,6 +1,5 @@
-// Tests of resuming with other formats of the optimizer's states (coat/save/states_read.h): what is
-// converted is what the optimizer's own functions make of it, what needs no conversion keeps its bits, and
-// what cannot be read is refused.
+// Tests of resuming with other formats of the optimizer's states (coat/save/states_read.h): conversions give the
+// results of the optimizer's own functions, equal formats keep their bits, and unreadable states are refused.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/config/shapes.h"
@@ -9,7 +8,9 @@
 #include "coat/ops.h"
 #include "coat/save/snapshot.h"
 
-// `second`: format of 8-bit second moments. Runs store E4M3; E5M2 stands for the checkpoints of earlier versions.
+static Error err; // of the last failed call
+
+// Formats of a run's states. second: FP8 format of second moments; runs use E4M3, older checkpoints may have E5M2.
 typedef struct {
     MomentsKind moments;
     Format second;
@@ -44,7 +45,7 @@ static Run *run_as(Kind kind) {
 static const Kind plain = {MOMENTS_FP32, FMT_E4M3, MASTER_FP32, "", 257};
 static const Kind coat = {MOMENTS_COAT, FMT_E4M3, MASTER_SPLIT16, "", 257};
 
-// The tensors of a state in turn: index 0 .. until there is none.
+// The states of one parameter in one layer.
 typedef struct {
     Tensor m, v, master, value;
 } States;
@@ -67,8 +68,8 @@ static int list_states(Run *run, States *out) {
 
 #define STATES 64
 
-// States that a run could have: masters with the values that belong to them, moments over many magnitudes with zeros
-// between them, and groups that are zero. For a run with everything in FP32.
+// Fills the states of an FP32 run with realistic values: master weights that match the values, moments of many
+// magnitudes with zeros, and groups that are 0.
 static RunState fill_training(Run *run) {
     RunState rs = fill(run, 9);
     States s[STATES];
@@ -89,16 +90,12 @@ static RunState fill_training(Run *run) {
     return rs;
 }
 
-// Saves `from` and loads it into `to`; returns what was said, to be freed.
+// Saves `from` and loads it into `to`. Returns the messages printed meanwhile; free() them.
 static char *resume_as(Run *from, Run *to, const RunState *rs, const char *name) {
-    Error err;
     RunState got;
     const char *folder = save(from, name, rs);
     each_state(to, fill_rubbish, NULL);
-    int kept = quiet_begin();
-    bool good = checkpoint_load(folder, &to->arena, &to->exec, &got, &err);
-    char *said = quiet_end(kept);
-    if (!good) fail_msg("%s", err.text);
+    char *said = load_checkpoint(to, folder, &got);
     assert_memory_equal(&got, rs, sizeof got);
     return said;
 }
@@ -113,7 +110,7 @@ static Tensor flat(Tensor t) {
     return t;
 }
 
-// A moment in FP32, to be freed.
+// Returns a moment's values in FP32; free() them.
 static float *values_of(Tensor t) {
     int64_t n = tensor_elements(t);
     float *x = (float *)xmalloc((size_t)n * sizeof *x);
@@ -123,8 +120,8 @@ static float *values_of(Tensor t) {
     return x;
 }
 
-// `have` is what storing `from`'s values in have's format gives, byte for byte; codes are
-// close to them, and 0 only for 0.
+// Fails unless `have` is `from`, stored in have's format, byte for byte. FP8 values must be close to from's, and 0
+// only for 0.
 static void assert_encoded(Tensor from, Tensor have, bool second, bool expand) {
     int64_t n = tensor_elements(have), groups = (n + 127) / 128;
     float *x = values_of(from), *y = values_of(have);
@@ -174,7 +171,8 @@ static void assert_same_states(Run *a, Run *b) {
     free(y.bytes);
 }
 
-// The full-precision parameters of both.
+// Fails unless both runs have the same full-precision parameters or, without `exact`, to's are from's rounded to
+// BF16.
 static void assert_masters(Run *from, Run *to, bool exact) {
     States a[STATES], b[STATES];
     int count = list_states(from, a);
@@ -197,8 +195,7 @@ static void assert_masters(Run *from, Run *to, bool exact) {
     }
 }
 
-static void test_moments(void **state) {
-    (void)state;
+UNIT_TEST(test_moments) {
     static const Kind kinds[] = {{MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "", 257},
                                  {MOMENTS_COAT, FMT_E5M2, MASTER_FP32, "", 257},
                                  {MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "wte,fc*", 257},
@@ -211,7 +208,7 @@ static void test_moments(void **state) {
         resume_quietly(first, to, &rs, "m1");
         assert_moments(first, to);
         assert_masters(first, to, true);
-        for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) { // and from each to each
+        for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) { // converts every format to every format
             Run *next = run_as(kinds[j]);
             resume_quietly(to, next, &rs, "m2");
             if (i == j) {
@@ -220,7 +217,7 @@ static void test_moments(void **state) {
                 States a[STATES], b[STATES];
                 int count = list_states(to, a);
                 list_states(next, b);
-                for (int k = 0; k < count; k++) { // equal formats are copied, not encoded again
+                for (int k = 0; k < count; k++) { // equal formats are copied, not converted
                     if (a[k].m.format != b[k].m.format) assert_encoded(a[k].m, b[k].m, false, true);
                     if (a[k].v.format != b[k].v.format) assert_encoded(a[k].v, b[k].v, true, true);
                 }
@@ -232,7 +229,7 @@ static void test_moments(void **state) {
     run_close(first);
 }
 
-// Groups of which codes and maximum are the same in both.
+// Counts groups and returns how many have the same FP8 values in a and b. Fails if an amax differs.
 static int64_t same_groups(Tensor a, Tensor b, int64_t *groups) {
     int64_t same = 0, n = tensor_elements(a);
     if (a.granularity != SCALE_EXPAND) return 0;
@@ -254,16 +251,16 @@ static void assert_same_codes(Run *a, Run *b, double share) {
     if ((double)same < share * (double)groups) fail_msg("%d of %d groups are the same", (int)same, (int)groups);
 }
 
-// From codes to FP32 and back: codes stay but in groups whose k can still rise, and the second time they all stay.
-static void test_there_and_back(void **state) {
-    (void)state;
+// Converts FP8 states to FP32 and back. Only groups whose k can still rise change, and a second conversion changes
+// nothing.
+UNIT_TEST(test_there_and_back) {
     Run *first = run_as(plain), *wide = run_as(plain), *codes[3];
     RunState rs = fill_training(first);
     for (int i = 0; i < 3; i++) {
         codes[i] = run_as(coat);
         resume_quietly(i ? wide : first, codes[i], &rs, "b1");
         resume_quietly(codes[i], wide, &rs, "b2");
-        assert_moments(codes[i], wide); // decoding loses nothing
+        assert_moments(codes[i], wide); // decoding is exact
         assert_masters(first, wide, true);
     }
     assert_same_codes(codes[0], codes[1], 0.5);
@@ -273,9 +270,8 @@ static void test_there_and_back(void **state) {
     run_close(wide);
 }
 
-// Expansion or not, the codes are read as they are.
-static void test_codes_are_copied(void **state) {
-    (void)state;
+// FP8 values with and without expansion are copied unchanged.
+UNIT_TEST(test_codes_are_copied) {
     Kind no_expansion = coat;
     no_expansion.moments = MOMENTS_FP8;
     Run *first = run_as(plain), *a = run_as(coat), *b = run_as(no_expansion);
@@ -292,8 +288,7 @@ static void test_codes_are_copied(void **state) {
     run_close(b);
 }
 
-static void test_masters(void **state) {
-    (void)state;
+UNIT_TEST(test_masters) {
     static const MasterKind kinds[] = {MASTER_FP32, MASTER_SPLIT16, MASTER_NONE};
     Run *first = run_as(plain);
     RunState rs = fill_training(first);
@@ -317,9 +312,8 @@ static void test_masters(void **state) {
     run_close(first);
 }
 
-// Tensors of several pieces, the last of which ends with a short group.
-static void test_large_tensors(void **state) {
-    (void)state;
+// Tensors larger than the buffer, with a short last group.
+UNIT_TEST(test_large_tensors) {
     Kind large = plain, small = coat;
     large.vocab = small.vocab = 55001;
     Run *first = run_as(large), *to = run_as(small), *back = run_as(large);
@@ -335,14 +329,13 @@ static void test_large_tensors(void **state) {
     run_close(back);
 }
 
-static void test_what_is_said(void **state) {
-    (void)state;
+UNIT_TEST(test_what_is_said) {
     Run *first = run_as(plain), *to = run_as(coat);
     RunState rs = fill_training(first);
     char *said = resume_as(first, to, &rs, "said");
     assert_non_null(strstr(said, "resume: --moments was fp32 and is now coat\n"));
     assert_non_null(strstr(said, "resume: --master was fp32 and is now split16\n"));
-    // of two layers, and the tokens' table: 9 matrices with two moments; masters of all 28 parameters
+    // two layers and wte: 9 matrices with two moments each; masters of all 28 parameters
     assert_non_null(strstr(said, "converted to this run's formats: 18 moments, 28 master weights\n"));
     free(said);
     resume_quietly(first, first, &rs, "said2");
@@ -354,7 +347,6 @@ static void test_what_is_said(void **state) {
 }
 
 static void expect_refusal(const char *folder, const char *says) {
-    Error err;
     RunState rs;
     Run *to = run_as(coat);
     int kept = quiet_begin();
@@ -369,7 +361,6 @@ static void expect_refusal(const char *folder, const char *says) {
 // --- several processes
 
 static Run *run_of_rank(Kind kind, int zero, int rank, int ranks) {
-    Error err;
     Run *run = run_open(RECIPE_COAT, 2);
     run_states(run, kind);
     run->config.zero = zero;
@@ -383,25 +374,21 @@ static Run *run_of_rank(Kind kind, int zero, int rank, int ranks) {
 }
 
 static char *load(Run *run, const char *folder, const RunState *rs) {
-    Error err;
     RunState got;
-    int kept = quiet_begin();
-    bool good = checkpoint_load(folder, &run->arena, &run->exec, &got, &err);
-    char *said = quiet_end(kept);
-    if (!good) fail_msg("%s", err.text);
+    char *said = load_checkpoint(run, folder, &got);
     assert_memory_equal(&got, rs, sizeof got);
     return said;
 }
 
-// `run`'s states, which `whole` has saved alone, by as many processes.
+// Loads the states of `whole` on `ranks` ranks, one after the other, and saves their shards as one checkpoint.
+// Returns its folder.
 static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState *rs, const char *name) {
-    Error err;
     char alone[TEST_PATH], out[TEST_PATH];
     static char folder[TEST_PATH * 2];
     snprintf(alone, sizeof alone, "%s", save(whole, "alone", rs));
     snprintf(out, sizeof out, "%s", path_of(name));
     if (!folder_make(out, &err) || !checkpoint_prepare(out, rs->step, &err)) fail_msg("%s", err.text);
-    for (int rank = ranks - 1; rank >= 0; rank--) { // rank 0, who waits for the others, last
+    for (int rank = ranks - 1; rank >= 0; rank--) { // rank 0 last, because it waits for the others
         Run *run = run_of_rank(kind, 1, rank, ranks);
         char *said = load(run, alone, rs);
         assert_null(strstr(said, "converted"));
@@ -421,7 +408,7 @@ static void assert_bytes(const void *have, const void *whole, int64_t begin, int
     assert_memory_equal(have, (const char *)whole + (size_t)begin * size, (size_t)count * size);
 }
 
-// What a process holds is what one has that holds all.
+// Fails unless a rank's states equal its part of the states of one process.
 static void assert_held(Run *whole, Run *rank) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < whole->arena.layout[id][VALUE].layers; layer++) {
@@ -441,10 +428,9 @@ static void assert_held(Run *whole, Run *rank) {
     }
 }
 
-// Processes that share the states read and convert what is theirs, from the files of any number, to the bits that one
-// process has; rank 0 says so.
-static void test_shared_states(void **state) {
-    (void)state;
+// With ZeRO, every rank reads and converts its shard, from a checkpoint of any number of ranks, to the same bits as
+// one process. Rank 0 reports it.
+UNIT_TEST(test_shared_states) {
     Kind other = coat, no_master = coat;
     other.moments = MOMENTS_BF16;
     other.master = MASTER_FP32;
@@ -474,7 +460,7 @@ static void test_shared_states(void **state) {
                     run_close(run);
                 }
             }
-            Run *alone = run_as(kinds[to]); // one process, from the files of three
+            Run *alone = run_as(kinds[to]); // one process, from a checkpoint of three ranks
             free(load(alone, folders[1], &rs));
             assert_same_states(whole, alone);
             run_close(alone);
@@ -495,8 +481,7 @@ static void replace_bytes(const char *path, const char *from, const char *to) {
     free(data);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
+UNIT_TEST(test_refusals) {
     Run *first = run_as(plain);
     RunState rs = fill_training(first);
     char folder[TEST_PATH];
@@ -514,10 +499,10 @@ static void test_refusals(void **state) {
         replace_bytes(path, changes[i].from, changes[i].to);
         expect_refusal(folder, changes[i].says);
     }
-    // a tensor that no state is, in place of masters, which may be absent
+    // an unknown tensor instead of a master weight, which is optional
     write_file(path, sound, size);
     replace_bytes(path, "transformer.wpe.weight.master", "transformer.wpe.weight.mastar");
-    expect_refusal(folder, "1 of which is no state of this run's model");
+    expect_refusal(folder, "1 of which");
     write_file(path, sound, size);
     flip_byte(path, (long)size - 200);
     expect_refusal(folder, "damaged");
@@ -525,10 +510,4 @@ static void test_refusals(void **state) {
     run_close(first);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_moments),          cmocka_unit_test(test_there_and_back),
-                                       cmocka_unit_test(test_codes_are_copied), cmocka_unit_test(test_masters),
-                                       cmocka_unit_test(test_large_tensors),    cmocka_unit_test(test_what_is_said),
-                                       cmocka_unit_test(test_shared_states),    cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests_name("states_read", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,10 +1,12 @@
-// Tests of the table of tensors (coat/model/tensors.h) and of its names in Hugging Face's files (coat/save/hf_names.h):
-// which model has which parameters, and a parameter that the file holds in parts.
+// Tests of the table of tensors (coat/model/tensors.h) and of Hugging Face's names (coat/save/hf_names.h): which
+// model has which parameters, and parameters that are stored in parts.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/config/shapes.h"
 #include "coat/save/checkpoint_tensors.h"
 #include "coat/save/hf_names.h"
+
+static Error err; // of the last failed call
 
 static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int ffn, int vocab) {
     ModelShape s = {.layers = layers, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .ffn = ffn};
@@ -17,13 +19,11 @@ static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int f
     return s;
 }
 
-// Against the published numbers of parameters. GPT-2's without some of its tensors.
-static void test_parameters(void **state) {
-    (void)state;
+// Compares with published parameter counts, and GPT-2 without some of its tensors.
+UNIT_TEST(test_parameters) {
     ModelShape s = llama(32, 32, 32, 128, 11008, 32000), gpt2;
-    Error err;
     assert_true(model_parameters(&s) == 6738415616);
-    s = llama(16, 16, 16, 128, 8192, 50304); // OLMo-1B: tied, norms without weights
+    s = llama(16, 16, 16, 128, 8192, 50304); // OLMo-1B: tied head, norms without weights
     s.norm = NORM_PLAIN;
     s.tied_head = true;
     assert_true(model_parameters(&s) == 1176764416);
@@ -32,12 +32,11 @@ static void test_parameters(void **state) {
     assert_true(model_parameters(&s) == 494032768);
     assert_true(gpt2_shape(&gpt2, 12, 12, 768, 0, 50257, 1024, "gpt2", &err));
     assert_true(model_parameters(&gpt2) == 124439808);
-    gpt2.biases = false; // of four matmuls and two norms per layer, and of the last norm
+    gpt2.biases = false; // of four matmuls and two norms per layer, and of the final norm
     assert_true(model_parameters(&gpt2) == 124439808 - 12 * 11 * 768 - 768);
 }
 
-static void test_names(void **state) {
-    (void)state;
+UNIT_TEST(test_names) {
     static const char *const qkv[] = {"model.layers.7.self_attn.q_proj.weight",
                                       "model.layers.7.self_attn.k_proj.weight",
                                       "model.layers.7.self_attn.v_proj.weight"};
@@ -58,7 +57,7 @@ static void test_names(void **state) {
     assert_true(parts[1].first_row == 14336 && parts[1].rows == 14336);
     hf_whole_name(&s, FCW, 31, name);
     assert_string_equal(name, "model.layers.31.mlp.gate_up_proj.weight");
-    for (int id = 0; id <= LNFB; id++) hf_whole_name(&gpt2, (TensorId)id, 0, name); // each has one
+    for (int id = 0; id <= LNFB; id++) hf_whole_name(&gpt2, (TensorId)id, 0, name); // GPT-2 has one part per tensor
     assert_int_equal(hf_parts(&gpt2, QKVW, 11, parts), 1);
     assert_string_equal(parts[0].name, "transformer.h.11.attn.c_attn.weight");
     assert_true(parts[0].transposed && parts[0].first_row == 0 && parts[0].rows == 144);
@@ -66,7 +65,6 @@ static void test_names(void **state) {
 
 static Run *llama_run(RecipeKind recipe, int ranks, int rank) {
     Run *run = run_open(recipe, 2);
-    Error err;
     run->config.shape = llama(2, 4, 2, 10, 56, 257);
     run->config.zero = ranks > 1 ? 3 : 0;
     run->exec.rank = rank;
@@ -76,7 +74,7 @@ static Run *llama_run(RecipeKind recipe, int ranks, int rank) {
     return run;
 }
 
-// A number for each element of each parameter; padding rows are zero.
+// Fills every parameter element with its own number; padding rows are 0.
 static void fill_values(Run *run) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
@@ -95,10 +93,8 @@ static const CheckpointTensor *find(const CheckpointTensor *list, int count, con
     return NULL;
 }
 
-// Written in parts and read back, as the file's shapes say.
-static void test_parts(void **state) {
-    (void)state;
-    Error err;
+// Parameters are written in parts with the expected shapes and read back.
+UNIT_TEST(test_parts) {
     CheckpointTensor *list;
     JsonText text;
     Manifest manifest;
@@ -106,7 +102,7 @@ static void test_parts(void **state) {
     fill_values(run);
     int count = checkpoint_model_tensors(&run->arena, &list);
     assert_int_equal(count,
-                     3 + 2 * 9); // embedding, last norm and head; per layer two norms, q, k, v, o, gate, up, down
+                     3 + 2 * 9); // embedding, final norm and head; per layer two norms, q, k, v, o, gate, up, down
     const CheckpointTensor *v = find(list, count, "model.layers.1.self_attn.v_proj.weight");
     Tensor qkv = arena_tensor(&run->arena, QKVW, VALUE, 1);
     assert_true(v->rows == 20 && v->cols == 40 && v->rank == 2);
@@ -143,9 +139,8 @@ static void test_parts(void **state) {
     run_close(run);
 }
 
-// ZeRO 3: each process reads its share out of the parts, and all shares make the whole.
-static void test_shared_parts(void **state) {
-    (void)state;
+// With ZeRO 3 every rank reads its shard from the parts, and the shards make the whole parameter.
+UNIT_TEST(test_shared_parts) {
     enum { RANKS = 3 };
     Run *whole = llama_run(RECIPE_COAT, 1, 0);
     fill_values(whole);
@@ -172,9 +167,8 @@ static void test_shared_parts(void **state) {
     run_close(whole);
 }
 
-// Scratch that lives between its stages alone shares memory; what is written once or read by the host keeps its own.
-static void test_scratch(void **state) {
-    (void)state;
+// Scratch tensors share memory; tensors that are written once or read by the host do not.
+UNIT_TEST(test_scratch) {
     for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe++) {
         Run *run = llama_run((RecipeKind)recipe, 1, 0);
         for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
@@ -190,8 +184,7 @@ static void test_scratch(void **state) {
 
 // Every id has a row with a name of its own. A tensor that exists has a shape; the tensors whose memory or scale it
 // uses exist, too, and have enough of it.
-static void test_table(void **state) {
-    (void)state;
+UNIT_TEST(test_table) {
     for (int id = 0; id < TENSOR_COUNT; id++) {
         if (!tensor_row((TensorId)id)->name) fail_msg("tensor %d has no row", id);
         for (int other = 0; other < id; other++)
@@ -216,9 +209,4 @@ static void test_table(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parameters), cmocka_unit_test(test_names),
-                                       cmocka_unit_test(test_parts),      cmocka_unit_test(test_shared_parts),
-                                       cmocka_unit_test(test_scratch),    cmocka_unit_test(test_table)};
-    return cmocka_run_group_tests_name("tensors", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,21 +1,21 @@
-// Tests of the tokenizers (coat/text/tokenizer.h): bytes, GPT-2's files in their three forms, and damaged files.
+// Tests of the tokenizers (coat/text/tokenizer.h): bytes, GPT-2's vocabulary in its three file formats, damaged
+// files.
 #include "coat/text/tokenizer.h"
 #include "test_folder.h"
+
+static Error err; // of the last failed call
 
 #define GPT2_FOLDER "../shared/data/gpt2"
 #define SHAKESPEARE "../shared/data/tinyshakespeare.txt"
 
 static Tokenizer *open_good(const char *path) {
-    Error err;
     Tokenizer *t = tokenizer_open(path, &err);
     if (!t) fail_msg("%s", err.text);
     return t;
 }
 
-// Opening must fail with EXIT_DATA and one line that holds the word.
+// Fails unless opening the file fails with EXIT_DATA and one line that contains `word`.
 static void expect_refused(const char *name, const char *word) {
-    Error err;
-    memset(&err, 0, sizeof err);
     Tokenizer *t = tokenizer_open(path_of(name), &err);
     assert_null(t);
     assert_int_equal(err.code, EXIT_DATA);
@@ -23,9 +23,8 @@ static void expect_refused(const char *name, const char *word) {
     if (!strstr(err.text, word)) fail_msg("'%s' expected in: %s", word, err.text);
 }
 
-// Encodes, compares with the given ids, and decodes again.
+// Fails unless the text is encoded as the given ids and they decode to the text.
 static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expected, int count) {
-    Error err;
     int32_t ids[256];
     char decoded[1024];
     size_t length = 0;
@@ -40,9 +39,7 @@ static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expe
     assert_memory_equal(decoded, text, length);
 }
 
-static void test_bytes(void **state) {
-    (void)state;
-    Error err;
+UNIT_TEST(test_bytes) {
     Tokenizer *t = tokenizer_bytes();
     assert_int_equal(tokenizer_vocab(t), 257);
     assert_int_equal(tokenizer_end_of_text(t), 256);
@@ -54,8 +51,8 @@ static void test_bytes(void **state) {
         assert_int_equal((unsigned char)out, id);
     }
     char out[32] = {0};
-    assert_int_equal(tokenizer_decode(t, 256, out, 5), strlen("<|endoftext|>")); // the whole length,
-    assert_string_equal(out, "<|end");                                           // but only what fits
+    assert_int_equal(tokenizer_decode(t, 256, out, 5), strlen("<|endoftext|>")); // returns the full length,
+    assert_string_equal(out, "<|end");                                           // but writes only what fits
     assert_int_equal(tokenizer_decode(t, 257, out, sizeof out), 0);
     assert_int_equal(tokenizer_decode(t, -1, out, sizeof out), 0);
     int32_t few[3];
@@ -74,7 +71,7 @@ typedef struct {
     int32_t ids[40];
 } Known;
 
-// Texts and their ids in GPT-2's vocabulary.
+// Texts and their GPT-2 ids.
 static const Known known[] = {
     {"", 0, {0}},
     {"Hello world", 2, {15496, 995}},
@@ -89,7 +86,7 @@ static const Known known[] = {
     {"\tif (x == 0) return;\n    }\n\n",
      15,
      {197, 361, 357, 87, 6624, 657, 8, 1441, 26, 198, 220, 220, 220, 1782, 628}},
-    {"<|endoftext|>", 7, {27, 91, 437, 1659, 5239, 91, 29}}, // in a text, the name is only text
+    {"<|endoftext|>", 7, {27, 91, 437, 1659, 5239, 91, 29}}, // in a text, the name of a special token is ordinary text
     {"a\xc2\xa0\xe3\x80\x80"
      "b  ",
      7,
@@ -110,7 +107,7 @@ static void check_gpt2(const Tokenizer *t) {
         expect_ids(t, known[i].text, known[i].ids, known[i].count);
 }
 
-// A GPT-2 vocabulary in llm.c's binary form, made from one that is open.
+// Writes an open GPT-2 vocabulary in llm.c's binary format.
 static void write_bin(const char *name, const Tokenizer *t, int32_t version) {
     static unsigned char file[4 << 20];
     memset(file, 0, sizeof file);
@@ -135,28 +132,26 @@ static void copy_file(const char *from, const char *name) {
     write_file(path_of(name), bytes, count);
 }
 
-static void test_gpt2(void **state) {
-    (void)state;
+UNIT_TEST(test_gpt2) {
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
         print_message("skipped: %s is absent\n", GPT2_FOLDER);
         skip();
     }
-    Error err;
     int32_t ids[4];
     Tokenizer *t = open_good(GPT2_FOLDER "/encoder.json");
     check_gpt2(t);
-    for (int32_t version = 1; version <= 2; version++) { // llm.c's form: merges follow from the order of the ids
+    for (int32_t version = 1; version <= 2; version++) { // llm.c's format: merges follow from the order of ids
         write_bin("gpt2_tokenizer.bin", t, version);
         Tokenizer *bin = open_good(path_of("gpt2_tokenizer.bin"));
         check_gpt2(bin);
         tokenizer_close(bin);
     }
     tokenizer_close(t);
-    t = open_good(GPT2_FOLDER); // the folder
+    t = open_good(GPT2_FOLDER); // a folder
     check_gpt2(t);
     tokenizer_close(t);
     copy_file(GPT2_FOLDER "/encoder.json", "vocab.json");
-    t = open_good(path_of("vocab.json")); // without merges: decodes only
+    t = open_good(path_of("vocab.json")); // without merges it only decodes
     assert_int_equal(tokenizer_vocab(t), 50257);
     assert_int_equal(tokenizer_encode(t, "Hello", ids, 4, &err), -1);
     assert_int_equal(err.code, EXIT_DATA);
@@ -170,9 +165,8 @@ static void test_gpt2(void **state) {
     tokenizer_close(t);
 }
 
-// Any bytes come back as they were, valid UTF-8 or not.
-static void test_round_trip(void **state) {
-    (void)state;
+// Any bytes, valid UTF-8 or not, are encoded and decoded without change.
+UNIT_TEST(test_round_trip) {
     enum { BYTES = 20480 };
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
         print_message("skipped: %s is absent\n", GPT2_FOLDER);
@@ -180,7 +174,6 @@ static void test_round_trip(void **state) {
     }
     static char text[BYTES + 1], back[BYTES + 256];
     static int32_t ids[BYTES];
-    Error err;
     Tokenizer *t = open_good(GPT2_FOLDER);
     for (int kind = 0; kind < 3; kind++) {
         uint32_t x = 1;
@@ -211,10 +204,8 @@ static void test_round_trip(void **state) {
     tokenizer_close(t);
 }
 
-// A vocabulary of our own: merges by rank, holes in the ids, names of special tokens.
-static void test_small_vocabulary(void **state) {
-    (void)state;
-    Error err;
+// A small vocabulary: merges by rank, unused ids, special tokens.
+UNIT_TEST(test_small_vocabulary) {
     int32_t ids[16];
     char out[16];
     write_text(path_of("vocab.json"),
@@ -225,10 +216,10 @@ static void test_small_vocabulary(void **state) {
     assert_int_equal(tokenizer_vocab(t), 13);
     assert_int_equal(tokenizer_end_of_text(t), 12);
     const int32_t abc[] = {5}, aabb[] = {0, 3, 1}, spaced[] = {3, 6, 3, 9};
-    expect_ids(t, "abc", abc, 1); // b c has the lower rank, then a bc
+    expect_ids(t, "abc", abc, 1); // "b c" has the lower rank, then "a bc"
     expect_ids(t, "aabb", aabb, 3);
-    expect_ids(t, "ab ab a", spaced, 4);                          // within " ab", a b goes before the space
-    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // a hole
+    expect_ids(t, "ab ab a", spaced, 4);                          // in " ab", "a b" is merged before the space
+    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // unused id
     assert_int_equal(tokenizer_decode(t, 11, out, sizeof out), 3);
     assert_memory_equal(out, "\xe4\xb8\x96", 3);
     assert_int_equal(tokenizer_encode(t, "abd", ids, 16, &err), -1);
@@ -236,9 +227,9 @@ static void test_small_vocabulary(void **state) {
     tokenizer_close(t);
 }
 
-// Of a pair only GPT-2's rule for cutting text is known: another model's is refused, though its files belong together.
-static void test_pairs_of_others(void **state) {
-    (void)state;
+// Vocabulary and merges files do not define pre-tokenization. Only GPT-2's rule is known, so files of another model
+// are refused.
+UNIT_TEST(test_pairs_of_others) {
     static const struct {
         const char *config, *refused;
     } cases[] = {{"{}", NULL},
@@ -259,38 +250,31 @@ static void test_pairs_of_others(void **state) {
     static const char last[] = "its last token is not <|endoftext|>, so GPT-2's rule may not be";
     write_text(path_of("vocab.json"), "{\"<|endoftext|>\": 0, \"a\": 1, \"b\": 2, \"ab\": 3}"); // SmolLM2's order
     expect_refused("vocab.json", last);
-    write_text(path_of("vocab.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}"); // Qwen's, special tokens apart
+    write_text(path_of("vocab.json"),
+               "{\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}"); // Qwen's: special tokens are in another file
     expect_refused("vocab.json", last);
 }
 
-static void test_bad_json(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_json) {
     expect_refused("absent.json", "cannot open");
     expect_refused("", "holds no tokenizer.json"); // the empty folder
-    write_text(path_of("empty.json"), "");
-    expect_refused("empty.json", "empty");
-    write_text(path_of("text.json"), "hello");
-    expect_refused("text.json", "neither JSON");
-    write_text(path_of("cut.json"), "{\"a\": 0, \"b\":");
-    expect_refused("cut.json", "neither JSON");
-    write_text(path_of("list.json"), "[1, 2]");
-    expect_refused("list.json", "not an object");
-    write_text(path_of("none.json"), "{}");
-    expect_refused("none.json", "not an object");
-    write_text(path_of("string.json"), "{\"a\": 0, \"b\": \"1\"}");
-    expect_refused("string.json", "'b' has no integer id");
+    static const char *const cases[][2] = {{"", "empty"},
+                                           {"hello", "neither JSON"},
+                                           {"{\"a\": 0, \"b\":", "neither JSON"},
+                                           {"[1, 2]", "not an object"},
+                                           {"{}", "not an object"},
+                                           {"{\"a\": 0, \"b\": \"1\"}", "'b' has no integer id"},
+                                           {"{\"a\": -1}", "id -1"},
+                                           {"{\"a\": 2147483648}", "id 2147483648"},
+                                           {"{\"a\": 99999999999999999999999}", "neither JSON"},
+                                           {"{\"a\": 3, \"b\": 3}", "the id 3"},
+                                           {"{\"a\": 3, \"a\": 4}", "neither JSON"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_text(path_of("bad.json"), cases[i][0]);
+        expect_refused("bad.json", cases[i][1]);
+    }
     write_text(path_of("tokenizer.json"), "{\"version\": \"1.0\", \"model\": {\"vocab\": {\"a\": 0}}}");
     expect_refused("tokenizer.json", "neither of bytes");
-    write_text(path_of("negative.json"), "{\"a\": -1}");
-    expect_refused("negative.json", "id -1");
-    write_text(path_of("huge.json"), "{\"a\": 2147483648}");
-    expect_refused("huge.json", "id 2147483648");
-    write_text(path_of("overflow.json"), "{\"a\": 99999999999999999999999}");
-    expect_refused("overflow.json", "neither JSON");
-    write_text(path_of("twice.json"), "{\"a\": 3, \"b\": 3}");
-    expect_refused("twice.json", "the id 3");
-    write_text(path_of("same.json"), "{\"a\": 3, \"a\": 4}");
-    expect_refused("same.json", "neither JSON");
     static char deep[100001];
     memset(deep, '[', sizeof deep - 1);
     write_text(path_of("deep.json"), deep);
@@ -299,8 +283,7 @@ static void test_bad_json(void **state) {
     expect_refused("pipe.json", "not a regular file");
 }
 
-static void test_bad_merges(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_merges) {
     write_text(path_of("encoder.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"<|endoftext|>\": 3}");
     static const char *const bad[] = {"#version: 0.2\na b\nb a\n", "#version: 0.2\na b\nab\n",
                                       "#version: 0.2\na b\na c\n", "#version: 0.2\na b\n a\n",
@@ -312,14 +295,14 @@ static void test_bad_merges(void **state) {
     }
     write_text(path_of("vocab.bpe"), "");
     expect_refused("encoder.json", "empty");
-    write_text(path_of("vocab.bpe"), "a b"); // no version, no end of line
+    write_text(path_of("vocab.bpe"), "a b"); // no version line, no newline at the end
     Tokenizer *t = open_good(path_of("encoder.json"));
     const int32_t ids[] = {2};
     expect_ids(t, "ab", ids, 1);
     tokenizer_close(t);
 }
 
-// Writes the first `bytes` bytes of a header and 32 tokens of one letter each.
+// Writes the first `bytes` bytes of a file of 32 tokens with one letter each.
 static void write_small_bin(const char *name, int32_t version, int32_t said, int32_t end_of_text, size_t bytes) {
     char file[1024 + 64] = {0};
     int32_t header[4] = {20240328, version, said, end_of_text};
@@ -331,48 +314,27 @@ static void write_small_bin(const char *name, int32_t version, int32_t said, int
     write_file(path_of(name), file, bytes);
 }
 
-static void test_bad_bin(void **state) {
-    (void)state;
-    Error err;
+UNIT_TEST(test_bad_bin) {
     int32_t ids[4];
     write_small_bin("good.bin", 2, 20, 19, 1024 + 40);
     Tokenizer *t = open_good(path_of("good.bin"));
     assert_int_equal(tokenizer_vocab(t), 20);
     assert_int_equal(tokenizer_end_of_text(t), 19);
-    assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1); // not in GPT-2's order: no merges
+    assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1); // ids not in GPT-2's order: no merges
     tokenizer_close(t);
-    write_small_bin("header.bin", 2, 20, 19, 1000);
-    expect_refused("header.bin", "truncated in its header");
-    write_small_bin("version.bin", 3, 20, 19, 1024 + 40);
-    expect_refused("version.bin", "version 3");
-    write_small_bin("negative.bin", 2, -20, 19, 1024 + 40);
-    expect_refused("negative.bin", "-20 tokens");
-    write_small_bin("huge.bin", 2, INT32_MAX, 19, 1024 + 40);
-    expect_refused("huge.bin", "2147483647 tokens");
-    write_small_bin("more.bin", 2, 1000, 19, 1024 + 40);
-    expect_refused("more.bin", "says 1000 tokens, 40 bytes follow");
-    write_small_bin("few.bin", 2, 40, 19, 1024 + 40);
-    expect_refused("few.bin", "truncated in token 20");
-    write_small_bin("cut.bin", 2, 20, 19, 1024 + 39);
-    expect_refused("cut.bin", "truncated in token 19");
-    write_small_bin("rest.bin", 2, 20, 19, 1024 + 41);
-    expect_refused("rest.bin", "1 byte after its last token");
-    write_small_bin("end.bin", 2, 20, 20, 1024 + 40);
-    expect_refused("end.bin", "end-of-text token 20");
-    write_small_bin("end2.bin", 2, 20, -1, 1024 + 40);
-    expect_refused("end2.bin", "end-of-text token -1");
+    static const struct {
+        int32_t version, said, end_of_text;
+        size_t bytes;
+        const char *word;
+    } bad[] = {{2, 20, 19, 1000, "truncated in its header"},    {3, 20, 19, 1024 + 40, "version 3"},
+               {2, -20, 19, 1024 + 40, "-20 tokens"},           {2, INT32_MAX, 19, 1024 + 40, "2147483647 tokens"},
+               {2, 1000, 19, 1024 + 40, "1000 tokens"},         {2, 40, 19, 1024 + 40, "truncated in token 20"},
+               {2, 20, 19, 1024 + 39, "truncated in token 19"}, {2, 20, 19, 1024 + 41, "1 byte"},
+               {2, 20, 20, 1024 + 40, "end-of-text token 20"},  {2, 20, -1, 1024 + 40, "end-of-text token -1"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_small_bin("bad.bin", bad[i].version, bad[i].said, bad[i].end_of_text, bad[i].bytes);
+        expect_refused("bad.bin", bad[i].word);
+    }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_bytes, test_folder_empty),
-        cmocka_unit_test_setup(test_gpt2, test_folder_empty),
-        cmocka_unit_test_setup(test_round_trip, test_folder_empty),
-        cmocka_unit_test_setup(test_small_vocabulary, test_folder_empty),
-        cmocka_unit_test_setup(test_pairs_of_others, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_json, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_merges, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_bin, test_folder_empty),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

@@ -1,15 +1,16 @@
-// Tests of the vocabulary's files in a checkpoint (coat/save/tokenizer_files.h): what is written beside the copies.
+// Tests of the tokenizer files in a checkpoint (coat/save/tokenizer_files.h).
 #include "dev/test/test_folder.h"
 
 #include "coat/save/manifest.h"
 #include "coat/save/tokenizer_files.h"
 #include "coat/text/prompt_format.h"
 
+static Error err; // of the last failed call
+
 static Tokenizer *tokenizer;
 
-// Copies the folder of one name to that of another.
+// Copies the tokenizer files of the folder `source` to a new folder.
 static void copy(const char *source, const char *folder, PromptFormat format) {
-    Error err;
     JsonText manifest;
     manifest_begin(&manifest);
     assert_int_equal(mkdir(path_of(folder), 0777), 0);
@@ -30,9 +31,8 @@ static void expect_template(const char *folder, const char *expected) {
     free(text);
 }
 
-// By what was opened when the run began: files may be others by then, and large ones are not read again for each save.
-static void test_opened_once(void **state) {
-    (void)state;
+// Files are written from the tokenizer that was opened when the run began, because the source may have changed since.
+UNIT_TEST(test_opened_once) {
     assert_int_equal(mkdir(path_of("other"), 0777), 0);
     write_text(path_of("other/tokenizer.json"), "{}");
     copy("other", "saved", PROMPT_FORMAT_PLAIN);
@@ -42,10 +42,9 @@ static void test_opened_once(void **state) {
     assert_true(path_is_file(path_of("saved/tokenizer_config.json")));
 }
 
-// The template of an earlier format gives way to the new one's, and to none where that is asked for; where nothing
-// names the format, as of data made by that template, it stays. So does one from elsewhere.
-static void test_another_format(void **state) {
-    (void)state;
+// A chat template written for an earlier prompt format is replaced, or removed with format none. It is kept with
+// format data, and if it came from elsewhere.
+UNIT_TEST(test_another_format) {
     char *alpaca = prompt_template(tokenizer, PROMPT_FORMAT_ALPACA),
          *chatml = prompt_template(tokenizer, PROMPT_FORMAT_CHATML);
     assert_int_equal(mkdir(path_of("first"), 0777), 0);
@@ -77,10 +76,9 @@ static void test_another_format(void **state) {
     free(chatml);
 }
 
-// tokenizer.model without a tokenizer.json gets one, which tokenizer_config.json names the class for; what else that
-// says stays.
-static void test_made_of_model(void **state) {
-    (void)state;
+// A checkpoint with tokenizer.model gets a tokenizer.json, and tokenizer_config.json names the class for it. Other
+// keys are kept.
+UNIT_TEST(test_made_of_model) {
     static const char *const configs[][2] = {
         {"{\n  \"legacy\": true,\n  \"tokenizer_class\": \"LlamaTokenizer\"\n}\n",
          "{\n  \"legacy\": true,\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n"},
@@ -89,7 +87,6 @@ static void test_made_of_model(void **state) {
         {"{\"add_bos_token\": false}", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\",\"add_bos_token\": false}"},
         {"{ }", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\" }"},
         {"", ""}};
-    Error err;
     size_t size, made_size;
     Tokenizer *const qwen = tokenizer;
     tokenizer = tokenizer_open("dev/test/tokenizers/llama.model", &err);
@@ -115,7 +112,7 @@ static void test_made_of_model(void **state) {
     assert_memory_equal(again, made, size);
     free(again);
     free(made);
-    write_text(path_of("given/tokenizer.json"), "{}"); // its own stays
+    write_text(path_of("given/tokenizer.json"), "{}"); // an existing tokenizer.json is kept
     copy("given", "own", PROMPT_FORMAT_NONE);
     made = read_file(path_of("own/tokenizer.json"), &size);
     assert_string_equal(made, "{}");
@@ -125,7 +122,6 @@ static void test_made_of_model(void **state) {
 }
 
 static int open_all(void **state) {
-    Error err;
     tokenizer = tokenizer_open("dev/test/tokenizers/qwen.json", &err);
     return tokenizer ? test_folder_make(state) : -1;
 }
@@ -135,11 +131,4 @@ static int close_all(void **state) {
     return test_folder_remove(state);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_opened_once, test_folder_empty),
-        cmocka_unit_test_setup(test_another_format, test_folder_empty),
-        cmocka_unit_test_setup(test_made_of_model, test_folder_empty),
-    };
-    return cmocka_run_group_tests_name("tokenizer files", tests, open_all, close_all);
-}
+RUN_TESTS(open_all, close_all, test_folder_empty)

@@ -1,9 +1,11 @@
-// The kinds of tokenizer.json and tokenizer.model: the ids that the Python libraries give (dev/test/tokenizers, written
-// by make_tokenizers.py), decoding, where texts begin and end, and files that are damaged or of no known kind.
+// Tests of tokenizer.json and tokenizer.model: ids of the Python libraries (dev/test/tokenizers, written by
+// make_tokenizers.py), decoding, BOS and EOS, and damaged or unsupported files.
 #include "coat/text/pieces.h"
 #include "coat/text/tokenizer.h"
 #include "coat/text/unicode.h"
 #include "test_folder.h"
+
+static Error err; // of the last failed call
 
 #define FOLDER "dev/test/tokenizers/"
 
@@ -20,15 +22,13 @@ static size_t read_into(const char *path, char *to) {
 }
 
 static Tokenizer *open_good(const char *path) {
-    Error err;
     Tokenizer *t = tokenizer_open(path, &err);
     if (!t) fail_msg("%s", err.text);
     return t;
 }
 
-// Encodes a text and compares with a line of ids; returns the next line.
+// Encodes a text and compares with a line of ids. Returns the next line.
 static const char *expect_line(const Tokenizer *t, const char *name, const char *text, const char *line) {
-    Error err;
     int32_t ids[512];
     const int count = tokenizer_encode(t, text, ids, 512, &err);
     if (count < 0) fail_msg("%s: %s", name, err.text);
@@ -43,9 +43,9 @@ static const char *expect_line(const Tokenizer *t, const char *name, const char 
     return line + 1;
 }
 
-// What is encoded decodes to the text, but for blanks that were put before it; of kinds that change no text.
+// Fails unless the encoded text decodes to itself, with at most one space before it. For tokenizers that do not
+// change text.
 static void expect_decoded(const Tokenizer *t, const char *name, const char *text) {
-    Error err;
     int32_t ids[512];
     char back[2048];
     size_t used = 0;
@@ -56,13 +56,12 @@ static void expect_decoded(const Tokenizer *t, const char *name, const char *tex
         fail_msg("%s: '%s' decodes to '%.*s'", name, text, (int)used, back);
 }
 
-static void test_ids(void **state) {
-    (void)state;
+UNIT_TEST(test_ids) {
     static const struct {
         const char *name;
-        int begin, end; // of text
-        bool keeps;     // decoding gives the text again
-        bool blank;     // behind one that is not part of it
+        int begin, end; // BOS and EOS ids
+        bool keeps;     // decoding gives the original text
+        bool blank;     // a space is put before the text
     } kinds[] = {{"neox.json", -1, 0, false, false},   {"llama3.json", 0, 1, true, false},
                  {"qwen.json", -1, 0, false, false},   {"digits.json", -1, 0, true, false},
                  {"prefix.json", -1, 0, true, false},  {"llama.model", 1, 2, true, true},
@@ -89,9 +88,9 @@ static void test_ids(void **state) {
     }
 }
 
-// Metaspace turns blanks into marks where no added token is: a mark in a text is no blank of such a token.
-static void test_mark_beside_added_blanks(void **state) {
-    (void)state;
+// Metaspace replaces spaces by marks, except in added tokens. A mark in the text does not match a space in an added
+// token.
+UNIT_TEST(test_mark_next_to_added_spaces) {
     write_text(path_of("t.json"),
                "{\"model\":{\"vocab\":{\"\\u2581\":0,\"a\":1,\"\\u2581a\":2},\"merges\":[\"\\u2581 a\"]},"
                "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"first\","
@@ -104,9 +103,8 @@ static void test_mark_beside_added_blanks(void **state) {
     tokenizer_close(t);
 }
 
-// Bytes that are not UTF-8 stay what they are.
-static void test_invalid_text(void **state) {
-    (void)state;
+// Bytes that are not valid UTF-8 are decoded unchanged.
+UNIT_TEST(test_invalid_text) {
     static const char *const names[] = {"llama3.json", "qwen.json", "llama.model", "legacy.json"};
     for (size_t i = 0; i < 4; i++) {
         char path[128];
@@ -117,11 +115,10 @@ static void test_invalid_text(void **state) {
     }
 }
 
-static void test_folder_and_config(void **state) {
-    (void)state;
+UNIT_TEST(test_folder_and_config) {
     size_t size = read_into(FOLDER "llama3.json", file_text);
     write_file(path_of("tokenizer.json"), file_text, size);
-    write_text(path_of("vocab.json"), "{\"a\": 0}"); // without the rule that cuts text: not the one to take
+    write_text(path_of("vocab.json"), "{\"a\": 0}"); // has no pre-tokenization rule, so tokenizer.json is used
     Tokenizer *t = open_good(path_of(""));
     assert_int_equal(tokenizer_begin(t), 0);
     assert_true(tokenizer_vocab(t) > 300);
@@ -148,9 +145,8 @@ static void write_json_of(const char *model, const char *name) {
     tokenizer_close(t);
 }
 
-// The tokenizer.json that is made of tokenizer.model: the same tokens and ids.
-static void test_made_json(void **state) {
-    (void)state;
+// The tokenizer.json written from a tokenizer.model has the same tokens and ids.
+UNIT_TEST(test_made_json) {
     static const char *const names[] = {"llama", "unknown"};
     const size_t size = read_into(FOLDER "texts.bin", texts);
     for (size_t k = 0; k < 2; k++) {
@@ -180,10 +176,9 @@ static void test_made_json(void **state) {
     }
 }
 
-// In a folder with both, tokenizer.model is read where tokenizer.json is made of it, else tokenizer.json. Which of
-// them is named is read.
-static void test_both_in_folder(void **state) {
-    (void)state;
+// In a folder with both files, tokenizer.model is read if tokenizer.json was written from it, otherwise
+// tokenizer.json. A path that names one of them reads that one.
+UNIT_TEST(test_both_in_folder) {
     const size_t size = read_into(FOLDER "llama.model", file_text);
     write_json_of(FOLDER "llama.model", "tokenizer.json");
     const char *const ways[] = {path_of(""), path_of("tokenizer.json")};
@@ -203,8 +198,6 @@ static void test_both_in_folder(void **state) {
 }
 
 static void expect_refused(const char *name, const char *text, size_t size, const char *word) {
-    Error err;
-    memset(&err, 0, sizeof err);
     write_file(path_of(name), text, size);
     Tokenizer *t = tokenizer_open(path_of(name), &err);
     if (t) fail_msg("'%s' expected to be refused", word);
@@ -217,8 +210,7 @@ static void expect_refused(const char *name, const char *text, size_t size, cons
 #define BYTES "\"pre_tokenizer\":{\"type\":\"ByteLevel\"}"
 #define MODEL(more) "{\"model\":{" VOCAB more "}," BYTES "}"
 
-static void test_bad_json(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_json) {
     static const char *const cases[][2] = {
         {"{\"model\":{\"type\":\"Unigram\"}}", "its model is Unigram; only BPE"},
         {"{\"model\":{}," BYTES "}", "no vocab"},
@@ -256,9 +248,8 @@ static void test_bad_json(void **state) {
 #define AB "\"a\":0,\"b\":1,\"ab\":2,\"ba\":3"
 #define TWO "\"a b\",\"b a\""
 
-// What may differ between a model's vocabulary and one that is named in its place.
-static void test_differing(void **state) {
-    (void)state;
+// Counts the tokens that differ between a model's vocabulary and another one. Some differences are harmless.
+UNIT_TEST(test_differing) {
     static const char own[] = KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false));
     static const struct {
         const char *text;
@@ -266,11 +257,11 @@ static void test_differing(void **state) {
         bool merges;
     } cases[] = {{own, 0, true},
                  {KIND(AB, TWO, ""), 0, true},
-                 {KIND(AB, TWO, ADDED(4, "<call>", true)), 0, true}, // a reserved one in use
+                 {KIND(AB, TWO, ADDED(4, "<call>", true)), 0, true}, // names a reserved token
                  {KIND(AB, TWO, ADDED(4, "<think>", false)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false) "," ADDED(6, "<6>", true)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(6, "<6>", true)), 0, true},
-                 {KIND(AB, TWO, ADDED(5, "<call>", true)), 1, true}, // text became it
+                 {KIND(AB, TWO, ADDED(5, "<call>", true)), 1, true}, // a text token became special
                  {KIND(AB, TWO, ADDED(5, "<call>", false)), 1, true},
                  {KIND("\"b\":0,\"a\":1,\"ab\":2,\"ba\":3", TWO, ""), 2, false},
                  {KIND("\"a\":0,\"b\":1,\"ab\":2,\"aa\":3", "\"a b\"", ""), 1, false},
@@ -296,8 +287,7 @@ static void test_differing(void **state) {
     tokenizer_close(t);
 }
 
-static void test_bad_model(void **state) {
-    (void)state;
+UNIT_TEST(test_bad_model) {
     const size_t size = read_into(FOLDER "llama.model", file_text);
     const size_t cuts[] = {2, 5, 20, size / 2};
     for (size_t i = 0; i < 4; i++) expect_refused("t.model", file_text, cuts[i], "damaged");
@@ -305,7 +295,7 @@ static void test_bad_model(void **state) {
                                   "a";
     expect_refused("t.model", unigram, 5, "not of byte pairs");
     static const char blanks[] = "\n\x03\n\x01"
-                                 "a\x12\x02\x18\x02"; // remove_extra_whitespaces is true where nothing is said
+                                 "a\x12\x02\x18\x02"; // remove_extra_whitespaces is true by default
     expect_refused("t.model", blanks, 9, "normalizes text");
     static const char unused[] = "\n\x05\n\x01"
                                  "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";
@@ -318,8 +308,7 @@ static void test_bad_model(void **state) {
     expect_refused("t.model", infinite, 18, "not finite");
 }
 
-static void test_nfc(void **state) {
-    (void)state;
+UNIT_TEST(test_nfc) {
     static const char *const cases[][2] = {{"e\xcc\x81", "\xc3\xa9"},
                                            {"\xe2\x84\xab", "\xc3\x85"},
                                            {"\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c"},
@@ -336,18 +325,4 @@ static void test_nfc(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ids),
-        cmocka_unit_test_setup(test_mark_beside_added_blanks, test_folder_empty),
-        cmocka_unit_test(test_invalid_text),
-        cmocka_unit_test_setup(test_folder_and_config, test_folder_empty),
-        cmocka_unit_test_setup(test_made_json, test_folder_empty),
-        cmocka_unit_test_setup(test_both_in_folder, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_json, test_folder_empty),
-        cmocka_unit_test_setup(test_differing, test_folder_empty),
-        cmocka_unit_test_setup(test_bad_model, test_folder_empty),
-        cmocka_unit_test(test_nfc),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

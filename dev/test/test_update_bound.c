@@ -1,31 +1,23 @@
-// Tests of the bound by which the GPU's AdamW step is checked (dev/test/update_bound.h): an imitation of the GPU's
-// arithmetic, with every error of its special functions as large as is stated, stays within each element's bound and
-// comes near to some; small mistakes do not.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+// Tests of update_bound.h, the bound for the GPU's AdamW step: an imitation of the GPU's arithmetic, with every
+// documented error of its special functions at its maximum, stays within the bound and comes close for some elements.
+// Small mistakes exceed it.
 #include "coat/numerics/moments_host.h"
 #include "coat/ops.h"
+#include "dev/test/unit.h"
 #include "dev/test/update_bound.h"
 
 enum { COUNT = 128 * 700 + 37, GROUPS = 701, STEPS = 4 };
 
 typedef enum {
     RIGHT,
-    LR_OFF,        // by 1e-4 of it
-    NO_CORRECTION, // of the first moment
+    LR_OFF,        // relative error of 1e-4
+    NO_CORRECTION, // no bias correction of the first moment
     BETAS_SWAPPED,
-    BETA1_OFF, // 0.9001
+    BETA1_OFF, // 0.9001 instead of 0.9
     NO_EPS,
     NO_DECAY,
-    K_OFF,     // of the first moment, by a sixteenth
-    NEXT_CODE, // of the second moment
+    K_OFF,     // k of the first moment is off by 1/16
+    NEXT_CODE, // second moment off by one FP8 value
     NO_CLIP,
     MISTAKES
 } Mistake;
@@ -40,7 +32,7 @@ typedef struct {
     float master[COUNT], grad[COUNT];
     uint16_t value[COUNT];
     Bounded bound[COUNT];
-    float imitation[MISTAKES][COUNT]; // the parameters after the step as the GPU might have them
+    float imitation[MISTAKES][COUNT]; // parameters after the step, as the GPU could have them
     float before[COUNT];
 } Memory;
 
@@ -105,8 +97,8 @@ static void check_close(Check *c) {
     free(c->memory);
 }
 
-// Gradients of many sizes, with what is special in some groups, and near the old first moment's negative where the
-// fresh one then nearly cancels.
+// Returns gradient i of step t: many magnitudes, special groups, and values near the old first moment's negative, so
+// that the new moment nearly cancels.
 static float gradient_of(const Check *c, int i, uint64_t t) {
     const int kind = i / 128 % 16;
     const uint64_t at = (uint64_t)i, random = rng_hash(33, t, at);
@@ -127,12 +119,12 @@ static float gradient_of(const Check *c, int i, uint64_t t) {
 
 // --- the GPU's arithmetic ------------------------------------------------------------------------------------------
 
-// An error of the largest size that leaves room for the result's own rounding, up or down.
+// Returns a relative error of the documented size minus the result's own rounding, up or down.
 static double off(double stated, int i, int which) {
     return (rng_hash(41, (uint64_t)which, (uint64_t)i) & 1 ? 1 : -1) * (stated - 0x1p-24);
 }
 
-// The code's value times beta.
+// Returns the decoded value times beta, with the GPU's errors.
 static float imitate_decode(uint8_t code, MomentGroup group, float beta, int i, int which) {
     if ((code & 0x7f) == 0) return 0.0f;
     const double exact = log2((double)(code_magnitude(code, FMT_E4M3) * (1.0f / moment_largest(FMT_E4M3))));
@@ -175,7 +167,7 @@ static float imitate_step(const Check *c, int i, Mistake mistake) {
 
 // --- steps ---------------------------------------------------------------------------------------------------------
 
-// Gradients, bounds and imitations of the step that follows; then the CPU reference takes it.
+// Computes gradients, bounds and imitations of the next step. Then the CPU reference takes it.
 static void take_step(Check *c) {
     Memory *mem = c->memory;
     const BoundStep step = bound_step(&c->state, c->state.t + 1);
@@ -196,7 +188,7 @@ static void take_step(Check *c) {
     assert_int_equal(c->state.nonfinite, 0);
 }
 
-// What check_optimizer.cu allowed before: one constant for all.
+// Returns the constant bound that check_optimizer.cu used earlier.
 static double constant_bound(float want, float before) {
     return 4e-7 * (fabs((double)want) + fabs((double)before)) + 1e-4 * fabs((double)want - (double)before);
 }
@@ -206,8 +198,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void masters(void **state) {
-    (void)state;
+UNIT_TEST(masters) {
     Check c;
     double worst = 0, *sharper = (double *)xcalloc(COUNT, sizeof *sharper);
     int far[MISTAKES] = {0}, wider = 0, beyond_constant = 0;
@@ -219,7 +210,7 @@ static void masters(void **state) {
             const Memory *mem = c.memory;
             const float want = mem->master[i];
             double ignored = 0, bound = mem->bound[i].error;
-            // the bound's own idea of the result is the CPU reference's, but for roundings
+            // the bound's result equals the CPU reference's up to rounding
             assert_true(fabs(mem->bound[i].value - (double)want) <= bound);
             worst = fmax(worst, bound_used(want, mem->imitation[RIGHT][i], bound, false, &ignored));
             sharper[i] = constant_bound(want, mem->before[i]) / bound;
@@ -245,9 +236,8 @@ static void masters(void **state) {
     check_close(&c);
 }
 
-// BF16 values by stochastic rounding: a step of BF16 apart as rarely as the bound says.
-static void without_masters(void **state) {
-    (void)state;
+// Stochastic rounding to BF16 differs by one step as rarely as the bound predicts.
+UNIT_TEST(without_masters) {
     Check c;
     double expected = 0;
     int apart[MISTAKES] = {0};
@@ -275,7 +265,4 @@ static void without_masters(void **state) {
     check_close(&c);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(masters), cmocka_unit_test(without_masters)};
-    return cmocka_run_group_tests_name("update_bound", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -6,8 +6,8 @@
 static volatile uint32_t counters[2];
 static volatile int timeout_s;
 static char run_id[32];
-static const int busy_timeout = 4; // s: on a busy machine a rank may show no sign of life for more than one
-static int *arrived;               // ranks that have shared their board, in memory that they share
+static const int busy_timeout = 4; // s: on a busy machine a rank may be silent for more than one second
+static int *arrived;               // ranks that share their board, in shared memory
 
 static bool wait_for_ever(void) {
     while (pause() == -1) continue;
@@ -53,8 +53,7 @@ static bool work(CommPlace *place, RankResult *result) {
     return true;
 }
 
-static void test_good(void **state) {
-    (void)state;
+UNIT_TEST(test_good) {
     const RankResult *results = watched(busy_timeout, 3, work);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(results[r].status, 0);
@@ -88,8 +87,7 @@ static void assert_rank_1_blamed(const RankResult *results, int ranks, int witho
     assert_true(named);
 }
 
-static void test_hang(void **state) {
-    (void)state;
+UNIT_TEST(test_hang) {
     const RankResult *results = watched(60, MAX_RANKS, hang);
     assert_rank_1_blamed(results, MAX_RANKS, -1);
     bool told = false;
@@ -106,12 +104,11 @@ static bool killed(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-static void test_killed(void **state) {
-    (void)state;
+UNIT_TEST(test_killed) {
     const RankResult *results = watched(busy_timeout, 3, killed);
     assert_rank_1_blamed(results, 3, 1);
     assert_int_equal(results[1].status, 128 + SIGKILL);
-    bool advised = false; // by the first rank that notices it, which the other follows
+    bool advised = false; // set by the first rank that notices; the others follow it
     for (int r = 0; r < 3; r++)
         advised |=
             strstr(
@@ -125,8 +122,8 @@ static void take_long(void) {
     usleep(1500000);
 }
 
-// A rank that exits with an error ends the others at once, with its exit code. It prints nothing about their end, even
-// if its own takes long.
+// A rank that fails ends the others at once with its exit code. It prints nothing about them, even if its own exit
+// takes long.
 static bool failed(CommPlace *place, RankResult *result) {
     (void)result;
     if (place->rank == 1) atexit(take_long); // after the watchdog has told the other ranks
@@ -135,8 +132,7 @@ static bool failed(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-static void test_failed(void **state) {
-    (void)state;
+UNIT_TEST(test_failed) {
     const RankResult *results = watched(30, 3, failed);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(results[r].status, EXIT_DATA);
@@ -155,13 +151,12 @@ static bool absent(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-static void test_absent(void **state) {
-    (void)state;
+UNIT_TEST(test_absent) {
     shares = true;
     const RankResult *results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);
     assert_non_null(strstr(results[0].said, "in the start for rank 1"));
-    // before the ranks share a board, nobody knows which of them is late, and the variables that count them are named
+    // until the ranks share a board, the missing rank is unknown, so the message names the launcher's variables
     shares = false;
     results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);
@@ -184,17 +179,10 @@ static bool other_run(CommPlace *place, RankResult *result) {
     return true;
 }
 
-static void test_other_run(void **state) {
-    (void)state;
+UNIT_TEST(test_other_run) {
     const RankResult *results = watched(30, 4, other_run);
     for (int r = 0; r < 4; r++) assert_int_equal(results[r].status, r < 2 ? 0 : EXIT_DATA);
     assert_true(results[0].ok && results[1].ok);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),   cmocka_unit_test(test_hang),   cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_failed), cmocka_unit_test(test_absent), cmocka_unit_test(test_other_run),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,18 +1,17 @@
-// Tests of first weights (coat/model/weights.h): the deviation that each --init draws with, and where it draws again.
+// Tests of weight initialization (coat/model/weights.h): the deviation of each --init, and truncation.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/model/weights.h"
 
 #define LAYERS 3
-#define WIDEST 3.0 // deviations, where numbers beyond them are drawn again
-// Deviation of a standard normal number that is drawn again beyond these: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with its
-// density p and its tail Q.
+#define MAX_DEVIATIONS 3.0 // in deviations: larger values are drawn again
+// Deviation of a normal number truncated at 3: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with the density p and the tail Q.
 #define CUT_DEVIATION 0.98658
 
 static Run *drawn_run(InitKind init) {
     Run *run = run_open(RECIPE_BF16, LAYERS);
     ModelShape *s = &run->config.shape;
-    run->config.recipe.precision = PRECISION_FP32; // values as they were drawn
+    run->config.recipe.precision = PRECISION_FP32; // values without rounding
     s->init = init;
     s->head_dim = 64;
     s->channels = 128;
@@ -22,8 +21,8 @@ static Run *drawn_run(InitKind init) {
     return run;
 }
 
-// What weights.h says.
-static double deviation_said(const Run *run, TensorId id, int layer) {
+// Returns the deviation that weights.h documents.
+static double documented_deviation(const Run *run, TensorId id, int layer) {
     const bool residual = id == PROJW || id == FCPROJW;
     const double inputs = (double)arena_tensor(&run->arena, id, VALUE, layer).cols;
     switch (run->config.shape.init) {
@@ -34,15 +33,15 @@ static double deviation_said(const Run *run, TensorId id, int layer) {
     return 0.0;
 }
 
-// The deviation over a tensor of n numbers is off by 1 / sqrt(2n) of itself, in the mean square; so is the mean by
-// 1 / sqrt(n) of the deviation.
+// Fails if the deviation or mean of a tensor is off by more than 4 standard errors. For n numbers these are 1 /
+// sqrt(2n) of the deviation, and 1 / sqrt(n) times it for the mean.
 static void expect_drawn(const Run *run, TensorId id, int layer) {
     const bool cut = run->config.shape.init != INIT_KIND_NORMAL;
     const Tensor t = arena_tensor(&run->arena, id, VALUE, layer);
     assert_int_equal(t.format, FMT_FP32);
     const float *values = (const float *)t.data;
     const int64_t n = tensor_used_rows(id, t.rows, &run->config.shape) * t.cols;
-    const double said = deviation_said(run, id, layer), expected = said * (cut ? CUT_DEVIATION : 1.0);
+    const double documented = documented_deviation(run, id, layer), expected = documented * (cut ? CUT_DEVIATION : 1.0);
     double sum = 0.0, squares = 0.0, largest = 0.0;
     for (int64_t i = 0; i < n; i++) {
         sum += values[i];
@@ -53,13 +52,12 @@ static void expect_drawn(const Run *run, TensorId id, int layer) {
     if (fabs(found / expected - 1.0) > off || fabs(sum / (double)n) > 4.0 * expected / sqrt((double)n))
         fail_msg("--init %d, %s of layer %d: deviation %g, not %g", run->config.shape.init, tensor_row(id)->name, layer,
                  found, expected);
-    if (cut != (largest <= WIDEST * said * (1 + 1e-6)))
+    if (cut != (largest <= MAX_DEVIATIONS * documented * (1 + 1e-6)))
         fail_msg("--init %d, %s of layer %d: the largest is %g deviations", run->config.shape.init,
-                 tensor_row(id)->name, layer, largest / said);
+                 tensor_row(id)->name, layer, largest / documented);
 }
 
-static void test_deviations(void **state) {
-    (void)state;
+UNIT_TEST(test_deviations) {
     static const TensorId drawn[] = {QKVW, PROJW, FCW, FCPROJW};
     for (int init = INIT_KIND_NORMAL; init <= INIT_KIND_TRUNCATED; init++) {
         Run *run = drawn_run((InitKind)init);
@@ -70,9 +68,8 @@ static void test_deviations(void **state) {
     }
 }
 
-// What is not drawn: norms are 1, biases 0, and so is what the vocabulary is padded with.
-static void test_constants(void **state) {
-    (void)state;
+// Norm weights are 1. Biases and the vocabulary's padding rows are 0.
+UNIT_TEST(test_constants) {
     Run *run = drawn_run(INIT_KIND_TRUNCATED);
     const Tensor norm = arena_tensor(&run->arena, LN1W, VALUE, LAYERS - 1);
     const Tensor bias = arena_tensor(&run->arena, FCB, VALUE, LAYERS - 1),
@@ -85,7 +82,4 @@ static void test_constants(void **state) {
     run_close(run);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_deviations), cmocka_unit_test(test_constants)};
-    return cmocka_run_group_tests_name("weights", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,4 +1,4 @@
-// Token files of the tests' own, and readers of them.
+// Writes token files for tests, and opens readers on them.
 #pragma once
 #include "coat/text/data.h"
 #include "coat/text/data_files.h"
@@ -6,7 +6,7 @@
 
 #define VOCAB 50257
 
-// A file whose header says `said` tokens and that holds `count`: first, first + 1, ... modulo `modulus`.
+// Writes a file with `count` tokens first, first + 1, ... modulo `modulus`. Its header says `said` tokens.
 static inline void write_header_and_tokens(const char *name, int32_t magic, int32_t version, int32_t said, int width,
                                            int64_t count, uint32_t first, uint32_t modulus) {
     size_t bytes = DATA_HEADER_BYTES + (size_t)count * (size_t)width;
@@ -37,7 +37,7 @@ static inline DataLoader *open_one(const char *glob, int B, int T, bool shuffle)
     return loader;
 }
 
-// Opening must fail with EXIT_DATA, one line that holds all of the words (NULL-terminated).
+// Fails unless opening fails with EXIT_DATA and one line that contains both words.
 static inline void expect_refused(const char *glob, int B, int T, int ranks, const char *word1, const char *word2) {
     Error err;
     memset(&err, 0, sizeof err);

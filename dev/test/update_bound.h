@@ -1,33 +1,32 @@
-// How far two backends' parameters may lie apart after one AdamW step (COAT: optimizer states) from the same 8-bit
-// states, gradients and parameters: a bound for each element, from the arithmetic that lies between.
+// Bound for the distance of two backends' parameters after one AdamW step (COAT, section 4) from the same 8-bit states,
+// gradients and parameters. Each element has its own bound, derived from the arithmetic of both sides.
 //
-// The CPU reference rounds every operation of FP32 to nearest: a relative error of u = 2^-24 each. The GPU does so too,
-// with -fmad=false, but for what the special-function unit gives; PTX states its errors: lg2 2^-22 (absolute where
-// |log2| is below 1, else relative), ex2 2^-22, root and reciprocal 2^-23. The CPU reference's own log2 and exp2
-// (coat/numerics/moments.h) are good to 2 u, the first likewise absolute below 1. To first order, and with d(x) for how
-// far both sides' x are apart:
+// Errors. The CPU rounds every FP32 operation to nearest: a relative error of u = 2^-24. The GPU does the same (it is
+// compiled with -fmad=false), except for its special functions, whose errors PTX documents: lg2 2^-22 (absolute if
+// |log2| < 1, otherwise relative), ex2 2^-22, square root and reciprocal 2^-23. The CPU's log2 and exp2
+// (coat/numerics/moments.h) have errors of 2 u; log2's is absolute below 1, too. d(x) is the distance of both sides' x.
+// Errors of errors are below a thousandth of the first-order terms and are ignored.
 //
 // Decoding |x| = a 2^E, E = L / k, L = log2(code / F):
 //   d(L) <= (4 + 2) u max(1, |L|)
 //   d(E) <= d(L) / k + 2 u |E|
-//   d(x) <= |x| (ln 2 d(E) + (4 + 2) u n + 2 u n)      n = 1 power and 1 matmul by it; 3 where the group is deep
-// Moments. The clipped gradient g and (1 - beta2) g are the same bits on both sides, and so are the fresh moments of
-// old ones that are 0. Else the GPU decodes with beta a in a's place, and fuses the last product with the sum:
+//   d(x) <= |x| (ln 2 d(E) + (4 + 2) u n + 2 u n)      n powers and n multiplications: 1, or 3 for a deep group
+// Moments. Both sides have the same bits of the clipped gradient g, of (1 - beta2) g, and of new moments whose old ones
+// are 0. Otherwise the GPU decodes with beta a instead of a, and uses a fused multiply-add:
 //   d(m') <= beta1 (d(m) + 2 u |m|) + u |(1 - beta1) g| + 2 u |m'|
 //   d(v') <= beta2 (d(v) + 2 u v) + u (1 - beta2) g^2 + 2 u v'
-// The first is not small beside m' where beta1 m and (1 - beta1) g nearly cancel: d(m') / |m'| has no bound, but d(m')
-// has. That is why the bound is the element's own.
-// Divisor D = s + eps, s = sqrt(v' c2), in the CPU reference with u for each of c2, product, root and sum; the GPU has
-// D / sqrt(c2), with 2 u for its root, which of a subnormal number is 0, and u for eps / sqrt(c2), at least 2^-63, and
-// for the sum:
+// If beta1 m and (1 - beta1) g nearly cancel, d(m') / |m'| is unbounded, but d(m') is not. Therefore the bound is
+// computed per element.
+// Divisor D = s + eps, s = sqrt(v' c2). On the CPU, c2, the multiplication, the root and the sum are each rounded (u).
+// The GPU computes D / sqrt(c2): 2 u for its root, which is 0 for subnormal numbers; u for eps / sqrt(c2), which is at
+// least 2^-63; u for the sum:
 //   d(s) <= s (d(v') / v' + u + u) / 2 + s (u + 2 u) + 2^-63 sqrt(c2)
 //   d(D) <= d(s) + 3 u D
-// Update U = lr c1 m' / D: three roundings and c1's in the CPU reference; on the GPU those of lr c1 / sqrt(c2) and of a
-// matmul, and a reciprocal:
+// Update U = lr c1 m' / D. The CPU rounds three times, plus c1. The GPU rounds lr c1 / sqrt(c2), a multiplication and a
+// reciprocal:
 //   d(U) <= lr c1 / D d(m') + |U| (d(D) / D + (4 + 2 + 2) u)
-// Parameter p' = p - U - decay p: three roundings in the CPU reference, two on the GPU:
+// Parameter p' = p - U - decay p. The CPU rounds three times, the GPU twice:
 //   d(p') <= d(U) + 2 u |p - U| + u |decay p| + 2 u |p'|
-// Matmuls of such errors are below a thousandth of them.
 #pragma once
 #include "coat/ops.h"
 
@@ -37,14 +36,14 @@
 
 #define BOUND_U 0x1p-24
 #define BOUND_SECOND_ORDER (1 + 0x1p-10)
-#define BOUND_TINY 0x1p-146 // roundings of subnormal numbers
+#define BOUND_TINY 0x1p-146 // rounding error of subnormal numbers
 
-// A value with how far apart both sides may have it.
+// A value and the allowed distance between both sides.
 typedef struct {
     double value, error;
 } Bounded;
 
-// What a code stands for.
+// Returns the decoded value of an FP8 moment.
 static inline Bounded decode_bound(uint8_t code, MomentGroup group, Format format) {
     Bounded x;
     x.value = (double)moment_decode(code, group, format);
@@ -57,7 +56,7 @@ static inline Bounded decode_bound(uint8_t code, MomentGroup group, Format forma
     return x;
 }
 
-// The scalars of a step, as the backends derive them from its state.
+// Scalars of a step, as both backends compute them from its state.
 typedef struct {
     double lr, beta1, beta2, eps, weight_decay, clip, c1, c2;
 } BoundStep;
@@ -76,7 +75,7 @@ static inline BoundStep bound_step(const StepState *s, int64_t t) {
     return b;
 }
 
-// The parameter after the step, before it is rounded to what it is stored in.
+// Returns the parameter after the step, before it is rounded to its storage format.
 static inline Bounded update_bound(const BoundStep *s, bool decays, double p, double gradient, Bounded m, Bounded v) {
     const double u = BOUND_U, g = gradient * s->clip, decay = decays ? s->lr * s->weight_decay : 0;
     const double g_of_m = (1 - s->beta1) * g, g_of_v = (1 - s->beta2) * g * g;
@@ -99,15 +98,15 @@ static inline Bounded update_bound(const BoundStep *s, bool decays, double p, do
     return after;
 }
 
-// The distance of neighbours in BF16 around x.
+// Returns the distance of neighboring BF16 numbers around x.
 static inline double bf16_step(float x) {
     const uint32_t exponent = float_bits(x) >> 23 & 0xffu;
     return ldexp(1.0, (int)(exponent == 0 ? 1 : exponent) - 127 - 7);
 }
 
-// Whether two results of a step agree, and how much of the bound is used (1 and more: they do not). BF16 by stochastic
-// rounding: the same random number sends both to one neighbour, or, rarely, to neighbouring ones; *expected adds up how
-// often at most, on average.
+// Returns the used fraction of the bound; 1 or more means that the results disagree. Stochastic rounding to BF16 uses
+// the same random number on both sides, so results rarely differ by one step: adds their expected number to
+// *expected.
 static inline double bound_used(float want, float have, double bound, bool stochastic_bf16, double *expected) {
     const double apart = fabs((double)want - (double)have);
     if (float_bits(want) == float_bits(have)) {
