@@ -51,7 +51,7 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
 //   {"qkvw":{"error":[|a - b| / |b| per layer],"bias":[<a, b> / <b, b> - 1 per layer]}}
 // What codes lose at random is error; what is lost in one direction is bias, and does not average out over steps. The
 // rest as above.
-char *health_products_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
+char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 #ifdef __cplusplus
 }

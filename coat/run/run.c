@@ -273,11 +273,11 @@ static void log_health(Run *run) {
 }
 
 // How far the weight gradients by FP8 matmuls are from BF16's, as the step has found.
-static void log_products(Run *run) {
+static void log_matmul_check(Run *run) {
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
-    char *json = health_products_json(&m->arena, &m->exec, warned_of_step(run), warning);
+    char *json = health_matmuls_json(&m->arena, &m->exec, warned_of_step(run), warning);
     log_object(run->log, run->done.step, "products", json);
     if (warning[0]) log_show_step(run->log);
     if (warning[0]) log_text(run->log, "%s", warning);
@@ -345,7 +345,7 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
     log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens, tokens,
              m->host.skipped);
     if (due(step, c->health_every)) log_health(run);
-    if (due(step, c->health_products)) log_products(run);
+    if (due(step, c->health_products)) log_matmul_check(run);
     if (validates) log_sets(run, false);
     bool ok = check_skips(run, err);
     if (ok && run->saver && saves) saver_save(run->saver, &run->done);

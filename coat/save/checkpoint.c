@@ -116,7 +116,7 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
     JsonText text;
     char share[NAME_BUFFER];
     const ModelShape *shape = &s->arena->config.shape;
-    checkpoint_share_name(share, sizeof share, 0, s->exec->ranks);
+    checkpoint_shard_name(share, sizeof share, 0, s->exec->ranks);
     const TensorFile files[] = {{HF_MODEL_NAME, s->model, s->model_count, &s->nonfinite},
                                 {share, s->optimizer, s->optimizer_count, NULL}};
     if (!checkpoint_write_tensors(folder, files, 2, s->exec, manifest, err)) return false;
@@ -214,7 +214,7 @@ bool checkpoint_write(const char *out, Snapshot *s, const char *tokenizer_file,
     char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
     Error ignored;
     if (!save_paths(out, s->run.step, temporary, final, old, err)) return false;
-    if (s->exec->rank > 0) return checkpoint_write_share(temporary, s, err);
+    if (s->exec->rank > 0) return checkpoint_write_shard(temporary, s, err);
     if (s->exec->ranks == 1 && !checkpoint_prepare(out, s->run.step, err)) return false;
     bool good = write_folder(temporary, s, tokenizer_file, err) && (!may_place || may_place(context, err)) &&
                 put_in_place(temporary, final, old, err) && folder_sync(out, err);
@@ -254,7 +254,7 @@ static bool check_folder(const char *folder, bool deep, Error *err) {
     Manifest manifest;
     int shares;
     if (!manifest_open(&manifest, folder, err)) return false;
-    bool good = manifest_check_all(&manifest, deep, err) && checkpoint_share_count(&manifest, &shares, err);
+    bool good = manifest_check_all(&manifest, deep, err) && checkpoint_shard_count(&manifest, &shares, err);
     const json_t *files = json_object_get(manifest.root, "files");
     for (int i = 0; good && i < 3; i++)
         if (!json_object_get(files, required[i]))

@@ -108,7 +108,7 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
         good = checkpoint_read_tensors(&manifest, HF_MODEL_NAME, model, count, exec, err);
     }
     int shares = 1;
-    good = good && checkpoint_share_count(&manifest, &shares, err);
+    good = good && checkpoint_shard_count(&manifest, &shares, err);
     if (good && !config_forward_only(&arena->config)) good = states_read(&manifest, shares, arena, exec, err);
     if (good) upload_state(arena, exec, &run->state);
     free(model);

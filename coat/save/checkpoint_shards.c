@@ -14,7 +14,7 @@
 #define ABSENT_SECONDS 300   // until a share's file is seen: then its process sees another folder
 #define STALLED_SECONDS 3600 // without a new byte of it, as while it is flushed: then its process is lost
 
-void checkpoint_share_name(char *name, size_t size, int rank, int ranks) {
+void checkpoint_shard_name(char *name, size_t size, int rank, int ranks) {
     if (ranks == 1)
         snprintf(name, size, "optimizer.safetensors");
     else
@@ -28,11 +28,11 @@ static void note_name(char *name, size_t size, int rank) {
 
 // ---------------------------------------------------------------- writing
 
-bool checkpoint_write_share(const char *folder, const Snapshot *s, Error *err) {
+bool checkpoint_write_shard(const char *folder, const Snapshot *s, Error *err) {
     char name[NAME_BUFFER], note[NAME_BUFFER], path[PATH_BUFFER];
     int rank = s->exec->rank;
     JsonText text;
-    checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
+    checkpoint_shard_name(name, sizeof name, rank, s->exec->ranks);
     manifest_begin(&text);
     const TensorFile file = {name, s->optimizer, s->optimizer_count, NULL};
     bool good = checkpoint_write_tensors(folder, &file, 1, s->exec, &text, err);
@@ -52,7 +52,7 @@ static int64_t file_bytes(const char *path) {
 static bool await_note(const char *folder, int rank, const Snapshot *s, char *path, size_t size, Error *err) {
     char name[NAME_BUFFER], file[PATH_BUFFER];
     const struct timespec pause = {0, 5000000};
-    checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
+    checkpoint_shard_name(name, sizeof name, rank, s->exec->ranks);
     if (!path_join(file, sizeof file, folder, name, err)) return false;
     note_name(name, sizeof name, rank);
     if (!path_join(path, size, folder, name, err)) return false;
@@ -106,7 +106,7 @@ static bool copy_entry(JsonText *manifest, const char *note, const char *name, E
 bool checkpoint_collect_shards(const char *folder, const Snapshot *s, JsonText *manifest, Error *err) {
     for (int rank = 1; rank < s->exec->ranks; rank++) {
         char name[NAME_BUFFER], note[PATH_BUFFER];
-        checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
+        checkpoint_shard_name(name, sizeof name, rank, s->exec->ranks);
         if (!await_note(folder, rank, s, note, sizeof note, err)) return false;
         if (!copy_entry(manifest, note, name, err)) return false;
         unlink(note);
@@ -116,7 +116,7 @@ bool checkpoint_collect_shards(const char *folder, const Snapshot *s, JsonText *
 
 // ---------------------------------------------------------------- reading
 
-bool checkpoint_share_count(const Manifest *manifest, int *count, Error *err) {
+bool checkpoint_shard_count(const Manifest *manifest, int *count, Error *err) {
     char name[NAME_BUFFER];
     json_t *files = json_object_get(manifest->root, "files");
     *count = 0;
@@ -128,7 +128,7 @@ bool checkpoint_share_count(const Manifest *manifest, int *count, Error *err) {
             *count = ranks;
     }
     for (int rank = 0; rank < *count; rank++) {
-        checkpoint_share_name(name, sizeof name, rank, *count);
+        checkpoint_shard_name(name, sizeof name, rank, *count);
         if (!json_object_get(files, name))
             return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %s", manifest->folder, name);
     }

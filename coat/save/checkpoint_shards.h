@@ -12,17 +12,17 @@ extern "C" {
 #endif
 
 // "optimizer.safetensors" of one process, "optimizer-00001-of-00004.safetensors" of several.
-void checkpoint_share_name(char *name, size_t size, int rank, int ranks);
+void checkpoint_shard_name(char *name, size_t size, int rank, int ranks);
 
 // Writes the files of a rank other than 0 into the folder that rank 0 has made: its share, and a note with its hashes.
-bool checkpoint_write_share(const char *folder, const Snapshot *snapshot, Error *err);
+bool checkpoint_write_shard(const char *folder, const Snapshot *snapshot, Error *err);
 
 // Waits for the notes of all other ranks, adds their files to the manifest and removes the notes. Fails as soon as
 // snapshot->others_failed is set, or if a share has not grown for a long time.
 bool checkpoint_collect_shards(const char *folder, const Snapshot *snapshot, JsonText *manifest, Error *err);
 
 // How many processes wrote the optimizer's states that a manifest lists.
-bool checkpoint_share_count(const Manifest *manifest, int *count, Error *err);
+bool checkpoint_shard_count(const Manifest *manifest, int *count, Error *err);
 
 #ifdef __cplusplus
 }

@@ -80,8 +80,8 @@ static void cut_to_part(CheckpointTensor *entry, const Arena *arena, int64_t fir
     Tensor share = arena_share(arena, entry->id, VALUE, entry->layer, &begin);
     int64_t end = begin + tensor_elements(share), from = begin > first ? begin : first, to = end < last ? end : last;
     entry->shared = true;
-    entry->share_begin = from - first;
-    entry->share_elements = to > from ? to - from : 0;
+    entry->shard_begin = from - first;
+    entry->shard_elements = to > from ? to - from : 0;
     entry->data += (size_t)(from - begin) * dtype_bytes(entry->dtype);
 }
 
@@ -130,7 +130,7 @@ int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **out) {
 }
 
 // The entries of a whole state, made those of this process's share of it.
-static void cut_to_share(List *list, int first, const Arena *arena, Role role) {
+static void cut_to_shard(List *list, int first, const Arena *arena, Role role) {
     int count = list->count;
     list->count = first;
     for (int i = first; i < count; i++) {
@@ -156,7 +156,7 @@ int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **out) {
             for (int i = 0; i < 3; i++) {
                 int first = list.count;
                 add_state(&list, arena, (TensorId)id, states[i], layer);
-                cut_to_share(&list, first, arena, states[i]);
+                cut_to_shard(&list, first, arena, states[i]);
             }
         }
     }
@@ -326,8 +326,8 @@ static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const Ch
     uint64_t bytes = checkpoint_tensor_bytes(t), begin = 0, end = bytes;
     size_t piece = t->transposed || bytes < PIECE_BYTES ? (size_t)bytes : PIECE_BYTES;
     if (t->shared) {
-        begin = (uint64_t)t->share_begin * dtype_bytes(t->dtype);
-        end = begin + (uint64_t)t->share_elements * dtype_bytes(t->dtype);
+        begin = (uint64_t)t->shard_begin * dtype_bytes(t->dtype);
+        end = begin + (uint64_t)t->shard_elements * dtype_bytes(t->dtype);
     }
     char *buffer = (char *)xmalloc(piece), *turned = t->transposed ? (char *)xmalloc(piece) : NULL;
     bool good = true;

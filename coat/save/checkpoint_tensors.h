@@ -18,8 +18,8 @@ typedef struct {
     int64_t kept_rows; // rows in the file: without the vocabulary's padding, which is zero
     bool transposed;   // the file holds (cols, rows)
     size_t offset;     // bytes of the parameter before the first row: it may be in the file in parts
-    bool shared;       // data is a share of a parameter (ZeRO 3): share_elements from share_begin on
-    int64_t share_begin, share_elements;
+    bool shared;       // data is a share of a parameter (ZeRO 3): shard_elements from shard_begin on
+    int64_t shard_begin, shard_elements;
     TensorId id;
     int layer;
 } CheckpointTensor;

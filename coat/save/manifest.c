@@ -154,7 +154,7 @@ typedef struct {
     BackgroundTask task;
 } CheckWork;
 
-static void *check_aside(void *argument) {
+static void *check_in_background(void *argument) {
     CheckWork *w = (CheckWork *)argument;
     w->good = check_file(w->manifest, w->name, w->deep, &w->err);
     return NULL;
@@ -170,9 +170,9 @@ bool manifest_check_all(const Manifest *manifest, bool deep, Error *err) {
         for (; at && count < CHECKERS; at = json_object_iter_next(files, at), count++) {
             work[count] = (CheckWork){.manifest = manifest, .name = json_object_iter_key(at), .deep = deep};
             if (deep)
-                background_begin(&work[count].task, check_aside, &work[count]);
+                background_begin(&work[count].task, check_in_background, &work[count]);
             else
-                check_aside(&work[count]);
+                check_in_background(&work[count]);
         }
         for (int i = 0; i < count; i++) {
             background_end(&work[i].task);

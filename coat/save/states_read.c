@@ -328,7 +328,7 @@ static bool visit_files(Reader *r, bool read, Found *found, Error *err) {
     for (r->rank = 0; good && r->rank < r->ranks; r->rank++) {
         char name[NAME_BUFFER], path[PATH_BUFFER];
         SafeFile file;
-        checkpoint_share_name(name, sizeof name, r->rank, r->ranks);
+        checkpoint_shard_name(name, sizeof name, r->rank, r->ranks);
         r->name = name;
         if (!path_join(path, sizeof path, r->manifest->folder, name, err) || !safetensors_open(&file, path, err))
             return false;

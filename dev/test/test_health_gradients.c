@@ -230,7 +230,7 @@ static void products_in_log(void **state) {
         if (turn > 0) set_matmuls(&run, 1, -0.03, 0.1);
         if (turn > 0) set_matmuls(&run, 2, 0.01, 0.25);
         if (turn < 2) run.warned.matmuls = false;
-        char *text = health_products_json(&run.arena, &run.exec, &run.warned, warning);
+        char *text = health_matmuls_json(&run.arena, &run.exec, &run.warned, warning);
         json_t *found = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         assert_keys(found, "qkvw", 2);
         assert_true(fabs(figure(found, "qkvw", "bias", 3, 0) + 0.0199) < 1e-5);
@@ -248,15 +248,15 @@ static void products_in_log(void **state) {
     InnerProducts *sums = (InnerProducts *)arena_tensor(&run.arena, INNER_PRODUCTS, VALUE, 0).data;
     sums[0] = (InnerProducts){0, 0, 0}; // a gradient of zeros is no fault
     sums[2] = (InnerProducts){NAN, 1, 1};
-    char *text = health_products_json(&run.arena, &run.exec, &run.warned, warning);
+    char *text = health_matmuls_json(&run.arena, &run.exec, &run.warned, warning);
     assert_string_equal(text, "{\"qkvw\":{\"error\":[null,0,null],\"bias\":[null,0,null]}}");
     assert_non_null(strstr(warning, "layer 2"));
     free(text);
     run.warned.matmuls = false;
-    free(health_products_json(&run.arena, &run.exec, NULL, warning)); // of a step that is skipped
+    free(health_matmuls_json(&run.arena, &run.exec, NULL, warning)); // of a step that is skipped
     assert_string_equal(warning, "");
     sums[2] = (InnerProducts){.ab = 0, .aa = 1, .bb = 0};
-    free(health_products_json(&run.arena, &run.exec, &run.warned, warning));
+    free(health_matmuls_json(&run.arena, &run.exec, &run.warned, warning));
     assert_string_equal(
         warning, "fp8: the weight gradient qkvw of layer 2 is not 0, but BF16's is; --linear bf16 is more exact");
     run_end(&run);

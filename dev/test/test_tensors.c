@@ -144,7 +144,7 @@ static void test_parts(void **state) {
 }
 
 // ZeRO 3: each process reads its share out of the parts, and all shares make the whole.
-static void test_shared_parts(void **state) {
+static void test_sharded_parts(void **state) {
     (void)state;
     enum { RANKS = 3 };
     Run *whole = llama_run(RECIPE_COAT, 1, 0);
@@ -157,8 +157,8 @@ static void test_shared_parts(void **state) {
             const CheckpointTensor *t = &list[i];
             if (!t->shared) continue;
             const uint16_t *from = (const uint16_t *)arena_tensor(&whole->arena, t->id, VALUE, t->layer).data;
-            from += t->offset / sizeof *from + (size_t)t->share_begin;
-            if (t->share_elements > 0) memcpy(t->data, from, (size_t)t->share_elements * sizeof *from);
+            from += t->offset / sizeof *from + (size_t)t->shard_begin;
+            if (t->shard_elements > 0) memcpy(t->data, from, (size_t)t->shard_elements * sizeof *from);
         }
         for (int layer = 0; layer < 2; layer++) {
             int64_t begin;
@@ -190,7 +190,7 @@ static void test_scratch(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_parameters), cmocka_unit_test(test_names),
-                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_shared_parts),
+                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_sharded_parts),
                                        cmocka_unit_test(test_scratch)};
     return cmocka_run_group_tests_name("tensors", tests, test_folder_make, test_folder_remove);
 }

@@ -44,7 +44,7 @@ static void warn(const InnerProducts found[], int layers, char warning[HEALTH_WA
              worst, 100 * error_of(found[worst]), 100 * bias_of(found[worst]));
 }
 
-char *health_products_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
+char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
     Tensor sums = arena_tensor(arena, INNER_PRODUCTS, VALUE, 0);
     const int layers = (int)sums.rows;
     InnerProducts *found = (InnerProducts *)xcalloc((size_t)layers, sizeof *found);
