@@ -1,4 +1,4 @@
-// The loading half of checkpoint.h.
+// Implements the functions of checkpoint.h that load checkpoints and weights.
 #include <math.h>
 #include <string.h>
 
@@ -16,59 +16,57 @@
 
 #define PATH_BUFFER 4096
 #define PIECE_BYTES ((size_t)8 << 20)
-#define BF16_OVERFLOW 0x1.ffp127f // from here on a value rounds to infinity in BF16
+#define BF16_OVERFLOW 0x1.ffp127f // the smallest value that rounds to infinity in BF16
 
-// The files' model has one value, and the run's another. Of a run that continues, only a name can say so: its other
-// flags were compared with the files (config_parse.c).
+// Reports a field of the model shape that differs between the files and the run. Always false. In a resumed run the
+// difference can only come from --model, because other flags were compared with the files before (config_parse.c).
 static bool other_shape(const char *path, const Config *run, const char *field, double there, double here, Error *err) {
     const bool named = run->model[0] && !run->model_from_files;
     if (named)
-        return error_set(err, EXIT_USER, "--model %s: the run's model has %s %.9g, and this has %.9g; remove --model",
-                         run->model, field, there, here);
+        return error_set(err, EXIT_USER, "--model %s: its %s is %.9g, but %.9g in the run's checkpoint; remove --model",
+                         run->model, field, here, there);
     return error_set(err, EXIT_DATA, "%s: its model has %s %.9g and this run's has %.9g; give the same model", path,
                      field, there, here);
 }
 
-// The model of the files must be the run's, whichever flags it was given by. What follows from other fields comes after
-// them, so that the error names what was asked for.
+// Checks that the shape in the files is the run's. Fields that are derived from others come last, so that the error names
+// the one that the user set.
 static bool compare_shapes(const char *path, const ModelShape *files, const Config *config, Error *err) {
     const ModelShape *run = &config->shape;
+#define FIELD(name, field)                                                                                             \
+    { name, (double)files->field, (double)run->field }
     const struct {
         const char *name;
-        int there, here;
-    } fields[] = {{"layers", files->layers, run->layers},
-                  {"channels", files->channels, run->channels},
-                  {"heads", files->heads, run->heads},
-                  {"kv-heads", files->kv_heads, run->kv_heads},
-                  {"head-dim", files->head_dim, run->head_dim},
-                  {"ffn", files->ffn, run->ffn},
-                  {"vocab", files->vocab, run->vocab},
-                  {"positions", files->positions, run->positions},
-                  {"norm", (int)files->norm, (int)run->norm},
-                  {"norm-place", (int)files->norm_place, (int)run->norm_place},
-                  {"biases", files->biases, run->biases},
-                  {"qkv-biases", files->qkv_biases, run->qkv_biases},
-                  {"qk-norm", (int)files->qk_norm, (int)run->qk_norm},
-                  {"position-encoding", (int)files->position_kind, (int)run->position_kind},
-                  {"tied-head", files->tied_head, run->tied_head},
-                  {"activation", (int)files->activation, (int)run->activation}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        double there, here;
+    } fields[] = {FIELD("layers", layers),
+                  FIELD("channels", channels),
+                  FIELD("heads", heads),
+                  FIELD("kv-heads", kv_heads),
+                  FIELD("head-dim", head_dim),
+                  FIELD("ffn", ffn),
+                  FIELD("vocab", vocab),
+                  FIELD("positions", positions),
+                  FIELD("norm", norm),
+                  FIELD("norm-place", norm_place),
+                  FIELD("biases", biases),
+                  FIELD("qkv-biases", qkv_biases),
+                  FIELD("qk-norm", qk_norm),
+                  FIELD("position-encoding", position_kind),
+                  FIELD("tied-head", tied_head),
+                  FIELD("activation", activation),
+                  FIELD("norm-eps", norm_eps),
+                  FIELD("clip-qkv", clip_qkv), // this and the next two: only with rotary positions
+                  FIELD("rope-theta", rope_theta),
+                  FIELD("rope-factor", rope.factor),
+                  FIELD("rope-low", rope.low), // this and the next two: only if the factor is not 1
+                  FIELD("rope-high", rope.high),
+                  FIELD("rope-positions", rope.positions)};
+#undef FIELD
+    enum { COUNT = sizeof fields / sizeof *fields, NOT_ROTARY = 6, NOT_SCALED = 3 };
+    const int unused = run->position_kind != POSITIONS_ROTARY ? NOT_ROTARY : run->rope.factor == 1.0f ? NOT_SCALED : 0;
+    for (int i = 0; i < COUNT - unused; i++)
         if (fields[i].there != fields[i].here)
             return other_shape(path, config, fields[i].name, fields[i].there, fields[i].here, err);
-    const struct {
-        const char *name;
-        float there, here;
-    } numbers[] = {{"norm-eps", files->norm_eps, run->norm_eps},
-                   {"clip-qkv", files->clip_qkv, run->clip_qkv},
-                   {"rope-theta", files->rope_theta, run->rope_theta},
-                   {"rope-factor", files->rope.factor, run->rope.factor},
-                   {"rope-low", files->rope.low, run->rope.low},
-                   {"rope-high", files->rope.high, run->rope.high},
-                   {"rope-positions", (float)files->rope.positions, (float)run->rope.positions}};
-    const bool rotary = run->position_kind == POSITIONS_ROTARY;
-    for (size_t i = 0; i < (!rotary ? 1 : run->rope.factor == 1.0f ? 4 : 7); i++)
-        if (numbers[i].there != numbers[i].here)
-            return other_shape(path, config, numbers[i].name, (double)numbers[i].there, (double)numbers[i].here, err);
     return true;
 }
 
@@ -77,7 +75,7 @@ static void upload_state(const Arena *arena, Exec *exec, const StepState *state)
     if (device.data) exec->ops->upload(exec, device.data, state, sizeof *state);
 }
 
-// The choices of the device that wrote the checkpoint, where it had any and this one has.
+// Passes matmul_table.txt to the device. Does nothing if the checkpoint or the device has no such table.
 static bool load_choices(const Manifest *manifest, Exec *exec, Error *err) {
     char path[PATH_BUFFER], *text;
     size_t size;
@@ -107,9 +105,9 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
         int count = checkpoint_model_tensors(arena, &model);
         good = checkpoint_read_tensors(&manifest, HF_MODEL_NAME, model, count, exec, err);
     }
-    int shares = 1;
-    good = good && checkpoint_shard_count(&manifest, &shares, err);
-    if (good && !config_forward_only(&arena->config)) good = states_read(&manifest, shares, arena, exec, err);
+    int shards = 1;
+    good = good && checkpoint_shard_count(&manifest, &shards, err);
+    if (good && !config_forward_only(&arena->config)) good = states_read(&manifest, shards, arena, exec, err);
     if (good) upload_state(arena, exec, &run->state);
     free(model);
     manifest_close(&manifest);
@@ -118,7 +116,7 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
 
 // ---------------------------------------------------------------- weights alone
 
-// Where a file stores one parameter: rows of `cols` values each, as they lie in the file.
+// Where a file stores one parameter: `rows` rows of `cols` values from `offset` on.
 typedef struct {
     int fd;
     const char *path, *name;
@@ -136,7 +134,7 @@ static float f16_decode(uint16_t h) {
     return sign ? -small : small;
 }
 
-// One stored value as FP32. Bytes are copied because nothing aligns them.
+// Returns one stored value as FP32. `at` may be unaligned.
 static float decode_value(const char *at, Dtype dtype) {
     uint16_t half;
     float single;
@@ -149,7 +147,7 @@ static float decode_value(const char *at, Dtype dtype) {
     }
 }
 
-// Reads a stored matrix into `values`, in native layout. values has room for it; more rows are left alone.
+// Reads a stored matrix into `values`, transposing it if necessary. Fails if a value is NaN or overflows BF16.
 static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     size_t row_bytes = (size_t)stored->cols * dtype_bytes(stored->dtype);
     int64_t per_piece = (int64_t)(PIECE_BYTES / row_bytes);
@@ -177,17 +175,18 @@ static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     return good;
 }
 
+// Finds the tensor `part` and checks its type and shape. `rank`: its number of dimensions. Fills *stored.
 static bool stored_in_hf(HfWeights *weights, const HfPart *part, int rank, StoredMatrix *stored, const char *path,
                          Error *err) {
     const SafeFile *file;
     const SafeTensor *tensor;
     if (!hf_weights_find(weights, part->name, &file, &tensor))
-        return error_set(
-            err, EXIT_DATA,
-            "%s has no tensor '%s', which its config.json asks for: files are missing, or config.json is of another "
-            "model; take all of them from one place",
-            path, part->name);
-    const bool wide = tensor->dtype == DTYPE_F64 && sizeof(real) == sizeof(double); // a checkpoint of gradient_check
+        return error_set(err, EXIT_DATA,
+                         "%s has no tensor '%s', which its config.json requires: files are missing, or config.json "
+                         "belongs to another "
+                         "model; copy the complete model again",
+                         path, part->name);
+    const bool wide = tensor->dtype == DTYPE_F64 && sizeof(real) == sizeof(double); // gradient_check's checkpoints
     if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F16 && !wide)
         return error_set(err, EXIT_DATA, "%s: '%s' is %s; weights must be F32, F16 or BF16", file->path, part->name,
                          dtype_name(tensor->dtype));
@@ -195,10 +194,10 @@ static bool stored_in_hf(HfWeights *weights, const HfPart *part, int rank, Store
     stored->cols = part->transposed ? part->rows : part->cols;
     const int64_t both[] = {stored->rows, stored->cols}, *const shape = rank == 1 ? both + 1 : both;
     if (tensor->rank != rank || memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) != 0) {
-        char there[SHAPE_TEXT], meant[SHAPE_TEXT];
-        return error_set(err, EXIT_DATA, "%s: '%s' has the shape %s; config.json means %s", file->path, part->name,
-                         safetensors_shape_text(there, tensor->rank, tensor->shape),
-                         safetensors_shape_text(meant, rank, shape));
+        char there[SHAPE_TEXT], expected[SHAPE_TEXT];
+        return error_set(err, EXIT_DATA, "%s: '%s' has the shape %s; its config.json requires %s", file->path,
+                         part->name, safetensors_shape_text(there, tensor->rank, tensor->shape),
+                         safetensors_shape_text(expected, rank, shape));
     }
     stored->fd = file->fd;
     stored->path = file->path;
@@ -221,7 +220,7 @@ static void stored_in_llmc(const LlmcFile *file, const HfPart *part, TensorId id
     stored->transposed = false;
 }
 
-// The values of a parameter (rows, cols) of a layer, from whichever of the two is given; padding rows stay 0.
+// Reads a layer's parameter from llmc, or from hf if llmc is NULL, into `values`. Leaves the padding rows as they are.
 static bool load_parameter(HfWeights *hf, const LlmcFile *llmc, const char *path, const ModelShape *shape, TensorId id,
                            int layer, int64_t cols, float *values, Error *err) {
     HfPart parts[HF_MAX_PARTS];
@@ -237,7 +236,7 @@ static bool load_parameter(HfWeights *hf, const LlmcFile *llmc, const char *path
     return true;
 }
 
-// Before gigabytes are read: whether the files have all tensors of the model, and no others.
+// Checks that the files have all tensors of the model and no others, before reading gigabytes.
 static bool check_stored(HfWeights *weights, const char *path, const ModelShape *shape, const TensorId *ids,
                          const int *layers, int count, Error *err) {
     HfPart parts[HF_MAX_PARTS];

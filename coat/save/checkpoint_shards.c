@@ -11,8 +11,8 @@
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
 #define NOTE_LIMIT (16u << 20)
-#define ABSENT_SECONDS 300   // until a share's file is seen: then its process sees another folder
-#define STALLED_SECONDS 3600 // without a new byte of it, as while it is flushed: then its process is lost
+#define ABSENT_SECONDS 300   // timeout until a rank's file appears; a rank that sees another folder never creates it
+#define STALLED_SECONDS 3600 // timeout while a rank's file does not grow, which includes the flush to the disk
 
 void checkpoint_shard_name(char *name, size_t size, int rank, int ranks) {
     if (ranks == 1)
@@ -21,7 +21,7 @@ void checkpoint_shard_name(char *name, size_t size, int rank, int ranks) {
         snprintf(name, size, "optimizer-%05d-of-%05d.safetensors", rank, ranks);
 }
 
-// A note is a manifest of one file.
+// Writes the name of a rank's note, a manifest of its one file that tells rank 0 that the file is complete.
 static void note_name(char *name, size_t size, int rank) {
     snprintf(name, size, "share-%05d.json", rank);
 }
@@ -43,12 +43,7 @@ bool checkpoint_write_shard(const char *folder, const Snapshot *s, Error *err) {
     return good;
 }
 
-static int64_t file_bytes(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
-}
-
-// Waits until a rank's note is there, and sets `path` to its name.
+// Waits until a rank's note exists, and sets `path` to it. Fails on the conditions of checkpoint_collect_shards().
 static bool await_note(const char *folder, int rank, const Snapshot *s, char *path, size_t size, Error *err) {
     char name[NAME_BUFFER], file[PATH_BUFFER];
     const struct timespec pause = {0, 5000000};
@@ -64,22 +59,25 @@ static bool await_note(const char *folder, int rank, const Snapshot *s, char *pa
         }
         if (!path_is_folder(folder))
             return error_set(err, EXIT_DATA, "cannot write %.900s: the folder was removed", file);
-        int64_t now = file_bytes(file);
+        struct stat st;
+        const int64_t now = stat(file, &st) == 0 ? (int64_t)st.st_size : -1;
         if (now != bytes) waited = 0;
         bytes = now;
         const int timeout = now < 0 ? ABSENT_SECONDS : STALLED_SECONDS;
         if (waited > timeout)
             return error_set(err, EXIT_DATA,
-                             "%s: rank %d has written nothing for %d s; do all processes see this folder?", file, rank,
-                             timeout);
+                             "%s: rank %d has written nothing for %d s; check that all processes see this folder", file,
+                             rank, timeout);
         nanosleep(&pause, NULL);
     }
     return true;
 }
 
+// Copies the entry of the file `name` from a note to the manifest.
 static bool copy_entry(JsonText *manifest, const char *note, const char *name, Error *err) {
-    json_t *root = json_read_object(note, NOTE_LIMIT, err);
+    json_t *root = json_read_object(note, NOTE_LIMIT, err), *value;
     const json_t *files, *entry, *tensors;
+    const char *tensor;
     int64_t bytes;
     uint64_t hash;
     bool good = root && json_get_object(root, note, "files", &files, err) &&
@@ -91,11 +89,7 @@ static bool copy_entry(JsonText *manifest, const char *note, const char *name, E
         json_text_int(manifest, "bytes", bytes);
         json_text_hex(manifest, "xxh3", hash);
         json_text_open(manifest, "tensors", '{');
-        json_t *all = json_object_get(entry, "tensors");
-        for (void *at = json_object_iter(all); good && at; at = json_object_iter_next(all, at)) {
-            good = json_get_hex(tensors, note, json_object_iter_key(at), &hash, err);
-            json_text_hex(manifest, json_object_iter_key(at), hash);
-        }
+        json_object_foreach((json_t *)tensors, tensor, value) json_text_value(manifest, tensor, value);
         json_text_close(manifest, '}');
         json_text_close(manifest, '}');
     }
@@ -118,20 +112,17 @@ bool checkpoint_collect_shards(const char *folder, const Snapshot *s, JsonText *
 
 bool checkpoint_shard_count(const Manifest *manifest, int *count, Error *err) {
     char name[NAME_BUFFER];
-    json_t *files = json_object_get(manifest->root, "files");
-    *count = 0;
-    for (void *at = json_object_iter(files); at && *count == 0; at = json_object_iter_next(files, at)) {
+    const char *file;
+    json_t *entry;
+    *count = 1;
+    json_object_foreach(json_object_get(manifest->root, "files"), file, entry) {
         int rank, ranks, length = 0;
-        const char *key = json_object_iter_key(at);
-        if (strcmp(key, "optimizer.safetensors") == 0) *count = 1;
-        if (sscanf(key, "optimizer-%5d-of-%5d.safetensors%n", &rank, &ranks, &length) == 2 && length > 0 && ranks > 1)
+        if (sscanf(file, "optimizer-%5d-of-%5d.safetensors%n", &rank, &ranks, &length) == 2 && length > 0 && ranks > 1)
             *count = ranks;
     }
     for (int rank = 0; rank < *count; rank++) {
         checkpoint_shard_name(name, sizeof name, rank, *count);
-        if (!json_object_get(files, name))
-            return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %s", manifest->folder, name);
+        if (!manifest_entry(manifest, name, err)) return false;
     }
-    if (*count > 0) return true;
-    return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list optimizer.safetensors", manifest->folder);
+    return true;
 }

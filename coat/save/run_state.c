@@ -3,15 +3,15 @@
 #include <math.h>
 #include <string.h>
 
+#include "io/files.h"
 #include "log/step_line.h"
 #include "model/schedule.h"
 #include "text/prompt_format.h"
 
 #define STATE_LIMIT (1u << 20)
-#define COUNT_LIMIT ((int64_t)1 << 53) // of steps and tokens: sums with a run's own stay far from overflowing
+#define COUNT_LIMIT ((int64_t)1 << 53) // largest number of steps or tokens: sums with a run's own cannot overflow
 
-// Settings of the arithmetic. Only those that matter under the others are written, so that a flag without
-// effect changes no byte.
+// Writes the settings of the recipe. Omits those that have no effect, so that they do not change the file.
 static void recipe_fields(JsonText *t, const Recipe *r) {
     json_text_string(t, "precision", choice_name(PRECISION_NAMES, r->precision).text);
     if (r->precision == PRECISION_FP32) {
@@ -19,11 +19,11 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
         return;
     }
     const bool fp8 = r->linear == LINEAR_FP8, coat = r->saved == SAVED_COAT;
-    // Without coat-paper, backward recomputes a value from FP8 that forward read unrounded, or with another scale.
+    // true if recomputation changes bits: backward recomputes from FP8 what forward read unrounded or at another scale
     const bool differs = (coat || fp8) && !recipe_is_paper(r);
-    // The first blocks' norms are in BF16 only if backward recomputes them.
+    // the norms of the first blocks are in BF16 only if backward recomputes them
     const bool first_blocks = fp8 && r->bf16_blocks > 0;
-    // --recompute 3 gives the same bits as 2, and 2 the same as 1 but for the first blocks' norms.
+    // --recompute 3 computes the same bits as 2, and 2 the same as 1 except for the first blocks' norms
     const int most = first_blocks && !coat ? 2 : 1, recompute = r->recompute < most ? r->recompute : most;
     json_text_string(t, "recipe", choice_name(RECIPE_NAMES, r->kind).text);
     json_text_string(t, "linear", choice_name(LINEAR_NAMES, r->linear).text);
@@ -54,7 +54,7 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
     json_text_string(t, "schedule", choice_name(SCHEDULE_NAMES, c->schedule).text);
-    const bool by_length = schedule_falls(c); // else it changes no rate
+    const bool by_length = schedule_falls(c); // otherwise the length does not change the learning rate
     if (by_length) json_text_int(t, "steps", c->steps);
     if (by_length && c->steps < 0 && c->epochs != 1) json_text_int(t, "epochs", c->epochs);
     if (c->schedule != SCHEDULE_CONSTANT) json_text_float(t, "lr-final", c->lr_final);
@@ -68,13 +68,13 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     if (c->skip_loss_z > 0) json_text_float(t, "skip-loss-z", c->skip_loss_z);
     if (c->skip_grad_z > 0) json_text_float(t, "skip-grad-z", c->skip_grad_z);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)c->seed);
-    json_text_string(t, "seed", seed); // may exceed what JSON's numbers hold
+    json_text_string(t, "seed", seed); // a string because JSON numbers hold 53 bits
     json_text_bool(t, "shuffle", c->shuffle);
     json_text_bool(t, "overfit-one-batch", c->overfit_one_batch);
 }
 
-// The sizes, for messages about another run's. The rest of the model, with these, is in config.json, which a resumed
-// run is compared with; --init is in neither, as the weights that it drew are there.
+// Writes the model's sizes, which messages quote. The complete shape is in config.json, with which a resumed run is
+// compared. --init is in neither file, because only new weights depend on it.
 static void shape_fields(JsonText *t, const ModelShape *s) {
     json_text_int(t, "layers", s->layers);
     json_text_int(t, "heads", s->heads);
@@ -133,7 +133,7 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
     json_text_close(t, '}');
 }
 
-// What a checkpoint without the guard does not have: then its window begins empty.
+// Reads one window of the outlier guard. If the checkpoint was written without the guard, the window stays empty.
 static bool read_window(const json_t *guard, const char *path, const char *key, GuardWindow *window, Error *err) {
     const json_t *values = json_object_get(guard, key);
     if (!guard) return true;
@@ -170,7 +170,7 @@ static bool read_step_state(const json_t *o, const char *path, StepState *s, Err
     return good;
 }
 
-// A value as a flag would be given, for messages.
+// Writes a setting's value to text[size] as it would be given on the command line.
 static void value_text(const json_t *value, char *text, size_t size) {
     if (json_is_string(value)) {
         const char *string = json_string_value(value);
@@ -183,11 +183,11 @@ static void value_text(const json_t *value, char *text, size_t size) {
     text_printable(text, strlen(text), "");
 }
 
-// A setting that earlier versions recorded, which a recipe now fixes.
+// A setting that earlier versions recorded and that a recipe now fixes. It was recorded only if the setting `relevant`
+// had the value `when` (NULL: always).
 typedef struct {
-    const char *key, *older, *paper, *other; // the value if absent; with coat-paper; with every other recipe
-    const char *relevant;                    // the setting, and its value, without which it was not recorded
-    const char *when;
+    const char *key, *older, *paper, *other; // the value if the key is absent; with coat-paper; with other recipes
+    const char *relevant, *when;
 } Removed;
 
 static bool setting_is(const json_t *settings, const char *key, const char *value) {
@@ -247,27 +247,23 @@ bool settings_update(json_t *settings, const char *path, Error *err) {
     return good;
 }
 
-// Fills in what is not written where it is the default, and what checkpoints older than the flag
-// do not say: there was no choice.
+// Adds the defaults of settings that settings_fields() omits or that earlier versions did not have.
 static void fill_settings(json_t *settings) {
-    static const struct {
-        const char *key;
-        int value;
-    } defaults[] = {{"max-skipped", MAX_SKIPPED}, {"skip-loss-z", 0}, {"skip-grad-z", 0}, {"logits-chunk", 0}};
-    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
-        if (!json_object_get(settings, defaults[i].key))
-            json_object_set_new(settings, defaults[i].key, json_integer(defaults[i].value));
+    const struct {
+        const char *key, *text; // text NULL: the number
+        int number;
+    } defaults[] = {{"max-skipped", NULL, MAX_SKIPPED}, {"skip-loss-z", NULL, 0}, {"skip-grad-z", NULL, 0},
+                    {"logits-chunk", NULL, 0},          {"examples", "cut", 0},   {"documents", "joined", 0},
+                    {"prompt-format", "none", 0},       {"lr-final", NULL, 1}};
     const char *schedule = json_string_value(json_object_get(settings, "schedule"));
-    if (schedule && strcmp(schedule, "constant") != 0 && !json_object_get(settings, "lr-final"))
-        json_object_set_new(settings, "lr-final", json_integer(1));
-    if (!json_object_get(settings, "examples"))
-        json_object_set_new(settings, "examples", json_string(choice_name(EXAMPLES_NAMES, EXAMPLES_CUT).text));
-    if (!json_object_get(settings, "documents"))
-        json_object_set_new(settings, "documents", json_string(choice_name(DOCUMENTS_NAMES, DOCUMENTS_JOINED).text));
-    if (!json_object_get(settings, "prompt-format"))
-        json_object_set_new(settings, "prompt-format", json_string("none"));
+    const size_t count = sizeof defaults / sizeof *defaults - (!schedule || strcmp(schedule, "constant") == 0);
+    for (size_t i = 0; i < count; i++)
+        if (!json_object_get(settings, defaults[i].key))
+            json_object_set_new(settings, defaults[i].key,
+                                defaults[i].text ? json_string(defaults[i].text) : json_integer(defaults[i].number));
 }
 
+// Compares the recorded settings with the run's: see run_state_read().
 static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, Error *err) {
     JsonText t;
     memset(&t, 0, sizeof t);
@@ -280,24 +276,31 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
     bool good = settings_update(theirs, path, err) || !config->recipe_recorded;
     fill_settings(theirs);
     fill_settings(now);
-    bool trains = !config->eval_only && (config->train[0] || !config->prompt[0]); // else most of them do nothing
-    for (void *at = json_object_iter(now); good && at; at = json_object_iter_next(now, at)) {
-        const char *key = json_object_iter_key(at);
-        json_t *value = json_object_iter_value(at), *other = json_object_get(theirs, key);
-        if (!other || json_equal(value, other)) continue;
+    const bool is_training = !config->eval_only && (config->train[0] || !config->prompt[0]);
+    const char *key;
+    json_t *value;
+    json_object_foreach(now, key, value) {
+        json_t *other = json_object_get(theirs, key);
+        if (!good || !other || json_equal(value, other)) continue;
         char before[256], after[256];
         value_text(other, before, sizeof before);
         value_text(value, after, sizeof after);
-        if (strcmp(key, "precision") == 0) // decides the weights' format; the others may change from run to run
-            good = error_set(err, EXIT_DATA,
-                             "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
-                             "weights with --model",
-                             path, key, before, after);
-        else if (trains && strcmp(key, "steps") != 0 && strcmp(key, "epochs") != 0 && exec->rank == 0)
+        if (strcmp(key, "precision") == 0) // the only setting that the format of the weights depends on
+            good =
+                error_set(err, EXIT_DATA,
+                          "%s: the run was made with --precision %s, not %s; resume it with --precision %s, or start "
+                          "from its weights with --model",
+                          path, before, after, before);
+        else if (is_training && strcmp(key, "steps") != 0 && strcmp(key, "epochs") != 0 && exec->rank == 0)
             print_remark("resume: ", "--%s was %s and is now %s", key, before, after);
     }
     json_decref(now);
     return good;
+}
+
+static void read_data(const json_t *o, RunState *run) {
+    const char *data = json_string_value(json_object_get(o, "data"));
+    snprintf(run->data, sizeof run->data, "%s", data ? data : "");
 }
 
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err) {
@@ -319,8 +322,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
     if (config->skip_loss_z > 0 || config->skip_grad_z > 0)
         good = good && read_window(guard, path, "loss", &run->guard.loss, err) &&
                read_window(guard, path, "grad_norm", &run->guard.grad_norm, err);
-    const char *data = json_string_value(json_object_get(o, "data"));
-    snprintf(run->data, sizeof run->data, "%s", data ? data : "");
+    read_data(o, run);
     json_decref(o);
     return good;
 }
@@ -333,20 +335,17 @@ void run_state_keep_share(RunState *run, int64_t pass, int seq_len) {
     run->pass = pass;
 }
 
-int64_t run_state_step(const char *path) {
+void run_state_summary(const char *folder, RunState *run) {
+    char path[PATH_MAX_LENGTH + 128];
     Error ignored;
-    int64_t format, step = -1;
-    json_t *o = json_read_object(path, STATE_LIMIT, &ignored);
-    const bool good = o && json_get_int(o, path, "format", 1, 1, &format, &ignored) &&
-                      json_get_int(o, path, "step", 0, COUNT_LIMIT, &step, &ignored);
-    json_decref(o);
-    return good ? step : -1;
-}
-
-void run_state_data(const char *path, char *text, size_t size) {
-    Error ignored;
-    json_t *o = json_read_object(path, STATE_LIMIT, &ignored);
-    const char *data = o ? json_string_value(json_object_get(o, "data")) : NULL;
-    snprintf(text, size, "%s", data ? data : "");
+    memset(run, 0, sizeof *run);
+    json_t *o = path_join(path, sizeof path, folder, STATE_NAME, &ignored)
+                    ? json_read_object(path, STATE_LIMIT, &ignored)
+                    : NULL;
+    int64_t format;
+    if (!o || !json_get_int(o, path, "format", 1, 1, &format, &ignored) ||
+        !json_get_int(o, path, "step", 0, COUNT_LIMIT, &run->step, &ignored))
+        run->step = -1;
+    read_data(o, run);
     json_decref(o);
 }

@@ -12,8 +12,8 @@
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
-#define STORED_GROUP 128         // elements of a group of codes in the files, of which shares are whole numbers
-#define PIECE ((int64_t)1 << 20) // elements read at a time: whole groups
+#define STORED_GROUP 128         // elements per group of FP8 values in the files; shards are multiples of it
+#define PIECE ((int64_t)1 << 20) // elements read at a time; a multiple of STORED_GROUP
 #define PIECE_GROUPS (PIECE / STORED_GROUP)
 
 static int64_t smaller(int64_t a, int64_t b) {
@@ -26,62 +26,62 @@ static int64_t groups_of(int64_t elements) {
 
 // ---------------------------------------------------------------- a file
 
-// A stored tensor, or a range of it, read in order; a whole one with its checksum on the way.
+// Reads a range of a stored tensor in order. Verifies the checksum if the range is the complete tensor.
 typedef struct {
     const SafeFile *file;
-    const SafeTensor *tensor; // NULL: there is none
+    const SafeTensor *tensor; // NULL: the file has no such tensor
     XXH3_state_t *hash;
-    bool whole;
+    bool complete;
     uint64_t at, expected;
 } Stream;
 
-// A moment or a master as the file has it; codes come with the maxima and exponents of their groups.
+// A moment or master weights in the file. FP8 moments have an amax (a) and an exponent (k) per group.
 typedef struct {
     Stream data, a, k;
-    Format format; // FMT_NONE: the file has none
+    Format format; // FMT_NONE: the file has no such state
 } Stored;
 
-// Elements of a tensor: those from `first` on are in the file, [begin, end) are read.
+// Elements [begin, end) of a tensor, which are to be read; the file's first element is `first`.
 typedef struct {
     int64_t first, begin, end;
 } Range;
 
-// What this process's memory holds of a tensor: elements from `begin` on.
+// The part of a tensor that is in this process's memory: its elements from `begin` on.
 typedef struct {
     Tensor tensor;
     int64_t begin;
-} Held;
+} Local;
 
-// What reading works with: one of the files, and host memory for a piece.
+// The file that is being read, and host memory for one piece.
 typedef struct {
     const Manifest *manifest;
     const Arena *arena;
     Exec *exec;
     int rank, ranks; // of the process that wrote the file
     const char *name;
-    Stored stored; // its streams are used for one state after another
+    Stored stored; // the current state
     real *values;
     void *bytes; // a piece in any format
-    float *a;    // of the piece's groups
-    uint8_t *k;
+    float *a;    // amax of each group of the piece
+    uint8_t *k;  // exponent of each group of the piece
     uint16_t *half;
 } Reader;
 
 static bool stream_begin(Reader *r, Stream *s, int64_t at, int64_t count, size_t element_bytes, Error *err) {
     s->at = (uint64_t)at * element_bytes;
-    s->whole = s->tensor->bytes == (uint64_t)count * element_bytes;
+    s->complete = s->tensor->bytes == (uint64_t)count * element_bytes;
     XXH3_64bits_reset(s->hash);
-    return !s->whole || manifest_tensor_hash(r->manifest, r->name, s->tensor->name, &s->expected, err);
+    return !s->complete || manifest_tensor_hash(r->manifest, r->name, s->tensor->name, &s->expected, err);
 }
 
 static bool stream_read(Stream *s, void *to, int64_t count, size_t element_bytes, Error *err) {
     size_t bytes = (size_t)count * element_bytes;
     if (!safetensors_read(s->file, s->tensor, s->at, to, bytes, err)) return false;
     s->at += bytes;
-    if (!s->whole) return true;
+    if (!s->complete) return true;
     XXH3_64bits_update(s->hash, to, bytes);
     if (s->at < s->tensor->bytes || XXH3_64bits_digest(s->hash) == s->expected) return true;
-    return error_set(err, EXIT_DATA, "%s is damaged: the checksum of tensor '%s' does not fit", s->file->path,
+    return error_set(err, EXIT_DATA, "%s is damaged: the checksum of tensor '%s' does not match", s->file->path,
                      s->tensor->name);
 }
 
@@ -111,8 +111,8 @@ static bool find_groups(Stream *s, const char *name, const char *suffix, Dtype d
                      STORED_GROUP);
 }
 
-// Finds `elements` of one state of a parameter, all of them or a flat share, and checks what there is; *tensors counts
-// what was found.
+// Finds the tensors of one state of a parameter: `elements` of it, complete or as a flat shard. Checks their types and
+// shapes and adds their number to *tensors. Only master weights may be missing.
 static bool find_state(const Reader *r, Stored *s, const char *name, TensorId id, Role role, int64_t elements,
                        int *tensors, Error *err) {
     const SafeFile *file = s->data.file;
@@ -124,8 +124,8 @@ static bool find_state(const Reader *r, Stored *s, const char *name, TensorId id
     bool known =
         role == MASTER ? s->format == FMT_FP32 || s->format == FMT_U16 : s->format != FMT_NONE && s->format != FMT_U16;
     if (!known)
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' is %s, which no state is stored in", file->path, name,
-                         dtype_name(t->dtype));
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' is %s, which is not supported for this state", file->path,
+                         name, dtype_name(t->dtype));
     Tensor value = arena_tensor(r->arena, id, VALUE, 0);
     if (!(r->ranks == 1 ? is_shaped(t, tensor_rank(id), value.rows, value.cols) : is_shaped(t, 1, 1, elements))) {
         char there[SHAPE_TEXT];
@@ -140,13 +140,13 @@ static bool find_state(const Reader *r, Stored *s, const char *name, TensorId id
 
 // ---------------------------------------------------------------- pieces
 
-static char *device_at(Held to, int64_t element) {
+static char *device_at(Local to, int64_t element) {
     return (char *)to.tensor.data + (size_t)(element - to.begin) * format_bytes(to.tensor.format);
 }
-static float *maxima_at(Held to, int64_t element) {
+static float *amax_at(Local to, int64_t element) {
     return (float *)to.tensor.scale + (element - to.begin) / STORED_GROUP;
 }
-static uint8_t *exponents_at(Held to, int64_t element) {
+static uint8_t *exponents_at(Local to, int64_t element) {
     return to.tensor.exponent + (element - to.begin) / STORED_GROUP;
 }
 
@@ -168,18 +168,18 @@ static bool copy_stream(Reader *r, Stream *s, void *to, int64_t count, size_t el
     return true;
 }
 
-// A state in the format that the run keeps it in.
-static bool copy_state(Reader *r, Held to, Range range, Error *err) {
+// Copies a state whose stored format is the run's.
+static bool copy_state(Reader *r, Local to, Range range, Error *err) {
     Stored *s = &r->stored;
     int64_t count = range.end - range.begin;
     if (!copy_stream(r, &s->data, device_at(to, range.begin), count, format_bytes(s->format), err)) return false;
     return !format_is_fp8(s->format) ||
-           (copy_stream(r, &s->a, maxima_at(to, range.begin), groups_of(count), sizeof(float), err) &&
+           (copy_stream(r, &s->a, amax_at(to, range.begin), groups_of(count), sizeof(float), err) &&
             copy_stream(r, &s->k, exponents_at(to, range.begin), groups_of(count), 1, err));
 }
 
-// A moment's codes as moments_host.h takes them: the groups of one piece, in host memory.
-static Tensor piece_of_codes(const Reader *r, Format format, int64_t n) {
+// Returns a descriptor of n FP8 values and their groups in the reader's piece, for moments_host.h.
+static Tensor fp8_piece(const Reader *r, Format format, int64_t n) {
     Tensor t;
     memset(&t, 0, sizeof t);
     t.data = r->bytes;
@@ -193,7 +193,7 @@ static Tensor piece_of_codes(const Reader *r, Format format, int64_t n) {
     return t;
 }
 
-// The next n values of a moment.
+// Reads the next n values of a moment into r->values.
 static bool decode_piece(Reader *r, int64_t n, Error *err) {
     Stored *s = &r->stored;
     if (s->format == FMT_FP32) return stream_read(&s->data, r->values, n, sizeof(real), err);
@@ -204,11 +204,12 @@ static bool decode_piece(Reader *r, int64_t n, Error *err) {
     }
     if (!stream_read(&s->a, r->a, groups_of(n), sizeof *r->a, err) || !stream_read(&s->k, r->k, groups_of(n), 1, err))
         return false;
-    moments_load(piece_of_codes(r, s->format, n), 0, n, r->values);
+    moments_load(fp8_piece(r, s->format, n), 0, n, r->values);
     return true;
 }
 
-static void encode_piece(Reader *r, Held to, int64_t begin, int64_t n, const MomentStore *how) {
+// Encodes r->values in the run's format and uploads them to the n elements from `begin` on.
+static void encode_piece(Reader *r, Local to, int64_t begin, int64_t n, const MomentStore *how) {
     const Ops *ops = r->exec->ops;
     const void *data = r->bytes;
     Format format = to.tensor.format;
@@ -217,15 +218,15 @@ static void encode_piece(Reader *r, Held to, int64_t begin, int64_t n, const Mom
     } else if (format == FMT_BF16) {
         for (int64_t i = 0; i < n; i++) ((uint16_t *)r->bytes)[i] = bf16_encode((float)r->values[i]);
     } else {
-        moments_store(piece_of_codes(r, format, n), 0, n, r->values, how);
-        ops->upload(r->exec, maxima_at(to, begin), r->a, (size_t)groups_of(n) * sizeof *r->a);
+        moments_store(fp8_piece(r, format, n), 0, n, r->values, how);
+        ops->upload(r->exec, amax_at(to, begin), r->a, (size_t)groups_of(n) * sizeof *r->a);
         ops->upload(r->exec, exponents_at(to, begin), r->k, (size_t)groups_of(n));
     }
     ops->upload(r->exec, device_at(to, begin), data, (size_t)n * format_bytes(format));
 }
 
-// Values that are not finite stay so in every format, and the next update reports them.
-static bool read_moment(Reader *r, Held to, Range range, bool second, Error *err) {
+// Reads a moment, converting it if necessary. An infinity or NaN stays one in every format; the next update reports it.
+static bool read_moment(Reader *r, Local to, Range range, bool second, Error *err) {
     const MomentStore how = {r->arena->config.recipe.moments == MOMENTS_COAT, second};
     if (to.tensor.granularity == SCALE_EXPAND && to.tensor.group != STORED_GROUP)
         return error_set(err, EXIT_DATA, "%s: '%s' cannot be read in groups of %d", r->stored.data.file->path,
@@ -240,12 +241,12 @@ static bool read_moment(Reader *r, Held to, Range range, bool second, Error *err
     return true;
 }
 
-// A piece of masters from the file, or from the BF16 values where it has none, to the run's.
-static bool convert_master_piece(Reader *r, Held to, Held value, int64_t at, int64_t n, Error *err) {
+// Converts n master weights from element `at` on to the run's format. If the file has none, they become the BF16 weights.
+static bool convert_master_piece(Reader *r, Local to, Local value, int64_t at, int64_t n, Error *err) {
     Stored *s = &r->stored;
     const Ops *ops = r->exec->ops;
     uint16_t *low = (uint16_t *)r->bytes;
-    if (s->format == FMT_FP32) { // to split16: the halves must belong together
+    if (s->format == FMT_FP32) { // to split16: the BF16 weights must be the upper halves
         if (!stream_read(&s->data, r->values, n, sizeof(real), err)) return false;
         for (int64_t i = 0; i < n; i++) {
             low[i] = (uint16_t)float_bits((float)r->values[i]);
@@ -266,7 +267,7 @@ static bool convert_master_piece(Reader *r, Held to, Held value, int64_t at, int
     return true;
 }
 
-static bool read_master(Reader *r, Held to, Held value, Range range, Error *err) {
+static bool read_master(Reader *r, Local to, Local value, Range range, Error *err) {
     if (!to.tensor.data) return true;
     if (r->stored.format != FMT_NONE && !streams_begin(r, range, err)) return false;
     if (r->stored.format == to.tensor.format) return copy_state(r, to, range, err);
@@ -277,34 +278,33 @@ static bool read_master(Reader *r, Held to, Held value, Range range, Error *err)
 
 // ---------------------------------------------------------------- all states
 
-// What has been found: tensors of the file, and states that the run keeps in another format.
+// Counts tensors in the files, and states whose stored format is not the run's.
 typedef struct {
     int tensors, moments, masters;
 } Found;
 
-static Held held(const Arena *arena, TensorId id, Role role, int layer) {
-    Held h;
+static Local local(const Arena *arena, TensorId id, Role role, int layer) {
+    Local h;
     h.tensor = arena_held(arena, id, role, layer, &h.begin);
     return h;
 }
 
-// One state of one parameter: finds what the file has of it and, with `read`, brings what of that is this process's to
-// the device.
+// Finds the file's shard of one state of one parameter. With `read`, uploads the elements that this process needs.
 static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read, Found *found, Error *err) {
     char parameter[HF_NAME_LENGTH], name[NAME_BUFFER];
     int64_t elements = tensor_elements(arena_tensor(r->arena, id, VALUE, layer));
-    int64_t share = tensor_share(elements, r->ranks), first = share * r->rank, last = smaller(first + share, elements);
+    int64_t shard = tensor_share(elements, r->ranks), first = shard * r->rank, last = smaller(first + shard, elements);
     if (first >= last) return true;
     hf_whole_name(&r->arena->config.shape, id, layer, parameter);
     snprintf(name, sizeof name, "%s%s", parameter, role_suffix(role));
     if (!find_state(r, &r->stored, name, id, role, last - first, &found->tensors, err)) return false;
-    Held to = held(r->arena, id, role, layer), m = held(r->arena, id, MOMENT_M, layer);
+    Local to = local(r->arena, id, role, layer), m = local(r->arena, id, MOMENT_M, layer);
     Format format = to.tensor.data ? to.tensor.format : FMT_NONE;
     *(role == MASTER ? &found->masters : &found->moments) += r->rank == 0 && r->stored.format != format;
-    // all states of a parameter are shared alike
+    // the first moment's range applies to every state of the parameter
     Range range = {first, m.begin > first ? m.begin : first, smaller(last, m.begin + tensor_elements(m.tensor))};
     if (!read || range.begin >= range.end) return true;
-    if (role == MASTER) return read_master(r, to, held(r->arena, id, VALUE, layer), range, err);
+    if (role == MASTER) return read_master(r, to, local(r->arena, id, VALUE, layer), range, err);
     return read_moment(r, to, range, role == MOMENT_V, err);
 }
 
@@ -317,10 +317,8 @@ static bool visit_file(Reader *r, const SafeFile *file, bool read, Found *found,
             for (int i = 0; i < 3; i++)
                 if (!visit_state(r, (TensorId)id, roles[i], layer, read, found, err)) return false;
     int known = found->tensors - before;
-    if (file->count == known) return true;
-    return error_set(err, EXIT_DATA, "%s has %d tensor%s, %d of which %s no state%s of this run's model", file->path,
-                     file->count, plural(file->count), file->count - known, file->count - known == 1 ? "is" : "are",
-                     plural(file->count - known));
+    return file->count == known || error_set(err, EXIT_DATA, "%s has %d tensor%s, but this run's optimizer has %d",
+                                             file->path, file->count, plural(file->count), known);
 }
 
 static bool visit_files(Reader *r, bool read, Found *found, Error *err) {
@@ -359,14 +357,14 @@ bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *
     r.half = (uint16_t *)xmalloc(PIECE * sizeof *r.half);
     r.a = (float *)xmalloc(PIECE_GROUPS * sizeof *r.a);
     r.k = (uint8_t *)xmalloc(PIECE_GROUPS);
-    Found found = {0, 0, 0}, again = {0, 0, 0};
-    // the first visit finds what is wrong before anything has been changed
+    Found found = {0, 0, 0}, ignored = {0, 0, 0};
+    // the first visit only checks, so that a refused file leaves device memory unchanged
     bool good = visit_files(&r, false, &found, err);
     if (good && found.moments + found.masters > 0 && exec->rank == 0)
         print_remark(
             "resume: ", "the optimizer's states are converted to this run's formats: %d moment%s, %d master weight%s",
             found.moments, plural(found.moments), found.masters, plural(found.masters));
-    good = good && visit_files(&r, true, &again, err);
+    good = good && visit_files(&r, true, &ignored, err);
     free(r.k);
     free(r.a);
     free(r.half);

@@ -793,10 +793,10 @@ static void test_bad_weights(void **state) {
     making = plain;
     making.id_reshaped = QKVW;
     make_weights(file, run, making);
-    assert_refused(folder, run, "attn.c_attn.weight' has the shape (9, 24); config.json means (8, 24)");
+    assert_refused(folder, run, "attn.c_attn.weight' has the shape (9, 24); its config.json requires (8, 24)");
     making.id_reshaped = QKVB;
     make_weights(file, run, making);
-    assert_refused(folder, run, "attn.c_attn.bias' has the shape (25); config.json means (24)");
+    assert_refused(folder, run, "attn.c_attn.bias' has the shape (25); its config.json requires (24)");
     make_weights(file, run, plain);
     assert_loads(folder, run);
     // config.json of another model than the run's
