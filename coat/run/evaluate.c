@@ -25,7 +25,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
         int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
         ok = ok && data_batch_at(loader, (int64_t)mine * c->micro_batch, inputs, targets, positions, err);
         if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
-        if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // none counts
+        if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // -1: masked
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets, positions);
         counted += data_count(targets, (int64_t)tokens);
         model_forward(m);
@@ -56,7 +56,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
         hellaswag_take(set, row, B, T, losses);
     }
-    state_upload(m); // losses have been noted there, but are none of training's
+    state_upload(m); // removes these losses from the training state
     free(losses);
     free(inputs);
     return (int)comm_sum_i64(m->comm, hellaswag_right(set));
@@ -66,14 +66,15 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
-// The tokens of a pass that reads `length` of them from the beginning. Where T is no multiple of
-// `rows`, as many multiples as it has.
+// Returns the number of rows of a pass over the first `length` tokens of a window of T. It is a multiple of `rows` if T
+// is at least `rows`.
 static int padded_length(int length, int T, int rows) {
     const int padded = config_sample_rows(length, T);
     return padded < T || T < rows ? padded : T / rows * rows;
 }
 
-// A sample's pass over T of the `length` tokens of its window, from `before` on.
+// Computes T rows of a sample's window from token `before` on, padded with zeros beyond `length` tokens. Earlier tokens
+// come from the KV cache.
 static void sample_pass(Model *m, const int32_t *ids, int length, int before, int T) {
     const int B = config_sample_sequences(&m->config), count = length - before < T ? length - before : T;
     int32_t *tokens = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *tokens);
@@ -85,19 +86,19 @@ static void sample_pass(Model *m, const int32_t *ids, int length, int before, in
     free(tokens);
 }
 
-void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float *logits) {
+void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, float *logits) {
     const Config *c = &m->config;
     const int window = c->seq_len, vocab = c->shape.vocab, rows = config_fewest_tokens(c);
     const int length = count < window ? count : window;
     const int head_rows = config_sample_logits(c);
-    const bool kept = goes_on && count <= window && rows <= window; // what the passes before have left
-    int T = kept ? rows : padded_length(length, window, rows), before = kept ? (count - 1) / rows * rows : 0;
+    const bool cached = incremental && count <= window && rows <= window;
+    int T = cached ? rows : padded_length(length, window, rows), before = cached ? (count - 1) / rows * rows : 0;
     ids += count - length;
-    if (!kept && T < length) { // what is left of a window that is no multiple
+    if (!cached && T < length) { // the rest of a window that is not a multiple of `rows` needs a second pass
         sample_pass(m, ids, length, 0, T);
         before = window - rows, T = rows;
     }
-    if (kept && before > window - rows) before = window - rows;
+    if (cached && before > window - rows) before = window - rows;
     sample_pass(m, ids, length, before, T);
     const int last = length - 1 - before, first = last / head_rows * head_rows;
     const Tensor few = tensor_rows(act(m, LOGITS, 0), 0, head_rows);
@@ -127,15 +128,15 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
 }
 
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
-    const int first = tokenizer && count > 0 && ids[0] == tokenizer_begin(tokenizer); // of the text
-    char *all = NULL; // a character may be of several tokens
+    const int first = tokenizer && count > 0 && ids[0] == tokenizer_begin(tokenizer); // index of the first text token
+    char *all = NULL; // collected before printing, because a character may span several tokens
     size_t bytes = 0;
     FILE *memory = open_memstream(&all, &bytes);
     if (!memory) fatal(EXIT_DEVICE, "host memory: could not hold the text of %d tokens", count);
     for (int i = 0; i < count; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
-        if (length > sizeof text) length = sizeof text; // a file may have tokens of any length
+        if (length > sizeof text) length = sizeof text; // vocabulary files may have longer tokens
         if (i == first && length > 0 && text[0] == ' ' && tokenizer_puts_blank(tokenizer))
             memmove(text, text + 1, --length);
         if (tokenizer)

@@ -37,7 +37,8 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
                      Error *err);
 
 // Sets `folder` to a complete checkpoint under `out` after verifying every byte by its checksum.
-//   step < 0:  the newest valid checkpoint; invalid ones are skipped with a line on stderr. True with folder "" if `out`
+//   step < 0:  the newest valid checkpoint; invalid ones are skipped with a line on stderr. True with folder "" if
+//   `out`
 //              has no checkpoints. Fails if all are invalid, or if one cannot be read, because it may be valid.
 //   step >= 0: the checkpoint of that step. Fails if it is missing, invalid or unreadable.
 // Fails, too, if state.json records another step than the folder's name.
@@ -53,8 +54,8 @@ bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size,
 // Returns the step in the name of a checkpoint folder; -1 if the last part of the path has another form.
 int64_t checkpoint_step(const char *folder);
 
-// Returns the step of the weights in a model folder: the one in its state.json, or else the one in the folder's name; -1
-// if there is neither.
+// Returns the step of the weights in a model folder: the one in its state.json, or else the one in the folder's name;
+// -1 if there is neither.
 int64_t checkpoint_weights_step(const char *folder);
 
 // True if state.json in `folder` says that the weights were trained on data with a loss mask.

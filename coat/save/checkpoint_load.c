@@ -29,8 +29,8 @@ static bool other_shape(const char *path, const Config *run, const char *field, 
                      field, there, here);
 }
 
-// Checks that the shape in the files is the run's. Fields that are derived from others come last, so that the error names
-// the one that the user set.
+// Checks that the shape in the files is the run's. Fields that are derived from others come last, so that the error
+// names the one that the user set.
 static bool compare_shapes(const char *path, const ModelShape *files, const Config *config, Error *err) {
     const ModelShape *run = &config->shape;
 #define FIELD(name, field)                                                                                             \

@@ -288,8 +288,8 @@ static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const C
     return true;
 }
 
-// Reads a tensor from the file to the device, zeroes its padding rows, and compares the checksum of the file's bytes with
-// `expected`. In ZeRO 3, uploads only the shard.
+// Reads a tensor from the file to the device, zeroes its padding rows, and compares the checksum of the file's bytes
+// with `expected`. In ZeRO 3, uploads only the shard.
 static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const CheckpointTensor *t, uint64_t expected,
                         XXH3_state_t *hash, Exec *exec, Error *err) {
     uint64_t bytes = checkpoint_tensor_bytes(t), begin = 0, end = bytes;

@@ -26,8 +26,8 @@ typedef struct {
 
 // Lists the parameters under Hugging Face's names in *list (malloc'ed), and returns their number.
 int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **list);
-// Lists the optimizer's states in *list (malloc'ed), and returns their number: moments, their amax values and exponents,
-// and master weights.
+// Lists the optimizer's states in *list (malloc'ed), and returns their number: moments, their amax values and
+// exponents, and master weights.
 int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **list);
 // Lists this process's shards of the optimizer's states, flattened to one dimension and without empty ones.
 int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **list);
@@ -50,8 +50,8 @@ typedef struct {
 bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int count, Exec *exec, JsonText *manifest,
                               Error *err);
 
-// Reads the file `name` of the manifest's folder into device memory. Fails if tensors, types, shapes or checksums do not
-// match; types and shapes are checked before device memory changes.
+// Reads the file `name` of the manifest's folder into device memory. Fails if tensors, types, shapes or checksums do
+// not match; types and shapes are checked before device memory changes.
 bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,
                              Exec *exec, Error *err);
 

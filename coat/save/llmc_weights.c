@@ -32,13 +32,13 @@ bool llmc_parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *
     int padded = header[7];
     if (!gpt2_shape(shape, layers, heads, channels, 0, vocab, positions, path, err)) return false;
     if (padded < vocab || padded - vocab > vocab + 65536)
-        return error_set(err, EXIT_DATA, "%s: a padded vocabulary of %d does not fit the vocabulary of %d", path,
+        return error_set(err, EXIT_DATA, "%s: the padded vocabulary of %d does not match the vocabulary of %d", path,
                          padded, vocab);
     shape->vocab_padded = padded;
     return true;
 }
 
-// Shapes and places of all parameters, from the table of tensors; returns the length that the file must have.
+// Sets the shapes and offsets of all parameters, and returns the length that the file must have.
 static uint64_t locate(LlmcFile *file) {
     typedef TensorLayout Row[ROLE_COUNT];
     Row *layout = (Row *)xcalloc(TENSOR_COUNT, sizeof *layout);
@@ -72,8 +72,8 @@ bool llmc_open(LlmcFile *file, const char *path, Error *err) {
         uint64_t expected = locate(file);
         if (size != expected)
             good = error_set(err, EXIT_DATA,
-                             "%s has %llu bytes where its header needs %llu (cut short?); download it again", path,
-                             (unsigned long long)size, (unsigned long long)expected);
+                             "%s is truncated or damaged: %llu bytes, but its header needs %llu; download it again",
+                             path, (unsigned long long)size, (unsigned long long)expected);
     }
     if (!good) llmc_close(file);
     return good;

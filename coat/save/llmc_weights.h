@@ -1,6 +1,6 @@
-// llm.c's weight files: 256 int32 of header (magic 20240326; version 3: FP32, 5: BF16; then maximum sequence,
-// vocabulary, layers, heads, channels, padded vocabulary), followed by the 16 parameters in the order of the table
-// of tensors, each with all its layers, weights as (out, in).
+// Weight files of llm.c. The header is 256 int32: magic 20240326, version (3: FP32, 5: BF16), maximum sequence length,
+// vocabulary, layers, heads, channels, padded vocabulary. The 16 parameters follow in the order of the table of
+// tensors, each with all its layers, weights as (out, in).
 #pragma once
 #include "io/safetensors.h"
 #include "model/tensors.h"
@@ -14,7 +14,7 @@ extern "C" {
 typedef struct {
     char *path;
     int fd;
-    ModelShape shape;                                     // vocab_padded is the file's
+    ModelShape shape;                                     // with the file's vocab_padded
     Dtype dtype;                                          // DTYPE_F32 or DTYPE_BF16
     int64_t rows[PARAMETER_COUNT], cols[PARAMETER_COUNT]; // of one layer
     uint64_t offset[PARAMETER_COUNT];                     // of layer 0 in the file
@@ -22,10 +22,10 @@ typedef struct {
 
 // True if the file begins with the magic number.
 bool llmc_is_weights(const char *path);
-// Checks header and length. On failure nothing needs closing.
+// Opens a file and checks its header and length. After a failure there is nothing to close.
 bool llmc_open(LlmcFile *file, const char *path, Error *err);
 void llmc_close(LlmcFile *file);
-// The header alone: shape and type.
+// Reads shape and type from a header. `path` names the file in messages.
 bool llmc_parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *path, ModelShape *shape, Dtype *dtype,
                        Error *err);
 

@@ -1,6 +1,6 @@
-// manifest.json, the last file that is written into a checkpoint's folder. It stores the size and XXH3 hash of every other
-// file, and the hash of every tensor. A folder without a valid manifest is not a checkpoint. Checking files against the
-// manifest finds damage and names the file.
+// manifest.json, the last file that is written into a checkpoint's folder. It stores the size and XXH3 hash of every
+// other file, and the hash of every tensor. A folder without a valid manifest is not a checkpoint. Checking files
+// against the manifest finds damage and names the file.
 #pragma once
 #include "io/json.h"
 #include "io/safetensors.h"

@@ -241,7 +241,8 @@ static bool read_moment(Reader *r, Local to, Range range, bool second, Error *er
     return true;
 }
 
-// Converts n master weights from element `at` on to the run's format. If the file has none, they become the BF16 weights.
+// Converts n master weights from element `at` on to the run's format. If the file has none, they become the BF16
+// weights.
 static bool convert_master_piece(Reader *r, Local to, Local value, int64_t at, int64_t n, Error *err) {
     Stored *s = &r->stored;
     const Ops *ops = r->exec->ops;

@@ -161,12 +161,13 @@ static void gradients_warnings(void **state) {
     assert_warning(&run, "");
     set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 55);
     set_counts(&run, GRADIENT_DH, 0, 11, 0, 0);
-    assert_warning(&run,
-                   "fp8: dh_q of layer 0 has 1.1 % of its codes saturated; --linear bf16 keeps more of it\n"
-                   "fp8: dqkv_q of layer 2 has 55.5 % of its codes zero or subnormal; --linear bf16 keeps more of it");
+    assert_warning(
+        &run, "fp8: dh_q of layer 0 has 1.1 % of its FP8 values saturated; --linear bf16 is more exact\n"
+              "fp8: dqkv_q of layer 2 has 55.5 % of its FP8 values zero or subnormal; --linear bf16 is more exact");
     set_counts(&run, GRADIENT_DRESID_PROJ, 0, 0, 0, 700);
-    assert_warning(&run, "fp8: dresid_q_proj of layer 2 has 80.0 % of its codes zero or subnormal; --linear bf16 keeps "
-                         "more of it"); // the others have been said
+    assert_warning(&run,
+                   "fp8: dresid_q_proj of layer 2 has 80.0 % of its FP8 values zero or subnormal; --linear bf16 is "
+                   "more exact"); // the others have been printed
     assert_warning(&run, "");
     run_end(&run);
     run_begin(&run, RECIPE_COAT, HEAD_FP8, 1); // E4M3 gradients have E5M2 transposes of their own
@@ -175,13 +176,13 @@ static void gradients_warnings(void **state) {
     set_counts(&run, GRADIENT_DH, 0, 0, 900, 0);
     set_counts(&run, GRADIENT_DH, 1, 0, 900, 0);
     set_counts(&run, GRADIENT_DQKV, 1, 0, 0, 0);
-    assert_warning(&run,
-                   "fp8: dh_qt of layer 2 has 100.0 % of its codes zero or subnormal; --linear bf16 keeps more of it\n"
-                   "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --recipe coat-paper keeps more of it");
+    assert_warning(
+        &run, "fp8: dh_qt of layer 2 has 100.0 % of its FP8 values zero or subnormal; --linear bf16 is more exact\n"
+              "fp8: dqkv_q of layer 0 has 2.0 % of its FP8 values saturated; --recipe coat-paper is more exact");
     memset(&run.warned, 0, sizeof run.warned);
     memset(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data, 0, run.arena.layout[CODE_COUNTS][VALUE].data_bytes);
     set_counts(&run, GRADIENT_DLOGITS, 0, 20, 0, 0);
-    assert_warning(&run, "fp8: dlogits_q of layer 0 has 2.0 % of its codes saturated; --head bf16 keeps more of it");
+    assert_warning(&run, "fp8: dlogits_q of layer 0 has 2.0 % of its FP8 values saturated; --head bf16 is more exact");
     run_end(&run);
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
     // where 70 % of the targets do not count, as many zeros say nothing
@@ -191,13 +192,15 @@ static void gradients_warnings(void **state) {
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 40);
     assert_warning(&run, "");
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 80);
-    assert_warning(&run, "fp8: dqkv_q of layer 2 has 60.0 % of its codes zero or subnormal beyond what has no target; "
-                         "--linear bf16 keeps more of it");
+    assert_warning(&run,
+                   "fp8: dqkv_q of layer 2 has 60.0 % of its FP8 values zero or subnormal, without masked targets; "
+                   "--linear bf16 is more exact");
     memset(&run.warned, 0, sizeof run.warned);
     run.warned.uncounted = 0.7;
     set_counts(&run, GRADIENT_DQKV, 0, 0, 900, 0);
-    assert_warning(&run, "fp8: dqkv_q of layer 2 has 100.0 % of its codes zero or subnormal beyond what has no target; "
-                         "--linear bf16 keeps more of it");
+    assert_warning(&run,
+                   "fp8: dqkv_q of layer 2 has 100.0 % of its FP8 values zero or subnormal, without masked targets; "
+                   "--linear bf16 is more exact");
     run.warned.uncounted = 0;
     set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0);
     // in a step that is skipped nothing is told of them, and all of it later
@@ -235,10 +238,9 @@ static void products_in_log(void **state) {
         assert_keys(found, "qkvw", 2);
         assert_true(fabs(figure(found, "qkvw", "bias", 3, 0) + 0.0199) < 1e-5);
         assert_true(fabs(figure(found, "qkvw", "error", 3, 2) - (turn ? 0.25 : 0.199)) < 1e-4);
-        snprintf(
-            expected, sizeof expected,
-            "fp8: the weight gradient qkvw of layer 1 differs from BF16's by 10.0 %%, with a bias of -3.0 %%; --linear "
-            "bf16 is more exact");
+        snprintf(expected, sizeof expected,
+                 "fp8: the wgrad of qkvw in layer 1 differs from BF16's by 10.0 %%, with a bias of -3.0 %%; --linear "
+                 "bf16 is more exact");
         assert_string_equal(warning, turn == 1 ? expected : "");
         json_decref(found);
         free(text);
@@ -257,8 +259,8 @@ static void products_in_log(void **state) {
     assert_string_equal(warning, "");
     sums[2] = (InnerProducts){.ab = 0, .aa = 1, .bb = 0};
     free(health_matmuls_json(&run.arena, &run.exec, &run.warned, warning));
-    assert_string_equal(
-        warning, "fp8: the weight gradient qkvw of layer 2 is not 0, but BF16's is; --linear bf16 is more exact");
+    assert_string_equal(warning,
+                        "fp8: the wgrad of qkvw in layer 2 is not 0, but in BF16 it is; --linear bf16 is more exact");
     run_end(&run);
 }
 

@@ -188,9 +188,9 @@ static void test_other_configs(void **state) {
         {"llama", "\"rope_scaling\": [1]", "rope_scaling"},
         {"llama", "\"rope_parameters\": 4", "rope_parameters"},
         {"qwen3", KV ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6, \"rope_type\": \"default\"}}",
-         "'rope_parameters' has a rotation for 'full_attention' alone"},
+         "'rope_parameters' has RoPE parameters for 'full_attention' alone"},
         {"llama", "\"rope_scaling\": {\"full_attention\": {}}",
-         "'rope_scaling' has a rotation for 'full_attention' alone"},
+         "'rope_scaling' has RoPE parameters for 'full_attention' alone"},
         {"olmo", "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", "'llama3' of olmo is not supported"},
         {"llama", "\"rope_parameters\": {\"type\": \"yarn\"}", "'yarn'"},
         {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", "partial_rotary"},
@@ -220,13 +220,13 @@ static void test_other_configs(void **state) {
         {"llama", "\"pad_token_id\": [3]", "pad_token_id must be a number or null"},
         {"llama", "\"eos_token_id\": 2.5", "eos_token_id must be a number, a list of numbers or null"},
         {"llama", "\"head_dim\": 15", "config.json: head_dim 15 is odd"},
-        {"mistral", "\"sliding_window\": null", "num_key_value_heads 8, which is what a file without it means"},
+        {"mistral", "\"sliding_window\": null", "num_key_value_heads 8, its default"},
         {"olmo", "\"head_dim\": 32", "head_dim 32 times num_attention_heads 4 must be hidden_size 64"},
-        {"llama", "\"clip_qkv\": 8", "clip_qkv is olmo's"},
+        {"llama", "\"clip_qkv\": 8", "clip_qkv is not supported for llama"},
         {"qwen2", KV ", \"use_sliding_window\": true", "use_sliding_window"},
         {"qwen2", KV ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]", "'sliding_attention'"},
         {"qwen3", KV ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}", "'yarn'"},
-        {"olmo", "\"clip_qkv\": 0", "clip_qkv 0 would make q, k and v 0; null"},
+        {"olmo", "\"clip_qkv\": 0", "clip_qkv 0 would make q, k and v 0; set it to null"},
         {"olmo", "\"clip_qkv\": 0.0", "clip_qkv 0 would"},
         {"olmo", "\"clip_qkv\": 1e-60", "clip_qkv 0 would"},
         {"olmo", "\"clip_qkv\": -8", "clip_qkv is -8, outside 0"},
@@ -675,17 +675,18 @@ static void test_shards(void **state) {
     assert_loads(folder, run);
     static const struct {
         const char *text, *says;
-    } bad[] = {{"{\"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\"}}", "has no tensor"},
-               {"{\"weight_map\": {\"a\": \"missing.safetensors\"}}", "names missing.safetensors, which is not there"},
-               {"{\"weight_map\": {\"a\": \"../import-0-0/model.safetensors\"}}", "not the name of a file"},
-               {"{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "not the name of a file"},
-               {"{\"weight_map\": {\"a\": \"..\"}}", "not the name of a file"},
-               {"{\"weight_map\": {\"a\": \"\"}}", "not the name of a file"},
-               {"{\"weight_map\": {\"a\": 3}}", "not the name of a file"},
-               {"{\"weight_map\": {\"a\": \"b\\n/c\"}}", "'b?/c' is not the name of a file"},
-               {"{\"weight_map\": [\"a\"]}", "weight_map"},
-               {"{}", "weight_map"},
-               {"{\"weight_map\": {", "JSON"}};
+    } bad[] = {
+        {"{\"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\"}}", "has no tensor"},
+        {"{\"weight_map\": {\"a\": \"missing.safetensors\"}}", "names missing.safetensors, which does not exist"},
+        {"{\"weight_map\": {\"a\": \"../import-0-0/model.safetensors\"}}", "not the name of a file"},
+        {"{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "not the name of a file"},
+        {"{\"weight_map\": {\"a\": \"..\"}}", "not the name of a file"},
+        {"{\"weight_map\": {\"a\": \"\"}}", "not the name of a file"},
+        {"{\"weight_map\": {\"a\": 3}}", "not the name of a file"},
+        {"{\"weight_map\": {\"a\": \"b\\n/c\"}}", "'b?/c' is not the name of a file"},
+        {"{\"weight_map\": [\"a\"]}", "weight_map"},
+        {"{}", "weight_map"},
+        {"{\"weight_map\": {", "JSON"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         write_text(index, bad[i].text);
         assert_refused(folder, run, bad[i].says);
@@ -722,13 +723,13 @@ static void test_leftovers(void **state) {
                  {ARCHITECTURE_LLAMA, false, "model.layers.0.self_attn.rotary_emb.inv_freq", NULL},
                  {ARCHITECTURE_LLAMA, true, "lm_head.weight", NULL},
                  {ARCHITECTURE_LLAMA, false, "model.layers.1.self_attn.q_proj.bias", "1.self_attn.q_proj.bias' is no"},
-                 {ARCHITECTURE_LLAMA, true, "model.layers.0.self_attn.q_norm.weight", "is no tensor of the llama"},
+                 {ARCHITECTURE_LLAMA, true, "model.layers.0.self_attn.q_norm.weight", "is not a tensor of the llama"},
                  {ARCHITECTURE_LLAMA, true, "model.layers.2.mlp.up_proj.weight", "layers.2.mlp.up_proj.weight"},
-                 {ARCHITECTURE_LLAMA, false, "embed_tokens.weight", "'embed_tokens.weight' is no tensor"}, // twice
+                 {ARCHITECTURE_LLAMA, false, "embed_tokens.weight", "'embed_tokens.weight' is not a tensor"}, // twice
                  {ARCHITECTURE_QWEN2, true, NULL, NULL},
-                 {ARCHITECTURE_QWEN2, true, "model.layers.0.self_attn.o_proj.bias", "is no tensor of the qwen2"},
-                 {ARCHITECTURE_OLMO, true, "model.norm.weight", "is no tensor of the olmo"},
-                 {ARCHITECTURE_QWEN3, false, "model.layers.0.self_attn.k_proj.bias", "is no tensor of the qwen3"}};
+                 {ARCHITECTURE_QWEN2, true, "model.layers.0.self_attn.o_proj.bias", "is not a tensor of the qwen2"},
+                 {ARCHITECTURE_OLMO, true, "model.norm.weight", "is not a tensor of the olmo"},
+                 {ARCHITECTURE_QWEN3, false, "model.layers.0.self_attn.k_proj.bias", "is not a tensor of the qwen3"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[32], file[64];
         Run *run = llama_with(cases[i].architecture, cases[i].tied);
@@ -765,7 +766,7 @@ static void test_leftovers(void **state) {
     }
     making.extra = "h.0.crossattention.c_attn.weight";
     make_weights(path_of("leftovers-gpt2/model.safetensors"), run, making);
-    assert_refused(path_of("leftovers-gpt2"), run, "'h.0.crossattention.c_attn.weight' is no tensor of the gpt2");
+    assert_refused(path_of("leftovers-gpt2"), run, "'h.0.crossattention.c_attn.weight' is not a tensor of the gpt2");
     run_close(run);
 }
 
@@ -850,7 +851,7 @@ static void test_llmc(void **state) {
     make_llmc(path, run, 5, 131, 0); // another padding
     assert_loads(path, run);
     make_llmc(path, run, 5, 256, 1);
-    assert_refused(path, run, "cut short");
+    assert_refused(path, run, "truncated or damaged");
     make_llmc(path, run, 4, 256, 0);
     assert_refused(path, run, "version 4");
     run_close(run);
@@ -861,9 +862,10 @@ static void test_bad_llmc_headers(void **state) {
     static const struct {
         int32_t at, value;
         const char *says;
-    } bad[] = {{0, 20240520, "neither"}, {1, 1, "version 1"},      {2, 0, "positions"},      {3, -5, "vocabulary"},
-               {4, INT32_MAX, "layers"}, {5, 0, "heads"},          {5, 3, "divided"},        {6, INT32_MIN, "channels"},
-               {6, 2000, "cut short"},   {7, VOCAB - 1, "padded"}, {7, INT32_MAX, "padded"}, {4, 1024, "cut short"}};
+    } bad[] = {{0, 20240520, "neither"}, {1, 1, "version 1"},        {2, 0, "positions"},
+               {3, -5, "vocabulary"},    {4, INT32_MAX, "layers"},   {5, 0, "heads"},
+               {5, 3, "divided"},        {6, INT32_MIN, "channels"}, {6, 2000, "truncated or damaged"},
+               {7, VOCAB - 1, "padded"}, {7, INT32_MAX, "padded"},   {4, 1024, "truncated or damaged"}};
     Run *run = run_with(PRECISION_RECIPE);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ModelShape shape;
