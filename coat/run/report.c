@@ -223,7 +223,7 @@ static const double CONTEXT_BYTES = 0.6e9, NCCL_BYTES = 1.1e9;
 
 static void report_overhead(int ranks, FILE *out) {
     char text[MEMORY_TEXT];
-    fprintf(out, "  %-16s %12s  estimate for CUDA's context%s\n", "outside the plan",
+    fprintf(out, "  %-16s %12s  CUDA's context%s\n", "outside, about",
             memory_text(text, (size_t)(CONTEXT_BYTES + (ranks > 1 ? NCCL_BYTES : 0))), ranks > 1 ? " and NCCL" : "");
 }
 

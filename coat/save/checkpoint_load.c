@@ -8,7 +8,6 @@
 #include "hf_names.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
-#include "llmc_weights.h"
 #include "log/step_line.h"
 #include "model/weights.h"
 #include "run_state.h"
@@ -116,14 +115,12 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
 
 // ---------------------------------------------------------------- weights alone
 
-// Where a file stores one parameter: `rows` rows of `cols` values from `offset` on.
+// A matrix in a file.
 typedef struct {
-    int fd;
-    const char *path, *name;
-    uint64_t offset;
-    Dtype dtype;
-    int64_t rows, cols;
-    bool transposed; // the file holds the transpose of the native layout
+    const SafeFile *file;
+    const SafeTensor *tensor;
+    int64_t rows, cols; // as stored
+    bool transposed;    // the file stores the transpose of the native layout
 } StoredMatrix;
 
 static float f16_decode(uint16_t h) {
@@ -149,7 +146,8 @@ static float decode_value(const char *at, Dtype dtype) {
 
 // Reads a stored matrix into `values`, transposing it if necessary. Fails if a value is NaN or overflows BF16.
 static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
-    size_t row_bytes = (size_t)stored->cols * dtype_bytes(stored->dtype);
+    const Dtype dtype = stored->tensor->dtype;
+    size_t row_bytes = (size_t)stored->cols * dtype_bytes(dtype);
     int64_t per_piece = (int64_t)(PIECE_BYTES / row_bytes);
     if (per_piece < 1) per_piece = 1;
     if (per_piece > stored->rows) per_piece = stored->rows;
@@ -157,12 +155,11 @@ static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     bool good = true, finite = true;
     for (int64_t row = 0; good && row < stored->rows; row += per_piece) {
         int64_t rows = stored->rows - row < per_piece ? stored->rows - row : per_piece;
-        good = file_read_at(stored->fd, stored->path, stored->offset + (uint64_t)row * row_bytes, buffer,
-                            (size_t)rows * row_bytes, err);
+        good = safetensors_read(stored->file, stored->tensor, (uint64_t)row * row_bytes, buffer,
+                                (size_t)rows * row_bytes, err);
         for (int64_t i = 0; good && i < rows; i++) {
             for (int64_t j = 0; j < stored->cols; j++) {
-                const char *at = buffer + (size_t)(i * stored->cols + j) * dtype_bytes(stored->dtype);
-                float value = decode_value(at, stored->dtype);
+                float value = decode_value(buffer + (size_t)(i * stored->cols + j) * dtype_bytes(dtype), dtype);
                 finite &= fabsf(value) < BF16_OVERFLOW;
                 values[stored->transposed ? j * stored->rows + row + i : (row + i) * stored->cols + j] = value;
             }
@@ -170,14 +167,14 @@ static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     }
     free(buffer);
     if (good && !finite)
-        good = error_set(err, EXIT_DATA, "%s: '%s' holds values that are infinite or not numbers; use other weights",
-                         stored->path, stored->name);
+        good = error_set(err, EXIT_DATA, "%s: '%s' has values that are infinite or NaN; use other weights",
+                         stored->file->path, stored->tensor->name);
     return good;
 }
 
 // Finds the tensor `part` and checks its type and shape. `rank`: its number of dimensions. Fills *stored.
-static bool stored_in_hf(HfWeights *weights, const HfPart *part, int rank, StoredMatrix *stored, const char *path,
-                         Error *err) {
+static bool find_stored(HfWeights *weights, const HfPart *part, int rank, StoredMatrix *stored, const char *path,
+                        Error *err) {
     const SafeFile *file;
     const SafeTensor *tensor;
     if (!hf_weights_find(weights, part->name, &file, &tensor))
@@ -190,48 +187,15 @@ static bool stored_in_hf(HfWeights *weights, const HfPart *part, int rank, Store
     if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F16 && !wide)
         return error_set(err, EXIT_DATA, "%s: '%s' is %s; weights must be F32, F16 or BF16", file->path, part->name,
                          dtype_name(tensor->dtype));
-    stored->rows = part->transposed ? part->cols : part->rows;
-    stored->cols = part->transposed ? part->rows : part->cols;
+    const bool transposed = part->transposed && !weights->llmc;
+    *stored = (StoredMatrix){file, tensor, part->rows, part->cols, transposed};
+    if (transposed) stored->rows = part->cols, stored->cols = part->rows;
     const int64_t both[] = {stored->rows, stored->cols}, *const shape = rank == 1 ? both + 1 : both;
     if (tensor->rank != rank || memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) != 0) {
         char there[SHAPE_TEXT], expected[SHAPE_TEXT];
         return error_set(err, EXIT_DATA, "%s: '%s' has the shape %s; its config.json requires %s", file->path,
                          part->name, safetensors_shape_text(there, tensor->rank, tensor->shape),
                          safetensors_shape_text(expected, rank, shape));
-    }
-    stored->fd = file->fd;
-    stored->path = file->path;
-    stored->name = part->name;
-    stored->offset = file->data_begin + tensor->begin;
-    stored->dtype = tensor->dtype;
-    stored->transposed = part->transposed;
-    return true;
-}
-
-static void stored_in_llmc(const LlmcFile *file, const HfPart *part, TensorId id, int layer, StoredMatrix *stored) {
-    uint64_t layer_bytes = (uint64_t)(file->rows[id] * file->cols[id]) * dtype_bytes(file->dtype);
-    stored->fd = file->fd;
-    stored->path = file->path;
-    stored->name = part->name;
-    stored->offset = file->offset[id] + (uint64_t)layer * layer_bytes;
-    stored->dtype = file->dtype;
-    stored->rows = part->rows;
-    stored->cols = file->cols[id];
-    stored->transposed = false;
-}
-
-// Reads a layer's parameter from llmc, or from hf if llmc is NULL, into `values`. Leaves the padding rows as they are.
-static bool load_parameter(HfWeights *hf, const LlmcFile *llmc, const char *path, const ModelShape *shape, TensorId id,
-                           int layer, int64_t cols, float *values, Error *err) {
-    HfPart parts[HF_MAX_PARTS];
-    int count = hf_parts(shape, id, layer, parts);
-    for (int i = 0; i < count; i++) {
-        StoredMatrix stored;
-        if (llmc)
-            stored_in_llmc(llmc, &parts[i], id, layer, &stored);
-        else if (!stored_in_hf(hf, &parts[i], tensor_rank(id), &stored, path, err))
-            return false;
-        if (!read_values(&stored, values + parts[i].first_row * cols + parts[i].first_col, err)) return false;
     }
     return true;
 }
@@ -244,23 +208,27 @@ static bool check_stored(HfWeights *weights, const char *path, const ModelShape 
     for (int i = 0; i < count; i++) {
         const int pieces = hf_parts(shape, ids[i], layers[i], parts);
         for (int k = 0; k < pieces; k++)
-            if (!stored_in_hf(weights, &parts[k], tensor_rank(ids[i]), &stored, path, err)) return false;
+            if (!find_stored(weights, &parts[k], tensor_rank(ids[i]), &stored, path, err)) return false;
     }
     return hf_weights_check_used(weights, shape, err);
 }
 
-static bool load_parameters(HfWeights *hf, const LlmcFile *llmc, const char *path, Arena *arena, Exec *exec,
-                            Error *err) {
+static bool load_parameters(HfWeights *weights, const char *path, Arena *arena, Exec *exec, Error *err) {
     size_t capacity = (size_t)arena_parameter_count(arena);
     Parameter *list = (Parameter *)xcalloc(capacity, sizeof *list);
     TensorId *ids = (TensorId *)xcalloc(capacity, sizeof *ids);
     int *layers = (int *)xcalloc(capacity, sizeof *layers);
     int count = arena_parameters(arena, list, ids, layers);
-    bool good = !hf || check_stored(hf, path, &arena->config.shape, ids, layers, count, err);
+    bool good = check_stored(weights, path, &arena->config.shape, ids, layers, count, err);
     for (int i = 0; good && i < count; i++) {
-        Tensor value = list[i].weight.value;
-        float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values);
-        good = load_parameter(hf, llmc, path, &arena->config.shape, ids[i], layers[i], value.cols, values, err);
+        const Tensor value = list[i].weight.value;
+        HfPart parts[HF_MAX_PARTS];
+        StoredMatrix stored;
+        float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values); // padding rows stay 0
+        const int pieces = hf_parts(&arena->config.shape, ids[i], layers[i], parts);
+        for (int k = 0; good && k < pieces; k++)
+            good = find_stored(weights, &parts[k], tensor_rank(ids[i]), &stored, path, err) &&
+                   read_values(&stored, values + parts[k].first_row * value.cols + parts[k].first_col, err);
         if (good) parameter_set_held(arena, exec, ids[i], layers[i], values);
         free(values);
     }
@@ -288,23 +256,15 @@ bool checkpoint_check_files(const char *path, bool weights, Error *err) {
 
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err) {
     ModelShape shape;
-    if (!checkpoint_check_files(path, true, err) || !model_shape_from_files(path, &shape, err)) return false;
-    if (!compare_shapes(path, &shape, &arena->config, err)) return false;
-    bool good;
-    if (llmc_is_weights(path)) {
-        LlmcFile file;
-        if (!llmc_open(&file, path, err)) return false;
-        good = load_parameters(NULL, &file, path, arena, exec, err);
-        llmc_close(&file);
-    } else {
-        HfWeights weights;
-        if (!hf_weights_open(&weights, path, err)) return false;
-        good = load_parameters(&weights, NULL, path, arena, exec, err);
-        if (good && weights.prefix[0] && exec->rank == 0)
-            print_remark("note: ", "--model %s: all names of tensors begin with '%s', and are read without it", path,
-                         weights.prefix);
-        hf_weights_close(&weights);
-    }
+    HfWeights weights;
+    if (!checkpoint_check_files(path, true, err) || !model_shape_from_files(path, &shape, err) ||
+        !compare_shapes(path, &shape, &arena->config, err) || !hf_weights_open(&weights, path, err))
+        return false;
+    const bool good = load_parameters(&weights, path, arena, exec, err);
+    if (good && weights.prefix[0] && exec->rank == 0)
+        print_remark("note: ", "--model %s: the names of all tensors begin with '%s', which is ignored", path,
+                     weights.prefix);
+    hf_weights_close(&weights);
     StepState state;
     memset(&state, 0, sizeof state);
     if (good) upload_state(arena, exec, &state);

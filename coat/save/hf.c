@@ -18,11 +18,10 @@
 // ---------------------------------------------------------------- shapes
 
 static bool shape_from_llmc(const char *path, ModelShape *shape, Error *err) {
-    LlmcFile file;
-    if (!llmc_open(&file, path, err)) return false;
-    *shape = file.shape;
-    model_shape_vocab(shape, file.shape.vocab); // the file may pad the vocabulary differently
-    llmc_close(&file);
+    SafeFile file;
+    if (!llmc_open(&file, shape, path, err)) return false;
+    model_shape_vocab(shape, shape->vocab); // the file may pad the vocabulary differently
+    safetensors_close(&file);
     return true;
 }
 
@@ -98,7 +97,8 @@ static bool add_file(HfWeights *weights, const char *path, Error *err) {
     if (weights->count == MAX_FILES)
         return error_set(err, EXIT_DATA, "%s is one of more than %d files; merge them", path, MAX_FILES);
     SafeFile *file = &weights->files[weights->count];
-    if (!safetensors_open(file, path, err)) return false;
+    ModelShape ignored;
+    if (!(weights->llmc ? llmc_open(file, &ignored, path, err) : safetensors_open(file, path, err))) return false;
     weights->used[weights->count++] = (bool *)xcalloc((size_t)file->count + 1, sizeof(bool));
     return true;
 }
@@ -174,6 +174,7 @@ bool hf_weights_open(HfWeights *weights, const char *path, Error *err) {
     memset(weights, 0, sizeof *weights);
     weights->files = (SafeFile *)xcalloc(MAX_FILES, sizeof *weights->files);
     weights->used = (bool **)xcalloc(MAX_FILES, sizeof *weights->used);
+    weights->llmc = llmc_is_weights(path);
     bool good = path_is_folder(path) ? add_folder(weights, path, err) : add_file(weights, path, err);
     if (good)
         find_prefix(weights);
@@ -263,7 +264,7 @@ static bool holds_no_weights(const ModelShape *shape, const char *name) {
 }
 
 bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *err) {
-    for (int i = 0; i < weights->count; i++) {
+    for (int i = 0; i < weights->count && !weights->llmc; i++) {
         const SafeFile *file = &weights->files[i];
         for (int k = 0; k < file->count; k++) {
             const SafeTensor *tensor = &file->tensors[k];

@@ -35,15 +35,16 @@ bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *
 // that came with the model (NULL: none).
 void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *source);
 
-// The weight files of a model.
+// The weight files of a model: safetensors, or one of llm.c that is read as safetensors.
 typedef struct {
     SafeFile *files;
     bool **used; // per file and tensor: hf_weights_find() has returned it
     int count;
+    bool llmc;       // linear weights are stored (out, in) in every architecture
     char prefix[64]; // that all tensor names begin with, such as torch.compile's "_orig_mod."; "": none
 } HfWeights;
 
-// Opens the weights of a folder, or one .safetensors file.
+// Opens the weights of a folder, one .safetensors file, or a weight file of llm.c.
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
 // Finds a tensor by its full name, or by its name without a leading "transformer." or "model.". False if there is none.

@@ -11,20 +11,11 @@ extern "C" {
 
 #define LLMC_HEADER_BYTES 1024
 
-typedef struct {
-    char *path;
-    int fd;
-    ModelShape shape;                                     // with the file's vocab_padded
-    Dtype dtype;                                          // DTYPE_F32 or DTYPE_BF16
-    int64_t rows[PARAMETER_COUNT], cols[PARAMETER_COUNT]; // of one layer
-    uint64_t offset[PARAMETER_COUNT];                     // of layer 0 in the file
-} LlmcFile;
-
 // True if the file begins with the magic number.
 bool llmc_is_weights(const char *path);
-// Opens a file and checks its header and length. After a failure there is nothing to close.
-bool llmc_open(LlmcFile *file, const char *path, Error *err);
-void llmc_close(LlmcFile *file);
+// Opens a file as if it were safetensors: *file lists the tensors under Hugging Face's names, and "padding" for the
+// rows of the padded vocabulary. *shape has the file's vocab_padded. Fails if header and length do not match.
+bool llmc_open(SafeFile *file, ModelShape *shape, const char *path, Error *err);
 // Reads shape and type from a header. `path` names the file in messages.
 bool llmc_parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *path, ModelShape *shape, Dtype *dtype,
                        Error *err);

@@ -785,7 +785,7 @@ static void test_bad_weights(void **state) {
         making.id_poisoned = FCW;
         making.poison = poisons[i];
         make_weights(file, run, making);
-        assert_refused(folder, run, "infinite or not numbers");
+        assert_refused(folder, run, "infinite or NaN");
     }
     Making making = plain;
     making.id_dropped = LN2B;
