@@ -25,7 +25,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
         int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
         ok = ok && data_batch_at(loader, (int64_t)mine * c->micro_batch, inputs, targets, positions, err);
         if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
-        if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // none counts
+        if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // -1: masked
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets, positions);
         counted += data_count(targets, (int64_t)tokens);
         model_forward(m, NO_KV_CACHE);
@@ -56,7 +56,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
         hellaswag_take(set, row, B, T, losses);
     }
-    state_upload(m); // losses have been noted there, but are none of training's
+    state_upload(m); // removes these losses from the training state
     free(losses);
     free(inputs);
     return (int)comm_sum_i64(m->comm, hellaswag_right(set));
@@ -127,15 +127,15 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
 }
 
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
-    const int first = tokenizer && count > 0 && ids[0] == tokenizer_begin(tokenizer); // of the text
-    char *all = NULL; // a character may be of several tokens
+    const int first = tokenizer && count > 0 && ids[0] == tokenizer_begin(tokenizer); // index of the first text token
+    char *all = NULL; // collected before printing, because a character may span several tokens
     size_t bytes = 0;
     FILE *memory = open_memstream(&all, &bytes);
     if (!memory) fatal(EXIT_DEVICE, "host memory: could not hold the text of %d tokens", count);
     for (int i = 0; i < count; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
-        if (length > sizeof text) length = sizeof text; // a file may have tokens of any length
+        if (length > sizeof text) length = sizeof text; // vocabulary files may have longer tokens
         if (i == first && length > 0 && text[0] == ' ' && tokenizer_puts_blank(tokenizer))
             memmove(text, text + 1, --length);
         if (tokenizer)

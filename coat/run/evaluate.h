@@ -1,4 +1,4 @@
-// Evaluations and samples of a model. Neither touches what training depends on.
+// Evaluates a model and samples from it. Neither changes the state that training depends on.
 #pragma once
 #include <stdio.h>
 
@@ -11,17 +11,17 @@
 extern "C" {
 #endif
 
-// A signal or --time-limit that ends the run is obeyed in the middle of things by a process that is alone; several can
-// only agree on it between steps.
+// True if a signal or --time-limit ends the run and the process may stop within a step: only if it is the only one,
+// because several must agree between steps.
 bool stop_at_once(const Model *m);
 
-// Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches of the data. A signal that
-// ends the run stops earlier. The processes divide the micro-batches among them and all make the same number of passes.
-// One without a batch left repeats the last with no target; one that cannot read its batch continues with zeros.
+// Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches, or of fewer if
+// stop_at_once(). The processes divide the micro-batches and make the same number of passes: one without a batch
+// repeats the last batch with all targets masked, and one that fails to read its batch continues with zeros.
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err);
 
-// How many examples of HellaSwag the model gets right. Rows are short: so are the passes over them, which the processes
-// share.
+// Returns the number of HellaSwag examples that the model answers correctly. The processes divide the passes. Passes
+// are as short as the longest row allows.
 int evaluate_hellaswag(Model *m, HellaSwag *set);
 
 // Computes the logits (vocab) of the token after ids[0 .. count), from the last --seq-len of them.
@@ -31,15 +31,16 @@ int evaluate_hellaswag(Model *m, HellaSwag *set);
 //   --seq-len, padded with zeros. A scale per tensor is that of these 16 tokens.
 void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, float *logits);
 
-// Continues ids[0 .. count) by `more` tokens, each draw of another number than those of other samples, or with `ends`
-// (may be NULL) by fewer, where one of them ends the text. Returns how many tokens there are then, that one included;
-// *ended (may be NULL): it is the last.
+// Appends up to `more` sampled tokens to ids[0 .. count) and returns the new count.
+//   number: index of the sample; each sample draws other random numbers
+//   ends: stops after one of these EOS ids, which is part of the sample; NULL: none
+//   ended: set to true if an EOS id ended the sample; may be NULL
 int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends, bool *ended);
 
-// Prints tokens as text, or as ids if tokenizer is NULL, and a new line. On a terminal, control characters other than
-// new lines and tabs become '?'; a file or pipe gets the bytes as they are.
+// Prints tokens as text, or as ids if tokenizer is NULL, and a newline. If `out` is a terminal, control characters
+// except newlines and tabs are printed as '?'.
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out);
-// ,"name":[id, ...] on standard output.
+// Prints ,"name":[id, ...] to standard output.
 void print_tokens_json(const char *name, const int32_t *ids, int count);
 
 #ifdef __cplusplus

@@ -1,13 +1,14 @@
 #include "health.h"
 
+#include <math.h>
 #include <stdarg.h>
 
-// One entry of the object: a tensor, over all its layers.
+// A tensor in the log, over all its layers.
 typedef struct {
     TensorId id;
     Role role;
-    int layers, first; // its tensors in the list
-    int begin;         // the first layer that has it in FP8, whose tensor is first + begin
+    int layers, first; // layer i is Collection.tensor[first + i]
+    int begin;         // first layer that has the tensor in FP8
 } Entry;
 
 typedef struct {
@@ -17,12 +18,12 @@ typedef struct {
     Tensor *tensor;
     Health *health;
     int tensors;
-    CodeCounts *counts; // of gradients; NULL: not kept
+    CodeCounts *counts; // of gradients; NULL: not counted
 } Collection;
 
-// The gradients that are counted, by their names in the log.
+// A gradient whose FP8 values are counted during backward: its tensor and its transpose, with their names in the log.
 typedef struct {
-    const char *name[2]; // its transpose's second
+    const char *name[2];
     TensorId id[2];
 } GradientRow;
 
@@ -34,9 +35,9 @@ static const GradientRow gradient_table[GRADIENT_COUNT] = {
     [GRADIENT_DLOGITS] = {{"dlogits_q", "dlogits_qt"}, {DLOGITS_Q, DLOGITS_QT}},
 };
 
-// A parameter's 8-bit tensors, and the activations and gradients that a scale was made for in a step; transposes repeat
-// the codes of others, and the loss's gradient has a scale that is known in advance.
-static bool reported(const TensorLayout *t) {
+// True if a tensor is an entry: parameters' FP8 tensors, and activations and gradients with a scale of their own. Not
+// transposes, which have the same values.
+static bool is_entry(const TensorLayout *t) {
     return layout_owns_memory(t) && format_is_fp8(t->format) && !t->transposed && t->scale_source < 0;
 }
 
@@ -45,15 +46,11 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
     const int begin = id >= PARAMETER_COUNT && arena->layout[id][PLAIN].exists ? arena->bf16_blocks : 0;
     if (begin >= t->layers) return;
     Entry *e = &c->entry[c->entries++];
-    e->id = id;
-    e->role = role;
-    e->layers = t->layers;
-    e->begin = begin;
-    e->first = c->tensors - e->begin;
-    for (int layer = e->begin; layer < t->layers; layer++) {
+    *e = (Entry){id, role, t->layers, c->tensors - begin, begin};
+    for (int layer = begin; layer < t->layers; layer++) {
         Tensor tensor = arena_tensor(arena, id, role, layer);
-        if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // other layers and stages have used its memory
-        if (t->shard_elements < tensor_elements(tensor)) {          // this process's share, in one piece
+        if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // overwritten by later layers
+        if (t->shard_elements < tensor_elements(tensor)) {          // this process's shard, as one row
             tensor.rows = 1;
             tensor.cols = tensor.stride = t->shard_elements;
         }
@@ -63,14 +60,14 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
 
 static void collect(Collection *c, const Arena *arena) {
     static const Role roles[] = {VALUE, CODES, MOMENT_M, MOMENT_V};
-    size_t most = 0;
+    size_t count = 0;
     for (int id = 0; id < TENSOR_COUNT; id++)
-        for (int r = 0; r < 4; r++) most += (size_t)arena->layout[id][roles[r]].layers;
-    c->tensor = (Tensor *)xcalloc(most, sizeof *c->tensor);
-    c->health = (Health *)xcalloc(most, sizeof *c->health);
+        for (int r = 0; r < 4; r++) count += (size_t)arena->layout[id][roles[r]].layers;
+    c->tensor = (Tensor *)xcalloc(count, sizeof *c->tensor);
+    c->health = (Health *)xcalloc(count, sizeof *c->health);
     for (int id = 0; id < TENSOR_COUNT; id++)
         for (int r = 0; r < 4; r++)
-            if (id != DLOGITS_Q && reported(&arena->layout[id][roles[r]]))
+            if (id != DLOGITS_Q && is_entry(&arena->layout[id][roles[r]])) // its scale is a constant
                 collect_entry(c, arena, (TensorId)id, roles[r]);
 }
 
@@ -81,116 +78,115 @@ static void collect_counts(Collection *c, Exec *exec) {
     exec->ops->download(exec, c->counts, counts.data, (size_t)tensor_elements(counts));
 }
 
-static double share(uint64_t count, int64_t of) {
-    return of > 0 ? (double)count / (double)of : 0.0;
-}
+// ---------------------------------------------------------------- JSON
 
-static double saturated_share(const Collection *c, int i) {
-    return share(c->health[i].saturated, tensor_elements(c->tensor[i]));
-}
+// Returns a layer's value of the figure at position `figure` of a list.
+typedef double Figure(const void *context, int figure, int layer);
 
-// --- as JSON ---------------------------------------------------------------------------------------------------
-
-typedef enum {
-    HEALTH_AMAX,
-    HEALTH_SHARE_SATURATED,
-    HEALTH_SHARE_ZERO,
-    HEALTH_SHARE_CLAMPED,
-    HEALTH_VALUES
-} HealthValue;
-
-static double health_value(const Collection *c, int i, HealthValue value) {
-    const Tensor t = c->tensor[i];
-    const Health *h = &c->health[i];
-    switch (value) {
-    case HEALTH_AMAX: return (double)bits_float(h->amax);
-    case HEALTH_SHARE_SATURATED: return saturated_share(c, i);
-    case HEALTH_SHARE_ZERO: return share(h->zero, tensor_elements(t));
-    default: return share(h->clamped, (tensor_elements(t) + t.group - 1) / t.group);
-    }
-}
-
-// Layers of a gradient that this step has counted; 0: none, or it is no codes of its own.
-static int layers_counted(const Collection *c, QuantizedGradient what, int transposed) {
-    const int layers = c->arena->layout[gradient_table[what].id[transposed]][VALUE].layers;
-    const bool counted = c->counts && c->counts[code_counts_at(what, layers - 1) + transposed].codes > 0;
-    return counted ? layers : 0;
-}
-
-typedef enum { SHARE_SATURATED, SHARE_ZERO, SHARE_SUBNORMAL, SHARES } Share;
-
-static double counted_share(const Collection *c, QuantizedGradient what, int transposed, int layer, Share of) {
-    const CodeCounts *n = &c->counts[code_counts_at(what, layer) + transposed];
-    return share(of == SHARE_SATURATED ? n->saturated : of == SHARE_ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
-}
-
-static void print_shares(FILE *out, const Collection *c, QuantizedGradient what, int transposed) {
-    static const char *const names[SHARES] = {"saturated", "zero", "subnormal"};
-    for (int s = 0; s < SHARES; s++) {
-        fprintf(out, "%s\"%s\":[", s ? "," : "", names[s]);
-        for (int layer = 0; layer < layers_counted(c, what, transposed); layer++) {
-            fprintf(out, "%s%.4g", layer ? "," : "", counted_share(c, what, transposed, layer, (Share)s));
-        }
-        fputc(']', out);
-    }
-}
-
-// The gradient that is counted under the name of this entry; GRADIENT_COUNT: none is.
-static QuantizedGradient gradient_of(const Collection *c, const Entry *e) {
-    int what = 0;
-    while (what < GRADIENT_COUNT && (!layers_counted(c, (QuantizedGradient)what, 0) ||
-                                     strcmp(gradient_table[what].name[0], tensor_row(e->id)->name) != 0))
-        what++;
-    return (QuantizedGradient)what;
-}
-
-// What is counted of gradients that are no entries.
-static void print_other_gradients(FILE *out, const Collection *c) {
-    for (int what = 0; what < GRADIENT_COUNT; what++) {
-        for (int transposed = 0; transposed < 2; transposed++) {
-            bool is_entry = false;
-            for (int k = 0; k < c->entries && !transposed; k++)
-                is_entry = is_entry || (int)gradient_of(c, &c->entry[k]) == what;
-            if (is_entry || !layers_counted(c, (QuantizedGradient)what, transposed)) continue;
-            fprintf(out, ",\"%s\":{", gradient_table[what].name[transposed]);
-            print_shares(out, c, (QuantizedGradient)what, transposed);
-            fputc('}', out);
-        }
-    }
-}
-
-static void print_entry(FILE *out, const Collection *c, const Entry *e) {
-    static const char *const names[HEALTH_VALUES] = {"amax", "saturated", "zero", "clamped"};
-    const Tensor first = c->tensor[e->first + e->begin];
-    int values = !first.data                         ? HEALTH_SHARE_SATURATED
-                 : first.granularity == SCALE_EXPAND ? HEALTH_VALUES
-                                                     : HEALTH_SHARE_CLAMPED;
-    fprintf(out, "\"%s%s\":{", tensor_row(e->id)->name, role_suffix(e->role));
-    for (int v = 0; v < values; v++) {
-        fprintf(out, "%s\"%s\":[", v ? "," : "", names[v]);
-        for (int i = 0; i < e->layers; i++) {
-            double x = i < e->begin ? NAN : health_value(c, e->first + i, (HealthValue)v);
-            if (i) fputc(',', out);
+// Prints "name":[...] for each of the figures, with null for values that are not finite.
+static void print_figures(FILE *out, const char *const *names, int figures, int layers, Figure *value,
+                          const void *context) {
+    for (int figure = 0; figure < figures; figure++) {
+        fprintf(out, "%s\"%s\":[", figure ? "," : "", names[figure]);
+        for (int layer = 0; layer < layers; layer++) {
+            const double x = value(context, figure, layer);
+            if (layer) fputc(',', out);
             fprintf(out, isfinite(x) ? "%.4g" : "null", x);
         }
         fputc(']', out);
     }
-    const QuantizedGradient what = gradient_of(c, e);
+}
+
+static double fraction(uint64_t count, int64_t of) {
+    return of > 0 ? (double)count / (double)of : 0.0;
+}
+
+static double saturated_fraction(const Collection *c, int i) {
+    return fraction(c->health[i].saturated, tensor_elements(c->tensor[i]));
+}
+
+typedef struct {
+    const Collection *c;
+    const Entry *entry;
+} EntryFigures;
+
+static const char *const entry_figures[] = {"amax", "saturated", "zero", "clamped"};
+static double entry_figure(const void *context, int figure, int layer) {
+    const EntryFigures *of = (const EntryFigures *)context;
+    const int i = of->entry->first + layer;
+    if (layer < of->entry->begin) return NAN;
+    const Tensor t = of->c->tensor[i];
+    const Health *h = &of->c->health[i];
+    switch (figure) {
+    case 0: return (double)bits_float(h->amax);
+    case 1: return saturated_fraction(of->c, i);
+    case 2: return fraction(h->zero, tensor_elements(t));
+    default: return fraction(h->clamped, (tensor_elements(t) + t.group - 1) / t.group);
+    }
+}
+
+// The counts of a gradient or its transpose.
+typedef struct {
+    const Collection *c;
+    QuantizedGradient what;
+    int transposed;
+    int layers; // 0: not counted in this step, or the transpose has the same FP8 values
+} Counted;
+
+static Counted counted(const Collection *c, int what, int transposed) {
+    const int layers = c->arena->layout[gradient_table[what].id[transposed]][VALUE].layers;
+    const bool has = c->counts && c->counts[code_counts_at((QuantizedGradient)what, layers - 1) + transposed].codes > 0;
+    return (Counted){c, (QuantizedGradient)what, transposed, has ? layers : 0};
+}
+
+enum { SATURATED, ZERO, SUBNORMAL };
+static const char *const gradient_figures[] = {"saturated", "zero", "subnormal"};
+static double gradient_figure(const void *context, int figure, int layer) {
+    const Counted *g = (const Counted *)context;
+    const CodeCounts *n = &g->c->counts[code_counts_at(g->what, layer) + g->transposed];
+    return fraction(figure == SATURATED ? n->saturated : figure == ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
+}
+
+// Returns the counted gradient that has the same name as an entry; GRADIENT_COUNT if there is none.
+static int gradient_of(const Collection *c, const Entry *e) {
+    int what = 0;
+    while (what < GRADIENT_COUNT &&
+           (counted(c, what, 0).layers == 0 || strcmp(gradient_table[what].name[0], tensor_row(e->id)->name) != 0))
+        what++;
+    return what;
+}
+
+static void print_entry(FILE *out, const Collection *c, const Entry *e) {
+    const Tensor first = c->tensor[e->first + e->begin];
+    const EntryFigures of = {c, e};
+    const int what = gradient_of(c, e), figures = !first.data ? 1 : first.granularity == SCALE_EXPAND ? 4 : 3;
+    fprintf(out, "\"%s%s\":{", tensor_row(e->id)->name, role_suffix(e->role));
+    print_figures(out, entry_figures, figures, e->layers, entry_figure, &of);
     if (what < GRADIENT_COUNT) {
+        const Counted g = counted(c, what, 0);
         fputc(',', out);
-        print_shares(out, c, what, 0);
+        print_figures(out, gradient_figures, 3, g.layers, gradient_figure, &g);
     }
     fputc('}', out);
 }
 
-// --- for people --------------------------------------------------------------------------------------------------
-
-static bool is_bad(const Collection *c, int i) {
-    bool wide = c->tensor[i].granularity <= SCALE_ROW && c->tensor[i].data;
-    return !isfinite(bits_float(c->health[i].amax)) || (wide && saturated_share(c, i) > HEALTH_SATURATED);
+// Prints the counted gradients and transposes that no entry has printed.
+static void print_other_gradients(FILE *out, const Collection *c) {
+    for (int i = 0; i < 2 * GRADIENT_COUNT; i++) {
+        const Counted g = counted(c, i / 2, i % 2);
+        bool printed = g.layers == 0;
+        for (int k = 0; k < c->entries && !g.transposed; k++)
+            printed = printed || gradient_of(c, &c->entry[k]) == (int)g.what;
+        if (printed) continue;
+        fprintf(out, ",\"%s\":{", gradient_table[g.what].name[g.transposed]);
+        print_figures(out, gradient_figures, 3, g.layers, gradient_figure, &g);
+        fputc('}', out);
+    }
 }
 
-// Adds a line to the warning.
+// ---------------------------------------------------------------- warnings
+
+// Appends a line to the warning.
 __attribute__((format(printf, 2, 3))) static void add_line(char warning[HEALTH_WARNING], const char *format, ...) {
     size_t used = strlen(warning);
     if (used > 0 && used + 1 < HEALTH_WARNING) warning[used++] = '\n';
@@ -200,72 +196,67 @@ __attribute__((format(printf, 2, 3))) static void add_line(char warning[HEALTH_W
     va_end(arguments);
 }
 
-// The first tensor with something wrong, and how many others.
-static void warn(const Collection *c, char warning[HEALTH_WARNING]) {
+// Warns of the first tensor that has an infinity or NaN or, with one scale per tensor or row, too many saturated
+// values.
+static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
     int bad = 0;
     char first[192] = "", others[64] = "";
     for (int k = 0; k < c->entries; k++) {
         const Entry *e = &c->entry[k];
-        for (int i = e->begin; i < e->layers; i++) {
-            if (!is_bad(c, e->first + i) || bad++ > 0) continue;
-            char what[64] = "holds values that are not finite";
-            if (isfinite(bits_float(c->health[e->first + i].amax)))
-                snprintf(what, sizeof what, "has %.1f %% of its codes saturated",
-                         100.0 * saturated_share(c, e->first + i));
-            snprintf(first, sizeof first, "fp8: %s%s of layer %d %s", tensor_row(e->id)->name, role_suffix(e->role), i,
-                     what);
+        for (int layer = e->begin; layer < e->layers; layer++) {
+            const int i = e->first + layer;
+            const bool finite = isfinite(bits_float(c->health[i].amax));
+            const bool can_saturate = c->tensor[i].granularity <= SCALE_ROW && c->tensor[i].data;
+            if ((finite && !(can_saturate && saturated_fraction(c, i) > HEALTH_SATURATED)) || bad++ > 0) continue;
+            char what[64] = "has an infinity or NaN";
+            if (finite)
+                snprintf(what, sizeof what, "has %.1f %% of its FP8 values saturated", 100 * saturated_fraction(c, i));
+            snprintf(first, sizeof first, "fp8: %s%s of layer %d %s", tensor_row(e->id)->name, role_suffix(e->role),
+                     layer, what);
         }
     }
     if (bad > 1) snprintf(others, sizeof others, "; %d more like it, see log.jsonl", bad - 1);
     if (bad > 0) add_line(warning, "%s%s", first, others);
 }
 
-// The flag that gives a gradient codes that fit it better.
-static const char *advice(const Recipe *r, QuantizedGradient what, bool for_weights) {
+// Returns the flag that makes a gradient more exact.
+static const char *advice(const Recipe *r, QuantizedGradient what, bool for_wgrad) {
     if (what == GRADIENT_DLOGITS) return "--head bf16";
-    return for_weights || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16" : "--recipe coat-paper";
+    return for_wgrad || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16" : "--recipe coat-paper";
 }
 
-// The share of a layer's codes that are too small (HEALTH_SMALL): of those that are not 0 for want of a target.
-static double small_share(const Collection *c, QuantizedGradient what, int transposed, int layer, double counted) {
-    const double untouched = 1 - counted, zero = counted_share(c, what, transposed, layer, SHARE_ZERO);
-    const double subnormal = counted_share(c, what, transposed, layer, SHARE_SUBNORMAL);
-    return ((zero > untouched ? zero - untouched : 0) + subnormal) / (counted > 0 ? counted : 1);
+// Returns the fraction of a layer's FP8 values that are too small (HEALTH_SMALL). `unmasked`: the fraction of targets
+// that have a loss; the gradients of the others are 0 and are left out.
+static double small_fraction(const Counted *g, int layer, double unmasked) {
+    const double zero = gradient_figure(g, ZERO, layer), expected = 1 - unmasked;
+    return ((zero > expected ? zero - expected : 0) + gradient_figure(g, SUBNORMAL, layer)) /
+           (unmasked > 0 ? unmasked : 1);
 }
 
-// A gradient whose codes do not fit. Small codes count where a weight gradient is made from them, but
-// for the loss's: its scale keeps all probabilities that matter (quantize.h), and most are smaller in a
-// model that has learnt something.
-static bool warn_gradient(const Collection *c, QuantizedGradient what, int transposed, double counted,
-                          char warning[HEALTH_WARNING]) {
-    const bool for_weights = transposed || !layers_counted(c, what, 1);
+// Adds a line if too many FP8 values of a gradient are saturated or, if a wgrad reads it, too small. True if it did.
+// Small values of the loss's gradient are normal: in a trained model most probabilities are smaller than its scale
+// resolves (quantize.h).
+static bool warn_gradient(const Counted *g, double unmasked, char warning[HEALTH_WARNING]) {
+    const bool for_wgrad = g->transposed || counted(g->c, (int)g->what, 1).layers == 0;
     double saturated = 0, small = 0;
-    int full = 0, empty = 0; // the worst layers
-    for (int layer = 0; layer < layers_counted(c, what, transposed); layer++) {
-        const double of_full = counted_share(c, what, transposed, layer, SHARE_SATURATED);
-        const double of_small = small_share(c, what, transposed, layer, counted);
-        if (of_full > saturated) saturated = of_full, full = layer;
-        if (of_small > small) small = of_small, empty = layer;
+    int most_saturated = 0, smallest = 0; // layers
+    for (int layer = 0; layer < g->layers; layer++) {
+        const double saturated_here = gradient_figure(g, SATURATED, layer);
+        const double small_here = small_fraction(g, layer, unmasked);
+        if (saturated_here > saturated) saturated = saturated_here, most_saturated = layer;
+        if (small_here > small) small = small_here, smallest = layer;
     }
-    const bool too_full = saturated > HEALTH_SATURATED;
-    const bool too_empty = small > HEALTH_SMALL && for_weights && what != GRADIENT_DLOGITS;
-    if (!too_full && !too_empty) return false;
-    const char *flag = advice(&c->arena->config->recipe, what, transposed || !too_full);
-    add_line(warning, "fp8: %s of layer %d has %.1f %% of its codes %s; %s keeps more of it",
-             gradient_table[what].name[transposed], too_full ? full : empty, 100 * (too_full ? saturated : small),
-             too_full        ? "saturated"
-             : counted < 1.0 ? "zero or subnormal beyond what has no target"
-                             : "zero or subnormal",
-             flag);
+    const bool saturates = saturated > HEALTH_SATURATED;
+    const bool is_small = small > HEALTH_SMALL && for_wgrad && g->what != GRADIENT_DLOGITS;
+    if (!saturates && !is_small) return false;
+    add_line(warning, "fp8: %s of layer %d has %.1f %% of its FP8 values %s; %s is more exact",
+             gradient_table[g->what].name[g->transposed], saturates ? most_saturated : smallest,
+             100 * (saturates ? saturated : small),
+             saturates      ? "saturated"
+             : unmasked < 1 ? "zero or subnormal, without masked targets"
+                            : "zero or subnormal",
+             advice(&g->c->arena->config->recipe, g->what, g->transposed || !saturates));
     return true;
-}
-
-static void warn_gradients(const Collection *c, HealthWarned *warned, char warning[HEALTH_WARNING]) {
-    for (int what = 0; what < GRADIENT_COUNT; what++)
-        for (int transposed = 0; transposed < 2; transposed++)
-            if (!warned->codes[what][transposed])
-                warned->codes[what][transposed] =
-                    warn_gradient(c, (QuantizedGradient)what, transposed, 1 - warned->uncounted, warning);
 }
 
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
@@ -288,11 +279,76 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
         print_other_gradients(out, &c);
         fputc('}', out);
         fclose(out);
-        warn(&c, warning);
-        if (warned) warn_gradients(&c, warned, warning);
+        warn_tensors(&c, warning);
+        for (int i = 0; i < 2 * GRADIENT_COUNT && warned; i++) {
+            const Counted g = counted(&c, i / 2, i % 2);
+            bool *before = &warned->codes[g.what][g.transposed];
+            *before = *before || warn_gradient(&g, 1 - warned->uncounted, warning);
+        }
     }
     free(c.counts);
     free(c.health);
     free(c.tensor);
+    return json;
+}
+
+// ---------------------------------------------------------------- FP8-vs-BF16 wgrad check
+
+static double bias_of(const InnerProducts *p) {
+    return p->ab / p->bb - 1;
+}
+
+static double error_of(const InnerProducts *p) {
+    const double square = p->aa - 2 * p->ab + p->bb; // rounding can make it negative
+    return sqrt((square < 0 ? 0 : square) / p->bb);
+}
+
+static const char *const matmul_figures[] = {"error", "bias"};
+static double matmul_figure(const void *context, int figure, int layer) {
+    const InnerProducts *p = (const InnerProducts *)context + layer;
+    return figure == 0 ? error_of(p) : bias_of(p);
+}
+
+// Returns how far a layer exceeds the limits: more than 1 is worth a warning; INFINITY if a figure is not finite. A
+// gradient that is 0 in both formats is exact.
+static double excess(const InnerProducts *p) {
+    if (p->aa == 0 && p->bb == 0) return 0;
+    const double x = fmax(fabs(bias_of(p)) / HEALTH_BIAS, error_of(p) / HEALTH_ERROR);
+    return isfinite(bias_of(p)) && isfinite(x) ? x : INFINITY;
+}
+
+static void warn_matmuls(const InnerProducts found[], int layers, char warning[HEALTH_WARNING]) {
+    int worst = 0;
+    for (int layer = 1; layer < layers; layer++)
+        if (excess(&found[layer]) > excess(&found[worst])) worst = layer;
+    const InnerProducts *p = &found[worst];
+    if (!(excess(p) > 1)) return;
+    if (p->bb == 0)
+        add_line(warning, "fp8: the wgrad of qkvw in layer %d is not 0, but in BF16 it is; --linear bf16 is more exact",
+                 worst);
+    else
+        add_line(warning,
+                 "fp8: the wgrad of qkvw in layer %d differs from BF16's by %.1f %%, with a bias of %+.1f %%; "
+                 "--linear bf16 is more exact",
+                 worst, 100 * error_of(p), 100 * bias_of(p));
+}
+
+char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
+    Tensor sums = arena_tensor(arena, INNER_PRODUCTS, VALUE, 0);
+    const int layers = (int)sums.rows;
+    InnerProducts *found = (InnerProducts *)xcalloc((size_t)layers, sizeof *found);
+    char *json = NULL;
+    size_t length = 0;
+    exec->ops->download(exec, found, sums.data, (size_t)layers * sizeof *found);
+    FILE *out = open_memstream(&json, &length);
+    if (!out) fatal(EXIT_DEVICE, "host memory: no room for the errors of the matmuls");
+    fprintf(out, "{\"qkvw\":{");
+    print_figures(out, matmul_figures, 2, layers, matmul_figure, found);
+    fprintf(out, "}}");
+    fclose(out);
+    warning[0] = '\0';
+    if (warned && !warned->matmuls) warn_matmuls(found, layers, warning);
+    if (warned) warned->matmuls = warned->matmuls || warning[0];
+    free(found);
     return json;
 }

@@ -1,8 +1,10 @@
-// How well the FP8 tensors of a run fit their scales. Per layer the largest magnitude, the shares of saturated and of
-// zero codes, and the share of the moments' groups whose exponent is clamped, counted where the last micro-batch and
-// the last update left them in memory: with --recompute 3, of saved activations the first block's alone. Of gradients,
-// whose codes one layer writes over another's, the shares of saturated, zero and subnormal codes are counted during
-// backward, in the first micro-batch of the step. Each process counts what it holds.
+// FP8 health: how well the scales of a run's FP8 tensors fit. Reported per layer and tensor: amax, the fractions of
+// saturated and of zero values, and, for moments, the fraction of groups whose exponent is clamped.
+// - Tensors are measured as the last micro-batch and the last update left them in memory. With --recompute 3, only the
+//   first block's saved activations are still there.
+// - Gradients, which each layer overwrites, are counted during backward in the first micro-batch of the step: fractions
+//   of saturated, zero and subnormal values.
+// Each process reports the tensors and shards that it holds.
 #pragma once
 #include "model/arena.h"
 
@@ -10,48 +12,47 @@
 extern "C" {
 #endif
 
-// More than this share of a tensor's codes saturated is worth a line. Only of codes with one scale per tensor: groups
-// have several large values often enough, and cannot saturate, since each has its own maximum.
+// A tensor is worth a warning if a larger fraction of its FP8 values is saturated. Only with one scale per tensor or
+// row: groups have their own amax, so several of their values may equal it without harm.
 #define HEALTH_SATURATED 0.01
-// The same of codes that are zero or subnormal, of a gradient that the matmul of a weight gradient reads. Where some
-// targets do not count, as many may be 0 and are left out.
+// A gradient that a wgrad reads is worth a warning if a larger fraction of its FP8 values is zero or subnormal. Zeros
+// of masked targets are left out.
 #define HEALTH_SMALL 0.5
-
-#define HEALTH_WARNING 4096 // bytes that lines of warning may take
-
-// A weight gradient by FP8 matmuls that is farther than this from BF16's is worth a
-// line, too: its bias, and its error.
+// An FP8 wgrad is worth a warning if its bias or its error relative to BF16 is larger.
 #define HEALTH_BIAS 0.02
 #define HEALTH_ERROR 0.2
 
-// What a run was warned of, and is warned of once: of which gradients (and of their transposes) the codes do not fit;
-// and that a matmul is wrong. NULL instead of it: no warning.
+#define HEALTH_WARNING 4096 // size of a warning's text in bytes
+
+// The warnings that a run has printed; each is printed once.
 typedef struct {
-    bool codes[GRADIENT_COUNT][2], matmuls;
-    double uncounted; // the share of the last step's targets that do not count
+    bool codes[GRADIENT_COUNT][2]; // a gradient, and its transpose, has bad FP8 values
+    bool matmuls;                  // an FP8 wgrad is inexact
+    double uncounted;              // in: the fraction of the last step's targets that are masked
 } HealthWarned;
 
-// Where the CodeCounts of a gradient lie in CODE_COUNTS. The next ones are those of its transpose, where that has a
-// format or a scale of its own.
+// Returns the index of a gradient's CodeCounts in the CODE_COUNTS tensor. The next index is its transpose's, used if
+// the transpose has its own format or scale.
 static inline int code_counts_at(QuantizedGradient what, int layer) {
     return 2 * (layer * GRADIENT_COUNT + (int)what);
 }
 
-// Counts over all FP8 tensors as one JSON object, to be freed; NULL where the recipe has none:
+// Returns the figures of all FP8 tensors as one JSON object, to be freed; NULL if the recipe has no FP8 tensors:
 //   {"x_in":{"amax":[..per layer],"saturated":[..],"zero":[..]},"qkvw.m":{..,"clamped":[..]},"n1":{"amax":[..]},
 //    "dh_q":{"amax":[..],"saturated":[..],"zero":[..],"subnormal":[..]},"dh_qt":{"saturated":[..],..},..}
-// Of what is recomputed in backward only amax is left. Gradients have their shares where the step has counted them. The
-// residual stream's is quantised twice per layer: dresid_q has the amax of the attention half, and dresid_q_fcproj and
-// dresid_q_proj have the shares of both halves. Transposes (dh_qt, ..) are there where they have codes of their own. An
-// amax that is not finite is null. `warning` becomes a line for each thing that is wrong, without the last '\n', else
-// it is empty. Waits for the device.
+// - Tensors that backward recomputes have only amax. An amax that is not finite is null.
+// - Gradients have fractions only if the step has counted them, transposes (dh_qt, ..) only if their FP8 values differ.
+// - The residual stream's gradient is quantized twice per layer: dresid_q has the amax of the attention sublayer,
+//   dresid_q_fcproj and dresid_q_proj have the fractions of the MLP and attention sublayers.
+// Writes one line per problem to `warning`, without the last newline; "" if there are none. warned NULL: only looks at
+// amax and saturation of tensors. Waits for the device.
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
-// The weight gradient a of qkv by FP8 matmuls against the same in BF16, b, in the step's first micro-batch:
+// Compares the FP8 wgrad a of qkv with the BF16 wgrad b, from the step's first micro-batch. Returns JSON to be freed:
 //   {"qkvw":{"error":[|a - b| / |b| per layer],"bias":[<a, b> / <b, b> - 1 per layer]}}
-// What codes lose at random is error; what is lost in one direction is bias, and does not average out over steps. The
-// rest as above.
-char *health_products_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
+// Random rounding is in the error only; a bias does not average out over steps. Writes a line to `warning` if a layer
+// exceeds HEALTH_BIAS or HEALTH_ERROR, otherwise "". warned NULL: never warns. Waits for the device.
+char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,7 @@
 #include "log/step_line.h"
 
 bool all_ranks_ok(RankErrors *e, bool ok, Error *err) {
-    if (e->failed) return false; // the error has been shared within the function that returned `ok`
+    if (e->failed) return false; // a call inside the function that returned `ok` has shared the error
     e->failed = !comm_all_good(e->comm, ok, err);
     return !e->failed;
 }

@@ -11,7 +11,7 @@
 
 enum { TEXT_LENGTH = 2 * PATH_MAX_LENGTH };
 
-// One item of the page.
+// Prints a label and a formatted text as one item of the page.
 __attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *label, const char *format, ...) {
     char buffer[TEXT_LENGTH];
     va_list args;
@@ -21,15 +21,16 @@ __attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *la
     print_item(out, label, buffer);
 }
 
+// Returns a number in words, such as "5.12 k". Each text is valid for the next three calls.
 static const char *count(double value) {
-    static char texts[4][32]; // a line has at most four
+    static char texts[4][32];
     static int next;
     char *text = texts[next++ % 4];
     format_count(text, sizeof texts[0], value);
     return text;
 }
 
-// "32 heads of 128 (8 of keys and values)": what does not follow from heads and channels.
+// Writes "32 heads of 128 (8 of keys and values)", without the parts that follow from heads and channels.
 static const char *heads_text(const ModelShape *s, char text[80]) {
     int at = snprintf(text, 80, "%d head%s", s->heads, plural(s->heads));
     if (s->head_dim * s->heads != s->channels) at += snprintf(text + at, 80 - (size_t)at, " of %d", s->head_dim);
@@ -46,7 +47,7 @@ static void report_model(const Config *c, FILE *out) {
          s->channels, plural(s->channels), s->positions, plural(s->positions), s->vocab, s->vocab_padded);
 }
 
-// What is computed and kept in which precision; --recipe alone does not say it where single flags refine it.
+// Prints the precision of each part, because single flags may change what --recipe sets.
 static void report_recipe(const Config *c, FILE *out) {
     const Recipe *r = &c->recipe;
     if (r->precision == PRECISION_FP32) {
@@ -54,8 +55,8 @@ static void report_recipe(const Config *c, FILE *out) {
         return;
     }
     char first[64] = "";
-    const int plain = config_bf16_blocks(c);
-    if (plain > 0) snprintf(first, sizeof first, " (forward: %d block%s bf16)", plain, plural(plain));
+    const int blocks = config_bf16_blocks(c);
+    if (blocks > 0) snprintf(first, sizeof first, " (forward: %d block%s bf16)", blocks, plural(blocks));
     item(out, "recipe", "%s: linear %s%s, head %s, saved %s, recompute %d, gradients %s, moments %s, master %s",
          choice_name(RECIPE_NAMES, r->kind).text, r->linear == LINEAR_FP8 ? "fp8" : "bf16", first,
          choice_name(HEAD_NAMES, r->head).text, r->saved == SAVED_COAT ? "coat" : "bf16", r->recompute,
@@ -67,17 +68,17 @@ static int64_t tokens_of_step(const Report *report) {
     return config_accumulation(report->config, ranks) * config_micro_tokens(report->config) * ranks;
 }
 
-// Steps that are still to be made: those before may have been of another size.
 static int64_t steps_left(const Report *report) {
     return report->steps > report->done ? report->steps - report->done : 0;
 }
 
-// That the whole run reads.
-static int64_t sequences_in_all(const Report *report) {
+// Returns the number of sequences that the complete run reads. Steps done before may have had another size.
+static int64_t total_sequences(const Report *report) {
     return report->sequences + steps_left(report) * (tokens_of_step(report) / report->config->seq_len);
 }
 
-// How whole examples are laid out, and what is lost of them. label: "" below another item of the same data.
+// Prints how examples are packed into sequences, and what is cut or left out; nothing if the data has no examples.
+// label: "" to continue the item above, which describes the same data.
 static void report_examples(const DataLoader *loader, const char *label, int seq_len, FILE *out) {
     const DataExamples e = data_examples(loader);
     char cut[96] = "", left_out[64] = "";
@@ -92,7 +93,7 @@ static void report_examples(const DataLoader *loader, const char *label, int seq
          count((double)e.sequences), plural(e.sequences), 100.0 * e.filled, cut, left_out);
 }
 
-// The training data; of several sets each, with how often the whole run reads it.
+// Prints the training data. If there are several sets, prints each one's weight and the epochs of the complete run.
 static void report_train(const Report *report, FILE *out) {
     char text[TEXT_LENGTH];
     item(out, "train", "%s", data_describe(report->train, text, sizeof text));
@@ -100,7 +101,7 @@ static void report_train(const Report *report, FILE *out) {
     if (prompt_format_named(report->config->prompt_format))
         item(out, "prompts", "in the format %s", prompt_format_name(report->config->prompt_format));
     for (int k = 0; k < data_sets(report->train) && data_sets(report->train) > 1; k++) {
-        const DataSet set = data_set(report->train, k, sequences_in_all(report));
+        const DataSet set = data_set(report->train, k, total_sequences(report));
         item(out, "", "%.3g %%: %s, %s token%s, %.3g epoch%s", 100.0 * set.share, set.name, count((double)set.tokens),
              plural(set.tokens), set.epochs, plural(set.epochs));
     }
@@ -112,7 +113,7 @@ static void report_schedule(const Report *report, FILE *out) {
     int64_t accumulation = config_accumulation(c, ranks);
     double step_tokens = (double)tokens_of_step(report);
     double total = (double)report->tokens + step_tokens * (double)steps_left(report);
-    double passes = (double)sequences_in_all(report) / (double)data_sequences(report->train);
+    double passes = (double)total_sequences(report) / (double)data_sequences(report->train);
     char processes[64] = "", done[64] = "", warmup[64] = "", final[48] = "", epochs[48] = "";
     if (ranks > 1) snprintf(processes, sizeof processes, ", %d processes, ZeRO %d", ranks, c->zero);
     if (report->done > 0)
@@ -131,7 +132,7 @@ static void report_schedule(const Report *report, FILE *out) {
          plural(total), epochs, done);
 }
 
-// "every 250 steps" or "at the end".
+// Writes "every step", "every 250 steps" or, if `every` is 0, "at the end".
 static const char *how_often(char text[48], int64_t every) {
     if (every == 1)
         snprintf(text, 48, "every step");
@@ -142,13 +143,13 @@ static const char *how_often(char text[48], int64_t every) {
     return text;
 }
 
-// Writes how much of the validation data is evaluated: tokens if no file has a mask; else sequences, because those need
-// not be full, or "" if all are evaluated.
+// Writes how much of the validation data is evaluated, in tokens if no file has a mask. Otherwise in sequences, because
+// those need not be full; "" if that is all of them.
 static const char *validated(const Report *report, char text[96]) {
     const Config *c = report->config;
     const int64_t all = data_sequences(report->val);
     int64_t sequences = (int64_t)data_batches(report->val, c->val_batches) * c->micro_batch;
-    if (sequences > all) sequences = all; // sequences without a target fill up the last micro-batch
+    if (sequences > all) sequences = all; // the last micro-batch is filled with masked sequences
     text[0] = 0;
     if (!data_masked(report->val))
         snprintf(text, 96, ", the first %s of them", count((double)(sequences * c->seq_len)));
@@ -216,12 +217,13 @@ void report_start(const Report *report, FILE *out) {
     fflush(out);
 }
 
-// What the driver counts beside the plan: as measured on one GPU, and with NCCL's at most on two and four of a host.
+// Device memory that CUDA and NCCL take in addition to the plan: measured on one GPU, and the maximum of two and four
+// GPUs of a host.
 static const double CONTEXT_BYTES = 0.6e9, NCCL_BYTES = 1.1e9;
 
-static void report_beside(int ranks, FILE *out) {
+static void report_overhead(int ranks, FILE *out) {
     char text[MEMORY_TEXT];
-    fprintf(out, "  %-16s %12s  CUDA's context%s\n", "beside it, about",
+    fprintf(out, "  %-16s %12s  CUDA's context%s\n", "outside, about",
             memory_text(text, (size_t)(CONTEXT_BYTES + (ranks > 1 ? NCCL_BYTES : 0))), ranks > 1 ? " and NCCL" : "");
 }
 
@@ -245,7 +247,7 @@ bool report_plan(const Config *config, FILE *out, Error *err) {
                                                   : choice_name(RECIPE_NAMES, c.recipe.kind).text,
              c.micro_batch, c.seq_len, plural(c.seq_len), ranks, ranks > 1 ? "es" : "", c.zero);
         arena_report(arena, out);
-        if (device == DEVICE_CUDA) report_beside(ranks, out);
+        if (device == DEVICE_CUDA) report_overhead(ranks, out);
         if (c.memory_limit > 0 && !config_samples_only(&c))
             fprintf(out, "largest micro-batch under %s: %d\n", memory_text(limit, (size_t)c.memory_limit),
                     c.micro_batch);

@@ -1,5 +1,5 @@
-// The page that a run begins with: on what, of what, how and how long it will train, and where the memory goes. And
-// what --plan prints of the last.
+// The page that a run prints at its start: device, model, recipe, data, schedule, files and memory. And the memory plan
+// of --plan.
 #pragma once
 #include <stdio.h>
 
@@ -15,20 +15,21 @@ extern "C" {
 
 typedef struct {
     const Config *config;
-    Exec *exec; // opened; its device is named, and asked for the memory in use
+    Exec *exec; // an opened device
     const Arena *arena;
     DataLoader *train, *val;    // NULL: none
     const HellaSwag *hellaswag; // NULL: none
-    int64_t steps, done;        // of the run in all, and already made,
-    int64_t sequences, tokens;  // in which so many were read, by steps of whatever size
+    int64_t steps, done;        // of the complete run; done before this start
+    int64_t sequences, tokens;  // read in the steps done before, whose size may differ
 } Report;
 
-// Prints the page, in lines of at most 80 columns, or as many as a narrower terminal has, where words allow it.
+// Prints the page in lines of at most 80 columns, or of the terminal's width if that is smaller. Only a longer word
+// exceeds it.
 void report_start(const Report *report, FILE *out);
 
-// Prints the memory plan of one of config->gpus processes, as a table as wide or as JSON, for the GPU's layout unless
-// --device cpu was given. With --memory-limit that of the largest micro-batch which stays under it; false with err
-// (EXIT_USER) and advice when not even one sequence does.
+// Prints the memory plan of one of config->gpus processes as a table or as JSON, for the GPU's layout unless --device
+// cpu was given. With --memory-limit, plans the largest micro-batch within the limit; false with err (EXIT_USER) and
+// advice if one sequence exceeds it.
 bool report_plan(const Config *config, FILE *out, Error *err);
 
 #ifdef __cplusplus

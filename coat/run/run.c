@@ -16,50 +16,58 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-// Reads micro-batch i of the step that begins after `sequences`. Ahead of it, because in the middle of a step processes
-// wait for each other: before it begins they can still agree on what becomes of a run whose data cannot be read.
-static void read_ahead(Run *run, int64_t sequences, int64_t i) {
+// Micro-batch i of the next step, in run->next.
+typedef struct {
+    int32_t *inputs, *targets, *positions; // positions NULL: documents are not masked from each other
+} MicroBatch;
+
+static MicroBatch micro_batch(const Run *run, int64_t i) {
     const Config *c = run->config;
-    int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
     const int64_t tokens = config_micro_tokens(c);
     int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
-    int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
-    if (run->pending_error.code == EXIT_DONE)
-        data_batch_at(run->train, first, inputs, inputs + tokens, positions, &run->pending_error);
+    return (MicroBatch){inputs, inputs + tokens, c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL};
 }
 
-// How many targets of the step that has been read count, over all processes: never none, as every sequence has one.
+// Reads micro-batch i of the step after `sequences` sequences. Runs before that step, because within a step the
+// processes wait for each other, and a rank that cannot read its data must tell the others before.
+static void read_ahead(Run *run, int64_t sequences, int64_t i) {
+    const Config *c = run->config;
+    const int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
+    const MicroBatch b = micro_batch(run, i);
+    if (run->pending_error.code == EXIT_DONE)
+        data_batch_at(run->train, first, b.inputs, b.targets, b.positions, &run->pending_error);
+}
+
+// Returns the number of unmasked targets in the next step, over all processes. Never 0: every sequence has one.
 static int64_t count_targets(Run *run) {
     const int64_t tokens = config_micro_tokens(run->config);
     const int64_t accumulation = config_accumulation(run->config, run->place.ranks);
     if (!run->masked) return accumulation * tokens * run->place.ranks;
-    int64_t counted = 0;
-    for (int64_t i = 0; i < accumulation; i++)
-        counted += data_count(run->next + (BATCH_PLANES * i + 1) * tokens, tokens);
-    return comm_sum_i64(run->model.comm, counted);
+    int64_t unmasked = 0;
+    for (int64_t i = 0; i < accumulation; i++) unmasked += data_count(micro_batch(run, i).targets, tokens);
+    return comm_sum_i64(run->model.comm, unmasked);
 }
 
-// One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host. Where a
-// signal ends the run, what is done of the step is thrown away and done.step stays.
+// Runs one step: all micro-batches of --batch-tokens, then the update. The results are in model.host. If a signal ends
+// the run within the step, drops the step's gradients and leaves run->done as it is.
 static void train_step(Run *run) {
     Model *m = &run->model;
     const Config *c = m->config;
     int64_t accumulation = config_accumulation(c, m->exec.ranks), tokens = config_micro_tokens(c);
     int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks; // after this step
-    const int64_t counted = count_targets(run);
-    const double share = (double)counted / (double)(accumulation * tokens * m->exec.ranks);
-    if (run->masked) log_counted(run->log, share);
-    run->warned.uncounted = 1 - share;
-    step_begin(m, schedule_lr(c, run->done.step, run->steps), counted);
-    const bool logs = m->exec.rank == 0; // what FP8 health finds
+    const int64_t targets = count_targets(run);
+    const double unmasked = (double)targets / (double)(accumulation * tokens * m->exec.ranks);
+    if (run->masked) log_counted(run->log, unmasked);
+    run->warned.uncounted = 1 - unmasked;
+    step_begin(m, schedule_lr(c, run->done.step, run->steps), targets);
+    const bool logs = m->exec.rank == 0;
     const int64_t step = run->done.step + 1;
     m->counts_codes = logs && due(step, c->health_every) && m->arena.layout[CODE_COUNTS][VALUE].exists;
     m->compares_matmuls = logs && due(step, c->health_products) && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     for (int64_t i = 0; i < accumulation; i++) {
         if (stop_at_once(m)) return;
-        const int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
-        const int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
-        batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens, positions);
+        const MicroBatch b = micro_batch(run, i);
+        batch_upload(m, c->micro_batch, c->seq_len, b.inputs, b.targets, b.positions);
         micro_step(m, i > 0, i + 1 == accumulation);
         if (run->done.step + 1 < run->steps) read_ahead(run, sequences, i); // while the device computes
     }
@@ -75,7 +83,7 @@ bool run_validate(Run *run, Error *err) {
     double loss;
     int batches = data_batches(run->val, run->config->val_batches);
     if (!all_ranks_ok(&run->errors, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
-    if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss); // else the resumed run makes up for it
+    if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss); // otherwise the resumed run validates
     return true;
 }
 
@@ -89,17 +97,16 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     const Config *c = run->config;
     const int begin = run->tokenizer ? tokenizer_begin(run->tokenizer) : -1;
     ids[0] = begin < 0 && run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : begin;
-    const TextIds *known = &c->shape.ids; // of the model
+    const TextIds *known = &c->shape.ids;
     if (ids[0] < 0) ids[0] = known->begin < 0 && known->end_count > 0 ? known->ends[0] : known->begin;
-    // a vocabulary without any has one id fewer than the model: begin with its last
-    if (ids[0] < 0) ids[0] = c->shape.vocab - 1;
+    if (ids[0] < 0) ids[0] = c->shape.vocab - 1; // the model's extra id for a vocabulary without BOS and EOS
     int count = 1;
     if (c->prompt[0]) {
         if (!run->tokenizer) {
             error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name its file or folder with --tokenizer");
             return 0;
         }
-        const int first = begin >= 0; // where the text goes
+        const int first = begin >= 0; // index of the first text token
         count =
             prompt_encode(run->tokenizer, run->prompt_format, c->prompt, ids + first, MAX_PROMPT_TOKENS - first, err);
         if (count == 0) error_set(err, EXIT_USER, "--prompt is empty");
@@ -108,7 +115,7 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     }
     for (int i = 0; i < count; i++) {
         if (ids[i] >= 0 && ids[i] < c->shape.vocab) continue;
-        error_set(err, EXIT_USER, "--tokenizer: token %d is beyond the model's vocabulary of %d", ids[i],
+        error_set(err, EXIT_USER, "--tokenizer: token %d is outside the model's vocabulary of %d", ids[i],
                   c->shape.vocab);
         return 0;
     }
@@ -150,16 +157,15 @@ bool run_samples(Run *run, Error *err) {
     return true;
 }
 
-// The last moment at which a save may begin; 0: there is no limit.
+// Returns the latest time, in ms, at which a save may start under --time-limit; 0: no limit.
 static double deadline(const Run *run) {
-    double limit = (double)run->config->time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process in
+    double limit = (double)run->config->time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process
     double saves = run->saver ? 2.4 * saver_expected_ms(run->saver) : 0.0;
     return limit > 0 ? run->start_ms + limit - spare - saves : 0.0;
 }
 
 static bool time_is_up(const Run *run) {
-    // once an evaluation has been given up for it, a save that was faster than expected does not put it off
-    if (stop_at_once(&run->model)) return true;
+    if (stop_at_once(&run->model)) return true; // an evaluation was stopped for it: final, even if saving gets faster
     double last = deadline(run);
     return last > 0 && now_ms() + 1.2 * run->longest_ms > last;
 }
@@ -191,7 +197,7 @@ static bool can_go_on(Run *run, Error *err) {
     return all_ranks_ok(&run->errors, err->code == EXIT_DONE, err);
 }
 
-// Waits for the last save, on all processes.
+// Waits until all processes have finished saving.
 static bool finish_saving(Run *run, Error *err) {
     comm_set_timeout(run->model.comm, FILES_TIMEOUT_S);
     bool saved = all_ranks_ok(&run->errors, !run->saver || saver_finish(run->saver, err), err);
@@ -199,7 +205,7 @@ static bool finish_saving(Run *run, Error *err) {
     return saved;
 }
 
-// Saves where the run stands, from which it is resumed with the bits that it would have had.
+// Ends the run early: saves a last checkpoint if a step was done, waits for it, and prints `reason` and how to resume.
 static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     const Config *c = run->config;
     bool saves = run->saver && run->done.step > begun;
@@ -209,16 +215,16 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     log_show_step(run->log);
     print_remark("", "ended by %s after step %lld of %lld: %s%s", reason, (long long)run->done.step,
                  (long long)run->steps,
-                 saves        ? "saved; go on with --resume in "
+                 saves        ? "saved; continue with --resume in "
                  : run->saver ? "no step was done since the run began or was resumed in "
                               : "nothing is saved without --out",
                  run->saver ? saver_out(run->saver) : c->out);
     return true;
 }
 
-// An error that is not the training's own, of data for example, takes nothing of what is done: weights and states are
-// those after the last whole step. Several processes save only what ends all of them between steps. The saver's end
-// waits, and says how it went.
+// Saves a last checkpoint after an error that is not a divergence, such as unreadable data: weights and states are
+// those after the last complete step. Several processes do so only if all of them know the error. Waits for the saver,
+// which prints the result.
 static void rescue(Run *run, int64_t begun, Error *err) {
     Comm *comm = run->model.comm;
     if (!run->saver || (run->place.ranks > 1 && !run->errors.failed)) return;
@@ -226,13 +232,13 @@ static void rescue(Run *run, int64_t begun, Error *err) {
     if (saves) saver_save_last(run->saver, &run->done);
     comm_set_timeout(comm, FILES_TIMEOUT_S);
     saver_is_taken(run->saver, err);
-    saver_close(run->saver); // waits for what is still being written, of a run that diverged too
+    saver_close(run->saver); // waits for a checkpoint that is still being written
     run->saver = NULL;
     comm_barrier(comm);
     comm_set_timeout(comm, 0);
 }
 
-// Whether there is a checkpoint to resume from, also one that is still being written.
+// True if there is a checkpoint to resume from, including one that is still being written.
 static bool has_saved(Run *run) {
     int64_t *steps;
     Error ignored;
@@ -243,7 +249,7 @@ static bool has_saved(Run *run) {
     return saved;
 }
 
-// Says where an outlier was skipped; false where too many updates in a row were.
+// Logs a skipped outlier. Fails (EXIT_DIVERGED) if --max-skipped updates in a row were skipped.
 static bool check_skips(Run *run, Error *err) {
     const Model *m = &run->model;
     if (m->host.nonfinite == SKIP_OUTLIER)
@@ -255,37 +261,22 @@ static bool check_skips(Run *run, Error *err) {
     return on_all_ranks(&run->errors);
 }
 
-// A step that is skipped warns of itself; what FP8 health finds in it says nothing of the codes.
-static HealthWarned *warned_of_step(Run *run) {
-    return run->model.host.nonfinite ? NULL : &run->warned;
-}
-
-// How the FP8 tensors fit their scales, from what the step left in memory; of the process that writes the log.
-static void log_health(Run *run) {
+// Writes FP8 health of the step to the log as `key`, and prints its warning. Does nothing on ranks other than 0. A
+// skipped step does not warn, because its infinities say nothing about the scales.
+static void log_health(Run *run, const char *key, char *(*health)(const Arena *, Exec *, HealthWarned *, char *)) {
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
-    shards_weights_wait(&m->shards); // the weights' codes are those of this step's update, whatever the stage
-    char *json = health_json(&m->arena, &m->exec, warned_of_step(run), warning);
-    if (json) log_object(run->log, run->done.step, "fp8", json);
+    shards_weights_wait(&m->shards); // so that the FP8 weights are this step's in every ZeRO stage
+    char *json = health(&m->arena, &m->exec, m->host.nonfinite ? NULL : &run->warned, warning);
+    if (json) log_object(run->log, run->done.step, key, json);
     if (warning[0]) log_show_step(run->log);
     if (warning[0]) log_text(run->log, "%s", warning);
     free(json);
 }
 
-// How far the weight gradients by FP8 matmuls are from BF16's, as the step has found.
-static void log_products(Run *run) {
-    Model *m = &run->model;
-    char warning[HEALTH_WARNING];
-    if (m->exec.rank != 0) return;
-    char *json = health_products_json(&m->arena, &m->exec, warned_of_step(run), warning);
-    log_object(run->log, run->done.step, "products", json);
-    if (warning[0]) log_show_step(run->log);
-    if (warning[0]) log_text(run->log, "%s", warning);
-    free(json);
-}
-
-// How much of each of several sets of data has been read, in the log or as lines for people.
+// Reports how much of each training set has been read, in log.jsonl or (as_text) as lines of text. Nothing if there is
+// only one set.
 static void log_sets(Run *run, bool as_text) {
     const int sets = data_sets(run->train);
     if (sets == 1 || run->config->overfit_one_batch) return;
@@ -323,8 +314,8 @@ bool run_make_up(Run *run, bool val, bool hellaswag, Error *err) {
     return true;
 }
 
-// Opens the savers of a machine's processes one after the other, so that each sees how much memory the others have
-// left. They wait with the timeout of run_all() for files.
+// Opens the saver. The processes of a machine do so one after the other, because each sizes its copy by the host memory
+// that the others left.
 static void open_saver(Run *run) {
     Model *m = &run->model;
     const int64_t barriers = comm_serialize_begin(m->comm, run->place.local_rank);
@@ -334,8 +325,8 @@ static void open_saver(Run *run) {
     if (run->folder) saver_watch(run->saver, run->folder);
 }
 
-// What follows a step of so many tokens: its line in the log, a checkpoint, validation and samples, where they are due.
-// The checkpoint comes before what may fail or take long.
+// Does what follows a step of `tokens` tokens that began at `begin` ms: logs it, then saves, validates and samples if
+// due. Saves first, because the rest may fail or take long.
 static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *err) {
     Model *m = &run->model;
     const Config *c = m->config;
@@ -345,8 +336,8 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
     if (run->place.ranks == 1 && signals_take_save()) saves = true;
     log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens, tokens,
              m->host.skipped);
-    if (due(step, c->health_every)) log_health(run);
-    if (due(step, c->health_products)) log_products(run);
+    if (due(step, c->health_every)) log_health(run, "fp8", health_json);
+    if (due(step, c->health_products)) log_health(run, "products", health_matmuls_json);
     if (validates) log_sets(run, false);
     bool ok = check_skips(run, err);
     if (ok && run->saver && saves) saver_save(run->saver, &run->done);
@@ -376,7 +367,7 @@ bool run_train(Run *run, Error *err) {
     for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
-        m->deadline_ms = run->done.step > begun ? deadline(run) : 0; // one step at least
+        m->deadline_ms = run->done.step > begun ? deadline(run) : 0; // always completes one step
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;
         ok = can_go_on(run, err);
@@ -394,7 +385,7 @@ bool run_train(Run *run, Error *err) {
         return false;
     }
     log_sets(run, true);
-    if (!reason && stop_at_once(m)) reason = end_early(run); // during the last validation
+    if (!reason && stop_at_once(m)) reason = end_early(run); // the last validation was stopped
     if (reason) return stop(run, reason, begun, err);
     if (run->saver) saver_save_last(run->saver, &run->done);
     return finish_saving(run, err);

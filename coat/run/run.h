@@ -1,4 +1,4 @@
-// A run: the training of a model from where it stands to its last step, or an evaluation, or samples.
+// A run of the program: training to the last step, an evaluation, or samples.
 #pragma once
 #include "health.h"
 #include "log/log.h"
@@ -16,58 +16,61 @@ extern "C" {
 #endif
 
 #define MAX_PROMPT_TOKENS 4096
-#define BATCH_PLANES 3 // of a micro-batch: inputs, targets, positions where documents are apart
+#define BATCH_PLANES 3 // arrays per micro-batch: inputs, targets, and positions if documents are masked from each other
 
 typedef struct {
     Config *config; // complete, and constant, after the inputs are open
     Model model;
     DataLoader *train, *val;
-    bool masked; // not all targets of the training data count
+    bool masked; // the training data has a loss mask
     HellaSwag *hellaswag;
     Tokenizer *tokenizer;       // NULL: samples print token ids
     PromptFormat prompt_format; // of samples; NONE: plain text
     Log *log;
-    HealthWarned warned;         // by FP8 health
-    Saver *saver;                // NULL: nothing is saved
-    OutFolder *folder;           // that this process has locked; NULL: none
-    RunState done;               // what checkpoints record: steps, position in the data, tokens
-    int64_t steps;               // to be done in all
-    double start_ms, longest_ms; // when the program began; the longest round of the training loop
-    CommPlace place;             // among the processes
-    RankErrors errors;           // how the run ends
-    bool save_asked;             // by a signal to any of them
-    int32_t *next;               // a step's micro-batches, (accumulation, BATCH_PLANES, B * T)
-    Error pending_error;         // prevents the next step: unreadable data, another run has --out; EXIT_DONE: none
-    bool any_rank_failed;        // one of the processes has a pending_error
+    HealthWarned warned;  // FP8 health warnings printed so far
+    Saver *saver;         // NULL: nothing is saved
+    OutFolder *folder;    // --out, locked by this process; NULL: not locked
+    RunState done;        // progress so far, as checkpoints record it
+    int64_t steps;        // number of the last step
+    double start_ms;      // when the program started
+    double longest_ms;    // the longest iteration of the training loop so far
+    CommPlace place;      // this process's rank
+    RankErrors errors;    // ends all processes together
+    bool save_asked;      // a signal to any process asked for a checkpoint
+    int32_t *next;        // the next step's micro-batches: (accumulation, BATCH_PLANES, B * T)
+    Error pending_error;  // prevents the next step, for example unreadable data; EXIT_DONE: none
+    bool any_rank_failed; // some rank has a pending_error
 } Run;
 
-// Opens the vocabulary that --tokenizer FILE names, of a new model. It has a row for each token, where neither --vocab
-// nor the model's name says how many, and not fewer in any case.
+// Opens the vocabulary of --tokenizer FILE for a new model. Sets the model's vocabulary size to the tokenizer's unless
+// --vocab or the model's name sets it. Fails if the size is smaller than the tokenizer's.
 bool run_take_vocabulary(Run *run, Config *config, Error *err);
 
-// Does what the configuration asks for, from the opening of the device to the last save, and ends it on all processes.
-// False with err where it failed.
+// Does all that the configuration asks for, from opening the device to the last save, and ends the run on all
+// processes. False with err on failure.
 bool run_whole(Run *run, Config *config, Error *err);
 
-// --- what run.c and run_start.c have in common ---------------------------------------------------------------------
+// ---------------------------------------------------------------- shared by run.c and run_start.c
 
+// Computes and logs the validation loss; nothing without --val.
 bool run_validate(Run *run, Error *err);
 
-// The tokens that samples begin with, of the prompt or the end of text; their number, 0 with err where the prompt
-// cannot be used.
+// Sets ids[] to the tokens that samples start with: the prompt's, or a BOS or EOS token. Returns their number; 0 with
+// err if the prompt cannot be used.
 int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err);
 
-// The step that an evaluation is of; weights given by --model are as old as their folder records.
+// Returns the step that an evaluation reports: the run's, or the one recorded with the weights of --model.
 int64_t run_evaluated_step(const Run *run);
 
-// Samples, from the prompt or from the end-of-text token. With --json standard output is JSON lines: those of the log,
-// or, where nothing is trained, one per sample with the tokens, from which text that is no UTF-8 loses nothing.
+// Prints samples that continue the prompt. With --json, standard output is JSON lines and the text goes to stderr; if
+// nothing is trained, each sample is a line with its token ids, because text that is not UTF-8 would be changed.
 bool run_samples(Run *run, Error *err);
 
-// The evaluations, of those asked for, that the end of the run before came across: the log does not have them.
+// Runs the requested evaluations of the current step that the log does not have, because a signal or a kill prevented
+// them before the resume.
 bool run_make_up(Run *run, bool val, bool hellaswag, Error *err);
 
-// The training loop.
+// Runs the training loop to the last step, a signal or --time-limit, and saves.
 bool run_train(Run *run, Error *err);
 
 #ifdef __cplusplus

@@ -5,17 +5,17 @@
 
 #include "numerics/rng.h"
 
-#define SAMPLER_STREAM 0x73616d706c65ULL // apart from the streams of initialisation and rounding
-#define ROUNDING 1e-6                    // of --top-p, which is a float, and of sums of probabilities
+#define SAMPLER_STREAM 0x73616d706c65ULL // another random stream than those of initialization and rounding
+#define ROUNDING 1e-6                    // tolerance for --top-p, a float, and for sums of probabilities
 
 static bool drawable(float logit) {
     return !isnan(logit) && logit != -INFINITY;
 }
 
-// An integer that orders as the logits do; 0 for what must not be drawn.
+// Returns an integer that orders like the logits; 0 for NaN and -inf, which must not be drawn.
 static uint32_t order_key(float logit) {
     if (!drawable(logit)) return 0;
-    uint32_t u = float_bits(logit + 0.0f); // -0 becomes +0: equal logits get equal keys
+    uint32_t u = float_bits(logit + 0.0f); // turns -0 into +0, so that equal logits get equal keys
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
@@ -26,24 +26,25 @@ static int argmax(const float *logits, int vocab) {
     return best;
 }
 
-// The probability of a logit relative to the largest one.
+// Returns the probability of a logit relative to that of the largest, `max`.
 static double weight(float logit, float max, float temperature) {
     if (max == INFINITY) return logit == INFINITY ? 1.0 : 0.0;
     return exp(((double)logit - (double)max) / (double)temperature);
 }
 
-// The tokens that are left to draw from: every key above `key`, and the first `ties` whose key is equal to it.
+// The set of tokens to draw from: all with a key above `key`, and the first `ties` tokens with that key.
 typedef struct {
     uint32_t key;
     int ties;
 } Threshold;
 
-// Whether the next token, in the order of their ids, is left. Counts ties down, in the caller's copy.
+// True if the token with this key is in the set. Must be called for all tokens in the order of their ids, because it
+// counts t->ties down.
 static bool passes(Threshold *t, uint32_t key) {
     return key > t->key || (key == t->key && key != 0 && t->ties-- > 0);
 }
 
-// What a token weighs: one, to count tokens, or its relative probability.
+// The weight of a token: 1 if `counts`, otherwise its probability relative to `max`.
 typedef struct {
     bool counts;
     float max, temperature;
@@ -53,14 +54,14 @@ static double weigh(const Scale *s, float logit) {
     return s->counts ? 1.0 : weight(logit, s->max, s->temperature);
 }
 
-// Of the tokens that `within` leaves the fewest with the largest keys that weigh `needed` (> 0) together. Finds the
-// least of their keys byte by byte from the top: no sorting, no memory.
+// Returns the smallest set of tokens of `within` with the largest keys whose weights sum to at least `needed` (> 0).
+// Finds the set's lowest key byte by byte from the top, with one histogram per byte, so that no sorting is needed.
 static Threshold find_threshold(const float *logits, int vocab, Threshold within, Scale scale, double needed) {
     Threshold t = {0, 0};
     for (int shift = 24; shift >= 0; shift -= 8) {
         double mass[256] = {0};
         int count[256] = {0};
-        uint32_t fixed = shift == 24 ? 0 : 0xffffffffu << (shift + 8); // the bits found so far
+        uint32_t fixed = shift == 24 ? 0 : 0xffffffffu << (shift + 8); // mask of the bytes found so far
         Threshold left = within;
         for (int i = 0; i < vocab; i++) {
             uint32_t key = order_key(logits[i]);
@@ -71,10 +72,10 @@ static Threshold find_threshold(const float *logits, int vocab, Threshold within
         int digit = 255;
         for (; digit > 0 && mass[digit] < needed; digit--) needed -= mass[digit];
         t.key |= (uint32_t)digit << shift;
-        t.ties = count[digit]; // in the end all of one key and so of one weight
+        t.ties = count[digit]; // after the last byte these have one key, and so one weight
         if (shift == 0 && needed < mass[digit]) t.ties = (int)ceil(needed * count[digit] / mass[digit]);
     }
-    return t.key < within.key ? within : t; // rounding may have asked for more than there is
+    return t.key < within.key ? within : t; // rounding can make `needed` larger than the total
 }
 
 int sample_token(const float *logits, int vocab, float temperature, int top_k, float top_p, uint64_t seed,
@@ -88,13 +89,13 @@ int sample_token(const float *logits, int vocab, float temperature, int top_k, f
     if (top_k > 0 && top_k < vocab) threshold = find_threshold(logits, vocab, threshold, one, top_k);
     if (top_p < 1.0f) {
         Threshold left = threshold;
-        double all = 0.0, share = top_p > 0.0f ? (double)top_p : FLT_MIN;
+        double all = 0.0, fraction = top_p > 0.0f ? (double)top_p : FLT_MIN;
         for (int i = 0; i < vocab; i++)
             if (passes(&left, order_key(logits[i]))) all += weigh(&probability, logits[i]);
-        threshold = find_threshold(logits, vocab, threshold, probability, (1.0 - ROUNDING) * share * all);
+        threshold = find_threshold(logits, vocab, threshold, probability, (1.0 - ROUNDING) * fraction * all);
     }
 
-    // Two passes over the same terms in the same order: the total, then the token where u * total falls.
+    // the first pass computes the total, the second finds the token at u * total; both sum in the same order
     const double unit = 1.0 / 9007199254740992.0; // 2^-53
     double total = 0.0, target = 0.0;
     for (int pass = 0; pass < 2; pass++) {
@@ -110,7 +111,7 @@ int sample_token(const float *logits, int vocab, float temperature, int top_k, f
                 if (target < sum) return i;
             }
         }
-        if (pass == 1) return last; // u close to 1 and rounding: the last token that can be drawn
+        if (pass == 1) return last; // rounding with u close to 1: the last token of the set
         total = sum;
         target = (double)(rng_hash(seed, SAMPLER_STREAM, index) >> 11) * unit * total;
     }

@@ -25,47 +25,45 @@
 
 // ---------------------------------------------------------------- names
 
-static void step_name(char name[NAME_BUFFER], const char *before, int64_t step, const char *after) {
-    snprintf(name, NAME_BUFFER, "%sstep-%08" PRId64 "%s", before, step, after);
-}
-
-// The step of "step-00000020"; -1 for any other name.
-static int64_t step_of(const char *name) {
-    if (strncmp(name, "step-", 5) != 0) return -1;
-    size_t digits = strspn(name + 5, "0123456789");
-    if (digits < 8 || digits > 18 || name[5 + digits]) return -1;
-    int64_t step = strtoll(name + 5, NULL, 10);
-    char canonical[NAME_BUFFER];
-    step_name(canonical, "", step, "");
-    return strcmp(canonical, name) == 0 ? step : -1;
+// Writes the path OUT/[prefix]step-00000020[suffix] to path[size].
+static bool step_path(char *path, size_t size, const char *out, const char *prefix, int64_t step, const char *suffix,
+                      Error *err) {
+    char name[NAME_BUFFER];
+    snprintf(name, sizeof name, "%sstep-%08" PRId64 "%s", prefix, step, suffix);
+    return path_join(path, size, out, name, err);
 }
 
 bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err) {
-    char name[NAME_BUFFER];
-    step_name(name, "", step, "");
-    return path_join(folder, size, out, name, err);
+    return step_path(folder, size, out, "", step, "", err);
+}
+
+// Returns the step of "step-00000020"; -1 if the name has another form.
+static int64_t step_of(const char *name) {
+    if (strncmp(name, "step-", 5) != 0) return -1;
+    const size_t digits = strspn(name + 5, "0123456789");
+    if (digits < 8 || digits > 18 || (digits > 8 && name[5] == '0') || name[5 + digits]) return -1;
+    return strtoll(name + 5, NULL, 10);
 }
 
 int64_t checkpoint_step(const char *folder) {
     char path[PATH_BUFFER];
-    int length = snprintf(path, sizeof path, "%s", folder);
-    if (length < 0 || (size_t)length >= sizeof path) return -1;
-    while (length > 0 && path[length - 1] == '/') path[--length] = 0;
+    size_t length = strlen(folder);
+    while (length > 0 && folder[length - 1] == '/') length--;
+    if (length >= sizeof path) return -1;
+    snprintf(path, sizeof path, "%.*s", (int)length, folder);
     return step_of(path_base(path));
 }
 
 int64_t checkpoint_weights_step(const char *folder) {
-    char path[PATH_BUFFER];
-    Error ignored;
-    const int64_t recorded = path_join(path, sizeof path, folder, STATE_NAME, &ignored) ? run_state_step(path) : -1;
-    return recorded >= 0 ? recorded : checkpoint_step(folder);
+    RunState recorded;
+    run_state_summary(folder, &recorded);
+    return recorded.step >= 0 ? recorded.step : checkpoint_step(folder);
 }
 
 bool checkpoint_is_masked(const char *folder) {
-    char path[PATH_BUFFER], data[sizeof((RunState *)0)->data] = "";
-    Error ignored;
-    if (path_join(path, sizeof path, folder, STATE_NAME, &ignored)) run_state_data(path, data, sizeof data);
-    return data_describes_mask(data);
+    RunState recorded;
+    run_state_summary(folder, &recorded);
+    return data_describes_mask(recorded.data);
 }
 
 static int compare_descending(const void *a, const void *b) {
@@ -96,7 +94,8 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err) {
 
 // ---------------------------------------------------------------- saving
 
-// vLLM reads all .safetensors files of a folder without an index, the optimizer's among them.
+// Writes model.safetensors.index.json. Without it vLLM would read every .safetensors file of the folder as weights,
+// including the optimizer's.
 static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
     size_t bytes = 0;
     for (int i = 0; i < count; i++) bytes += checkpoint_tensor_bytes(&list[i]);
@@ -114,14 +113,15 @@ static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
 
 static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manifest, Error *err) {
     JsonText text;
-    char share[NAME_BUFFER];
+    char shard[NAME_BUFFER];
     const ModelShape *shape = &s->arena->config->shape;
-    checkpoint_share_name(share, sizeof share, 0, s->exec->ranks);
+    checkpoint_shard_name(shard, sizeof shard, 0, s->exec->ranks);
     const TensorFile files[] = {{HF_MODEL_NAME, s->model, s->model_count, &s->nonfinite},
-                                {share, s->optimizer, s->optimizer_count, NULL}};
-    if (!checkpoint_write_tensors(folder, files, 2, s->exec, manifest, err)) return false;
-    if (!hf_config_text(&text, shape, s->model[0].dtype, err)) return false;
-    if (!manifest_write_text(manifest, folder, HF_CONFIG_NAME, &text, err)) return false;
+                                {shard, s->optimizer, s->optimizer_count, NULL}};
+    if (!checkpoint_write_tensors(folder, files, 2, s->exec, manifest, err) ||
+        !hf_config_text(&text, shape, s->model[0].dtype, err) ||
+        !manifest_write_text(manifest, folder, HF_CONFIG_NAME, &text, err))
+        return false;
     hf_generation_text(&text, shape, s->generation);
     if (!manifest_write_text(manifest, folder, HF_GENERATION_NAME, &text, err)) return false;
     index_text(&text, s->model, s->model_count);
@@ -129,31 +129,30 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
 }
 
 static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_file, Error *err) {
+    const Config *c = s->arena->config;
     JsonText manifest, text;
     char path[PATH_BUFFER];
     manifest_begin(&manifest);
-    bool good = write_tensor_files(folder, s, &manifest, err);
-    if (good && tokenizer_file && tokenizer_file[0])
-        good =
-            tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, s->arena->config->prompt_format, &manifest, err);
-    if (good && s->choices)
-        good = manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), err);
-    good = good && checkpoint_collect_shards(folder, s, &manifest, err);
+    bool good =
+        write_tensor_files(folder, s, &manifest, err) &&
+        (!tokenizer_file || !tokenizer_file[0] ||
+         tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, c->prompt_format, &manifest, err)) &&
+        (!s->choices || manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), err)) &&
+        checkpoint_collect_shards(folder, s, &manifest, err);
     if (good) {
-        run_state_text(&text, &s->run, s->arena->config, s->exec->ranks);
+        run_state_text(&text, &s->run, c, s->exec->ranks);
         good = manifest_write_text(&manifest, folder, STATE_NAME, &text, err);
     }
-    if (good) {
-        manifest_finish(&manifest);
-        good = path_join(path, sizeof path, folder, MANIFEST_NAME, err) &&
-               file_create(path, manifest.text, manifest.size, err) && folder_sync(folder, err);
-    }
+    manifest_finish(&manifest);
+    good = good && path_join(path, sizeof path, folder, MANIFEST_NAME, err) &&
+           file_create(path, manifest.text, manifest.size, err) && folder_sync(folder, err);
     json_text_free(&manifest);
     return good;
 }
 
-// Renames the complete new folder to `final`. Exchanges it with a folder of that name, so that one with the name exists
-// at every moment. A file system without such an exchange needs two renames.
+// Renames the complete new folder `temporary` to `final`. If `final` exists, exchanges the two and removes the old one,
+// so that a folder of that name exists at every moment. On a file system that cannot exchange, renames `final` to `old`
+// first.
 static bool put_in_place(const char *temporary, const char *final, const char *old, Error *err) {
     if (rename(temporary, final) == 0) return true;
     if (!path_is_folder(final))
@@ -171,20 +170,17 @@ static bool put_in_place(const char *temporary, const char *final, const char *o
     return folder_remove(old, err);
 }
 
-// The names of a checkpoint: while it is written, when it is whole, and of one that it replaces.
+// Writes the three paths of a step's checkpoint: while it is written, when it is complete, and of one that it replaces.
 static bool save_paths(const char *out, int64_t step, char temporary[PATH_BUFFER], char final[PATH_BUFFER],
                        char old[PATH_BUFFER], Error *err) {
-    char name[NAME_BUFFER];
-    step_name(name, ".", step, ".tmp");
-    if (!path_join(temporary, PATH_BUFFER, out, name, err)) return false;
-    step_name(name, ".", step, ".old");
-    if (!path_join(old, PATH_BUFFER, out, name, err)) return false;
-    step_name(name, "", step, "");
-    return path_join(final, PATH_BUFFER, out, name, err);
+    return step_path(temporary, PATH_BUFFER, out, ".", step, ".tmp", err) &&
+           step_path(old, PATH_BUFFER, out, ".", step, ".old", err) &&
+           step_path(final, PATH_BUFFER, out, "", step, "", err);
 }
 
-// Removes what an interrupted save or removal left: ".step-00000020.tmp", and, once another checkpoint is whole,
-// ".step-00000020.old", which may be all that is left of one.
+// Removes the folders that interrupted saves and removals left under `out`: ".step-00000020.tmp", and, if `replaced`,
+// ".step-00000020.old". An .old folder may be all that is left of a checkpoint, so the caller sets `replaced` only when
+// another checkpoint is complete.
 static void remove_leftovers(const char *out, bool replaced) {
     DIR *dir = opendir(out);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
@@ -203,7 +199,7 @@ static void remove_leftovers(const char *out, bool replaced) {
 bool checkpoint_prepare(const char *out, int64_t step, Error *err) {
     char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
     if (!save_paths(out, step, temporary, final, old, err)) return false;
-    remove_leftovers(out, false); // they may take the room that this one needs
+    remove_leftovers(out, false); // to free disk space for this checkpoint
     if (!folder_remove(temporary, err) || !folder_remove(old, err)) return false;
     if (mkdir(temporary, 0777) == 0) return true;
     return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", temporary, strerror(errno));
@@ -213,7 +209,7 @@ bool checkpoint_write(const char *out, Snapshot *s, const char *tokenizer_file, 
     char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
     Error ignored;
     if (!save_paths(out, s->run.step, temporary, final, old, err)) return false;
-    if (s->exec->rank > 0) return checkpoint_write_share(temporary, s, err);
+    if (s->exec->rank > 0) return checkpoint_write_shard(temporary, s, err);
     if (s->exec->ranks == 1 && !checkpoint_prepare(out, s->run.step, err)) return false;
     bool good = write_folder(temporary, s, tokenizer_file, err) && put_in_place(temporary, final, old, err) &&
                 folder_sync(out, err);
@@ -238,7 +234,7 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 
 // ---------------------------------------------------------------- finding and pruning
 
-// A folder that has another checkpoint's name was renamed or copied by hand.
+// Fails if state.json in `folder` records another step than the folder's name, as after a rename or copy by hand.
 static bool check_name(const char *folder, Error *err) {
     const int64_t step = checkpoint_weights_step(folder), named = checkpoint_step(folder);
     return step == named || error_set(err, EXIT_DATA,
@@ -247,17 +243,14 @@ static bool check_name(const char *folder, Error *err) {
                                       folder, step, step);
 }
 
-// Complete and undamaged; with `deep` false, only there in full length.
+// True if a checkpoint is complete. With `deep`, verifies all checksums; otherwise only names and sizes.
 static bool check_folder(const char *folder, bool deep, Error *err) {
     static const char *const required[] = {HF_MODEL_NAME, HF_CONFIG_NAME, STATE_NAME};
     Manifest manifest;
-    int shares;
+    int shards;
     if (!manifest_open(&manifest, folder, err)) return false;
-    bool good = manifest_check_all(&manifest, deep, err) && checkpoint_share_count(&manifest, &shares, err);
-    const json_t *files = json_object_get(manifest.root, "files");
-    for (int i = 0; good && i < 3; i++)
-        if (!json_object_get(files, required[i]))
-            good = error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %s", folder, required[i]);
+    bool good = manifest_check_all(&manifest, deep, err) && checkpoint_shard_count(&manifest, &shards, err);
+    for (int i = 0; good && i < 3; i++) good = manifest_entry(&manifest, required[i], err);
     manifest_close(&manifest);
     return good;
 }
@@ -266,127 +259,116 @@ bool checkpoint_expect(const char *out, int64_t step, Error *err) {
     int64_t *steps;
     const int count = checkpoint_steps(out, &steps, err);
     bool found = step < 0 && count > 0;
-    char there[96] = "";
-    for (int i = 0; i < count && i < 3; i++)
-        snprintf(there + strlen(there), sizeof there - strlen(there), "%s%" PRId64, i ? ", " : "", steps[i]);
-    for (int i = 0; i < count && !found; i++) found = steps[i] == step;
-    if (!found && count > 0)
-        error_set(err, EXIT_DATA,
-                  "%s: there is no checkpoint of step %" PRId64
-                  ", but of %s%s; --resume takes the newest that is whole",
-                  out, step, there, count > 3 ? " and others" : "");
-    else if (!found && count == 0 && step >= 0)
-        error_set(err, EXIT_DATA,
-                  "%s: there is no checkpoint of step %" PRId64 ", nor any other; is --out the run's folder?", out,
-                  step);
-    else if (!found && count == 0)
-        error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s; is --out the run's folder?", out);
+    char newest[96] = "";
+    for (int i = 0; i < count; i++) {
+        found = found || steps[i] == step;
+        if (i < 3)
+            snprintf(newest + strlen(newest), sizeof newest - strlen(newest), "%s%" PRId64, i ? ", " : "", steps[i]);
+    }
     free(steps);
-    return found;
+    if (found || count < 0) return found;
+    if (count > 0)
+        return error_set(err, EXIT_DATA,
+                         "%s: there is no checkpoint of step %" PRId64 ", but of %s%s; use one of these, or --resume "
+                         "without a step for the newest valid one",
+                         out, step, newest, count > 3 ? " and others" : "");
+    if (step >= 0)
+        return error_set(err, EXIT_DATA,
+                         "%s: there is no checkpoint of step %" PRId64 ", nor any other; name the run's folder with "
+                         "--out",
+                         out, step);
+    return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s; name the run's folder with --out", out);
 }
 
 static bool find_step(const char *out, int64_t step, char *folder, size_t size, Error *err) {
     if (!checkpoint_expect(out, step, err) || !checkpoint_folder(out, step, folder, size, err)) return false;
     if (check_folder(folder, true, err)) return check_name(folder, err);
     const Error why = *err;
-    return why.unread
-               ? false
-               : error_set(err, why.code, "%.900s; --resume without a step takes the newest checkpoint that is whole",
-                           why.text);
+    return !why.unread &&
+           error_set(err, why.code, "%.900s; use --resume without a step for the newest valid checkpoint", why.text);
 }
 
-bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err) {
-    bool good = true, found = false;
-    if (step >= 0) {
-        good = found = find_step(out, step, folder, size, err);
-    } else {
-        int64_t *steps;
-        int count = checkpoint_steps(out, &steps, err);
-        good = count >= 0;
-        for (int i = 0; i < count && good && !found; i++) {
-            char name[NAME_BUFFER];
-            Error why;
-            step_name(name, "", steps[i], "");
-            good = path_join(folder, size, out, name, err);
-            found = good && check_folder(folder, true, &why);
-            if (found) good = check_name(folder, err);
-            if (!good || found) break;
-            if (why.unread) // it may be whole: to go back behind it is the user's to say
-                good = error_set(err, EXIT_DATA,
-                                 "%.900s; mend that, or go on from an older checkpoint by --resume=STEP", why.text);
-            else
-                print_remark("", "skipping the checkpoint %s: %s", folder, why.text);
-        }
-        if (good && !found && count == 1)
-            good = error_set(err, EXIT_DATA,
-                             "%s: its only checkpoint is not whole; --overwrite starts again and deletes it", out);
-        else if (good && !found && count > 1)
-            good = error_set(err, EXIT_DATA,
-                             "%s: none of the %d checkpoints is whole; --overwrite starts again and deletes them", out,
-                             count);
-        free(steps);
+// Sets `folder` to the newest valid checkpoint under `out`; "" with true if `out` has none at all.
+static bool find_newest(const char *out, char *folder, size_t size, Error *err) {
+    int64_t *steps;
+    const int count = checkpoint_steps(out, &steps, err);
+    bool good = count >= 0, found = false;
+    for (int i = 0; i < count && good && !found; i++) {
+        Error why;
+        if (!checkpoint_folder(out, steps[i], folder, size, err))
+            good = false;
+        else if (check_folder(folder, true, &why))
+            good = found = check_name(folder, err);
+        else if (why.unread) // it may be valid, so only the user can decide to resume from an older one
+            good = error_set(err, EXIT_DATA, "%.900s; fix this, or resume from an older checkpoint with --resume=STEP",
+                             why.text);
+        else
+            print_remark("", "skipping the checkpoint %s: %s", folder, why.text);
     }
+    free(steps);
+    if (good && !found && count > 0)
+        return error_set(err, EXIT_DATA,
+                         "%s: none of its checkpoints (%d) is valid; use --overwrite to delete them and start again",
+                         out, count);
     if (!found && size) folder[0] = 0;
     return good;
 }
 
+bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err) {
+    const bool good = step < 0 ? find_newest(out, folder, size, err) : find_step(out, step, folder, size, err);
+    if (!good && size) folder[0] = 0;
+    return good;
+}
+
 bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *err) {
-    const char *what = damaged ? "is damaged" : "belongs to the run that is abandoned now";
+    const char *why = damaged ? "is damaged" : "belongs to the run that is abandoned now";
     int64_t *steps;
     int count = checkpoint_steps(out, &steps, err);
     bool good = count >= 0;
-    for (int i = 0; i < count && good; i++) {
-        char name[NAME_BUFFER], folder[PATH_BUFFER], aside[PATH_BUFFER];
-        if (steps[i] <= step) continue;
-        step_name(name, "", steps[i], "");
-        good = path_join(folder, sizeof folder, out, name, err);
+    for (int i = 0; i < count && good && steps[i] > step; i++) {
+        char prefix[NAME_BUFFER], folder[PATH_BUFFER], to[PATH_BUFFER];
+        good = checkpoint_folder(out, steps[i], folder, sizeof folder, err);
         bool moved = false;
         for (int number = 1; good && !moved && number < 1000; number++) {
-            snprintf(name, sizeof name, "%s-%d-step-%08" PRId64, damaged ? "damaged" : "abandoned", number, steps[i]);
-            good = path_join(aside, sizeof aside, out, name, err);
-            moved = good && !path_is_folder(aside) && rename(folder, aside) == 0;
+            snprintf(prefix, sizeof prefix, "%s-%d-", damaged ? "damaged" : "abandoned", number);
+            good = step_path(to, sizeof to, out, prefix, steps[i], "", err);
+            moved = good && !path_is_folder(to) && rename(folder, to) == 0;
         }
         if (good && !moved)
-            good = error_set(err, EXIT_DATA, "%s %s and cannot be renamed: %s", folder, what, strerror(errno));
-        if (good) print_remark("note: ", "%s %s: renamed to %s", folder, what, aside);
+            good = error_set(err, EXIT_DATA, "%s %s and cannot be renamed: %s", folder, why, strerror(errno));
+        if (good) print_remark("note: ", "%s %s: renamed to %s", folder, why, to);
     }
     free(steps);
     return good;
 }
 
-// First out of the way by its name, so that an interrupted removal leaves no half checkpoint. One that permissions keep
-// stays whole.
+// Removes a checkpoint. Renames it to .old first, so that an interrupted removal leaves no incomplete checkpoint.
+// Fails before the first change if permissions forbid the removal.
 static bool remove_step(const char *out, const char *folder, int64_t step, Error *err) {
-    char name[NAME_BUFFER], old[PATH_BUFFER];
-    step_name(name, ".", step, ".old");
-    if (!path_join(old, sizeof old, out, name, err) || !folder_may_remove(folder, err)) return false;
+    char old[PATH_BUFFER];
+    if (!step_path(old, sizeof old, out, ".", step, ".old", err) || !folder_may_remove(folder, err)) return false;
     if (rename(folder, old) != 0)
         return error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", folder, old, strerror(errno));
     return folder_remove(old, err);
 }
 
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every) {
+    static int64_t reported = -1; // failures of this and earlier steps have been printed
     remove_leftovers(out, true);
     if (keep <= 0) return;
-    int64_t *steps;
-    Error unread;
-    static int64_t told = -1; // the last step of those that stay, each of which one line has named
-    int64_t stays = told;
-    int count = checkpoint_steps(out, &steps, &unread), complete = 1; // the one just saved
-    if (count < 0) print_remark("", "%s", unread.text);
+    int64_t *steps, newest_failed = reported;
+    Error err;
+    int count = checkpoint_steps(out, &steps, &err), complete = 1; // counts the one just saved
+    if (count < 0) print_remark("", "%s", err.text);
     for (int i = 0; i < count; i++) {
-        if (steps[i] >= saved) continue;
-        char name[NAME_BUFFER], folder[PATH_BUFFER];
-        Error err;
-        step_name(name, "", steps[i], "");
-        if (!path_join(folder, sizeof folder, out, name, &err)) continue;
-        if (!check_folder(folder, false, &err) || ++complete <= keep)
-            continue; // what is damaged is the user's to judge
+        char folder[PATH_BUFFER];
+        if (steps[i] >= saved || !checkpoint_folder(out, steps[i], folder, sizeof folder, &err)) continue;
+        if (!check_folder(folder, false, &err) || ++complete <= keep) continue;
         if (keep_every > 0 && steps[i] % keep_every == 0) continue;
-        if (remove_step(out, folder, steps[i], &err) || steps[i] <= told) continue;
+        if (remove_step(out, folder, steps[i], &err) || steps[i] <= reported) continue;
         print_remark("", "%s", err.text);
-        if (steps[i] > stays) stays = steps[i];
+        if (steps[i] > newest_failed) newest_failed = steps[i];
     }
-    told = stays;
+    reported = newest_failed;
     free(steps);
 }

@@ -1,13 +1,14 @@
-// Checkpoints: a folder OUT/step-00000020 that a run resumes from bit for bit, and that transformers loads as a
-// GPT-2. It holds
-//   model.safetensors      the parameters in Hugging Face's names and layout (config.json and an index beside it)
-//   optimizer.safetensors  moments and master weights, in the run's own formats and layout; in shares, where several
-//                          processes wrote them (checkpoint_shards.h)
-//   state.json             where the run stands, and every setting that it continues with
-//   matmul_table.txt       of a GPU: which algorithms its matmuls took (matmul_choices.h)
-//   manifest.json          sizes and hashes of all files, written last
-// and the tokenizer's files. No time, path or host is in them: equal runs give equal bytes. What they contain
-// derives from the table of tensors. Each file is flushed, and the folder gets its name only when it is whole.
+// Checkpoints. A run resumes bit for bit from the folder OUT/step-00000020, and transformers loads it as a model:
+//   model.safetensors      parameters in Hugging Face's names and layout; config.json, generation_config.json and
+//                          model.safetensors.index.json describe them
+//   optimizer.safetensors  moments and master weights in the run's own formats; one file per process if there are
+//                          several (checkpoint_shards.h)
+//   state.json             step, position in the data, and the settings that a resumed run uses (run_state.h)
+//   matmul_table.txt       GPU only: the matmul algorithms that were chosen (matmul_choices.h)
+//   manifest.json          sizes and hashes of all other files; written last (manifest.h)
+//   tokenizer.json, ...    the tokenizer's files (tokenizer_files.h)
+// The files contain no time, path or host name, so equal runs write equal bytes. Every file is flushed to the disk, and
+// the folder gets its final name only when it is complete.
 #pragma once
 #include "model/arena.h"
 #include "model/guard.h"
@@ -16,75 +17,77 @@
 extern "C" {
 #endif
 
-// What a checkpoint records beside the tensors.
+// The contents of state.json: all that a checkpoint records in addition to tensors and settings.
 typedef struct {
-    int64_t step;      // updates attempted so far = next step index
-    int64_t sequences; // consumed by all ranks together: the position in the data
-    int64_t pass;      // sequences of one pass over the data, as that position counts them; 0: not recorded
-    int64_t tokens;    // tokens seen
+    int64_t step;      // updates attempted so far, which is the index of the next step
+    int64_t sequences; // sequences consumed by all ranks together: the position in the data
+    int64_t pass;      // sequences in one pass over the data, in the unit of `sequences`; 0: not recorded
+    int64_t tokens;    // tokens seen so far
     uint64_t data_fingerprint;
-    char data[192];  // what the data were, for people; "": not known
+    char data[192];  // description of the training data for people (data_describe()); "": unknown
     StepState state; // as downloaded from the device
-    Guard guard;     // where --skip-loss-z or --skip-grad-z is given
+    Guard guard;     // recent losses and gradient norms; used by --skip-loss-z and --skip-grad-z
 } RunState;
 
-// Saves run->step under `out`, which is made where it is missing, at once (saver.h does so in the background);
-// for the process that holds the whole state (rank 0 without ZeRO). tokenizer_file: a vocabulary (encoder.json,
-// vocab.json with their merges beside them, gpt2_tokenizer.bin) or a folder with one, copied along; NULL: none.
-// A checkpoint of the same step is replaced, once the new one is whole. On failure nothing of the new one
-// remains and older ones are untouched.
+// Writes a checkpoint of run->step into `out` and waits for it (saver.h writes in the background). Creates `out` if it
+// does not exist. Replaces a checkpoint of the same step once the new one is complete. On failure, removes the new
+// checkpoint and leaves older ones as they are. The process must hold the complete state: rank 0, without ZeRO.
+//   tokenizer_file: a vocabulary file or folder whose files tokenizer_files_copy() copies; NULL: none
 bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
                      Error *err);
 
-// Finds the newest complete checkpoint under out, or the one of `step` where that is >= 0; folder is "" (and the
-// result true) when there is none. Every byte is checked. Damaged ones are skipped with a line on stderr saying
-// which and why, unless asked for by number: then that is the error, as is a step that is not there. An error, too: one
-// that cannot be read, which may be whole; and one with the name of another step.
+// Sets `folder` to a complete checkpoint under `out` after verifying every byte by its checksum.
+//   step < 0:  the newest valid checkpoint; invalid ones are skipped with a line on stderr. True with folder "" if
+//   `out`
+//              has no checkpoints. Fails if all are invalid, or if one cannot be read, because it may be valid.
+//   step >= 0: the checkpoint of that step. Fails if it is missing, invalid or unreadable.
+// Fails, too, if state.json records another step than the folder's name.
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
-// Whether there is anything to look for: the checkpoint of `step`, or any where that is < 0; by their names, nothing is
-// read. false with err where there is none.
+// True if `out` has a checkpoint folder of `step` (of any step if step < 0). Looks at folder names and opens no file.
+// Sets err if there is none.
 bool checkpoint_expect(const char *out, int64_t step, Error *err);
 
-// The folder of a step's checkpoint, and the reverse: -1 where the name is no checkpoint's.
+// Writes the path of a step's checkpoint under `out` to folder[size].
 bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err);
+
+// Returns the step in the name of a checkpoint folder; -1 if the last part of the path has another form.
 int64_t checkpoint_step(const char *folder);
 
-// The step of a folder's weights: the one that a checkpoint records, whatever its folder is called, else that of the
-// name. -1: neither says one.
+// Returns the step of the weights in a model folder: the one in its state.json, or else the one in the folder's name;
+// -1 if there is neither.
 int64_t checkpoint_weights_step(const char *folder);
 
-// Whether the folder's weights were trained on data of which, as it records, not all tokens counted.
+// True if state.json in `folder` says that the weights were trained on data with a loss mask.
 bool checkpoint_is_masked(const char *folder);
 
-// The steps of all checkpoint folders under out, whole or not, newest first, and their number; *steps is malloc'ed. No
-// folder: none. -1: it cannot be read, which must not be taken for there being none.
+// Sets *steps (malloc'ed) to the steps of all checkpoint folders under `out`, valid or not, newest first, and returns
+// their number: 0 if `out` does not exist, -1 with err if it cannot be read.
 int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 
-// Restores everything from a folder that checkpoint_find() named, StepState on the device included. Refuses
-// another model or precision, naming the field and both values; other settings that differ from the checkpoint's are
-// named on stderr, and states in other formats are converted (states_read.h). Matmuls take the algorithms that the
-// checkpoint records, where the device is the same. The optimizer's states are left alone where nothing is trained
-// (config_forward_only). FP8 copies of weights are not restored: weights_quantize() makes them.
+// Loads a checkpoint that checkpoint_find() named: parameters, optimizer states, StepState on the device, *run, and, on
+// a GPU of the same kind, the matmul algorithms.
+//   - Another model or precision is an error that names the setting and both values.
+//   - Other settings that differ are printed to stderr. States in other formats are converted (states_read.h).
+//   - If nothing is trained (config_forward_only()), optimizer states are not read.
+//   - FP8 copies of weights are not restored; call weights_quantize() afterwards.
 bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err);
 
-// Verifies a checkpoint of this program by the checksums in its manifest: every file that holds no tensors, and
-// model.safetensors if `weights`. False with err (EXIT_DATA), which names the file. True if path is something else.
+// Verifies the files of a checkpoint by the checksums in its manifest: all files without tensors, and model.safetensors
+// if `weights`. Fails (EXIT_DATA) naming the first bad file. True if `path` is not a folder with a manifest.json.
 bool checkpoint_check_files(const char *path, bool weights, Error *err);
 
-// Loads weights alone: a folder (a checkpoint of ours, or any GPT-2 of Hugging Face's in safetensors, sharded or
-// not), a .safetensors file, or llm.c's weight file. Masters follow the loaded values; moments and StepState
-// become zero.
+// Loads weights only; master weights follow them, moments and StepState become zero. `path` is a model folder with
+// safetensors (one file or several), a .safetensors file next to its config.json, or a weight file of llm.c.
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
 
-// Deletes complete checkpoints older than the one of step `saved`, but for the keep - 1 newest of them (keep 0: none is
-// deleted) and those of steps divisible by keep_every (0: no such); and what interrupted runs left half-written. The
-// one just saved is never touched. Failures to delete are reported on stderr.
+// Deletes old checkpoints under `out`, and what interrupted saves left there. Of the complete checkpoints older than
+// step `saved`, keeps the keep - 1 newest (keep 0: all), those whose step is divisible by keep_every (0: no such rule),
+// and damaged ones. Prints a failure to delete to stderr.
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every);
 
-// Renames the checkpoints of later steps than `step`, from which a run is resumed, to abandoned-1-step-...: they belong
-// to another run and must be neither resumed nor counted among this one's. damaged: that is why they were passed
-// over, so it is damaged-1-step-...
+// Renames the checkpoints of steps after `step` to abandoned-N-step-... (to damaged-N-step-... if `damaged`), N being
+// the first free number, because the run resumes from `step` and must not count or load them.
 bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *err);
 
 #ifdef __cplusplus

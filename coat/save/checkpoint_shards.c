@@ -11,28 +11,28 @@
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
 #define NOTE_LIMIT (16u << 20)
-#define ABSENT_SECONDS 300   // until a share's file is seen: then its process sees another folder
-#define STALLED_SECONDS 3600 // without a new byte of it, as while it is flushed: then its process is lost
+#define ABSENT_SECONDS 300   // timeout until a rank's file appears; a rank that sees another folder never creates it
+#define STALLED_SECONDS 3600 // timeout while a rank's file does not grow, which includes the flush to the disk
 
-void checkpoint_share_name(char *name, size_t size, int rank, int ranks) {
+void checkpoint_shard_name(char *name, size_t size, int rank, int ranks) {
     if (ranks == 1)
         snprintf(name, size, "optimizer.safetensors");
     else
         snprintf(name, size, "optimizer-%05d-of-%05d.safetensors", rank, ranks);
 }
 
-// A note is a manifest of one file.
+// Writes the name of a rank's note, a manifest of its one file that tells rank 0 that the file is complete.
 static void note_name(char *name, size_t size, int rank) {
     snprintf(name, size, "share-%05d.json", rank);
 }
 
 // ---------------------------------------------------------------- writing
 
-bool checkpoint_write_share(const char *folder, const Snapshot *s, Error *err) {
+bool checkpoint_write_shard(const char *folder, const Snapshot *s, Error *err) {
     char name[NAME_BUFFER], note[NAME_BUFFER], path[PATH_BUFFER];
     int rank = s->exec->rank;
     JsonText text;
-    checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
+    checkpoint_shard_name(name, sizeof name, rank, s->exec->ranks);
     manifest_begin(&text);
     const TensorFile file = {name, s->optimizer, s->optimizer_count, NULL};
     bool good = checkpoint_write_tensors(folder, &file, 1, s->exec, &text, err);
@@ -43,16 +43,11 @@ bool checkpoint_write_share(const char *folder, const Snapshot *s, Error *err) {
     return good;
 }
 
-static int64_t file_bytes(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
-}
-
-// Waits until a rank's note is there, and sets `path` to its name.
+// Waits until a rank's note exists, and sets `path` to it. Fails on the conditions of checkpoint_collect_shards().
 static bool await_note(const char *folder, int rank, const Snapshot *s, char *path, size_t size, Error *err) {
     char name[NAME_BUFFER], file[PATH_BUFFER];
     const struct timespec pause = {0, 5000000};
-    checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
+    checkpoint_shard_name(name, sizeof name, rank, s->exec->ranks);
     if (!path_join(file, sizeof file, folder, name, err)) return false;
     note_name(name, sizeof name, rank);
     if (!path_join(path, size, folder, name, err)) return false;
@@ -64,22 +59,25 @@ static bool await_note(const char *folder, int rank, const Snapshot *s, char *pa
         }
         if (!path_is_folder(folder))
             return error_set(err, EXIT_DATA, "cannot write %.900s: the folder was removed", file);
-        int64_t now = file_bytes(file);
+        struct stat st;
+        const int64_t now = stat(file, &st) == 0 ? (int64_t)st.st_size : -1;
         if (now != bytes) waited = 0;
         bytes = now;
         const int timeout = now < 0 ? ABSENT_SECONDS : STALLED_SECONDS;
         if (waited > timeout)
             return error_set(err, EXIT_DATA,
-                             "%s: rank %d has written nothing for %d s; do all processes see this folder?", file, rank,
-                             timeout);
+                             "%s: rank %d has written nothing for %d s; check that all processes see this folder", file,
+                             rank, timeout);
         nanosleep(&pause, NULL);
     }
     return true;
 }
 
+// Copies the entry of the file `name` from a note to the manifest.
 static bool copy_entry(JsonText *manifest, const char *note, const char *name, Error *err) {
-    json_t *root = json_read_object(note, NOTE_LIMIT, err);
+    json_t *root = json_read_object(note, NOTE_LIMIT, err), *value;
     const json_t *files, *entry, *tensors;
+    const char *tensor;
     int64_t bytes;
     uint64_t hash;
     bool good = root && json_get_object(root, note, "files", &files, err) &&
@@ -91,11 +89,7 @@ static bool copy_entry(JsonText *manifest, const char *note, const char *name, E
         json_text_int(manifest, "bytes", bytes);
         json_text_hex(manifest, "xxh3", hash);
         json_text_open(manifest, "tensors", '{');
-        json_t *all = json_object_get(entry, "tensors");
-        for (void *at = json_object_iter(all); good && at; at = json_object_iter_next(all, at)) {
-            good = json_get_hex(tensors, note, json_object_iter_key(at), &hash, err);
-            json_text_hex(manifest, json_object_iter_key(at), hash);
-        }
+        json_object_foreach((json_t *)tensors, tensor, value) json_text_value(manifest, tensor, value);
         json_text_close(manifest, '}');
         json_text_close(manifest, '}');
     }
@@ -106,7 +100,7 @@ static bool copy_entry(JsonText *manifest, const char *note, const char *name, E
 bool checkpoint_collect_shards(const char *folder, const Snapshot *s, JsonText *manifest, Error *err) {
     for (int rank = 1; rank < s->exec->ranks; rank++) {
         char name[NAME_BUFFER], note[PATH_BUFFER];
-        checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
+        checkpoint_shard_name(name, sizeof name, rank, s->exec->ranks);
         if (!await_note(folder, rank, s, note, sizeof note, err)) return false;
         if (!copy_entry(manifest, note, name, err)) return false;
         unlink(note);
@@ -116,22 +110,19 @@ bool checkpoint_collect_shards(const char *folder, const Snapshot *s, JsonText *
 
 // ---------------------------------------------------------------- reading
 
-bool checkpoint_share_count(const Manifest *manifest, int *count, Error *err) {
+bool checkpoint_shard_count(const Manifest *manifest, int *count, Error *err) {
     char name[NAME_BUFFER];
-    json_t *files = json_object_get(manifest->root, "files");
-    *count = 0;
-    for (void *at = json_object_iter(files); at && *count == 0; at = json_object_iter_next(files, at)) {
+    const char *file;
+    json_t *entry;
+    *count = 1;
+    json_object_foreach(json_object_get(manifest->root, "files"), file, entry) {
         int rank, ranks, length = 0;
-        const char *key = json_object_iter_key(at);
-        if (strcmp(key, "optimizer.safetensors") == 0) *count = 1;
-        if (sscanf(key, "optimizer-%5d-of-%5d.safetensors%n", &rank, &ranks, &length) == 2 && length > 0 && ranks > 1)
+        if (sscanf(file, "optimizer-%5d-of-%5d.safetensors%n", &rank, &ranks, &length) == 2 && length > 0 && ranks > 1)
             *count = ranks;
     }
     for (int rank = 0; rank < *count; rank++) {
-        checkpoint_share_name(name, sizeof name, rank, *count);
-        if (!json_object_get(files, name))
-            return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %s", manifest->folder, name);
+        checkpoint_shard_name(name, sizeof name, rank, *count);
+        if (!manifest_entry(manifest, name, err)) return false;
     }
-    if (*count > 0) return true;
-    return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list optimizer.safetensors", manifest->folder);
+    return true;
 }

@@ -1,8 +1,9 @@
-// Checkpoints of several processes. Rank 0 writes model.safetensors, whole, and the small files; all write their share
-// of the optimizer's states at the same time, into optimizer-00000-of-00004.safetensors and so on: the tensors of
-// optimizer.safetensors by the same names, flat, each cut as tensor_share() says, the same for all ZeRO stages. Rank 0
-// waits for the others' files, lists them in the manifest and names the folder, so --out must be a folder that all
-// processes see. Whoever resumes, in whatever number and stage, reads the ranges that are his (states_read.h).
+// Checkpoints of several processes. Every process writes its shard of the optimizer's states, at the same time, to
+// optimizer-00000-of-00004.safetensors and so on. These files contain the tensors of optimizer.safetensors under the
+// same names, flattened and cut into shards as tensor_share() defines, for every ZeRO stage in the same way. Rank 0
+// also writes the complete model.safetensors and the small files, waits for the other ranks' files, lists them in the
+// manifest and renames the folder. So all processes must see --out as the same folder. A later run may have another
+// number of processes or another stage: each process reads the ranges that it needs (states_read.h).
 #pragma once
 #include "manifest.h"
 #include "snapshot.h"
@@ -11,18 +12,20 @@
 extern "C" {
 #endif
 
-// "optimizer.safetensors" of one process, "optimizer-00001-of-00004.safetensors" of several.
-void checkpoint_share_name(char *name, size_t size, int rank, int ranks);
+// Writes a rank's file name to name[size]: "optimizer-00001-of-00004.safetensors", or "optimizer.safetensors" if ranks
+// is 1.
+void checkpoint_shard_name(char *name, size_t size, int rank, int ranks);
 
-// Writes the files of a rank other than 0 into the folder that rank 0 has made: its share, and a note with its hashes.
-bool checkpoint_write_share(const char *folder, const Snapshot *snapshot, Error *err);
+// Writes the shard of a rank other than 0 into the folder that rank 0 created, and then a note with its hashes.
+bool checkpoint_write_shard(const char *folder, const Snapshot *snapshot, Error *err);
 
 // Waits for the notes of all other ranks, adds their files to the manifest and removes the notes. Fails as soon as
-// snapshot->others_failed is set, or if a share has not grown for a long time.
+// snapshot->others_failed is set, the folder disappears, or a rank's file does not appear or stops growing.
 bool checkpoint_collect_shards(const char *folder, const Snapshot *snapshot, JsonText *manifest, Error *err);
 
-// How many processes wrote the optimizer's states that a manifest lists.
-bool checkpoint_share_count(const Manifest *manifest, int *count, Error *err);
+// Sets *count to the number of processes that wrote the optimizer's states. Fails if the manifest does not list all of
+// their files.
+bool checkpoint_shard_count(const Manifest *manifest, int *count, Error *err);
 
 #ifdef __cplusplus
 }

@@ -29,6 +29,7 @@ typedef struct {
     int count;
 } List;
 
+// Appends an entry for all rows of a tensor, under the parameter's name followed by the role's suffix and `suffix`.
 static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role role, int layer, const char *suffix) {
     Tensor t = arena_tensor(arena, id, role, layer);
     CheckpointTensor *entry = &list->entries[list->count++];
@@ -46,24 +47,28 @@ static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role r
     return entry;
 }
 
-// One value per group of a moment: its maximum or its exponent.
-static void add_groups(List *list, const Arena *arena, TensorId id, Role role, int layer, const char *suffix,
-                       void *data, Dtype dtype) {
-    Tensor t = arena_tensor(arena, id, role, layer);
-    CheckpointTensor *entry = add(list, arena, id, role, layer, suffix);
+// Makes an entry a tensor of one dimension. Returns the entry, for its type to be changed.
+static CheckpointTensor *flatten(CheckpointTensor *entry, void *data, int64_t elements) {
     entry->data = (char *)data;
-    entry->dtype = dtype;
     entry->rank = 1;
     entry->rows = entry->kept_rows = 1;
-    entry->cols = (tensor_elements(t) + t.group - 1) / t.group;
+    entry->cols = elements;
+    return entry;
 }
 
-static void add_state(List *list, const Arena *arena, TensorId id, Role role, int layer) {
+// Appends a moment or master weights, with one amax (".a") and one exponent (".k") per group if the format has them.
+// With `sharded`, appends only this process's shard, and nothing if the shard is empty.
+static void add_state(List *list, const Arena *arena, TensorId id, Role role, int layer, bool sharded) {
+    int64_t begin;
     Tensor t = arena_tensor(arena, id, role, layer);
     if (!t.data) return;
-    add(list, arena, id, role, layer, "");
-    if (t.scale) add_groups(list, arena, id, role, layer, ".a", t.scale, DTYPE_F32);
-    if (t.exponent) add_groups(list, arena, id, role, layer, ".k", t.exponent, DTYPE_U8);
+    if (sharded) t = arena_share(arena, id, role, layer, &begin);
+    const int64_t elements = tensor_elements(t), groups = t.group ? (elements + t.group - 1) / t.group : 0;
+    if (elements == 0) return;
+    CheckpointTensor *state = add(list, arena, id, role, layer, "");
+    if (sharded) flatten(state, t.data, elements);
+    if (t.scale) flatten(add(list, arena, id, role, layer, ".a"), t.scale, groups)->dtype = DTYPE_F32;
+    if (t.exponent) flatten(add(list, arena, id, role, layer, ".k"), t.exponent, groups)->dtype = DTYPE_U8;
 }
 
 static List new_list(const Arena *arena, int per_parameter) {
@@ -74,18 +79,18 @@ static List new_list(const Arena *arena, int per_parameter) {
     return list;
 }
 
-// What of a part this process has where parameters are shared: all or some of the part, or nothing.
-static void cut_to_part(CheckpointTensor *entry, const Arena *arena, int64_t first, int64_t elements) {
+// Limits an entry to the elements [first, first + elements) of a parameter that are in this process's shard (ZeRO 3).
+static void cut_to_shard(CheckpointTensor *entry, const Arena *arena, int64_t first, int64_t elements) {
     int64_t begin, last = first + elements;
-    Tensor share = arena_share(arena, entry->id, VALUE, entry->layer, &begin);
-    int64_t end = begin + tensor_elements(share), from = begin > first ? begin : first, to = end < last ? end : last;
+    Tensor shard = arena_share(arena, entry->id, VALUE, entry->layer, &begin);
+    int64_t end = begin + tensor_elements(shard), from = begin > first ? begin : first, to = end < last ? end : last;
     entry->shared = true;
-    entry->share_begin = from - first;
-    entry->share_elements = to > from ? to - from : 0;
+    entry->shard_begin = from - first;
+    entry->shard_elements = to > from ? to - from : 0;
     entry->data += (size_t)(from - begin) * dtype_bytes(entry->dtype);
 }
 
-// A part of a parameter, as the file holds it.
+// Appends one part of a parameter, such as the rows of q in the matrix of q, k and v.
 static void add_part(List *list, const Arena *arena, TensorId id, int layer, const HfPart *part) {
     CheckpointTensor *entry = add(list, arena, id, VALUE, layer, "");
     int64_t first = part->first_row * entry->cols + part->first_col;
@@ -93,11 +98,11 @@ static void add_part(List *list, const Arena *arena, TensorId id, int layer, con
     snprintf(entry->name, sizeof entry->name, "%s", part->name);
     entry->transposed = part->transposed;
     entry->offset = (size_t)first * dtype_bytes(entry->dtype);
-    entry->rows = last ? entry->rows - part->first_row : part->rows; // padding rows belong to the last
+    entry->rows = last ? entry->rows - part->first_row : part->rows; // the last part includes the padding rows
     entry->kept_rows = part->rows;
     entry->cols = part->cols;
     if (arena->layout[id][VALUE].sharded)
-        cut_to_part(entry, arena, first, entry->rows * entry->cols);
+        cut_to_shard(entry, arena, first, entry->rows * entry->cols);
     else
         entry->data += entry->offset;
 }
@@ -116,55 +121,25 @@ int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
     return list.count;
 }
 
-int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **out) {
-    List list = new_list(arena, 7); // two moments of three tensors each, and the master
-    for (int id = 0; id < PARAMETER_COUNT; id++) {
-        for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
-            add_state(&list, arena, (TensorId)id, MOMENT_M, layer);
-            add_state(&list, arena, (TensorId)id, MOMENT_V, layer);
-            add_state(&list, arena, (TensorId)id, MASTER, layer);
-        }
-    }
+static int optimizer_tensors(const Arena *arena, bool sharded, CheckpointTensor **out) {
+    static const Role states[] = {MOMENT_M, MOMENT_V, MASTER};
+    List list = new_list(arena, 7); // two moments of up to three tensors each, and the master weights
+    for (int id = 0; id < PARAMETER_COUNT; id++)
+        for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++)
+            for (int i = 0; i < 3; i++) add_state(&list, arena, (TensorId)id, states[i], layer, sharded);
     *out = list.entries;
     return list.count;
 }
 
-// The entries of a whole state, made those of this process's share of it.
-static void cut_to_share(List *list, int first, const Arena *arena, Role role) {
-    int count = list->count;
-    list->count = first;
-    for (int i = first; i < count; i++) {
-        CheckpointTensor entry = list->entries[i];
-        int64_t begin;
-        Tensor share = arena_share(arena, entry.id, role, entry.layer, &begin);
-        int64_t elements = tensor_elements(share),
-                groups = share.group ? (elements + share.group - 1) / share.group : 0;
-        bool maxima = i > first && entry.dtype == DTYPE_F32, exponents = i > first && !maxima;
-        entry.data = (char *)(maxima ? share.scale : exponents ? (void *)share.exponent : share.data);
-        entry.rank = 1;
-        entry.rows = entry.kept_rows = 1;
-        entry.cols = i > first ? groups : elements;
-        if (elements > 0) list->entries[list->count++] = entry;
-    }
+int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **out) {
+    return optimizer_tensors(arena, false, out);
 }
 
 int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **out) {
-    static const Role states[] = {MOMENT_M, MOMENT_V, MASTER};
-    List list = new_list(arena, 7);
-    for (int id = 0; id < PARAMETER_COUNT; id++) {
-        for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
-            for (int i = 0; i < 3; i++) {
-                int first = list.count;
-                add_state(&list, arena, (TensorId)id, states[i], layer);
-                cut_to_share(&list, first, arena, states[i]);
-            }
-        }
-    }
-    *out = list.entries;
-    return list.count;
+    return optimizer_tensors(arena, true, out);
 }
 
-// The shape in the file.
+// Writes a tensor's shape in the file: its first t->rank values count.
 static void file_shape(const CheckpointTensor *t, int64_t shape[2]) {
     int64_t rows = t->transposed ? t->cols : t->kept_rows, cols = t->transposed ? t->rows : t->cols;
     shape[0] = t->rank == 2 ? rows : cols;
@@ -177,9 +152,10 @@ size_t checkpoint_tensor_bytes(const CheckpointTensor *t) {
 
 // ---------------------------------------------------------------- transposes
 
-#define BLOCK 32 // both sides of a block stay in the first-level cache
+#define BLOCK 32 // rows and columns; source and destination blocks fit into the L1 cache together
 
-// Elements of a constant size, so that each copy is one load and one store.
+// Transposes the block at row i0 and column j0. Callers pass a constant `bytes` (the size of an element), so that each
+// memcpy compiles to one load and one store.
 static inline void transpose_block(char *to, const char *from, int64_t rows, int64_t cols, int64_t i0, int64_t j0,
                                    size_t bytes) {
     int64_t i1 = i0 + BLOCK < rows ? i0 + BLOCK : rows, j1 = j0 + BLOCK < cols ? j0 + BLOCK : cols;
@@ -188,25 +164,27 @@ static inline void transpose_block(char *to, const char *from, int64_t rows, int
             memcpy(to + (size_t)(j * rows + i) * bytes, from + (size_t)(i * cols + j) * bytes, bytes);
 }
 
-void matrix_transpose(void *to, const void *from, int64_t rows, int64_t cols, size_t element_bytes) {
+// Transposes a dense (rows, cols) matrix.
+static void matrix_transpose(void *to, const void *from, int64_t rows, int64_t cols, size_t element_bytes) {
     for (int64_t i0 = 0; i0 < rows; i0 += BLOCK) {
         for (int64_t j0 = 0; j0 < cols; j0 += BLOCK) {
-            switch (element_bytes) {
-            case 2: transpose_block((char *)to, (const char *)from, rows, cols, i0, j0, 2); break;
-            case 4: transpose_block((char *)to, (const char *)from, rows, cols, i0, j0, 4); break;
-            default: transpose_block((char *)to, (const char *)from, rows, cols, i0, j0, element_bytes); break;
-            }
+            if (element_bytes == 2)
+                transpose_block((char *)to, (const char *)from, rows, cols, i0, j0, 2);
+            else if (element_bytes == 4)
+                transpose_block((char *)to, (const char *)from, rows, cols, i0, j0, 4);
+            else
+                transpose_block((char *)to, (const char *)from, rows, cols, i0, j0, element_bytes);
         }
     }
 }
 
 // ---------------------------------------------------------------- writing
 
-// Whether all exponents are less than the largest, which is that of infinities and NaN.
+// True if no BF16 or FP32 value is an infinity or NaN, that is, if no exponent has all bits set.
 static bool all_finite(const char *values, size_t bytes, Dtype dtype) {
     if (dtype == DTYPE_BF16) {
         const uint16_t *v = (const uint16_t *)values;
-        uint16_t found = 0; // of the values' own width, for as many lanes
+        uint16_t found = 0; // as wide as the values, so that the loop uses all SIMD lanes
         for (size_t i = 0; i < bytes / sizeof *v; i++) found |= (v[i] & 0x7f80u) == 0x7f80u;
         return !found;
     }
@@ -216,27 +194,28 @@ static bool all_finite(const char *values, size_t bytes, Dtype dtype) {
     return !found;
 }
 
-// A transposed tensor passes through host memory whole (one layer's matrix), the others in pieces.
+// Writes one tensor: a transposed one (one layer's matrix) in one piece, the others in pieces of PIECE_BYTES. Sets
+// *nonfinite to its name if the tensor is the first with an infinity or NaN.
 static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *exec, const char **nonfinite,
                          Error *err) {
     size_t bytes = checkpoint_tensor_bytes(t), piece = t->transposed || bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
-    char *buffer = t->host ? NULL : (char *)malloc(piece), *turned = t->transposed ? (char *)malloc(piece) : NULL;
-    bool good = (buffer || t->host) && (turned || !t->transposed);
+    char *buffer = t->host ? NULL : (char *)malloc(piece), *transposed = t->transposed ? (char *)malloc(piece) : NULL;
+    bool good = (buffer || t->host) && (transposed || !t->transposed);
     if (!good) error_set(err, EXIT_DATA, "%s: not enough memory to write '%s'", writer->path, t->name);
     for (size_t at = 0; good && at < bytes; at += piece) {
         size_t part = bytes - at < piece ? bytes - at : piece;
         const char *values = t->host ? t->host + at : buffer;
         if (!t->host) exec->ops->download(exec, buffer, t->data + at, part);
         if (nonfinite && !*nonfinite && !all_finite(values, part, t->dtype)) *nonfinite = t->name;
-        if (turned) matrix_transpose(turned, values, t->rows, t->cols, dtype_bytes(t->dtype));
-        good = safewriter_write(writer, turned ? turned : values, part, err);
+        if (transposed) matrix_transpose(transposed, values, t->rows, t->cols, dtype_bytes(t->dtype));
+        good = safewriter_write(writer, transposed ? transposed : values, part, err);
     }
-    free(turned);
+    free(transposed);
     free(buffer);
     return good;
 }
 
-// A file while it is written, and what became of it.
+// One file that is being written, and the result.
 typedef struct {
     const TensorFile *file;
     const char *folder;
@@ -265,32 +244,20 @@ static void *write_file(void *argument) {
     return NULL;
 }
 
-// From the copies.
-static void write_at_once(FileWork *work, int count) {
-    for (int i = 1; i < count; i++) background_begin(&work[i].task, write_file, &work[i]);
-    write_file(&work[0]);
-    for (int i = 1; i < count; i++) background_end(&work[i].task);
-}
-
-// From device memory, which is the calling thread's.
-static void write_in_turn(FileWork *work, int count) {
-    for (int i = 0; i < count && (i == 0 || work[i - 1].good); i++) write_file(&work[i]);
-}
-
 bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int count, Exec *exec, JsonText *manifest,
                               Error *err) {
     FileWork *work = (FileWork *)xcalloc((size_t)count, sizeof *work);
+    const bool copied = files[0].count > 0 && files[0].list[0].host; // without copies only this thread reads the device
     bool good = true;
     for (int i = 0; i < count; i++) {
-        work[i].file = &files[i];
-        work[i].folder = folder;
-        work[i].exec = exec;
+        work[i] = (FileWork){.file = &files[i], .folder = folder, .exec = exec};
+        if (copied)
+            background_begin(&work[i].task, write_file, &work[i]);
+        else if (i == 0 || work[i - 1].good)
+            write_file(&work[i]);
     }
-    if (files[0].count > 0 && files[0].list[0].host)
-        write_at_once(work, count);
-    else
-        write_in_turn(work, count);
     for (int i = 0; i < count; i++) {
+        background_end(&work[i].task);
         if (good && !work[i].good) *err = work[i].err;
         good = good && work[i].good;
         if (good) manifest_add(manifest, files[i].name, work[i].writer.bytes, work[i].hash, &work[i].writer);
@@ -321,15 +288,17 @@ static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const C
     return true;
 }
 
+// Reads a tensor from the file to the device, zeroes its padding rows, and compares the checksum of the file's bytes
+// with `expected`. In ZeRO 3, uploads only the shard.
 static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const CheckpointTensor *t, uint64_t expected,
                         XXH3_state_t *hash, Exec *exec, Error *err) {
     uint64_t bytes = checkpoint_tensor_bytes(t), begin = 0, end = bytes;
     size_t piece = t->transposed || bytes < PIECE_BYTES ? (size_t)bytes : PIECE_BYTES;
     if (t->shared) {
-        begin = (uint64_t)t->share_begin * dtype_bytes(t->dtype);
-        end = begin + (uint64_t)t->share_elements * dtype_bytes(t->dtype);
+        begin = (uint64_t)t->shard_begin * dtype_bytes(t->dtype);
+        end = begin + (uint64_t)t->shard_elements * dtype_bytes(t->dtype);
     }
-    char *buffer = (char *)xmalloc(piece), *turned = t->transposed ? (char *)xmalloc(piece) : NULL;
+    char *buffer = (char *)xmalloc(piece), *transposed = t->transposed ? (char *)xmalloc(piece) : NULL;
     bool good = true;
     XXH3_64bits_reset(hash);
     for (uint64_t at = 0; good && at < bytes; at += piece) {
@@ -337,18 +306,18 @@ static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const Ch
         good = safetensors_read(file, stored, at, buffer, part, err);
         if (!good) break;
         XXH3_64bits_update(hash, buffer, part);
-        if (turned) matrix_transpose(turned, buffer, t->cols, t->rows, dtype_bytes(t->dtype));
-        const char *values = turned ? turned : buffer;
-        // what of these bytes is this process's
+        if (transposed) matrix_transpose(transposed, buffer, t->cols, t->rows, dtype_bytes(t->dtype));
+        const char *values = transposed ? transposed : buffer;
+        // upload the part of this piece that is in this process's shard
         uint64_t from = at > begin ? at : begin, to = at + part < end ? at + part : end;
         if (from < to) exec->ops->upload(exec, t->data + (from - begin), values + (from - at), (size_t)(to - from));
     }
     if (good && XXH3_64bits_digest(hash) != expected)
         good =
-            error_set(err, EXIT_DATA, "%s is damaged: the checksum of tensor '%s' does not fit", file->path, t->name);
+            error_set(err, EXIT_DATA, "%s is damaged: the checksum of tensor '%s' does not match", file->path, t->name);
     uint64_t padding = (uint64_t)(t->rows - t->kept_rows) * (uint64_t)t->cols * dtype_bytes(t->dtype);
     if (good && padding) exec->ops->zero(exec, t->data + bytes, (size_t)padding);
-    free(turned);
+    free(transposed);
     free(buffer);
     return good;
 }
@@ -361,9 +330,9 @@ bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const C
     if (!safetensors_open(&file, path, err)) return false;
     XXH3_state_t *hash = XXH3_createState();
     if (!hash) fatal(EXIT_DEVICE, "host memory: could not allocate a checksum's state");
-    bool good = file.count == count || error_set(err, EXIT_DATA, "%s has %d tensor%s where this run has %d", path,
+    bool good = file.count == count || error_set(err, EXIT_DATA, "%s has %d tensor%s but this run has %d", path,
                                                  file.count, plural(file.count), count);
-    // all shapes before the first byte, so that a refusal leaves the device as it was
+    // check all shapes first, so that a refused file leaves device memory unchanged
     for (int i = 0; good && i < count; i++)
         good = check_tensor(&file, safetensors_find(&file, list[i].name), &list[i], err);
     for (int i = 0; good && i < count; i++) {

@@ -1,5 +1,5 @@
-// The tensors of a checkpoint: which there are, where they lie on the device, how the file holds them. Saving and
-// loading walk the same list, which derives from the table of tensors.
+// The list of a checkpoint's tensors: their names, shapes and types in the file, and where they are on the device.
+// Derived from the table of tensors; saving and loading use the same list.
 #pragma once
 #include "manifest.h"
 #include "model/arena.h"
@@ -10,50 +10,50 @@ extern "C" {
 
 typedef struct {
     char name[160];
-    char *data; // on the device: (rows, cols), dense
-    char *host; // a copy of its kept rows in host memory; NULL: there is none
+    char *data; // device memory: (rows, cols), dense
+    char *host; // copy of the first kept_rows rows in host memory; NULL: no copy
     Dtype dtype;
-    int rank; // of the tensor in the file
+    int rank; // in the file
     int64_t rows, cols;
-    int64_t kept_rows; // rows in the file: without the vocabulary's padding, which is zero
-    bool transposed;   // the file holds (cols, rows)
-    size_t offset;     // bytes of the parameter before the first row: it may be in the file in parts
-    bool shared;       // data is a share of a parameter (ZeRO 3): share_elements from share_begin on
-    int64_t share_begin, share_elements;
+    int64_t kept_rows; // rows in the file, which leaves out the vocabulary's zero padding rows
+    bool transposed;   // the file stores (cols, rows)
+    size_t offset;     // bytes of the parameter before this tensor's first row, if the file splits the parameter
+    bool shared;       // ZeRO 3: data is a shard, elements [shard_begin, shard_begin + shard_elements) of this tensor
+    int64_t shard_begin, shard_elements;
     TensorId id;
     int layer;
 } CheckpointTensor;
 
-// The parameters in Hugging Face's names, or everything of the optimizer: moments with their scales and exponents,
-// master weights. Both return the number of entries in *list, which the caller frees.
+// Lists the parameters under Hugging Face's names in *list (malloc'ed), and returns their number.
 int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **list);
+// Lists the optimizer's states in *list (malloc'ed), and returns their number: moments, their amax values and
+// exponents, and master weights.
 int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **list);
-// The same of this process's share of the optimizer: tensors of one dimension, without those of which it has nothing.
+// Lists this process's shards of the optimizer's states, flattened to one dimension and without empty ones.
 int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **list);
 
-// Of the file, and of a copy of the tensor.
+// Returns the size of a tensor in the file and in its host copy.
 size_t checkpoint_tensor_bytes(const CheckpointTensor *tensor);
 
-// A file to be written. *nonfinite becomes the name of a tensor in BF16 or FP32 that has values that are not finite,
-// NULL where none has; it may be NULL.
+// One safetensors file to write.
 typedef struct {
     const char *name;
     const CheckpointTensor *list;
     int count;
-    const char **nonfinite;
+    const char *
+        *nonfinite; // out: name of the first BF16 or FP32 tensor with an infinity or NaN, NULL if all are finite;
+                    // may be NULL: not checked
 } TensorFile;
 
-// Writes the files into the folder, all at the same time from the copies, one after the other from device memory where
-// there are none, and adds them to the manifest in this order.
+// Writes `files` into `folder` and adds them to the manifest in order. Files are written in parallel from host copies,
+// or one after the other from device memory if there are no copies.
 bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int count, Exec *exec, JsonText *manifest,
                               Error *err);
 
-// Reads folder/name into device memory. Tensors, types, shapes and hashes must be as expected.
+// Reads the file `name` of the manifest's folder into device memory. Fails if tensors, types, shapes or checksums do
+// not match; types and shapes are checked before device memory changes.
 bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,
                              Exec *exec, Error *err);
-
-// Transposes a dense matrix (rows, cols) of elements of element_bytes.
-void matrix_transpose(void *to, const void *from, int64_t rows, int64_t cols, size_t element_bytes);
 
 #ifdef __cplusplus
 }

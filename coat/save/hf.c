@@ -11,23 +11,22 @@
 
 #define CONFIG_LIMIT (1u << 20)
 #define INDEX_LIMIT (16u << 20)
-#define MAX_SHARDS 1024
+#define MAX_FILES 1024
 #define PATH_BUFFER 4096
 #define PIECE_BYTES ((size_t)1 << 20)
 
 // ---------------------------------------------------------------- shapes
 
 static bool shape_from_llmc(const char *path, ModelShape *shape, Error *err) {
-    LlmcFile file;
-    if (!llmc_open(&file, path, err)) return false;
-    *shape = file.shape;
-    model_shape_vocab(shape, file.shape.vocab); // our own padding
-    llmc_close(&file);
+    SafeFile file;
+    if (!llmc_open(&file, shape, path, err)) return false;
+    model_shape_vocab(shape, shape->vocab); // the file may pad the vocabulary differently
+    safetensors_close(&file);
     return true;
 }
 
-// A folder that is none of a model; perhaps that of a run, whose newest checkpoint is named then. Always false.
-static bool lacks(const char *folder, const char *file, Error *err) {
+// Reports that `folder` has no `file`, and names the newest checkpoint if it is the folder of a run. Always false.
+static bool no_model_in(const char *folder, const char *file, Error *err) {
     char newest[PATH_BUFFER] = "OUT/step-00000020";
     int64_t *steps = NULL;
     Error ignored;
@@ -40,6 +39,7 @@ static bool lacks(const char *folder, const char *file, Error *err) {
 
 typedef bool Parse(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
+// Reads folder/name and parses it with `parse`.
 static bool parse_file(const char *folder, const char *name, Parse *parse, ModelShape *shape, Error *err) {
     char path[PATH_BUFFER], *text;
     size_t size;
@@ -50,18 +50,19 @@ static bool parse_file(const char *folder, const char *name, Parse *parse, Model
     return good;
 }
 
-// The folder that `path` is, or lies in; NULL with err.
-static const char *folder_of(const char *path, char beside[PATH_BUFFER], Error *err) {
+// Returns `path` if it is a folder, otherwise the folder that contains it, written to `parent`; NULL with err on
+// failure.
+static const char *folder_of(const char *path, char parent[PATH_BUFFER], Error *err) {
     if (path_is_folder(path)) return path;
-    return path_folder(beside, PATH_BUFFER, path, err) ? beside : NULL;
+    return path_folder(parent, PATH_BUFFER, path, err) ? parent : NULL;
 }
 
 bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
-    char beside[PATH_BUFFER], file[PATH_BUFFER];
+    char parent[PATH_BUFFER], file[PATH_BUFFER];
     if (llmc_is_weights(path)) return shape_from_llmc(path, shape, err);
     if (path_is_folder(path)) {
         if (!path_join(file, sizeof file, path, HF_CONFIG_NAME, err)) return false;
-        if (access(file, F_OK) != 0) return lacks(path, HF_CONFIG_NAME, err);
+        if (access(file, F_OK) != 0) return no_model_in(path, HF_CONFIG_NAME, err);
     } else {
         size_t length = strlen(path);
         uint64_t bytes;
@@ -73,7 +74,7 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
                              "%s is neither a .safetensors file nor a weight file of llm.c; name one, or a folder",
                              path);
     }
-    const char *folder = folder_of(path, beside, err);
+    const char *folder = folder_of(path, parent, err);
     if (!folder || !parse_file(folder, HF_CONFIG_NAME, hf_parse_config, shape, err) ||
         !path_join(file, sizeof file, folder, HF_GENERATION_NAME, err))
         return false;
@@ -81,9 +82,9 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
 }
 
 json_t *hf_generation_open(const char *path) {
-    char beside[PATH_BUFFER], file[PATH_BUFFER];
-    Error ignored; // model_shape_from_files() has read it
-    const char *folder = path[0] && !llmc_is_weights(path) ? folder_of(path, beside, &ignored) : NULL;
+    char parent[PATH_BUFFER], file[PATH_BUFFER];
+    Error ignored; // model_shape_from_files() has reported errors
+    const char *folder = path[0] && !llmc_is_weights(path) ? folder_of(path, parent, &ignored) : NULL;
     const bool good = folder && path_join(file, sizeof file, folder, HF_GENERATION_NAME, &ignored);
     return good && path_is_file(file) ? json_read_object(file, CONFIG_LIMIT, &ignored) : NULL;
 }
@@ -93,15 +94,17 @@ json_t *hf_generation_open(const char *path) {
 static bool add_file(HfWeights *weights, const char *path, Error *err) {
     for (int i = 0; i < weights->count; i++)
         if (strcmp(weights->files[i].path, path) == 0) return true;
-    if (weights->count == MAX_SHARDS)
-        return error_set(err, EXIT_DATA, "%s is one of more than %d files; merge them", path, MAX_SHARDS);
+    if (weights->count == MAX_FILES)
+        return error_set(err, EXIT_DATA, "%s is one of more than %d files; merge them", path, MAX_FILES);
     SafeFile *file = &weights->files[weights->count];
-    if (!safetensors_open(file, path, err)) return false;
+    ModelShape ignored;
+    if (!(weights->llmc ? llmc_open(file, &ignored, path, err) : safetensors_open(file, path, err))) return false;
     weights->used[weights->count++] = (bool *)xcalloc((size_t)file->count + 1, sizeof(bool));
     return true;
 }
 
-static bool add_sharded(HfWeights *weights, const char *folder, const char *index_path, Error *err) {
+// Opens all files that the index names.
+static bool add_indexed(HfWeights *weights, const char *folder, const char *index_path, Error *err) {
     json_t *index = json_read_object(index_path, INDEX_LIMIT, err);
     if (!index) return false;
     const json_t *map;
@@ -110,17 +113,16 @@ static bool add_sharded(HfWeights *weights, const char *folder, const char *inde
     for (void *at = good ? json_object_iter(walk) : NULL; good && at; at = json_object_iter_next(walk, at)) {
         const char *name = json_string_value(json_object_iter_value(at));
         char path[PATH_BUFFER];
-        // A name can only be of this folder. It may be a link: Hugging Face's cache consists of links to its blobs,
-        // and they are the work of who made the folder, not of the file that is read here.
+        // the index may only name files in its own folder; those may be links, as in Hugging Face's cache
         if (!name || !name_is_plain(name))
             good = error_set(err, EXIT_DATA, "%s: '%.100s' is not the name of a file in the folder", index_path,
                              name ? name : "?");
         else
-            good =
-                path_join(path, sizeof path, folder, name, err) &&
-                (path_is_file(path) ||
-                 error_set(err, EXIT_DATA, "%s names %.100s, which is not there; fetch it, too", index_path, name)) &&
-                add_file(weights, path, err);
+            good = path_join(path, sizeof path, folder, name, err) &&
+                   (path_is_file(path) ||
+                    error_set(err, EXIT_DATA, "%s names %.100s, which does not exist; download it, too", index_path,
+                              name)) &&
+                   add_file(weights, path, err);
     }
     json_decref(index);
     return good;
@@ -133,17 +135,17 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
         !path_join(pickled, sizeof pickled, folder, "pytorch_model.bin", err))
         return false;
     if (path_is_file(whole)) return add_file(weights, whole, err);
-    if (path_is_file(index)) return add_sharded(weights, folder, index, err);
+    if (path_is_file(index)) return add_indexed(weights, folder, index, err);
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
-    if (folder_has_file(folder, HF_CONFIG_NAME)) // as where files of the weights are, and not their index
-        return error_set(err, EXIT_DATA, "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; fetch what is missing",
+    if (folder_has_file(folder, HF_CONFIG_NAME)) // for example weight files without their index
+        return error_set(err, EXIT_DATA, "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download what is missing",
                          folder);
-    return lacks(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
+    return no_model_in(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
 }
 
-// True if all names begin with the first `length` characters of `name`.
+// True if all tensor names begin with the first `length` characters of `name`.
 static bool is_common(const HfWeights *weights, const char *name, size_t length) {
     for (int i = 0; i < weights->count; i++)
         for (int k = 0; k < weights->files[i].count; k++)
@@ -151,8 +153,8 @@ static bool is_common(const HfWeights *weights, const char *name, size_t length)
     return true;
 }
 
-// Sets the prefix: what stands before the embedding's name, if all names begin with it. Wrappers add one: torch.compile
-// "_orig_mod.", DistributedDataParallel "module.", a class that has the model as a field that field's name.
+// Sets weights->prefix to the text before the embedding's usual name, if all tensor names begin with it. Wrappers add
+// such a prefix: torch.compile "_orig_mod.", DistributedDataParallel "module.".
 static void find_prefix(HfWeights *weights) {
     static const char *const embeddings[] = {"transformer.wte.weight", "model.embed_tokens.weight", "wte.weight",
                                              "embed_tokens.weight"};
@@ -170,8 +172,9 @@ static void find_prefix(HfWeights *weights) {
 
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err) {
     memset(weights, 0, sizeof *weights);
-    weights->files = (SafeFile *)xcalloc(MAX_SHARDS, sizeof *weights->files);
-    weights->used = (bool **)xcalloc(MAX_SHARDS, sizeof *weights->used);
+    weights->files = (SafeFile *)xcalloc(MAX_FILES, sizeof *weights->files);
+    weights->used = (bool **)xcalloc(MAX_FILES, sizeof *weights->used);
+    weights->llmc = llmc_is_weights(path);
     bool good = path_is_folder(path) ? add_folder(weights, path, err) : add_file(weights, path, err);
     if (good)
         find_prefix(weights);
@@ -209,6 +212,7 @@ bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file
     return false;
 }
 
+// Sets *same: tensors a and b have the same type and bytes. Fails if they cannot be read.
 static bool same_values(const SafeFile *file, const SafeTensor *a, const SafeFile *other, const SafeTensor *b,
                         bool *same, Error *err) {
     *same = a->dtype == b->dtype && a->bytes == b->bytes;
@@ -224,7 +228,8 @@ static bool same_values(const SafeFile *file, const SafeTensor *a, const SafeFil
     return good;
 }
 
-// Newer versions of transformers do not tie a head that is in the files too.
+// Fails if the files of a model with a tied head store a head that differs from the embedding, because transformers 5
+// would not tie it.
 static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const SafeFile *head_file,
                             const SafeTensor *head, Error *err) {
     char name[HF_NAME_LENGTH];
@@ -232,15 +237,15 @@ static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const S
     const SafeTensor *embedding;
     bool same;
     hf_whole_name(shape, WTE, 0, name);
-    if (!hf_weights_find(weights, name, &file, &embedding)) return true; // which the loading says
+    if (!hf_weights_find(weights, name, &file, &embedding)) return true; // loading reports it
     if (!same_values(head_file, head, file, embedding, &same, err)) return false;
     return same || error_set(err, EXIT_DATA,
-                             "%s: '%s' is not the embedding, though config.json has tie_word_embeddings true; set it "
-                             "to false there, or take the tensor out",
+                             "%s: '%s' differs from the embedding, but config.json has tie_word_embeddings true; set "
+                             "that to false, or remove the tensor",
                              head_file->path, head->name);
 }
 
-// Tables that transformers stores and computes anew.
+// True if `name` is a buffer that transformers stores but recomputes: RoPE frequencies or the causal mask.
 static bool holds_no_weights(const ModelShape *shape, const char *name) {
     static const struct {
         PositionKind positions;
@@ -259,7 +264,7 @@ static bool holds_no_weights(const ModelShape *shape, const char *name) {
 }
 
 bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *err) {
-    for (int i = 0; i < weights->count; i++) {
+    for (int i = 0; i < weights->count && !weights->llmc; i++) {
         const SafeFile *file = &weights->files[i];
         for (int k = 0; k < file->count; k++) {
             const SafeTensor *tensor = &file->tensors[k];
@@ -268,10 +273,11 @@ bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *e
                 if (!check_tied_head(weights, shape, file, tensor, err)) return false;
                 continue;
             }
-            return error_set(err, EXIT_DATA,
-                             "%s: '%.200s' is no tensor of the %s that its config.json describes; use the config.json "
-                             "that was saved with these weights, or take the tensor out",
-                             file->path, tensor->name, architecture_name(shape_architecture(shape)));
+            return error_set(
+                err, EXIT_DATA,
+                "%s: '%.200s' is not a tensor of the %s that its config.json describes; use the config.json "
+                "that was saved with these weights, or remove the tensor",
+                file->path, tensor->name, architecture_name(shape_architecture(shape)));
         }
     }
     return true;

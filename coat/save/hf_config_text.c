@@ -1,4 +1,4 @@
-// config.json of Hugging Face's models, written with the keys of transformers 4.
+// Writes config.json and generation_config.json with the keys of transformers 4.
 #include <string.h>
 
 #include "config/shapes.h"
@@ -11,7 +11,7 @@ static void id_field(JsonText *t, const char *key, int id) {
         json_text_null(t, key);
 }
 
-// All are written: some classes of transformers take another for one that is absent.
+// Writes BOS and EOS ids, null if there are none, because some classes of transformers have other defaults.
 static void ids_fields(JsonText *t, const TextIds *ids) {
     id_field(t, "bos_token_id", ids->begin);
     if (ids->end_count == 0) json_text_null(t, "eos_token_id");
@@ -23,7 +23,7 @@ static void ids_fields(JsonText *t, const TextIds *ids) {
 }
 
 static void gpt2_fields(JsonText *t, const ModelShape *s) {
-    static const char *const zeros[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"}; // nothing is dropped here
+    static const char *const zeros[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"}; // no dropout
     json_text_int(t, "n_layer", s->layers);
     json_text_int(t, "n_head", s->heads);
     json_text_int(t, "n_embd", s->channels);
@@ -77,9 +77,8 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
     };
     const Architecture architecture = shape_architecture(s);
     if (architecture == ARCHITECTURE_COUNT)
-        return error_set(err, EXIT_DATA, "a model of no architecture of Hugging Face's cannot be written");
-    // transformers 5 refuses a llama whose heads do not divide the width; its mistral
-    // without a window is the same model
+        return error_set(err, EXIT_DATA, "the model cannot be saved, because no supported architecture has its shape");
+    // transformers 5 refuses a llama whose heads do not divide the width; mistral without a window is the same model
     const bool mistral = architecture == ARCHITECTURE_LLAMA && s->channels % s->heads;
     const char *dtype = weights == DTYPE_BF16 ? "bfloat16" : weights == DTYPE_F64 ? "float64" : "float32";
     memset(t, 0, sizeof *t);
@@ -100,8 +99,8 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
     id_field(t, "pad_token_id", s->pad);
     ids_fields(t, &s->ids);
     json_text_string(t, "torch_dtype", dtype);
-    json_text_string(t, "transformers_version", "4.57.1"); // whose keys these are; without one 4.57.6 takes any large
-                                                           // vocabulary for a faulty one of Mistral's
+    json_text_string(t, "transformers_version", "4.57.1"); // without it, 4.57.6 mistakes any large vocabulary for
+                                                           // one of Mistral's that needs a fix
     json_text_close(t, '}');
     return true;
 }
@@ -113,9 +112,9 @@ void hf_generation_text(JsonText *t, const ModelShape *s, const json_t *source) 
     t->pretty = true;
     json_text_open(t, NULL, '{');
     ids_fields(t, &s->ids);
-    json_object_foreach((json_t *)source, key,
-                        value) if (strcmp(key, "bos_token_id") != 0 && strcmp(key, "eos_token_id") != 0)
-        json_text_value(t, key, value);
+    json_object_foreach((json_t *)source, key, value) {
+        if (strcmp(key, "bos_token_id") != 0 && strcmp(key, "eos_token_id") != 0) json_text_value(t, key, value);
+    }
     if (!source) id_field(t, "pad_token_id", s->pad);
     json_text_close(t, '}');
 }

@@ -3,12 +3,12 @@
 #include <stdio.h>
 
 typedef struct {
-    const char *whole; // %d: the layer; where there are parts, the name of moments and masters
-    bool transposed;   // GPT-2's linear weights are stored (in, out)
+    const char *whole; // name of the complete parameter; %d: the layer
+    bool transposed;   // the file stores (in, out), as GPT-2 does for linear weights
     struct {
         const char *name;
-        Dim rows;          // or columns, of a single row
-    } parts[HF_MAX_PARTS]; // from the first on; none: the whole is one tensor
+        Dim rows;          // columns if the parameter has one row
+    } parts[HF_MAX_PARTS]; // tensors that store the parameter; none: one tensor with the name `whole`
 } HfName;
 
 // clang-format off
@@ -31,7 +31,7 @@ static const HfName gpt2_names[PARAMETER_COUNT] = {
     [LNFB] = {"transformer.ln_f.bias"},
 };
 
-// Llama, and what is named like it. The names of wholes are those of models that store them so.
+// Llama and architectures with the same names. The names of complete parameters are those of models that fuse them.
 static const HfName llama_names[PARAMETER_COUNT] = {
     [WTE] = {"model.embed_tokens.weight"},
     [LN1W] = {"model.layers.%d.input_layernorm.weight"},
@@ -52,7 +52,7 @@ static const HfName llama_names[PARAMETER_COUNT] = {
     [HEADW] = {"lm_head.weight"},
 };
 
-// What OLMo 2 names in another way.
+// The names of OLMo 2 that differ from Llama's.
 static const HfName olmo2_names[PARAMETER_COUNT] = {
     [LN1W] = {"model.layers.%d.post_attention_layernorm.weight"},
     [LN2W] = {"model.layers.%d.post_feedforward_layernorm.weight"},
@@ -64,7 +64,7 @@ static const HfName *find(const ModelShape *shape, TensorId id) {
     return &(shape->norm_place == NORM_AFTER && olmo2_names[id].whole ? olmo2_names : llama_names)[id];
 }
 
-// The patterns are those of the maps above.
+// Writes a pattern of the maps above with the layer in place of %d.
 static void fill_name(char name[HF_NAME_LENGTH], const char *pattern, TensorId id, int layer) {
     if (!pattern) fatal(EXIT_DATA, "parameter %s has no name in Hugging Face's files", tensor_row(id)->name);
     const char *number = strstr(pattern, "%d");

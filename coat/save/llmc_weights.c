@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include "config/shapes.h"
+#include "hf_names.h"
 #include "io/files.h"
+#include "io/json.h"
 
 #define LLMC_MAGIC 20240326
 #define LLMC_FP32 3
@@ -32,56 +34,77 @@ bool llmc_parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *
     int padded = header[7];
     if (!gpt2_shape(shape, layers, heads, channels, 0, vocab, positions, path, err)) return false;
     if (padded < vocab || padded - vocab > vocab + 65536)
-        return error_set(err, EXIT_DATA, "%s: a padded vocabulary of %d does not fit the vocabulary of %d", path,
+        return error_set(err, EXIT_DATA, "%s: the padded vocabulary of %d does not match the vocabulary of %d", path,
                          padded, vocab);
     shape->vocab_padded = padded;
     return true;
 }
 
-// Shapes and places of all parameters, from the table of tensors; returns the length that the file must have.
-static uint64_t locate(LlmcFile *file) {
+// Adds a tensor of rows * cols elements at byte *at to a safetensors header, and moves *at to its end.
+static void add_tensor(JsonText *t, const char *name, Dtype dtype, int rank, int64_t rows, int64_t cols, uint64_t *at) {
+    json_text_open(t, name, '{');
+    json_text_string(t, "dtype", dtype_name(dtype));
+    json_text_open(t, "shape", '[');
+    if (rank == 2) json_text_int(t, NULL, rows);
+    json_text_int(t, NULL, cols);
+    json_text_close(t, ']');
+    json_text_open(t, "data_offsets", '[');
+    json_text_int(t, NULL, (int64_t)*at);
+    *at += (uint64_t)rows * (uint64_t)cols * dtype_bytes(dtype);
+    json_text_int(t, NULL, (int64_t)*at);
+    json_text_close(t, ']');
+    json_text_close(t, '}');
+}
+
+// Writes the safetensors header that describes the parameters after llm.c's header. Returns their size in bytes.
+static uint64_t tensors_text(JsonText *t, const ModelShape *shape, Dtype dtype) {
     typedef TensorLayout Row[ROLE_COUNT];
     Row *layout = (Row *)xcalloc(TENSOR_COUNT, sizeof *layout);
     Config *config = (Config *)xcalloc(1, sizeof *config);
-    config->shape = file->shape;
+    config->shape = *shape;
     config->micro_batch = config->seq_len = 1;
     tensors_resolve(config, 1, layout);
-    uint64_t at = LLMC_HEADER_BYTES;
+    uint64_t at = 0;
+    json_text_open(t, NULL, '{');
     for (int id = 0; id < PARAMETER_COUNT; id++) {
-        const TensorLayout *t = &layout[id][VALUE];
-        file->rows[id] = t->rows;
-        file->cols[id] = t->cols;
-        file->offset[id] = at;
-        at += (uint64_t)t->layers * (uint64_t)t->rows * (uint64_t)t->cols * dtype_bytes(file->dtype);
+        for (int layer = 0; layer < layout[id][VALUE].layers; layer++) {
+            HfPart part[HF_MAX_PARTS];
+            hf_parts(shape, (TensorId)id, layer, part);
+            add_tensor(t, part->name, dtype, tensor_rank((TensorId)id), part->rows, part->cols, &at);
+        }
+        const int64_t padding = id == WTE ? shape->vocab_padded - shape->vocab : 0;
+        if (padding > 0) add_tensor(t, "padding", dtype, 2, padding, shape->channels, &at);
     }
+    json_text_close(t, '}');
     free(config);
     free(layout);
     return at;
 }
 
-bool llmc_open(LlmcFile *file, const char *path, Error *err) {
+bool llmc_open(SafeFile *file, ModelShape *shape, const char *path, Error *err) {
     int32_t header[LLMC_HEADER_BYTES / 4];
     uint64_t size;
-    memset(file, 0, sizeof *file);
-    if (!file_open(path, &file->fd, &size, err)) return false;
-    file->path = strdup(path);
-    if (!file->path) fatal(EXIT_DEVICE, "host memory: could not allocate a path");
-    bool good = file_read_at(file->fd, path, 0, header, sizeof header, err) &&
-                llmc_parse_header(header, path, &file->shape, &file->dtype, err);
+    Dtype dtype;
+    int fd;
+    if (!file_open(path, &fd, &size, err)) return false;
+    bool good =
+        file_read_at(fd, path, 0, header, sizeof header, err) && llmc_parse_header(header, path, shape, &dtype, err);
     if (good) {
-        uint64_t expected = locate(file);
-        if (size != expected)
-            good = error_set(err, EXIT_DATA,
-                             "%s has %llu bytes where its header needs %llu (cut short?); download it again", path,
-                             (unsigned long long)size, (unsigned long long)expected);
+        JsonText text;
+        memset(&text, 0, sizeof text);
+        const uint64_t bytes = tensors_text(&text, shape, dtype), expected = bytes + LLMC_HEADER_BYTES;
+        good = (size == expected ||
+                error_set(err, EXIT_DATA,
+                          "%s is truncated or damaged: %llu bytes, but its header needs %llu; download it again", path,
+                          (unsigned long long)size, (unsigned long long)expected)) &&
+               safetensors_parse(file, path, text.text, text.size, bytes, err);
+        json_text_free(&text);
     }
-    if (!good) llmc_close(file);
-    return good;
-}
-
-void llmc_close(LlmcFile *file) {
-    close(file->fd);
-    free(file->path);
-    memset(file, 0, sizeof *file);
-    file->fd = -1;
+    if (!good) {
+        close(fd);
+        return false;
+    }
+    file->fd = fd;
+    file->data_begin = LLMC_HEADER_BYTES;
+    return true;
 }

@@ -7,13 +7,13 @@
 #include "base/background.h"
 #include "io/files.h"
 
-#define MANIFEST_LIMIT (1u << 30) // each process adds its tensors: of 64 layers 140 kB
+#define MANIFEST_LIMIT (1u << 30) // bytes; each process adds 140 kB for a model of 64 layers
 #define READ_PIECE (1u << 20)
-#define CHECKERS 8 // threads that read files
+#define CHECKERS 8 // threads that hash files
 #define PATH_BUFFER 4096
 #define TAIL_BYTES 64
 
-// The last lines, which the hash does not cover because they hold it.
+// Writes the manifest's last lines, which contain the hash of all lines before them.
 static int tail_text(char tail[TAIL_BYTES], uint64_t hash) {
     return snprintf(tail, TAIL_BYTES, ",\n  \"xxh3\": \"%016llx\"\n}\n", (unsigned long long)hash);
 }
@@ -64,14 +64,12 @@ bool manifest_open(Manifest *manifest, const char *folder, Error *err) {
     if (!path_join(path, sizeof path, folder, MANIFEST_NAME, err) || !path_check_no_link(path, err)) return false;
     if (!file_read_all(path, MANIFEST_LIMIT, &text, &size, err)) return false;
     size_t length = (size_t)tail_text(tail, 0);
-    bool sound = size > length;
-    if (sound) {
-        tail_text(tail, XXH3_64bits(text, size - length));
-        sound = memcmp(text + size - length, tail, length) == 0;
-    }
+    bool good = size > length;
+    if (good) tail_text(tail, XXH3_64bits(text, size - length));
+    good = (good && memcmp(text + size - length, tail, length) == 0) ||
+           error_set(err, EXIT_DATA, "%s is damaged: its checksum does not match", path);
     const json_t *files;
     int64_t format;
-    bool good = sound || error_set(err, EXIT_DATA, "%s is damaged: its checksum does not fit", path);
     good = good && (manifest->root = json_parse_object(text, size, path, err)) &&
            json_get_int(manifest->root, path, "format", 1, 1, &format, err) &&
            json_get_object(manifest->root, path, "files", &files, err);
@@ -106,28 +104,32 @@ static bool hash_file(int fd, const char *path, uint64_t size, uint64_t *hash, E
     return good;
 }
 
+const json_t *manifest_entry(const Manifest *manifest, const char *name, Error *err) {
+    const json_t *entry = json_object_get(json_object_get(manifest->root, "files"), name);
+    if (!entry) error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %.200s", manifest->folder, name);
+    return entry;
+}
+
+// Checks the size of a listed file, and its hash if `deep`.
 static bool check_file(const Manifest *manifest, const char *name, bool deep, Error *err) {
     char path[PATH_BUFFER];
-    const json_t *entry = json_object_get(json_object_get(manifest->root, "files"), name);
-    if (!entry) return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %.200s", manifest->folder, name);
-    if (!name_is_plain(name))
-        return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " lists '%.200s', which is not the name of a file in it",
-                         manifest->folder, name);
+    const json_t *entry = manifest_entry(manifest, name, err);
     int64_t bytes;
     uint64_t expected, hash = 0, size;
     int fd;
-    if (!path_join(path, sizeof path, manifest->folder, name, err)) return false;
-    if (!path_check_no_link(path, err)) return false;
-    if (!json_get_int(entry, path, "bytes", 0, INT64_MAX, &bytes, err)) return false;
-    if (!json_get_hex(entry, path, "xxh3", &expected, err)) return false;
-    if (!file_open(path, &fd, &size, err)) return false;
+    if (!entry) return false;
+    if (!name_is_plain(name))
+        return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " lists '%.200s', which is not the name of a file in it",
+                         manifest->folder, name);
+    if (!path_join(path, sizeof path, manifest->folder, name, err) || !path_check_no_link(path, err) ||
+        !json_get_int(entry, path, "bytes", 0, INT64_MAX, &bytes, err) ||
+        !json_get_hex(entry, path, "xxh3", &expected, err) || !file_open(path, &fd, &size, err))
+        return false;
     bool good = size == (uint64_t)bytes || error_set(err, EXIT_DATA, "%s is damaged: %llu byte%s instead of %lld", path,
                                                      (unsigned long long)size, plural(size), (long long)bytes);
-    if (good && deep) {
-        good = hash_file(fd, path, size, &hash, err);
-        if (good && hash != expected)
-            good = error_set(err, EXIT_DATA, "%s is damaged: its checksum does not fit", path);
-    }
+    if (good && deep)
+        good = hash_file(fd, path, size, &hash, err) &&
+               (hash == expected || error_set(err, EXIT_DATA, "%s is damaged: its checksum does not match", path));
     close(fd);
     return good;
 }
@@ -145,7 +147,7 @@ bool manifest_check_texts(const Manifest *manifest, Error *err) {
     return true;
 }
 
-// A file while it is checked, and what was found.
+// One file that is being checked, and the result.
 typedef struct {
     const Manifest *manifest;
     const char *name;
@@ -154,13 +156,13 @@ typedef struct {
     BackgroundTask task;
 } CheckWork;
 
-static void *check_aside(void *argument) {
+static void *check_in_background(void *argument) {
     CheckWork *w = (CheckWork *)argument;
     w->good = check_file(w->manifest, w->name, w->deep, &w->err);
     return NULL;
 }
 
-// Several files at a time where all bytes are read: of several processes there are as many, of one size.
+// With `deep`, hashes up to CHECKERS files in parallel, because each process of a run wrote a large file.
 bool manifest_check_all(const Manifest *manifest, bool deep, Error *err) {
     json_t *files = json_object_get(manifest->root, "files");
     CheckWork work[CHECKERS];
@@ -170,9 +172,9 @@ bool manifest_check_all(const Manifest *manifest, bool deep, Error *err) {
         for (; at && count < CHECKERS; at = json_object_iter_next(files, at), count++) {
             work[count] = (CheckWork){.manifest = manifest, .name = json_object_iter_key(at), .deep = deep};
             if (deep)
-                background_begin(&work[count].task, check_aside, &work[count]);
+                background_begin(&work[count].task, check_in_background, &work[count]);
             else
-                check_aside(&work[count]);
+                check_in_background(&work[count]);
         }
         for (int i = 0; i < count; i++) {
             background_end(&work[i].task);

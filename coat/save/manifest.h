@@ -1,6 +1,6 @@
-// manifest.json, the last file written into a checkpoint's folder: size and XXH3 hash of every other file, and of
-// every tensor in them. A folder without a sound one is not a checkpoint; with it, a flipped bit is found and
-// named.
+// manifest.json, the last file that is written into a checkpoint's folder. It stores the size and XXH3 hash of every
+// other file, and the hash of every tensor. A folder without a valid manifest is not a checkpoint. Checking files
+// against the manifest finds damage and names the file.
 #pragma once
 #include "io/json.h"
 #include "io/safetensors.h"
@@ -11,35 +11,38 @@ extern "C" {
 
 #define MANIFEST_NAME "manifest.json"
 
-// --- writing: begin, one call per file, finish
+// ---------------------------------------------------------------- writing: begin, one call per file, finish
 
 void manifest_begin(JsonText *t);
-// tensors may be NULL for a file that holds none.
+// Adds an entry for a file that has been written. tensors: the file's tensors and their hashes; NULL: it has none.
 void manifest_add(JsonText *t, const char *name, uint64_t bytes, uint64_t hash, const SafeWriter *tensors);
-// Writes a small file into the folder, and adds it.
+// Writes folder/name and adds its entry.
 bool manifest_write(JsonText *t, const char *folder, const char *name, const void *data, size_t bytes, Error *err);
-// The same of a text, which it frees.
+// Writes `text` to folder/name, adds its entry, and frees the text.
 bool manifest_write_text(JsonText *t, const char *folder, const char *name, JsonText *text, Error *err);
-// Closes the text, which ends with its own hash.
+// Closes the JSON text. Its last value is the hash of all text before it.
 void manifest_finish(JsonText *t);
 
-// --- reading
+// ---------------------------------------------------------------- reading
 
 typedef struct {
     char *folder;
     json_t *root;
 } Manifest;
 
-// Reads and checks the manifest itself. On failure nothing needs closing.
+// Reads folder/manifest.json and checks its own hash. After a failure there is nothing to close.
 bool manifest_open(Manifest *manifest, const char *folder, Error *err);
 void manifest_close(Manifest *manifest);
-// Checks one file it lists: there, of the right size and hash. A file that is not listed is an error, so is a link: a
-// checkpoint holds its files itself, and what it names is never looked for elsewhere.
+// Returns the manifest's entry of a file; NULL with err if there is none.
+const json_t *manifest_entry(const Manifest *manifest, const char *name, Error *err);
+// Checks the size and hash of one file. Fails if the file is not listed, or if it is a symbolic link, because a
+// checkpoint must contain its own files.
 bool manifest_check_file(const Manifest *manifest, const char *name, Error *err);
-// The same for all files it lists that hold no tensors: those are small.
+// Checks the sizes and hashes of all listed files without tensors. These are small.
 bool manifest_check_texts(const Manifest *manifest, Error *err);
-// The same for all files it lists; with `deep` false only that they are there in the right size.
+// Checks all listed files: sizes and hashes, or only sizes if `deep` is false.
 bool manifest_check_all(const Manifest *manifest, bool deep, Error *err);
+// Sets *hash to the recorded hash of a tensor in a file.
 bool manifest_tensor_hash(const Manifest *manifest, const char *file, const char *tensor, uint64_t *hash, Error *err);
 
 #ifdef __cplusplus

@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "flags/settings.h"
+#include "io/files.h"
 #include "log/step_line.h"
 
 #define STATE_LIMIT (1u << 20)
-#define COUNT_LIMIT ((int64_t)1 << 53) // of steps and tokens: sums with a run's own stay far from overflowing
+#define COUNT_LIMIT ((int64_t)1 << 53) // largest number of steps or tokens: sums with a run's own cannot overflow
 
 // Returns a copy of config with the values that checkpoints record; free() it.
 static Config *as_recorded(const Config *config, int ranks) {
@@ -69,7 +70,7 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
     json_text_close(t, '}');
 }
 
-// What a checkpoint without the guard does not have: then its window begins empty.
+// Reads one window of the outlier guard. If the checkpoint was written without the guard, the window stays empty.
 static bool read_window(const json_t *guard, const char *path, const char *key, GuardWindow *window, Error *err) {
     const json_t *values = json_object_get(guard, key);
     if (!guard) return true;
@@ -124,6 +125,11 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
     return good;
 }
 
+static void read_data(const json_t *o, RunState *run) {
+    const char *data = json_string_value(json_object_get(o, "data"));
+    snprintf(run->data, sizeof run->data, "%s", data ? data : "");
+}
+
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err) {
     json_t *o = json_read_object(path, STATE_LIMIT, err);
     if (!o) return false;
@@ -143,8 +149,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
     if (config->skip_loss_z > 0 || config->skip_grad_z > 0)
         good = good && read_window(guard, path, "loss", &run->guard.loss, err) &&
                read_window(guard, path, "grad_norm", &run->guard.grad_norm, err);
-    const char *data = json_string_value(json_object_get(o, "data"));
-    snprintf(run->data, sizeof run->data, "%s", data ? data : "");
+    read_data(o, run);
     json_decref(o);
     return good;
 }
@@ -157,20 +162,17 @@ void run_state_keep_share(RunState *run, int64_t pass, int seq_len) {
     run->pass = pass;
 }
 
-int64_t run_state_step(const char *path) {
+void run_state_summary(const char *folder, RunState *run) {
+    char path[PATH_MAX_LENGTH + 128];
     Error ignored;
-    int64_t format, step = -1;
-    json_t *o = json_read_object(path, STATE_LIMIT, &ignored);
-    const bool good = o && json_get_int(o, path, "format", 1, 1, &format, &ignored) &&
-                      json_get_int(o, path, "step", 0, COUNT_LIMIT, &step, &ignored);
-    json_decref(o);
-    return good ? step : -1;
-}
-
-void run_state_data(const char *path, char *text, size_t size) {
-    Error ignored;
-    json_t *o = json_read_object(path, STATE_LIMIT, &ignored);
-    const char *data = o ? json_string_value(json_object_get(o, "data")) : NULL;
-    snprintf(text, size, "%s", data ? data : "");
+    memset(run, 0, sizeof *run);
+    json_t *o = path_join(path, sizeof path, folder, STATE_NAME, &ignored)
+                    ? json_read_object(path, STATE_LIMIT, &ignored)
+                    : NULL;
+    int64_t format;
+    if (!o || !json_get_int(o, path, "format", 1, 1, &format, &ignored) ||
+        !json_get_int(o, path, "step", 0, COUNT_LIMIT, &run->step, &ignored))
+        run->step = -1;
+    read_data(o, run);
     json_decref(o);
 }

@@ -1,4 +1,4 @@
-// state.json of a checkpoint: where the run stands, and the settings that it continues with.
+// state.json of a checkpoint: the run's position (RunState) and the settings that a resumed run uses.
 #pragma once
 #include "checkpoint.h"
 #include "io/json.h"
@@ -9,21 +9,20 @@ extern "C" {
 
 #define STATE_NAME "state.json"
 
+// Writes the contents of state.json to `t`. ranks: the number of processes, for batch-tokens.
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
-// Reads `path` back. Settings are compared with config: another precision of the weights is an error, rank 0
-// names other differences on stderr.
+// Reads the state.json file `path` into *run, and compares its settings with config. Another precision is an error.
+// Rank 0 prints the other differences to stderr if the run trains.
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);
 
-// The position becomes that after the same share of a pass of `pass` sequences of seq_len tokens: with another
-// --seq-len or --examples data are other sequences. What records no pass, from before, is taken by its tokens.
+// Moves run->sequences to the same fraction of a pass of `pass` sequences, because another --seq-len or --examples cuts
+// the data into other sequences. If the checkpoint did not record a pass, the position is tokens / seq_len.
 void run_state_keep_share(RunState *run, int64_t pass, int seq_len);
 
-// The step that `path` says the run stands at; -1 where there is no such file, or it cannot be read.
-int64_t run_state_step(const char *path);
-
-// What `path` says of the data that the run was trained on, as data_describe() has it; "" where it does not.
-void run_state_data(const char *path, char *text, size_t size);
+// Reads the step and the data's description from folder/state.json. Sets step to -1 and data to "" if they cannot be
+// read, and all other fields to 0.
+void run_state_summary(const char *folder, RunState *run);
 
 #ifdef __cplusplus
 }

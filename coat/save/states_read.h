@@ -1,11 +1,12 @@
-// Reading the optimizer's states: from the files of any number of processes into what this one holds, whatever their
-// number and stage now (checkpoint_shards.h), and whatever formats they are stored in and the run keeps them in
-// (--moments, --moments-fp32, --master). What is stored as the run stores it is copied byte for byte;
-// the rest is decoded to FP32 and encoded anew, in pieces, by the functions that the optimizer itself uses (COAT:
-// optimizer states), so that processes get the bits that one alone would.
-//   moments   rounded to nearest; the second moment is 0 only where it was, as after an update. Codes with expansion
-//             and without have one layout and decode alike: they are copied, and the next update chooses its own k.
-//   masters   fp32 <-> split16 is exact. To none: the BF16 value stays. From none: the master is that value.
+// Reads the optimizer's states of a checkpoint. Any number of processes may have written them, and any number in any
+// ZeRO stage may read them (checkpoint_shards.h). The stored formats may differ from the run's (--moments,
+// --moments-fp32, --master): equal formats are copied byte for byte, others are decoded to FP32 and encoded with the
+// optimizer's own functions. The result does not depend on the number of processes.
+//   moments  Encoding rounds to nearest. A second moment that is not 0 does not become 0, as in an update. FP8 values
+//   with
+//            and without dynamic range expansion have the same layout, so they are copied.
+//   masters  fp32 <-> split16 is exact. To none: the BF16 weight stays. From none: the master weight becomes the BF16
+//            weight.
 #pragma once
 #include "checkpoint_tensors.h"
 
@@ -13,9 +14,9 @@
 extern "C" {
 #endif
 
-// Reads the states that `files` processes wrote into a checkpoint's folder to device memory, after the model's values
-// have been read. Rank 0 says on stderr if states are converted. Tensors and shapes must be as expected, and so must
-// hashes, as far as tensors are read whole (checkpoint_find() has looked at those of the files).
+// Reads the states that `files` processes wrote into the manifest's folder to device memory. The model's weights must
+// be loaded already. Rank 0 prints to stderr if states are converted. Fails if tensors or shapes do not match, or if
+// the checksum of a tensor that is read completely does not match (checkpoint_find() has verified the files).
 bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *exec, Error *err);
 
 #ifdef __cplusplus

@@ -14,19 +14,21 @@
 #define JSON_NAME "tokenizer.json"
 #define JSON_CLASS "PreTrainedTokenizerFast"
 
+// Copies the file `source` to folder/as. If it cannot be read, prints a warning and succeeds, because a vocabulary can
+// be copied later but the weights cannot.
 static bool copy_file(const char *folder, const char *as, const char *source, JsonText *manifest, Error *err) {
     char *data;
     size_t size;
     if (!file_read_all(source, TOKENIZER_LIMIT, &data, &size, err)) {
         print_remark("warning: ", "%s; the checkpoint is saved without it", err->text);
-        return true; // a vocabulary can be copied later, the weights cannot
+        return true;
     }
     bool good = manifest_write(manifest, folder, as, data, size, err);
     free(data);
     return good;
 }
 
-// A token's name, or null for none.
+// Writes a token's text, or null if there is no such token.
 static void token_field(JsonText *text, const char *key, const Tokenizer *t, int id) {
     char name[256];
     const size_t length = id < 0 ? 0 : tokenizer_decode(t, id, name, sizeof name - 1);
@@ -38,8 +40,8 @@ static void token_field(JsonText *text, const char *key, const Tokenizer *t, int
     json_text_string(text, key, name);
 }
 
-// Which class of transformers reads the files, and what begins and ends a text. Without it AutoTokenizer takes the
-// class of the model's family, which may cut text otherwise, put its own token before it, or find no file.
+// Writes tokenizer_config.json: the class of transformers that reads the files, and the special tokens. Without this
+// file, AutoTokenizer would use the class of the model's architecture, which may tokenize differently.
 static void config_text(JsonText *text, const char *class_name, const Tokenizer *t) {
     const int begin = tokenizer_begin(t), end = tokenizer_end_of_text(t);
     memset(text, 0, sizeof *text);
@@ -48,37 +50,35 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
     json_text_string(text, "tokenizer_class", class_name);
     token_field(text, "bos_token", t, begin);
     token_field(text, "eos_token", t, end);
-    if (strcmp(class_name, "GPT2Tokenizer") == 0) token_field(text, "unk_token", t, end); // as GPT-2 itself has it
+    if (strcmp(class_name, "GPT2Tokenizer") == 0) token_field(text, "unk_token", t, end); // as in GPT-2
     if (tokenizer_is_sentencepiece(t)) {
         token_field(text, "unk_token", t, tokenizer_unknown(t));
-        // llama.cpp has defaults of its own for these
+        // llama.cpp has other defaults for these
         json_text_bool(text, "add_bos_token", begin >= 0);
         json_text_bool(text, "add_eos_token", false);
         json_text_bool(text, "add_prefix_space", tokenizer_puts_blank(t));
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
-    json_text_open(text, "model_input_names", '['); // generate() takes no more
+    json_text_open(text, "model_input_names", '['); // generate() refuses others
     json_text_string(text, NULL, "input_ids");
     json_text_string(text, NULL, "attention_mask");
     json_text_close(text, ']');
     json_text_close(text, '}');
 }
 
-// NULL: no files that transformers knows.
-static const char *class_of_files(const char *folder) {
-    if (folder_has_file(folder, JSON_NAME)) return JSON_CLASS;
-    return folder_has_file(folder, "vocab.json") && folder_has_file(folder, "merges.txt") ? "GPT2Tokenizer" : NULL;
-}
-
+// Writes tokenizer_config.json for the files in `folder`, unless transformers has no class for them.
 static bool add_config(const char *folder, const Tokenizer *t, JsonText *manifest, Error *err) {
-    const char *class_name = class_of_files(folder);
-    if (!class_name) return true;
+    const char *class_name = JSON_CLASS;
     JsonText text;
+    if (!folder_has_file(folder, JSON_NAME)) {
+        if (!folder_has_file(folder, "vocab.json") || !folder_has_file(folder, "merges.txt")) return true;
+        class_name = "GPT2Tokenizer";
+    }
     config_text(&text, class_name, t);
     return manifest_write_text(manifest, folder, CONFIG_NAME, &text, err);
 }
 
-// Copies tokenizer_config.json, and names in it the class that takes tokenizer.json as it is.
+// Copies tokenizer_config.json with tokenizer_class set to the class that reads tokenizer.json unchanged.
 static bool copy_config(const char *folder, const char *path, JsonText *manifest, Error *err) {
     static const char key[] = "\"tokenizer_class\"";
     char *text, *out = NULL;
@@ -87,7 +87,7 @@ static bool copy_config(const char *folder, const char *path, JsonText *manifest
         return copy_file(folder, CONFIG_NAME, path, manifest, err);
     const char *at = strstr(text, key), *rest = at ? at + strlen(key) : strchr(text, '{');
     if (rest) {
-        rest += at ? strcspn(rest, ",}") : 1; // behind the value
+        rest += at ? strcspn(rest, ",}") : 1; // after the value
         const char *comma = at || rest[strspn(rest, " \t\r\n")] == '}' ? "" : ",";
         const int before = (int)((at ? at : rest) - text);
         if (asprintf(&out, "%.*s%s: \"%s\"%s%s", before, text, key, JSON_CLASS, comma, rest) < 0)
@@ -99,34 +99,37 @@ static bool copy_config(const char *folder, const char *path, JsonText *manifest
     return good;
 }
 
+// True if SentencePiece's tokenizer.model is in `folder` and tokenizer.json is not.
 static bool lacks_json(const char *folder, const Tokenizer *t) {
     return t && tokenizer_is_sentencepiece(t) && folder_has_file(folder, "tokenizer.model") &&
            !folder_has_file(folder, JSON_NAME);
 }
 
-// What transformers' LlamaTokenizer makes of tokenizer.model encodes runs of blanks, and one that begins a text,
-// otherwise than SentencePiece, in each version in its own way. So the checkpoint has a tokenizer.json too.
+// Writes the tokenizer.json of a SentencePiece tokenizer. It is needed because transformers' own conversion of
+// tokenizer.model encodes runs of spaces and leading spaces differently from SentencePiece, depending on the version.
 static bool add_json(const char *folder, const Tokenizer *t, JsonText *manifest, Error *err) {
     JsonText text;
     tokenizer_write_json(t, &text);
     return manifest_write_text(manifest, folder, JSON_NAME, &text, err);
 }
 
-// Whether the vocabulary came with a chat template, in a file or as older versions of transformers wrote it.
+// True if `folder` has a chat template, in its own file or, as older versions of transformers write it, in
+// tokenizer_config.json.
 static bool has_template(const char *folder) {
     char path[PATH_BUFFER];
     Error ignored;
     if (folder_has_file(folder, TEMPLATE_NAME)) return true;
     json_t *config = path_join(path, sizeof path, folder, CONFIG_NAME, &ignored)
-                         ? json_load_file(path, JSON_DECODE_INT_AS_REAL, NULL) // model_max_length may fit no integer
+                         ? json_load_file(path, JSON_DECODE_INT_AS_REAL, NULL) // model_max_length may exceed 64 bits
                          : NULL;
-    const json_t *own = json_object_get(config, "chat_template");
-    const bool has = own && !json_is_null(own);
+    const json_t *template_text = json_object_get(config, "chat_template");
+    const bool has = template_text && !json_is_null(template_text);
     json_decref(config);
     return has;
 }
 
-// Whether a template is one that add_template() has written for another format than this one is known to be.
+// True if the template file `path` is one that add_template() writes for another format than `format`. False if
+// `format` is PROMPT_FORMAT_DATA, with which any may be right.
 static bool is_stale(const char *path, const Tokenizer *t, PromptFormat format) {
     char *own;
     size_t size;

@@ -1,4 +1,4 @@
-// The vocabulary's files in a checkpoint, under the names that Hugging Face's libraries look for.
+// Copies the tokenizer's files into a checkpoint, under the names that Hugging Face's libraries expect.
 #pragma once
 #include "config/config.h"
 #include "io/json.h"
@@ -8,13 +8,17 @@
 extern "C" {
 #endif
 
-// Copies a vocabulary (tokenizer.json, tokenizer.model, encoder.json or vocab.json with its merges beside it,
-// gpt2_tokenizer.bin, or a folder with one) and what belongs to it into a checkpoint's folder, and lists the copies in
-// its manifest. tokenizer.model without a tokenizer.json gets one that is made of it, whose class tokenizer_config.json
-// then names. Without a tokenizer_config.json one is written, and without a chat template that of the prompt
-// format, all by the tokenizer that was opened from the source; NULL: none. A template that was written so for
-// another format is left behind, unless the format is that of data which name none (PROMPT_FORMAT_DATA). A source
-// that cannot be read is a line on stderr.
+// Copies a vocabulary and the files that belong to it into a checkpoint's folder, and adds them to the manifest. A
+// source file that cannot be read is omitted, with a warning on stderr.
+//   source: tokenizer.json, tokenizer.model, encoder.json with vocab.bpe, vocab.json with merges.txt,
+//   gpt2_tokenizer.bin, or
+//           a folder that contains one of these
+//   tokenizer: opened from `source`; NULL: only copies files
+// With a tokenizer, also writes the files that `source` lacks:
+// - tokenizer.json, if there is only SentencePiece's tokenizer.model; tokenizer_config.json then names its class
+// - tokenizer_config.json
+// - the chat template of `format`; an older template that this function wrote for another format is not copied, unless
+//   `format` is PROMPT_FORMAT_DATA
 bool tokenizer_files_copy(const char *folder, const char *source, const Tokenizer *tokenizer, PromptFormat format,
                           JsonText *manifest, Error *err);
 

@@ -442,7 +442,7 @@ UNIT_TEST(test_manifest_of_many) {
     }
     manifest_begin(&text);
     for (int rank = 0; rank < RANKS; rank++) {
-        checkpoint_share_name(name, sizeof name, rank, RANKS);
+        checkpoint_shard_name(name, sizeof name, rank, RANKS);
         manifest_add(&text, name, 1, 1, &share);
     }
     manifest_finish(&text);
@@ -450,7 +450,7 @@ UNIT_TEST(test_manifest_of_many) {
     assert_true(folder_make(path_of("many"), &err));
     assert_true(file_create(path_of("many/" MANIFEST_NAME), text.text, text.size, &err));
     assert_true(manifest_open(&manifest, path_of("many"), &err));
-    assert_true(checkpoint_share_count(&manifest, &count, &err));
+    assert_true(checkpoint_shard_count(&manifest, &count, &err));
     assert_int_equal(count, RANKS);
     assert_true(manifest_tensor_hash(&manifest, name, share.tensors[TENSORS - 1].name, &hash, &err));
     assert_int_equal(hash, TENSORS - 1);

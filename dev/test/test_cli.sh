@@ -336,10 +336,10 @@ refuses "a ~ that the shell did not expand" 1 "^error: \-\-out ~/x: " "${run[@]}
 into "in a plan" "$folder/straight/step-00000020: .* is a checkpoint; $resumes, .*" "$folder/straight/step-00000020" --resume --plan
 [ "$before" = "$(find "$folder/straight" -type f -exec sha256sum {} + | sort)" ] && [ ! -e "$folder/straight/step-00000030" ] && diff -r "$folder/copied" "$folder/copied-before" &&
     ok "and nothing of them changes" || bad "and nothing of them changes" "$(ls "$folder/straight" "$folder/copied")"
-refuses "a step that was not saved" 2 "no checkpoint of step 7, but of 20, 10; \-\-resume takes" "${long[@]}" --out "$folder/straight" --resume=7
-refuses "and before tokens of another vocabulary" 2 "no checkpoint of step 7, but of 20, 10; \-\-resume takes" --train "$data" --vocab 50 --out "$folder/straight" --resume=7
-refuses "nothing to sample from, likewise" 2 "no checkpoint in $folder/typo; is \-\-out" --val "$data" --vocab 50 --eval-only --out "$folder/typo" --resume
-refuses "a step of another folder" 2 "no checkpoint of step 7, nor any other; is \-\-out" "${long[@]}" --out "$folder/typo" --resume=7
+refuses "a step that was not saved" 2 "no checkpoint of step 7, but of 20, 10; use one of these" "${long[@]}" --out "$folder/straight" --resume=7
+refuses "and before tokens of another vocabulary" 2 "no checkpoint of step 7, but of 20, 10; use one of these" --train "$data" --vocab 50 --out "$folder/straight" --resume=7
+refuses "nothing to sample from, likewise" 2 "no checkpoint in $folder/typo; name the run" --val "$data" --vocab 50 --eval-only --out "$folder/typo" --resume
+refuses "a step of another folder" 2 "no checkpoint of step 7, nor any other; name the run" "${long[@]}" --out "$folder/typo" --resume=7
 rm -rf "$folder/over" && cp -r "$folder/straight" "$folder/over"
 said=$("$program" "${loud[@]}" --steps 5 --out "$folder/over" --resume --val "$val" --val-batches 1 2>/dev/null | grep -A 9 nothing)
 [[ $said == "nothing to do: the run is at step 20 of 5; "*"done: 20 of 20 steps"* ]] && ok "fewer steps than are done" || bad "fewer steps than are done" "$said"
@@ -454,7 +454,7 @@ for file in model.safetensors tokenizer.model; do
 done
 rm -rf "$folder/alone" && mkdir "$folder/alone" && mv "$folder/fallen/step-00000008" "$folder/alone/" && truncate -s -7 "$folder/alone/step-00000008/tokenizer.model"
 said=$("$program" --train "$data" --resume --steps 9 --out "$folder/alone" --quiet 2>&1)
-[[ $said == *"skipping the checkpoint "*"tokenizer.model is damaged: "*"error: $folder/alone: its only checkpoint is not whole; "* ]] &&
+[[ $said == *"skipping the checkpoint "*"tokenizer.model is damaged: "*"error: $folder/alone: none of its checkpoints (1) is valid; "* ]] &&
     ok "an only checkpoint with a damaged vocabulary is called so" || bad "an only checkpoint with a damaged vocabulary is called so" "$said"
 # a model's own files stay those that --model names, and may get a vocabulary later
 cp -r "$folder/onward/step-00000001" "$folder/bare" && rm "$folder/bare"/{token*,generation_config.json,manifest.json}

@@ -210,12 +210,11 @@ UNIT_TEST(warnings) {
     Tensor w = arena_tensor(&run.arena, PROJW, CODES, 1), m = arena_tensor(&run.arena, QKVW, MOMENT_V, 0);
     memset(w.data, 0xfe, 100); // of 1024
     json_decref(object_of(&run, warning));
-    assert_string_equal(warning, "fp8: projw.codes of layer 1 has 9.7 % of its codes saturated");
+    assert_string_equal(warning, "fp8: projw.codes of layer 1 has 9.7 % of its FP8 values saturated");
     ((float *)m.scale)[3] = INFINITY;
     ((uint8_t *)m.data)[3 * 128] = 5;
     json_t *found = object_of(&run, warning);
-    assert_string_equal(warning,
-                        "fp8: qkvw.v of layer 0 holds values that are not finite; 1 more like it, see log.jsonl");
+    assert_string_equal(warning, "fp8: qkvw.v of layer 0 has an infinity or NaN; 1 more like it, see log.jsonl");
     assert_true(isnan(figure(found, "qkvw.v", "amax", 3, 0)));
     json_decref(found);
     run_end(&run);

@@ -50,7 +50,7 @@ train resumed --recipe coat --steps 12 --save-every 6 --health-every 3 --health-
 run=("${run[@]/"$folder/src_train.bin"/"$folder/fixed_train.bin"}")
 zeros=(--seq-len 1 --micro-batch 32 --batch-tokens 0 --steps 4 --health-every 1 --no-quiet)
 train zeros "${zeros[@]}" --recipe coat
-line='fp8: dqkv_qt of layer 1 has 66.7 % of its codes zero or subnormal; --linear bf16 keeps more of it'
+line='fp8: dqkv_qt of layer 1 has 66.7 % of its FP8 values zero or subnormal; --linear bf16 is more exact'
 [ "$(grep -cxF "$line" "$folder/zeros.out")" -eq 1 ] && [ "$(grep -c '^fp8: dqkv_qt' "$folder/zeros.out")" -eq 1 ] &&
     ok "codes that do not fit are said once, with the flag that helps" || bad "codes that do not fit are said once, with the flag that helps" "$(said zeros)"
 

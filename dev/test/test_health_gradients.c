@@ -229,12 +229,12 @@ UNIT_TEST(matmul_comparison_in_log) {
         if (turn > 0) set_matmuls(&run, 1, -0.03, 0.1);
         if (turn > 0) set_matmuls(&run, 2, 0.01, 0.25);
         if (turn < 2) run.warned.matmuls = false;
-        char *text = health_products_json(&run.arena, &run.exec, &run.warned, warning);
+        char *text = health_matmuls_json(&run.arena, &run.exec, &run.warned, warning);
         json_t *found = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         assert_keys(found, "qkvw", 2);
         assert_true(fabs(figure(found, "qkvw", "bias", 3, 0) + 0.0199) < 1e-5);
         assert_true(fabs(figure(found, "qkvw", "error", 3, 2) - (turn ? 0.25 : 0.199)) < 1e-4);
-        assert_warnings(warning, turn == 1, turn == 1 ? "qkvw of layer 1&10.0 %&-3.0 %&--linear bf16" : "");
+        assert_warnings(warning, turn == 1, turn == 1 ? "qkvw in layer 1&10.0 %&-3.0 %&--linear bf16" : "");
         json_decref(found);
         free(text);
     }
@@ -243,16 +243,16 @@ UNIT_TEST(matmul_comparison_in_log) {
     InnerProducts *sums = (InnerProducts *)arena_tensor(&run.arena, INNER_PRODUCTS, VALUE, 0).data;
     sums[0] = (InnerProducts){0, 0, 0}; // a gradient of zeros is not an error
     sums[2] = (InnerProducts){NAN, 1, 1};
-    char *text = health_products_json(&run.arena, &run.exec, &run.warned, warning);
+    char *text = health_matmuls_json(&run.arena, &run.exec, &run.warned, warning);
     assert_string_equal(text, "{\"qkvw\":{\"error\":[null,0,null],\"bias\":[null,0,null]}}");
     assert_non_null(strstr(warning, "layer 2"));
     free(text);
     run.warned.matmuls = false;
-    free(health_products_json(&run.arena, &run.exec, NULL, warning)); // of a skipped step
+    free(health_matmuls_json(&run.arena, &run.exec, NULL, warning)); // of a skipped step
     assert_string_equal(warning, "");
     sums[2] = (InnerProducts){.ab = 0, .aa = 1, .bb = 0};
-    free(health_products_json(&run.arena, &run.exec, &run.warned, warning));
-    assert_warnings(warning, 1, "qkvw of layer 2&not 0&--linear bf16");
+    free(health_matmuls_json(&run.arena, &run.exec, &run.warned, warning));
+    assert_warnings(warning, 1, "qkvw in layer 2&not 0&--linear bf16");
     run_end(&run);
 }
 

@@ -203,7 +203,7 @@ UNIT_TEST(test_other_configs) {
         {"llama", "\"head_dim\": 15", "config.json: head_dim 15 is odd"},
         {"mistral", "\"sliding_window\": null", "num_key_value_heads 8"},
         {"olmo", "\"head_dim\": 32", "head_dim 32"},
-        {"llama", "\"clip_qkv\": 8", "clip_qkv is olmo's"},
+        {"llama", "\"clip_qkv\": 8", "clip_qkv is not supported for llama"},
         {"qwen2", KV ", \"use_sliding_window\": true", "use_sliding_window"},
         {"qwen2", KV ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]", "'sliding_attention'"},
         {"qwen3", KV ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}", "'yarn'"},
@@ -742,7 +742,7 @@ UNIT_TEST(test_bad_weights) {
         making.id_poisoned = FCW;
         making.poison = poisons[i];
         make_weights(file, run, making);
-        assert_refused(folder, run, "infinite or not numbers");
+        assert_refused(folder, run, "infinite or NaN");
     }
     Making making = plain;
     making.id_dropped = LN2B;
@@ -751,10 +751,10 @@ UNIT_TEST(test_bad_weights) {
     making = plain;
     making.id_reshaped = QKVW;
     make_weights(file, run, making);
-    assert_refused(folder, run, "attn.c_attn.weight' has the shape (9, 24); config.json means (8, 24)");
+    assert_refused(folder, run, "attn.c_attn.weight' has the shape (9, 24); its config.json requires (8, 24)");
     making.id_reshaped = QKVB;
     make_weights(file, run, making);
-    assert_refused(folder, run, "attn.c_attn.bias' has the shape (25); config.json means (24)");
+    assert_refused(folder, run, "attn.c_attn.bias' has the shape (25); its config.json requires (24)");
     make_weights(file, run, plain);
     assert_loads(folder, run);
     // config.json describes another model than the run's
@@ -806,7 +806,7 @@ UNIT_TEST(test_llmc) {
     make_llmc(path, run, 5, 131, 0); // padded to 131 rows
     assert_loads(path, run);
     make_llmc(path, run, 5, 256, 1);
-    assert_refused(path, run, "cut short");
+    assert_refused(path, run, "truncated or damaged");
     make_llmc(path, run, 4, 256, 0);
     assert_refused(path, run, "version 4");
     run_close(run);
@@ -816,9 +816,10 @@ UNIT_TEST(test_bad_llmc_headers) {
     static const struct {
         int32_t at, value;
         const char *says;
-    } bad[] = {{0, 20240520, "neither"}, {1, 1, "version 1"},      {2, 0, "positions"},      {3, -5, "vocabulary"},
-               {4, INT32_MAX, "layers"}, {5, 0, "heads"},          {5, 3, "divided"},        {6, INT32_MIN, "channels"},
-               {6, 2000, "cut short"},   {7, VOCAB - 1, "padded"}, {7, INT32_MAX, "padded"}, {4, 1024, "cut short"}};
+    } bad[] = {{0, 20240520, "neither"}, {1, 1, "version 1"},        {2, 0, "positions"},
+               {3, -5, "vocabulary"},    {4, INT32_MAX, "layers"},   {5, 0, "heads"},
+               {5, 3, "divided"},        {6, INT32_MIN, "channels"}, {6, 2000, "truncated or damaged"},
+               {7, VOCAB - 1, "padded"}, {7, INT32_MAX, "padded"},   {4, 1024, "truncated or damaged"}};
     Run *run = run_with(PRECISION_RECIPE);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ModelShape shape;

@@ -179,7 +179,7 @@ fi
 "$program" --plan --model qwen3-0.6b >"$folder/page"
 says "heads that share keys, and their width" '^model       28 layers, 16 heads of 128 \(8 of keys and values\), 1024 channels' "$folder/page"
 "$program" --plan --gpus 2 --zero 3 >"$folder/page"
-says "what a plan of several GPUs leaves out" "^  beside it, about +1\.70 GB  CUDA's context and NCCL\$" "$folder/page"
+says "what a plan of several GPUs leaves out" "^  outside, about +1\.70 GB  CUDA's context and NCCL\$" "$folder/page"
 "$program" --plan --device cpu >"$folder/page"
 is "a CPU's has nothing beside it" "$(grep -c beside "$folder/page")" 0
 # --- a noun behind 1 is no plural

@@ -152,8 +152,8 @@ UNIT_TEST(test_shared_parts) {
             const CheckpointTensor *t = &list[i];
             if (!t->shared) continue;
             const uint16_t *from = (const uint16_t *)arena_tensor(&whole->arena, t->id, VALUE, t->layer).data;
-            from += t->offset / sizeof *from + (size_t)t->share_begin;
-            if (t->share_elements > 0) memcpy(t->data, from, (size_t)t->share_elements * sizeof *from);
+            from += t->offset / sizeof *from + (size_t)t->shard_begin;
+            if (t->shard_elements > 0) memcpy(t->data, from, (size_t)t->shard_elements * sizeof *from);
         }
         for (int layer = 0; layer < 2; layer++) {
             int64_t begin;

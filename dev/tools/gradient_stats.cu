@@ -252,8 +252,8 @@ static bool is_finite(const Model *m, const GradientTable *table, Error *err) {
     for (int k = 0; k < GRADIENT_KINDS; k++)
         for (int l = 0; l < kind_layers(table, (GradientKind)k); l++)
             finite &= gradient_row(table, (GradientKind)k, l)->stats.nonfinite == 0;
-    return finite ||
-           error_set(err, EXIT_DATA, "%s: the loss or a gradient is not finite: the run has diverged", m->config->model);
+    return finite || error_set(err, EXIT_DATA, "%s: the loss or a gradient is not finite: the run has diverged",
+                               m->config->model);
 }
 
 static void print_head(const Model *m, const Options *options, const GradientTable *table, FILE *json) {
