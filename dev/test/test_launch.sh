@@ -114,11 +114,11 @@ for script in scripts/run_*.sh; do
 done
 script=scripts/run_gpt2_124M.sh
 
-said=$(dev/peers/peers.sh --dry-run x.bin)
-[[ $? -eq 0 && $(wc -l <<<"$said") -eq 30 && $said == *"--model gpt2-xl "*"--seq-len 1024 "*"--model olmo-1b "* ]] && ok "the peers of three models" || bad "the peers of three models" "$said"
+said=$(dev/baselines/baselines.sh --dry-run x.bin)
+[[ $? -eq 0 && $(wc -l <<<"$said") -eq 30 && $said == *"--model gpt2-xl "*"--seq-len 1024 "*"--model olmo-1b "* ]] && ok "baselines.sh plans all rows of three models" || bad "baselines.sh plans all rows of three models" "$said"
 for words in --foo "x.bin gpt3:1x1024" "x.bin gpt2:1"; do
     # shellcheck disable=SC2086 # words
-    said=$(dev/peers/peers.sh --dry-run $words 2>&1) && bad "but not $words" "$said" || has "but not $words" "$said" "not"
+    said=$(dev/baselines/baselines.sh --dry-run $words 2>&1) && bad "but not $words" "$said" || has "but not $words" "$said" "not"
 done
 
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }

@@ -63,18 +63,18 @@ is "a run that fails ends it: status" $? 1
 is "a run that fails ends it" "$(cut -c 1-26 <<<"$said")" "error: large ended with 1:"
 unset OUT PROGRAM MPIRUN
 
-# --- peers: pyllmq's shapes, which dev/peers/llmq_train.py says itself, are this program's
+# --- peers: pyllmq's shapes, which dev/baselines/llmq_train.py says itself, are this program's
 if command -v python3 >/dev/null; then
     mkdir "$folder/python"
     echo 'LLamaConfig = dict' >"$folder/python/pyllmq.py"
     printf 'int32 = 0\ndef fromfile(*_, **__): raise SystemExit("taken")\n' >"$folder/python/numpy.py" # behind the check
-    peer() { PYTHONPATH=$folder/python python3 -B dev/peers/llmq_train.py --tokens t --model "$1" --parameters "$2" 2>&1; }
+    peer() { PYTHONPATH=$folder/python python3 -B dev/baselines/llmq_train.py --tokens t --model "$1" --parameters "$2" 2>&1; }
     for model in olmo-1b llama2-7b qwen2.5-1.5b qwen2.5-7b; do
         count=$("${BIN:-.}"/train_gpt2_fp8_cpu --plan=json --model $model | sed 's/{"parameters": \([0-9]*\),.*/\1/')
         is "pyllmq's $model is this program's" "$(peer $model "$count")" taken
         is "and another number of parameters is refused" "$(peer $model $((count * 33 / 32)) | sed 's/[0-9]* param.*//')" "error: $model has "
     done
-    is "peers.sh says how many they must have" "$(dev/peers/peers.sh --dry-run t olmo-1b:1x1024 2>&1 | grep -c -- '_train.py .* --parameters [0-9]')" 7
+    is "baselines.sh says how many they must have" "$(dev/baselines/baselines.sh --dry-run t olmo-1b:1x1024 2>&1 | grep -c -- '_train.py .* --parameters [0-9]')" 7
 else
     echo "skip - pyllmq's shapes: there is no Python"
 fi

@@ -39,7 +39,7 @@ has "GPT-2 with the moments and saved activations of the plan" "$page" "^\\| gpt
 has "what a layer keeps, in the paper's units" "$page" '^\| coat \| 1\.00 → 1\.13 \| 4\.00 → 3\.02 \| 2\.00 → 0\.00 \| 3\.00 → 3\.02 \| 3\.33 → 1\.00 \| 13\.33 → 8\.17 \| 1\.70 → 1\.97 \(1\.16\) \|$'
 has "and per token" "$page" '^\| olmo \| 4096, 2048 \| coat \| 5\.89 → – \| 10\.96 → – \| 16\.85 → – \| 1\.58 → – \| 66896 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| memory planned, time not measured \|$'
 has "a layer that the paper lacks" "$page" '^\| llama2-7b \| 4096, 4096 \| bf16 \| – \| – \| – \| – \| 131720 \| 16\.08 \| 1\.00 \|'
-has "where the stored figures are" "$page" 'scripts/results: losses\.md .* peers\.md .* differences\.md'
+has "where the stored figures are" "$page" 'scripts/results: losses\.md .* baselines\.md .* differences\.md'
 has "the head says that there is no GPU" "$page" '^\| GPU \| none'
 has "and how long it took" "$page" '^\| took \| [0-9]+ min [0-9]+ s \|$'
 error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error-0.95-20.log")

@@ -39,5 +39,5 @@ PLANNED = """Planned rows, GPT-2's too, are measured by `TRAIN=GLOB scripts/lab.
 `QUICK=1`, on a machine with that many GPUs for FP8 and this memory."""
 ONE_BY_ONE = """Rows of the same batch one by one. Llama's TOKENS are what `build/narrow_tokens 32000 %d GPT2_TOKENS \
 OUT.bin` writes:"""
-FOOT = """Stored figures, which nothing measured for this page, are in scripts/results: losses.md (table 3), peers.md \
+FOOT = """Stored figures, which nothing measured for this page, are in scripts/results: losses.md (table 3), baselines.md \
 (other programs on one card) and differences.md (what differs from the paper's method)."""
