@@ -9,6 +9,7 @@ line of JSON per step.
 and optimizer, for models with Llama's block. --passes: micro-batches per step. --parameters N: refuses a model whose
 parameter count differs from N, apart from the vocabulary's padding.
 """
+import argparse
 import contextlib
 import json
 import sys

@@ -60,7 +60,7 @@ repeats_itself() {
     yes 'a line that comes again and again' | head -c 2500000 >twice/a.txt
     cp twice/a.txt twice/b.txt
     seq 1 300000 >twice/c.txt
-    "$program" --out twice1 twice >out && grep -q "left out: 1 equal" out || return 1
+    "$program" --out twice1 twice >out && grep -q "ignored: 1 equal" out || return 1
     [ $(($({ tokens twice1_train.bin; tokens twice1_val.bin; } | grep -vc '^256$'))) -eq $((2500000 + $(wc -c <twice/c.txt))) ]
 }
 check "a large file that repeats itself is taken whole, and a copy of it is not" repeats_itself
@@ -98,7 +98,7 @@ large_files() {
     mkdir -p large/deep && seq 1 200000 >large/deep/numbers && seq 1 250000 | tr '\n' , >large/line && echo small >large/small
     { seq 1 300000 && printf '\0'; } >large/binary
     "$program" --out large/t large >out 2>err || return 1
-    grep -q "texts, with the pieces of 2 files over 1 MB (.* 1 binary, 0 large" out && [ "$(cat err)" = "note: left out: 1 binary or in UTF-16 (large/binary)" ] || { cat out err; return 1; }
+    grep -q "texts, with the pieces of 2 files over 1 MB (.* 1 binary, 0 large" out && [ "$(cat err)" = "note: ignored files: 1 binary or in UTF-16 (large/binary)" ] || { cat out err; return 1; }
     texts large/t_train.bin | tr @ '\n' >got.train && texts large/t_val.bin | tr @ '\n' >got.val
     cat got.train got.val | grep -v , | grep -v '^$' | grep -v small | sort -n | cmp - large/deep/numbers || return 1
     [ "$(cat got.train got.val | tr -dc , | wc -c)" -eq 250000 ] || return 1
@@ -110,9 +110,9 @@ check "large files in a folder are taken in pieces" large_files
 # What was written before is replaced by --overwrite alone; both files are of one run.
 overwrite() {
     "$program" --out old/t in >out && cp -r old old.before || return 1
-    refused 2 "old/t_train.bin exists: replace it by --overwrite, or name another --out" --out old/t in || return 1
+    refused 2 "old/t_train.bin: exists" --out old/t in || return 1
     rm old/t_train.bin old.before/t_train.bin
-    refused 2 "old/t_val.bin exists: replace it by --overwrite" --out old/t --val-fraction 0 in || return 1
+    refused 2 "old/t_val.bin: exists" --out old/t --val-fraction 0 in || return 1
     diff -r old old.before || return 1
     "$program" --out old/t --overwrite one.txt >out && cmp old/t_train.bin new.train_train.bin && cmp old/t_val.bin new.train_val.bin || return 1
     "$program" --out old/t --overwrite --val-fraction 0 one.txt >out && [ ! -e old/t_val.bin ]
@@ -177,22 +177,22 @@ headers() {
 check "--headers finds text" headers
 
 check "no leftovers under temporary names" test -z "$(find . -name '*.tmp*')"
-check "no --out" refused 1 "--out is missing" in
-check "no text" refused 1 "no text" --out x
-check "a limit below every text" refused 2 "--max-bytes: no text is as short" --out x --max-bytes 10 one.txt
-check "an unknown flag" refused 1 "unknown flag --bogus" --out x --bogus in
-check "a bad number" refused 1 "number from 0 to 0.9, not 2" --out x --val-fraction 2 in
-check "--out that names a folder" refused 1 "^prepare_bytes: --out new/: it ends in /; name the files in it: --out new/text$" --out new/ in
-check "--out= with nothing behind" refused 1 "--out needs a path" --out= in
-check "--val-fraction= with no number" refused 1 "number from 0 to 0.9, not x" --out=x --val-fraction=x in
+check "no --out" refused 1 "--out: is missing" in
+check "no text" refused 1 "no input" --out x
+check "a limit below every text" refused 2 "--max-bytes: " --out x --max-bytes 10 one.txt
+check "an unknown flag" refused 1 "--bogus: unknown flag" --out x --bogus in
+check "a bad number" refused 1 "--val-fraction: must be a number from 0 to 0.9, not 2" --out x --val-fraction 2 in
+check "--out that names a folder" refused 1 "^prepare_bytes: --out new/: " --out new/ in
+check "--out= with nothing behind" refused 1 "--out: needs a path" --out= in
+check "--val-fraction= with no number" refused 1 "--val-fraction: must be a number from 0 to 0.9, not x" --out=x --val-fraction=x in
 equals() {
     "$program" --out=eq --val-fraction=0.2 --max-bytes=0 in >out 2>err && cmp eq_train.bin new/folders/t_train.bin && cmp eq_val.bin new/folders/t_val.bin
 }
 check "values behind =" equals
-check "what is left out is named" grep -qE '^note: left out: 1 binary or in UTF-16 \(in/binary\); 1 empty \(in/empty\); 2 hidden \(in/\.(hidden, in/\.secret|secret, in/\.hidden)\); 1 neither a file nor a folder \(in/a/dangling\)$' err
+check "what is left out is named" grep -qE '^note: ignored files: 1 binary or in UTF-16 \(in/binary\); 1 empty \(in/empty\); 2 hidden \(in/\.(hidden, in/\.secret|secret, in/\.hidden)\); 1 neither a file nor a folder \(in/a/dangling\)$' err
 mkdir binaries && for i in 1 2 3 4 5; do printf 'a\0b' >binaries/$i; done
 "$program" --out named --overwrite binaries one.txt >out 2>err
-check "the first few" grep -qE '^note: left out: 5 binary or in UTF-16 \(binaries/[1-5], binaries/[1-5], binaries/[1-5], \.\.\.\)$' err
+check "the first few" grep -qE '^note: ignored files: 5 binary or in UTF-16 \(binaries/[1-5], binaries/[1-5], binaries/[1-5], \.\.\.\)$' err
 mkdir commands && printf 'a\0b' >$'commands/\033[2J\xc2\x9b2J'
 "$program" --out $'named\033[2J' commands one.txt >out 2>err
 check "a terminal gets no commands from their names" grep -qF 'commands/?[2J?2J' err
@@ -205,19 +205,19 @@ linked() {
     "$program" --overwrite --out link --val-fraction 0 links/in >out 2>err && [ "$(texts link_train.bin)" = @one ] && [ ! -s err ] || return 1
     ln -s ../other links/in/c && ln -s ../in links/other/back && ln -s ../3 links/in/d
     "$program" --overwrite --out link --val-fraction 0 links/in >out 2>err && [ "$(texts link_train.bin | tr @ '\n' | sort | xargs)" = "one three two" ] &&
-        grep -qE '^note: followed out of a named folder: 2 links \(links/in/[cd], links/in/[cd]\)$' err
+        grep -qE '^note: links to outside the given folders were followed: 2 links \(links/in/[cd], links/in/[cd]\)$' err
 }
 check "linked folders are read, once" linked
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 12345\n' 0 >links/other/pointer
-check "a pointer of Git LFS in a folder" refused 2 "^prepare_bytes: links/other/pointer is a Git LFS pointer, not the file; run git lfs pull$" --out x links/other
-check "one that is named" refused 2 "pointer is a Git LFS pointer" --out x one.txt links/other/pointer
+check "a pointer of Git LFS in a folder" refused 2 "^prepare_bytes: links/other/pointer: is a Git LFS pointer" --out x links/other
+check "one that is named" refused 2 "pointer: is a Git LFS pointer" --out x one.txt links/other/pointer
 mkdir escapes && printf '\0' >"escapes/$(printf 'a\033[31m')" && printf '\0' >"escapes/$(printf 'b\nc')"
 "$program" --out note --overwrite escapes one.txt >out 2>err
 check "no escapes of names reach the terminal" test "$(tr -d '\n[:print:]' <err | wc -c) $(wc -l <err)" = "0 1"
-check "not a number" refused 1 "--max-bytes needs a number" --out x --max-bytes 12MB in
-check "a flag without its value" refused 1 "--out needs a path" in --out
+check "not a number" refused 1 "--max-bytes: must be a number" --out x --max-bytes 12MB in
+check "a flag without its value" refused 1 "--out: needs a path" in --out
 check "a missing file" refused 2 "absent.txt" --out x absent.txt
-check "a binary file that is named" refused 2 "in/binary is not a readable text file" --out x in/binary
+check "a binary file that is named" refused 2 "in/binary: is not a readable text file" --out x in/binary
 mkdir nothing
 check "a folder without text" refused 2 "no text found" --out x nothing
 check "a folder that cannot be made" refused 2 "one.txt" --out one.txt/x one.txt
