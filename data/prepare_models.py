@@ -22,7 +22,7 @@ def read_json(path, what):
             return parsed
         raise ValueError("not an object")
     except (OSError, ValueError, RecursionError) as error:
-        raise Failure("tokenizer %s: not a %s (%s)" % (path, what, first_line(error)))
+        raise Failure("tokenizer %s: is not a %s (%s)" % (path, what, first_line(error)))
 
 
 def config_beside(path):
@@ -194,4 +194,4 @@ def open_model(path):
     try:
         return from_package(kind, path)
     except PackageFailure as error:
-        raise Failure("tokenizer %s: not %s" % (path, what % error))
+        raise Failure("tokenizer %s: is not %s" % (path, what % error))

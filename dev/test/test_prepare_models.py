@@ -199,7 +199,7 @@ class ModelsTest(unittest.TestCase):
 
         path = self.write("p/tokenizer.json", json.dumps({"model": {}}))
         with unittest.mock.patch.object(tokenizers, "Tokenizer", unittest.mock.Mock(**{"from_file.side_effect": Panic("x")})):
-            self.refused([path + ": not a tokenizer.json (x)"], "--tokenizer", path, "--out", self.path("l"), source)
+            self.refused([path + ": is not a tokenizer.json (x)"], "--tokenizer", path, "--out", self.path("l"), source)
 
     # --- ids
 

@@ -273,7 +273,7 @@ class PromptsTest(unittest.TestCase):
             write_place(arguments[1], "{{ %s + messages[0].content }}" % name, {}, None)
             self.refused(["chat_template.jinja needs %s" % name], *arguments, *out)
         self.write("model/special_tokens_map.json", "[")
-        self.refused(["model/special_tokens_map.json: not a special_tokens_map.json"], *arguments, *out)
+        self.refused(["model/special_tokens_map.json: is not a special_tokens_map.json"], *arguments, *out)
         write_place(arguments[1], CHATML, {"added_tokens_decoder": [1], "extra_special_tokens": 5, "bos_token": 3,
                                            "additional_special_tokens": [4, {"content": 6}, ""]}, None)
         self.prepared([{"messages": messages("a", "b")}], tokenizer=arguments)  # other values are ignored
