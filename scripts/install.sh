@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# `make install` and `make uninstall`: puts the programs that were built,
-# data/prepare.py, man pages and bash's completion below $DESTDIR$PREFIX, and
-# takes away exactly that. PREFIX/lib/coat/installed lists what was put there, and
-# which folders were made for it: a second installation adds to the list, the end
-# of it all is to follow it.
+# `make install` and `make uninstall`: installs the programs that were built,
+# data/prepare.py, man pages and bash's completion below $DESTDIR$PREFIX, or removes
+# exactly these. PREFIX/lib/coat/installed lists the files and folders that an
+# installation created. A later installation adds to the list.
 #
 #   scripts/install.sh install|uninstall
 #
@@ -20,13 +19,13 @@ fail() {
 }
 case $prefix in /*) ;; *) fail "PREFIX=$prefix: must begin with /" ;; esac
 prefix=${prefix%/} own=${prefix%/}/lib/coat
-list=$own/installed # below $root, as the paths in it
+list=$own/installed # relative to $root, like the paths in it
 
 listed() { grep -qxF -- "$1" "$root$list" 2>/dev/null; }
-# remember PATH: a file, or a folder as PATH/, on the list
+# remember PATH: adds a file, or a folder written as PATH/, to the list
 remember() { listed "$1" || echo "$1" >>"$root$list"; }
 
-# folder PATH: is made, and those above it; what was not there is remembered once there is a list
+# folder PATH: makes a folder and its parents; new folders go to the list once the list exists
 made=()
 folder() {
     [ -n "$1" ] && [ ! -d "$root$1" ] || return 0
@@ -34,7 +33,7 @@ folder() {
     made+=("$1/")
 }
 
-# put MODE FILE PATH; what somebody else has put there stays
+# put MODE FILE PATH: installs a file, but never replaces a file that is not on the list
 put() {
     local name
     folder "${3%/*}"
@@ -46,7 +45,7 @@ put() {
     echo "  $root$3"
 }
 
-# check_current PROGRAM SOURCE...: it starts, is of the sources' version, and no source is newer
+# check_current PROGRAM SOURCE...: fails unless it starts, has the sources' version and is newer than the sources
 check_current() {
     local version said newer
     version=$(sed -n 's/^#define COAT_VERSION "\(.*\)"/\1/p' coat/config/config.h)
@@ -87,11 +86,11 @@ install_all() {
 uninstall_all() {
     local path paths
     [ -f "$root$list" ] || fail "nothing is installed in $root$prefix: $root$list is missing; give the PREFIX and DESTDIR that it was installed with"
-    mapfile -t paths < <(sort -r "$root$list") # what is in a folder before it
+    mapfile -t paths < <(sort -r "$root$list") # the contents of a folder before the folder
     for path in "${paths[@]}"; do
         case $path in
         "$prefix"/*[!/])
-            rm -f "$root$path" || fail "$root$path cannot be removed: try sudo make uninstall"
+            rm -f "$root$path" || fail "$root$path: cannot be removed; try sudo make uninstall"
             echo "  $root$path"
             ;;
         esac
@@ -99,7 +98,7 @@ uninstall_all() {
     rm "$root$list"
     for path in "${paths[@]}"; do
         case $path in
-        /*/) rmdir "$root$path" 2>/dev/null || true ;; # others may have put something there since
+        /*/) rmdir "$root$path" 2>/dev/null || true ;; # other files may be in the folder
         esac
     done
 }
@@ -107,5 +106,5 @@ uninstall_all() {
 case ${1:-} in
 install) install_all ;;
 uninstall) uninstall_all ;;
-*) fail "scripts/install.sh: install or uninstall, not '${1:-}'" ;;
+*) fail "scripts/install.sh: the argument must be install or uninstall (is '${1:-}')" ;;
 esac

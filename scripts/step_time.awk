@@ -19,7 +19,7 @@ function percent(P, L, rate, M, k, n, stage,    speed, late, pass, reduce, gathe
     if (stage == 3) exposed = k * (beyond(gather8, pass / 3) + beyond(reduce + gather8, pass * 2 / 3))
     return 100 * k * pass / (k * pass + exposed)
 }
-# first8, first: the first stage whose plan fits 80 GB, on 8 GPUs and on more; 4: none does
+# first8, first: the lowest ZeRO stage whose plan fits 80 GB, on 8 GPUs and on more; 4: none fits
 function row(name, P, L, rate, M, k, first8, first,    i, n, stage) {
     printf "| %s | %d | %d |", name, M, k
     split("8 64 1024", n, " ")

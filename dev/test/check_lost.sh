@@ -25,7 +25,7 @@ cd "$(dirname "$0")/../.." || exit 1
 . scripts/gpu.sh
 train=$1 program=${PROGRAM:-./train_gpt2_fp8} device=${GPU_DEVICE:-cuda} out=${OUT:-$(mktemp -d)} failed=0
 gpus=${GPUS:-$(list_gpus 2>/dev/null | wc -l)}
-[ "$gpus" -ge 2 ] || { echo "error: GPUS: two or more are needed, not '$gpus'" >&2; exit 1; }
+[ "$gpus" -ge 2 ] || { echo "error: GPUS: must be at least 2 (is '$gpus')" >&2; exit 1; }
 read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 read -ra flags <<<"${FLAGS:---model llama2-7b --seq-len 2048 --micro-batch 1 --batch-tokens 65536}"
 sequences=208

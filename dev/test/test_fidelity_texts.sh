@@ -25,7 +25,7 @@ refuses "TEXTS with an invalid name is refused" 'TEXTS: a/b=x: must be NAME=GLOB
 refuses "TEXTS with a name that breaks a table is refused" 'TEXTS: a\|b=x: must be NAME=GLOB' with_texts 'a|b=x'
 refuses "TEXTS with the same name twice is refused" 'TEXTS: wiki: two texts' with_texts 'wiki=a wiki=b'
 refuses "TEXTS with a pattern without files is refused" 'TEXTS: wiki: no file matches nothing\*; make token files with data/prepare\.py' with_texts 'wiki=nothing*'
-refuses "a text shorter than a micro-batch is refused" 'TEXTS: short: too short for 262k, whose micro-batches read 65536 tokens' with_texts "short=$folder/val"
+refuses "a text shorter than a micro-batch is refused" 'TEXTS: short: is too short for 262k, whose micro-batches read 65536 tokens' with_texts "short=$folder/val"
 
 # --- on two pretended GPUs
 export TEXTS="wiki=$folder/wiki_train* c4=$folder/c4.bin"
@@ -64,7 +64,7 @@ TEXTS+=" more=$folder/c4.bin"
 said=$(EVALUATE=bf16 pretend "bf16 coat" "1 3" 262k)
 [ $? -eq 0 ] && [ ! -e "$folder/calls" ] && [ ! -e "$folder/calls.texts" ]
 check "finished runs are not changed by another text" $? "$said"
-has "finished runs without the new text are listed" "$said" '^note: ended before, not evaluated on more: 262k bf16 1, 262k coat 1, 262k bf16 3, 262k coat 3; their checkpoints are gone, another --out trains them again$'
+has "finished runs without the new text are listed" "$said" '^note: ended before, not evaluated on more: 262k bf16 1, 262k coat 1, 262k bf16 3, 262k coat 3; their checkpoints are gone, use another --out to train them again$'
 has "finished runs without a recipe of EVALUATE are listed" "$said" '^note: ended before, not evaluated in bf16: 262k bf16 1, 262k coat 1, '
 [ "$(grep -c '^note' <<<"$said")" -eq 2 ]
 check "finished runs are not listed for texts that they have" $? "$said"

@@ -88,8 +88,8 @@ said=$(GPUS=16 "$script" --dry-run 2>&1)
 has "many GPUs get a smaller micro-batch" "$said" "--micro-batch 32"
 has "a smaller micro-batch prints a note" "note: ${said#*note:}" "on each of 16 GPUs are more than a step"
 said=$(GPUS=16 MICRO_BATCH=64 "$script" --dry-run 2>&1) && bad "MICRO_BATCH that does not fit GPUS is refused" "$said" || has "MICRO_BATCH that does not fit GPUS is refused" "$said" "on 16 GPUs; MICRO_BATCH=32 fits"
-said=$(PROGRAM=$folder/none "$script" 2>&1) && bad "a program that is not built is reported" "$said" || has "a program that is not built is reported" "$said" "$folder/none is not there: make builds it"
-said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh without a run script is refused" "$said" || has "launch.sh without a run script is refused" "$said" "run one of them"
+said=$(PROGRAM=$folder/none "$script" 2>&1) && bad "a program that is not built is reported" "$said" || has "a program that is not built is reported" "$said" "$folder/none: is not built;"
+said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh without a run script is refused" "$said" || has "launch.sh without a run script is refused" "$said" "run one of"
 
 # --help describes a script and runs nothing
 for script in scripts/*.sh scripts/*.sbatch; do
@@ -156,18 +156,18 @@ printf '#!/bin/sh\nshift 4\n"$@"\n' >"$folder/mpirun" # mpirun itself gets no si
 GPUS=2 RESTARTS=3 told_to_end "after SIGTERM, RESTARTS does not start mpirun again" 1 5
 printf '#!/bin/sh\necho "mpirun $*"\n' >"$folder/mpirun"
 mkdir "$folder/few" && for tool in bash sed dirname; do ln -s "$(command -v $tool)" "$folder/few/$tool"; done
-said=$(PATH=$folder/few GPUS=2 PROGRAM=$folder/program "$(command -v bash)" "$script" 2>&1) && bad "several GPUs without mpirun are refused" "$said" || has "several GPUs without mpirun are refused" "$said" "mpirun is not there, which several GPUs need: scripts/setup.sh --all installs it"
+said=$(PATH=$folder/few GPUS=2 PROGRAM=$folder/program "$(command -v bash)" "$script" 2>&1) && bad "several GPUs without mpirun are refused" "$said" || has "several GPUs without mpirun are refused" "$said" "mpirun: is missing,"
 
 # --- Slurm
 has "slurm_single.sbatch runs srun" "$(bash scripts/slurm_single.sbatch 350M --seed 3)" "srun --kill-on-bad-exit=1 ./train_gpt2_fp8 --model gpt2-medium"
 line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' bash scripts/slurm_multi.sbatch 124M --dry-run --seed 3)
 has "slurm_multi.sbatch reduces the micro-batch for 32 GPUs" "$line" "--micro-batch 16"
-has "slurm_multi.sbatch uses the first node for the rendezvous" "$line" "--rendezvous node7 --seed 3"
+has "slurm_multi.sbatch uses the first node for the rendezvous" "$line" "--seed 3 --rendezvous node7"
 has "slurm_multi.sbatch uses ZeRO 1" "$line" "--zero 1"
-said=$(bash scripts/slurm_multi.sbatch 124M 2>&1) && bad "slurm_multi.sbatch outside a job is refused" "$said" || has "slurm_multi.sbatch outside a job is refused" "$said" "this is no job: sbatch slurm_multi.sbatch starts one; --dry-run prints what it runs"
+said=$(bash scripts/slurm_multi.sbatch 124M 2>&1) && bad "slurm_multi.sbatch outside a job is refused" "$said" || has "slurm_multi.sbatch outside a job is refused" "$said" "slurm_multi.sbatch: must run as a Slurm job;"
 has "slurm_multi.sbatch --dry-run prints the command outside a job" "$(bash scripts/slurm_multi.sbatch 124M --dry-run)" "--rendezvous FIRST_NODE"
 has "slurm_single.sbatch runs 124M by default" "$(bash scripts/slurm_single.sbatch --dry-run --seed 3)" "--model gpt2"
-said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "slurm_single.sbatch refuses an unknown size" "$said" || has "slurm_single.sbatch refuses an unknown size" "$said" "9B: not one of 124M, 350M, 774M, 1558M, olmo_1b, llama2_7b, llama3_8b"
+said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "slurm_single.sbatch refuses an unknown size" "$said" || has "slurm_single.sbatch refuses an unknown size" "$said" "9B: must be one of 124M, 350M, 774M, 1558M, olmo_1b, llama2_7b, llama3_8b"
 line=$(STEPS=500 bash scripts/slurm_requeue.sh --seed 3 --dry-run)
 [[ $line == "srun ./train_gpt2_fp8 --model gpt2 "*" --resume --seed 3 --steps 500" ]]; check "slurm_requeue.sh --dry-run prints its command" $? "$line"
 

@@ -88,13 +88,19 @@ has "profile.md has a kernel during communication" "$(cat "$folder/two/profile.m
 [ -s "$folder/two/trace-1.tsv" ]
 check "the other process writes its own trace" $?
 said=$(GPUS=two scripts/profile.sh 'x*.bin' 2>&1)
-has "GPUS=two is refused" "$said" "^error: GPUS: a number from 1 on, not 'two'$"
+has "GPUS=two is refused" "$said" "^error: GPUS: must be .* \(is 'two'\)$"
 said=$(FAILS=yes scripts/profile.sh 'x*.bin' 2>&1)
 [ $? -eq 1 ] && [ "$said" = "error: the training ended with 3: error: device memory: too little" ]
 check "a failed training is reported" $? "$said"
 said=$(LIBRARY=$folder/none.so scripts/profile.sh 'x*.bin' 2>&1)
-[ $? -eq 1 ] && [[ $said == "error: $folder/none.so is not there: make "* ]]
+[ $? -eq 1 ] && [[ $said == "error: $folder/none.so: is not built;"* ]]
 check "a library that is not built is reported" $? "$said"
+
+# every operation of bench_traffic must have a kind whose name the kernels have, too
+printf 'micro-batch\tqk_norm_rope_forward\t2000000\n' >"$folder/rope.traffic"
+rope=$(printf '%s\n' adamw embed_forward_kernel cuda_qk_norm_rope adamw | awk -v OFS='\t' '{ print NR * 10000, NR * 10000 + 10000, 7, $1 }' |
+    awk -v traffic="$folder/rope.traffic" -f scripts/profile_table.awk)
+has "the table has the bandwidth of RoPE" "$rope" '^\| RoPE and norms of q, k \| 1\.0 \| 0\.010 \| [0-9.]* % \| 200 GB/s \|$'
 
 # --- bench_traffic: bytes that must move, counted by hand for a small Llama and GPT-2, in C per token and block
 

@@ -63,7 +63,7 @@ refuses "reproduce refuses an unknown flag" '.*--dryrun' scripts/lab.py reproduc
 refuses "reproduce refuses an unknown piece" 'table9: must be one of table1, table2' scripts/lab.py reproduce table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
-refuses "a missing program is refused" 'nothing/quant_error is not built: make .*nothing/quant_error' \
+refuses "a missing program is refused" 'nothing/quant_error is not built; run: make .*nothing/quant_error' \
     env BUILD="$folder/nothing" scripts/lab.py reproduce --out "$folder/lacks" table1
 [ ! -e "$folder/lacks" ]
 check "a missing program is refused before anything runs" $?

@@ -29,7 +29,7 @@ refuses "an even number of POINTS is refused" 'POINTS: must be an odd number' en
 refuses "STEPS that is not a number is refused" 'STEPS: must be .*many' env STEPS=many scripts/lab.py stability --out "$folder/refused"
 refuses "a pattern without files is refused" 'no file matches nothing' scripts/lab.py stability --out "$folder/refused" 'nothing*' 'nothing*'
 touch "$folder/train_000000.bin" "$folder/val"
-refuses "programs that are not built are refused" 'none/train_gpt2_fp8_cpu is not built: make ' env BIN="$folder/none" scripts/lab.py stability --out "$folder/refused"
+refuses "programs that are not built are refused" 'none/train_gpt2_fp8_cpu is not built; run: make ' env BIN="$folder/none" scripts/lab.py stability --out "$folder/refused"
 
 # --- with programs that pretend to run on two GPUs
 # The loss after training is 3 + (rate - 2)^2 + seed / 1000, and 0.5 more for coat. At rate 7 runs end above their start,
@@ -150,7 +150,7 @@ done
 kill -TERM $study
 wait $study
 [ $? -eq 1 ] && ! grep -q ^coat "$folder/stopped/stability.tsv" &&
-    grep -q '^ended by SIGTERM after step [0-9]* of 500: saved' "$folder/stopped/runs/coat/4e-3/1/output.txt" && grep -q '^error: stopped; the same command' "$folder/said"
+    grep -q '^ended by SIGTERM after step [0-9]* of 500: saved' "$folder/stopped/runs/coat/4e-3/1/output.txt" && grep -q '^error: stopped; ' "$folder/said"
 check "a stopped study saves its run" $? "$(cat "$folder/said" "$folder/stopped/runs/coat/4e-3/1/output.txt")"
 [ -z "$(find "$folder/stopped" -name '.moved*' -o -name '*.part')" ]
 check "a stopped study removes its temporary files" $?
