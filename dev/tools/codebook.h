@@ -6,11 +6,11 @@
 #include <math.h>
 #include <stdint.h>
 
-enum { DE8_EXPONENTS = 7, CODEBOOK_LARGEST = 256 };
+enum { DE8_EXPONENTS = 7, CODEBOOK_MAX = 256 };
 
 typedef struct {
-    int count;                       // number of values, including 0 and 1
-    double values[CODEBOOK_LARGEST]; // in ascending order
+    int count;                   // number of values, including 0 and 1
+    double values[CODEBOOK_MAX]; // in ascending order
 } Codebook;
 
 // Fills the table of an 8-bit format with a sign (127 positive values) or without (255).

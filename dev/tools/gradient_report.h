@@ -48,7 +48,7 @@ static inline void print_variants(FILE *out, const GradientTable *t, GradientKin
     const GradientStats *first = &gradient_row(t, kind, 0)->stats;
     fprintf(out, "\n%s: %lld tokens, %lld columns; w (%lld, %lld)\n", gradient_names[kind], (long long)first->tokens,
             (long long)first->out, (long long)first->out, (long long)first->in);
-    fprintf(out, "%5s  %-11s %9s %9s %9s %10s %10s %10s %10s %9s\n", "layer", "codes scale", "flushed", "of squares",
+    fprintf(out, "%5s  %-11s %9s %9s %9s %10s %10s %10s %10s %9s\n", "layer", "FP8  scale", "flushed", "of squares",
             "subnormal", "data error", "bias", "dw error", "bias", "worst row");
     for (int l = 0; l < kind_layers(t, kind); l++) {
         const GradientStats *s = &gradient_row(t, kind, l)->stats;
@@ -71,7 +71,7 @@ static inline void print_deviation(FILE *out, const Deviation *d) {
 
 static inline void print_accumulations(FILE *out, const GradientTable *t) {
     fprintf(out, "\nFP8 matmuls compared with FP32 matmuls of the same FP8 values: relative error and bias\n");
-    fprintf(out, "%-16s %5s codes %17s %17s %17s %17s %17s\n", "", "", "data, FP32", "data, BF16", "dw, FP32",
+    fprintf(out, "%-16s %5s FP8   %17s %17s %17s %17s %17s\n", "", "", "data, FP32", "data, BF16", "dw, FP32",
             "dw, FP32, added", "dw, BF16, added");
     for (int k = 0; k < GRADIENT_KINDS; k++) {
         for (int l = 0; l < kind_layers(t, (GradientKind)k); l++) {
@@ -114,7 +114,7 @@ static inline VariantStats worst_variant(const GradientTable *t, GradientKind ki
 }
 
 static inline void print_summary(FILE *out, const GradientTable *t) {
-    fprintf(out, "\nThe worst layer of each figure\n%-16s %-11s %9s %9s %10s %10s %10s %10s %9s\n", "", "codes scale",
+    fprintf(out, "\nThe worst layer of each figure\n%-16s %-11s %9s %9s %10s %10s %10s %10s %9s\n", "", "FP8  scale",
             "flushed", "of squares", "data error", "bias", "dw error", "bias", "worst row");
     for (int k = 0; k < GRADIENT_KINDS; k++) {
         for (int f = 0; f < GRADIENT_FORMATS; f++) {
@@ -186,8 +186,8 @@ static inline void json_variant(FILE *out, GradientKind kind, int layer, int f, 
     json_line_end(&line, out);
 }
 
-static inline void json_product(FILE *out, GradientKind kind, int layer, int f, const char *matmul, int output,
-                                bool adds, const Deviation *d) {
+static inline void json_matmul(FILE *out, GradientKind kind, int layer, int f, const char *matmul, int output,
+                               bool adds, const Deviation *d) {
     JsonText line;
     json_line_begin(&line, "product", kind, layer);
     json_text_string(&line, "format", format_name(gradient_formats[f]));
@@ -206,9 +206,9 @@ static inline void json_row(FILE *out, GradientKind kind, int layer, const Gradi
     for (int f = 0; f < GRADIENT_FORMATS; f++) {
         const Accumulation *a = &row->accumulation[f];
         for (int o = 0; a->measured && o < OUTPUTS; o++) {
-            json_product(out, kind, layer, f, "data", o, false, &a->data[o]);
+            json_matmul(out, kind, layer, f, "data", o, false, &a->data[o]);
             for (int adds = 0; adds < 2; adds++)
-                json_product(out, kind, layer, f, "weight", o, adds == 1, &a->weight[o][adds]);
+                json_matmul(out, kind, layer, f, "weight", o, adds == 1, &a->weight[o][adds]);
         }
     }
 }

@@ -154,7 +154,7 @@ static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, 
     if (!find_matmul(watch->model, watch->weight, &kind, &layer) || w.rows != dy.cols || w.cols != x.cols)
         fatal(EXIT_DEVICE,
               "internal error: a weight's wgrad does not directly follow its dgrad: gradient_stats does not match the "
-              "model's code");
+              "model's sources");
     GradientRow *row = gradient_row(&watch->table, kind, layer);
     if (row->stats.tokens) return; // because the head runs in chunks, of which only the first is measured
     Parts parts = one_part(dy.cols);

@@ -85,7 +85,7 @@ static bool read_log(Plot *plot, const char *path, Error *err) {
 }
 
 // Smooths the loss: means over a window centered on each step, narrow at the start, where the loss falls fast, then up
-// to 1/30 of the run. A window that only looks back would lag behind a falling loss.
+// to 1/30 of the run. A window of only earlier steps would delay a falling loss.
 static void smooth(Plot *plot) {
     const Series *raw = &plot->raw;
     int64_t begin = 0, end = 0; // bounds of the window
@@ -277,9 +277,9 @@ static void draw_picture(FILE *out, const Plot *plot, const char *title) {
     fputs("</svg>\n", out);
 }
 
-// Draws the training loss (thin, and smoothed on top), the validation loss and the references. Skips damaged lines and steps
-// without a loss. title may be NULL. Fails (EXIT_DATA) if the log cannot be read or has no loss, or if the picture cannot be
-// written.
+// Draws the training loss (thin, and smoothed on top), the validation loss and the references. Skips damaged lines and
+// steps without a loss. title may be NULL. Fails (EXIT_DATA) if the log cannot be read or has no loss, or if the picture
+// cannot be written.
 static bool plot_loss_svg(const char *jsonl_path, const char *svg_path, const char *title,
                           const PlotReference *references, int reference_count, Error *err) {
     Plot plot;
