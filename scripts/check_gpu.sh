@@ -29,7 +29,7 @@ stop() { echo "error: $1" >&2; exit "${2:-1}"; }
 for part in "${parts[@]}"; do
     program=$bin/train_gpt2_fp8 how=''
     case $part in
-    twin | memcheck | initcheck) program=$bin/test_gpt2 ;;
+    reference | memcheck | initcheck) program=$bin/test_gpt2 ;;
     racecheck) program=$build/racecheck/test_gpt2 how='RACECHECK=1 ' ;;
     kernels) program=$build/bench_kernels_gpu ;;
     repeat | training) [ -n "$tokens" ] || stop "$part reads GPT-2 tokens; name them as the first argument, see --help" ;;
@@ -51,7 +51,7 @@ wanted() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 # Prints the checks that test_gpt2 skipped because it found no GPU. Its exit code is 0 then.
 skipped() { grep -m 1 '^skip - ' "$1"; }
 
-if wanted twin; then
+if wanted reference; then
     say "operations in BF16, FP32 and FP8, optimizer states and models, compared with the CPU reference"
     "$bin/test_gpt2" >"$out/test.log" 2>&1 && ! skipped "$out/test.log"
     verdict $? "test_gpt2: $(grep -c '^ok' "$out/test.log") passed, $(grep -c '^not ok' "$out/test.log") failed"

@@ -72,7 +72,7 @@ if command -v python3 >/dev/null; then
     for model in olmo-1b llama2-7b qwen2.5-1.5b qwen2.5-7b; do
         count=$("${BIN:-.}"/train_gpt2_fp8_cpu --plan=json --model $model | sed 's/{"parameters": \([0-9]*\),.*/\1/')
         is "pyllmq's $model has this program's parameters" "$(peer $model "$count")" taken
-        is "pyllmq's $model with another number of parameters is refused" "$(peer $model $((count * 33 / 32)) | sed 's/[0-9]* param.*//')" "error: $model has "
+        is "pyllmq's $model with another number of parameters is refused" "$(peer $model $((count * 33 / 32)) | sed 's/[0-9]* param.*//')" "error: --model $model: has "
     done
     is "baselines.sh passes the required number of parameters" "$(dev/baselines/baselines.sh --dry-run t olmo-1b:1x1024 2>&1 | grep -c -- '_train.py .* --parameters [0-9]')" 7
 else

@@ -1,7 +1,7 @@
-// The 8-bit dynamic exponent format ("DE8") of 8-bit optimizers (Dettmers et al., arXiv 2110.02861), for quant_error's table
-// of quantization errors. It is a sorted list of values in [0, 1] that are scaled by a group's amax. After the sign, leading
-// zeros count a decimal exponent, a one ends them, and the remaining bits are a linear fraction:
-// 10^-e (0.1 + 0.9 (fraction + 1/2) / 2^bits). One code is reserved for 1, so that the amax is exact.
+// The 8-bit dynamic exponent format ("DE8") of 8-bit optimizers (Dettmers et al., arXiv 2110.02861), for quant_error's
+// table of quantization errors. It is a sorted list of values in [0, 1] that are scaled by a group's amax. After the
+// sign, leading zeros count a decimal exponent, a one ends them, and the remaining bits are a linear fraction: 10^-e
+// (0.1 + 0.9 (fraction + 1/2) / 2^bits). One code is reserved for 1, so that the amax is exact.
 #pragma once
 #include <math.h>
 #include <stdint.h>

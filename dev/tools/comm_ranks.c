@@ -1,5 +1,5 @@
-// One rank of a test of the collectives. Compares every collective with a computation in this process, in all types, for odd
-// counts and for more than one chunk. With a word, the last rank fails in that way and the others must notice.
+// One rank of a test of the collectives. Compares every collective with a computation in this process, in all types,
+// for odd counts and for more than one chunk. With a word, the last rank fails in that way and the others must notice.
 //
 //   mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
 //     die: the last rank kills itself; stop: it stops itself; hang: it never calls the collective; fail: it has an error and

@@ -278,8 +278,8 @@ static void draw_picture(FILE *out, const Plot *plot, const char *title) {
 }
 
 // Draws the training loss (thin, and smoothed on top), the validation loss and the references. Skips damaged lines and
-// steps without a loss. title may be NULL. Fails (EXIT_DATA) if the log cannot be read or has no loss, or if the picture
-// cannot be written.
+// steps without a loss. title may be NULL. Fails (EXIT_DATA) if the log cannot be read or has no loss, or if the
+// picture cannot be written.
 static bool plot_loss_svg(const char *jsonl_path, const char *svg_path, const char *title,
                           const PlotReference *references, int reference_count, Error *err) {
     Plot plot;

@@ -1,5 +1,5 @@
-// Converts token files for a model with a smaller vocabulary by dropping the tokens that it lacks. The text is real and in
-// its order, but lacks its rarer words: fit for measuring speed.
+// Converts token files for a model with a smaller vocabulary by dropping the tokens that it lacks. The text is real and
+// in its order, but lacks its rarer words: fit for measuring speed.
 //   narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin
 #include <string.h>
 
