@@ -75,12 +75,12 @@ for zero in 0 3; do
         --zero $zero --out "$folder/tuned-$zero" >"$folder/said" 2>&1 || bad "training from given weights on three processes" "$(cat "$folder/said")"
     for what in "--eval-only --json --val $folder/src_val.bin --val-batches 5" "--prompt static --json --sample-tokens 20"; do
         one=$("$program" "${given[@]}" $what 2>&1) three=$("${mpirun[@]}" -np 3 "$program" "${given[@]}" $what --zero $zero 2>&1)
-        if [ "$one" = "$three" ]; then ok "${what%% *} on three processes with ZeRO $zero equals one process"; else bad "${what%% *}" "$one" "$three"; fi
+        [ "$one" = "$three" ]; check "${what%% *} on three processes with ZeRO $zero equals one process" $? "$one" "$three"
     done
     shape=(--tokenizer bytes --layers 3 --heads 2 --channels 64 --seq-len 32 --micro-batch 2 --recipe coat --device cpu --zero $zero)
     planned=$("$program" "${shape[@]}" --plan --gpus 3 | grep total)
     allocated=$("${mpirun[@]}" -np 3 "$program" "${shape[@]}" --train "$folder/src_train.bin" --steps 1 --sample-tokens 0 2>/dev/null | grep total)
-    if [ "$planned" = "$allocated" ]; then ok "ZeRO $zero: --plan equals the allocated memory"; else bad "ZeRO $zero: --plan equals the allocated memory" "$planned" "$allocated"; fi
+    [ "$planned" = "$allocated" ]; check "ZeRO $zero: --plan equals the allocated memory" $? "$planned" "$allocated"
 done
 same "training from given weights: ZeRO 3 has the checkpoint of ZeRO 0" 00000002 tuned-0 tuned-3
 
@@ -192,20 +192,14 @@ rank=$(rank_of "${pids[1]}")
 kill -STOP "${pids[1]}"
 begun=$SECONDS
 ended 75
-if [ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s .* rank $rank, which hangs or is lost; nothing is saved yet: start again with --out $folder/stopped --resume" "$folder/stopped.said"; then
-    ok "a process stopped during training ends all, and is named"
-else
-    bad "a process stopped during training ends all, and is named" "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/stopped.said")"
-fi
+[ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s .* rank $rank, which hangs or is lost; nothing is saved yet: start again with --out $folder/stopped --resume" "$folder/stopped.said"
+check "a process stopped during training ends all, and is named" $? "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/stopped.said")"
 later='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || { sleep 2; kill -STOP $$; } & exec "$@"'
 status=0 begun=$SECONDS
 timeout -k 1 100 "${mpirun[@]}" -np 2 bash -c "$later" bash "$program" "${given[@]}" --eval-only --val "$folder/src_train.bin" --val-batches 6000 \
     >"$folder/said" 2>&1 </dev/null || status=$?
-if [ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 65 ] && grep -q "waited 45 s .* rank 1, which hangs" "$folder/said"; then
-    ok "a process stopped during evaluation ends all, and is named"
-else
-    bad "a process stopped during evaluation ends all, and is named" "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/said")"
-fi
+[ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 65 ] && grep -q "waited 45 s .* rank 1, which hangs" "$folder/said"
+check "a process stopped during evaluation ends all, and is named" $? "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/said")"
 begin asked --steps 100000 --batch-tokens 256 --zero 2 --schedule constant
 kill -TERM "${pids[1]}"
 ended 60

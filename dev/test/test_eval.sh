@@ -192,7 +192,7 @@ if pytorch_tests "transformers chooses the same HellaSwag endings" "transformers
     printf '{"prompt": "a", "response": "b"}\n%.0s' 1 2 3 >"$folder/chat.jsonl"
     python3 data/prepare.py --bytes --chat --prompt-format plain --val-fraction 0 --out "$folder/chat" "$folder/chat.jsonl" >/dev/null
     said=$(python3 dev/test/check_transformers.py "$checkpoint" --val "$folder/chat_train_*.bin" --loss 1 2>&1)
-    [ $? -eq 1 ] && [[ $said == *"chat_train_000000.bin: has a loss mask"* ]] && ok "check_transformers.py refuses token files with a loss mask" || bad "check_transformers.py refuses token files with a loss mask" "$said"
+    [ $? -eq 1 ] && [[ $said == *"chat_train_000000.bin: has a loss mask"* ]]; check "check_transformers.py refuses token files with a loss mask" $? "$said"
     random bytes
     succeeds "transformers continues prompts with the same tokens in FP32" prompts "$folder/bytes" -- --precision fp32
     # byte pairs: GPT-2's characters for bytes, and a few merges

@@ -13,7 +13,7 @@ train() { "$program" "${data[@]}" --out "$folder/$1" --steps "$2" "${@:3}" >"$fo
 same() { if diff -r "$folder/$2" "$folder/$3" >"$folder/diff" 2>&1; then ok "$1"; else bad "$1" "$(head -n 3 "$folder/diff")"; fi; }
 loss() { sed -n 's/.*"step":'"$2"',.*"loss":\([0-9.]*\).*/\1/p' "$folder/$1/log.jsonl" | head -n 1; }
 near() { # NAME FIRST SECOND: checks that two values differ by at most 0.01 %
-    if awk -v a="$2" -v b="$3" 'BEGIN { exit !(a > 0 && a < 1.0001 * b && b < 1.0001 * a) }'; then ok "$1: $2 and $3"; else bad "$1" "$2 and $3"; fi
+    awk -v a="$2" -v b="$3" 'BEGIN { exit !(a > 0 && a < 1.0001 * b && b < 1.0001 * a) }'; check "$1" $? "$2 and $3"
 }
 
 for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-factor=8 --rope-positions=16 llama" \
@@ -25,7 +25,7 @@ for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-fact
     if [ $? -ne 0 ]; then bad "$name trains" "$(cat "$folder/page")" && continue; fi
     same "$name: a resumed run has the bits of an uninterrupted one" whole/step-00000010 halves/step-00000010
     first=$(loss whole 1) last=$(loss whole 10)
-    if awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < a - 0.5) }'; then ok "$name learns: $first to $last"; else bad "$name learns" "$first to $last"; fi
+    awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < a - 0.5) }'; check "$name learns" $? "$first to $last"
     grep -q "\"model_type\": \"$type\"" "$folder/whole/step-00000010/config.json"
     check "$name is a $type" $? "$(cat "$folder/whole/step-00000010/config.json")"
     text=$("$program" --model "$folder/whole/step-00000010" --prompt 'the ' --sample-tokens 8 2>&1) && [ ${#text} -gt 4 ]

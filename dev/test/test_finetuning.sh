@@ -35,8 +35,8 @@ fi
 if pytorch_tests "transformers writes the same answer"; then
     said=$(cd "$folder" && python3 -B opened.py 2>&1 | tail -n 1)
     text=$(python3 -c 'import json, sys; print(bytes(i for i in json.loads(sys.argv[1]) if i < 256).decode())' "$said" 2>&1)
-    [ "$text" = "$(grep '^24+14=' "$folder/said" | tail -n 1)" ] &&
-        ok "transformers writes the same answer: $text" || bad "transformers writes the same answer" "$said" "$text"
+    [ "$text" = "$(grep '^24+14=' "$folder/said" | tail -n 1)" ]
+    check "transformers writes the same answer" $? "$said" "$text"
 fi
 
 # functions.py: the examples of two sources, each a head with its docstring, and the body.
@@ -55,5 +55,5 @@ sys.exit("missing: %s; %d functions of the two files, %s" % (names, len(parts), 
 PYTHON
 [ $? -eq 0 ] && ok "functions.py makes examples: $(sed 's/.*: //' <<<"$said")" || bad "functions.py makes examples of functions" "$said"
 said=$(python3 -B dev/tools/functions.py "$folder/none.jsonl" "$folder/none" 2>&1)
-[ $? -eq 1 ] && [ "$said" = "error: $folder/none: no such folder" ] && ok "functions.py names a missing folder in one line" || bad "functions.py names a missing folder in one line" "$said"
+[ $? -eq 1 ] && [ "$said" = "error: $folder/none: no such folder" ]; check "functions.py names a missing folder in one line" $? "$said"
 exit $failures

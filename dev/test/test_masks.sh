@@ -42,8 +42,8 @@ for name in eight two; do
     [ "$(values counted whole)" = "$(values counted $name)" ] && [ "$(values counted whole | wc -l)" -eq 6 ]
     check "masked targets: $name logs the same fractions of unmasked targets" $? "$(values counted $name)"
 done
-[ "$(values counted whole | awk '$1 > 0.2 && $1 < 0.6' | wc -l)" -eq 6 ] && ok "masked targets: the logged fractions are those of the files" ||
-    bad "masked targets: the logged fractions are those of the files" "$(values counted whole)"
+[ "$(values counted whole | awk '$1 > 0.2 && $1 < 0.6' | wc -l)" -eq 6 ]
+check "masked targets: the logged fractions are those of the files" $? "$(values counted whole)"
 
 # Evaluates the same data with another division into micro-batches.
 "$program" --eval-only --model "$folder/whole/step-00000006" --val "$folder/some_val.bin" --micro-batch 1 --val-batches 64 --precision fp32 \
@@ -95,9 +95,9 @@ near "all validation data have the same loss during training" val_loss 1e-6 all3
 coat=(--recipe coat --micro-batch 4 --batch-tokens 256 --steps 4 --save-every 2 --val-every 2 --val-batches 4)
 for name in ones src; do files $name && train 1 $name "${coat[@]}"; done
 different=$(for file in "$folder"/ones/step-00000004/*; do cmp -s "$file" "$folder/src/step-00000004/${file##*/}" || basename "$file"; done | sort | xargs)
-[ "$different" = "manifest.json state.json" ] && ok "a mask of ones gives the checkpoint of no mask" || bad "a mask of ones gives the checkpoint of no mask" "$different"
-[ "$(strip "$folder/ones/log.jsonl" | sed 's/"counted":1,//')" = "$(strip "$folder/src/log.jsonl")" ] && ok "the log with masks" ||
-    bad "the log with masks" "$(strip "$folder/ones/log.jsonl")"
+[ "$different" = "manifest.json state.json" ]; check "a mask of ones gives the checkpoint of no mask" $? "$different"
+[ "$(strip "$folder/ones/log.jsonl" | sed 's/"counted":1,//')" = "$(strip "$folder/src/log.jsonl")" ]
+check "the log with masks" $? "$(strip "$folder/ones/log.jsonl")"
 
 # Resumed in the middle.
 files some
@@ -107,8 +107,8 @@ train 1 straight "${coat[@]}" && train 1 resumed "${coat[@]}" --steps 2 && train
 if timeout 60 "$program" "${base[@]}" "${coat[@]}" --train "$folder/ones_train.bin" --out "$folder/resumed" --steps 6 --resume >"$folder/said" 2>&1; then
     bad "another mask is refused as other data" "$(cat "$folder/said")"
 else
-    grep -q 'was trained on other data (1 shard, .* in the loss; .* 100 % in the loss;' "$folder/said" && ok "another mask is refused as other data" ||
-        bad "another mask is refused as other data" "$(cat "$folder/said")"
+    grep -q 'was trained on other data (1 shard, .* in the loss; .* 100 % in the loss;' "$folder/said"
+    check "another mask is refused as other data" $? "$(cat "$folder/said")"
 fi
 
 # --epochs N trains the steps that N passes over the sequences fill, also if resumed on another number of processes.
@@ -137,27 +137,27 @@ near "--epochs resumed on another number of processes ends with the same step" l
 # seven steps have 2048 sequences each; a step of the same tokens has 1024 sequences of twice the length
 steps_longer=$((7 + (3 * longer - 7 * 2048 * longer / sequences) / 1024))
 mkdir "$folder/longer" && cp -r "$folder/epochs/step-00000007" "$folder/longer" && train 1 longer "${epochs[@]}" --seq-len 64 --micro-batch 32 --epochs 3 --resume
-[ -e "$folder/longer/step-$(printf %08d $steps_longer)" ] && ok "--epochs 3 with another --seq-len is $steps_longer steps" ||
-    bad "--epochs 3 with another --seq-len is $steps_longer steps" "$(ls "$folder/longer")"
+[ -e "$folder/longer/step-$(printf %08d $steps_longer)" ]
+check "--epochs 3 with another --seq-len is $steps_longer steps" $? "$(ls "$folder/longer")"
 ended() { "$program" "${flags[@]}" "${epochs[@]}" --no-quiet --micro-batch 64 --out "$folder/epochs" "$@" 2>&1 | grep -oE "^note: --steps: without it|more come by .*|--resume=.*"; }
 said=$(ended --resume --epochs 3 && ended --resume && ended --resume=$steps --epochs 3)
 [ "$said" = "more come by --epochs
 note: --steps: without it
 more come by --epochs
---resume=$steps: --epochs 3 are done by then; ask for more of them" ] && ok "a finished run of --epochs names the flag" || bad "a finished run of --epochs names the flag" "$said"
+--resume=$steps: --epochs 3 are done by then; ask for more of them" ]; check "a finished run of --epochs names the flag" $? "$said"
 if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs that contradicts --steps is refused" "$(cat "$folder/said")"; else
-    grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said" && ok "--epochs that contradicts --steps is refused" || bad "--epochs that contradicts --steps is refused" "$(cat "$folder/said")"; fi
+    grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said"; check "--epochs that contradicts --steps is refused" $? "$(cat "$folder/said")"; fi
 
 # The report at the start, and a damaged file.
 loud=("${base[@]}")
 for i in "${!loud[@]}"; do [ "${loud[$i]}" = --quiet ] && unset "loud[$i]"; done
 "$program" "${loud[@]}" --train "$folder/some_train.bin" --micro-batch 2 --steps 1 >"$folder/said" 2>&1
-grep -qE '^train +1 shard, .* tokens, uint16, [0-9.]+ % in the loss$' "$folder/said" && ok "the report shows the fraction of unmasked targets" ||
-    bad "the report shows the fraction of unmasked targets" "$(cat "$folder/said")"
+grep -qE '^train +1 shard, .* tokens, uint16, [0-9.]+ % in the loss$' "$folder/said"
+check "the report shows the fraction of unmasked targets" $? "$(cat "$folder/said")"
 printf '\1' | dd of="$folder/some_train.bin" bs=1 seek=5000 conv=notrunc 2>/dev/null
 "$program" "${loud[@]}" --train "$folder/some_train.bin" --micro-batch 2 --steps 1 >"$folder/said" 2>&1
-[ $? -eq 2 ] && [ "$(grep -c 'error: .*some_train.bin is damaged: its checksum is another' "$folder/said")" -eq 1 ] && ok "a damaged file ends the run with one line and 2" ||
-    bad "a damaged file ends the run with one line and 2" "$(cat "$folder/said")"
+[ $? -eq 2 ] && [ "$(grep -c 'error: .*some_train.bin is damaged: its checksum is another' "$folder/said")" -eq 1 ]
+check "a damaged file ends the run with one line and 2" $? "$(cat "$folder/said")"
 
 # From records to a run: the trainer reads data/prepare.py's files.
 for i in $(seq 400); do echo "{\"query\": \"how many is $((i % 90)) and one?\", \"response\": \"$((i % 90 + 1))\"}"; done >"$folder/chat.jsonl"
@@ -167,7 +167,7 @@ if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fractio
     check "a run learns answers from data/prepare.py --chat" $? "$(cat "$folder/chat/log.jsonl")"
     "$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --micro-batch 4 --steps 30 --out "$folder/packed" >"$folder/page" 2>&1
     grep -qE '^examples +3[0-9]{2} in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)?$' "$folder/page" &&
-        awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }' && ok "a run learns packed examples" || bad "a run learns packed examples" "$(cat "$folder/page")"
+        awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }'; check "a run learns packed examples" $? "$(cat "$folder/page")"
     # data made with a chat template record no prompt format
     python3 -B - "$folder" <<'PYTHON'
 import struct
@@ -196,29 +196,29 @@ check "a prompt without a known format prints a note" $? "$(cat "$folder/notes")
     val=("$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin" --micro-batch 4 --steps 1)
     for batches in 2 -1; do "${val[@]}" --val-batches $batches 2>/dev/null | sed -n '/^validation/,/^batch/p' | tr '\n' ' ' | tr -s ' ' >"$folder/val$batches"; done
     grep -qE '% in the loss, the first 8 of [0-9]+ sequences every 20 steps [0-9]+ examples in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)? batch ' "$folder/val2" &&
-        grep -qE '% in the loss, every 20 steps [0-9]+ examples in ' "$folder/val-1" && ok "the report shows the evaluated validation examples" || bad "the report shows the evaluated validation examples" "$(cat "$folder"/val{2,-1})"
+        grep -qE '% in the loss, every 20 steps [0-9]+ examples in ' "$folder/val-1"; check "the report shows the evaluated validation examples" $? "$(cat "$folder"/val{2,-1})"
     # validation evaluates every example with any micro-batch; 200 is more than there are
     evaluated=("$program" --eval-only --model "$folder/packed/step-00000030" --val "$folder/chat_val_*.bin" --val-batches -1 --seq-len 64
         --documents apart --precision fp32 --tokenizer bytes --device cpu --json)
     losses=""
     for micro_batch in 1 4 5 8 200; do losses+=" $("${evaluated[@]}" --micro-batch $micro_batch 2>"$folder/evaluated" | sed 's/.*"val_loss":\([^,}]*\).*/\1/')"; done
     for micro_batch in 4 200; do losses+=" $("${mpirun[@]}" -np 2 "${evaluated[@]}" --micro-batch $micro_batch 2>"$folder/evaluated" | sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p')"; done
-    awk '{ for (i = 1; i <= NF; i++) { d = $i - $1; if (d * d > 1e-12 * $1 * $1) exit 1 }; exit !(NF == 7 && $1 > 0) }' <<<"$losses" &&
-        ok "the validation loss of examples is the same with any micro-batch and on two processes" || bad "the validation loss of examples is the same with any micro-batch and on two processes" "$losses" "$(cat "$folder/evaluated")"
-    share=$(sed -n 's/.*; \([0-9.]*\) % of all tokens count.*/\1/p' "$folder/said")
+    awk '{ for (i = 1; i <= NF; i++) { d = $i - $1; if (d * d > 1e-12 * $1 * $1) exit 1 }; exit !(NF == 7 && $1 > 0) }' <<<"$losses"
+    check "the validation loss of examples is the same with any micro-batch and on two processes" $? "$losses" "$(cat "$folder/evaluated")"
+    share=$(sed -n 's/.*; \([0-9.]*\) % of all tokens have.*/\1/p' "$folder/said")
     awk -v share="$share" -v counted="$(values counted chat | awk '{ sum += $1 } END { print 100 * sum / NR }')" \
-        'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }' && ok "the logged fraction of unmasked targets is that of data/prepare.py" || bad "the logged fraction of unmasked targets is that of data/prepare.py" "$(cat "$folder/said")"
+        'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }'; check "the logged fraction of unmasked targets is that of data/prepare.py" $? "$(cat "$folder/said")"
     python3 -B data/prepare.py --bytes --chat --prompt-format alpaca --val-fraction 0 --workers 1 --out "$folder/other" "$folder/chat.jsonl" >/dev/null
     said=$(asked --train "$folder/chat_train_*.bin" --val "$folder/other_train_*.bin" --steps 1 --seq-len 512)
-    [ "$said" = "note: --train has prompts in the format plain and --val in alpaca: was that meant?" ] && ok "different prompt formats of --train and --val print a note" ||
-        bad "different prompt formats of --train and --val print a note" "$said"
+    [ "$said" = "note: --train has prompts in the format plain and --val in alpaca: was that meant?" ]
+    check "different prompt formats of --train and --val print a note" $? "$said"
     for format in "" "--prompt-format plain"; do
         # shellcheck disable=SC2086 # flags are words
         "$program" "${loud[@]}" $format --train "$folder/*_train_000000.bin" --micro-batch 4 --steps 1 2>&1 | grep "^note: --train has prompts" >"$folder/said"
         cat "$folder/said" >>"$folder/formats"
     done
-    [ "$(cat "$folder/formats")" = "note: --train has prompts in the formats plain and alpaca: checkpoints record none; --prompt-format plain or alpaca says which" ] &&
-        ok "--train files of two prompt formats print a note unless a flag names one" || bad "--train files of two prompt formats print a note unless a flag names one" "$(cat "$folder/formats")"
+    [ "$(cat "$folder/formats")" = "note: --train has prompts in the formats plain and alpaca: checkpoints record none; --prompt-format plain or alpaca says which" ]
+    check "--train files of two prompt formats print a note unless a flag names one" $? "$(cat "$folder/formats")"
 else
     bad "data/prepare.py --chat succeeds" "$(cat "$folder/said")"
 fi

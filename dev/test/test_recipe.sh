@@ -51,7 +51,7 @@ for part in "--head fp8" "--saved coat" "--linear fp8"; do
 done
 said=$("$program" --plan --layers 1 --ffn 32784 --recipe coat 2>&1)
 [ $? -eq 1 ] && [[ $said == "error: --ffn 32784: FP8 on a GPU is built for at most 32768; use --recipe coat-paper" ]] &&
-    "$program" --plan --layers 1 --ffn 32784 --recipe coat-paper >/dev/null && ok "an MLP beyond the GPU's kernels is refused except with scales per tensor" || bad "an MLP beyond the GPU's kernels is refused except with scales per tensor" "$said"
+    "$program" --plan --layers 1 --ffn 32784 --recipe coat-paper >/dev/null; check "an MLP beyond the GPU's kernels is refused except with scales per tensor" $? "$said"
 train flags 2 --channels 40 --moments coat --grads fp32
 shows "single flags stay in effect when the recipe falls back" $? 'bf16: .*gradients fp32, moments coat' 'note: [^
 ]*'
@@ -61,7 +61,7 @@ shows "a batch that FP8 does not support falls back to bf16" $? 'bf16:' 'note: -
 train refused 2 --channels 40 --recipe coat
 [ $? -eq 1 ] && [ "$(cat "$folder/said")" = "error: --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48" ]; check "--recipe coat for an unsupported width is an error" $? "$(cat "$folder/said")"
 said=$("$program" "${eval[@]}" --model "$folder/narrow/step-00000002/" 2>&1)
-[[ $said == '{"step":2,"val_loss":'* ]] && ok "a model of unsupported width is evaluated as it was trained, without a note" || bad "a model of unsupported width is evaluated as it was trained, without a note" "$said"
+[[ $said == '{"step":2,"val_loss":'* ]]; check "a model of unsupported width is evaluated as it was trained, without a note" $? "$said"
 said=$("$program" --model "$folder/narrow/step-00000002" --tokenizer bytes --prompt 'static ' --sample-tokens 5 --quiet 2>&1)
 [[ $said == 'static '* ]]; check "a model of unsupported width writes samples" $? "$said"
 mkdir "$folder/bare" && cp "$folder"/narrow/step-00000002/{model.safetensors,config.json} "$folder/bare"
@@ -165,7 +165,7 @@ shows "a damaged state.json is ignored" $? 'bf16:' "skipping the checkpoint .*st
 $resuming
 note: .* renamed to .*"
 train several 3 --resume=7
-[ $? -eq 2 ] && ok "--resume=STEP without that checkpoint is an error" || bad "--resume=STEP without that checkpoint is an error" "$(cat "$folder/said")"
+[ $? -eq 2 ]; check "--resume=STEP without that checkpoint is an error" $? "$(cat "$folder/said")"
 mkdir "$folder/fresh" && train fresh 2 --resume
 shows "--resume without a checkpoint uses the default recipe" $? 'coat:' 'note: --resume: no checkpoint in [^ ]*, starting from the beginning'
 
@@ -176,7 +176,7 @@ for recipe in coat bf16; do
     logged=$(loss <"$folder/judged-$recipe/log.jsonl")
     by_model=$("$program" "${eval[@]}" --model "$folder/judged-$recipe/step-00000005" 2>&1 | loss)
     by_out=$("$program" "${model[@]}" "${eval[@]}" --out "$folder/judged-$recipe" --resume 2>&1 | loss)
-    [ -n "$logged" ] && [ "$by_model" = "$logged" ] && [ "$by_out" = "$logged" ] && ok "--eval-only of a $recipe checkpoint has the loss of its training" || bad "--eval-only of a $recipe checkpoint" "$logged" "$by_model" "$by_out"
+    [ -n "$logged" ] && [ "$by_model" = "$logged" ] && [ "$by_out" = "$logged" ]; check "--eval-only of a $recipe checkpoint" $? "$logged" "$by_model" "$by_out"
 done
 other=$("$program" "${eval[@]}" --model "$folder/judged-bf16/step-00000005" --recipe coat 2>&1 | loss)
 [ -n "$other" ] && [ "$other" != "$logged" ]; check "--eval-only with another recipe has another loss" $? "$other"
