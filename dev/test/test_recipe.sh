@@ -176,7 +176,7 @@ for recipe in coat bf16; do
     logged=$(loss <"$folder/judged-$recipe/log.jsonl")
     by_model=$("$program" "${eval[@]}" --model "$folder/judged-$recipe/step-00000005" 2>&1 | loss)
     by_out=$("$program" "${model[@]}" "${eval[@]}" --out "$folder/judged-$recipe" --resume 2>&1 | loss)
-    [ -n "$logged" ] && [ "$by_model" = "$logged" ] && [ "$by_out" = "$logged" ]; check "--eval-only of a $recipe checkpoint" $? "$logged" "$by_model" "$by_out"
+    [ -n "$logged" ] && [ "$by_model" = "$logged" ] && [ "$by_out" = "$logged" ]; check "--eval-only of a $recipe checkpoint has the loss of its training" $? "$logged" "$by_model" "$by_out"
 done
 other=$("$program" "${eval[@]}" --model "$folder/judged-bf16/step-00000005" --recipe coat 2>&1 | loss)
 [ -n "$other" ] && [ "$other" != "$logged" ]; check "--eval-only with another recipe has another loss" $? "$other"
