@@ -184,14 +184,14 @@ says "the plan of several GPUs names memory that it does not include" "^  beside
 is "the plan of a CPU includes all memory" "$(grep -c beside "$folder/page")" 0
 # --- singular nouns after 1
 "$build"/prepare_bytes --out "$folder/single" README.md >"$folder/page"
-says ""1 file" is singular" ' from 1 file \(its end held out\)' "$folder/page"
+says "'1 file' is singular" ' from 1 file \(its end held out\)' "$folder/page"
 one=("$program" --tokenizer bytes --layers 1 --heads 1 --channels 16 --seq-len 16 --micro-batch 1 --schedule constant --sample-tokens 0 --train)
 "${one[@]}" "$folder/single_train.bin" --positions 16 --val "$folder/single_val.bin" --val-every 1 --val-batches 1 --save-every 1 --warmup 1 --steps 1 \
     --out "$folder/single" >>"$folder/page" 2>&1
 says "1 layer" '^model .* 1 layer, 1 head, 16 channels, 16 positions' "$folder/page"
-says ""every step" is singular" '^validation .* every step' "$folder/page"
+says "'every step' is singular" '^validation .* every step' "$folder/page"
 says "1 step" '^length  *1 step, 16 tokens, ' "$folder/page"
-says ""after 1 step" is singular" '^val loss [0-9.]+ after 1 step$' "$folder/page"
+says "'after 1 step' is singular" '^val loss [0-9.]+ after 1 step$' "$folder/page"
 says "1 of 1 step" '^done: 1 of 1 step, ' "$folder/page"
 "$program" --plan --layers 1 --heads 1 --channels 64 --steps 1 >>"$folder/page"
 says "the plan's nouns are singular" '^model +1 layer, 1 head, 64 channels: ' "$folder/page"
