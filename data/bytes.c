@@ -260,7 +260,7 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
             if (!parse_number("--max-bytes", value, 0, 2e9, &number, err)) return false;
             max_bytes = (int64_t)number;
         } else if (flag[0] == '-') {
-            return error_set(err, EXIT_USER, "%s: unknown flag; see %s --help", flag, program_invocation_short_name);
+            return error_set(err, EXIT_USER, "unknown flag %s: see %s --help", flag, program_invocation_short_name);
         } else {
             argv[(*count)++] = argv[i];
         }

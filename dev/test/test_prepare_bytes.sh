@@ -180,7 +180,7 @@ check "no temporary files are left" test -z "$(find . -name '*.tmp*')"
 check "a missing --out is refused" refused 1 "--out: is missing" in
 check "no input is refused" refused 1 "no input" --out x
 check "--max-bytes below every text is refused" refused 2 "--max-bytes: " --out x --max-bytes 10 one.txt
-check "an unknown flag is refused" refused 1 "--bogus: unknown flag" --out x --bogus in
+check "an unknown flag is refused" refused 1 "unknown flag --bogus" --out x --bogus in
 check "--val-fraction 2 is refused" refused 1 "--val-fraction: must be a number from 0 to 0.9, not 2" --out x --val-fraction 2 in
 check "--out that ends in / is refused" refused 1 "^prepare_bytes: --out new/: " --out new/ in
 check "--out= without a value is refused" refused 1 "--out: needs a path" --out= in
