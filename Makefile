@@ -1,20 +1,20 @@
 # make · make run · make test · make bench · make install · make help
 #
-# Without nvcc this builds train_gpt2_fp8_cpu, which contains no CUDA at all; with nvcc also train_gpt2_fp8, which
-# holds both backends. What was found, and what a missing piece costs, is printed first. Object files and small
-# programs go to build/.
+# Without nvcc, this builds train_gpt2_fp8_cpu, which contains no CUDA. With nvcc, it also builds train_gpt2_fp8, which has
+# both backends. A report of what was found and what a missing piece costs comes first. Object files and small programs go
+# to build/.
 #
-#   GPU=native, GPU=90a, GPU=all     code for this machine's kind of GPU (the default where there is one), for another,
-#                                    or for 8.0, 8.9, 9.0a, and PTX, which the driver compiles on later ones
+#   GPU=native, GPU=90a, GPU=all     code for this machine's GPUs (default if there are any), for another kind, or for
+#                                    8.0, 8.9, 9.0a and PTX, which the driver compiles for later ones
 #   ARCH=native                      code for this processor only (default: for all; the CPU's inner loops choose
-#                                    among the instruction sets when the program starts)
+#                                    their instruction set when the program starts)
 #   WERROR=1                         warnings are errors
-#   SANITIZE=1                       address and undefined-behaviour checks; everything goes to build/asan
-#   RACECHECK=1                      kernels that compute-sanitizer's racecheck can follow, in build/racecheck
-#   OPENBLAS=0 MPI=0 NCCL=0 CUDA=0   leave out what is there
-#   CUDA_HOME CUDNN_HOME NCCL_HOME   where they are, if not in the usual places
-#   CUDNN_FRONTEND                   the include folder of the cuDNN frontend
-#   PREFIX=/usr/local DESTDIR=       where make install puts things; DESTDIR goes before it, for packages
+#   SANITIZE=1                       address and undefined-behaviour sanitizers, built in build/asan
+#   RACECHECK=1                      kernels that compute-sanitizer's racecheck can follow, built in build/racecheck
+#   OPENBLAS=0 MPI=0 NCCL=0 CUDA=0   do not use an installed library
+#   CUDA_HOME CUDNN_HOME NCCL_HOME   folders of libraries that are not in the usual places
+#   CUDNN_FRONTEND                   include folder of the cuDNN frontend
+#   PREFIX=/usr/local DESTDIR=       target of make install; DESTDIR is put in front of PREFIX, for packages
 #   V=1                              show the commands
 
 ifeq ($(origin CC),default)
@@ -30,10 +30,10 @@ GOALS := $(or $(MAKECMDGOALS),all)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PRECIOUS: $(addprefix $(BUILD)/,cpu/%.o double/%.o gpu/%.o gpu/dev/%.o) # kept; .SECONDARY would not see that a header has gone
+.PRECIOUS: $(addprefix $(BUILD)/,cpu/%.o double/%.o gpu/%.o gpu/dev/%.o) # keeps objects; .SECONDARY would not notice a removed header
 .PHONY: all tests unit-tests tools bench benches run test test-long format check-format clean help install uninstall
 
-# --- what scripts do -----------------------------------------------------------------------------------------------
+# --- goals that run scripts -------------------------------------------------------------------------------------------
 
 run:
 	@scripts/run.sh
@@ -44,7 +44,7 @@ test:
 test-long:
 	@scripts/test.sh --long
 
-# Installs what has been built and builds nothing: root may find less than who built it.
+# Installs existing programs and builds nothing, because root may find fewer libraries than the user who built them.
 PREFIX ?= /usr/local
 install uninstall:
 	@BUILD="$(BUILD)" BIN="$(or $(BIN:/=),.)" PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh $@
@@ -55,31 +55,31 @@ CLANG_FORMAT ?= $(firstword $(wildcard third_party/python/clang_format/data/bin/
 format:
 	$(Q)$(CLANG_FORMAT) -i $(SOURCES)
 
-# clang-format leaves comments as they are. Three blanks within one are columns, of a table or above it.
+# clang-format does not change comments. Three spaces inside a comment mean columns of a table, which may be wider.
 check-format:
 	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
 	$(Q)awk '/^ *\/\// && length > 120 && !/[^ ]   +[^ ]/ { bad = 1; \
 	    print FILENAME ":" FNR ": error: a comment of " length " columns; wrap it at 120" } END { exit bad }' $(SOURCES)
-	@echo "format: $(words $(SOURCES)) files are as .clang-format wants them"
+	@echo "format: $(words $(SOURCES)) files match .clang-format"
 
 clean:
 	$(Q)rm -rf build train_gpt2_fp8 train_gpt2_fp8_cpu test_gpt2 test_gpt2_cpu
 
 help:
-	@echo "make               build train_gpt2_fp8_cpu and, with nvcc, train_gpt2_fp8; say what was found"
-	@echo "make run           train a small model on text that is on this machine, and sample from it"
-	@echo "make test          every test that this machine can run; the last line counts them"
-	@echo "make test-long     the same, and those that take longer or need PyTorch (dev/test/long_*.sh, and parts of others)"
-	@echo "make bench         the microbenchmarks (dev/bench), on a GPU its kernels' too"
-	@echo "make fuzz          the parsers against damaged files, FUZZ_SECONDS=60 each (dev/fuzz/README.md)"
-	@echo "make tests tools benches   only build the tests, the small programs of dev/ and data/, the microbenchmarks"
-	@echo "make format        clang-format on all sources"
-	@echo "make check-format  which sources would clang-format change?"
-	@echo "make install       what was built to PREFIX=/usr/local (below DESTDIR=): the trainers, the small programs as"
+	@echo "make               build train_gpt2_fp8_cpu and, with nvcc, train_gpt2_fp8; report what was found"
+	@echo "make run           train a small model on text of this machine, and print a sample"
+	@echo "make test          run every test that this machine supports; the last line counts them"
+	@echo "make test-long     also run tests that take long or need PyTorch (dev/test/long_*.sh, and parts of others)"
+	@echo "make bench         run the microbenchmarks (dev/bench), with a GPU also those of its kernels"
+	@echo "make fuzz          fuzz the parsers, FUZZ_SECONDS=60 each (dev/fuzz/README.md)"
+	@echo "make tests tools benches   only build tests, small programs of dev/ and data/, microbenchmarks"
+	@echo "make format        format all sources with clang-format"
+	@echo "make check-format  list sources that clang-format would change"
+	@echo "make install       install built programs to PREFIX=/usr/local (below DESTDIR=): the trainers, the small programs as"
 	@echo "                   coat-prepare, coat-prepare-bytes, coat-plot-loss, coat-quant-error, coat-gradient-stats,"
 	@echo "                   their man pages and bash's completion"
-	@echo "make uninstall     remove what make install put there, and nothing else"
-	@echo "make clean         remove what was built"
+	@echo "make uninstall     remove exactly what make install created"
+	@echo "make clean         remove everything that was built"
 	@echo "Settings, explained in the Makefile: GPU=native|90a|all ARCH=native WERROR=1 SANITIZE=1 OPENBLAS=0"
 	@echo "MPI=0 NCCL=0 CUDA=0 CUDA_HOME= CUDNN_HOME= NCCL_HOME= CUDNN_FRONTEND= V=1"
 
@@ -96,22 +96,23 @@ WARNINGS += -Wno-maybe-uninitialized # the inserted checks hide assignments from
 else
 OPTIMISE ?= -O3
 endif
-# Results must not depend on what a compiler contracts: a fused multiply-add is written where it is meant, on the
-# host (fmaf) as on the device.
+# Results must not depend on the compiler's contraction. Code uses a fused multiply-add explicitly where one is
+# intended, on the host (fmaf) and on the device.
 FLAGS := $(OPTIMISE) $(ARCH:%=-march=%) -ffp-contract=off -fno-math-errno -fopenmp $(WARNINGS)
 HOST_FLAGS := $(FLAGS) $(HOST_INCLUDES) $(HOST_DEFINES)
 C_FLAGS := -std=gnu11 -D_GNU_SOURCE -Wstrict-prototypes
 LINK_FLAGS := $(filter -fsanitize% -fopenmp,$(FLAGS)) -Wl,--as-needed
 
 ifneq ($(FOUND_NVCC),)
-# The kinds of GPU in this machine, as the driver says: "9.0" -> 90a (from 9.0 on, "a" has what only that very chip can do);
-# all where there is none, or one that this nvcc does not know, which the driver compiles PTX for.
+# The architectures of this machine's GPUs, from the driver: "9.0" becomes 90a (from 9.0 on, "a" adds features of
+# exactly that architecture). All architectures if there is no GPU, or one that this nvcc does not know, for which the
+# driver compiles PTX.
 NATIVE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
 	awk '$$1 + 0 >= 8 { print $$1 * 10 ($$1 >= 9 ? "a" : "") }' | sort -u)
 ifneq ($(NATIVE),)
 NATIVE := $(if $(filter-out $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)),$(NATIVE:a=)),all,$(NATIVE))
 endif
-# (plain 90 would leave out what 9.0 alone has, which is launched on every 9.0)
+# Replaces 90 by 90a, because kernels that only 9.0 supports are launched on every 9.0.
 GPU_ARCH := $(patsubst 90,90a,$(or $(patsubst native,$(NATIVE),$(GPU)),$(NATIVE),all))
 ifeq ($(GPU_ARCH),all)
 GENCODE := $(foreach a,80 89 90a,-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_90,code=compute_90
@@ -129,14 +130,14 @@ NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)
 endif
 
 # --- what is built ---------------------------------------------------------------------------------------------------
-# Files are found by place: all C in coat/ goes into every program, .cu and .cpp of coat/cuda into those for the GPU;
-# dev/test/test_*.c are unit tests, test_*.cu tests on the GPU, check_*.cu there go into test_gpt2 and each into the
-# benchmark of its name; dev/bench holds benchmarks; every C file in dev/tools and data is a program of its own,
-# data/NAME.c becoming build/prepare_NAME; dev/tools/NAME.cu is two, as the trainer is: build/NAME, read as C, and
+# The location of a file decides its use. All C files in coat/ go into every program, .cu and .cpp of coat/cuda into GPU
+# programs. dev/test/test_*.c are unit tests, test_*.cu tests on the GPU. check_*.cu go into test_gpt2 and each into the
+# benchmark of its name. dev/bench contains benchmarks. Every C file in dev/tools and data is a program; data/NAME.c
+# becomes build/prepare_NAME. dev/tools/NAME.cu becomes two programs, like the trainer: build/NAME, compiled as C, and
 # build/NAME_gpu.
 
 MODULES := $(wildcard coat/*.c coat/*/*.c)
-# What takes longest comes first, or a core waits for it at the end.
+# The slowest files come first, so that no core waits for one of them at the end.
 SLOW_KERNELS := $(wildcard $(addprefix coat/cuda/*/,fp8_activation.cu fp8_norm.cu fp8_moments.cu))
 KERNELS := $(SLOW_KERNELS) $(filter-out $(SLOW_KERNELS),$(wildcard coat/cuda/*.cu coat/cuda/*/*.cu coat/cuda/*/*.cpp))
 names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
@@ -148,7 +149,7 @@ UNIT_TESTS := $(if $(FOUND_CMOCKA),$(addprefix $(BUILD)/,$(call names,dev/test/%
 MODEL_TESTS := $(if $(wildcard test_gpt2.cu),$(BIN)test_gpt2_cpu $(BUILD)/gradient_check)
 BENCHES := $(addprefix $(BUILD)/,$(call names,dev/bench/%.c))
 
-# The GPU's programs need every piece; what is missing has been said above.
+# GPU programs need every piece. The report above names missing ones.
 HAVE_GPU_BUILD := $(and $(FOUND_NVCC),$(FOUND_CXX),$(FOUND_CUDNN),$(FOUND_FRONTEND),$(KERNELS),$(if $(SANITIZE),,yes))
 ifneq ($(HAVE_GPU_BUILD),)
 ifneq ($(filter all,$(GOALS)),)
@@ -169,11 +170,11 @@ tools: $(TOOLS)
 unit-tests: $(UNIT_TESTS)
 tests: all $(UNIT_TESTS) $(MODEL_TESTS) $(filter %/bench_traffic,$(BENCHES))
 
-# Objects are made again when the flags change, not only when a source does; archives when the list of what they hold
-# changes. (make -n leaves them as they are.)
+# Objects are rebuilt when the flags change, archives when their list of objects changes. make -n does not change the
+# record.
 remember = $(if $(and $(findstring n,$(firstword -$(MAKEFLAGS))),$(wildcard $(BUILD)/flags/$(1))),,$(shell \
 	mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1)))
-# (a goal that builds nothing looks for nothing, and does not know them; fuzz targets have flags of their own)
+# Goals that build nothing do not search for libraries and do not know the flags. Fuzz targets have separate flags.
 ifneq ($(and $(HOST_INCLUDES),$(filter-out fuzz%,$(GOALS))),)
 $(call remember,modules,$(MODULES))
 $(call remember,kernels,$(KERNELS))
@@ -188,7 +189,8 @@ define archive
 $(Q)ar rcs $@ $(filter %.o,$^)
 endef
 
-# $(call compile,VARIANT,FLAGS): build/VARIANT/x.o from x.c, and from the CUDA C files at the root read as C.
+# $(call compile,VARIANT,FLAGS): rules for build/VARIANT/x.o from x.c, and from the CUDA C files at the root compiled as
+# C.
 define compile
 $$(BUILD)/$(1)/%.o: %.c $$(BUILD)/flags/host
 	@mkdir -p $$(@D) && echo "  CC    $$@"
@@ -201,7 +203,7 @@ $$(BUILD)/$(1)/%.o: %.cu $$(BUILD)/flags/host
 	@mkdir -p $$(@D) && echo "  CC    $$@"
 	$$(Q)$$(CC) -x c $$(C_FLAGS) $$(HOST_FLAGS) $(2) -MMD -MP -c $$< -o $$@
 endef
-# Tests take their time in what they call: less of it for their own compilation.
+# Tests spend their time in the code that they call, so they are compiled with less optimization.
 $(BUILD)/cpu/dev/test/%.o: HOST_FLAGS += $(if $(SANITIZE),,-O1)
 $(eval $(call compile,cpu))
 $(eval $(call compile_as_c,cpu))
@@ -209,7 +211,7 @@ $(eval $(call compile,double,-DCOAT_DOUBLE))
 $(eval $(call compile_as_c,double,-DCOAT_DOUBLE))
 $(eval $(call compile,gpu,$(CUDA_INCLUDES) $(CUDA_DEFINES)))
 
-# dev/ by itself: dev/test/test_x.c and test_x.cu may both exist, and only the second is the GPU's.
+# dev/ has a separate rule, because dev/test/test_x.c and test_x.cu may both exist, and only the second is the GPU's.
 define compile_cuda
 $$(BUILD)/gpu/$(1)%.o: $(1)%.cu $$(BUILD)/flags/gpu
 	@mkdir -p $$(@D) && echo "  NVCC  $$@"
@@ -222,7 +224,7 @@ $(BUILD)/gpu/%.o: %.cpp $(BUILD)/flags/gpu
 	@mkdir -p $(@D) && echo "  CXX   $@"
 	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -MMD -MP -c $< -o $@
 
-# Not a program: the CUDA driver loads it (scripts/profile.sh).
+# A library, not a program: the CUDA driver loads it (scripts/profile.sh).
 $(BUILD)/libtrace.so: dev/tools/trace.cpp $(BUILD)/flags/gpu
 	@echo "  CXX   $@"
 	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -fPIC -shared $< $(addprefix -L,$(CUDA_LIB)) -lcupti -o $@
@@ -231,7 +233,7 @@ $(BUILD)/gpu/kernels.a: $(patsubst %,$(BUILD)/gpu/%.o,$(basename $(KERNELS))) $(
 	$(archive)
 
 LINK = $(CC) $(LINK_FLAGS) $(filter %.o %.a,$^) $(HOST_LIBS) -o $@
-# The two libraries call each other.
+# A group, because the two libraries call each other.
 LINK_GPU = $(NVCC) $(NVCC_LINK) -Xlinker --start-group $(filter %.o %.a,$^) -Xlinker --end-group $(HOST_LIBS) $(CUDA_LIBS) -o $@
 
 $(BIN)train_gpt2_fp8_cpu $(BIN)test_gpt2_cpu: $(BIN)%_cpu: $(BUILD)/cpu/%.o $(BUILD)/cpu/lib.a
@@ -262,7 +264,7 @@ $(BIN)train_gpt2_fp8 $(BIN)test_gpt2: $(BIN)%: $(BUILD)/gpu/%.o $(BUILD)/gpu/ker
 	@echo "  LINK  $@"
 	$(Q)$(LINK_GPU)
 
-# Checks of the GPU's operations, shared by test_gpt2 and the benchmarks.
+# Checks of the GPU's operations. test_gpt2 and the benchmarks use them.
 CHECKS := $(call names,dev/test/check_%.cu)
 $(BIN)test_gpt2: $(CHECKS:%=$(BUILD)/gpu/dev/test/check_%.o)
 $(CHECKS:%=$(BUILD)/bench_%_gpu): $(BUILD)/bench_%_gpu: $(BUILD)/gpu/dev/test/check_%.o
@@ -276,7 +278,7 @@ $(eval $(call link_gpu,test_,dev/test))
 $(eval $(call link_gpu,bench_,dev/bench))
 $(eval $(call link_gpu,,dev/tools))
 
-# Benchmarks run one after the other, so that they do not disturb each other; the GPU's where there is a GPU.
+# Benchmarks run one after the other, so that they do not disturb each other. Those of the GPU need a GPU.
 HAVE_GPU = $(shell nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)
 benches: $(BENCHES)
 bench: $(BENCHES)

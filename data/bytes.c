@@ -1,10 +1,10 @@
-// prepare_bytes: text files in, byte-level token files out (token = byte, 256 = end of text, before every
-// document), in llm.c's uint16 form: OUT_train.bin and OUT_val.bin. Needs nothing but text, so that a model can
-// be trained on any machine; --headers takes the text from the machine's own C, C++, Linux and CUDA headers.
+// prepare_bytes: converts text files to token files in llm.c's uint16 format, OUT_train.bin and OUT_val.bin. Token =
+// byte; 256 = end of text, before every document. It needs no tokenizer, so a model can be trained on any machine.
+// --headers takes the text from this machine's C, C++, Linux and CUDA headers.
 //
-// The output depends on the files' contents alone, neither on their names nor on the file system's order: equal
-// files count once, and documents come in the order of their hashes. Validation files, or pieces of large ones, are
-// held out whole; where these are too large for the share that is asked for, the end of one is held out as well.
+// The output depends only on the contents of the files, not on their names or order: identical files count once, and
+// documents are ordered by their hashes. Validation gets entire files, or pieces of large ones. If these exceed
+// --val-fraction, it gets the end of one of them instead.
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -13,15 +13,15 @@
 #include "documents.h"
 
 #define END_OF_TEXT 256
-#define TOLERANCE 0.01 // of the text: whole texts give what was asked for within it, or the end of one is held out, too
-#define LITTLE_VAL 0.2 // of what was asked for: less than this is said
-#define MUCH_VAL 0.2   // of the text: more than this is said
-#define FEW_HEADERS (1 << 20) // with less text than this, a sample will not look like C
+#define TOLERANCE 0.01        // maximum difference from --val-fraction, as a fraction of the text
+#define LITTLE_VAL 0.2        // a note reports less than this part of --val-fraction
+#define MUCH_VAL 0.2          // a note reports a larger validation fraction
+#define FEW_HEADERS (1 << 20) // with less text, a sample will not look like C
 
 typedef struct {
     const char *out;
     double val_fraction;
-    int64_t max_bytes; // of the training file; 0 = no limit
+    int64_t max_bytes; // maximum size of the training text; 0: no limit
     bool headers, overwrite;
 } Options;
 
@@ -31,19 +31,19 @@ static const char usage[] =
     "\n"
     "Writes NAME_train.bin and NAME_val.bin: token = byte, 256 = end of text, for\n"
     "--tokenizer bytes. Folders are searched for text files, of which those over 1 MB\n"
-    "are cut into pieces; links are followed. Hidden and binary files are left\n"
-    "out, equal ones count once; a note names what is left out.\n"
+    "are cut into pieces. Links are followed. Hidden and binary files are\n"
+    "ignored, identical files count once. A note names ignored files.\n"
     "\n"
     "  --out NAME           path of the output, without _train.bin\n"
-    "  --val-fraction F     share of the text held out for validation, in whole files\n"
-    "                       or pieces as far as these make it up, else with the end\n"
-    "                       of one (default 0.05)\n"
-    "  --max-bytes N        at most N bytes of training text, a fixed choice by\n"
-    "                       content (default: no limit; with --headers 12000000; 0 =\n"
+    "  --val-fraction F     fraction of the text for validation: entire files or\n"
+    "                       pieces if they give this fraction, else the end\n"
+    "                       of one, too (default 0.05)\n"
+    "  --max-bytes N        at most N bytes of training text, chosen by\n"
+    "                       content (default: no limit; with --headers 12000000; 0:\n"
     "                       no limit)\n"
-    "  --headers            adds the headers of libc, Linux, libstdc++ and CUDA on\n"
-    "                       this machine, but those over 1 MB\n"
-    "  --overwrite          replaces the output of an earlier run\n";
+    "  --headers            add the headers of libc, Linux, libstdc++ and CUDA of\n"
+    "                       this machine, except those over 1 MB\n"
+    "  --overwrite          replace the output of an earlier run\n";
 
 // --- choosing ----------------------------------------------------------------------------------------------
 
@@ -54,7 +54,8 @@ static int compare_documents(const void *a, const void *b) {
     return order ? order : (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-// Of equal files one counts; pieces that a file repeats, or shares with another, are its text.
+// True if the document before has the same text, file and position. Pieces that occur in several places are no
+// duplicates.
 static bool is_duplicate(const Document *document) {
     const Document *before = document - 1;
     return XXH128_isEqual(before->hash, document->hash) && XXH128_isEqual(before->file_hash, document->file_hash) &&
@@ -67,7 +68,7 @@ static int64_t total_bytes(const Documents *documents) {
     return sum;
 }
 
-// Keeps those documents for which `keep` says so, in order.
+// Keeps the documents for which `keep` returns true, in order.
 static void drop(Documents *documents, const bool *keep) {
     int64_t kept = 0;
     for (int64_t i = 0; i < documents->count; i++) {
@@ -79,7 +80,7 @@ static void drop(Documents *documents, const bool *keep) {
     documents->count = kept;
 }
 
-// Sorts by hash, drops duplicates, and keeps as many as fit into max_bytes and its share of validation text.
+// Sorts the documents by hash, drops duplicates, and keeps those that fit into max_bytes plus their validation text.
 static void choose(Documents *documents, const Options *options) {
     if (documents->count == 0) return;
     qsort(documents->list, (size_t)documents->count, sizeof *documents->list, compare_documents);
@@ -99,14 +100,14 @@ static void choose(Documents *documents, const Options *options) {
     free(keep);
 }
 
-// Whether another document has the same text.
+// True if another document has the same text.
 static bool is_repeated(const Documents *documents, int64_t i) {
     const Document *list = documents->list;
     return (i > 0 && XXH128_isEqual(list[i - 1].hash, list[i].hash)) ||
            (i + 1 < documents->count && XXH128_isEqual(list[i + 1].hash, list[i].hash));
 }
 
-// Holds out the end of the first text that is longer than `bytes`; false: there is none.
+// Marks the end of the first text longer than `bytes` for validation. Returns false if there is no such text.
 static bool hold_out_end(Documents *documents, int64_t bytes) {
     if (bytes < 1) bytes = 1;
     for (int64_t i = 0; i < documents->count; i++) {
@@ -118,8 +119,8 @@ static bool hold_out_end(Documents *documents, int64_t bytes) {
     return false;
 }
 
-// Marks texts for validation, in the order of their hashes, equal ones together, as long as they fit into the share
-// that is asked for, and the end of another where these are too few; the smallest if that does not help.
+// Marks texts for validation in the order of their hashes, identical ones together, while they fit into --val-fraction.
+// If they are too few, marks the end of another text; if that is impossible, the smallest text.
 static void hold_out(Documents *documents, double fraction) {
     Document *list = documents->list;
     const int64_t total = total_bytes(documents), target = (int64_t)(fraction * (double)total);
@@ -168,18 +169,18 @@ static void document_part(const Document *document, const unsigned char *text, b
     *end = val ? document->bytes : cut;
 }
 
-// "NAME_val.bin", the path of one of the two files.
+// Returns "NAME_val.bin" or "NAME_train.bin", the path of one of the two files.
 static void output_path(char path[PATH_BYTES], const Options *options, bool val) {
     snprintf(path, PATH_BYTES, "%s_%s.bin", options->out, val ? "val" : "train");
 }
 
-// Writes one of the two files under a temporary name and renames it. The text is read again, so that memory
-// holds only one document at a time; one that has changed since it was chosen is an error.
+// Writes one of the two files under a temporary name and renames it. Reads each text again, so that memory holds one
+// document at a time. Fails if a text has changed since it was chosen.
 static bool write_file(const Documents *documents, const Options *options, bool val, int64_t *tokens, Error *err) {
     char path[PATH_BYTES], temporary[PATH_BYTES + 32];
     output_path(path, options, val);
     snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
-    unlink(temporary); // of a program that crashed here, or a link that leads elsewhere
+    unlink(temporary); // left by a crashed run, or a link to another place
     FILE *file = file_create_stream(temporary, err);
     if (!file) return false;
 
@@ -193,7 +194,7 @@ static bool write_file(const Documents *documents, const Options *options, bool 
         unsigned char *text = read_part(document->path, document->offset, document->bytes, document->file_bytes);
         changed = !text || !XXH128_isEqual(XXH3_128bits(text, (size_t)document->bytes), document->hash);
         if (changed) {
-            error_set(err, EXIT_DATA, "%s changed while it was read: run this again", document->path);
+            error_set(err, EXIT_DATA, "%s: changed while it was read; run this command again", document->path);
         } else {
             int64_t begin, end;
             document_part(document, text, val, &begin, &end);
@@ -213,7 +214,7 @@ static bool write_file(const Documents *documents, const Options *options, bool 
     ok = ok && fflush(file) == 0 && fsync(fileno(file)) == 0;
     if (fclose(file) != 0) ok = false;
     if (ok && rename(temporary, path) == 0) return true;
-    if (!changed) error_set(err, EXIT_DATA, "%s could not be written: %s", path, strerror(errno));
+    if (!changed) error_set(err, EXIT_DATA, "%s: could not be written: %s", path, strerror(errno));
     unlink(temporary);
     return false;
 }
@@ -224,12 +225,12 @@ static bool parse_number(const char *flag, const char *text, double low, double 
     char *end;
     *value = text ? strtod(text, &end) : 0;
     if (!text || end == text || *end || !(*value >= low && *value <= high))
-        return error_set(err, EXIT_USER, "%s needs a number from %g to %g%s%s", flag, low, high, text ? ", not " : "",
-                         text ? text : "");
+        return error_set(err, EXIT_USER, "%s: must be a number from %g to %g%s%s", flag, low, high,
+                         text ? ", not " : "", text ? text : "");
     return true;
 }
 
-// Whether `word` is the flag, as "--out NAME" or "--out=NAME"; *value becomes what follows, NULL: nothing does.
+// True if `word` is the flag, as "--out NAME" or "--out=NAME". Sets *value to the text that follows, or to NULL.
 static bool takes_value(const char *word, const char *flag, const char *next, const char **value) {
     const size_t length = strlen(flag);
     if (strncmp(word, flag, length) != 0 || (word[length] && word[length] != '=')) return false;
@@ -237,7 +238,7 @@ static bool takes_value(const char *word, const char *flag, const char *next, co
     return true;
 }
 
-// Moves what is no flag to the front of argv; *count says how many.
+// Moves the arguments that are not flags to the front of argv, and sets *count to their number.
 static bool parse(Options *options, int argc, char **argv, int *count, Error *err) {
     double number;
     int64_t max_bytes = -1;
@@ -250,7 +251,8 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
         } else if (!strcmp(flag, "--overwrite")) {
             options->overwrite = true;
         } else if (takes_value(flag, "--out", next, &value)) {
-            if (!value || !*value) return error_set(err, EXIT_USER, "--out needs a path: --out data/tokens/mytext");
+            if (!value || !*value)
+                return error_set(err, EXIT_USER, "--out: needs a path, for example --out data/tokens/mytext");
             options->out = value;
         } else if (takes_value(flag, "--val-fraction", next, &value)) {
             if (!parse_number("--val-fraction", value, 0, 0.9, &options->val_fraction, err)) return false;
@@ -265,30 +267,31 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
         i += value && value == next;
     }
     if (!options->out)
-        return error_set(err, EXIT_USER, "--out is missing: say where to write, as --out data/tokens/mytext");
+        return error_set(err, EXIT_USER, "--out: is missing; name the output, for example --out data/tokens/mytext");
     if (options->out[strlen(options->out) - 1] == '/')
-        return error_set(err, EXIT_USER, "--out %s: it ends in /; name the files in it: --out %stext", options->out,
-                         options->out);
+        return error_set(err, EXIT_USER,
+                         "--out %s: must not end in /; name the files in the folder, for example --out %stext",
+                         options->out, options->out);
     if (strlen(options->out) > PATH_BYTES - 64) return error_set(err, EXIT_USER, "--out is too long");
     if (*count == 0 && !options->headers)
-        return error_set(err, EXIT_USER, "no text: name files or folders, or use --headers");
+        return error_set(err, EXIT_USER, "no input: name files or folders, or use --headers");
     options->max_bytes = max_bytes >= 0 ? max_bytes : options->headers ? 12000000 : 0;
     return true;
 }
 
-// Nothing of an earlier run is replaced unasked. Both files are of one run: with --overwrite neither of the old ones
-// stays beside a new one.
+// Refuses to replace an earlier run's output without --overwrite. With it, removes both old files, so that an old file
+// never remains next to a new one.
 static bool check_output(const Options *options, Error *err) {
     char path[PATH_BYTES];
     for (int val = 0; val < 2 && !options->overwrite; val++) {
         output_path(path, options, val);
         if (access(path, F_OK) == 0)
-            return error_set(err, EXIT_DATA, "%s exists: replace it by --overwrite, or name another --out", path);
+            return error_set(err, EXIT_DATA, "%s: exists; use --overwrite to replace it, or another --out", path);
     }
     return true;
 }
 
-// Prints what was left out of the folders that were named, and the links that were followed out of them.
+// Prints the files that were ignored in the given folders, and the links to outside these folders that were followed.
 static void say_left_out(const Documents *documents) {
     static const char *const reasons[REASONS] = {[BINARY] = "binary or in UTF-16",
                                                  [LARGE] = "over 1 GB",
@@ -296,7 +299,7 @@ static void say_left_out(const Documents *documents) {
                                                  [EMPTY] = "empty",
                                                  [HIDDEN] = "hidden",
                                                  [OTHER] = "neither a file nor a folder"};
-    const char *before = "note: left out: ";
+    const char *before = "note: ignored files: ";
     for (int i = 0; i < REASONS; i++) {
         const Named *named = &documents->left_out[i];
         if (!named->count) continue;
@@ -306,8 +309,8 @@ static void say_left_out(const Documents *documents) {
     if (*before == ';') fprintf(stderr, "\n");
     const Named *links = &documents->links;
     if (links->count)
-        fprintf(stderr, "note: followed out of a named folder: %" PRId64 " link%s (%s)\n", links->count,
-                plural(links->count), links->names);
+        fprintf(stderr, "note: links to outside the given folders were followed: %" PRId64 " link%s (%s)\n",
+                links->count, plural(links->count), links->names);
 }
 
 static bool gather(Documents *documents, const Options *options, int count, char **paths, Error *err) {
@@ -318,11 +321,12 @@ static bool gather(Documents *documents, const Options *options, int count, char
     choose(documents, options);
     int64_t bytes = total_bytes(documents);
     if (documents->count == 0 && documents->left_out[BEYOND].count > 0)
-        return error_set(err, EXIT_DATA,
-                         "--max-bytes: no text is as short; take more, or a folder, whose files over 1 MB "
-                         "are taken in pieces");
+        return error_set(
+            err, EXIT_DATA,
+            "--max-bytes: every text is longer; use a larger --max-bytes, or name a folder, whose files over 1 MB "
+            "are cut into pieces");
     if (documents->count == 0)
-        return error_set(err, EXIT_DATA, "no text found: name files or folders of text, %s --out %s FOLDER",
+        return error_set(err, EXIT_DATA, "no text found; name files or folders of text: %s --out %s FOLDER",
                          program_invocation_short_name, options->out);
     if (options->headers && bytes < FEW_HEADERS)
         fprintf(stderr,
@@ -339,15 +343,15 @@ static bool gather(Documents *documents, const Options *options, int count, char
     return true;
 }
 
-// Without validation text that of an earlier run must not stay beside the new training text, which it may be in.
+// Removes the earlier run's validation file if this run has none, because the new training text may contain its text.
 static bool remove_old_val(const Options *options, Error *err) {
     char path[PATH_BYTES];
     output_path(path, options, true);
     if (unlink(path) == 0 || errno == ENOENT) return true;
-    return error_set(err, EXIT_DATA, "%s could not be removed: %s", path, strerror(errno));
+    return error_set(err, EXIT_DATA, "%s: could not be removed: %s", path, strerror(errno));
 }
 
-// What is held out: "2 held out, and the end of another", "its end held out".
+// Prints which texts are for validation: "2 held out, and the end of another", "its end held out".
 static void held_out_text(char *text, size_t size, const Documents *documents) {
     int64_t whole = 0, ends = 0;
     for (int64_t i = 0; i < documents->count; i++) {
@@ -373,7 +377,7 @@ static void say_result(const Documents *documents, const Options *options, int64
                  plural(documents->cut));
     held_out_text(held_out, sizeof held_out, documents);
     const Named *left_out = documents->left_out;
-    printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 "%s (%s); left out: %" PRId64
+    printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 "%s (%s); ignored: %" PRId64
            " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64 " unreadable, %" PRId64 " beyond --max-bytes\n",
            out, train_tokens, val_tokens, documents->count, cut, held_out, left_out[EQUAL].count,
            left_out[BINARY].count, left_out[LARGE].count, left_out[UNREADABLE].count, left_out[BEYOND].count);

@@ -1,5 +1,5 @@
-// The texts that prepare_bytes makes tokens of, found in files and folders. Only what tells them apart is kept in
-// memory: each is read again when it is written.
+// The texts that prepare_bytes converts to tokens, found in files and folders. Memory holds only the hash and position
+// of a text; the text is read again when it is written.
 #pragma once
 #include <dirent.h>
 #include <errno.h>
@@ -15,22 +15,22 @@
 #include "coat/base/error.h"
 
 #define PATH_BYTES 4096
-#define LARGE_BYTES (1 << 20)       // larger files of a folder are taken in pieces
-#define PIECE_BYTES (1 << 16)       // few enough that some can be held out of a few MB
-#define FILE_MAX ((int64_t)1 << 30) // of a file named on the command line
+#define LARGE_BYTES (1 << 20)       // larger files of a folder are cut into pieces
+#define PIECE_BYTES (1 << 16)       // small enough that a few MB have pieces for validation
+#define FILE_MAX ((int64_t)1 << 30) // maximum size of a file named on the command line
 #define FOLDER_DEPTH 32
 
 typedef struct {
     char *path;
     int64_t offset, bytes;
-    int64_t file_bytes;            // of the whole file
-    XXH128_hash_t hash, file_hash; // of the text, and of the pieces' hashes in their file
-    int64_t val;                   // bytes at its end that are held out
+    int64_t file_bytes;            // size of the entire file
+    XXH128_hash_t hash, file_hash; // hash of the text; for a piece, of its file's pieces, too
+    int64_t val;                   // bytes at its end that are for validation
 } Document;
 
 typedef struct {
     int64_t count;
-    char names[1024]; // of the first few
+    char names[1024]; // names of the first few
 } Named;
 
 typedef struct {
@@ -38,25 +38,26 @@ typedef struct {
     ino_t inode;
 } Folder;
 
-// Why a file or folder is left out. BEYOND: it does not fit into --max-bytes. OTHER: neither a file nor a folder.
+// Why a file or folder is ignored. BEYOND: it does not fit into --max-bytes. OTHER: it is neither a file nor a folder.
 typedef enum { EQUAL, BINARY, LARGE, UNREADABLE, BEYOND, EMPTY, HIDDEN, OTHER, REASONS } Reason;
 
 typedef struct {
     Document *list;
     int64_t count, capacity;
-    int64_t cut; // files that are more than one document
+    int64_t cut; // files that consist of more than one document
     Named left_out[REASONS];
-    Named links;              // that lead out of the folders that were named
-    char pointer[PATH_BYTES]; // a file that is a pointer of Git LFS; "": none
-    Folder *folders;          // that have been read
+    Named links;              // links to outside the folders of the command line
+    char pointer[PATH_BYTES]; // path of a file that is a Git LFS pointer; "": none
+    Folder *folders;          // folders that have been read
     int64_t folder_count;
 } Documents;
 
-// What becomes of files over LARGE_BYTES: those of a folder are cut at ends of lines, so that some of each can be held
-// out, one that is named stays whole, and large headers are tables that a program wrote.
+// Treatment of files over LARGE_BYTES. In a folder, they are cut at line ends, so that parts can be chosen for
+// validation. Named on the command line, they stay in one piece. As headers they are ignored, because they are
+// generated tables.
 typedef enum { LARGE_CUT, LARGE_WHOLE, LARGE_LEFT } Large;
 
-// Reads a part of a regular file that has `file_bytes`; NULL when it cannot be read, or is longer by now.
+// Reads a part of a regular file that had `file_bytes`. Returns NULL if it cannot be read or has become longer.
 static unsigned char *read_part(const char *path, int64_t offset, int64_t bytes, int64_t file_bytes) {
     FILE *file = fopen(path, "rb");
     struct stat info;
@@ -82,14 +83,14 @@ static void add_document(Documents *documents, const char *path, const unsigned 
     documents->list[documents->count++] = document;
 }
 
-// The end of the last line of a piece that the file continues behind; all of it where it has none.
+// Returns the end of the last complete line of a piece that the file continues; all of the piece if it has no line end.
 static int64_t cut_of(const unsigned char *text, int64_t bytes) {
     int64_t cut = bytes;
     while (cut > 0 && text[cut - 1] != '\n') cut--;
     return cut ? cut : bytes;
 }
 
-// Counts a path and appends its name, if it is one of the first.
+// Counts a path, and appends its name if it is one of the first.
 static void add_name(Named *named, const char *path) {
     enum { SHOWN = 3 };
     const size_t used = strlen(named->names), room = sizeof named->names - used;
@@ -102,7 +103,7 @@ static void leave_out(Documents *documents, Reason reason, const char *path) {
     add_name(&documents->left_out[reason], path);
 }
 
-// True if a file begins as a pointer of Git LFS does.
+// True if a file begins like a Git LFS pointer.
 static bool is_pointer(const unsigned char *text, int64_t bytes) {
     static const char start[] = "version https://git-lfs.github.com/spec/v1";
     return bytes >= (int64_t)strlen(start) && memcmp(text, start, strlen(start)) == 0;
@@ -114,7 +115,7 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
         return;
     }
     const int64_t before = documents->count, limit = large == LARGE_CUT && bytes > LARGE_BYTES ? PIECE_BYTES : FILE_MAX;
-    Reason reason = bytes ? REASONS : EMPTY; // why it is left out
+    Reason reason = bytes ? REASONS : EMPTY; // why the file is ignored
     for (int64_t at = 0; at < bytes && reason == REASONS;) {
         Document document;
         memset(&document, 0, sizeof document);
@@ -148,7 +149,7 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
     documents->cut += documents->count > before + 1;
 }
 
-// True the first time for each folder, whatever path leads to it.
+// True the first time that a folder is reached, by whatever path.
 static bool is_new_folder(Documents *documents, int fd) {
     struct stat info;
     if (fstat(fd, &info) != 0) return false;
@@ -173,7 +174,7 @@ static bool leads_out(const char *path, const char *root) {
     return out;
 }
 
-// Adds the files of a folder and its subfolders. Links are followed. A folder that several lead to is read once.
+// Adds the files of a folder and its subfolders. Follows links; enters each folder once.
 static void add_folder(Documents *documents, const char *folder, const char *root, int depth, Large large) {
     DIR *dir = depth > FOLDER_DEPTH ? NULL : opendir(folder);
     if (!dir) leave_out(documents, UNREADABLE, folder);
@@ -212,11 +213,11 @@ static bool add_named(Documents *documents, const char *path, Error *err) {
         const int64_t before = documents->count;
         if (S_ISREG(info.st_mode)) add_file(documents, path, (int64_t)info.st_size, LARGE_WHOLE);
         if (!S_ISREG(info.st_mode) || (documents->count == before && info.st_size > 0))
-            return error_set(err, EXIT_DATA, "%s is not a readable text file of at most %d MB", path,
+            return error_set(err, EXIT_DATA, "%s: is not a readable text file of at most %d MB", path,
                              (int)(FILE_MAX >> 20));
     }
     if (!documents->pointer[0]) return true;
-    return error_set(err, EXIT_DATA, "%s is a Git LFS pointer, not the file; run git lfs pull", documents->pointer);
+    return error_set(err, EXIT_DATA, "%s: is a Git LFS pointer, not the file; run git lfs pull", documents->pointer);
 }
 
 static void add_headers(Documents *documents) {

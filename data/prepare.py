@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Text to token files for train_gpt2_fp8: local text, JSON and Parquet, or named public data sets.
+"""Converts text to token files for train_gpt2_fp8: local text, JSON and Parquet files, or public data sets by name.
 
     data/prepare.py --out data/tokens/shakespeare tinyshakespeare
     data/prepare.py --out data/tokens/mine --tokenizer FOLDER notes/ 'logs/*.jsonl' more.parquet
@@ -7,15 +7,15 @@
     data/prepare.py --out data/tokens/hellaswag_val --hellaswag hellaswag_val.jsonl
     data/prepare.py --out data/tokens/chat --tokenizer FOLDER --chat chat.jsonl
 
-Writes OUT_train_000000.bin, ... and OUT_val_000000.bin, ... in llm.c's format (uint16, or uint32 where the
-vocabulary needs it) and OUT_manifest.json. Documents begin and end as the tokenizer's family has them, which the
-program and the manifest say: with GPT-2's, the end-of-text token is before each. A run that was stopped continues
-where it was when started again; finished files are checked against their checksums first. With --chat the inputs are
-records of questions and answers, and files have a mask of the tokens that the loss counts.
+Writes OUT_train_000000.bin, ..., OUT_val_000000.bin, ... in llm.c's format (uint16, or uint32 for a vocabulary of more
+than 65536 tokens) and OUT_manifest.json. Documents get the BOS and EOS tokens of the tokenizer's family. The output and
+the manifest name these tokens; with GPT-2, the end-of-text token precedes each document. The same command continues a
+run that was stopped. It first verifies the checksums of finished files. With --chat, the inputs are records of questions
+and answers, and the files contain a loss mask.
 
-Validation text: whole documents by the hash of their text or, where they are too few to give the fraction asked for,
-the end of each. Documents are text files, records of JSON and Parquet, and text between <|endoftext|>. Examples of
---chat are always held out whole, by the hash of their messages or tokens.
+A document is a text file, a record of JSON or Parquet, or the text between two <|endoftext|>. Validation gets entire
+documents, chosen by the hash of their text. If there are too few of them for --val-fraction, it gets the end of each.
+Examples of --chat are never divided; they are chosen by the hash of their messages or tokens.
 """
 import argparse
 import collections
@@ -37,13 +37,13 @@ from prepare_splits import BY_HASH, parts_of, rule_of
 from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, encode_each, first_line, open_tokenizer, say,
                                 several, width_of, write_atomically)
 
-VERSION = 2  # of the order of documents and of what is held out: other versions' files are not continued
-MUCH_VAL = 0.2  # of the text: more than this is said
+VERSION = 2  # of the order and of the split of documents; files of another version are not continued
+MUCH_VAL = 0.2  # a note reports a validation fraction above this
 OF_CHAT = {"--prompt-format": "template", "--trained": "answers"}  # flags and defaults
 
 # --- work ---------------------------------------------------------------------------------------------------
 
-worker = None  # (tokenizer, field, rule, fraction, Chat or None, Skipped) of this process
+worker = None  # of this worker process: (tokenizer, field, rule, fraction, Chat or None, Skipped)
 
 
 def start_worker(spec, field, rule, fraction, chat, skip_malformed):
@@ -54,7 +54,7 @@ def start_worker(spec, field, rule, fraction, chat, skip_malformed):
 
 
 def start_process(*initial):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told too, and ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # because the parent gets the signal, too, and ends its workers
     start_worker(*initial)
 
 
@@ -63,7 +63,7 @@ def is_val(document, fraction):
 
 
 def work_examples(number, pieces, wanted, chat, fraction):
-    """work() of records: {split: [(tokens, mask), ...]}."""
+    """Tokenizes a unit of chat records. Returns {split: [(tokens, mask), ...]}."""
     out = {split: [] for split in wanted}
     for identity, tokens, mask in chat.examples(pieces):
         split = "val" if is_val(identity, fraction) else "train"
@@ -73,7 +73,7 @@ def work_examples(number, pieces, wanted, chat, fraction):
 
 
 def not_utf8(text, path):
-    """{path: what is said of it} of a text that is not UTF-8."""
+    """Returns {path: note} for a text that is not UTF-8, else {}."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -83,7 +83,8 @@ def not_utf8(text, path):
 
 
 def work(job):
-    """Tokenizes a unit: {split: bytes of its tokens} of the splits that are still needed, what was skipped, and notes."""
+    """Tokenizes a unit. Returns {split: bytes of its tokens} for the splits still needed, what was skipped, and notes.
+    Tokenizes a unit. Returns {split: bytes of its tokens} for the splits still needed, what was skipped, and notes."""
     number, pieces, wanted = job
     tokenizer, field, rule, fraction, chat, skipped = worker
     if chat:
@@ -119,7 +120,7 @@ def work(job):
 
 
 def run_jobs(jobs, workers, initial):
-    """work() of every job, in order, on several processes, with a bounded number of them under way."""
+    """Yields work(job) for every job, in order. Several processes work, on a bounded number of jobs at a time."""
     if workers == 1:
         start_worker(*initial)
         for job in jobs:
@@ -138,7 +139,7 @@ def run_jobs(jobs, workers, initial):
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool:
-            raise Failure("a worker process was killed, perhaps for want of memory: start again with fewer --workers")
+            raise Failure("a worker process was killed, perhaps because memory ran out; start again with fewer --workers")
         finally:
             for future in waiting:
                 future.cancel()
@@ -149,7 +150,7 @@ def run_jobs(jobs, workers, initial):
 
 def tokenize(options, inputs):
     spec = "bytes" if options.bytes else options.tokenizer
-    tokenizer = open_tokenizer(spec)  # here too, so that what is wrong with it is said once
+    tokenizer = open_tokenizer(spec)  # in the parent, too, so that its errors are reported once
     if spec not in ("bytes", "gpt2"):
         spec_identity = file_hash(Pairs.find(spec))
     else:
@@ -160,7 +161,7 @@ def tokenize(options, inputs):
                 "shard_tokens": options.shard_tokens, "skip_malformed": options.skip_malformed}
     if options.chat:
         settings.update(chat_settings(spec, options))
-    if tokenizer.strict:  # what else the tokens depend on
+    if tokenizer.strict:  # the remaining settings that the tokens depend on
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
     shards, skipped, complete = nothing() if options.overwrite else read_manifest(manifest, options.out, settings)
@@ -185,22 +186,23 @@ def tokenize(options, inputs):
             for kind, split in (("training", splits["train"]), ("validation", splits["val"]))]
     left_out = sum(skipped.values())
     if left_out and not options.chat:
-        what.append("%s left out" % several(left_out, "record"))
+        what.append("%s skipped" % several(left_out, "record"))
     say("%s: %s%s" % (options.out, ", ".join(what), " (were complete)" if complete else ""), sys.stdout)
     if options.chat:
         describe(splits.values(), left_out)
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
     if share > MUCH_VAL:
-        why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction else ", as %s are held out whole: name "
-               "more of them, or give a larger --val-fraction" % ("examples" if options.chat else "documents"))
+        why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction else ", as %s are not divided; name "
+               "more of them, or use a larger --val-fraction" % ("examples" if options.chat else "documents"))
         say("note: %.0f %% of the text is held out for validation%s" % (100 * share, why))
     if options.val_fraction > 0 and not splits["val"].finished:
-        say("no %s was chosen for validation: raise --val-fraction, or remove --val when training"
+        say("no %s was chosen for validation; use a larger --val-fraction, or train without --val"
             % ("example" if options.chat else "document"))
 
 
 def make(options, inputs, spec, settings, manifest, splits, skipped, rule, strict):
-    """Writes what is missing; returns how many records were skipped, by unit. skipped: those of an earlier run."""
+    """Writes the missing files. Returns the number of skipped records by unit. skipped: these numbers of an earlier
+    run."""
     def save(complete):
         record = {"settings": settings, "documents": rule, "complete": complete, "skipped": skipped,
                   "shards": {n: s.finished for n, s in splits.items()}}
@@ -211,7 +213,7 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
         for path in present:
             os.remove(path)
     elif present and not os.path.exists(manifest):
-        raise Failure("%s exists, but %s does not: use another --out, or --overwrite" % (present[0], manifest))
+        raise Failure("%s: exists, but %s does not; use another --out, or --overwrite" % (present[0], manifest))
     field = None if options.chat else options.field
     held_out = BY_HASH if options.chat else rule_of(documents_in(inputs, field), options.val_fraction)
     plan = list(units(inputs, held_out, options.val_fraction, field, strict))
@@ -222,12 +224,12 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
             wanted = [name for name, split in splits.items() if number >= first[name]]
             if wanted:
                 yield number, pieces, wanted
-            else:  # all of it is in finished files
+            else:  # finished files contain all of it
                 progress.add(weight)
 
     first = {name: split.unit for name, split in splits.items()}
     if max(first.values()) > len(plan):
-        raise Failure("%s does not match the inputs; use --overwrite to start again" % manifest)
+        raise Failure("%s: does not match the inputs; use --overwrite to start again" % manifest)
     skipped = {unit: count for unit, count in skipped.items() if int(unit) < min(first.values())}
     save(False)
     shown = 0
@@ -252,7 +254,7 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
         if split.waiting:
             split.write(len(plan), 0)
     if len(noted) > DESCRIBED:
-        say("note: %s files are not UTF-8 in all" % format(len(noted), ","))
+        say("note: %s files in total are not UTF-8" % format(len(noted), ","))
     if not any(split.finished for split in splits.values()):
         os.remove(manifest)
         raise Failure("no %s left in %s%s" % ("examples" if options.chat else "text", ", ".join(options.inputs),
@@ -265,7 +267,7 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
 # --- the program --------------------------------------------------------------------------------------------
 
 def number(text):
-    """100M, 64k or 1000."""
+    """Returns the number written as 100M, 64k or 1000."""
     scale = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}.get(text[-1:].lower(), 1)
     value = float(text[:-1] if scale > 1 else text) * scale
     if not 1 <= value < 2**31:
@@ -279,7 +281,7 @@ def fraction(text):
     except ValueError:
         value = -1
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError("%s: must be a share from 0 on and below 1" % text)
+        raise argparse.ArgumentTypeError("%s: must be a fraction of at least 0 and below 1" % text)
     return value
 
 
@@ -298,39 +300,39 @@ def parse(arguments):
     parser = Parser(prog=NAME, description=__doc__.replace("data/prepare.py", COMMAND),
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", nargs="+", metavar="INPUT",
-                        help="files, folders, patterns, or one of: %s" % ", ".join(SETS))
-    parser.add_argument("--out", required=True, type=output, help="path of the output, without _train_000000.bin")
-    parser.add_argument("--tokenizer", default="gpt2", help="folder or file: tokenizer.json, tokenizer.model, "
+                        help="input files, folders or patterns, or one public data set: %s" % ", ".join(SETS))
+    parser.add_argument("--out", required=True, type=output, help="path of the output files without _train_000000.bin")
+    parser.add_argument("--tokenizer", default="gpt2", help="folder or file of the tokenizer: tokenizer.json, tokenizer.model, "
                         "GPT-2's encoder.json with vocab.bpe, or vocab.json with merges.txt (default gpt2: downloaded once)")
-    parser.add_argument("--bytes", action="store_true", help="byte-level tokens (256 = end of text), no tokenizer")
-    parser.add_argument("--hellaswag", action="store_true", help="the input is HellaSwag's JSONL: write OUT.bin for "
+    parser.add_argument("--bytes", action="store_true", help="write byte-level tokens (token = byte, 256 = end of text), without a tokenizer")
+    parser.add_argument("--hellaswag", action="store_true", help="convert HellaSwag's JSONL file to OUT.bin, for "
                         "the trainer's --hellaswag")
-    parser.add_argument("--chat", action="store_true", help="the inputs are JSON or Parquet of messages, instruction "
+    parser.add_argument("--chat", action="store_true", help="write examples with a loss mask from JSON or Parquet records of messages, instruction "
                         "and output, prompt or query and response, or input_ids and labels")
     parser.add_argument("--prompt-format", choices=["template", *FORMATS],
-                        help="of --chat: how messages become text (default template: the chat template in the "
+                        help="with --chat: format that turns messages into text (default template: the chat template in the "
                         "tokenizer's folder)")
     parser.add_argument("--trained", choices=["answers", "last", "all"],
-                        help="of --chat: which tokens the loss counts; last: of the last answer (default answers)")
-    parser.add_argument("--skip-malformed", action="store_true", help="leave out and count malformed records "
-                        "(default: the first one ends the program)")
-    parser.add_argument("--field", help="key or column that holds the text of a record (default text)")
-    parser.add_argument("--val-fraction", type=fraction, default=0.01, help="share held out (default 0.01)")
+                        help="with --chat: tokens with a loss; answers: of all answers (default); last: of the last answer; all: all tokens")
+    parser.add_argument("--skip-malformed", action="store_true", help="skip and count malformed records "
+                        "(default: the first one is an error)")
+    parser.add_argument("--field", help="key or column with the text of a record (default text)")
+    parser.add_argument("--val-fraction", type=fraction, default=0.01, help="fraction of the text for validation (default 0.01)")
     parser.add_argument("--shard-tokens", type=number, default=10**8, help="tokens per file (default 100M)")
-    parser.add_argument("--workers", type=number, default=os.cpu_count() or 1, help="processes (default all cores)")
-    parser.add_argument("--sample", default="10BT", help="which sample of fineweb, fineweb-edu (default 10BT)")
+    parser.add_argument("--workers", type=number, default=os.cpu_count() or 1, help="number of worker processes (default: one per core)")
+    parser.add_argument("--sample", default="10BT", help="sample of fineweb or fineweb-edu (default 10BT)")
     parser.add_argument("--cache", default=os.path.join(os.path.expanduser("~"), ".cache", "train_gpt2_fp8"),
-                        help="where a downloaded text is kept (default ~/.cache/train_gpt2_fp8)")
-    parser.add_argument("--overwrite", action="store_true", help="start again instead of continuing")
+                        help="folder of downloaded texts (default ~/.cache/train_gpt2_fp8)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output of an earlier run instead of continuing it")
     options = parser.parse_args(arguments)
     for flag, default in OF_CHAT.items():
         name = flag[2:].replace("-", "_")
         if getattr(options, name) is None:
             setattr(options, name, default)
         elif not options.chat:
-            raise Failure("%s is of --chat: add --chat, or leave it out" % flag, 1)
+            raise Failure("%s: needs --chat; add --chat, or remove it" % flag, 1)
     if options.field is not None and options.chat:
-        raise Failure("--field is not for --chat, whose records have names of their own: leave it out", 1)
+        raise Failure("--field: has no effect with --chat, whose records have fixed keys; remove it", 1)
     options.field = options.field or "text"
     return options
 
@@ -343,7 +345,7 @@ def main(arguments):
             return 0
         named = [name for name in options.inputs if name in SETS and not os.path.exists(name) and not options.chat]
         if named and len(options.inputs) > 1:
-            raise Failure("a named set comes alone: %s" % named[0], 1)
+            raise Failure("a public data set cannot be combined with other inputs: %s" % named[0], 1)
         if named:
             inputs = named_inputs(named[0], options.sample, options.cache)
         else:
@@ -355,11 +357,11 @@ def main(arguments):
         return failure.code
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        say("%s: stopped: the files are not complete; the same command continues" % NAME)
+        say("%s: stopped before the files were complete; start the same command again to continue" % NAME)
         return 130
     except MemoryError:
         say("%s: out of memory; use fewer --workers" % NAME)
-    except OSError as error:  # an input that has gone, a disk that fails
+    except OSError as error:  # an input disappeared, or a disk failed
         say("%s: %s" % (NAME, "%s: %s" % (error.filename, error.strerror) if error.filename else error))
     except Exception as error:
         say("%s: internal error: %s (%s)" % (NAME, first_line(error), type(error).__name__))

@@ -1,9 +1,13 @@
-"""prepare.py --chat: records of questions and answers, in JSONL or Parquet, to token files with a mask.
+"""prepare.py --chat: converts records of questions and answers, in JSONL or Parquet, to token files with a loss mask.
 
-A record has `messages` (a list of role and content), `conversations` (ShareGPT's, of from and value), `instruction`,
-`input` and `output` (Alpaca's; the input may be missing), `prompt` and `response`, `query` and `response`, or
-`input_ids` and `labels` of the same length, -100 where the loss does not count a token, whatever texts are beside them.
-An answer of weight 0 does not count; tokens that an `attention_mask` has as 0 are left out.
+The keys of a record are one of these:
+    messages                       a list of {role, content}
+    conversations                  a list of {from, value} (ShareGPT)
+    instruction, [input,] output   (Alpaca)
+    prompt, response
+    query, response
+    input_ids, labels              lists of the same length; label -100: the token has no loss. Other keys are ignored.
+Answers with weight 0 have no loss. Tokens whose `attention_mask` is 0 are dropped.
 """
 import hashlib
 import itertools
@@ -15,10 +19,10 @@ from prepare_prompts import Fixed, Template, read_template, special_tokens
 from prepare_records import Malformed, kind_of_record
 from prepare_tokenizers import encode_each, pack, say, several
 
-IGNORED = -100  # a label
-LABELS = '"labels" is no list as long as "input_ids"'
-ENDLESS = ("of the chat template no special token counts at the end of an answer, so that the model does not learn to "
-           "stop: name a fixed --prompt-format, or use a template whose answers end with a token")
+IGNORED = -100  # label of a token without a loss
+LABELS = '"labels" is not a list as long as "input_ids"'
+ENDLESS = ("the chat template ends answers without a special token that has a loss, so the model would not learn to stop; "
+           "use a fixed --prompt-format, or a template whose answers end with a special token")
 SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant",
             "assistant": "assistant"}
 
@@ -26,22 +30,22 @@ SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assista
 def text_of(record, key):
     value = record[key]
     if not isinstance(value, str):
-        raise Malformed('"%s" is no text' % key)
+        raise Malformed('"%s" is not text' % key)
     return value
 
 
 def turns_of(record):
-    """The messages of ShareGPT's conversations, and of the system prompt that some files have beside them."""
+    """Returns the messages of a ShareGPT record: its "system" text, if any, then its conversations."""
     turns = record["conversations"]
     if not isinstance(turns, list) or not turns:
-        raise Malformed('"conversations" is no list of turns')
+        raise Malformed('"conversations" is not a list of turns')
     messages = [{"role": "system", "content": text_of(record, "system")}] if record.get("system") else []
     for turn in turns:
         if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
-            raise Malformed("a turn has no value that is text")
+            raise Malformed('a turn lacks a "value" that is text')
         speaker = turn.get("from")
         if not isinstance(speaker, str) or speaker not in SPEAKERS:
-            raise Malformed("a turn is from %s, none of %s" % (json.dumps(speaker)[:40], ", ".join(SPEAKERS)))
+            raise Malformed('a turn has "from" %s, which must be one of %s' % (json.dumps(speaker)[:40], ", ".join(SPEAKERS)))
         messages.append({"role": SPEAKERS[speaker], "content": turn["value"]})
         if turn.get("weight") is not None:
             messages[-1]["weight"] = turn["weight"]
@@ -49,30 +53,31 @@ def turns_of(record):
 
 
 def messages_of(record, kind, name):
-    """(messages, whether there is an input beside Alpaca's instruction) of a record."""
+    """Returns the messages of a record, and True if Alpaca's instruction has an input."""
     if kind == ("messages",):
         messages = record["messages"]
         if not isinstance(messages, list) or not messages:
-            raise Malformed('"messages" is no list of messages')
+            raise Malformed('"messages" is not a list of messages')
         for message in messages:
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise Malformed("a message has no role")
+                raise Malformed('a message lacks a "role"')
             if not isinstance(message.get("content"), str) and (name != "template" or "content" not in message):
-                raise Malformed("a message has no content that is text")
+                raise Malformed('a message lacks a "content" that is text')
         return messages, False
     if kind == ("conversations",):
         return turns_of(record), False
     user, answer = (text_of(record, key) for key in kind)
     given = (record.get("input") or "") if kind == ("instruction", "output") else ""
     if not isinstance(given, str):
-        raise Malformed('"input" is no text')
+        raise Malformed('"input" is not text')
     if given:
         user += "\n\n%s%s" % ("### Input:\n" if name == "alpaca" else "", given)
     return [{"role": "user", "content": user}, {"role": "assistant", "content": answer}], bool(given)
 
 
 def answers_that_count(messages, trained):
-    """Whether each answer counts: with OpenAI's weight of 0 it does not. trained last: only the last of the others."""
+    """Returns for each answer whether it has a loss: False for weight 0; with trained "last", True only for the last.
+    Returns for each answer whether it has a loss: False for weight 0; with trained "last", True only for the last."""
     weights = [message.get("weight") for message in messages]
     wrong = next((weight for weight in weights if weight is not None and (
         isinstance(weight, bool) or weight not in (0, 1))), None)
@@ -87,17 +92,17 @@ def answers_that_count(messages, trained):
 
 
 def identity_of(messages):
-    """What chooses the split of an example: the same text is the same example, however its record is written."""
+    """Returns the key that chooses an example's split. It depends on the messages alone, not on the record's form."""
     return json.dumps([(message["role"], message["content"]) for message in messages], sort_keys=True,
                       default=str).encode()
 
 
 def without_padding(ids, labels, kept):
-    """(ids, labels or None) without the padding, which an attention_mask has as 0."""
+    """Returns (ids, labels or None) without padding, the tokens whose attention_mask is 0."""
     if kept is None:
         return ids, labels
     if not isinstance(kept, list) or len(kept) != len(ids) or not all(type(k) is int and k in (0, 1) for k in kept):
-        raise Malformed('"attention_mask" is no list of 0 and 1 as long as "input_ids"')
+        raise Malformed('"attention_mask" is not a list of 0 and 1 as long as "input_ids"')
     if isinstance(labels, list) and len(labels) == len(ids):
         labels = list(itertools.compress(labels, kept))
     elif labels is not None:
@@ -106,31 +111,31 @@ def without_padding(ids, labels, kept):
 
 
 def labelled(record, vocab, trained):
-    """(ids, mask) of a record that is tokens already."""
+    """Returns (ids, mask) of a record with input_ids. The mask is 1 for tokens with a loss."""
     ids = record["input_ids"]
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
-        raise Malformed('"input_ids" is no list of whole numbers')
+        raise Malformed('"input_ids" is not a list of whole numbers')
     labels = None if trained == "all" else record.get("labels")
     ids, labels = without_padding(ids, labels, record.get("attention_mask"))
     beyond = next((token for token in ids if not 0 <= token < vocab), None)
     if beyond is not None:
-        raise Malformed("token %d is not of the vocabulary of %d" % (beyond, vocab))
+        raise Malformed("token %d is outside the vocabulary of %d" % (beyond, vocab))
     if trained == "all":
         return ids, bytearray(b"\1" * len(ids))
     if not isinstance(labels, list) or len(labels) != len(ids):
         raise Malformed(LABELS)
     wrong = next((at for at, label in enumerate(labels) if label not in (IGNORED, ids[at])), None)
     if wrong is not None:
-        raise Malformed("label %d is neither %d nor its token" % (wrong, IGNORED))
+        raise Malformed("a label is %d; it must be %d or the token itself" % (wrong, IGNORED))
     mask = bytearray(label != IGNORED for label in labels)
     if trained == "last":
-        begin = mask.rfind(0, 0, mask.rfind(1) + 1) + 1  # of the last tokens that count in a row
+        begin = mask.rfind(0, 0, mask.rfind(1) + 1) + 1  # first token of the last run of tokens with a loss
         mask[:begin] = bytes(begin)
     return ids, mask
 
 
 def without_nulls(record):
-    """A row of Parquet, whose messages have all fields, without those that are null."""
+    """Returns a Parquet row without its null fields, because Parquet gives every message every field."""
     turns = record.get("messages")
     for message in filter(lambda m: isinstance(m, dict), turns if isinstance(turns, list) else ()):
         for key in [key for key, value in message.items() if value is None and key != "content"]:
@@ -139,14 +144,14 @@ def without_nulls(record):
 
 
 class Chat:
-    """What a process needs to make examples."""
+    """Makes examples from records, in one worker process."""
 
     def __init__(self, tokenizer, spec, name, trained, skipped):
         self.tokenizer, self.trained, self.skipped = tokenizer, trained, skipped
-        self.spec, self.name, self.format = spec, name, None  # not before one is needed: tokens need none
+        self.spec, self.name, self.format = spec, name, None  # made at first use, because records of tokens need none
 
     def parts(self, record):
-        """(what tells the example from others, its parts, or (ids, mask) where the record is tokens)."""
+        """Returns the key of the example, and its parts; or (ids, mask) if the record has input_ids."""
         if isinstance(record, Malformed):
             raise record
         kind = kind_of_record(record)
@@ -166,11 +171,11 @@ class Chat:
         return identity_of(messages), self.format.parts(messages, counted, has_input, record.get("tools"))
 
     def notes(self):
-        """What is to be said of the examples so far, by its name."""
+        """Returns {name: warning} for the examples made so far."""
         return {"endless": ENDLESS} if self.format is not None and self.format.endless else {}
 
     def examples(self, pieces):
-        """[(what tells it from others, tokens, mask), ...] of a unit."""
+        """Returns [(key, tokens, mask), ...] of the examples of a unit."""
         kept, rows = [], []
         for piece in pieces:
             for place, record in records_of(piece):
@@ -193,16 +198,16 @@ class Chat:
             tokens, mask = (identity, made[1]) if made else next(encoded)
             if self.trained == "all":
                 mask = bytearray(b"\1" * len(mask))
-            mask[:1] = bytes(len(mask[:1]))  # nothing of the example comes before its first token
+            mask[:1] = bytes(len(mask[:1]))  # because no token predicts an example's first token
             if any(mask):
                 examples.append((identity, bytes(tokens), bytes(mask)))
             else:
-                self.skipped.wrong(place, "none of its %d tokens counts" % len(mask))
+                self.skipped.wrong(place, "none of its %d tokens has a loss" % len(mask))
         return examples
 
 
 def chat_settings(spec, options):
-    """What the examples depend on, for the manifest."""
+    """Returns the settings that the examples depend on, for the manifest."""
     path, _, text, config = read_template(spec) if options.prompt_format == "template" else (None,) * 4
     template = json.dumps([text, special_tokens(path, config)]) if path else ""
     return {"field": None, "prompt_format": options.prompt_format, "trained": options.trained,
@@ -210,11 +215,11 @@ def chat_settings(spec, options):
 
 
 def describe(splits, skipped):
-    """What all files hold, for people."""
+    """Returns a summary of all files for the user."""
     shards = [shard for split in splits for shard in split.finished]
     tokens, counted, examples = (sum(shard[key] for shard in shards) for key in ("tokens", "counted", "examples"))
     longest = max((shard["longest"] for shard in shards), default=0)
     left_out = "; %s %s skipped" % (several(skipped, "malformed record"), "was" if skipped == 1 else "were")
-    say("%s, the longest of %s; %.3g %% of all tokens count in the loss%s"
+    say("%s, the longest of %s; %.3g %% of all tokens have a loss%s"
         % (several(examples, "example"), several(longest, "token"), 100 * counted / max(1, tokens),
            left_out if skipped else ""), sys.stdout)

@@ -1,4 +1,4 @@
-"""The files that prepare.py reads: their contents, unpacked if compressed, and the files of folders and patterns."""
+"""The input files of prepare.py: reads their contents, decompressed if needed, and finds files by folder or pattern."""
 import glob
 import os
 import re
@@ -6,20 +6,20 @@ import zlib
 
 from prepare_tokenizers import Failure, first_line, need, no_pointer, say, several
 
-READ = 1 << 16  # bytes at a time
-READ_PACKED = 1 << 12  # bytes of compressed data at a time, which unpack to at most 128 MiB
-HEAD = 1 << 16  # bytes that tell what a file is
-NAMES = 3  # of the files that a note is about, which it shows
+READ = 1 << 16  # bytes read at a time
+READ_PACKED = 1 << 12  # bytes of compressed data read at a time; they decompress to at most 128 MiB
+HEAD = 1 << 16  # first bytes of a file, which decide its kind
+NAMES = 3  # a note names at most this many of its files
 PACKED = re.compile(r"\.(gz|zst)$", re.I)
 
 
 def stem(path):
-    """The path without the ending of a compressed file: its next ending names what is in it."""
+    """Returns the path without .gz or .zst. The ending before that names the kind of the contents."""
     return PACKED.sub("", path)
 
 
 def packing(path):
-    """(function that begins to unpack, its exception) of a gzip or zstd file; (None, None) for any other."""
+    """Returns (function that makes a decompressor, its exception) for a gzip or zstd file, else (None, None)."""
     with open(no_pointer(path), "rb") as file:
         magic = file.read(4)
     if magic.startswith(b"\x1f\x8b"):
@@ -31,7 +31,7 @@ def packing(path):
 
 
 def blocks(path, begin=0):
-    """The contents of a file from the byte `begin` on, in blocks that are not empty."""
+    """Yields the contents of a file from byte `begin` on, in non-empty blocks."""
     start, error_of = packing(path)
     with open(path, "rb") as file:
         if start is None:
@@ -55,7 +55,7 @@ def blocks(path, begin=0):
 
 
 def head(path):
-    """The first bytes of a file's contents."""
+    """Returns the first HEAD bytes of a file's decompressed contents."""
     text = b""
     for block in blocks(path):
         text += block
@@ -65,20 +65,20 @@ def head(path):
 
 
 class Contents:
-    """The contents of a file, read forward: bytes before the last begin are forgotten."""
+    """Reads the contents of a file in increasing order. It discards bytes before the newest `begin`."""
 
     def __init__(self, path, begin=0):
         self.path, self.begin, self.text = path, begin, bytearray()
         self.blocks, self.seekable = blocks(path, begin), packing(path)[0] is None
 
     def more(self):
-        """Reads a block. False at the end of the file."""
+        """Reads one more block. Returns False at the end of the file."""
         block = next(self.blocks, b"")
         self.text += block
         return bool(block)
 
     def move(self, begin):
-        """Forgets the bytes before `begin`."""
+        """Discards the bytes before `begin`."""
         if self.seekable and begin > self.begin + len(self.text):
             self.__init__(self.path, begin)
         while begin > self.begin + len(self.text):
@@ -90,13 +90,13 @@ class Contents:
         self.begin = begin
 
     def part(self, begin, end):
-        """The bytes from begin to end, which may be beyond the end of the file."""
+        """Returns the bytes from begin to end, fewer if the file ends before `end`."""
         while self.begin + len(self.text) < end and self.more():
             pass
         return bytes(self.text[max(0, begin - self.begin):max(0, end - self.begin)])
 
     def find(self, wanted, begin, end):
-        """Where `wanted` begins, at or after `begin` and before `end`; -1 if it does not."""
+        """Returns the position of `wanted` in [begin, end), or -1 if it does not occur."""
         at = begin - self.begin
         while True:
             found = self.text.find(wanted, at, end - self.begin)
@@ -105,11 +105,11 @@ class Contents:
                 return self.begin + found if found >= 0 else -1
 
 
-readers = {}  # of this process, by kind: the last one, which the next piece of the same file continues
+readers = {}  # by kind: this process's newest reader, because the next piece often continues the same file
 
 
 def reader(kind, path, begin, *more):
-    """A reader of the file that has not gone beyond `begin`."""
+    """Returns a reader of the file whose position is at most `begin`."""
     last = readers.get(kind)
     if last is None or last.path != path or last.begin > begin:
         last = readers[kind] = kind(path, begin, *more)
@@ -117,7 +117,7 @@ def reader(kind, path, begin, *more):
 
 
 def contents(path, begin, end):
-    """The bytes of a piece."""
+    """Returns the bytes of a piece."""
     text = reader(Contents, path, begin)
     text.move(begin)
     return text.part(begin, end)
@@ -127,7 +127,7 @@ def contents(path, begin, end):
 
 
 class Notes:
-    """What is reported, once, of files that were found in folders or named: those left out, by reason, and links."""
+    """Collects files that were left out, by reason, and links that were followed, and reports each group once."""
 
     def __init__(self):
         self.left_out, self.links = {}, []
@@ -140,14 +140,14 @@ class Notes:
             return ", ".join(paths[:NAMES] + ["..."] * (len(paths) > NAMES))
 
         if self.left_out:
-            say("note: left out: " + "; ".join("%s %s (%s)" % (format(len(paths), ","), reason, names(paths))
+            say("note: ignored files: " + "; ".join("%s %s (%s)" % (format(len(paths), ","), reason, names(paths))
                                                for reason, paths in self.left_out.items()))
         if self.links:
-            say("note: followed out of a named folder: %s (%s)" % (several(len(self.links), "link"), names(self.links)))
+            say("note: links to outside the given folders were followed: %s (%s)" % (several(len(self.links), "link"), names(self.links)))
 
 
 def files_under(folder, notes):
-    """The files of a folder and its subfolders. Links are followed; a folder that several lead to is read once."""
+    """Yields the files of a folder and its subfolders. Follows links; enters each folder once."""
     def stop(error):
         raise error
 
@@ -174,13 +174,13 @@ def files_under(folder, notes):
 
 
 def files_of(argument, notes):
-    """(path, whether it was named) of the files of an argument: a file, a folder, or a pattern that matches some."""
+    """Yields (path, True if it was named itself) of the files of an argument: a file, a folder or a pattern."""
     paths = [argument] if os.path.exists(argument) else sorted(glob.glob(argument, recursive=True))
     for path in paths:
         if os.path.isfile(path):
             yield path, True
         elif not os.path.isdir(path):
-            raise Failure("%s is neither a file nor a folder" % path)
-        elif "**" not in argument:  # such a pattern matches the files in it, too
+            raise Failure("%s: is neither a file nor a folder" % path)
+        elif "**" not in argument:  # a folder that ** matched; the pattern matches the files in it, too
             for found in files_under(path, notes):
                 yield found, False

@@ -1,11 +1,10 @@
-"""HellaSwag as prepare.py --hellaswag writes it: the published JSON lines to llm.c's evaluation file.
+"""prepare.py --hellaswag: converts HellaSwag's published JSON lines to llm.c's evaluation file.
 
-A line has "ctx", the situation; "endings", four of them; "label", the number of the right one. The tokens of an
-ending are those of a blank and its text, as it would follow the situation. The file: 256 int32 (magic, version,
-examples, bytes of the longest), then each example as uint16: 65535, its bytes, its number, the label, the number of
-endings, and count and tokens of the situation and of each ending. Where texts of the tokenizer's family begin with a
-token, so does the situation. Where the vocabulary has more than 65536 tokens, all of these are uint32 and the version
-is 2, which llm.c does not have.
+A line has "ctx" (the context), "endings" (four texts) and "label" (the number of the right ending). An ending is encoded
+with a space in front, as it follows the context. If the tokenizer's family has a BOS token, the context starts with it.
+File: 256 int32 (magic, version, examples, bytes of the longest example), then per example, as uint16: 65535, its bytes,
+its number, the label, the number of endings, and count and tokens of the context and of each ending. If the vocabulary
+has more than 65536 tokens, these are uint32 and the version is 2, which llm.c does not have.
 """
 import array
 import os
@@ -16,11 +15,11 @@ from prepare_records import Malformed, foreign_encoding, encoding_error, parsed
 from prepare_tokenizers import (Failure, encode_each, little_endian, open_tokenizer, say, several, width_of,
                                 write_atomically)
 
-MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # versions by bytes of a word
+MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # VERSIONS: by bytes per token
 
 
 def examples_of(path):
-    """(situation, endings, label) of every line."""
+    """Yields (context, endings, label) of every line."""
     text = b"".join(blocks(path))
     encoding = foreign_encoding(text)
     if encoding:
@@ -63,7 +62,7 @@ def packed(tokenizer, number, texts, label):
 def make_hellaswag(inputs, out, spec):
     """Writes OUT.bin from one JSONL file."""
     if len(inputs) != 1 or not os.path.isfile(inputs[0]):
-        raise Failure("--hellaswag takes one file, the published hellaswag_val.jsonl", 1)
+        raise Failure("--hellaswag: needs exactly one input file; name the published hellaswag_val.jsonl", 1)
     tokenizer = open_tokenizer(spec)
     width = width_of(tokenizer.vocab)
     stream, longest, count = bytearray(), 0, 0

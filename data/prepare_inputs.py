@@ -1,10 +1,10 @@
-"""The inputs of prepare.py: finding them, telling their kinds, and cutting them into units of work.
+"""The inputs of prepare.py: finds them, determines their kinds, and divides them into units of work.
 
-An Input's kind is "text" (one document), "documents" (text with separators between them), "jsonl" (a record per line),
-"json" (one array of records, or one record) or "parquet". A piece of one is (kind, path, begin, end, split, starts,
-ends): bytes, of Parquet rows. The bytes of a text belong to a split, and start and end a document or not; split None:
-each document has its own. A unit of work is (pieces, weight in bytes); the units and their order depend on the inputs
-and the rule by which documents are held out.
+Kinds of an Input: "text" (one document), "documents" (text with separators between them), "jsonl" (a record per line),
+"json" (an array of records, or one record), "parquet". A piece of an Input is (kind, path, begin, end, split, starts,
+ends): begin and end count bytes, in Parquet rows. split is the split of all its text; None: each document has its own.
+starts, ends: True if the piece starts or ends a document. A unit of work is (pieces, weight in bytes). Units and their
+order depend only on the inputs and on the rule that chooses validation documents.
 """
 import collections
 import hashlib
@@ -18,14 +18,15 @@ from prepare_records import (DESCRIBED, Malformed, Place, Skipped, as_record, fo
 from prepare_splits import end_of, key_of, split_of
 from prepare_tokenizers import Failure, need, not_downloaded, write_atomically
 
-UNIT_BYTES = 1 << 20  # text that a worker gets at a time
-PIECE_BYTES = 1 << 28  # longest line of JSON or document between separators; a text is cut if it has no line end before
+UNIT_BYTES = 1 << 20  # bytes of text per unit of work
+PIECE_BYTES = 1 << 28  # maximum line of JSON or document between separators; a text without line ends is cut here
 SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
-RECORDS = (".jsonl", ".ndjson", ".jsonlines", ".jl", ".json")  # endings of files that hold records
-ARCHIVES = (".bz2", ".xz", ".lzma", ".lz4", ".br", ".zip", ".7z", ".rar", ".tar", ".tgz")  # endings that are not read
+RECORDS = (".jsonl", ".ndjson", ".jsonlines", ".jl", ".json")  # file name endings of records
+# file name endings that are not supported
+ARCHIVES = (".bz2", ".xz", ".lzma", ".lz4", ".br", ".zip", ".7z", ".rar", ".tar", ".tgz")
 
-# Every set is pinned: by the file's checksum, or by a commit of the data set's repository.
+# Every data set is pinned: by the checksum of the file, or by a commit of the data set's repository.
 SETS = {
     "tinyshakespeare": {
         "url": "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
@@ -39,11 +40,11 @@ SETS = {
                     "revision": "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"},
 }
 
-Input = collections.namedtuple("Input", "kind path identity size")  # identity: SHA-256 of its contents; size: in bytes
+Input = collections.namedtuple("Input", "kind path identity size")  # identity: SHA-256 of the file; size: bytes
 
 
 class Unfit(Exception):
-    """Why a file is not read. named: the error if it was named."""
+    """A file that is not read, with the reason. named: the error message if the user named the file."""
 
     def __init__(self, reason, named):
         super().__init__(reason)
@@ -51,7 +52,7 @@ class Unfit(Exception):
 
 
 def file_hash(path):
-    """Of the whole file: an edit anywhere in an input makes it another."""
+    """Returns the SHA-256 of the entire file, so that every edit of an input is detected."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -60,7 +61,7 @@ def file_hash(path):
 
 
 def first_keys(kind, path):
-    """The keys of the first record, or the columns of Parquet; none if it is malformed."""
+    """Returns the keys of the first record, or the columns of Parquet; an empty list if the record is malformed."""
     if kind == "parquet":
         return open_parquet(path)[1]
     try:
@@ -76,7 +77,7 @@ def first_keys(kind, path):
 
 
 def kind_of(path, named, field):
-    """The kind of a file by its name and first bytes; of text, whether it has separators is not looked at."""
+    """Returns the kind of a file by its name and first bytes. Does not distinguish "text" from "documents"."""
     name, start = stem(path).lower(), head(path)
     encoding = foreign_encoding(start)
     if encoding:
@@ -91,10 +92,10 @@ def kind_of(path, named, field):
     elif kind == "parquet" and name != path.lower():
         raise Unfit("compressed Parquet", "compressed Parquet is not supported; unpack it first")
     elif kind == "text" and b"\0" in start:
-        raise Unfit("binary", "it is not a text file: it has bytes of 0")
+        raise Unfit("binary", "it is not a text file: it contains zero bytes")
     elif kind == "text" and field is None:
         raise Unfit("neither JSON nor Parquet", "it is neither JSON nor Parquet by its name")
-    # a folder of data has descriptions in JSON, too, and may have tables of other things
+    # because folders of data also contain JSON descriptions and unrelated tables
     if kind == "parquet" and field is not None or not named and name.endswith((".json", ".parquet")):
         keys = first_keys(kind, path)
         if not (field in keys if field is not None else kinds_in(keys)):
@@ -104,7 +105,7 @@ def kind_of(path, named, field):
 
 
 def text_input(kind, path):
-    """The Input of a file; a text is searched for separators."""
+    """Returns the Input of a file. Searches a text for separators."""
     digest, size, end, separated = hashlib.sha256(), 0, b"", False
     for block in blocks(path):
         digest.update(block)
@@ -117,7 +118,8 @@ def text_input(kind, path):
 
 
 def local_inputs(arguments, field):
-    """The inputs of files, folders and patterns; equal files count once. field None: they hold records."""
+    """Returns the Inputs of files, folders and patterns. Identical files count once. field None: the inputs are chat
+    records."""
     inputs, seen, notes = [], set(), Notes()
     for argument in arguments:
         paths, found = list(files_of(argument, notes)), []
@@ -149,7 +151,7 @@ def local_inputs(arguments, field):
 
 
 def named_inputs(name, sample, cache):
-    """The inputs of a public data set; its files come through the cache."""
+    """Returns the Inputs of a public data set. Downloads its files to the cache."""
     entry = SETS[name]
     if "url" in entry:
         path = os.path.join(cache, name + ".txt")
@@ -169,7 +171,7 @@ def named_inputs(name, sample, cache):
         info = hub.HfApi().dataset_info(entry["repo"], revision=revision)
         names = sorted(f.rfilename for f in info.siblings if f.rfilename.startswith(prefix))
         if not names:
-            raise Failure("%s has no files %s: another --sample?" % (entry["repo"], prefix))
+            raise Failure("%s: has no files %s; use another --sample" % (entry["repo"], prefix))
         paths = [hub.hf_hub_download(entry["repo"], n, repo_type="dataset", revision=revision) for n in names]
     except Failure:
         raise
@@ -180,14 +182,14 @@ def named_inputs(name, sample, cache):
 
 
 def text_cut(text, at, size, strict):
-    """A place in text after `at` where cutting changes no token of GPT-2: before a line end that text follows.
-    strict: nor one of Llama's, OLMo's and Qwen's, which join a line end with what is no letter or number before it.
-    A line of PIECE_BYTES is cut within."""
+    """Returns a position in text after `at` where cutting changes no token of GPT-2: before a line end that text follows.
+    strict: also changes no token of Llama, OLMo and Qwen, which join a line end with a preceding character that is not a
+    letter or number. A line of PIECE_BYTES is cut inside."""
     last = min(size, at + PIECE_BYTES)
     while True:
         at = text.find(b"\n", at, last - 1)
         if at < 0:
-            while last < size and text.part(last, last + 1)[0] & 0xC0 == 0x80:  # within a character
+            while last < size and text.part(last, last + 1)[0] & 0xC0 == 0x80:  # inside a UTF-8 character
                 last += 1
             return last
         after = text.part(at + 1, at + 2)
@@ -198,7 +200,7 @@ def text_cut(text, at, size, strict):
 
 
 def cuts(kind, path, size, strict=False):
-    """Where the pieces of a file but Parquet end, of about UNIT_BYTES each. The last is its size."""
+    """Returns the ends of the pieces of a file (not Parquet), about UNIT_BYTES apart. The last is the file's size."""
     text, at = Contents(path), 0
     while at < size:
         begin, mark = at + UNIT_BYTES, SEPARATOR if kind == "documents" else b"\n"
@@ -218,7 +220,7 @@ def cuts(kind, path, size, strict=False):
 
 
 def text_pieces(path, size, split, fraction, strict):
-    """The pieces of a text. split None: its end is held out, as a document of its own."""
+    """Yields the pieces of a text. split None: the end of the text becomes a validation document of its own."""
     border = {"train": size, "val": 0}.get(split)
     if border is None:
         border = end_of(size, fraction, lambda begin, end: contents(path, begin, end))
@@ -228,7 +230,7 @@ def text_pieces(path, size, split, fraction, strict):
 
 
 def record_pieces(made, field):
-    """(piece, weight) of an input but a text."""
+    """Yields (piece, weight) of an input that is not a text."""
     kind, path, _, size = made
     if kind == "parquet":
         for begin, end, weight in row_pieces(path, None if field is None else [field], UNIT_BYTES):
@@ -241,7 +243,7 @@ def record_pieces(made, field):
 
 
 def documents_in(inputs, field):
-    """(key, size) of all documents."""
+    """Yields (key, size) of all documents."""
     ignored = Skipped(True, DESCRIBED)
     yield from ((made.identity[:16], made.size) for made in inputs if made.kind == "text")
     for made in inputs:
@@ -251,7 +253,7 @@ def documents_in(inputs, field):
 
 
 def units(inputs, rule, fraction, field, strict=False):
-    """The units of work, in order."""
+    """Returns the units of work, in order."""
     batch, weight = [], 0
     for made in inputs:
         if made.kind == "text":
@@ -271,7 +273,7 @@ def units(inputs, rule, fraction, field, strict=False):
 
 
 def records_of(piece, columns=None):
-    """(place, record or what is wrong with it) of a piece of records. columns: of Parquet, that are read; None: all."""
+    """Yields (place, record or its error) of a piece of records. columns: Parquet columns to read; None: all."""
     kind, path, begin, end, *_ = piece
     if kind == "parquet":
         for number, row in rows_of(path, begin, end, columns):
@@ -293,7 +295,7 @@ def records_of(piece, columns=None):
 
 
 def documents_of(piece, field, skipped):
-    """(place, document in bytes) of each document of a piece that is not of a text."""
+    """Yields (place, document as bytes) of a piece of separated documents or records."""
     kind, path, begin, end, *_ = piece
     if kind == "documents":
         for document in contents(path, begin, end).split(SEPARATOR):

@@ -1,4 +1,4 @@
-"""Token files with a mask, for fine-tuning: README.md has the format, coat/text/data_masks.c reads it."""
+"""Token files with a loss mask, for fine-tuning. README.md describes the format; coat/text/data_masks.c reads it."""
 import array
 import struct
 
@@ -15,7 +15,7 @@ def rotated(x, bits):
 
 
 def xxh64(data):
-    """XXH64 of bytes, with seed 0; in Python, because no package is there everywhere. 20 MB take a second or two."""
+    """Returns the XXH64 of bytes with seed 0. In Python, to avoid a package; 20 MB take one or two seconds."""
     view, size = memoryview(data), len(data)
     whole = size // 32 * 32
     a, b, c, d = P1 + P2 & M, P2, 0, -P1 & M
@@ -49,13 +49,13 @@ def xxh64(data):
 
 
 def masked_file(width, tokens, starts, counted, prompt_format=0):
-    """The bytes of a file. tokens: little-endian, `width` bytes each; starts: each example's first token; counted: a
-    byte per token, 1 where the loss counts it as a target, else 0; prompt_format: its number, 0 for none."""
+    """Returns the bytes of a file. tokens: little-endian, `width` bytes each; starts: first token of each example; counted:
+    a byte per token, 1 if the token is a target with a loss, else 0; prompt_format: number of the format, 0 for none."""
     count = len(tokens) // width
     header = struct.pack("<7i", MAGIC, VERSION, count, width, len(starts), sum(counted), prompt_format)
     header = header.ljust(HEADER_BYTES, b"\0")
     bits = bytes(counted) + bytes(-count % 8)
-    # eight bytes of 0 or 1, the first lowest, to a byte of bits
+    # packs eight bytes of 0 or 1 into one byte; the first becomes the lowest bit
     mask = bytes((word * 0x0102040810204080 >> 56) & 0xFF for word, in struct.iter_unpack("<Q", bits))
     data = bytearray().join((header, tokens, little_endian(array.array("I", starts)), mask))
     data[HASH_AT:HASH_AT + 8] = xxh64(data).to_bytes(8, "little")

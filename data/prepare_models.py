@@ -1,6 +1,5 @@
-"""Tokenizers of models as their own files have them: tokenizer.json by the package tokenizers, SentencePiece's
-tokenizer.model by sentencepiece. What is put
-around documents follows from the family: data/README.md has the table."""
+"""Tokenizers of Hugging Face models: tokenizer.json with the package tokenizers, tokenizer.model with sentencepiece.
+The model family decides which tokens surround a document; data/README.md has the table."""
 import functools
 import json
 import os
@@ -9,10 +8,10 @@ import re
 from prepare_tokenizers import (PLACES, Encoder, Failure, PackageFailure, first_line, from_package, need, no_pointer,
                                 places_before)
 
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # the trainer has the same: coat/text/tokenizer_json.c
-SPACE = "\u2581"  # SentencePiece's, for a space
-LETTERS, FOLLOWING = "aZ1\u00e9\u5b57", "a1.' \n\u5b57"  # characters of all kinds that tokenizers distinguish
-HEADS = "\x01", "a"  # what merges with no line end and no blank, so that they are encoded as within a text
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # coat/text/tokenizer_json.c has the same limit
+SPACE = "\u2581"  # SentencePiece's space marker
+LETTERS, FOLLOWING = "aZ1\u00e9\u5b57", "a1.' \n\u5b57"  # one character of every kind that tokenizers distinguish
+HEADS = "\x01", "a"  # merges with neither line ends nor spaces, so that they are encoded as inside a text
 
 
 def read_json(path, what):
@@ -23,7 +22,7 @@ def read_json(path, what):
             return parsed
         raise ValueError("not an object")
     except (OSError, ValueError, RecursionError) as error:
-        raise Failure("tokenizer %s: not a %s (%s)" % (path, what, first_line(error)))
+        raise Failure("tokenizer %s: is not a %s (%s)" % (path, what, first_line(error)))
 
 
 def config_beside(path):
@@ -32,13 +31,14 @@ def config_beside(path):
 
 
 def token_text(entry):
-    """Returns the text of a special token, which files give as it is or as an object; None if it is neither."""
+    """Returns the text of a special token, given as a string or as an object; None if it is neither."""
     text = entry.get("content") if isinstance(entry, dict) else entry
     return text if isinstance(text, str) else None
 
 
 def template_token(processor):
-    """The name of the special token that a post_processor puts first; None without one. The last template is outermost."""
+    """Returns the name of the special token that a post_processor puts first, or None. The last template is outermost.
+    Returns the name of the special token that a post_processor puts first, or None. The last template is outermost."""
     name = None
     for step in processor["processors"] if processor.get("type") == "Sequence" else [processor]:
         if step.get("type") == "TemplateProcessing" and step["single"]:
@@ -47,12 +47,13 @@ def template_token(processor):
 
 
 class Model(Encoder):
-    """What both kinds share: `rule` says which tokens `before` and `after` are put around each document."""
+    """Base of both kinds of tokenizers. `rule` describes which tokens, `before` and `after`, surround a document."""
 
-    strict = True  # text may only be cut where no rule joins the two sides
+    strict = True  # text may be cut only where no rule merges the two sides
 
     def finish(self, path, vocab, characters, bos, end, name_of):
-        """characters: SentencePiece's kind; bos, end: ids or None, where tokenizer_config.json does not say otherwise."""
+        """characters: True for SentencePiece; bos, end: ids or None, used unless tokenizer_config.json overrides them.
+        characters: True for SentencePiece; bos, end: ids or None, used unless tokenizer_config.json overrides them."""
         config = config_beside(path)
         named = self.named(config, "bos_token")
         if config.get("add_bos_token") is False:
@@ -72,7 +73,8 @@ class Model(Encoder):
         rule = ["%s (%d) before" % (name_of(token), token) for token in self.before]
         rule += ["%s (%d) after" % (name_of(token), token) for token in self.after]
         self.rule = " and ".join(rule) + " each document"
-        unknown = self.ids(["\x01"]) == self.ids(["\x02"])  # it would be one with an unknown character after it
+        # because with an unknown character after it, it would be one token
+        unknown = self.ids(["\x01"]) == self.ids(["\x02"])
         self.head_text = HEADS[unknown]
         self.head = self.ids([self.head_text])[0]
         self.prefixed = any(self.ids([text])[0] != self.ids([self.head_text + text])[0][len(self.head):]
@@ -87,7 +89,7 @@ class Model(Encoder):
         return places_before("".join(filter(self.is_place, PLACES)))
 
     def is_place(self, character):
-        """True if a text can be divided between a letter or digit and this character without a change of its tokens."""
+        """True if dividing a text between a letter or digit and this character never changes its tokens."""
         joint = re.compile(r"[^\W_]" + re.escape(character))
         if any(joint.search(name.replace(SPACE, " ")) for name in self.spanning(character)):
             return False
@@ -103,7 +105,7 @@ class JsonModel(Model):
     """tokenizer.json."""
 
     def __init__(self, path):
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # because the worker processes already use all cores
         parsed = read_json(path, "tokenizer.json")
         self.tokenizer = need("tokenizers").Tokenizer.from_file(path)
         self.tokenizer.no_truncation()
@@ -118,10 +120,11 @@ class JsonModel(Model):
         self.finish(path, vocab, characters, bos and self.token(bos), end, self.tokenizer.id_to_token)
 
     def check_ids(self, path, added):
-        """Refuses added tokens to which the package gives other ids than the file, whose ids the trainer uses."""
+        """Fails if the package gives an added token another id than the file, because the trainer uses the file's ids.
+        Fails if the package gives an added token another id than the file, because the trainer uses the file's ids."""
         self.tokenizer.encode_special_tokens = False
         rows = self.ids([token["content"] for token in added])
-        self.tokenizer.encode_special_tokens = True  # a name such as <|endoftext|> within text is text
+        self.tokenizer.encode_special_tokens = True  # so that a name such as <|endoftext|> in a text is ordinary text
         ids = {}
         for token, row in zip(added, rows):
             name, number = json.dumps(token["content"], ensure_ascii=False), token["id"]
@@ -139,7 +142,7 @@ class JsonModel(Model):
         return self.tokenizer.token_to_id(name)
 
     def add_special(self, tokens):
-        """Finds tokens of the vocabulary (texts, or entries with flags) in text, as transformers does with special ones."""
+        """Finds tokens (texts, or entries with flags) in text, as transformers finds special tokens."""
         made, names = need("tokenizers").AddedToken, ("lstrip", "rstrip", "normalized", "single_word")
         for token in tokens:
             given = token if isinstance(token, dict) else {}
@@ -147,13 +150,13 @@ class JsonModel(Model):
             self.tokenizer.add_tokens([made(token_text(token), special=True, **flags)])
 
     def spanning(self, character):
-        """The names of all tokens in which this character could follow a letter or digit."""
+        """Returns all tokens in which this character could follow a letter or digit."""
         added = self.tokenizer.get_added_tokens_decoder().values()
         names = [token.content + end for token in added for end in ("", " ", "\n")[:3 if token.rstrip else 1]]
         rule = self.tokenizer.pre_tokenizer
         if rule and all(any(begin == 1 for _, (begin, _) in rule.pre_tokenize_str(a + character + b))
                         for a in LETTERS for b in FOLLOWING):
-            return names  # no other token has characters of both sides
+            return names  # because only these tokens can contain characters of both sides
         return names + (list(self.tokenizer.get_vocab()) if self.characters else ["a" + character])
 
     def ids(self, texts):
@@ -180,7 +183,7 @@ class SentencePiece(Model):
 
 
 def open_model(path):
-    """The tokenizer of a file; None where it is neither kind."""
+    """Returns the tokenizer of a file; None if it is neither tokenizer.json nor tokenizer.model."""
     if re.search(r"\.model(\.v\d+)?$", path):
         kind = SentencePiece
         what = "SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the model's tokenizer.json"
@@ -191,4 +194,4 @@ def open_model(path):
     try:
         return from_package(kind, path)
     except PackageFailure as error:
-        raise Failure("tokenizer %s: not %s" % (path, what % error))
+        raise Failure("tokenizer %s: is not %s" % (path, what % error))

@@ -1,4 +1,4 @@
-"""What prepare.py writes: token files, their manifest, and how far it is."""
+"""The output of prepare.py: token files, their manifest, and the progress line."""
 import hashlib
 import json
 import os
@@ -15,18 +15,19 @@ HEADER_BYTES = 1024
 
 
 class Split:
-    """The files of one split: what is finished, and the tokens of the next file."""
+    """The files of one split: the finished ones, and the tokens collected for the next one."""
 
     def __init__(self, name, out, settings, finished):
         self.name, self.out, self.finished = name, out, finished
         self.width = width_of(settings["vocab"])
         self.shard_bytes = settings["shard_tokens"] * self.width
         self.waiting = bytearray()
-        self.unit = finished[-1]["unit"] if finished else 0  # where the next file begins: in this unit,
-        self.skip = finished[-1]["unit_bytes"] if finished else 0  # after so many bytes of its tokens
+        self.unit = finished[-1]["unit"] if finished else 0  # unit in which the next file begins
+        # bytes of this unit's tokens that finished files contain
+        self.skip = finished[-1]["unit_bytes"] if finished else 0
 
     def add(self, unit, tokens):
-        """Takes a unit's tokens; returns whether files were finished by it."""
+        """Adds a unit's tokens. Returns True if this finished a file."""
         begin = self.skip if unit == self.unit else 0
         if unit < self.unit:
             return False
@@ -41,7 +42,7 @@ class Split:
         return wrote
 
     def contents(self):
-        """The next file: parts of its bytes, and what else the manifest says of it."""
+        """Returns the parts of the next file's bytes, and its further entries in the manifest."""
         magic, version = (20240520, 1) if self.width == 2 else (20240801, 7)
         tokens = len(self.waiting) // self.width
         words = (magic, version, tokens, 0, 0, 0, 0, 0, zlib.crc32(self.waiting), 1)
@@ -64,8 +65,8 @@ class Split:
 
 
 class ExampleSplit(Split):
-    """The same of examples, each (tokens, a byte per token that is 1 where the loss counts it). No file divides one;
-    `unit_bytes` is a number of them."""
+    """The files of one split of chat examples. An example is (tokens, mask): one mask byte per token, 1 if it has a loss. No
+    file divides an example; `unit_bytes` counts examples."""
 
     def __init__(self, name, out, settings, finished):
         super().__init__(name, out, settings, finished)
@@ -95,24 +96,24 @@ class ExampleSplit(Split):
 
 
 def verified(out, shards):
-    """The leading finished files that still have their checksums."""
+    """Returns the finished files up to the first whose checksum does not match."""
     folder = os.path.dirname(out)
     for i, shard in enumerate(shards):
         path = os.path.join(folder, shard["file"])
         if not os.path.exists(path) or file_hash(path) != shard["sha256"]:
             state = "is damaged" if os.path.exists(path) else "is missing"
-            say("note: %s %s; it and the files after it are written again" % (path, state))
+            say("note: %s %s; this file and those after it will be written again" % (path, state))
             return shards[:i]
     return shards
 
 
 def nothing():
-    """What read_manifest() returns where there is no earlier run."""
+    """Returns the result of read_manifest() if there is no earlier run."""
     return {"train": [], "val": []}, {}, False
 
 
 def check_manifest(manifest, out):
-    """Raises KeyError, TypeError or ValueError if an entry is not as a run writes it."""
+    """Raises KeyError, TypeError or ValueError if an entry is not one that prepare.py writes."""
     def number(value):
         return type(value) is int and 0 <= value < 1 << 62
 
@@ -128,8 +129,8 @@ def check_manifest(manifest, out):
 
 
 def read_manifest(path, out, settings):
-    """(finished files per split, records that were skipped by unit, whether the run was complete) of an earlier run
-    with the same settings."""
+    """Returns (finished files per split, number of skipped records by unit, True if complete) of an earlier run with the
+    same settings. Fails if the settings differ."""
     try:
         with open(path, encoding="utf-8") as file:
             manifest = json.load(file)
@@ -137,20 +138,20 @@ def read_manifest(path, out, settings):
     except (FileNotFoundError, NotADirectoryError):
         return nothing()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Failure("%s cannot be read (%s); use --overwrite to start again" % (path, first_line(error)))
+        raise Failure("%s: cannot be read (%s); use --overwrite to start again" % (path, first_line(error)))
     before, shards, skipped = manifest["settings"], manifest["shards"], manifest["skipped"]
-    if not shards["train"] and not shards["val"]:  # nothing to lose
+    if not shards["train"] and not shards["val"]:  # no finished file would be lost
         return nothing()
     for key in settings:
         if before.get(key) != settings[key]:
             what = "the inputs" if key == "inputs" else "%s (%.40s, now %s)" % (key, before.get(key), settings[key])
-            raise Failure("%s was begun with other settings, %s: use another --out, or --overwrite to start again"
+            raise Failure("%s: was started with other settings, %s; use another --out, or --overwrite to start again"
                           % (path, what))
     return shards, skipped, manifest.get("complete") is True
 
 
 class Progress:
-    """A bar by tqdm where it is installed, else a line of our own; nothing where nobody looks."""
+    """Shows progress with tqdm if it is installed, else as one line; nothing if stderr is not a terminal."""
 
     def __init__(self, total):
         self.total, self.done, self.start, self.last, self.bar = max(1, total), 0, time.time(), 0.0, None

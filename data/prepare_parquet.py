@@ -1,16 +1,16 @@
-"""Parquet files of prepare.py: pieces of rows, and a reader whose batches of rows have a bounded size in memory.
+"""Parquet inputs of prepare.py: pieces of rows, and a reader that holds a bounded number of bytes in memory.
 
-A value that is repeated is stored once, in a dictionary, so that a file of 1 KB can hold 16 GB of text.
+Parquet stores repeated values once, in a dictionary, so a file of 1 KB can contain 16 GB of text.
 """
 from prepare_files import reader
 from prepare_tokenizers import Failure, first_line, need
 
-ROWS = 1024  # of a piece, at most
-ROWS_BYTES = 1 << 28  # of a row, and of the rows of a piece, at most
+ROWS = 1024  # maximum rows of a piece
+ROWS_BYTES = 1 << 28  # maximum bytes of a row, and of the rows of a piece
 
 
 def open_parquet(path, **options):
-    """(file, names of its columns, paths of the columns of values within them)."""
+    """Returns (file, column names, paths of the leaf columns)."""
     parquet = need("pyarrow.parquet", "pyarrow")
     try:
         file = parquet.ParquetFile(path, buffer_size=1 << 20, **options)
@@ -21,7 +21,7 @@ def open_parquet(path, **options):
 
 
 def groups_of(file, leaves, columns):
-    """(first row, end, bytes of these columns; None: of all) of each row group."""
+    """Yields (first row, end, bytes of `columns`) of each row group. columns None: all."""
     end = 0
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
@@ -32,7 +32,7 @@ def groups_of(file, leaves, columns):
 
 
 def row_pieces(path, columns, size_wanted):
-    """(first row, end, bytes) of pieces of about a size, each within a row group."""
+    """Yields (first row, end, bytes) of pieces of about `size_wanted` bytes. No piece spans row groups."""
     file, _, leaves = open_parquet(path)
     for begin, end, size in groups_of(file, leaves, columns):
         step = max(1, min(ROWS, size_wanted * (end - begin) // max(1, size)))
@@ -42,7 +42,7 @@ def row_pieces(path, columns, size_wanted):
 
 
 class Table:
-    """The rows of a Parquet file, read forward."""
+    """Reads the rows of a Parquet file in increasing order."""
 
     def __init__(self, path, begin, columns):
         self.path, self.begin, self.columns, self.batch = path, begin, columns, None
@@ -54,18 +54,20 @@ class Table:
         repeated = [leaf for leaf, chunk in zip(leaves, chunks) if chunk.has_dictionary_page]
         first = self.guarded(next, open_parquet(path, read_dictionary=repeated)[0].iter_batches(
             1, row_groups=[number], columns=columns))
-        deltas = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)  # a row may repeat all before it
-        longest = max(1, first.nbytes, size if deltas else size // (self.end - self.begin))  # nbytes: of dictionaries
+        # because each row may repeat all of the previous row
+        deltas = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
+        # nbytes includes dictionaries
+        longest = max(1, first.nbytes, size if deltas else size // (self.end - self.begin))
         self.batches = file.iter_batches(max(1, min(ROWS, ROWS_BYTES // longest)), row_groups=[number], columns=columns)
 
     def guarded(self, function, *arguments):
         try:
             return function(*arguments)
-        except Exception as error:  # StopIteration too: a row group with less rows than it says
-            raise Failure("%s could not be read (%s)" % (self.path, first_line(error)))
+        except Exception as error:  # including StopIteration: a row group has fewer rows than its header
+            raise Failure("%s: could not be read (%s)" % (self.path, first_line(error)))
 
     def rows(self, begin, end):
-        """(number from 1 on, row as a dict) of the rows from begin to end."""
+        """Yields (number, row as a dict) of the rows from begin to end. Numbers start at 1."""
         if begin >= self.end:
             self.__init__(self.path, begin, self.columns)
         size = 0
@@ -87,5 +89,5 @@ class Table:
 
 
 def rows_of(path, begin, end, columns=None):
-    """(number, row) of a piece. columns: those that are read; None: all."""
+    """Returns (number, row) of the rows of a piece. columns: the columns to read; None: all."""
     return reader(Table, path, begin, columns).rows(begin, end)

@@ -1,8 +1,8 @@
-"""Prompt formats of prepare.py --chat: messages to parts of an example, of which the loss counts some.
+"""Prompt formats of prepare.py --chat: convert messages to the parts of an example, some of which have a loss.
 
-A fixed format gives parts (text or token id, whether it counts) that are encoded one by one, as a prompt is at
-inference before the answer follows; the name of a special token within a message is text. The chat template of a
-model is rendered and encoded whole, as transformers does, special tokens in messages too.
+A fixed format yields parts (text or token id, True if it has a loss). Parts are encoded one by one, because at inference
+the prompt is encoded before the answer exists. The name of a special token in a message is ordinary text. A model's chat
+template is rendered and encoded as a whole, as transformers does, including special tokens in messages.
 """
 import contextlib
 import datetime
@@ -15,7 +15,7 @@ from prepare_models import config_beside, read_json, token_text
 from prepare_records import Malformed
 from prepare_tokenizers import MAX_PART, Failure, Pairs, first_line, need, no_pointer, pack, width_of
 
-MAX_SECONDS = 10  # of processor time in which a chat template is read, or writes a text
+MAX_SECONDS = 10  # CPU time limit for parsing a chat template, and for rendering one text
 # The special tokens of transformers' classes if no file names others.
 END = "<|endoftext|>"
 GPT2 = {"bos_token": END, "eos_token": END, "unk_token": END}
@@ -35,11 +35,11 @@ QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 
 def alternating(messages):
-    """(system or None, [(user, answer), ...]), for formats that have no others."""
+    """Returns (system or None, [(user, answer), ...]). Fails for other roles and orders."""
     system = messages[0]["content"] if messages and messages[0]["role"] == "system" else None
     turns = messages[system is not None:]
     if [turn["role"] for turn in turns] != ["user", "assistant"] * (len(turns) // 2):
-        raise Malformed("user and assistant do not take turns, as this prompt format has them")
+        raise Malformed("user and assistant messages do not alternate, which this prompt format requires")
     return system, [(a["content"], b["content"]) for a, b in zip(turns[::2], turns[1::2])]
 
 
@@ -80,7 +80,7 @@ def llama2(messages, ids, _):
     system, turns = alternating(messages)
     before = "<<SYS>>\n%s\n<</SYS>>\n\n" % system if system is not None else ""
     for number, (user, answer) in enumerate(turns):
-        if number and ids["begin"] is not None:  # the first is every format's
+        if number and ids["begin"] is not None:  # because parts() puts the first BOS token in front for every format
             yield ids["begin"], False
         yield "[INST] %s%s [/INST]" % (before, user.strip()), False
         yield " %s " % answer.strip(), True
@@ -99,7 +99,7 @@ def llama3(messages, ids, _):
         yield ids["<|eot_id|>"], counts
 
 
-# In the order of PromptFormat in coat/config/config.h; coat/text/prompt_format.c has their prompts and chat templates.
+# In the order of PromptFormat in coat/config/config.h. coat/text/prompt_format.c has their prompts and chat templates.
 FORMATS = {"plain": plain, "alpaca": alpaca, "chatml": chatml, "qwen": qwen, "llama2": llama2, "llama3": llama3}
 IM = ("<|im_start|>", "<|im_end|>")
 TOKENS = {"chatml": IM, "qwen": IM, "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")}
@@ -108,11 +108,11 @@ TOKENS = {"chatml": IM, "qwen": IM, "llama3": ("<|start_header_id|>", "<|end_hea
 def check_messages(messages):
     for message in messages:
         if message["role"] not in ("system", "user", "assistant"):
-            raise Malformed('role "%s" is none of system, user, assistant' % message["role"])
+            raise Malformed('role "%s" is not one of system, user, assistant' % message["role"])
 
 
 class Fixed:
-    """A prompt format by name."""
+    """Applies the prompt format of a name."""
 
     endless = False
 
@@ -126,7 +126,7 @@ class Fixed:
                               "plain" % (name, token))
 
     def parts(self, messages, counted, has_input, _=None):
-        """counted: whether each answer counts."""
+        """Returns the parts of an example. counted: for each answer, True if it has a loss."""
         check_messages(messages)
         parts = [] if self.ids["begin"] is None else [(self.ids["begin"], False)]
         for value, counts in FORMATS[self.name](messages, self.ids, has_input):
@@ -139,12 +139,12 @@ class Fixed:
         for at, (value, counts) in enumerate(parts):
             if counts:
                 parts[at] = (value, answer)
-                if not isinstance(value, str):  # the token that ends it
+                if not isinstance(value, str):  # the token that ends the answer
                     answer = next(answers, None)
         return parts
 
     def encode(self, rows):
-        """[(ids, mask)] of rows of parts."""
+        """Returns [(ids, mask)] of rows of parts."""
         texts, continued = [], []
         for parts in rows:
             before = None
@@ -171,7 +171,7 @@ def read_template(spec):
         return None, None, None, {}
     source, config = os.path.join(os.path.dirname(path), "tokenizer_config.json"), config_beside(path)
     text = config.get("chat_template")
-    if isinstance(text, list):  # several, by name
+    if isinstance(text, list):  # several templates by name
         text = {entry.get("name"): entry.get("template") for entry in text if isinstance(entry, dict)}
     text = text.get("default") if isinstance(text, dict) else text
     own = os.path.join(os.path.dirname(path), "chat_template.jinja")
@@ -185,7 +185,7 @@ def read_template(spec):
     return path, source, text, config
 
 
-MARK = "\ufdd0\ufdd1"  # no characters: text has none
+MARK = "\ufdd0\ufdd1"  # surrogates are not characters, so text must not contain them
 
 
 def special_tokens(path, config):
@@ -196,7 +196,7 @@ def special_tokens(path, config):
         name = None  # transformers ignores the class of Llama-3's
     named, extra, files = dict(CLASS_TOKENS.get(name, {})), [], [config]
     own = os.path.join(os.path.dirname(path), "special_tokens_map.json")
-    if "added_tokens_decoder" not in config and os.path.exists(own):  # else transformers does not read it
+    if "added_tokens_decoder" not in config and os.path.exists(own):  # because transformers ignores it otherwise
         files.append(read_json(own, "special_tokens_map.json"))
     for entries in files:
         named.update((key, value) for key, value in entries.items() if key.endswith("_token"))
@@ -229,7 +229,7 @@ class Overtime(BaseException):
 
 
 class Template:
-    """The chat template of a tokenizer's folder, in the sandbox and with the functions that transformers gives it."""
+    """Applies the chat template of a tokenizer's folder, in Jinja2's sandbox, with the functions of transformers."""
 
     def __init__(self, tokenizer, spec):
         path, self.source, text, config = read_template(spec)
@@ -245,18 +245,20 @@ class Template:
         self.compile(text)
         added = tokenizer.tokenizer.get_added_tokens_decoder()
         self.ends = {token for token in added if added[token].content.strip()} | {tokenizer.end_of_text}
-        self.endless = False  # whether the last answer of an example ended with none of these
-        tokenizer.tokenizer.encode_special_tokens = False  # the template writes their names
+        self.endless = False  # True if an example's last answer ended without any special token
+        tokenizer.tokenizer.encode_special_tokens = False  # because the template writes special tokens by name
 
     def compile(self, text):
         jinja2 = need("jinja2")
-        if [int(part) for part in re.findall(r"\d+", jinja2.__version__)] < [3, 1, 6]:  # templates are others' code
-            raise Failure("the Python package jinja2 is %s, whose sandbox has holes: pip install 'jinja2>=3.1.6'"
+        # because templates are foreign code
+        if [int(part) for part in re.findall(r"\d+", jinja2.__version__)] < [3, 1, 6]:
+            raise Failure("the Python package jinja2 is version %s, whose sandbox is not safe; run: pip install 'jinja2>=3.1.6'"
                           % jinja2.__version__)
         sandbox, extensions = need("jinja2.sandbox", "jinja2"), need("jinja2.ext", "jinja2")
 
         class Generation(extensions.Extension):
-            """{% generation %}: what the model itself says. Its text is marked, and the marks are taken out again."""
+            """Handles {% generation %}, which encloses the model's own text: adds marks around it, which are removed
+            later."""
 
             tags = {"generation"}
 
@@ -287,39 +289,40 @@ class Template:
             with time_limit():
                 self.template = environment.from_string(text)
         except (Exception, Overtime) as error:
-            raise Failure("the chat template %s is not one that Jinja2 reads (%s)" % (self.source, first_line(error)))
+            raise Failure("the chat template %s cannot be parsed by Jinja2 (%s)" % (self.source, first_line(error)))
 
     def render(self, messages, tools, prompt=False):
         try:
             with time_limit():
                 return self.template.render(messages=messages, tools=tools, documents=None,
                                             add_generation_prompt=prompt, **self.variables)
-        except (Exception, Overtime) as error:  # of a template, on what a record holds
+        except (Exception, Overtime) as error:  # an error of the template's own code on this record
             lost = re.match(r"'(\w+_token)' is undefined", str(error))
             if lost:
                 raise Failure("the chat template %s needs %s; name the token in tokenizer_config.json"
                               % (self.source, lost.group(1)))
-            raise Malformed("the chat template %s refuses it (%s)" % (self.source, first_line(error)))
+            raise Malformed("the chat template %s rejects it (%s)" % (self.source, first_line(error)))
 
     def parts(self, messages, counted, _, tools):
-        """[(text, whether it counts), ...] of the whole example. counted: whether each answer does."""
+        """Returns [(text, True if it has a loss), ...] of the example. counted: for each answer, True if it has a loss.
+        Returns [(text, True if it has a loss), ...] of the example. counted: for each answer, True if it has a loss."""
         if self.marks:
             pieces = self.render(messages, tools).split(MARK)
             if all(counted):
                 return [(piece, number % 2 == 1) for number, piece in enumerate(pieces)]
             if len(pieces) // 2 != len(counted):
                 raise Malformed("the chat template marks %d parts by {%% generation %%} for %d answers, so that one "
-                                "cannot be left out of the loss" % (len(pieces) // 2, len(counted)))
+                                "cannot be excluded from the loss" % (len(pieces) // 2, len(counted)))
             return [(piece, number % 2 == 1 and counted[number // 2]) for number, piece in enumerate(pieces)]
         whole, at, parts, answers = self.render(messages, tools), 0, [], iter(counted)
         for number, message in enumerate(messages):
-            if message["role"] != "assistant" or not next(answers):  # where it is written matters of no other
+            if message["role"] != "assistant" or not next(answers):  # only the positions of answers with a loss matter
                 continue
             before = self.render(messages[:number], tools, True)
-            after = self.render(messages[:number + 1], tools).rstrip("\n")  # behind the token that ends it
+            after = self.render(messages[:number + 1], tools).rstrip("\n")  # after the token that ends the answer
             if not after.startswith(before) or not whole.startswith(after) or len(before) < at:
-                raise Malformed("the chat template does not write an answer behind its prompt as it is written in the "
-                                "end: mark answers in it by {% generation %}")
+                raise Malformed("the chat template renders an answer after its prompt differently than at the "
+                                "end of the text; enclose answers in {% generation %}")
             parts += [(whole[at:len(before)], False), (whole[len(before):len(after)], True)]
             at = len(after)
         return parts + [(whole[at:], False)]
@@ -341,7 +344,7 @@ class Template:
                     spans.append((at, at + len(text)))
                 at += len(text)
             mask, span = bytearray(len(row.ids)), 0
-            for i, (begin, end) in enumerate(row.offsets):  # in order, as the spans are
+            for i, (begin, end) in enumerate(row.offsets):  # in increasing order, like the spans
                 while span < len(spans) and spans[span][1] <= begin:
                     span += 1
                 mask[i] = span < len(spans) and max(end, begin + 1) > spans[span][0]

@@ -1,4 +1,4 @@
-"""Records of prepare.py: JSON to a record, where it is, what is wrong with it, and the kinds of --chat."""
+"""Records of prepare.py: parses JSON, locates records, describes malformed ones, and knows the kinds of --chat."""
 import json
 import os
 import re
@@ -7,22 +7,22 @@ import shlex
 from prepare_files import blocks, stem
 from prepare_tokenizers import Failure
 
-DESCRIBED = 10  # of the records that are left out
-VALUE_BYTES = 1 << 30  # of a file that is one JSON value, at most
-SHOWN = 8  # keys of a record that fits nothing
-# keys of a question and its answer, or of all of an example
+DESCRIBED = 10  # skipped records that are described one by one
+VALUE_BYTES = 1 << 30  # maximum bytes of a file that is one JSON value
+SHOWN = 8  # maximum number of keys shown of an unknown record
+# key pairs of question and answer, or the key of an entire example
 KINDS = (("messages",), ("conversations",), ("instruction", "output"), ("prompt", "response"), ("query", "response"),
          ("input_ids",))
-OTHERS = {"question": "prompt", "completion": "response", "answer": "response"}  # names of other programs
+OTHERS = {"question": "prompt", "completion": "response", "answer": "response"}  # keys used by other programs
 
 
 class Malformed(Exception):
-    """What is wrong with a record."""
+    """The error of a malformed record."""
 
 
 class Skipped:
-    """Records that a process leaves out. malformed: True if it leaves out malformed ones, too; described: how many
-    have been described, of DESCRIBED."""
+    """Counts the records that a process skips. malformed: True to skip malformed records, too. described: the number of
+    records described so far, at most DESCRIBED."""
 
     def __init__(self, malformed, described=0):
         self.malformed, self.described, self.of_unit = malformed, described, []
@@ -32,19 +32,19 @@ class Skipped:
         self.described += 1
 
     def wrong(self, place, reason):
-        """Leaves out a malformed record, or ends the program."""
+        """Skips a malformed record, or ends the program."""
         if not self.malformed:
-            raise Failure("%s: %s (--skip-malformed leaves out such records)" % (place, reason))
+            raise Failure("%s: %s (use --skip-malformed to skip such records)" % (place, reason))
         self.add(place, reason)
 
     def take(self):
-        """What was left out since the last call, as text or None."""
+        """Returns a text about the records skipped since the last call, or None."""
         taken, self.of_unit = self.of_unit, []
         return taken
 
 
 class Place:
-    """Where a record is. Its line is counted when something is wrong with it."""
+    """The position of a record. Its line number is counted only when an error needs it."""
 
     def __init__(self, path, begin, number):
         self.path, self.begin, self.number = path, begin, number
@@ -60,7 +60,7 @@ class Place:
 
 
 def to_utf8(path, encoding):
-    """The command that converts a file, which may be compressed."""
+    """Returns the shell command that converts a file, which may be compressed, to UTF-8."""
     name, shown = stem(path), shlex.quote(path)
     unpacked = "" if name == path else "%s -dc %s | " % ("gzip" if path.lower().endswith(".gz") else "zstd", shown)
     return "%siconv -f %s -t utf-8 %s>NEW%s" % (unpacked, encoding, "" if unpacked else shown + " ",
@@ -68,13 +68,13 @@ def to_utf8(path, encoding):
 
 
 def foreign_encoding(head):
-    """UTF-16 or UTF-32, as iconv names it, of a file that begins with these bytes; None for any other file."""
+    """Returns iconv's name of UTF-16 or UTF-32 if a file begins with these bytes like one, else None."""
     found = json.detect_encoding(head[:4])
     if found.startswith("utf-8"):
         return None
     text = head[:256 - 256 % 4].decode(found, errors="replace")
     if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and not all(c.isprintable() or c.isspace() for c in text):
-        return None  # numbers
+        return None  # binary data, for example numbers
     return re.sub("-(?=[bl]e$)", "", found).upper()
 
 
@@ -83,9 +83,10 @@ def encoding_error(path, encoding):
 
 
 def parsed(text, path):
-    """The JSON value of bytes of a file: a line, or all of it."""
+    """Parses bytes of a file, one line or all of it, as one JSON value."""
     try:
-        return json.loads(text.decode("utf-8-sig", "surrogatepass"))  # an unpaired surrogate is no other encoding
+        # because an unpaired surrogate does not mean another encoding
+        return json.loads(text.decode("utf-8-sig", "surrogatepass"))
     except UnicodeDecodeError as error:
         reason = "it is not UTF-8 (byte 0x%02x in column %d): if it is Latin-1, %s" % (
             text[error.start], error.start - text.rfind(b"\n", 0, error.start), to_utf8(path, "latin1"))
@@ -94,13 +95,13 @@ def parsed(text, path):
         reason = "it is not JSON (%s, %scolumn %d)" % (error.msg, line, error.colno)
         if line and error.msg == "Extra data":
             reason += "; write a line per record, with jq -c . %s >NEW.jsonl" % shlex.quote(path)
-    except (ValueError, RecursionError) as error:  # a number of too many digits, arrays in arrays
+    except (ValueError, RecursionError) as error:  # a number with too many digits, or arrays nested too deeply
         reason = "it is not JSON (%s)" % error
     raise Malformed(reason)
 
 
 def is_one_value(name, head):
-    """True if a file that begins with these bytes is one array, or in .json one object, and not a record per line."""
+    """True if a file with these first bytes is one array, or (.json) one object, rather than a record per line."""
     if re.match(rb"(\xef\xbb\xbf)?\s*\[\s*([{\]]|$)", head):
         return True
     line, end, _ = head.lstrip().partition(b"\n")
@@ -112,7 +113,7 @@ def is_one_value(name, head):
 
 
 def value_records(path):
-    """The records of a file that is one array or one object. Malformed if it is not."""
+    """Yields the records of a file that is one array or one object. Raises Malformed for any other file."""
     text = bytearray()
     for block in blocks(path):
         text += block
@@ -124,7 +125,7 @@ def value_records(path):
 
 
 def as_record(value):
-    """The value, if it is an object; else what is wrong with it."""
+    """Returns the value if it is an object, else the error."""
     return value if isinstance(value, (dict, Malformed)) else Malformed("it is not a JSON object")
 
 
@@ -133,21 +134,21 @@ def listed(keys):
 
 
 def kinds_in(keys):
-    """The kinds of records of which all keys are there."""
+    """Returns the kinds of records all of whose keys are present."""
     return [kind for kind in KINDS if all(key in keys for key in kind)]
 
 
 def kind_of_record(record):
-    """The one kind of a record's keys. Those that are null, as of a table's other rows, are not there."""
+    """Returns the kind of a record. Null keys count as missing, because tables have them for other rows' kinds."""
     keys = [key for key, value in record.items() if value is not None]
     found = kinds_in(keys)
-    if ("input_ids",) in found:  # made from the texts beside them
+    if ("input_ids",) in found:  # because input_ids were made from the record's other texts
         return ("input_ids",)
     if len(found) == 1:
         return found[0]
     if found:
         named = [key for key in keys if any(key in kind for kind in found)]
-        raise Malformed("it has %s, which are keys of %d kinds of records: keep those of one" % (
+        raise Malformed("it has %s, which are keys of %d kinds of records; keep only the keys of one" % (
             listed(named), len(found)))
     known = [key for key in keys if key in OTHERS or key in ("prompt", "query", "response")]
     if any(key in OTHERS for key in known):
@@ -163,21 +164,21 @@ def kind_of_record(record):
 
 
 def text_in(record, field):
-    """The text of a record without --chat; None if it is null."""
+    """Returns the text of a record without --chat; None if it is null."""
     if isinstance(record, Malformed):
         raise record
     text = record.get(field)
     if text is not None and not isinstance(text, str):
-        raise Malformed('"%s" is not text: use --field' % field)
+        raise Malformed('"%s" is not text; use --field' % field)
     if field not in record:
         raise Malformed(without_field([key for key, value in record.items() if value is not None], field))
     return text
 
 
 def without_field(keys, field):
-    """What is said of a record or a table without this key or column."""
+    """Returns the error for a record or a table that lacks this key or column."""
     found = kinds_in(keys)
     if found:
-        return "it has %s: add --chat" % listed(list(found[0]))
+        return "it has %s; add --chat" % listed(list(found[0]))
     shown = keys[:SHOWN] + ["..."] * (len(keys) > SHOWN)
-    return 'it has no "%s"%s: use --field' % (field, " but " + ", ".join(shown) if keys else "")
+    return 'it has no "%s"%s; use --field' % (field, " but " + ", ".join(shown) if keys else "")

@@ -1,19 +1,20 @@
-"""What prepare.py holds out for validation: whole documents or, where these are too few, the end of each."""
+"""The validation split of prepare.py: entire documents or, if these are too few, the end of each document."""
 import collections
 import hashlib
 
-TOLERANCE = 0.01  # of the text: how far what is held out may be from the fraction that was asked for
-MANY = 40000  # documents of one size, or as many as make up for others: their hashes give the fraction by themselves
-BY_HASH, ENDS = "by hash", "ends"  # rules; a third is the set of the keys that are held out
+TOLERANCE = 0.01  # maximum difference from --val-fraction, as a fraction of the text
+MANY = 40000  # with this many documents of one size, choosing by hash alone is within TOLERANCE
+BY_HASH, ENDS = "by hash", "ends"  # two of the rules; the third is a set of document keys
 
 
 def key_of(document):
-    """What tells a document from others: equal documents are always in the same split."""
+    """Returns the key of a document. Identical documents have the same key, so they are in the same split."""
     return hashlib.sha256(document).hexdigest()[:16]
 
 
 def rule_of(documents, fraction):
-    """The rule by which documents are held out. documents: (key, size) of all; not all are looked at if they are many."""
+    """Returns the rule that chooses validation documents. documents: (key, size) of all; stops early if there are many.
+    Returns the rule that chooses validation documents. documents: (key, size) of all; stops early if there are many."""
     sizes, total, squares, held, keys = collections.Counter(), 0, 0, 0, set()
     if not fraction:
         return frozenset()
@@ -32,14 +33,14 @@ def rule_of(documents, fraction):
 
 
 def split_of(key, rule, fraction):
-    """The split of a document; None: its end is held out."""
+    """Returns the split of a document; None: its end is for validation and the rest for training."""
     if rule == ENDS:
         return None
     return "val" if (int(key, 16) < fraction * 2.0**64 if rule == BY_HASH else key in rule) else "train"
 
 
 def end_of(size, fraction, part):
-    """Where the end of a text that is held out begins: after a line end near by, else before a character.
+    """Returns the position where the validation part of a text begins: after a nearby line end, else before a character.
     part(begin, end) returns bytes of the text."""
     at = round((1 - fraction) * size)
     slack = int(min(TOLERANCE, fraction / 2, (1 - fraction) / 2) * size)
@@ -54,7 +55,7 @@ def end_of(size, fraction, part):
 
 
 def parts_of(document, rule, fraction):
-    """(split, text) of the parts of a document."""
+    """Yields (split, text) of the parts of a document."""
     split = split_of(key_of(document), rule, fraction)
     if split is not None:
         return [(split, document)]

@@ -1,4 +1,5 @@
-"""The tokenizers of prepare.py: documents as bytes in, little-endian token ids out. Packages are imported when used."""
+"""The tokenizers of prepare.py: encode documents (bytes) to little-endian token ids. Imports packages only when used.
+The tokenizers of prepare.py: encode documents (bytes) to little-endian token ids. Imports packages only when used."""
 import array
 import functools
 import json
@@ -6,29 +7,32 @@ import os
 import re
 import sys
 
-COMMAND = os.environ.get("COAT_PROGRAM", "data/prepare.py")  # as it was called; make install names it otherwise
+# the name it was started by, because make install renames it
+COMMAND = os.environ.get("COAT_PROGRAM", "data/prepare.py")
 NAME = os.path.basename(COMMAND)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SETUP = "scripts/setup.sh --python"  # not there where `make install` put this
+SETUP = "scripts/setup.sh --python"  # missing in the folder that `make install` fills
 SETUP_HAS = ("tokenizers", "sentencepiece", "tiktoken", "jinja2") if os.path.exists(
     os.path.join(ROOT, SETUP.split()[0])) else ()
-sys.path.append(os.path.join(ROOT, "third_party", "python"))  # where it puts packages; those that are installed go first
-# errors of urllib, requests, httpx and huggingface_hub, none of which need be installed
+sys.path.append(os.path.join(ROOT, "third_party", "python"))  # its packages are used if none are installed
+# download errors of urllib, requests, httpx and huggingface_hub, none of which must be installed
 NO_CONNECTION = {"URLError", "ConnectionError", "ConnectError", "ConnectTimeout", "Timeout", "TimeoutError",
                  "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 
-MADE = '"made_from":"tokenizer.model"'  # in a tokenizer.json that the trainer has made: coat/text/tokenizer_json_write.c
+# key in a tokenizer.json written by the trainer: coat/text/tokenizer_json_write.c
+MADE = '"made_from":"tokenizer.model"'
 POINTER = b"version https://git-lfs.github.com/spec/v1"
-RANKS = re.compile(rb"(?:[A-Za-z0-9+/=]{4})+ [0-9]")  # tiktoken's: a token in base64, a blank, its rank
-PART = 1 << 20  # characters that are encoded at once; the package tokenizers needs up to 260 bytes of memory for each
-MAX_PART = 1 << 23  # of a text that cannot be divided; regular expressions of tokenizers fail at 10 million spaces
-PLACES = " \n,.\u3002\u3001"  # long texts are divided before one of these, after a letter or digit
-# White space of Rust's regular expressions. tiktoken's fail at a run of a million.
+RANKS = re.compile(rb"(?:[A-Za-z0-9+/=]{4})+ [0-9]")  # a line of tiktoken's files: a token in base64, a space, its rank
+PART = 1 << 20  # characters encoded at once, because the package tokenizers needs up to 260 bytes of memory for each
+# characters of a text that cannot be divided; tokenizers' regular expressions fail at 10 million spaces
+MAX_PART = 1 << 23
+PLACES = " \n,.\u3002\u3001"  # long texts are divided between a letter or digit and one of these
+# White space in Rust's regular expressions. tiktoken fails at a run of a million.
 LONG_RUN = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{65536,}")
 
 
 class Failure(Exception):
-    """Ends the program with one line and exit code 2 (data) unless another is given."""
+    """An error that ends the program with one line and an exit code, by default 2 (data)."""
 
     def __init__(self, text, code=2):
         super().__init__(text)
@@ -36,11 +40,11 @@ class Failure(Exception):
 
 
 class PackageFailure(Failure):
-    """An error that a package raised."""
+    """An error raised by a package."""
 
 
 def need(module, package=None):
-    """Imports what only some runs need."""
+    """Imports a package that only some runs need. Fails with the pip command if it is missing."""
     try:
         return __import__(module, fromlist=["_"])
     except ImportError:
@@ -50,10 +54,10 @@ def need(module, package=None):
 
 
 def no_pointer(path):
-    """Returns the path of a file. Fails if the file is a pointer of Git LFS."""
+    """Returns the path unchanged. Fails if the file is a Git LFS pointer."""
     with open(path, "rb") as file:
         if file.read(len(POINTER)) == POINTER:
-            raise Failure("%s is a Git LFS pointer, not the file; run git lfs pull" % path)
+            raise Failure("%s: is a Git LFS pointer, not the file; run git lfs pull" % path)
     return path
 
 
@@ -62,17 +66,17 @@ def first_line(error):
 
 
 def from_package(function, *arguments, **more):
-    """Returns the result of a function of a package, whose errors become PackageFailures, a panic of Rust, too."""
+    """Returns function(...) of a package. Turns its errors, including panics of Rust, into PackageFailures."""
     try:
         return function(*arguments, **more)
     except (Failure, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic does not derive from Exception
+    except BaseException as error:  # because a panic does not derive from Exception
         raise PackageFailure(first_line(error))
 
 
 def encode_each(encode, rows, places):
-    """Returns the list encode(rows). If that fails, encodes the rows one by one to name the place of the wrong one."""
+    """Returns encode(rows). If that fails, encodes the rows one by one to name the place of the bad one."""
     try:
         return from_package(lambda: list(encode(rows)))
     except Failure:
@@ -87,12 +91,13 @@ def encode_each(encode, rows, places):
 
 
 def places_before(characters):
-    """Returns the pattern of the places where texts are divided: after a letter or digit, before one of `characters`."""
+    """Returns the pattern that matches between a letter or digit and one of `characters`, where texts may be divided.
+    Returns the pattern that matches between a letter or digit and one of `characters`, where texts may be divided."""
     return re.compile(r"(?<=[^\W_])[%s]" % re.escape(characters) if characters else "(?!)")
 
 
 def divided(text, places):
-    """Returns a text in parts of about PART characters. Fails if places are so far apart that one exceeds MAX_PART."""
+    """Returns a text in parts of about PART characters, divided at `places`. Fails if a part would exceed MAX_PART."""
     parts, at = [], 0
     while len(text) - at > PART:
         found = places.search(text, at + PART)
@@ -107,7 +112,7 @@ def divided(text, places):
 
 
 def not_downloaded(what, error, instead):
-    """The Failure of a download. A library's own line may be pages about hosts and objects of Python."""
+    """Returns the Failure of a download, in one line, because a library's own message can fill pages."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     status = getattr(error, "code", None) or getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, ImportError) and error.name:
@@ -118,11 +123,11 @@ def not_downloaded(what, error, instead):
         why = "no connection"
     else:
         why = first_line(error)
-    return Failure("%s could not be downloaded (%s): %s" % (what, why, instead))
+    return Failure("%s could not be downloaded (%s); %s" % (what, why, instead))
 
 
 def say(text, file=None):
-    """Prints a line to stderr or `file`. Characters that a terminal would obey or hide are written as escapes."""
+    """Prints a line to stderr or `file`. Escapes control characters and invisible characters."""
     file = file or sys.stderr
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     encoding = getattr(file, "encoding", None) or "utf-8"
@@ -130,7 +135,7 @@ def say(text, file=None):
 
 
 def several(count, noun):
-    """1 file, 2,000 files."""
+    """Returns "1 file" or "2,000 files"."""
     return "%s %s%s" % (format(count, ","), noun, "" if count == 1 else "s")
 
 
@@ -142,7 +147,7 @@ def write_atomically(path, *parts):
     temporary = "%s.tmp.%d" % (path, os.getpid())
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        if os.path.lexists(temporary):  # of a program that crashed here, or a link that leads elsewhere
+        if os.path.lexists(temporary):  # left by a crashed run, or a link to another place
             os.remove(temporary)
         with open(temporary, "xb") as file:
             for part in parts:
@@ -157,10 +162,10 @@ def write_atomically(path, *parts):
 
 
 class Encoder:
-    """Encodes documents by ids(texts), in parts of a bounded length whose tokens are those of the whole document.
+    """Encodes documents with ids(texts), in parts of bounded length whose tokens are those of the entire document.
 
-    prefixed: ids() puts a space before each text; a text that continues another is encoded after head_text, whose
-    tokens are `head`."""
+    prefixed: True if ids() puts a space before each text. A text that continues another is then encoded after head_text,
+    whose tokens are `head`."""
 
     places, prefixed, head_text, head = places_before(PLACES), False, "", []
 
@@ -168,8 +173,8 @@ class Encoder:
         return divided(text, self.places) if len(text) > PART else [text]
 
     def encode(self, texts, continued=False):
-        """Returns the little-endian tokens of documents (bytes). continued: whether they continue others (one for all, or
-        one per text)."""
+        """Returns the little-endian tokens of documents (bytes). continued: True for a document that continues the one
+        before (one value for all, or one per document)."""
         flags = [continued] * len(texts) if isinstance(continued, bool) else continued
         out, batch, characters = [[] for _ in texts], [], 0
         for number, (text, flag) in enumerate(zip(texts, flags)):
@@ -183,17 +188,17 @@ class Encoder:
         return [b"".join(parts) for parts in out]
 
     def encode_parts(self, batch, out):
-        """Appends the tokens of parts (number of the document, text, whether it follows head_text) to out[number]."""
+        """Appends the tokens of parts (number of the document, text, True if it follows head_text) to out[number]."""
         rows = self.ids([self.head_text + text if headed else text for _, text, headed in batch])
         for (number, _, headed), row in zip(batch, rows):
             if headed and row[:len(self.head)] != self.head:
-                raise Failure("this tokenizer merges what a text is cut between: give texts of one document each as "
+                raise Failure("this tokenizer merges tokens across the places where texts are divided; give each document as one text "
                               "JSONL")
             out[number].append(little_endian(array.array(self.code, row[len(self.head):] if headed else row)))
 
 
 class Plain:
-    """Every document begins with the end-of-text token; what text begins with changes no token of the rest."""
+    """A tokenizer whose documents begin with the end-of-text token, and whose tokens do not depend on earlier text."""
 
     strict, bos, after = False, [], []
 
@@ -206,17 +211,17 @@ class Plain:
         return "<|endoftext|> (%d) before each document" % self.end_of_text
 
     def token(self, name):
-        """The id of a special token; None where there is none of this name."""
+        """Returns the id of a special token, or None."""
         return self.end_of_text if name == "<|endoftext|>" else None
 
 
 class Bytes(Plain):
-    """Token = byte, 256 = end of text."""
+    """Byte-level tokens: token = byte, 256 = end of text."""
 
     vocab, end_of_text = 257, 256
 
     def encode(self, texts, continued=False):
-        """Documents (bytes) to little-endian uint16 tokens, one bytes object each."""
+        """Returns for each document (bytes) its little-endian uint16 tokens as bytes."""
         out = []
         for text in texts:
             tokens = bytearray(2 * len(text))
@@ -226,10 +231,11 @@ class Bytes(Plain):
 
 
 class Pairs(Encoder, Plain):
-    """GPT-2's byte-pair encoding, by tiktoken where it is installed and the vocabulary fits it, else by tokenizers."""
+    """GPT-2's byte-pair encoding, with tiktoken if it is installed and supports the vocabulary, else with tokenizers.
+    GPT-2's byte-pair encoding, with tiktoken if it is installed and supports the vocabulary, else with tokenizers."""
 
     def __init__(self, spec):
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # because the worker processes already use all cores
         self.encoding = None
         path = self.find(spec)
         if path is None:
@@ -240,7 +246,7 @@ class Pairs(Encoder, Plain):
 
     @staticmethod
     def find(spec):
-        """The file of a tokenizer that is given as a folder or a file; None for the published GPT-2."""
+        """Returns the file of a tokenizer given as a folder or file; None for the published GPT-2."""
         if spec == "gpt2":
             return None
         if os.path.isdir(spec):
@@ -249,13 +255,13 @@ class Pairs(Encoder, Plain):
                     return Pairs.made_of(no_pointer(os.path.join(spec, name)))
             raise Failure("tokenizer %s: the folder holds no tokenizer.json, tokenizer.model, encoder.json or vocab.json" % spec)
         if not os.path.exists(spec):
-            raise Failure("tokenizer %s: there is no such file or folder; a model's at Hugging Face is named by the "
-                          "folder that its tokenizer files were downloaded to" % spec)
+            raise Failure("tokenizer %s: no such file or folder; for a model of Hugging Face, name the "
+                          "folder that contains its downloaded tokenizer files" % spec)
         return no_pointer(spec)
 
     @staticmethod
     def made_of(path):
-        """The tokenizer.model beside a tokenizer.json that is made of it; else the path itself."""
+        """Returns the tokenizer.model from which the trainer made this tokenizer.json, else the path itself."""
         model = os.path.join(os.path.dirname(path), "tokenizer.model")
         if not path.endswith("tokenizer.json") or not os.path.exists(model):
             return path
@@ -263,7 +269,8 @@ class Pairs(Encoder, Plain):
             return no_pointer(model) if MADE in file.read(4096) else path
 
     def check_gpt2(self, path):
-        """The pair of files lacks the rule that cuts text, and GPT-2's is taken: the pairs of other models are not read."""
+        """Checks that a vocabulary without a pre-tokenization rule is GPT-2's. Fails for other models' pairs of files.
+        Checks that a vocabulary without a pre-tokenization rule is GPT-2's. Fails for other models' pairs of files."""
         from prepare_models import config_beside
 
         name, why = config_beside(path).get("tokenizer_class"), None
@@ -272,11 +279,11 @@ class Pairs(Encoder, Plain):
         elif self.end_of_text != self.vocab - 1:
             why = "its last token is not <|endoftext|>"
         if why:
-            raise Failure("tokenizer %s: %s, so GPT-2's rule may not be the one that cuts its text; name a tokenizer.json, "
-                          "which has the rule" % (path, why))
+            raise Failure("tokenizer %s: %s, so GPT-2's pre-tokenization rule may be wrong for it; name a tokenizer.json, "
+                          "which contains the rule" % (path, why))
 
     def open_published(self):
-        """GPT-2's own, which the package downloads once and caches."""
+        """Returns GPT-2's published encoding, which tiktoken downloads once and caches."""
         tokenizers = None
         try:
             import tiktoken
@@ -294,20 +301,20 @@ class Pairs(Encoder, Plain):
         self.vocab, self.end_of_text = 50257, 50256
 
     def open_pair(self, path):
-        """encoder.json with vocab.bpe, or vocab.json with merges.txt."""
+        """Returns the encoding of encoder.json with vocab.bpe, or of vocab.json with merges.txt."""
         with open(path, "rb") as file:
             if RANKS.match(file.read(1 << 16)):
-                raise Failure("tokenizer %s: tiktoken's ranks lack the rule that cuts text and the special tokens; name "
+                raise Failure("tokenizer %s: tiktoken's ranks lack the pre-tokenization rule and the special tokens; name "
                               "the model's tokenizer.json" % path)
         folder = os.path.dirname(path)
         merges = [os.path.join(folder, name) for name in ("vocab.bpe", "merges.txt")]
         merges = [name for name in merges if os.path.exists(name)]
         if not merges:
-            raise Failure("tokenizer %s: its merges are missing, vocab.bpe or merges.txt in the same folder" % path)
+            raise Failure("tokenizer %s: its merges are missing; put vocab.bpe or merges.txt into the same folder" % path)
         try:
             from_package(self.read_pair, path, merges[0])
         except PackageFailure as error:
-            raise Failure("tokenizer %s: not a vocabulary with its merges (%s)" % (path, error))
+            raise Failure("tokenizer %s: is not a vocabulary with its merges (%s)" % (path, error))
 
     def read_pair(self, path, merges):
         with open(path, encoding="utf-8") as file:
@@ -319,7 +326,7 @@ class Pairs(Encoder, Plain):
         self.end_of_text = vocabulary.get("<|endoftext|>")
         ordered = all(vocabulary[a + b] == 256 + rank for rank, (a, b) in enumerate(pairs))
         self.check_gpt2(path)
-        if ordered:  # tiktoken takes a token's id for the rank of its merge
+        if ordered:  # because tiktoken uses a token's id as the rank of its merge
             try:
                 import tiktoken
             except ImportError:
@@ -332,7 +339,8 @@ class Pairs(Encoder, Plain):
             self.tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
 
     def make_encoding(self, tiktoken, vocabulary):
-        # GPT-2 writes a byte as a character: the printable ones of Latin-1 as themselves, the others from 256 on
+        # GPT-2 represents each byte as a character: printable Latin-1 bytes as themselves, the others as characters
+        # from 256 on.
         same = [b for b in range(256) if 0x20 < b < 0x7F or (b > 0xA0 and b != 0xAD)]
         others = [b for b in range(256) if b not in same]
         byte_of = {chr(b): b for b in same}
@@ -346,7 +354,7 @@ class Pairs(Encoder, Plain):
         return tiktoken.Encoding("local", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
 
     def divide(self, text):
-        return super().divide(text) if self.encoding is None else [text]  # tiktoken needs little memory
+        return super().divide(text) if self.encoding is None else [text]  # because tiktoken needs little memory
 
     def ids(self, texts):
         if self.encoding is not None:
@@ -354,10 +362,10 @@ class Pairs(Encoder, Plain):
         return [row.ids for row in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def with_long_runs(self, text):
-        """Token ids by tiktoken, whose pattern is not asked to match long runs of white space.
+        """Returns token ids with tiktoken, without matching its pattern against long runs of white space.
 
-        GPT-2's pattern makes one piece of a run at the end of the text. Of any other run it makes one piece of all but
-        the last character, which it matches together with the text that follows."""
+        GPT-2's pattern takes a run at the end of the text as one pretoken. Of any other run, it takes all but the last
+        character as one pretoken, and matches that character together with the following text."""
         ids, at = [], 0
         for run in LONG_RUN.finditer(text):
             end = run.end() - (run.end() < len(text))
@@ -368,7 +376,7 @@ class Pairs(Encoder, Plain):
 
     @functools.cached_property
     def pieces(self):
-        """The same vocabulary with a pattern that makes one piece of any text."""
+        """Returns the encoding with a pattern that matches any text as one pretoken."""
         ranks = {self.encoding.decode_single_token_bytes(token): token for token in range(self.vocab)
                  if token != self.end_of_text}
         return type(self.encoding)("pieces", pat_str="(?s:.+)", mergeable_ranks=ranks, special_tokens={})
@@ -381,7 +389,7 @@ def little_endian(tokens):
 
 
 def pack(ids, vocab):
-    """Tokens as a file of this vocabulary has them."""
+    """Returns tokens as the bytes of a file of this vocabulary."""
     return little_endian(array.array("H" if width_of(vocab) == 2 else "I", ids))
 
 

@@ -1,45 +1,45 @@
 #!/usr/bin/env bash
-# Checks and measures what is claimed of the GPU, in one go (expected: half an hour on
-# an H100; memcheck and initcheck take five minutes each, racecheck more). Ends with 1
-# if anything failed or could not be checked, 3 without a GPU.
+# Checks and measures everything that this repository claims about the GPU. Expect half
+# an hour on an H100: memcheck and initcheck take five minutes each, racecheck more.
+# Ends with 1 if a check failed or could not run, with 3 without a GPU.
 #
 #   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers
 #       GPT-2 tokens, for repeat and training; byte tokens (prepare_bytes), for curve
 #
 #   BIN=. BUILD=build OUT=runs/check     folders of the programs and of the logs
-#   PARTS="..."    what is done (default: all), in this order:
-#       twin       every operation and whole models, against the CPU
-#       memcheck initcheck racecheck     memory errors and races in these
-#       repeat     equal runs have equal checkpoints
-#       curve      the loss curve and a sample, against the CPU's
-#       families   training against PyTorch's; needs torch and transformers
-#       kernels    every kernel's bandwidth
+#   PARTS="..."    parts to run (default: all), in this order:
+#       reference  every operation and entire models, compared with the CPU reference
+#       memcheck initcheck racecheck     memory errors and races in these comparisons
+#       repeat     identical runs have identical checkpoints
+#       curve      the loss curve and a sample, compared with the CPU's
+#       families   training compared with PyTorch's; needs torch and transformers
+#       kernels    bandwidth of every memory-bound kernel
 #       training   speed and memory of training
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/gpu.sh"
 tokens=${1:-} bytes=${2:-} bin=${BIN:-.} build=${BUILD:-build} out=${OUT:-runs/check}
-read -r -d '' -a parts <<<"${PARTS:-twin memcheck initcheck racecheck repeat curve families kernels training}" || true
+read -r -d '' -a parts <<<"${PARTS:-reference memcheck initcheck racecheck repeat curve families kernels training}" || true
 
 stop() { echo "error: $1" >&2; exit "${2:-1}"; }
 
-[ ${#parts[@]} -gt 0 ] || stop "PARTS names no part; --help lists them"
-[ $# -le 2 ] || stop "$3: a third argument; quote the pattern of token files"
+[ ${#parts[@]} -gt 0 ] || stop "PARTS: names no part; see --help"
+[ $# -le 2 ] || stop "$3: is a third argument; quote the pattern of token files"
 for part in "${parts[@]}"; do
     program=$bin/train_gpt2_fp8 how=''
     case $part in
-    twin | memcheck | initcheck) program=$bin/test_gpt2 ;;
+    reference | memcheck | initcheck) program=$bin/test_gpt2 ;;
     racecheck) program=$build/racecheck/test_gpt2 how='RACECHECK=1 ' ;;
     kernels) program=$build/bench_kernels_gpu ;;
-    repeat | training) [ -n "$tokens" ] || stop "$part reads GPT-2 tokens: name them as the first argument; see --help" ;;
-    curve) [ -n "$bytes" ] || stop "curve reads byte tokens: name them as the second argument; see --help" ;;
+    repeat | training) [ -n "$tokens" ] || stop "$part reads GPT-2 tokens; name them as the first argument, see --help" ;;
+    curve) [ -n "$bytes" ] || stop "curve reads byte tokens; name them as the second argument, see --help" ;;
     families) ;;
-    *) stop "PARTS: $part: not one of twin, memcheck, initcheck, racecheck, repeat, curve, families, kernels, training" ;;
+    *) stop "PARTS: $part: must be one of reference, memcheck, initcheck, racecheck, repeat, curve, families, kernels, training" ;;
     esac
-    [ -x "$program" ] || stop "$part: $program is not built: make $how${program#./}"
+    [ -x "$program" ] || stop "$part: $program is not built; run: make $how${program#./}"
 done
-has_fp8_gpu || stop "nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more): run this on a machine with one, its driver installed; scripts/test.sh checks the CPU's part" 3
+has_fp8_gpu || stop "nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more); run it on a machine with one and its driver, or run scripts/test.sh for the checks of the CPU" 3
 
 mkdir -p "$out"
 failed=0
@@ -48,11 +48,11 @@ verdict() { if [ "$1" -eq 0 ]; then echo "good: $2"; else echo "FAILED: $2"; fai
 
 wanted() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 
-# Prints what test_gpt2 skipped because it found no GPU: its exit code is 0 then.
+# Prints the checks that test_gpt2 skipped because it found no GPU. Its exit code is 0 then.
 skipped() { grep -m 1 '^skip - ' "$1"; }
 
-if wanted twin; then
-    say "every operation, in BF16, FP32 and FP8, the optimizer's states, and models against the twin"
+if wanted reference; then
+    say "operations in BF16, FP32 and FP8, optimizer states and models, compared with the CPU reference"
     "$bin/test_gpt2" >"$out/test.log" 2>&1 && ! skipped "$out/test.log"
     verdict $? "test_gpt2: $(grep -c '^ok' "$out/test.log") passed, $(grep -c '^not ok' "$out/test.log") failed"
 fi
@@ -60,7 +60,7 @@ fi
 has_sanitizer() { # TOOL
     say "compute-sanitizer, $1"
     command -v compute-sanitizer >/dev/null && return
-    verdict 1 "compute-sanitizer is not in PATH, which $1 needs: it is in CUDA's bin folder; or leave this part out of PARTS"
+    verdict 1 "compute-sanitizer is not in PATH, which $1 needs; add CUDA's bin folder to PATH, or remove $1 from PARTS"
     return 1
 }
 for tool in memcheck initcheck; do
@@ -68,8 +68,9 @@ for tool in memcheck initcheck; do
     compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1 && ! skipped "$out/$tool.log"
     verdict $? "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
 done
-# racecheck does not follow how the libraries' kernels synchronize. It excludes cuDNN's, for the time that they take.
-# cuBLAS's (nvjet) fail if they are excluded, so they are not counted. RACECHECK=1 builds kernels that it follows.
+# racecheck cannot follow the synchronization of the libraries' kernels. cuDNN's are excluded, to save time. cuBLAS's
+# (nvjet) fail if they are excluded, so their hazards are not counted. RACECHECK=1 builds kernels that racecheck can
+# follow.
 if wanted racecheck && has_sanitizer racecheck; then
     for part in optimizer kernels fp8-kernels operations fp8 models; do
         log=$out/racecheck-$part.log
@@ -105,18 +106,18 @@ if wanted repeat; then
 fi
 
 if wanted curve; then
-    say "500 steps of a small model, GPU and twin"
+    say "500 steps of a small model on the GPU and on the CPU"
     small=(--tokenizer bytes --layers 4 --heads 4 --channels 128 --seq-len 256 --micro-batch 8 --steps 500 --lr 1e-3
         --warmup 50 --val-every 0 --val-batches 8 --train "${bytes}_train.bin" --val "${bytes}_val.bin" --sample-tokens 0
         --seed 1 --recipe bf16 --quiet --overwrite)
-    curve() { # DEVICE OUT: the validation loss at its end
+    curve() { # DEVICE OUT: prints the final validation loss
         "$bin/train_gpt2_fp8" "${small[@]}" --device "$1" --out "$out/$2" >/dev/null 2>"$out/$2.log" || { tail -n 1 "$out/$2.log" >&2; return; }
         sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$out/$2/log.jsonl" | tail -n 1
     }
     gpu=$(curve cuda gpu) cpu=$(curve cpu cpu)
     awk -v a="$gpu" -v b="$cpu" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.01 && d > -0.01) }'
     verdict $? "validation loss ${gpu:-of none} and ${cpu:-of none}"
-    most_likely() { # DEVICE: what the GPU's model writes, the most likely token each time
+    most_likely() { # DEVICE: prints a greedy sample of the GPU's model
         "$bin/train_gpt2_fp8" --model "$out/gpu/step-00000500" --tokenizer bytes --device "$1" --precision fp32 --prompt "static " --temperature 0 \
             --sample-tokens 100 2>"$out/sample-$1.log" || tail -n 1 "$out/sample-$1.log" >&2
     }
@@ -127,7 +128,7 @@ if wanted curve; then
 fi
 
 if wanted families; then
-    say "30 updates of every family beside PyTorch's, of text and of packed examples"
+    say "30 updates of every family, compared with PyTorch's, on text and on packed examples"
     for data in text packed; do
         packed=()
         [ $data = text ] || packed=(--packed)
@@ -139,19 +140,19 @@ fi
 if wanted kernels; then
     say "memory-bound kernels"
     "$build/bench_kernels_gpu" | tee "$out/kernels.log"
-    verdict $? "bench_kernels: $(grep -E '^(not )?ok - ' "$out/kernels.log" || echo 'ended early')" # pipefail: its own status
+    verdict $? "bench_kernels: $(grep -E '^(not )?ok - ' "$out/kernels.log" || echo 'ended early')" # the status of bench_kernels, because of pipefail
     awk '/ ms / && $(NF - 3) + 0 < 80 && $1 != "loss_sum" { print "below 80 % of a large copy: " $0 }' "$out/kernels.log"
 fi
 
 if wanted training; then
     say "training"
     PROGRAM=$bin/train_gpt2_fp8 OUT=$out/measure "$here/measure.sh" "$tokens" bf16 fp8-linear coat | tee "$out/training.log"
-    verdict $? "all of them train"
-    # model, recipe, tokens/s, ms, plan and driver in GB
+    verdict $? "all recipes train"
+    # columns: model, recipe, tokens/s, ms, plan in GB, driver in GB
     beyond=$(awk 'NF == 6 && $3 + 0 > 0 { rows++; if (!($6 >= $5 && $6 - $5 <= 0.7 + 0.01 * $5)) printf "; %s %s: %s GB in use, %s planned", $1, $2, $6, $5 }
         END { if (!rows) printf "; nothing was measured" }' "$out/training.log")
     [ -z "$beyond" ]
-    verdict $? "the driver's memory is the plan's and at most 0.7 GB + 1 % more$beyond"
+    verdict $? "the driver's memory is the plan's plus at most 0.7 GB + 1 %$beyond"
 fi
 
 exit $failed

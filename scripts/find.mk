@@ -1,16 +1,16 @@
-# Included by the Makefile: finds compilers and libraries, sets the flags that they need, and says what is missing
-# and what that costs. Nothing in here fails: the Makefile decides what can be built without a piece.
+# Included by the Makefile: finds compilers and libraries, sets the flags that they need, and reports what is missing and
+# what that costs. Nothing fails here: the Makefile decides what can be built.
 
 HASH := \#
 
-# $(call probe,HEADERS,VALUE,FLAGS): VALUE, macros of the headers expanded, where the compiler finds the headers.
+# $(call probe,HEADERS,VALUE,FLAGS): VALUE with the headers' macros expanded; empty if the compiler cannot find HEADERS.
 probe = $(shell out=$$({ printf '$(HASH)include <%s>\n' $(1); echo 'probed $(2)'; } | $(CXX) $(3) -E -P -x c++ - 2>/dev/null) \
 	&& echo "$$out" | tr -d ' ' | sed -n '$$s/^probed//p')
-# $(call library,NAME): links libNAME.a where there is one, else libNAME.so.
+# $(call library,NAME): links libNAME.a if it exists, else libNAME.so.
 library = $(if $(findstring /,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
-# $(call report,NAME,FOUND,COST): a line of what `make` says first.
+# $(call report,NAME,FOUND,COST): prints a line of the report at the start of `make`.
 report = $(info $(if $(2),found    $(1)$(if $(filter yes,$(2)),, $(2)),missing  $(1): $(3)))
-# $(call wanted,VARIABLE): empty where the user said VARIABLE=0.
+# $(call wanted,VARIABLE): empty if the user set VARIABLE=0.
 wanted = $(filter-out 0,$(or $($(1)),1))
 
 FOUND_CC := $(shell $(CC) -dumpfullversion 2>/dev/null)
@@ -43,7 +43,7 @@ HOST_DEFINES += -DCOAT_MPI
 HOST_INCLUDES += $(MPI_INCLUDES)
 HOST_LIBS += $(MPI_LIBS)
 endif
-# OpenMP's library too, so that the program can set how its threads wait before it starts (coat/cpu/cpu_exec.c).
+# Includes OpenMP's library, because the program sets how its threads wait before it starts (coat/cpu/cpu_exec.c).
 HOST_LIBS += $(call library,gomp) -lm -lpthread -ldl
 
 # --- CUDA --------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ ifneq ($(NVCC),)
 FOUND_NVCC := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
 endif
 ifneq ($(FOUND_NVCC),)
-# The toolkit that nvcc itself uses, also where nvcc is a link or a wrapper.
+# The toolkit that nvcc itself uses, also if nvcc is a link or a wrapper.
 CUDA_ROOT := $(abspath $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p'))
 CUDA_LIB := $(firstword $(wildcard $(addprefix $(CUDA_ROOT)/,lib64 targets/x86_64-linux/lib targets/sbsa-linux/lib lib)))
 CUDA_INCLUDES := -isystem $(CUDA_ROOT)/include $(addprefix -isystem ,$(wildcard $(CUDNN_HOME:%=%/include) $(NCCL_HOME:%=%/include)))
@@ -83,7 +83,7 @@ $(call report,$(CC),$(FOUND_CC),nothing can be built)
 $(call report,$(CXX),$(FOUND_CXX),no GPU program)
 $(call report,jansson,$(FOUND_JANSSON),nothing can be built (it reads and writes JSON))
 $(call report,xxHash,$(FOUND_XXHASH),nothing can be built (it makes the checksums of checkpoints))
-$(call report,OpenBLAS,$(FOUND_OPENBLAS),the CPU's matrix products are several times slower)
+$(call report,OpenBLAS,$(FOUND_OPENBLAS),the CPU's matmuls are several times slower)
 $(call report,MPI,$(FOUND_MPI),no runs over several processes on CPUs)
 $(call report,cmocka,$(FOUND_CMOCKA),no unit tests)
 ifeq ($(call wanted,CUDA),)

@@ -19,7 +19,7 @@ fail() {
 }
 case $prefix in /*) ;; *) fail "PREFIX=$prefix: must begin with /" ;; esac
 prefix=${prefix%/} own=${prefix%/}/lib/coat
-list=$own/installed # below $root, as the paths in it
+list=$own/installed # relative to $root, like the paths in it
 
 listed() { grep -qxF -- "$1" "$root$list" 2>/dev/null; }
 # remember PATH: adds a file, or a folder as PATH/, to the list
@@ -104,7 +104,7 @@ uninstall_all() {
     for path in "${paths[@]}"; do
         case $path in
         "$prefix"/*[!/])
-            rm -f "$root$path" || fail "$root$path cannot be removed: try sudo make uninstall"
+            rm -f "$root$path" || fail "$root$path: cannot be removed; try sudo make uninstall"
             echo "  $root$path"
             ;;
         esac
@@ -120,5 +120,5 @@ uninstall_all() {
 case ${1:-} in
 install) install_all ;;
 uninstall) uninstall_all ;;
-*) fail "scripts/install.sh: install or uninstall, not '${1:-}'" ;;
+*) fail "scripts/install.sh: the argument must be install or uninstall (is '${1:-}')" ;;
 esac

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Measures training speed and memory of models, for each recipe: tokens per second and
-# GPU over the second half of the steps, the memory plan, and what the driver reports in
-# use (1 GB = 10^9 bytes).
+# Measures training speed and memory of models for each recipe: tokens per second and
+# GPU over the second half of the steps, the memory plan, and the memory that the
+# driver reports in use (1 GB = 10^9 bytes).
 #
 #   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE[,FLAG=VALUE...]...]
 #       RECIPE: bf16 (default), fp8-linear, coat or coat-paper; coat,head=fp8 adds a flag
 #
 # Environment:
 #   MODELS="gpt2 gpt2-xl" STEPS=20 OUT=runs/measure PROGRAM=./train_gpt2_fp8
-#   LENGTH=1024         tokens of a sequence
-#   MICRO_BATCH=N       default, as llm.c: 64 for gpt2, 16 for other models
-#   STEP_TOKENS=N       of each GPU and step, about; default, as llm.c: 524288 for gpt2,
-#                       131072 for other models, 32768 beyond length 1024
-#   GPUS=1              several, with MPIRUN="mpirun --bind-to none", shard weights,
-#                       gradients and states (ZeRO 3)
+#   LENGTH=1024         tokens per sequence
+#   MICRO_BATCH=N       default, like llm.c: 64 for gpt2, 16 for other models
+#   STEP_TOKENS=N       approximate tokens per GPU and step; default, like llm.c:
+#                       524288 for gpt2, 131072 for other models, 32768 for sequences
+#                       longer than 1024
+#   GPUS=1              several GPUs, started by MPIRUN="mpirun --bind-to none", shard
+#                       weights, gradients and states (ZeRO 3)
 #
-# A row that fails gives the reason; the others are measured, and the exit code is 1.
+# A row that fails shows the reason. The other rows are measured, and the exit code is 1.
 # Llama 1 and 2 have a smaller vocabulary than GPT-2: `build/narrow_tokens 32000 4194304
 # 'GPT2_TOKENS' OUT.bin` drops the tokens that they lack.
 set -euo pipefail
@@ -27,23 +28,23 @@ shift
 recipes=("$@")
 [ ${#recipes[@]} -gt 0 ] || recipes=(bf16)
 program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20} length=${LENGTH:-1024} gpus=${GPUS:-1}
-case $train in -*) echo "error: $train: the first argument is a pattern of token files; --help says more" >&2; exit 1 ;; esac
+case $train in -*) echo "error: $train: the first argument must be a pattern of token files; see --help" >&2; exit 1 ;; esac
 for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}" "LENGTH $length" "GPUS $gpus" "STEP_TOKENS ${STEP_TOKENS:-1}"; do
-    case ${setting#* } in 0* | *[!0-9]*) echo "error: ${setting% *}: a number from 1 on, no zero in front, not ${setting#* }" >&2; exit 1 ;; esac
+    case ${setting#* } in 0* | *[!0-9]*) echo "error: ${setting% *}: must be a number of at least 1 without leading zeros (is ${setting#* })" >&2; exit 1 ;; esac
 done
 width=12
 for recipe in "${recipes[@]}"; do
     [[ $recipe =~ ^(bf16|fp8-linear|coat|coat-paper)(,[a-z0-9-]+(=[A-Za-z0-9_.-]+)?)*$ ]] ||
-        { echo "error: $recipe: not bf16, fp8-linear, coat or coat-paper, nor one of these with flags behind it, as coat,head=fp8; quote the pattern of token files" >&2; exit 1; }
+        { echo "error: $recipe: must be bf16, fp8-linear, coat or coat-paper, optionally with flags, for example coat,head=fp8; quote the pattern of token files" >&2; exit 1; }
     [ ${#recipe} -le "$width" ] || width=${#recipe}
 done
-command -v "$program" >/dev/null || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }
+command -v "$program" >/dev/null || { echo "error: $program: is not built; run make on a machine with nvcc and cuDNN, or set PROGRAM" >&2; exit 1; }
 launch=("$program")
 read -r -a mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 [ "$gpus" -eq 1 ] || launch=("${mpirun[@]}" -np "$gpus" "$program" --zero 3)
 mkdir -p "$out"
 
-settings() { # MODEL: its batch
+settings() { # MODEL: prints the flags of its batch
     local batch=16 tokens=131072 passes
     [ "$1" != gpt2 ] || batch=64 tokens=524288
     batch=${MICRO_BATCH:-$batch}
@@ -53,14 +54,14 @@ settings() { # MODEL: its batch
     echo "--seq-len $length --micro-batch $batch --batch-tokens $((gpus * batch * length * (passes > 0 ? passes : 1)))"
 }
 
-# Why a run ended: its own error, else what mpirun says between lines of dashes, else the last line.
+# Prints why a run ended: its own error, else mpirun's message between lines of dashes, else the last line.
 reason() { # LOG STATUS
     grep -m 1 '^error: ' "$1" || echo "error: ended with $2: $(awk '/^---+$/ { box = 1; next } NF { last = $0; if (box) exit } END { print last }' "$1")"
 }
 
-trap 'exit 130' INT # the trainer has saved and ended well
+trap 'exit 130' INT # because the trainer has handled the signal itself
 failed=0
-failure() { # REASON: in the row
+failure() { # REASON: prints it in the row
     printf '%-10s %-*s %s\n' "$model" "$width" "$recipe" "$1"
     failed=1
 }

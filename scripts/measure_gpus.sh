@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Measures training on the GPUs of this machine, together and one by one. Prints
+# Measures training on the GPUs of this machine, all together and each alone. Prints
 # Markdown tables:
-#   speed   tokens/s of each ZeRO stage, and in percent of what the same GPUs reach
-#           alone, all at the same time (GPUs of one host differ, and the slowest sets
-#           the pace); the driver's memory
-#   large   a model of 7B shape
-#   loss    the validation loss of one GPU and of all, over several seeds
+#   speed   tokens/s of each ZeRO stage, also as a percentage of the sum of the GPUs
+#           alone, all at the same time (GPUs of one host differ, and the slowest one
+#           limits the others); the driver's memory
+#   large   a model with the shape of 7B
+#   loss    validation losses of one GPU and of all, over several seeds
 #
 #   scripts/measure_gpus.sh [--dry-run] 'data/tokens/mine_train_*.bin' \
 #       'data/tokens/mine_val_*.bin' [PART...]
-#       parts: speed large loss (default: all; about 10 minutes on two H200s)
+#       PART: speed, large, loss (default: all; takes about 10 minutes on two H200s)
 #
 # Environment:
-#   GPUS=2                  number of GPUs (default: those that may be used)
+#   GPUS=2                  number of GPUs (default: all visible ones)
 #   STAGES="1 2 3"          ZeRO stages
-#   SEEDS="1 2 3 4 5 6" WARMUP=700   of loss: after 200 steps, during which the rate
+#   SEEDS="1 2 3 4 5 6" WARMUP=700   of loss, which trains 200 steps while the rate
 #                           rises towards 6e-4 over WARMUP steps
 #   MPIRUN="mpirun --bind-to none" PROGRAM=./train_gpt2_fp8 OUT=runs/gpus
 #   MODEL="--model gpt2-xl --micro-batch 16" PASSES=8 STEPS=8
-#                           of speed: with PASSES micro-batches per GPU and step, and
-#                           with one; the second half of STEPS counts
+#                           of speed, with PASSES micro-batches per GPU and step and
+#                           with one; only the second half of STEPS is timed
 #   LARGE="..." SMALL="..." flags of the models of large and of loss
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,12 +32,12 @@ train=$1 val=$2
 shift 2
 parts=" ${*:-speed large loss} "
 for part in $parts; do
-    case $part in speed | large | loss) ;; *) echo "error: $part: not one of speed, large, loss" >&2; exit 1 ;; esac
+    case $part in speed | large | loss) ;; *) echo "error: $part: must be one of speed, large, loss" >&2; exit 1 ;; esac
 done
 . scripts/gpu.sh
 mapfile -t ids < <(list_gpus 2>/dev/null)
 gpus=${GPUS:-${#ids[@]}}
-case $gpus in '' | 0 | 1 | *[!0-9]*) echo "error: GPUS: two or more are needed, not '$gpus'" >&2; exit 1 ;; esac
+case $gpus in '' | 0 | 1 | *[!0-9]*) echo "error: GPUS: must be at least 2 (is '$gpus')" >&2; exit 1 ;; esac
 [ ${#ids[@]} -ge "$gpus" ] || mapfile -t ids < <(seq 0 $((gpus - 1)))
 program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/gpus} steps=${STEPS:-8} passes=${PASSES:-8} stages=${STAGES:-1 2 3}
 model=${MODEL:---model gpt2-xl --micro-batch 16}
@@ -46,7 +46,7 @@ small=${SMALL:---model gpt2 --micro-batch 16}
 read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 [ -n "$dry_run" ] || mkdir -p "$out"
 
-start() { # LOG COMMAND...: its output is OUT/LOG.json and OUT/LOG.err
+start() { # LOG COMMAND...: runs it; output goes to OUT/LOG.json and OUT/LOG.err
     local log=$1 status=0
     shift
     if [ -n "$dry_run" ]; then printf '%s\n' "$(printf '%q ' "$@" | sed 's/ $//')"; return; fi
@@ -54,14 +54,14 @@ start() { # LOG COMMAND...: its output is OUT/LOG.json and OUT/LOG.err
     [ $status -eq 0 ] || { echo "error: $log ended with $status: $(grep -m 1 '^error' "$out/$log.err" || tail -n 1 "$out/$log.err")" >&2; exit 1; }
 }
 
-number() { # FLAG DEFAULT FLAGS...: the value of a flag
+number() { # FLAG DEFAULT FLAGS...: prints the value of a flag
     local flag=$1 value=$2
     shift 2
     while [ $# -gt 0 ]; do [ "$1" != "$flag" ] || value=$2; shift; done
     echo "$value"
 }
 
-trains() { # LOG PROCESSES PASSES STEPS FLAGS...: a process per GPU; a single one on GPU $on
+trains() { # LOG PROCESSES PASSES STEPS FLAGS...: trains with a process per GPU, or one process on GPU $on
     local log=$1 processes=$2 tokens
     # shellcheck disable=SC2086 # flags are words
     tokens=$(($(number --micro-batch 16 ${*:5}) * $(number --seq-len 1024 ${*:5}) * $3 * processes))
@@ -70,13 +70,13 @@ trains() { # LOG PROCESSES PASSES STEPS FLAGS...: a process per GPU; a single on
     start "$log" "${command[@]}"
 }
 
-speed_of() { # LOG: tokens/s of the second half of its steps
+speed_of() { # LOG: prints the tokens/s of the second half of its steps
     sed -n 's/.*"tokens_per_s":\([0-9.]*\).*/\1/p' "$out/$1.json" |
         awk '{ x[NR] = $1 } END { for (i = int(NR / 2) + 1; i <= NR; i++) { s += 1 / x[i]; n++ } printf "%.0f", n ? n / s : 0 }'
 }
 memory_of() { awk '$1 == "driver" { printf "%.1f", $4 == "GB" ? $3 : $3 / 1000; found = 1 } END { if (!found) printf "-" }' "$out/$1.err"; }
 
-alone() { # LOG PASSES STEPS: each GPU by itself, all at the same time
+alone() { # LOG PASSES STEPS: trains on each GPU alone, all at the same time
     local i
     for ((i = 0; i < gpus; i++)); do
         # shellcheck disable=SC2086 # flags are words
@@ -86,11 +86,11 @@ alone() { # LOG PASSES STEPS: each GPU by itself, all at the same time
     for ((i = 0; i < gpus; i++)); do wait "${workers[i]}" || exit 1; done
 }
 
-speeds_alone() { # LOG: of each GPU
+speeds_alone() { # LOG: prints the speed of each GPU alone
     local i
     for ((i = 0; i < gpus; i++)); do speed_of "$1-$i" && echo; done | paste -sd, | sed 's/,/, /g'
 }
-of_all() { # LOG SPEEDS: its tokens/s, and in percent of these speeds together
+of_all() { # LOG SPEEDS: prints its tokens/s, also as a percentage of the sum of SPEEDS
     awk -v speed="$(speed_of "$1")" -v alone="$2" 'BEGIN {
         for (i = split(alone, x, ", "); i; i--) all += x[i]
         printf "%d (%.1f %%)", speed, all ? 100 * speed / all : 0 }'
@@ -135,7 +135,7 @@ measure_loss() {
         flags=("$program" --recipe coat --train "$train" --val "$val" --batch-tokens 65536 --steps 200 --lr 6e-4
             --warmup "${WARMUP:-700}" --schedule constant --val-every 0 --val-batches 32 --sample-tokens 0 --json --seed "$1" $small)
     }
-    for seed in "${seeds[@]}"; do # as many at a time as there are GPUs
+    for seed in "${seeds[@]}"; do # one seed per GPU at a time
         losses "$seed"
         start "loss-$seed-one" env CUDA_VISIBLE_DEVICES="${ids[i % gpus]}" "${flags[@]}" &
         workers+=($!)

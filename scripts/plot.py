@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""Draws the curves of one run, or of several to compare, from the log.jsonl in each
+"""Draws the curves of one run, or of several for comparison, from the log.jsonl in each
 --out folder.
 
     scripts/plot.py runs/gpt2
         writes curves.png and curves.svg
     scripts/plot.py BF16=runs/bf16 COAT=runs/coat --out loss
-        loss.png and loss.svg, with names in the legend
+        writes loss.png and loss.svg, with these names in the legend
     scripts/plot.py runs/gpt2 --ref 'OpenAI GPT-2=3.42'
-        a dashed line in the loss
+        adds a dashed line to the loss
 
-Training loss (every step faint, smoothed on top) and validation loss (dots) over tokens
-and over hours of training, gradient norm and tokens per second; HellaSwag and the rate
-if HellaSwag was evaluated. Runs whose log has FP8 health get a second picture each,
-PREFIX-fp8-NAME: the largest value and the shares of saturated, flushed and clamped
-values, a panel each, with a strip per tensor and in it a line per layer.
+Draws training loss (every step faint, smoothed on top) and validation loss (dots) over
+tokens and over hours of training, gradient norm and tokens per second, and, if
+HellaSwag was evaluated, HellaSwag and the learning rate. A run whose log has FP8 health
+gets a second picture, PREFIX-fp8-NAME, with a panel each for the largest value and the
+fractions of saturated, flushed and clamped values. A panel has a strip per tensor, and
+a strip a line per layer.
 
-Needs matplotlib (pip install matplotlib). Without Python, build/plot_loss draws the loss
-of one run.
+Needs matplotlib (pip install matplotlib). Without Python, build/plot_loss draws the
+loss of one run.
 """
 import argparse
 import json
@@ -25,7 +26,7 @@ import os
 import re
 import sys
 
-missing = None  # reported after the arguments are read: --help works without matplotlib
+missing = None  # reported after the arguments are parsed, so that --help works without matplotlib
 try:
     import matplotlib
 
@@ -39,7 +40,7 @@ except ImportError as error:
     missing = error
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F4FC9", "#5F5F5F"]
-DASHES = ["-", (0, (5, 1.5)), (0, (1.5, 1.2))]  # of the 1st to 8th, 9th to 16th ... run
+DASHES = ["-", (0, (5, 1.5)), (0, (1.5, 1.2))]  # line styles of runs 1 to 8, 9 to 16, ...
 GREY, DASHED = "#6B7280", (0, (4, 3))
 STYLE = {"font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
          "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#E3E5E8",
@@ -61,12 +62,12 @@ class Run:
             with open(path, encoding="utf-8", errors="replace") as file:
                 lines = file.readlines()
         except OSError as error:
-            sys.exit("plot.py: %s cannot be read: %s" % (path, error.strerror))
+            sys.exit("plot.py: %s: cannot be read: %s" % (path, error.strerror))
         for line in lines:
             try:
                 fields = json.loads(line)
                 step = fields["step"]
-            except (ValueError, KeyError, TypeError):  # a line cut short when the run was killed
+            except (ValueError, KeyError, TypeError):  # a line truncated when the run was killed
                 continue
             if "loss" in fields:
                 hours, tokens = hours + (fields.get("ms") or 0) / 3.6e6, fields.get("tokens") or tokens
@@ -79,7 +80,7 @@ class Run:
             if isinstance(fields.get("fp8"), dict):
                 self.fp8.append((step, fields["fp8"]))
         if not finite(self.loss):
-            sys.exit("plot.py: %s holds no training loss" % path)
+            sys.exit("plot.py: %s: contains no training loss" % path)
 
 
 def number(value):
@@ -91,14 +92,14 @@ def finite(values):
 
 
 def find_run(argument):
-    """Returns the run of a folder, its log.jsonl, or NAME= before either."""
+    """Returns the run of a folder or of a log.jsonl, with an optional NAME= in front."""
     name, _, path = argument.partition("=") if "=" in argument and not os.path.exists(argument) else ("", "", argument)
     log = os.path.join(path, "log.jsonl") if os.path.isdir(path) else path
     return Run(name or os.path.basename(os.path.dirname(os.path.abspath(log))), log)
 
 
 def smoothed(values, steps):
-    """Returns the mean of about `steps` values around each, of fewer near the start, where curves bend. Gaps stay."""
+    """Returns the mean of about `steps` values around each, of fewer near the start, where curves bend. Keeps gaps."""
     sums, counts, out = [0.0], [0], []
     for value in values:
         good = math.isfinite(value)
@@ -123,7 +124,7 @@ def short(value, _=None):
 
 
 def power(value, _=None):
-    """Returns a power of ten as the ticks of a logarithmic scale show it."""
+    """Returns the label of a power of ten on a logarithmic scale."""
     return short(value) if value >= 1e-3 else ("%.0e" % value).replace("e-0", "e-")
 
 
@@ -133,14 +134,14 @@ def percentile(values, part):
 
 
 def mark(axis, text, value):
-    """Draws a dashed line to compare with."""
+    """Draws a dashed reference line."""
     axis.axhline(value, color=GREY, linestyle=DASHED, linewidth=1)
     axis.annotate(text, (1, value), (-2, 3), xycoords=axis.get_yaxis_transform(), textcoords="offset points",
                   ha="right", va="bottom", fontsize=8, color=GREY)
 
 
 def loss_limits(runs, curves, references):
-    """Returns the limits from the lowest loss to what it was early on: its first fall would flatten all else."""
+    """Returns limits from the lowest loss to an early one, because the first values would flatten all others."""
     lows = [min(finite(curve)) for curve in curves] + [value for run in runs for _, _, value in run.val]
     lows += [percentile(run.loss[len(run.loss) // 2:], 0.02) for run in runs if len(run.loss) > 4]
     lines = [value for _, value in references]
@@ -171,13 +172,13 @@ def draw_loss(axis, runs, curves, over, references):
     axis.set_ylabel("loss, nats per token")
     axis.set_title("Loss over %s" % ("tokens" if over == "tokens" else "time"))
     if over == "hours":
-        axis.set_xlabel("%s of training, evaluations left out" % ("minutes" if minutes else "hours"))
+        axis.set_xlabel("%s of training, without evaluations" % ("minutes" if minutes else "hours"))
 
 
 def draw_key(axis, runs, key, steps, title, label):
     for run in runs:
         values = getattr(run, key)
-        # the first step sets things up: it is not a speed of training
+        # drops the first step, which includes setup
         smooth = [math.nan] + values[1:] if key == "speed" else values
         draw_series(axis, run, run.tokens, values, smoothed(smooth, steps(run)))
     found = finite([value for run in runs for value in getattr(run, key)])
@@ -185,7 +186,7 @@ def draw_key(axis, runs, key, steps, title, label):
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_minor_formatter(NullFormatter())
-    elif found:  # from 0, so that heights compare; a rare spike may leave the picture
+    elif found:  # from 0, so that heights are comparable; a rare spike may be outside
         axis.set_ylim(0, 1.12 * max(percentile(found, 0.99), percentile(found, 0.5)) or 1)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v == 0 else power(v) if key == "lr" else short(v)))
     axis.set_title(title)
@@ -244,7 +245,7 @@ NO_VALUE, ZERO, NOT_FINITE = "#FFFFFF", "#ECEEF1", "#E6007E"
 
 
 def grid_of(run, tensor, key):
-    """Returns (layers x log lines) values, NaN for null or missing ones; None if the log has none."""
+    """Returns (layers x log lines) values, with NaN for null or missing ones; None if the log has none."""
     columns = [line.get(tensor, {}).get(key) for _, line in run.fp8]
     layers = max((len(column) for column in columns if isinstance(column, list)), default=0)
     filled = [list(column or []) + [None] * layers for column in columns]
@@ -252,7 +253,7 @@ def grid_of(run, tensor, key):
 
 
 def edges_of(centres):
-    """Returns where the cells around these values begin and end."""
+    """Returns the edges of the cells around these values."""
     if len(centres) == 1:
         return [centres[0] - 0.5, centres[0] + 0.5]
     between = [(x + y) / 2 for x, y in zip(centres, centres[1:])]
@@ -260,7 +261,7 @@ def edges_of(centres):
 
 
 def decades(values, most):
-    """Returns a scale of whole decades around the values, `most` of them: the largest values matter."""
+    """Returns a colour scale of at most `most` complete decades that contains the largest values."""
     top = math.ceil(math.log10(max(values)) + 1e-9)
     low = math.floor(math.log10(min(values)) + 1e-9)
     return LogNorm(10.0 ** max(min(low, top - 1), top - most), 10.0**top)
@@ -273,14 +274,14 @@ def draw_health(run):
     panels = [(key, title) for key, title in HEALTH if any(grids[key].values())]
     if not panels:
         return None
-    strips, top = {}, 0.0  # where a tensor's strip begins and ends; the first tensor on top
+    strips, top = {}, 0.0  # start and end of a tensor's strip; the first tensor is on top
     for tensor in reversed(tensors):
         layers = max(len(grids[key][tensor] or []) for key, _ in panels)
         strips[tensor] = (top, top + (1.0 if layers > 1 else 0.6))
         top = strips[tensor][1] + 0.14
     figure, axes = plt.subplots(1, len(panels), sharey=True, squeeze=False, layout="constrained",
                                 figsize=(1.4 + 10.8 * len(panels) / len(HEALTH), min(18.2, 1.9 + 0.62 * top)))
-    figure.suptitle("FP8 health of %s over steps; of each tensor the first layer at the bottom" % run.name, fontsize=11,
+    figure.suptitle("FP8 health of %s over steps; the first layer of each tensor is at the bottom" % run.name, fontsize=11,
                     fontweight="bold", x=0.01, ha="left")
     for axis, (key, title) in zip(axes[0], panels):
         draw_health_panel(figure, axis, run, key, grids[key], strips)
@@ -295,7 +296,7 @@ def draw_health(run):
 
 
 def draw_health_panel(figure, axis, run, key, grids, strips):
-    """Draws one figure of all tensors on one logarithmic scale of colours, so that they compare."""
+    """Draws one figure of all tensors with one logarithmic colour scale, so that they are comparable."""
     scale = 1 if key == "amax" else 100
     positive = [scale * value for grid in grids.values() for row in grid or [] for value in row if value > 0]
     norm = decades(positive, 12 if scale == 1 else 4) if positive else LogNorm(0.01, 1)
@@ -339,11 +340,11 @@ def save(figure, prefix):
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or NAME=FOLDER")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or NAME=FOLDER to name it in the legend")
     parser.add_argument("--out", default="curves", help="path of the pictures, without .png (default curves)")
-    parser.add_argument("--smooth", type=float, metavar="STEPS", help="length of the mean (default: steps / 50)")
+    parser.add_argument("--smooth", type=float, metavar="STEPS", help="number of steps of the smoothing mean (default: steps / 50)")
     parser.add_argument("--ref", type=reference, action="append", default=[], metavar="NAME=LOSS",
-                        help="a line to compare the loss with")
+                        help="dashed reference line in the loss")
     options = parser.parse_args(arguments)
     if missing:
         sys.exit("plot.py needs matplotlib: pip install matplotlib (%s)" % missing)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Where does the time of a training step go, on one GPU or on the first of several?
-# Prints what each kind of kernel adds to a micro-batch, with the card's power and clock;
-# for several GPUs also what communication costs. OUT/profile.md has all kernels, too,
-# OUT/trace.tsv the trace.
+# Prints where the time of a training step goes, on one GPU or on the first of several:
+# the time that each kind of kernel adds to a micro-batch, with the GPU's power and
+# clock; for several GPUs also the cost of communication. OUT/profile.md has all
+# kernels, OUT/trace.tsv the trace.
 #
 #   scripts/profile.sh 'data/tokens/mine_train_*.bin' [FLAGS OF THE TRAINER...]
 #       for example --model gpt2-xl --micro-batch 16
@@ -11,34 +11,34 @@
 #   STEPS=6 OUT=runs/profile PROGRAM=./train_gpt2_fp8 LIBRARY=build/libtrace.so
 #   GPUS=1 MPIRUN="mpirun --bind-to none"
 #   TRAFFIC=build/bench_traffic   counts the bytes that operations must move; without
-#                                 it the table has no bandwidth
-#   CEILINGS="3005 1480 775"      a copy's GB/s and a large matmul's TFLOP/s in FP8 and
-#                                 BF16, as build/bench_head_gpu prints first: adds each
-#                                 kind's floor
+#                                 it, the table has no bandwidth
+#   CEILINGS="3005 1480 775"      GB/s of a copy, TFLOP/s of a large matmul in FP8 and
+#                                 in BF16, as build/bench_head_gpu prints first; adds
+#                                 the floor of each kind of kernel
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 . "$(dirname "$0")/gpu.sh"
 train=$1
 shift
-case $train in -*) echo "error: $train: the first argument is a pattern of token files; --help says more" >&2; exit 1 ;; esac
+case $train in -*) echo "error: $train: the first argument must be a pattern of token files; see --help" >&2; exit 1 ;; esac
 program=${PROGRAM:-./train_gpt2_fp8} library=${LIBRARY:-build/libtrace.so} out=${OUT:-runs/profile} steps=${STEPS:-6} gpus=${GPUS:-1}
-case $steps in 0* | 1 | *[!0-9]*) echo "error: STEPS: a number from 2 on, not $steps" >&2; exit 1 ;; esac
-case $gpus in 0* | '' | *[!0-9]*) echo "error: GPUS: a number from 1 on, not '$gpus'" >&2; exit 1 ;; esac
+case $steps in 0* | 1 | *[!0-9]*) echo "error: STEPS: must be a number of at least 2 (is $steps)" >&2; exit 1 ;; esac
+case $gpus in 0* | '' | *[!0-9]*) echo "error: GPUS: must be a number of at least 1 (is '$gpus')" >&2; exit 1 ;; esac
 devices=${CUDA_VISIBLE_DEVICES:-0} launch=()
 [ "$gpus" -eq 1 ] || read -ra launch <<<"${MPIRUN:-mpirun --bind-to none} -np $gpus"
-[ -x "$program" ] || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }
-[ -r "$library" ] || { echo "error: $library is not there: make $library builds it, where CUDA has CUPTI" >&2; exit 1; }
+[ -x "$program" ] || { echo "error: $program: is not built; run make on a machine with nvcc and cuDNN, or set PROGRAM" >&2; exit 1; }
+[ -r "$library" ] || { echo "error: $library: is not built; run make $library with a CUDA that has CUPTI" >&2; exit 1; }
 mkdir -p "$out"
 rm -f "$out/traffic.tsv"
 
 watch() { nvidia-smi -i "${devices%%,*}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null || true; }
-: >"$out/power.csv" # a short run may end before the watcher begins
+: >"$out/power.csv" # because a short run may end before nvidia-smi starts
 watch &
 watcher=$!
 trap 'kill $watcher 2>/dev/null || true' EXIT
 status=0
-# shellcheck disable=SC2016 # of each process, but not of mpirun
+# shellcheck disable=SC2016 # expanded by each process, not by mpirun
 TRACE=$(realpath "$library") OUT=$out ${launch[@]+"${launch[@]}"} bash -c '
     rank=${OMPI_COMM_WORLD_RANK:-0}
     export CUDA_INJECTION64_PATH=$TRACE TRACE_FILE=$OUT/trace.tsv
@@ -47,21 +47,22 @@ TRACE=$(realpath "$library") OUT=$out ${launch[@]+"${launch[@]}"} bash -c '
     --sample-tokens 0 --health-every 0 --json "$@" >"$out/log.jsonl" 2>"$out/output.txt" || status=$?
 kill $watcher 2>/dev/null || true
 [ $status -eq 0 ] || { echo "error: the training ended with $status: $(tail -n 1 "$out/output.txt")" >&2; exit 1; }
-[ -s "$out/trace.tsv" ] || { echo "error: nothing was traced: $out/output.txt may say why" >&2; exit 1; }
+[ -s "$out/trace.tsv" ] || { echo "error: $out/trace.tsv: nothing was traced; see $out/output.txt" >&2; exit 1; }
 
-# Operations of a micro-batch's matmuls: six per weight and token, whatever processes share.
+# Counts the operations of a micro-batch's matmuls: six per weight and token, whatever ZeRO shards.
 plan=$("$program" --plan=json "$@" --zero 0)
-values() { # NAME CATEGORY BYTES: how many of BYTES a tensor has
+values() { # NAME CATEGORY BYTES: prints how many values of BYTES bytes a tensor has
     if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"$2\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi;
 }
-weights() { values "$1" weights 2; } # NAME: how many, in BF16
+weights() { values "$1" weights 2; } # NAME: prints the number of BF16 weights
 tokens=$(values tokens scratch 4)
 block_flops=$((6 * tokens * ($(weights qkvw) + $(weights projw) + $(weights fcw) + $(weights fcprojw))))
 head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
-setting() { sed -n "1s/.*\"$1\":\"\{0,1\}\([a-z0-9]*\).*/\1/p" "$out/log.jsonl"; } # NAME: as the run has it
-# In BF16: all, or in forward passes the first blocks' matmuls of attention, and of norms unless their results are saved.
+setting() { sed -n "1s/.*\"$1\":\"\{0,1\}\([a-z0-9]*\).*/\1/p" "$out/log.jsonl"; } # NAME: prints the run's setting
+# BF16 matmuls: all of them, or in forward those of the first blocks, those of attention, and those of norms unless n1
+# is saved.
 bf16_flops=0 layers=$(setting layers) blocks=$(setting bf16-blocks)
 if [ "$(setting linear)" = bf16 ]; then
     bf16_flops=$block_flops
@@ -70,8 +71,8 @@ elif [ "${blocks:-0}" -gt 0 ]; then
     [ "$(values n1 saved 1)" -gt 0 ] || bf16_weights=$((bf16_weights + $(weights qkvw) + $(weights fcw)))
     bf16_flops=$((2 * tokens * bf16_weights / layers * blocks))
 fi
-# One of attention's matmuls: of every token with itself and those before it, so many on average as half a sequence has;
-# documents apart need fewer.
+# One of attention's matmuls: each token attends to itself and earlier tokens, on average half a sequence. --documents
+# apart needs fewer operations.
 attention_flops=$tokens
 for name in layers heads head-dim seq-len; do
     number=$(setting $name)
@@ -84,7 +85,7 @@ traffic=${TRAFFIC:-build/bench_traffic}
     echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $([ "$gpus" -eq 1 ] || echo "$gpus x ")$(gpu_name)"
     awk -F', ' '{ power[NR] = $1; clock[NR] = $2; if ($1 > most) most = $1 }
         END { for (i = 1; i <= NR; i++) if (power[i] > 0.75 * most) { p += power[i]; c += clock[i]; n++ }
-        if (n) printf "(%.0f W, %.0f MHz: means while it draws more than three quarters of its most)\n", p / n, c / n }' "$out/power.csv"
+        if (n) printf "(%.0f W, %.0f MHz: means while it draws more than 3/4 of its maximum)\n", p / n, c / n }' "$out/power.csv"
     echo
     sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v bf16_flops="$bf16_flops" -v head_flops="$head_flops" -v attention_flops="$attention_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" -f scripts/profile_table.awk
 } >"$out/profile.md"

@@ -4,11 +4,11 @@
 #   sort -n trace.tsv | awk [-v block_flops=N -v bf16_flops=N -v head_flops=N -v attention_flops=N -v traffic=FILE]
 #       [-v ceilings="GB/S FP8 BF16"] -f scripts/profile_table.awk
 #
-# A kernel adds the time by which it ends later than all before it, so that overlap counts once. Time without kernels is
+# A kernel adds the time by which it ends later than all earlier ones, so that overlap counts once. Time without kernels is
 # a gap. Communication adds the time in which it runs alone. Figures are means per micro-batch of the last complete step.
-# block_flops, head_flops: operations of a micro-batch's matmuls; bf16_flops: those of the former in BF16;
-# attention_flops: of one of attention's two forward and five backward matmuls. traffic: output of bench_traffic --tsv.
-# ceilings: rates for each kind's floor; the head and attention use BF16's. (FP8's is for fast accumulation.)
+# block_flops, head_flops: operations of a micro-batch's matmuls; bf16_flops: the part of block_flops in BF16;
+# attention_flops: operations of one of attention's two forward and five backward matmuls; traffic: output of bench_traffic
+# --tsv; ceilings: rates for floors. The head and attention use BF16's; FP8's is for fast accumulation.
 
 # Returns the part of a compiled name that ends with "_kernel". Its length precedes it.
 function kernel_name(name,    end, from, count) {
@@ -21,7 +21,7 @@ function kernel_name(name,    end, from, count) {
     return ""
 }
 
-# Returns the file and the name of a kernel of this program; of a library's kernel the beginning of its name.
+# Returns file and name of this program's kernels; for a library's kernel, the beginning of its name.
 function short(name,    file, kernel) {
     if (match(name, /_GLOBAL__N__[0-9a-f]+_[0-9]+_[a-z0-9_]+_cu_/)) {
         file = substr(name, RSTART, RLENGTH)
@@ -36,7 +36,7 @@ function is_matmul(name) { return name ~ /nvjet|gemm|cutlass|cublas|splitK/ && n
 
 function is_communication(name) { return name ~ /nccl|comm_count/ }
 
-# Returns the nanoseconds of [from, to] in which communication runs. Calls must be in the order of time.
+# Returns the nanoseconds of [from, to] in which communication runs. Calls must be in order of time.
 function communicated(from, to,    sum, k) {
     while (seen < intervals && sent_end[seen + 1] <= from) seen++
     for (k = seen + 1; k <= intervals && sent_start[k] < to; k++)
@@ -52,31 +52,31 @@ function kind(name) {
     if (name ~ /cuda_loss/) return "head and loss"
     if (name ~ /fp8_norm|fp8_centre|plain_norm/) return "norms"
     if (name ~ /fp8_activation|plain_activation/) return "activation"
-    if (name ~ /fp8_quantize|^_Z[0-9]+cast_kernel/) return "gradients and o quantised"
+    if (name ~ /fp8_quantize|^_Z[0-9]+cast_kernel/) return "gradients and o quantized"
     if (name ~ /fp8_weights|fp8_moments|cuda_optimizer|grad_squares|grad_norm/) return "update"
     if (name ~ /cuda_embed|RadixSort|cub/) return "embedding"
-    if (name ~ /cuda_qk_norm_rope/) return "rotations and norms of q, k"
-    if (name ~ /gradients_add/) return "gradients of processes added"
+    if (name ~ /cuda_qk_norm_rope/) return "RoPE and norms of q, k"
+    if (name ~ /gradients_add/) return "gradients of ranks added"
     if (name ~ /cuda_reduce/) return "sums"
     if (is_communication(name)) return "communication"
     if (name ~ /^mem/) return "copies and fills"
     return "others"
 }
 
-# Returns the kind of kernel that does an operation, if it is bound by memory alone.
+# Returns the kind of kernel of an operation that is bound by memory alone, else "".
 function kind_of(part, operation) {
-    if (operation == "gradients_add") return "" # not in all micro-batches
+    if (operation == "gradients_add") return "" # does not run in all micro-batches
     if (part == "update") return "update"
-    if (operation ~ /^embed_/) return "" # tokens that occur more than once are read and added once
-    if (operation ~ /^heads_/) return "rotations and norms of q, k"
+    if (operation ~ /^embed_/) return "" # repeated tokens are read and added only once
+    if (operation ~ /^qk_norm_rope_/) return "RoPE and norms of q, k"
     if (operation ~ /^activation_/) return "activation"
-    if (operation ~ /quantize/) return "gradients and o quantised"
+    if (operation ~ /quantize/) return "gradients and o quantized"
     if (operation ~ /^norm_|_norm_forward|^residual_backward/) return "norms"
     if (operation ~ /^loss_forward/) return "head and loss"
     return ""
 }
 
-# Returns the nanoseconds of a micro-batch's kernels of a kind at the ceilings.
+# floor_of: returns the nanoseconds of a micro-batch's kernels of a kind at the ceilings.
 function attention_matmuls(of) { return of == "attention forward" ? 2 : of == "attention backward" ? 5 : 0 }
 function floor_of(of) {
     if (of == "matmuls") return (block_flops - bf16_flops) / fp8_rate / 1000 + bf16_flops / bf16_rate / 1000
@@ -109,7 +109,7 @@ BEGIN {
     last = n
 }
 END {
-    if (!first) { print "error: the trace has no whole step: at least two updates are needed" > "/dev/stderr"; exit 1 }
+    if (!first) { print "error: the trace has no complete step; at least two updates are needed" > "/dev/stderr"; exit 1 }
     for (i = first; i <= last; i++) passes += name[i] ~ /embed_forward_kernel/
     # the head's matmuls: the one before each kernel of the loss, and the two after it
     for (i = first; i <= last; i++) {
@@ -159,7 +159,7 @@ END {
     }
     if (!intervals) delete time["communication"]
     total = reach - start[first]
-    print "| kind | kernels | ms | share | |" (copy_rate ? " floor, ms (share of it) |" : "")
+    print "| kind | kernels | ms | fraction | |" (copy_rate ? " floor, ms (fraction) |" : "")
     print "| --- | --- | --- | --- | --- |" (copy_rate ? " --- |" : "")
     order = "sort -t '|' -k 4 -rn"
     for (of in time) {
@@ -168,7 +168,7 @@ END {
         if (of == "head and loss" && head_flops > 0 && head_time > 0) rate = sprintf("matmuls %.0f TFLOP/s", head_flops * passes / head_time / 1000)
         if (attention_matmuls(of) && attention_flops > 0)
             rate = sprintf("%.0f TFLOP/s", attention_matmuls(of) * attention_flops * passes / time[of] / 1000)
-        if (of == "communication") rate = sprintf("runs %.3f ms; kernels beside it take %.3f ms more than alone", sent / passes / 1e6, slower / passes / 1e6)
+        if (of == "communication") rate = sprintf("runs %.3f ms; kernels during it take %.3f ms more than alone", sent / passes / 1e6, slower / passes / 1e6)
         if (bytes[of] > 0 && of != "" && of != "head and loss" && time[of] > 0)
             rate = sprintf("%.0f GB/s", bytes[of] * (of == "update" ? 1 : passes) / time[of])
         printf "| %s | %.1f | %.3f | %.1f %% | %s |%s\n", of, count[of] / passes, time[of] / passes / 1e6, 100 * time[of] / total, rate, floor_cell(of) | order
@@ -176,7 +176,7 @@ END {
     close(order)
     printf "| gaps | | %.3f | %.1f %% | |" (copy_rate ? "  |" : "") "\n", gaps / passes / 1e6, 100 * gaps / total
     printf "| all | %.1f | %.3f | | %d micro-batches |" (copy_rate ? "  |" : "") "\n\n", (last - first + 1) / passes, total / passes / 1e6, passes
-    print "| kernel | times | µs each | adds, ms | share |" (intervals ? " beside communication, µs each |" : "")
+    print "| kernel | times | µs each | adds, ms | fraction |" (intervals ? " during communication, µs each |" : "")
     print "| --- | --- | --- | --- | --- |" (intervals ? " --- |" : "")
     order = "sort -t '|' -k 5 -rn"
     for (of in kernel_time) {

@@ -11,10 +11,10 @@
 # One H200   77,800 tokens/s and 36.1 GB with COAT: 5.0 days; BF16 57,100
 #            tokens/s and 64.1 GB
 # Eight      30.0 GB each with ZeRO 1 (planned)
-# Expect     a HellaSwag of about 48.9 %, that of OpenAI's own weights (llm.c's
-#            dev/vislog.ipynb), which llm.c reports to reach after some 25,000 of
-#            these steps. Losses do not compare: FineWeb-Edu is easier than
-#            FineWeb, where OpenAI's weights have 2.83.
+# Expect     about 48.9 % of HellaSwag, as OpenAI's own weights (llm.c's
+#            dev/vislog.ipynb); llm.c reports this after some 25,000 of these steps.
+#            Losses are not comparable, because FineWeb-Edu is easier than FineWeb,
+#            on which OpenAI's weights have 2.83.
 name=gpt2_1558M model=gpt2-xl micro_batch=16 batch_tokens=1048576 out=gpt2_1558M
 train='edu_fineweb100B_train_*.bin' val='edu_fineweb100B_val_*.bin'
 settings=(--steps 32000 --lr 6e-4 --warmup 700 --schedule cosine --lr-final 0.1 --weight-decay 0.1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Llama-3-8B from scratch on a hundred billion tokens, with its paper's rate.
+# Llama-3-8B from scratch on 100 billion tokens, with the learning rate of its paper.
 #
 #   python3 data/prepare.py --tokenizer LLAMA3_FOLDER \
 #       --out data/tokens/llama3 --sample 100BT fineweb

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# OLMo-1B on Dolma, as OLMo of 2024 and COAT's paper train it.
+# OLMo-1B on Dolma, with the settings of OLMo (2024) and of COAT's paper.
 #
 #   python3 data/prepare.py --tokenizer OLMO_FOLDER \
 #       --out data/tokens/dolma dolma/*.jsonl
@@ -7,13 +7,13 @@
 #   TRAIN='part-*.npy' scripts/run_olmo_1b.sh   OLMo's own memory maps
 #
 # Batch      4,194,304 tokens per step, 8 x 2048 per GPU and pass; the rate falls
-#            over 739,328 steps, 3.1 trillion tokens. The paper's figures are of
-#            300 billion, step 71,526, long before it has fallen
+#            over 739,328 steps, 3.1 trillion tokens. The paper reports 300 billion
+#            tokens, step 71,526, long before the end of the schedule
 # One GPU    23.6 GB with COAT (planned)
 # Eight      19.4 GB each with ZeRO 1 (planned)
 # Expect     after 300 billion tokens a loss of 2.551 in BF16 and 2.568 in COAT
 #            (the paper)
-# Unlike OLMo the embedding decays too, and the warm-up begins at 0.
+# Differences from OLMo: the embedding has weight decay, too, and warm-up begins at 0.
 name=olmo_1b model=olmo-1b micro_batch=8 seq_len=2048 batch_tokens=4194304 out=olmo_1b
 train='dolma_train_*.bin' val='dolma_val_*.bin'
 settings=(--steps 739328 --lr 4e-4 --warmup 2000 --schedule cosine --lr-final 0.1 --weight-decay 0.1 --eps 1e-5

@@ -2,19 +2,19 @@
 # Installs the libraries and tools that this machine lacks. Prints nothing if
 # nothing is missing.
 #
-#   scripts/setup.sh           what `make` and `make run` need
-#   scripts/setup.sh --python  the packages with which data/prepare.py reads
+#   scripts/setup.sh           installs what `make` and `make run` need
+#   scripts/setup.sh --python  installs the packages with which data/prepare.py reads
 #                              tokenizers and chat templates
-#                              (data/requirements.txt), to third_party/python
-#   scripts/setup.sh --all     also what mpirun, `make test` and `make
-#                              check-format` need: Open MPI, cmocka, Python and
+#                              (data/requirements.txt) to third_party/python
+#   scripts/setup.sh --all     also installs what mpirun, `make test` and `make
+#                              check-format` need: Open MPI, cmocka, Python,
 #                              packages (dev/test/requirements.txt), and others
 #
-# On Debian and Ubuntu as root it installs packages; elsewhere it prints the
-# command. If nvcc is installed, it also fetches the headers of the cuDNN
-# frontend to third_party/cudnn-frontend. Whatever cannot be installed is named
-# in one line. The exit status is 1 only if the build needs it or, with
-# --python, if packages are missing.
+# On Debian and Ubuntu it installs packages if run by root; otherwise it prints the
+# command. If nvcc is installed, it also downloads the headers of the cuDNN frontend
+# to third_party/cudnn-frontend. Everything that cannot be installed is named in one
+# line. The exit code is 1 only if the build needs it or, with --python, if packages
+# are missing.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
@@ -34,7 +34,7 @@ has_header() { has gcc && printf '#include <%s>\n' "$@" | gcc -E -x c - >/dev/nu
 has_libc() { has gcc && echo 'int main(void) { return 0; }' | gcc -x c - -o /dev/null >/dev/null 2>&1; }
 has_pip() { python3 -m pip --version >/dev/null 2>&1; }
 
-# The Debian packages that are missing; nothing can be built without those of `needed`.
+# The missing Debian packages. Nothing can be built without those of `needed`.
 needed=() optional=()
 has gcc || needed+=(gcc)
 has_libc || needed+=(libc6-dev)
@@ -51,7 +51,7 @@ if [ "$level" = --all ]; then
     has man || has mandoc || has groff || optional+=(groff-base)
 fi
 
-# data/prepare.py looks in this folder after the installed packages; scripts/test.sh puts it first.
+# data/prepare.py searches this folder after the installed packages; scripts/test.sh puts it first.
 python=third_party/python requirements='' modules='tokenizers, sentencepiece, google.protobuf, tiktoken, jinja2'
 case $level in
 --python) requirements=data/requirements.txt ;;
@@ -62,7 +62,7 @@ if [ -n "$requirements" ]; then
     ! PYTHONPATH=$python python3 -c "import $modules" >/dev/null 2>&1 || requirements=''
 fi
 
-# The Makefile looks for the frontend's headers in CUDNN_FRONTEND, then in third_party/, then in the system's folders.
+# The Makefile searches the frontend's headers in CUDNN_FRONTEND, then in third_party/, then in the system's folders.
 frontend=third_party/cudnn-frontend
 need_frontend=
 if [ -z "${CUDNN_FRONTEND:-}" ] && { has nvcc || [ -x /usr/local/cuda/bin/nvcc ]; } &&
@@ -83,7 +83,7 @@ missing=("${needed[@]}" "${optional[@]}")
 if [ ${#missing[@]} -gt 0 ]; then
     install="apt-get install -y --no-install-recommends ${missing[*]}"
     if ! has apt-get; then
-        echo "setup: missing: ${missing[*]} (Debian's names); there is no apt-get here, install them yourself" >&2
+        echo "setup: missing: ${missing[*]} (Debian's names); apt-get is not available, install them yourself" >&2
     elif [ "$(id -u)" != 0 ]; then
         echo "setup: missing: ${missing[*]}; as root, run: apt-get update && $install" >&2
     else
@@ -94,7 +94,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     [ ${#needed[@]} -eq 0 ] || exit 1
 fi
 
-# fetch COMMAND FLAG...: pip takes wheels alone, and only those whose checksums are listed.
+# fetch COMMAND FLAG...: pip installs only wheels, and only those with listed checksums.
 fetch() {
     PIP_ROOT_USER_ACTION=ignore python3 -m pip "$@" --retries 2 --no-deps --only-binary=:all: --require-hashes >"$log" 2>&1
 }
@@ -104,9 +104,9 @@ if [ -n "$requirements$need_frontend" ]; then
     folder=$(mktemp -d third_party/.setup-XXXXXX)
 fi
 if [ -n "$need_frontend" ]; then
-    # The headers are the same in the wheels of all Pythons and processors, so every machine takes this one.
+    # The headers are the same in the wheels of all Pythons and processors, so one wheel serves every machine.
     wheel="nvidia-cudnn-frontend==1.32.0 --hash=sha256:8b354a8e550c083eb247f1eb39a7d69a4a269075f5a01e4fcbd2531680b17239"
-    echo "setup: pip download ${wheel%% *}, its include/ to $frontend"
+    echo "setup: pip download ${wheel%% *}, moving its include/ to $frontend"
     if fetch download --platform manylinux_2_28_x86_64 --python-version 3.12 --dest "$folder" -r /dev/stdin <<<"$wheel" &&
         python3 -m zipfile -e "$folder"/*.whl "$folder/wheel"; then
         mkdir -p $frontend
@@ -118,12 +118,12 @@ if [ -n "$need_frontend" ]; then
 fi
 
 if [ -n "$requirements" ]; then
-    echo "setup: pip install -r $requirements, to $python"
+    echo "setup: pip install -r $requirements, into $python"
     if fetch install --no-compile --target "$folder/python" -r $requirements; then
         rm -rf $python
         mv "$folder/python" $python
     else
-        failed "the packages of $requirements" "Python has only the packages that were there before"
+        failed "the packages of $requirements" "Python has only the earlier packages"
         [ "$level" != --python ] || exit 1
     fi
 fi

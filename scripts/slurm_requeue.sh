@@ -1,23 +1,22 @@
 #!/usr/bin/env bash
-# An example for Slurm: a run that is longer than a job may be. Two minutes before
-# the job's limit, or when it is preempted, the program gets SIGTERM, saves and
-# ends with 0; the job then queues again and continues where it stood, until the
-# last step's checkpoint is there. An error (any other exit code) ends it for
-# good.
+# An example for Slurm: a run that is longer than a job's time limit. The program
+# gets SIGTERM two minutes before the limit, or when the job is preempted. It saves
+# and ends with 0. The job is then requeued and resumes, until the checkpoint of the
+# last step exists. An error (any other exit code) ends the job for good.
 #
 #   sbatch scripts/slurm_requeue.sh [FLAGS...]
-#       flags of the program, after (and so above) those below
+#       FLAGS of the program follow the script's flags and override them
 #
-# Settings come from the environment:
+# Environment:
 #   PROGRAM=./train_gpt2_fp8 OUT=runs/gpt2 STEPS=20000
 #
-# --dry-run among the flags prints the command. One GPU has nobody to send to;
-# with several (sbatch --ntasks=8 --gpus=8 ... --zero 1), NCCL reads what was
-# exported before sbatch:
-#   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch: where NCCL fails to start
-#                              for want of multicast memory
-#   NCCL_DEBUG=WARN            says why a call failed: a job that queues again by
-#                              itself leaves only its log
+# --dry-run among the FLAGS prints the command. One GPU needs no communication. With
+# several (sbatch --ntasks=8 --gpus=8 ... --zero 1), NCCL reads the variables that
+# were exported before sbatch:
+#   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch, if NCCL fails to start for
+#                              lack of multicast memory
+#   NCCL_DEBUG=WARN            prints why a call failed, because a job that is
+#                              requeued by itself leaves only its log
 #SBATCH --job-name=gpt2
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
@@ -34,7 +33,7 @@ out=${OUT:-runs/gpt2} steps=${STEPS:-20000}
 
 dry_run= flags=() train=(--train 'data/tokens/mine_train_*.bin')
 for flag; do
-    case $flag in --train | --train=* | -i) train=() ;; esac # several would add up
+    case $flag in --train | --train=* | -i) train=() ;; esac # because several --train would add up
     if [ "$flag" = --dry-run ]; then dry_run=yes; else flags+=("$flag"); fi
 done
 
@@ -46,7 +45,7 @@ if [ -n "$dry_run" ]; then
     echo
     exit 0
 fi
-mkdir -p "$out" # --resume begins a run only in a folder that exists
+mkdir -p "$out" # because --resume starts a run only in an existing folder
 "${command[@]}"
 
 if [ ! -d "$out/$(printf 'step-%08d' "$steps")" ]; then scontrol requeue "$SLURM_JOB_ID"; fi

@@ -19,7 +19,7 @@ function percent(P, L, rate, M, k, n, stage,    speed, late, pass, reduce, gathe
     if (stage == 3) exposed = k * (beyond(gather8, pass / 3) + beyond(reduce + gather8, pass * 2 / 3))
     return 100 * k * pass / (k * pass + exposed)
 }
-# first8, first: the first stage whose plan fits 80 GB, on 8 GPUs and on more; 4: none does
+# first8, first: the lowest ZeRO stage whose plan fits 80 GB, on 8 GPUs and on more; 4: none fits
 function row(name, P, L, rate, M, k, first8, first,    i, n, stage) {
     printf "| %s | %d | %d |", name, M, k
     split("8 64 1024", n, " ")
@@ -37,11 +37,9 @@ BEGIN {
     row("1558M", 1.475e9, 48, 700e12, 49152, 1, 1, 1)
     row("1558M", 1.475e9, 48, 700e12, 16384, 1, 1, 1)
     row("1558M", 1.475e9, 48, 700e12, 16384, 8, 1, 1)
-    row("1558M", 1.475e9, 48, 700e12, 4096, 1, 1, 1)
     row("7B", 6.476e9, 32, 870e12, 28672, 1, 3, 3)
     row("7B", 6.476e9, 32, 870e12, 14336, 1, 1, 1)
     row("7B", 6.476e9, 32, 870e12, 14336, 8, 1, 1)
-    row("7B", 6.476e9, 32, 870e12, 4096, 8, 1, 1)
     row("30B", 32.1e9, 60, 870e12, 8192, 1, 4, 3)
     row("30B", 32.1e9, 60, 870e12, 4096, 1, 3, 3)
 }

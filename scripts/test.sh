@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# `make test`: builds and runs every test that this machine can run. It prints
+# `make test`: builds and runs every test that this machine can run. Its last line is
 #   N passed, N failed, N skipped
-# at last, and ends with 1 where anything failed.
+# and its exit code is 1 if a test failed.
 #
 #   scripts/test.sh [--long] [--unit] [NAME...]
-#       --long: also dev/test/long_*.sh, and whole what takes long of others
+#       --long: also dev/test/long_*.sh, and the long parts of other suites
 #       --unit: only the unit tests dev/test/test_*.c
-#       NAME: only suites whose name contains it
+#       NAME: only suites whose name contains NAME
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
-#   TEST_JOBS=2                          suites at a time (default: one more than
-#                                        there are cores, as some wait, 4 at
-#                                        most); those that need a GPU run alone
+#   TEST_JOBS=2                          suites at the same time (default: one more
+#                                        than cores, because some wait; at most 4).
+#                                        Suites that need a GPU run alone
 #
-# A suite is a program or script. It prints a line per test, as TAP has them
-# (cmocka does by itself):
+# A suite is a program or script that prints a line per test in TAP format, as cmocka
+# does:
 #   ok - name      not ok - name      skip - name: reason
-# (also ok 3 - name, ok 3 - name # SKIP reason)
-# A suite that ends with an error but reports no failure has crashed: one failure.
-# One that succeeds and reports nothing is one test; exit status 77 without a
-# report is one skipped test.
+#   ok 3 - name    ok 3 - name # SKIP reason
+# A suite that ends with an error but reports no failure has crashed and counts as one
+# failure. One that succeeds without a report is one passed test, and exit status 77
+# without a report is one skipped test.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
-unset MAKEFLAGS MFLAGS MAKELEVEL # of a make that started this; its settings also come by name
+unset MAKEFLAGS MFLAGS MAKELEVEL # drops the flags of a calling make; its settings are also in the environment by name
 
 long='' unit=''
 names=()
@@ -42,8 +42,8 @@ has_gpu() { nvidia-smi -L 2>/dev/null | grep GPU >/dev/null; }
 
 cores=$(nproc)
 jobs=${TEST_JOBS:-$((cores < 4 ? cores + 1 : 4))}
-case $jobs in 0 | *[!0-9]*) echo "error: TEST_JOBS: a number from 1 on, not '$jobs'" >&2; exit 1 ;; esac
-# Of each suite: threads that wait for each other spin, which takes the cores from the suites beside it.
+case $jobs in 0 | *[!0-9]*) echo "error: TEST_JOBS: must be a number of at least 1 (is '$jobs')" >&2; exit 1 ;; esac
+# Number of OpenMP threads of each suite. Waiting threads spin and would take the cores from other suites.
 threads=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
 
 finish() {
@@ -54,11 +54,11 @@ finish() {
 
 outputs=$(mktemp -d)
 trap 'rm -rf "$outputs"' EXIT
-trap 'for job in $(jobs -p); do pkill -P "$job" || true; done; exit 130' INT TERM # Ctrl-C ends the suites, too
+trap 'for job in $(jobs -p); do pkill -P "$job" || true; done; exit 130' INT TERM # so that Ctrl-C also ends the suites
 passed=0 failed=0 skipped=0
 failed_suites=()
 
-# What cannot be built is one failure; the rest is tested all the same.
+# A program that cannot be built is one failure. The rest is tested.
 scripts/setup.sh --all
 export PYTHONPATH=$PWD/third_party/python${PYTHONPATH:+:$PYTHONPATH}
 if ! make -k -j"$(nproc)" "${make_flags[@]}" ${unit:+unit-}tests; then
@@ -73,7 +73,7 @@ wanted() {
     return 1
 }
 
-# One line per suite, and the reasons of what was skipped; all its output where something failed.
+# Prints one line per suite and the reasons of skipped tests; if a test failed, all output of the suite.
 report() { # SUITE OUTPUT STATUS SECONDS
     local ok bad skip output=$2
     skip=$(grep -cE '^(skip - |(not )?ok\b.*# *SKIP)' "$output" || true)
@@ -96,7 +96,7 @@ report() { # SUITE OUTPUT STATUS SECONDS
     fi
 }
 
-# Suites run several at a time and are reported in their order: suite N leaves its output in N and then, in N.ended,
+# Several suites run at the same time, but are reported in order: suite N writes its output to N and then, to N.ended,
 # its status and seconds.
 suites=() reported=0 running=0
 report_ended() {
@@ -148,7 +148,7 @@ skip_suite() { # SUITE REASON
     echo "0 0" >"$outputs/$number.ended"
 }
 
-# The longest first, and the unit tests, which are short, last: or cores idle while one that began late ends.
+# The longest suites come first and the short unit tests last, so that no core is idle while a late long suite ends.
 longest=" test_ranks.sh test_fuzz.sh test_order.c test_sample.c test_sampler.c "
 longest_first() { # FILE...
     printf '%s\n' "$@" | awk -F/ -v longest="$longest" '{ print !index(longest, " " $NF " "), $0 }' | sort -s -k1,1n | cut -d' ' -f2
@@ -160,7 +160,7 @@ run_unit_tests() {
     for source in $(longest_first dev/test/test_*.c); do
         name=$(basename "$source" .c)
         if [ "$name" = test_moments_error ] && [ "$build" = build/asan ] && [ -z "$long" ]; then
-            skip_suite "$name" "10,000 updates of the code that test_moments has under the sanitizers; with --long"
+            skip_suite "$name" "10,000 updates of code that test_moments covers under the sanitizers; runs with --long"
         elif [ -x $build/"$name" ]; then run_suite "$name" $build/"$name"; else skip_suite "$name" "not built: cmocka is missing, or see the errors above"; fi
     done
 }
@@ -172,7 +172,7 @@ if [ -n "$unit" ]; then
     exit
 fi
 
-export TEST_LONG=$long # for those that leave something to make test-long
+export TEST_LONG=$long # for suites with parts that only make test-long runs
 [ -x $bin/test_gpt2_cpu ] && run_suite test_gpt2_cpu $bin/test_gpt2_cpu
 [ -x $build/gradient_check ] && run_suite gradient_check $build/gradient_check
 
@@ -190,7 +190,7 @@ if [ "$build" = build ]; then
     fi
 fi
 
-# Scripts test the programs as users run them; they know the build by these variables.
+# Scripts test the programs as users run them. These variables name the build.
 export BUILD=$build BIN=$bin
 for script in $(longest_first dev/test/test_*.sh); do run_suite "$(basename "$script")" bash "$script"; done
 for script in dev/test/test_*.py; do

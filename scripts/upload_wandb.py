@@ -2,18 +2,17 @@
 """Uploads the log.jsonl of a run to Weights & Biases, during the run or after it.
 
     scripts/upload_wandb.py runs/gpt2 --project coat
-        the steps that are there now
+        uploads the existing steps
     scripts/upload_wandb.py runs/gpt2 --project coat --follow
-        until the training has ended
+        uploads until the training has ended
     WANDB_MODE=offline scripts/upload_wandb.py runs/gpt2
-        into a local folder, without an account
+        writes to a local folder, without an account
 
-The curves have the names of the log's fields (loss, val_loss, grad_norm, lr, tokens,
+Curves are named after the log's fields (loss, val_loss, grad_norm, lr, tokens,
 tokens_per_s, ms, skipped, hellaswag). FP8 health becomes fp8/TENSOR/FIGURE and
 products/TENSOR/FIGURE, the largest over the layers. The step is the optimizer's. A second
-upload of a folder adds the steps that are new. Steps that a resumed training repeats stay
-as they were uploaded, because W&B does not take a step twice; --id NAME begins another
-run.
+upload of a folder adds only new steps. Steps that a resumed training repeats keep their
+first upload, because W&B accepts a step only once; --id NAME starts another run.
 
 Needs wandb (pip install wandb) and a login (wandb login). The trainer itself never uses
 the network.
@@ -27,7 +26,7 @@ import time
 
 
 def flatten(fields):
-    """Returns the numbers of a line of the log, without null."""
+    """Returns the numbers of a log line, without null."""
     figures = {}
     for key, value in fields.items():
         if key in ("fp8", "products") and isinstance(value, dict):
@@ -42,21 +41,22 @@ def flatten(fields):
 
 
 class Log:
-    """Reads a log.jsonl while it grows."""
+    """Reads a log.jsonl that may still grow."""
 
     def __init__(self, path):
         self.path, self.offset, self.step, self.figures = path, 0, None, {}
 
     def new_steps(self, ended):
-        """Yields (step, figures) of new steps that are complete: another has begun, or the training has ended."""
+        """Yields (step, figures) of new complete steps: a later step has begun, or the training has ended."""
         try:
             with open(self.path, "rb") as file:
-                if file.seek(0, os.SEEK_END) < self.offset:  # cut by a resumed training: read from the beginning
+                # a resumed training truncated it, so it is read from the beginning
+                if file.seek(0, os.SEEK_END) < self.offset:
                     self.offset = 0
                 file.seek(self.offset)
-                lines = file.read().split(b"\n")[:-1]  # a line without an end is still being written
+                lines = file.read().split(b"\n")[:-1]  # a line without a line end is still being written
         except OSError as error:
-            sys.exit("upload_wandb.py: %s cannot be read: %s" % (self.path, error.strerror))
+            sys.exit("upload_wandb.py: %s: cannot be read: %s" % (self.path, error.strerror))
         self.offset += sum(len(line) + 1 for line in lines)
         for line in lines:
             try:
@@ -75,7 +75,7 @@ class Log:
 
 
 def model_of(folder):
-    """Returns what the newest checkpoint's config.json says of the model, for W&B's table of runs."""
+    """Returns the model's settings in the newest checkpoint's config.json, for W&B's table of runs."""
     steps = sorted(name for name in os.listdir(folder) if name.startswith("step-"))
     try:
         with open(os.path.join(folder, steps[-1], "config.json"), encoding="utf-8") as file:
@@ -89,19 +89,19 @@ def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="folder of the run, or its log.jsonl")
     parser.add_argument("--project", default="coat", help="W&B project (default coat)")
-    parser.add_argument("--entity", help="W&B user or team (default: the login's)")
-    parser.add_argument("--name", help="name of the run (default: that of its folder)")
-    parser.add_argument("--id", help="W&B's id of the run (default: from its folder's path)")
-    parser.add_argument("--follow", action="store_true", help="wait for new lines until none has come for --patience")
-    parser.add_argument("--patience", type=float, default=900, metavar="SECONDS", help="of --follow (default 900)")
+    parser.add_argument("--entity", help="W&B user or team (default: that of the login)")
+    parser.add_argument("--name", help="name of the run (default: its folder's name)")
+    parser.add_argument("--id", help="W&B's id of the run (default: made from its folder's path)")
+    parser.add_argument("--follow", action="store_true", help="wait for new lines; end after --patience seconds without any")
+    parser.add_argument("--patience", type=float, default=900, metavar="SECONDS", help="seconds that --follow waits for a new line (default 900)")
     options = parser.parse_args(arguments)
     path = os.path.join(options.run, "log.jsonl") if os.path.isdir(options.run) else options.run
     if not os.path.isfile(path):
-        sys.exit("upload_wandb.py: %s: there is no log" % path)
+        sys.exit("upload_wandb.py: %s: there is no log; name the --out folder of a run" % path)
     try:
         import wandb
     except ImportError as error:
-        sys.exit("upload_wandb.py: needs the Python package wandb: pip install wandb (%s)" % error)
+        sys.exit("upload_wandb.py: the Python package wandb is missing; run: pip install wandb (%s)" % error)
     folder = os.path.dirname(os.path.abspath(path))
     run = wandb.init(project=options.project, entity=options.entity, name=options.name or os.path.basename(folder),
                      id=options.id or hashlib.sha256(folder.encode()).hexdigest()[:16], resume="allow",

@@ -69,7 +69,7 @@ static void check_state(const char *path) {
     }
     fuzz_check(run.step >= 0 && run.tokens >= 0 && run.sequences >= 0 && run.state.t >= 0);
     fuzz_check(run.step + 1 > 0 && run.tokens + INT32_MAX > 0 && run.sequences + INT32_MAX > 0);
-    // writing what was read and reading that file returns the same state
+    // writing the state and reading it back returns the same state
     JsonText text;
     RunState again;
     run_state_text(&text, &run, &config, 2);

@@ -9,7 +9,7 @@
 #include "coat/log/log_trim.h"
 #include "dev/tools/loss_svg.h"
 
-// Returns what log_open() leaves of the file; NULL if it refuses a Git LFS pointer.
+// Returns the text that log_open() leaves in the file; NULL if it refuses a Git LFS pointer.
 static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
     Error err;
     char *text;

@@ -2,7 +2,7 @@
 // (2 bytes)}, then a token file, then optionally "=== 2\n" and a second token file. While the files are open, the first
 // one is truncated to `cut` bytes. The bits of flags:
 //   0: shuffle                                  3: write the checksum of a file with a loss mask into the first file
-//   1: the second file is a set of its own      4, 5: the ExamplesKind
+//   1: the second file is a separate data set   4, 5: the ExamplesKind
 //   2: the first file is an .npy file, for which a header is optional; the second is not used
 #include "dev/fuzz/fuzz.h"
 

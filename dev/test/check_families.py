@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""Trains a small model of every family beside PyTorch: 30 updates of AdamW from the same weights and tokens.
+"""Trains a small model of every family here and in PyTorch, and compares them: 30 updates of AdamW on the same tokens.
 
     dev/test/check_families.py --program ./train_gpt2_fp8_cpu [--packed] [--logits ./test_gpt2_cpu] [FAMILY...] [-- FLAGS]
 
-Each model is a random one of odd shape that transformers wrote (grouped heads, a head width of its own, tied and own heads,
-scaled rotations, a clip). The program starts from its folder and trains in FP32, BF16 and COAT; the losses of all updates
-are compared with those of transformers' own model in FP32. So are the gradients in FP32, tensor by tensor: a tenth of each
-is AdamW's first moment after one update. Then transformers opens the last FP32 checkpoint, whose loss
-must be that of PyTorch's trained model. FLAGS go to the program (--device cpu).
+transformers writes a random model of odd shape (grouped heads, a separate head width, tied and untied heads, scaled RoPE,
+a clip). The program starts from that folder and trains in FP32, BF16 and COAT. Checks:
+    the losses of all updates match those of transformers' model in FP32
+    the FP32 gradients match tensor by tensor; a gradient is 10 times AdamW's first moment after one update
+    transformers opens the last FP32 checkpoint, with the same loss as PyTorch's trained model
+FLAGS go to the program (--device cpu).
 
---packed is fine-tuning: examples with a mask on their answers, packed into sequences and kept apart. transformers gets them
-with labels -100, positions that begin anew, and attention within each example; it takes an update at once, the program in
-two micro-batches.
+--packed tests fine-tuning: examples with a loss mask, packed into sequences and masked from each other. transformers gets
+labels of -100, positions that restart at 0 in each example, and attention within each example. It processes a step at once,
+the program in two micro-batches.
 
---logits PROGRAM compares the logits in FP32 too, of the random model and of the checkpoint.
+--logits PROGRAM also compares the FP32 logits of the random model and of the checkpoint.
 
-Prints one line per check and PASS or FAIL; the exit status says the same. Needs torch and transformers 4.56 or later.
+Prints one line per check, then PASS or FAIL, with a matching exit code. Needs torch and transformers 4.56 or later.
 """
 import argparse
 import itertools
@@ -47,7 +48,7 @@ except ImportError as e:
     sys.exit(2)
 
 transformers.utils.logging.disable_progress_bar()
-torch.set_num_threads(1)  # small products; threads would wait for each other on a busy machine
+torch.set_num_threads(1)  # because matmuls are small, and threads would wait for each other on a busy machine
 VOCAB, B, T, UPDATES = 300, 4, 40, 30
 SIZES = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.05)
@@ -57,8 +58,8 @@ FAMILIES = {
     "llama": (LlamaConfig, dict(tie_word_embeddings=False, rms_norm_eps=1e-5)),
     "llama-3.2": (LlamaConfig, dict(tie_word_embeddings=True, head_dim=32, rope_theta=5e5, rope_scaling=SCALING)),
     "mistral": (MistralConfig, dict(tie_word_embeddings=False, sliding_window=None, head_dim=24)),
-    # no token ends: its row would have no gradient; few values lie near the clip: there a last bit decides on a gradient,
-    # and a loss moves by 1e-5
+    # no EOS token, because its row would have no gradient; few values near the clip, because a last bit there decides
+    # on a gradient and changes a loss by 1e-5
     "olmo": (OlmoConfig, dict(tie_word_embeddings=True, clip_qkv=0.9, num_key_value_heads=4, eos_token_id=None,
                               pad_token_id=None)),
     "olmo-7b": (OlmoConfig, dict(tie_word_embeddings=False, eos_token_id=None, pad_token_id=None)),
@@ -69,9 +70,9 @@ FAMILIES = {
     "qwen3-0.6b": (Qwen3Config, dict(tie_word_embeddings=True, head_dim=32, rope_theta=1e6)),
     "qwen3": (Qwen3Config, dict(tie_word_embeddings=False, head_dim=24, rope_theta=1e6)),
 }
-# the largest difference of a loss; a loss of the exported model may be off by what 30 updates add up in FP32
+# largest difference of a loss; the exported model's loss also has the FP32 errors of 30 updates
 TOLERANCES = {"--precision fp32": 2e-6, "--recipe bf16": 5e-3, "--recipe coat": 2e-2}
-GRADIENT_TOLERANCE = 1e-5  # of a tensor's gradient, by its norm
+GRADIENT_TOLERANCE = 1e-5  # maximum error of a gradient, relative to its norm
 OPTIMIZER = dict(betas=(0.9, 0.95), eps=1e-8)
 failures = 0
 
@@ -94,7 +95,7 @@ def write_model(name, folder):
                                              attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() == 1:  # norms and biases off their first values, so that each counts
+            if parameter.dim() == 1:  # because errors in norms and biases of 1 and 0 would not be visible
                 parameter.add_(torch.randn_like(parameter) * 0.1)
             parameter.copy_(parameter.bfloat16().float())
     model.save_pretrained(folder)
@@ -103,11 +104,11 @@ def write_model(name, folder):
 
 def some_tokens(count):
     tokens = torch.randint(0, VOCAB, (count,), generator=torch.Generator().manual_seed(2))
-    return tokens * tokens // VOCAB  # small ones are likelier, so that there is something to learn
+    return tokens * tokens // VOCAB  # small ids are more frequent, so that there is something to learn
 
 
 class Stream:
-    """Tokens one after the other, all of which count."""
+    """Makes batches of consecutive tokens, all of them with a loss."""
 
     flags = ("--micro-batch", B)
 
@@ -126,7 +127,7 @@ class Stream:
 
 
 class Packed:
-    """Examples of 2 to T tokens, whose first 30 to 70 % do not count, in sequences of whole ones."""
+    """Makes packed batches: examples of 2 to T tokens; the first 30 to 70 % of each are masked in the loss."""
 
     flags = ("--micro-batch", B // 2, "--batch-tokens", B * T, "--documents", "apart")
 
@@ -140,7 +141,7 @@ class Packed:
         starts = [0, *itertools.accumulate(lengths)][:-1]
         with open(path, "wb") as file:
             file.write(masked_file(2, text, starts, mask))
-        self.rows, left = [], []  # first fit, the longest first; rows and their examples in the file's order
+        self.rows, left = [], []  # first fit, longest first; rows and their examples in file order
         for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
             row = next((row for row, room in enumerate(left) if room >= lengths[i]), len(left))
             if row == len(left):
@@ -204,14 +205,14 @@ def check_gradients(a, name, model, data, folder, tokens):
     theirs = {key: p.grad for key, p in model.named_parameters()}
     worst, of = 0.0, ""
     for key in [key[:-2] for key in ours if key.endswith(".m")]:
-        parts = [key]  # q, k, v are one tensor here, gate and up too
+        parts = [key]  # this program stores q, k, v in one tensor, and gate and up in one
         for one, several in ("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")):
             parts = [part.replace(one, each) for part in parts for each in (several if one in part else [one])]
         expected = torch.cat([theirs.pop(part) for part in parts])
-        found = ours[key + ".m"][: len(expected)] * 10  # without the vocabulary's padding
+        found = ours[key + ".m"][: len(expected)] * 10  # drops the vocabulary's padding
         difference = ((found - expected).norm() / expected.norm()).item()
         worst, of = max((worst, of), (number(difference), key))
-    report(f"{name}, gradients, the worst of {of}", math.inf if theirs else worst, GRADIENT_TOLERANCE)
+    report(f"{name}, largest error of {of} gradients", math.inf if theirs else worst, GRADIENT_TOLERANCE)
 
 
 def check_logits(a, name, model, folder):
@@ -220,8 +221,8 @@ def check_logits(a, name, model, folder):
     found = load_file(out)
     with torch.no_grad():
         theirs = model(found["tokens"].long()).logits
-    ours = found["logits"][..., : theirs.shape[-1]]  # without the vocabulary's padding
-    report(f"{name}, {theirs.shape[1]} tokens' logits, relative", ((ours - theirs).norm() / theirs.norm()).item(), 1e-5)
+    ours = found["logits"][..., : theirs.shape[-1]]  # drops the vocabulary's padding
+    report(f"{name}, relative error of the logits of {theirs.shape[1]} tokens", ((ours - theirs).norm() / theirs.norm()).item(), 1e-5)
 
 
 def check(a, name, work):
@@ -240,10 +241,10 @@ def check(a, name, work):
         if recipe == "--precision fp32":
             opened = AutoModelForCausalLM.from_pretrained(os.path.join(out, f"step-{UPDATES:08d}"), dtype=torch.float32)
             with torch.no_grad():
-                report(f"{name}, the checkpoint in transformers",
+                report(f"{name}, loss of the checkpoint in transformers",
                        abs(data.loss(opened, 0).item() - data.loss(model, 0).item()), 1e-5)
             if a.logits:
-                check_logits(a, f"{name}, as trained here", opened, os.path.join(out, f"step-{UPDATES:08d}"))
+                check_logits(a, f"{name}, logits of the trained model", opened, os.path.join(out, f"step-{UPDATES:08d}"))
 
 
 def main():
@@ -259,7 +260,7 @@ def main():
     a.flags = flags
     for name in a.families:
         if name not in FAMILIES:
-            sys.exit(f"{name}: not one of {', '.join(FAMILIES)}")
+            sys.exit(f"{name}: must be one of {', '.join(FAMILIES)}")
     with tempfile.TemporaryDirectory() as work:
         for name in a.families or FAMILIES:
             check(a, name, work)

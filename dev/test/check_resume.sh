@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Checkpoints between the CPU's program and the GPU's: a run that moves from one
-# to the other, and back, takes the steps that it would have taken where it was, a
-# run that is resumed on the GPU has the bits it would have had, and states are
-# converted on the way. About a minute.
+# Tests checkpoints between the CPU program and the GPU program. A run that moves
+# from one to the other and back has the same losses as without the move. A run
+# resumed on the GPU has the bits of an uninterrupted one. States are converted on
+# the way. Takes about a minute.
 #
-# A move is judged by the five losses after it: there a state that went wrong
-# shows (the script shows that it does, by the momentum left out), and chaos does
-# not yet. After thirty steps it would: the CPU's own losses in COAT then move by
-# 0.003 to 0.01 when nothing but its micro-batches are cut in another way.
+# Compares the five losses after a move, because these show a wrong state (the
+# script proves this by dropping the momentum) but not yet chaos. After thirty
+# steps chaos shows: the CPU's losses in COAT then change by 0.003 to 0.01 if only
+# the micro-batches are divided differently.
 #
 #   dev/test/check_resume.sh
-#       CPU_PROGRAM=./train_gpt2_fp8_cpu     the twin
-#       GPU_PROGRAM=./train_gpt2_fp8         what is checked against it, with
-#       GPU_DEVICE=cuda                      (cpu, to try this script without a
+#       CPU_PROGRAM=./train_gpt2_fp8_cpu     the CPU reference
+#       GPU_PROGRAM=./train_gpt2_fp8         the program to check, with
+#       GPU_DEVICE=cuda                      (cpu tries this script without a
 #                                            GPU)
 #       PREPARE=build/prepare_bytes          makes the tokens
-#       TOLERANCE=1e-3                       of losses between 3 and 6
-#       MODEL='--model qwen3:d2 --kv-heads 1'  another block; default GPT-2's of
-#                                              two layers
-#       OUT=FOLDER                           where the runs go and stay (default:
-#                                            a folder that is removed)
+#       TOLERANCE=1e-3                       of losses, which are between 3 and 6
+#       MODEL='--model qwen3:d2 --kv-heads 1'  another model (default: GPT-2 with
+#                                              two layers)
+#       OUT=FOLDER                           folder that keeps the runs (default:
+#                                            a temporary folder)
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/../.." || exit 1
@@ -30,7 +30,7 @@ gpu_device=${GPU_DEVICE:-cuda}
 prepare=${PREPARE:-build/prepare_bytes}
 tolerance=${TOLERANCE:-1e-3}
 if [ "$gpu_device" != cpu ] && ! has_fp8_gpu; then
-    echo "error: nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more): run this on a machine with one; GPU_DEVICE=cpu tries the script without" >&2
+    echo "error: nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more): run it on a machine with one, or use GPU_DEVICE=cpu" >&2
     exit 3
 fi
 if [ -n "${OUT:-}" ]; then
@@ -54,13 +54,13 @@ report() { # STATUS NAME [DETAIL]
 }
 
 "$prepare" --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
-# heads of 64, products of whole tiles; a constant rate, so that it does not depend on --steps
+# heads of 64 and matmuls of full tiles; a constant rate, so that it does not depend on --steps
 read -r -a model <<<"${MODEL:---layers 2 --heads 2 --channels 128}"
 run=(--tokenizer bytes "${model[@]}" --seq-len 128 --micro-batch 4 --batch-tokens 1024 --quiet
     --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-every 0 --val-batches 4 --sample-tokens 0
     --lr 6e-4 --warmup 5 --schedule constant --seed 3)
 
-# train DEVICE OUT STEPS FLAGS...: from where OUT stands
+# train DEVICE OUT STEPS FLAGS...: trains OUT from its last checkpoint
 train() {
     local device=$1 out=$2 steps=$3 program=$cpu_program
     shift 3
@@ -70,7 +70,7 @@ train() {
     "$program" "${run[@]}" --device "$device" --out "$folder/$out" --steps "$steps" --resume "$@" >"$folder/said" 2>&1 </dev/null
 }
 
-# evaluate DEVICE OUT FLAGS...: the validation loss of OUT's last checkpoint
+# evaluate DEVICE OUT FLAGS...: prints the validation loss of OUT's last checkpoint
 evaluate() {
     local device=$1 out=$2 program=$cpu_program
     shift 2
@@ -88,7 +88,7 @@ within() { # DIFFERENCE MOST
     [ "$1" != none ] && near "$(awk -v d="$1" 'BEGIN { print 1 + d }')" 1 "$2"
 }
 
-# The largest difference of two runs' losses, step by step; "none" unless both have the same steps, COUNT in number.
+# Prints the largest difference of two runs' losses by step; "none" unless both have the same COUNT steps.
 apart() { # COUNT A B
     paste <(losses "$2") <(losses "$3") | awk -v count="$1" '
         NF != 4 || $1 != $3 { bad = 1 }
@@ -98,67 +98,67 @@ apart() { # COUNT A B
 
 loss_of() { losses "$1" | awk -v step="$2" '$1 == step { print $2 }'; }
 
-# moves RECIPE FROM TO STEP: the run RECIPE.FROM stands at STEP; a copy of it continues on the device TO, for five steps, and
-# has the losses that it has where it was.
+# moves RECIPE FROM TO STEP: a copy of the run RECIPE.FROM, which is at STEP, continues on the device TO for five steps.
+# Its losses must be those of RECIPE.FROM on its own device.
 moves() {
     local recipe=$1 from=$2 to=$3 last=$(($4 + 5)) copy=$1.$2.$3 stayed moved difference lost
     rm -rf "$folder/$copy" "$folder/$copy.lost"
     cp -r "$folder/$recipe.$from" "$folder/$copy" && cp -r "$folder/$recipe.$from" "$folder/$copy.lost"
     train "$from" "$recipe.$from" $last --recipe "$recipe" && train "$to" "$copy" $last --recipe "$recipe"
-    report $? "$recipe: step $4 on the ${from^^}, 5 more there and on the ${to^^}"
+    report $? "$recipe: from step $4 on the ${from^^}, 5 steps there and on the ${to^^}"
     stayed=$(loss_of "$recipe.$from" $(($4 + 1))) moved=$(loss_of "$copy" $(($4 + 1)))
     near "$stayed" "$moved" "$tolerance"
-    report $? "$recipe: the first loss on the ${to^^} is the one on the ${from^^}" "$stayed and $moved"
+    report $? "$recipe: the first loss on the ${to^^} equals that on the ${from^^}" "$stayed and $moved"
     difference=$(apart $last "$recipe.$from" "$copy")
     within "$difference" "$tolerance"
-    report $? "$recipe: and so are the next four" "at most $difference apart"
+    report $? "$recipe: the next four losses are equal, too" "at most $difference apart"
     train "$to" "$copy.lost" $last --recipe "$recipe" --beta1 0
     lost=$(apart $last "$recipe.$from" "$copy.lost")
     [ "$lost" != none ] && ! within "$lost" "$(awk -v t="$tolerance" 'BEGIN { print 5 * t }')"
-    report $? "$recipe: without the momentum they would not be" "$lost apart"
+    report $? "$recipe: without the momentum, the losses differ" "$lost apart"
 }
 
 check_recipe() { # RECIPE
     local recipe=$1 cpu gpu
-    # there, and back
+    # moves to the GPU, and back
     train cpu "$recipe.cpu" 10 --recipe "$recipe"
     report $? "$recipe: 10 steps on the CPU"
     moves "$recipe" cpu gpu 10
     mv "$folder/$recipe.cpu.gpu" "$folder/$recipe.gpu"
     moves "$recipe" gpu cpu 15
 
-    # bits on the GPU
+    # compares bits on the GPU
     train gpu "$recipe.whole" 20 --recipe "$recipe" && train gpu "$recipe.cut" 10 --recipe "$recipe" &&
         cp -r "$folder/$recipe.cut" "$folder/$recipe.kept" && train gpu "$recipe.cut" 20 --recipe "$recipe"
     report $? "$recipe: 20 steps on the GPU, and 10, resume, 10"
     diff -r "$folder/$recipe.whole/step-00000020" "$folder/$recipe.cut/step-00000020" >"$folder/said" 2>&1
     report $? "$recipe: both checkpoints are equal byte for byte"
 
-    # one checkpoint on both
+    # evaluates one checkpoint on both devices
     cpu=$(evaluate cpu "$recipe.kept" --recipe "$recipe") gpu=$(evaluate gpu "$recipe.kept" --recipe "$recipe")
     near "$cpu" "$gpu" "$tolerance"
-    report $? "$recipe: the GPU's checkpoint has one validation loss on both" "$cpu and $gpu"
+    report $? "$recipe: the GPU's checkpoint has the same validation loss on both devices" "$cpu and $gpu"
 }
 
-# What --autotune has found continues to hold after a kill, and in a run that is given its table: the same bits. Nothing of
-# it is left in the folder but the checkpoint.
+# The results of --autotune are kept after a kill, and give the same bits in a run that gets the table. Only the checkpoint
+# remains in the folder.
 check_tuned() { # RECIPE
     local recipe=$1 status=0
     train gpu "$recipe.tuned" 20 --recipe "$recipe" --autotune --save-every 10 && mkdir "$folder/$recipe.killed" &&
         cp -r "$folder/$recipe.tuned/step-00000010" "$folder/$recipe.killed" &&
         train gpu "$recipe.killed" 20 --recipe "$recipe" &&
         train gpu "$recipe.given" 20 --recipe "$recipe" --matmul-table "$folder/$recipe.tuned/matmul_table.txt"
-    report $? "$recipe: 20 tuned steps on the GPU, the second half again, and all again with their table"
+    report $? "$recipe: 20 tuned steps on the GPU, the second half repeated, and all repeated with the table"
     cmp "$folder/$recipe.tuned/matmul_table.txt" "$folder/$recipe.tuned/step-00000010/matmul_table.txt" >"$folder/said" 2>&1
-    report $? "$recipe: the table is the checkpoint's"
+    report $? "$recipe: the table is in the checkpoint"
     for other in killed given; do
         diff -r "$folder/$recipe.tuned/step-00000020" "$folder/$recipe.$other/step-00000020" >>"$folder/said" 2>&1 || status=1
     done
     report $status "$recipe: all three have equal checkpoints byte for byte"
 }
 
-# changes FROM DEVICE FLAGS...: FROM's run of 10 steps continues with other states on DEVICE, near to where it would have
-# gone; the first loss after that is before any update with them.
+# changes FROM DEVICE FLAGS...: FROM's run of 10 steps continues with other states on DEVICE, with nearly the losses of the
+# original states. Its first loss precedes any update with them.
 changes() {
     local from=$1 device=$2 status=0 first last name
     shift 2

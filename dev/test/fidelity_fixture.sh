@@ -1,5 +1,5 @@
-# Shared by the tests of scripts/lab.py fidelity, at the repository's root: lines of tests, a machine without a GPU, and in
-# $folder/gpus and $folder/pretend one with two GPUs and a program that pretends to train on them.
+# Shared by the tests of scripts/lab.py fidelity, which run in the repository's root. Provides TAP lines, a machine without
+# a GPU and, in $folder/gpus and $folder/pretend, one with two GPUs and a program that pretends to train on them.
 # shellcheck shell=bash disable=SC2034 # what the tests read
 . dev/test/program_fixture.sh
 command -v python3 >/dev/null || { echo "skip - scripts/lab.py: no python3"; exit 0; }
@@ -10,11 +10,11 @@ unset RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT TEXTS FROM TO EVA
 without_gpu
 mkdir "$folder/gpus" "$folder/pretend"
 
-# The training loss of BF16 is 40 - step, COAT's 1 % more and from step 18 on 3 %; at the end BF16 has 3 with seed 1
-# (3.006 with micro-batches of 16) and 3.06 with seed 3, COAT 1 % and 3 % more. With an FP8 head training diverges at step
-# 11, with scales per tensor the device fails. COAT's weights are 0.5 % worse in BF16 and 1 % in COAT. On a file
-# by the name of wiki BF16 has 3.4 with seed 1 and 3.5 with others, COAT 1 % and 3 % more, on other texts all have 4.
-# SLOW=RECIPE:STEP waits there until it is told to end, LOST=NAME fails on files of this name.
+# The training loss of BF16 is 40 - step, COAT's is 1 % more and from step 18 on 3 %. The final loss of BF16 is 3 with seed 1
+# (3.006 with micro-batches of 16) and 3.06 with seed 3, COAT's is 1 % and 3 % more. With an FP8 head, training diverges at step
+# 11; with scales per tensor, the device fails. COAT's weights are 0.5 % worse in BF16 and 1 % in COAT. On a file
+# named wiki, BF16 has 3.4 with seed 1 and 3.5 with others, COAT 1 % and 3 % more. On other texts, all have 4.
+# SLOW=RECIPE:STEP waits at that step for a signal. LOST=NAME fails on files of this name.
 cat >"$folder/gpus/nvidia-smi" <<'END'
 #!/bin/sh
 case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac
@@ -55,12 +55,12 @@ fi
 for folder in "$out"/step-*; do [ ! -e "$folder" ] || { at=$((10#${folder##*step-})) of=$(<"$folder/of"); }; done
 [ ! -e "$out/log.jsonl" ] || sed -i "$((at + 1)),\$d" "$out/log.jsonl"
 case $out in */branch-points/*) to=", branch point" ;; *) to='' ;; esac
-# No $( ) from here on: bash 5.2 may lose a signal that comes while it reads one, and with it the command around it.
+# No $( ) from here on, because bash 5.2 may lose a signal that arrives while it reads one.
 trap 'told=yes' TERM
 log=0
 [ ! -e "$out/log.jsonl" ] || while read -r line; do log=$((log + 1)); done <"$out/log.jsonl"
 echo "GPU $CUDA_VISIBLE_DEVICES: $recipe $seed@$micro from $of $at, log $log$to" >>"$CALLS"
-sleep 0.2 # the other GPU's turn
+sleep 0.2 # lets the other GPU run
 [ $ends -ne 3 ] || { echo "error: the GPU is lost" >&2; exit 3; }
 save() { # STEP
     local name
@@ -90,13 +90,13 @@ END
 chmod +x "$folder"/gpus/* "$folder"/pretend/*
 head -c 100000 /dev/zero >"$folder/train_000000.bin"
 head -c 100000 /dev/zero >"$folder/val"
-pretend() { # RECIPES SEEDS [SETTING...]: the study of them in $folder/study; what it says
+pretend() { # RECIPES SEEDS [SETTING...]: runs the study in $folder/study
     PATH="$folder/gpus:$path" BIN=$folder/pretend CALLS=$folder/calls RECIPES=$1 SEEDS=$2 STEPS=${steps:-20} \
         scripts/lab.py fidelity --out "$folder/study" "$folder/train*" "$folder/val" "${@:3}" 2>&1
 }
 page_of() { sed -n '/^## /,$p' "$1/fidelity.md"; }
-# figures STUDY SETTING RECIPE SEED [COLUMN,...]: a run's figures in fidelity.tsv, the first 16 without columns; nothing if
-# it has not ended
+# figures STUDY SETTING RECIPE SEED [COLUMN,...]: prints a run's figures in fidelity.tsv (by default the first 16); nothing
+# if the run has not ended
 figures() {
     awk -F'\t' -v run="$2 $3 $4" -v columns="${5:-}" '
         /^#/ { next }

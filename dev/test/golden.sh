@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Records what a build computes, so that a change that should change nothing can be compared with the commit before it.
+# Records what a build computes, to verify that a refactoring changes no result.
 #
 #   dev/test/golden.sh PROGRAM DATA >FILE
 #
@@ -31,7 +31,7 @@ cd "$folder"
 
 hash_of() { sha256sum | cut -c1-16; }
 
-# Speeds and times differ from run to run, and paths from machine to machine; everything else must not.
+# Removes speeds, times and paths, which differ between runs and machines.
 without_times() { sed -E 's/"(ms|tokens_per_s|seconds|time_ms|mfu)": ?[0-9.e+-]+,?//g'; }
 
 # record NAME [FILE...]: one line with the hash of each file.
@@ -46,7 +46,7 @@ record() {
     done
 }
 
-# run NAME FLAG...: trains, evaluates or plans; records the exit code, standard output and what --out holds.
+# run NAME FLAG...: trains, evaluates or plans; records the exit code, stdout and the contents of --out.
 run() {
     local name=$1 status=0
     shift

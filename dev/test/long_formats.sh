@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# All 2^32 bit patterns of FP32 through the conversions, instead of `make test`'s sample.
+# Tests the format conversions on all 2^32 bit patterns of FP32; `make test` uses a sample.
 set -euo pipefail
 "${BUILD:-build}/test_formats" --all

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A hundred runs that are killed, instead of `make test`'s ten.
+# Runs test_kill.sh with a hundred killed runs; `make test` has ten.
 #
 #   dev/test/long_kill.sh [SEED]
 set -euo pipefail

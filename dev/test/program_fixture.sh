@@ -1,5 +1,5 @@
-# Shared by the tests of the CPU's program and of scripts: where it is, a folder of the test's own, and the test's lines. To
-# be sourced at the repository's root; the test ends with `exit $failures`.
+# Shared by the tests of the CPU program and of scripts: the program's path, a temporary folder, and TAP lines. Source it
+# in the repository's root. The test ends with `exit $failures`.
 program=$(realpath "${PROGRAM:-${BIN:-.}/train_gpt2_fp8_cpu}") device=${DEVICE:-cpu}
 build=${BUILD:-build}
 folder=$(mktemp -d)
@@ -7,23 +7,23 @@ trap 'chmod -R u+rwx "$folder"; rm -rf "$folder"' EXIT
 failures=0
 
 ok() { echo "ok - $1"; }
-bad() { # NAME WHAT WAS SAID...
+bad() { # NAME OUTPUT...
     echo "not ok - $1"
     shift
     printf '    %s\n' "$@"
     failures=1
 }
 
-check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
+check() { # NAME STATUS [OUTPUT...]: prints the TAP line
     if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "$(printf '%s\n' "${@:3}" | head -n 60)"; fi
 }
-# has NAME TEXT PATTERN: a line of the text matches
+# has NAME TEXT PATTERN: checks that a line of the text matches
 has() {
     local status=0
     grep -qE -- "$3" <<<"$2" || status=1
     check "$1" $status "no line '$3' in:" "$2"
 }
-# refuses NAME PATTERN COMMAND...: a script ends with 1 and an error of one line that matches, and writes nothing
+# refuses NAME PATTERN COMMAND...: expects exit code 1, one error line that matches, and no files
 refuses() {
     local said status=0
     said=$("${@:3}" 2>&1)
@@ -31,8 +31,8 @@ refuses() {
     check "$1" $status "$said"
 }
 
-# pytorch_tests NAME...: true if the tests of these names run: in `make test-long`, if Python has PyTorch, which is too large
-# for `make test` to install, and transformers. Prints a skip line per name if a package is missing.
+# pytorch_tests NAME...: true if these tests run: in `make test-long` if Python has transformers and PyTorch, which is too
+# large for `make test` to install. Prints a skip line per name if a package is missing.
 pytorch_tests() {
     [ "${TEST_LONG:-}" ] || return
     python3 -c 'import torch, safetensors, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null && return
@@ -40,7 +40,7 @@ pytorch_tests() {
     return 1
 }
 
-# From here on there is no GPU, whatever the machine has; $path as it was.
+# Hides the machine's GPUs. $path is the original PATH.
 without_gpu() {
     mkdir -p "$folder/none"
     printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
@@ -49,10 +49,10 @@ without_gpu() {
     export PATH="$folder/none:$path"
 }
 
-# A log without what differs between equal runs: times, and settings, which name --out and the processes.
+# Prints a log without times and settings, which differ between equal runs.
 strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//; /"settings":/d' "$1"; }
 
-# text FOLDER [FILES]: files of 10 KB of words, the same every time and on every machine, whatever becomes of the sources
+# text FOLDER [FILES]: writes files of 10 KB of words, the same on every machine and independent of the sources
 text() {
     mkdir -p "$1"
     awk -v folder="$1" -v files="${2:-32}" 'BEGIN {
@@ -65,7 +65,7 @@ text() {
             for (bytes = 0; bytes < 10000; bytes += length(next_word) + 1) {
                 x = x * 16807 % 2147483647 # exact in the numbers of every awk
                 share = x / 2147483647
-                next_word = word[1 + int(count * share * share)] # the first ones most often
+                next_word = word[1 + int(count * share * share)] # the first words are the most frequent
                 printf "%s%s", next_word, x % 12 ? " " : ".\n" >name
             }
             close(name)
@@ -73,5 +73,5 @@ text() {
     }'
 }
 
-# Removes the checksum from the header of a token file, so that a changed file is not refused as damaged.
+# Removes the checksum from a token file's header, so that a changed file is not refused as damaged.
 without_checksum() { dd if=/dev/zero of="$1" bs=1 seek=32 count=8 conv=notrunc status=none; }

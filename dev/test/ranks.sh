@@ -1,5 +1,5 @@
-# Sourced by dev/test/test_ranks.sh and dev/test/long_ranks.sh: runs of several processes on the CPU, over MPI, and what is
-# compared between them.
+# Sourced by dev/test/test_ranks.sh and dev/test/long_ranks.sh: runs several processes on the CPU over MPI, and compares
+# them.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . dev/test/program_fixture.sh
@@ -10,7 +10,7 @@ if ! command -v mpirun >/dev/null; then
     exit 77
 fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
-export OMPI_MCA_mpi_yield_when_idle=0 # comm_mpi.c does it, and no longer where other suites keep the cores
+export OMPI_MCA_mpi_yield_when_idle=0 # comm_mpi.c yields by itself, and only while other suites do not use the cores
 if mpirun --version 2>/dev/null | grep -q "Open MPI"; then mpirun=(mpirun --oversubscribe); else mpirun=(mpirun); fi
 
 text "$folder/text"
@@ -18,7 +18,7 @@ text "$folder/text"
 flags=(--tokenizer bytes --layers 3 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device "$device"
     --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 7 --lr 1e-3 --warmup 5 --micro-batch 2)
 
-# train PROCESSES NAME FLAGS...: a run into $folder/NAME; what it says is in $folder/NAME.said.
+# train PROCESSES NAME FLAGS...: trains into $folder/NAME; output goes to $folder/NAME.said.
 train() {
     local processes=$1 name=$2 status=0
     shift 2
@@ -29,11 +29,11 @@ train() {
     return $status
 }
 
-# The value of KEY in every line of a log that has it.
+# values KEY NAME: prints the value of KEY in every line of a log that has it.
 values() { sed -n "/\"settings\":/d; s/.*\"$1\":\\([^,}]*\\).*/\\1/p" "$folder/$2/log.jsonl"; }
 
-# near WHAT KEY TOLERANCE A B [LINES]: the values of KEY in the logs of runs A and B differ by at most TOLERANCE,
-# relative; LINES "first" or "last": only those.
+# near NAME KEY TOLERANCE A B [LINES]: checks that KEY in the logs of runs A and B differs by at most TOLERANCE,
+# relative. LINES "first" or "last": compares only that line.
 near() {
     local pick=cat said
     case ${6:-} in first) pick="head -1" ;; last) pick="tail -1" ;; esac
@@ -47,13 +47,13 @@ near() {
     fi
 }
 
-# same WHAT STEP A B [FILE]: equal checkpoints, or one file of them, byte for byte.
+# same NAME STEP A B [FILE]: checks that two checkpoints, or one of their files, are equal byte for byte.
 same() {
-    if diff -r "$folder/$3/step-$2${5:+/$5}" "$folder/$4/step-$2${5:+/$5}" >"$folder/diff" 2>&1; then ok "$1"; else bad "$1" "$(head -3 "$folder/diff")"; fi
+    diff -r "$folder/$3/step-$2${5:+/$5}" "$folder/$4/step-$2${5:+/$5}" >"$folder/diff" 2>&1; check "$1" $? "$(head -3 "$folder/diff")"
 }
 
-# starved PROCESSES KIB FLAGS...: a run in which the last process has so much address space; its status, and how long it
-# took, in $status and $seconds, what it says in $folder/said.
+# starved PROCESSES KIB FLAGS...: trains with KIB of address space for the last process. Sets $status and $seconds; output
+# goes to $folder/said.
 starved() {
     local processes=$1 begun=$SECONDS
     limited='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != '$((processes - 1))" ] || ulimit -v $2"'; exec "$@"'
@@ -62,18 +62,15 @@ starved() {
     timeout -k 1 100 "${mpirun[@]}" -np "$processes" bash -c "$limited" bash "$program" "${flags[@]}" "$@" >"$folder/said" 2>&1 </dev/null || status=$?
     seconds=$((SECONDS - begun))
 }
-# no_memory NAME PROCESSES KIB FLAGS...: such a run ends at once, with one line that names this process.
+# no_memory NAME PROCESSES KIB FLAGS...: checks that a starved() run ends at once with one line that names the process.
 no_memory() {
     local name=$1
     shift
     if [[ $build = *asan* ]]; then
-        echo "skip - $name: sanitizers take address space of their own"
+        echo "skip - $name: sanitizers need address space themselves"
         return
     fi
     starved "$@"
-    if [ $status -eq 3 ] && [ $seconds -lt 45 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -qE "error: rank $(($1 - 1)): .*memory" "$folder/said"; then
-        ok "$name"
-    else
-        bad "$name" "exit $status after $seconds s" "$(head -5 "$folder/said")"
-    fi
+    [ $status -eq 3 ] && [ $seconds -lt 45 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -qE "error: rank $(($1 - 1)): .*memory" "$folder/said"
+    check "$name" $? "exit $status after $seconds s" "$(head -5 "$folder/said")"
 }

@@ -1,25 +1,26 @@
 #!/usr/bin/env python3
-"""Writes a GPT-2 with random weights, one batch, and what PyTorch makes of it: loss, gradients, ten updates.
+"""Writes a GPT-2 with random weights, one batch, and PyTorch's results for it: loss, gradients, ten updates.
 
     python3 dev/test/reference.py FOLDER [--tokens zipf|uniform|FILE] [--layers 12 --heads 12 --channels 768 --vocab 50257
                                     --batch 4 --length 128] [--updates 10 --lr 1e-4]
     ./test_gpt2_cpu --reference FOLDER      on the CPU
     ./test_gpt2 --reference FOLDER          on the CPU, then on the GPU
 
-FOLDER becomes a Hugging Face model folder (weights rounded to BF16, so that every precision starts from the same
-values) with reference.safetensors beside it: tokens, targets (B, T) I32, loss F64, and the gradient of each
-parameter under its own name, computed in FP64 and stored in FP32. The model is written out here on purpose, in
-plain PyTorch, so that it is an independent second opinion. Needs torch and safetensors.
+FOLDER becomes a Hugging Face model folder. Its weights are rounded to BF16, so that every precision starts from the same
+values. reference.safetensors in it contains tokens and targets (B, T) I32, loss F64, and the gradient of each parameter
+under the parameter's name, computed in FP64 and stored in FP32. The model is written in plain PyTorch on purpose, to be
+independent of any library. Needs torch and safetensors.
 
-updates.safetensors holds the updates, all of them with the same batch, in FP64 by torch.optim.AdamW after
-torch.nn.utils.clip_grad_norm_: losses (updates + 1,) F64, after 0, 1, ... updates; every parameter after the last of
-them, in FP32 under its own name; both again under bf16.losses and bf16.NAME, of the same training with passes that see
-the weights rounded to BF16, as those of a program with master weights do; and adamw (6,) F64, what the updates were
-made with: lr, beta1, beta2, eps, weight decay, and the gradients' largest norm. The rate rises evenly to lr. It is twice as
-large as the weights, 1 GB at 124M, where twice ten updates take some minutes of a CPU and 8 GB of memory; --updates 0
-leaves it out.
+updates.safetensors contains the updates, all with the same batch, in FP64 with torch.optim.AdamW after
+torch.nn.utils.clip_grad_norm_:
+    losses (updates + 1,) F64       losses after 0, 1, ... updates
+    NAME                            each parameter after the last update, in FP32
+    bf16.losses, bf16.NAME          the same for a training whose passes use weights rounded to BF16, like master weights
+    adamw (6,) F64                  lr, beta1, beta2, eps, weight decay, and the maximum norm of the gradients
+The learning rate rises linearly to lr. The file is twice as large as the weights: 1 GB at 124M, where twice ten updates take
+some minutes of CPU time and 8 GB of memory. --updates 0 omits it.
 
---tokens FILE takes the batch from the beginning of a token file (data/prepare.py's .bin of GPT-2 tokens).
+--tokens FILE uses the beginning of a token file (data/prepare.py's .bin of GPT-2 tokens) as the batch.
 """
 import argparse
 import json
@@ -51,7 +52,7 @@ def make_weights(a):
         for norm in ("ln_1", "ln_2"):
             w[p + norm + ".weight"] = (1 + normal(C, std=0.1)).bfloat16().float()
             w[p + norm + ".bias"] = normal(C, std=0.1)
-        # linear weights are stored (in, out)
+        # linear weights are stored as (in, out)
         w[p + "attn.c_attn.weight"], w[p + "attn.c_attn.bias"] = normal(C, 3 * C), normal(3 * C)
         w[p + "attn.c_proj.weight"], w[p + "attn.c_proj.bias"] = normal(C, C, std=residual), normal(C)
         w[p + "mlp.c_fc.weight"], w[p + "mlp.c_fc.bias"] = normal(C, 4 * C), normal(4 * C)
@@ -65,10 +66,10 @@ def tokens_of_file(path, count, vocab):
     with open(path, "rb") as f:
         magic, version = struct.unpack("<2i", f.read(1024)[:8])
         if (magic, version) != (20240520, 1):
-            sys.exit(f"{path}: not a file of 16-bit tokens")
+            sys.exit(f"{path}: is not a file of 16-bit tokens")
         tokens = struct.unpack(f"<{count}H", f.read(2 * count))
     if max(tokens) >= vocab:
-        sys.exit(f"{path}: token {max(tokens)} is beyond the vocabulary of {vocab}")
+        sys.exit(f"{path}: token {max(tokens)} is outside the vocabulary of {vocab}")
     return torch.tensor(tokens)
 
 
@@ -97,22 +98,21 @@ def loss_of(a, w, tokens, targets):
     return F.cross_entropy(logits.view(-1, a.vocab), targets.view(-1))
 
 
-# The usual settings of training a GPT-2, with a rate that rises to --lr over the updates. (Without that, AdamW's first
-# steps, whole ones for gradients that are rounding alone, make a course that no two precisions share: at a constant
-# 1e-4 124M's losses on random tokens differ by 2e-5 in FP32 and 7e-2 in BF16 after eight.) The test takes them from the
-# file.
+# Typical settings of training a GPT-2, with a rate that rises to --lr over the updates. A constant rate would not do:
+# AdamW's first steps have full size even for gradients that are only rounding errors, so precisions diverge. With a
+# constant 1e-4, the losses of 124M on random tokens differ by 2e-5 in FP32 and 7e-2 in BF16 after eight updates.
 BETAS, EPS, WEIGHT_DECAY, LARGEST_NORM = (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
 def train(a, weights, tokens, targets, rounded):
-    """The losses after 0, 1, ... updates, and the parameters after the last; rounded: passes see weights in BF16."""
+    """Returns the losses after 0, 1, ... updates and the final parameters. rounded: passes use weights in BF16."""
     parameters = {name: t.double().requires_grad_() for name, t in weights.items()}
     groups = [dict(params=[t for t in parameters.values() if t.dim() == 2], weight_decay=WEIGHT_DECAY),
               dict(params=[t for t in parameters.values() if t.dim() == 1], weight_decay=0.0)]
     adamw = torch.optim.AdamW(groups, lr=a.lr, betas=BETAS, eps=EPS)
 
     def seen():
-        # the gradient of a rounded weight is that of the weight
+        # because the gradient of a rounded weight is used as that of the weight
         return {name: t + (t.detach().bfloat16().double() - t.detach()) if rounded else t
                 for name, t in parameters.items()}
 
@@ -156,7 +156,7 @@ def main():
     os.makedirs(a.folder, exist_ok=True)
     updates = os.path.join(a.folder, "updates.safetensors")
     if os.path.exists(updates):
-        os.remove(updates)  # of other weights
+        os.remove(updates)  # removes a file of other weights
     save_file(weights, os.path.join(a.folder, "model.safetensors"), metadata={"format": "pt"})
     with open(os.path.join(a.folder, "config.json"), "w") as f:
         json.dump(dict(architectures=["GPT2LMHeadModel"], model_type="gpt2", activation_function="gelu_new",
@@ -164,10 +164,10 @@ def main():
                        vocab_size=a.vocab, layer_norm_epsilon=1e-5, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
                        tie_word_embeddings=True, bos_token_id=a.vocab - 1, eos_token_id=a.vocab - 1), f, indent=2)
     g = torch.Generator().manual_seed(a.seed + 1)
-    # Token frequencies follow Zipf's law, as text's do, so that gradients have the coherent part that real ones
-    # have. On uniformly random tokens they are noise alone, and the rounding of the BF16 residual stream and its
-    # gradient over 24 additions shows undiluted: 1.1e-2 instead of 6.4e-3, in PyTorch with the same roundings too.
-    # (--tokens uniform shows it; the test's limit of 1e-2 is then exceeded. tinyshakespeare's beginning: 5.2e-3.)
+    # Token frequencies follow Zipf's law, as in text, so that gradients have a coherent part, as real ones do.
+    # Gradients of uniformly random tokens are pure noise, so the rounding of the BF16 residual stream over 24 additions
+    # is fully visible: 1.1e-2 instead of 6.4e-3, above the test's limit of 1e-2, and in PyTorch with the same
+    # roundings, too. --tokens uniform shows this. The beginning of tinyshakespeare gives 5.2e-3.
     count = a.batch * (a.length + 1)
     if a.tokens in ("zipf", "uniform"):
         rank = torch.arange(1, a.vocab + 1, dtype=torch.float64)

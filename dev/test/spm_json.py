@@ -1,9 +1,9 @@
-"""tokenizer.json from SentencePiece's tokenizer.model, as transformers makes it."""
+"""Converts SentencePiece's tokenizer.model to tokenizer.json, as transformers does."""
 
 
 def convert(pieces, scheme=None, split=False):
-    """pieces: a SentencePieceProcessor. scheme None: by normalizers, as Llama-2's and Mistral's first files; else
-    Metaspace's prepend_scheme, as later ones."""
+    """Returns the parsed tokenizer.json of `pieces`, a SentencePieceProcessor. scheme None: uses normalizers, like the first
+    files of Llama-2 and Mistral; else Metaspace with this prepend_scheme, like later ones."""
     names = [pieces.id_to_piece(i) for i in range(pieces.vocab_size())]
     plain = [i for i in range(len(names)) if not (pieces.is_control(i) or pieces.is_unknown(i) or pieces.is_byte(i))]
     ids = {names[i]: i for i in plain}

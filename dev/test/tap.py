@@ -1,4 +1,4 @@
-"""What the Python tests share: the repository's root, and the test's lines, one per check."""
+"""Shared by the Python tests: the path of the repository, and one TAP line per check."""
 import os
 import sys
 
@@ -14,5 +14,5 @@ def check(name, good, text=""):
 
 
 def status():
-    """Of the test: 1 where a check failed."""
+    """Returns the test's exit code: 1 if a check failed, else 0."""
     return 1 if _failures else 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The collectives between processes that mpirun starts, compared with a computation in one process. Lost ranks: a rank
-# that dies, is stopped, hangs or fails ends all of them soon, with an error that names it.
+# Tests the collectives among mpirun's processes by comparing them with a computation in one process. Lost ranks: a rank
+# that dies, is stopped, hangs or fails ends all ranks soon, with an error that names it.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 ranks=${BUILD:-build}/comm_ranks
@@ -15,11 +15,11 @@ skip() {
 command -v mpirun >/dev/null || skip "mpirun is missing (scripts/setup.sh --all installs Open MPI)"
 mpirun=(mpirun)
 if mpirun --version 2>&1 | grep -q "Open MPI"; then
-    # as root, on fewer cores than ranks, and quiet in containers that forbid reading another process's memory
+    # runs as root, on fewer cores than ranks, and without warnings in containers that forbid reading another process's memory
     mpirun+=(--allow-run-as-root --oversubscribe --mca btl_vader_single_copy_mechanism none)
 fi
 export OMP_NUM_THREADS=1
-export ASAN_OPTIONS=detect_leaks=0 # MPI's own
+export ASAN_OPTIONS=detect_leaks=0 # because MPI itself leaks
 RANK=0 WORLD_SIZE=2 "$ranks" >"$said" 2>&1
 [ $? -eq 1 ] || { echo "not ok - processes without MPI's launcher: $(cat "$said")" && exit 1; }
 grep -q "built without MPI" "$said" && skip "built without MPI"
@@ -35,23 +35,23 @@ report() { # STATUS NAME
 }
 
 [ "$(wc -l <"$said")" -eq 1 ] && grep -q "(WORLD_SIZE=2, RANK=0) need MPI, which the environment did not start; start them with mpirun -np 2" "$said"
-report $? "processes that mpirun did not start are told to use it"
+report $? "processes with WORLD_SIZE but without a launcher are refused"
 
 "$ranks" >"$said" 2>&1 && grep -q "^1 ranks, one process: .* 0 wrong$" "$said"
 report $? "one process without a launcher"
 
 for n in 2 3; do
     timeout 300 "${mpirun[@]}" -np $n "$ranks" >"$said" 2>&1 && grep -q "^$n ranks, MPI: .* 0 wrong$" "$said"
-    report $? "every collective between $n ranks"
+    report $? "all collectives among $n ranks"
 done
 
-# loses HOW CODE PATTERN: rank 2 of 3 is lost in this way; mpirun ends in time, with this code and one error line.
+# loses HOW CODE PATTERN: loses rank 2 of 3 and checks that mpirun ends in time, with this code and one error line.
 loses() {
     local start=$SECONDS status=0
     timeout -k 1 40 "${mpirun[@]}" -np 3 "$ranks" "$1" >"$said" 2>&1 || status=$?
     echo "exit status $status after $((SECONDS - start)) s" >>"$said"
-    [ "$status" -eq "$2" ] && grep -qE "$3" "$said" && ! grep -q "^went on" "$said" && [ $((SECONDS - start)) -lt 30 ]
-    report $? "a rank is lost: $1"
+    [ "$status" -eq "$2" ] && grep -qE "$3" "$said" && ! grep -q "^continued" "$said" && [ $((SECONDS - start)) -lt 30 ]
+    report $? "a rank is lost ($1): the others end in time, and an error names it"
 }
 loses die 137 "rank 2 .*signal 9"
 loses stop 5 "error: rank [01]: waited 3 s .* rank 2, which hangs or is lost"
@@ -59,10 +59,10 @@ loses hang 5 "error: rank [01]: waited 3 s in collective .* for rank 2, which ha
 loses fail 2 "error: a file cannot be read"
 
 timeout 40 "${mpirun[@]}" -np 3 "$ranks" slow >"$said" 2>&1 && grep -q "^3 ranks have arrived" "$said"
-report $? "a slow rank is waited for"
-# rank 0's save takes longer than the others' timeout, which is 1 s here (45 s otherwise)
+report $? "the others wait for a slow rank"
+# rank 0's save takes longer than the others' timeout, which is 1 s here instead of 45 s
 folder=$(mktemp -d)
 trap 'rm -rf "$said" "$folder"' EXIT
 timeout 60 "${mpirun[@]}" -np 2 "$ranks" save "$folder" >"$said" 2>&1 && grep -q "^2 ranks have waited and saved" "$said" && [ -d "$folder/step-00000002" ]
-report $? "and so is rank 0 while it still saves"
+report $? "the others wait for rank 0 while it saves"
 exit $failures

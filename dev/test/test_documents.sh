@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Documents that share a sequence, kept apart (--documents apart): the program's losses are those of examples alone, also
-# with other threads and processes, and after a resume.
+# Tests document masking (--documents apart): packed examples have the losses of single examples, also with other threads
+# and processes, and after a resume.
 #
-#   PROGRAM=./train_gpt2_fp8 DEVICE=cuda CHANNELS=128    on two GPUs, with heads of 64 (default: the CPU, heads of 32)
+#   PROGRAM=./train_gpt2_fp8 DEVICE=cuda CHANNELS=128    runs on two GPUs with heads of 64 (default: the CPU, heads of 32)
 source "$(dirname "$0")/ranks.sh"
 channels=${CHANNELS:-64}
 if ! command -v python3 >/dev/null; then
-    echo "skip - documents apart: python3 is missing"
+    echo "skip - document masking: python3 is missing"
     exit 77
 fi
 
-# Examples of more than half of 48 tokens: two never share a sequence of so many, and up to seven one of 192.
+# Examples longer than half of 48 tokens: a sequence of 48 tokens has one, a sequence of 192 up to seven.
 python3 - "$folder" <<'PYTHON' || exit 1
 import random
 import struct
@@ -37,7 +37,7 @@ PYTHON
 flags=(--tokenizer bytes --layers 2 --heads 2 --channels "$channels" --sample-tokens 0 --quiet --device "$device" --lr 1e-3 --warmup 5
     --train "$folder/ex_train.bin" --val "$folder/ex_val.bin" --val-batches -1)
 
-# The weights of one run, evaluated packed and alone.
+# Evaluates the weights of one run on packed and on single examples.
 evaluated() { # NAME FLAGS...
     "$program" --eval-only --model "$folder/trained/step-00000012" --val "$folder/ex_val.bin" --val-batches -1 --tokenizer bytes --precision fp32 \
         --device "$device" --json --quiet "${@:2}" 2>"$folder/said" | sed 's/.*"val_loss":\([^,}]*\).*/\1/' >"$folder/$1.loss"
@@ -50,38 +50,38 @@ evaluated joined --documents joined --seq-len 192 --micro-batch 1
 evaluated single --documents joined --seq-len 48 --micro-batch 1
 if awk -v a="$(cat "$folder/packed.loss")" -v b="$(cat "$folder/alone.loss")" -v c="$(cat "$folder/joined.loss")" -v d="$(cat "$folder/single.loss")" \
     'BEGIN { x = a / b - 1; y = c / b - 1; exit !(a > 1 && x * x < 1e-12 && y * y > 1e-9 && b == d) }'; then
-    ok "examples packed and apart have the loss that they have alone, and not joined"
+    ok "packed examples have the loss of single examples with --documents apart only"
 else
-    bad "examples packed and apart have the loss that they have alone" "$(head "$folder"/*.loss)" "$(cat "$folder/said")"
+    bad "packed examples have the loss of single examples with --documents apart only" "$(head "$folder"/*.loss)" "$(cat "$folder/said")"
 fi
 
 evaluated taken
-awk -v a="$(cat "$folder/taken.loss")" -v b="$(cat "$folder/packed.loss")" 'BEGIN { x = a / b - 1; exit !(a > 1 && x * x < 1e-12) }' &&
-    ok "--eval-only takes over that they are apart" || bad "--eval-only takes over that they are apart" "$(head "$folder"/*.loss)"
+awk -v a="$(cat "$folder/taken.loss")" -v b="$(cat "$folder/packed.loss")" 'BEGIN { x = a / b - 1; exit !(a > 1 && x * x < 1e-12) }'
+check "--eval-only takes --documents apart from the checkpoint" $? "$(head "$folder"/*.loss)"
 
-# However an update is divided, with any threads, and resumed on other processes; FP8 as well.
-train 1 eight "${apart[@]}" --precision fp32 --micro-batch 1 --steps 12 && near "one sequence at a time: the same losses" loss 1e-6 trained eight
+# Other micro-batches, threads and processes, and a resume; also in FP8.
+train 1 eight "${apart[@]}" --precision fp32 --micro-batch 1 --steps 12 && near "--documents apart: micro-batches of one sequence give the same losses" loss 1e-6 trained eight
 OMP_NUM_THREADS=3 train 1 threads "${apart[@]}" --precision fp32 --micro-batch 4 --steps 12 --save-every 6 &&
-    same "three threads: the same bits" 00000012 trained threads
+    same "--documents apart: three threads give the same bits" 00000012 trained threads
 mkdir "$folder/other" && cp -r "$folder/trained/step-00000006" "$folder/trained/log.jsonl" "$folder/other" &&
-    train 2 other --micro-batch 2 --steps 12 --resume && near "resumed on two processes, which takes it over: the same losses" loss 1e-6 trained other
+    train 2 other --micro-batch 2 --steps 12 --resume && near "--documents apart is resumed on two processes with the same losses" loss 1e-6 trained other
 coat=(--recipe coat --micro-batch 4)
 train 1 coat "${apart[@]}" "${coat[@]}" --steps 6 && train 1 coated "${apart[@]}" "${coat[@]}" --steps 3 && train 1 coated "${coat[@]}" --steps 6 --resume &&
-    same "coat: a resumed run has the bits of one that went through" 00000006 coat coated
+    same "COAT with --documents apart: a resumed run has the bits of an uninterrupted one" 00000006 coat coated
 for model in llama:d1 olmo2:d1 qwen3:d1; do
     train 1 ${model%:*} "${apart[@]}" --model $model --vocab 257 --channels "$channels" --heads 2 --ffn 128 "${coat[@]}" --steps 6 &&
-        awk -v a="$(values loss ${model%:*} | head -1)" -v b="$(values loss ${model%:*} | tail -1)" 'BEGIN { exit !(a > 4 && b < a) }' &&
-        ok "${model%:*} trains with documents apart" || bad "${model%:*} trains with documents apart" "$(cat "$folder/${model%:*}.said")"
+        awk -v a="$(values loss ${model%:*} | head -1)" -v b="$(values loss ${model%:*} | tail -1)" 'BEGIN { exit !(a > 4 && b < a) }'
+    check "${model%:*} trains with --documents apart" $? "$(cat "$folder/${model%:*}.said")"
 done
 
-# Text files: each document begins with the token that begins texts; without one there is nothing to tell them by.
+# Text files: a BOS token starts each document; without BOS and EOS tokens, documents cannot be distinguished.
 train 1 text "${apart[@]}" --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 4 --precision fp32 --micro-batch 4 --steps 3 &&
     train 1 joined "${apart[@]}" --documents joined --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 4 --precision fp32 \
         --micro-batch 4 --steps 3 &&
-    [ "$(values loss text)" != "$(values loss joined)" ] && ok "of text, too" || bad "of text, too" "$(cat "$folder/text.said")"
+    [ "$(values loss text)" != "$(values loss joined)" ]; check "--documents apart changes the losses of text" $? "$(cat "$folder/text.said")"
 
-# The tokens that a resumed run divides text at are those of the run before, whatever checkpoints add to the ends of config.json; and
-# where config.json begins texts with a token that the data do not have, those that end them count.
+# A resumed run divides text at the same tokens as before, even if checkpoints add EOS tokens to config.json. If the
+# data lack the BOS token of config.json, EOS tokens divide them.
 mkdir "$folder/ended" "$folder/begun" && for name in ended begun; do cp "$folder/llama/step-00000006/model.safetensors" "$folder/$name"; done
 python3 - "$folder" <<'PYTHON' || exit 1
 import json
@@ -103,19 +103,19 @@ PYTHON
 flags=(--tokenizer bytes --train "$folder/both.bin" --sample-tokens 0 --quiet --device "$device")
 ended=(--model "$folder/ended" --documents apart --seq-len 64 --batch-tokens 256 --micro-batch 4 --precision fp32 --lr 1e-3 --prompt-format plain)
 train 1 formatted "${ended[@]}" --steps 6 && train 1 formatted2 "${ended[@]}" --steps 3 && train 1 formatted2 --steps 6 --resume &&
-    same "with a format of prompts: a resumed run has the bits of one that went through" 00000006 formatted formatted2
-ways() { # NAME: the losses of a file joined and apart
+    same "--documents apart with --prompt-format: a resumed run has the bits of an uninterrupted one" 00000006 formatted formatted2
+ways() { # NAME: prints the losses of a file with --documents joined and apart
     for way in joined apart; do
         "$program" --eval-only --model "$folder/begun" --tokenizer bytes --val "$folder/$1.bin" --documents $way --seq-len 64 --micro-batch 4 --precision fp32 \
             --val-batches 4 --device "$device" --json --quiet 2>"$folder/said"
     done
 }
-[ "$(ways both | sort -u | wc -l)" = 2 ] && [ ! -s "$folder/said" ] && [ "$(ways five | sort -u | wc -l)" = 2 ] && [ ! -s "$folder/said" ] &&
-    ok "of text that has not the token that begins texts, too" || bad "of text that has not the token that begins texts, too" "$(ways five)" "$(cat "$folder/said")"
+[ "$(ways both | sort -u | wc -l)" = 2 ] && [ ! -s "$folder/said" ] && [ "$(ways five | sort -u | wc -l)" = 2 ] && [ ! -s "$folder/said" ]
+check "--documents apart divides text without BOS tokens at EOS tokens" $? "$(ways five)" "$(cat "$folder/said")"
 ways none >/dev/null
-grep -q -- "^note: --documents apart: the first 65536 tokens of every file of --val have no BOS or EOS token" "$folder/said" &&
-    ok "text without any is said" || bad "text without any is said" "$(cat "$folder/said")"
-# Processes of which one sees another tokenizer_config.json than the other.
+grep -q -- "^note: --documents apart: the first 65536 tokens of every file of --val have no BOS or EOS token" "$folder/said"
+check "--documents apart on text without BOS and EOS tokens prints a note" $? "$(cat "$folder/said")"
+# Two processes that see different tokenizer_config.json files.
 for rank in 0 1; do mkdir "$folder/rank$rank" && cp dev/test/tokenizers/llama.model "$folder/rank$rank/tokenizer.model"; done
 echo '{"add_bos_token": false}' >"$folder/rank1/tokenizer_config.json"
 python3 - "$folder" <<'PYTHON'
@@ -130,7 +130,7 @@ PYTHON
 timeout 60 "${mpirun[@]}" -np 2 bash -c 'cd "$1/rank${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" && exec "${@:2}"' - "$folder" "$program" --model llama:d1 --vocab 560 \
     --tokenizer . --documents apart --train "$folder/begins.bin" --seq-len 64 --batch-tokens 512 --micro-batch 4 --steps 1 --sample-tokens 0 --device "$device" >"$folder/said" 2>&1
 status=$?
-[ $status -ne 0 ] && grep -q -- "--documents apart: the processes split the data at different tokens" "$folder/said" &&
-    ok "processes that would divide text otherwise are refused" || bad "processes that would divide text otherwise are refused" "status $status" "$(cat "$folder/said")"
-"$program" --plan --model gpt2 --documents apart >"$folder/said" 2>&1 && ok "--plan takes it" || bad "--plan takes it" "$(cat "$folder/said")"
+[ $status -ne 0 ] && grep -q -- "--documents apart: the processes split the data at different tokens" "$folder/said"
+check "processes with different BOS and EOS tokens are refused" $? "status $status" "$(cat "$folder/said")"
+"$program" --plan --model gpt2 --documents apart >"$folder/said" 2>&1; check "--plan accepts --documents apart" $? "$(cat "$folder/said")"
 exit $failures

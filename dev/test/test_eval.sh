@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# HellaSwag in the trainer, with examples made here: their right ending is how a text continues, the others are
-# letters in any order. On the CPU's program; in `make test-long` also with transformers.
+# Tests HellaSwag in the trainer with synthetic examples: the right ending continues a text, the others are shuffled
+# letters. Uses the CPU program, and in `make test-long` also transformers.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 root=$PWD
 
-# succeeds NAME COMMAND...: whether it succeeds
+# succeeds NAME COMMAND...: checks that the command succeeds
 succeeds() {
     local name=$1 said
     shift
-    if said=$("$@" 2>&1); then ok "$name"; else bad "$name" "$said"; fi
+    said=$("$@" 2>&1); check "$name" $? "$said"
 }
 
 command -v python3 >/dev/null || {
@@ -19,8 +19,8 @@ command -v python3 >/dev/null || {
 }
 text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 
-# 60 examples, each four times with its endings turned by one: turned-0 ... turned-3; labels-0 ... labels-3 keep the
-# endings and turn the label.
+# 60 examples, each four times with rotated endings: turned-0 ... turned-3. labels-0 ... labels-3 keep the
+# endings and rotate the label.
 python3 - "$folder" <<'PYTHON'
 import json, random, sys
 folder, pick = sys.argv[1], random.Random(5)
@@ -33,7 +33,7 @@ examples = []
 for i in range(60):
     at, length = pick.randrange(len(text) - 100), pick.randrange(20, 60)
     endings = [span(at + length, pick.randrange(5, 20))]
-    for _ in range(3):  # of every other example the letters of another place, in any order: hard to tell from text
+    for _ in range(3):  # shuffled letters of another place in the text, hard to distinguish from text
         other = span(pick.randrange(len(text) - 30), pick.randrange(5, 20))
         letters = pick.sample(other, len(other)) if i % 2 else [chr(pick.randrange(33, 127)) for _ in other]
         endings.append("".join(letters))
@@ -54,7 +54,7 @@ done
 flags=(--tokenizer bytes --seq-len 96 --micro-batch 6 --sample-tokens 0 --threads 2)
 model=(--layers 2 --heads 2 --channels 64 --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2)
 train=("${flags[@]}" "${model[@]}" --steps 120 --lr 4e-3 --warmup 10 --val-every 60)
-# share LOG: the last in a log; shares LOG: all of them, with their steps
+# share LOG: prints the last HellaSwag result of a log; shares LOG: prints the steps of all results
 share() { sed -n 's/.*"hellaswag":\([0-9.e-]*\).*/\1/p' | tail -n 1; }
 shares() { sed -n 's/.*"step":\([0-9]*\),"hellaswag".*/\1/p' "$1" | tr '\n' ' '; }
 evaluate() { "$program" "${flags[@]}" --model "$checkpoint" --hellaswag "$1" --eval-only --json --quiet "${@:2}"; }
@@ -62,63 +62,63 @@ evaluate() { "$program" "${flags[@]}" --model "$checkpoint" --hellaswag "$1" --e
 # --- during training
 "$program" "${train[@]}" --out "$folder/plain" --quiet >/dev/null || bad "training"
 "$program" "${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 --out "$folder/run" >"$folder/said" || bad "training with HellaSwag"
-[ "$(shares "$folder/run/log.jsonl")" = "40 80 120 " ] && ok "every --hellaswag-every steps" || bad "every --hellaswag-every steps" "$(cat "$folder/run/log.jsonl")"
-grep -qE '^HellaSwag [0-9.]+% \([0-9]+ of 60\) after 120 steps$' "$folder/said" && ok "a line on the terminal" || bad "a line on the terminal" "$(grep Hella "$folder/said")"
-grep -qa hellaswag "$folder"/run/events.out.tfevents.* && ok "and in TensorBoard's file" || bad "and in TensorBoard's file"
-succeeds "training does not notice it" diff -r "$folder/plain/step-00000120" "$folder/run/step-00000120"
+[ "$(shares "$folder/run/log.jsonl")" = "40 80 120 " ]; check "HellaSwag runs every --hellaswag-every steps" $? "$(cat "$folder/run/log.jsonl")"
+grep -qE '^HellaSwag [0-9.]+% \([0-9]+ of 60\) after 120 steps$' "$folder/said"; check "HellaSwag prints a line on the terminal" $? "$(grep Hella "$folder/said")"
+grep -qa hellaswag "$folder"/run/events.out.tfevents.*; check "HellaSwag is in TensorBoard's file" $?
+succeeds "HellaSwag does not change the training" diff -r "$folder/plain/step-00000120" "$folder/run/step-00000120"
 "$program" "${train[@]}" --steps 60 --hellaswag "$folder/turned-0.bin" --out "$folder/default" --quiet >/dev/null
-[ "$(shares "$folder/default/log.jsonl")" = "60 " ] && ok "as --val-every otherwise" || bad "as --val-every otherwise" "$(shares "$folder/default/log.jsonl")"
+[ "$(shares "$folder/default/log.jsonl")" = "60 " ]; check "HellaSwag runs every --val-every steps by default" $? "$(shares "$folder/default/log.jsonl")"
 "$program" "${train[@]}" --steps 4 --val-every 2 --hellaswag-every 0 --hellaswag "$folder/turned-0.bin" --out "$folder/end" --quiet >/dev/null
-[ "$(shares "$folder/end/log.jsonl")" = "4 " ] && ok "--hellaswag-every 0: only at the end" || bad "--hellaswag-every 0: only at the end" "$(shares "$folder/end/log.jsonl")"
+[ "$(shares "$folder/end/log.jsonl")" = "4 " ]; check "--hellaswag-every 0: only at the end" $? "$(shares "$folder/end/log.jsonl")"
 
-# --- a test that the end of a run came across is made up for, like a validation, and no other is repeated
+# --- an evaluation missed because the run ended is done on resume, like a validation; no other is repeated
 resumed=("${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 --save-every 40 --out "$folder/missed" --quiet)
 "$program" "${resumed[@]}" >/dev/null || bad "training with checkpoints"
 cut=$folder/missed/log.jsonl
-again() { # WHAT: continues, and has the log of the run without interruption
+again() { # NAME: resumes, and compares the log with that of the uninterrupted run
     "$program" "${resumed[@]}" --resume >/dev/null 2>&1 || bad "resuming"
     succeeds "$1" diff <(strip "$folder/run/log.jsonl") <(strip "$cut")
 }
 sed -i '/"step":40,"hellaswag"/d' "$cut" && rm -r "$folder"/missed/step-00000080 "$folder"/missed/step-00000120
-again "a test that was missed in the middle is made up for"
+again "a resumed run repeats a HellaSwag evaluation missed in the middle"
 sed -i '/"step":120,"hellaswag"/d' "$cut"
-again "and one at the end"
-again "and none is repeated"
+again "a resumed run repeats a HellaSwag evaluation missed at the end"
+again "a resumed run repeats no HellaSwag evaluation that is in the log"
 
 # --- by itself
 checkpoint=$folder/run/step-00000120
 trained=$(evaluate "$folder/turned-0.bin" | share)
-[ -n "$trained" ] && [ "$trained" = "$(share <"$folder/run/log.jsonl")" ] && ok "--eval-only repeats it" || bad "--eval-only repeats it" "$trained"
-awk -v s="$trained" 'BEGIN { exit !(s > 0.5) }' && ok "the model has learned: $trained where guessing is 0.25" || bad "the model has learned" "$trained"
+[ -n "$trained" ] && [ "$trained" = "$(share <"$folder/run/log.jsonl")" ]; check "--eval-only gives the log's HellaSwag result" $? "$trained"
+awk -v s="$trained" 'BEGIN { exit !(s > 0.5) }' && ok "the model has learned: HellaSwag $trained, above 0.25 by chance" || bad "the model has learned HellaSwag" "$trained"
 same=yes sum=0
-plain=$(evaluate "$folder/turned-0.bin" --recipe bf16 | share) # without scales that a whole batch shares
+plain=$(evaluate "$folder/turned-0.bin" --recipe bf16 | share) # because FP8 scales depend on the entire batch
 for turn in 1 2 3; do [ "$(evaluate "$folder/turned-$turn.bin" --recipe bf16 | share)" = "$plain" ] || same=no; done
-[ $same = yes ] && ok "the order of the endings does not matter" || bad "the order of the endings does not matter"
+[ $same = yes ]; check "HellaSwag does not depend on the order of the endings" $?
 for turn in 0 1 2 3; do sum="$sum + $(evaluate "$folder/labels-$turn.bin" | share)"; done
-awk "BEGIN { d = $sum - 1; exit !(d < 1e-6 && d > -1e-6) }" && ok "one ending of each example wins" || bad "one ending of each example wins" "$sum"
-[ "$(evaluate "$folder/turned-0.bin" --micro-batch 1 --precision fp32 | share)" = "$(evaluate "$folder/turned-0.bin" --micro-batch 7 --precision fp32 | share)" ] &&
-    ok "rows may be batched in any number" || bad "rows may be batched in any number"
+awk "BEGIN { d = $sum - 1; exit !(d < 1e-6 && d > -1e-6) }"; check "HellaSwag chooses exactly one ending per example" $? "$sum"
+[ "$(evaluate "$folder/turned-0.bin" --micro-batch 1 --precision fp32 | share)" = "$(evaluate "$folder/turned-0.bin" --micro-batch 7 --precision fp32 | share)" ]
+check "HellaSwag does not depend on the micro-batch" $?
 both=$(evaluate "$folder/turned-0.bin" --val "$folder/src_val.bin" --val-batches 1)
-[[ $both == *'"val_loss"'*'"hellaswag"'* ]] && ok "together with the validation loss" || bad "together with the validation loss" "$both"
+[[ $both == *'"val_loss"'*'"hellaswag"'* ]]; check "--eval-only computes HellaSwag and the validation loss together" $? "$both"
 
-# --- llm.c's -h 1 takes the file where llm.c has it
+# --- -h 1 reads the file at llm.c's path
 mkdir -p "$folder/llmc/dev/data/hellaswag" && cp "$folder/turned-0.bin" "$folder/llmc/dev/data/hellaswag/hellaswag_val.bin"
 short=$(cd "$folder/llmc" && "$program" "${flags[@]}" --model "$checkpoint" --eval-only -h 1 --json --quiet 2>&1 | share)
-[ "$short" = "$trained" ] && ok "-h 1 reads dev/data/hellaswag/hellaswag_val.bin" || bad "-h 1 reads dev/data/hellaswag/hellaswag_val.bin" "$short"
+[ "$short" = "$trained" ]; check "-h 1 reads dev/data/hellaswag/hellaswag_val.bin" $? "$short"
 said=$(cd "$folder" && "$program" "${train[@]}" --steps 1 -h 1 --quiet 2>&1)
-[[ $said == *"hellaswag_val.bin is missing"* ]] && ok "-h 1 without it: a note, and training continues" || bad "-h 1 without it: a note, and training continues" "$said"
+[[ $said == *"hellaswag_val.bin is missing"* ]]; check "-h 1 without the file prints a note, and training continues" $? "$said"
 
-# --- what is refused
+# --- errors
 # refuses NAME CODE PATTERN FLAGS...
 refuses() {
     local status=0 text
     text=$("$program" "${flags[@]}" "${@:4}" --quiet 2>&1 >/dev/null) || status=$?
-    [ $status -eq "$2" ] && [ "$(wc -l <<<"$text")" -eq 1 ] && grep -qE -- "$3" <<<"$text" && ok "$1" || bad "$1" "exit $status, wanted $2; said:" "$text"
+    [ $status -eq "$2" ] && [ "$(wc -l <<<"$text")" -eq 1 ] && grep -qE -- "$3" <<<"$text"; check "$1" $? "exit $status, wanted $2; said:" "$text"
 }
-refuses "a row longer than --seq-len" 1 "--seq-len [0-9]+ or more" --model "$checkpoint" --eval-only --hellaswag "$folder/turned-0.bin" --seq-len 32
-refuses "a file that is not there" 2 "none.bin" --model "$checkpoint" --eval-only --hellaswag "$folder/none.bin"
+refuses "a HellaSwag row longer than --seq-len is refused" 1 "--seq-len [0-9]+ or more" --model "$checkpoint" --eval-only --hellaswag "$folder/turned-0.bin" --seq-len 32
+refuses "a missing HellaSwag file is refused" 2 "none.bin" --model "$checkpoint" --eval-only --hellaswag "$folder/none.bin"
 { head -c 12 "$folder/src_val.bin" && head -c $(($(stat -c %s "$folder/src_val.bin") - 12)) /dev/zero | tr '\0' '\7'; } >"$folder/wide.bin" # tokens 0x0707
-refuses "validation tokens of another vocabulary" 2 "wide.bin: token 0 is 1799, but the vocabulary ends at 256: the file was made for another --tokenizer" --model "$checkpoint" --eval-only --val "$folder/wide.bin"
+refuses "validation tokens outside the vocabulary are refused" 2 "wide.bin: token 0 is 1799, but the vocabulary ends at 256: the file was made for another --tokenizer" --model "$checkpoint" --eval-only --val "$folder/wide.bin"
 python3 - "$checkpoint" "$folder/double" <<'PYTHON'
 import json, os, shutil, struct, sys
 shutil.copytree(*sys.argv[1:])
@@ -134,7 +134,7 @@ header[last].update(dtype="F64", data_offsets=[begin, begin + 8 * count])
 text = json.dumps(header).encode()
 open(path, "wb").write(struct.pack("<Q", len(text)) + text + data[8 + size : 8 + size + begin] + bytes(8 * count))
 PYTHON
-# a prefix that wrappers put before all names is left out; one that only some names have is not
+# a prefix that wrappers add to all tensor names is ignored; a prefix of only some names is not
 "$program" --model llama:d1 --channels 64 --tokenizer bytes --train "$folder/src_train.bin" --seq-len 32 --micro-batch 2 --steps 2 --sample-tokens 0 --quiet --out "$folder/llama" >/dev/null 2>&1 || bad "a Llama"
 for case in "$checkpoint _orig_mod." "$checkpoint module._orig_mod." "$folder/llama/step-00000002 module."; do
     python3 - ${case% *} "$folder/wrapped" "${case#* }" <<'PYTHON'
@@ -153,49 +153,49 @@ PYTHON
     loss() { "$program" --model "$1" --eval-only --val "$folder/src_val.bin" --val-batches 2 --seq-len 32 --micro-batch 2 --tokenizer bytes --recipe bf16 --json --quiet 2>"$folder/said" | cut -d, -f2; }
     plain=$(loss "${case% *}") wrapped=$(loss "$folder/wrapped")
     [ -n "$wrapped" ] && [ "$wrapped" = "$plain" ] && [ "$(grep -c "^note: --model $folder/wrapped: .*'${case#* }'" "$folder/said")" -eq 1 ]
-    check "the prefix ${case#* } is left out" $? "$plain" "$wrapped" "$(cat "$folder/said")"
+    check "the prefix ${case#* } of all tensor names is ignored" $? "$plain" "$wrapped" "$(cat "$folder/said")"
 done
-refuses "weights in FP64" 2 "is F64; weights must be F32, F16 or BF16" --model "$folder/double" --eval-only --val "$folder/src_val.bin"
-refuses "a token file" 2 "src_val.bin is not a HellaSwag file" --model "$checkpoint" --eval-only --hellaswag "$folder/src_val.bin"
-refuses "--hellaswag-every without a file" 1 "--hellaswag FILE" "${model[@]}" --hellaswag-every 5
-refuses "nothing to evaluate" 1 "--hellaswag FILE" --model "$checkpoint" --eval-only
+refuses "weights in FP64 are refused" 2 "is F64; weights must be F32, F16 or BF16" --model "$folder/double" --eval-only --val "$folder/src_val.bin"
+refuses "a token file as --hellaswag is refused" 2 "src_val.bin is not a HellaSwag file" --model "$checkpoint" --eval-only --hellaswag "$folder/src_val.bin"
+refuses "--hellaswag-every without --hellaswag is refused" 1 "--hellaswag FILE" "${model[@]}" --hellaswag-every 5
+refuses "--eval-only without data is refused" 1 "--hellaswag FILE" --model "$checkpoint" --eval-only
 sed '3s/"endings"/"end"/' "$folder/turned-0.jsonl" >"$folder/wrong.jsonl"
 said=$(python3 data/prepare.py --bytes --hellaswag --out "$folder/wrong" "$folder/wrong.jsonl" 2>&1)
-[ $? -eq 2 ] && [[ $said == *"wrong.jsonl, line 3"* ]] && [ ! -e "$folder/wrong.bin" ] && ok "prepare.py names the line that is wrong" || bad "prepare.py names the line that is wrong" "$said"
+[ $? -eq 2 ] && [[ $said == *"wrong.jsonl, line 3"* ]] && [ ! -e "$folder/wrong.bin" ]; check "prepare.py --hellaswag names the wrong line" $? "$said"
 
-# --- another program's opinion
-told() { # NAME PATTERN WHERE: what check_transformers.py says with no modules but those in this folder
+# --- comparison with transformers
+told() { # NAME PATTERN FOLDER: checks check_transformers.py's error with only the modules in FOLDER
     said=$(PYTHONPATH=$3 python3 -S dev/test/check_transformers.py "$checkpoint" 2>&1)
-    [ $? -eq 2 ] && [[ $said == "error: check_transformers.py needs torch, safetensors and transformers 4.56 or later: pip install torch safetensors 'transformers>=4.56' ("$2")" ]] && ok "$1" || bad "$1" "$said"
+    [ $? -eq 2 ] && [[ $said == "error: check_transformers.py needs torch, safetensors and transformers 4.56 or later: pip install torch safetensors 'transformers>=4.56' ("$2")" ]]; check "$1" $? "$said"
 }
 mkdir -p "$folder/old/transformers" "$folder/new/transformers"
 echo '__version__ = "4.55.4"' >"$folder/old/transformers/__init__.py"
 echo '__version__ = "5.0.0.dev0"' >"$folder/new/transformers/__init__.py"
-told "transformers that is missing is named, with its version" "No module named 'transformers'" "$folder"
-told "and one that is too old" "this is transformers 4.55.4" "$folder/old"
-told "and what else is missing" "No module named 'numpy'" "$folder/new"
-said=$(PYTHONPATH=$folder/old python3 -S dev/test/check_transformers.py --help 2>&1) && [[ $said == "Checks that an exported folder"*"transformers 4.56"* ]] && ok "the help needs none of them" || bad "the help needs none of them" "$said"
-if pytorch_tests "transformers chooses the same endings" "transformers continues with the same tokens"; then
-    succeeds "transformers chooses the same endings" python3 dev/test/check_transformers.py "$checkpoint" --hellaswag "$folder/turned-0.bin" \
+told "check_transformers.py without transformers names it and its version" "No module named 'transformers'" "$folder"
+told "check_transformers.py with an old transformers names its version" "this is transformers 4.55.4" "$folder/old"
+told "check_transformers.py names another missing package" "No module named 'numpy'" "$folder/new"
+said=$(PYTHONPATH=$folder/old python3 -S dev/test/check_transformers.py --help 2>&1) && [[ $said == "Checks that transformers loads"*"transformers 4.56"* ]]; check "check_transformers.py --help needs no package" $? "$said"
+if pytorch_tests "transformers chooses the same HellaSwag endings" "transformers continues prompts with the same tokens"; then
+    succeeds "transformers chooses the same HellaSwag endings" python3 dev/test/check_transformers.py "$checkpoint" --hellaswag "$folder/turned-0.bin" \
         --program "$program" --micro-batch 6 --seq-len 96 --tolerance bfloat16 -- --tokenizer bytes --precision fp32
     prompts() { # FOLDER [FLAGS OF THE CHECK...]
         python3 dev/test/check_transformers.py "$1" --program "$program" --prompts 'static int ' 'Zürich: 10 °C' $'\xfe\x80' "${@:2}"
     }
-    random() { # NAME [FLAGS...]: a model whose continuations wander
+    random() { # NAME [FLAGS...]: makes a random model whose continuations vary
         python3 dev/test/check_transformers.py --make-random "$folder/$1" --gain 8 "${@:2}" >"$folder/said" 2>&1 || bad "a random model" "$(cat "$folder/said")"
     }
-    succeeds "transformers continues with the same tokens" prompts "$checkpoint"
+    succeeds "transformers continues prompts with the same tokens" prompts "$checkpoint"
     said=$(prompts "$folder" 2>&1)
-    [ $? -eq 2 ] && [[ $said == *"$folder has no config.json; name a folder of a model"* ]] && ok "a folder without a model is named" || bad "a folder without a model is named" "$said"
+    [ $? -eq 2 ] && [[ $said == *"$folder: has no config.json"* ]]; check "check_transformers.py names a folder without a model" $? "$said"
     "$program" "${flags[@]}" --model "$checkpoint" --train "$folder/src_train.bin" --prompt-format alpaca --steps 1 --out "$folder/asked" --quiet >/dev/null 2>"$folder/said" || bad "a run with a prompt format" "$(cat "$folder/said")"
-    succeeds "and continues the texts themselves where prompts have a format" prompts "$folder/asked/step-00000001"
+    succeeds "transformers continues raw prompts of a model with --prompt-format" prompts "$folder/asked/step-00000001"
     printf '{"prompt": "a", "response": "b"}\n%.0s' 1 2 3 >"$folder/chat.jsonl"
     python3 data/prepare.py --bytes --chat --prompt-format plain --val-fraction 0 --out "$folder/chat" "$folder/chat.jsonl" >/dev/null
     said=$(python3 dev/test/check_transformers.py "$checkpoint" --val "$folder/chat_train_*.bin" --loss 1 2>&1)
-    [ $? -eq 1 ] && [[ $said == *"chat_train_000000.bin holds a mask of the tokens that count, which this check does not read"* ]] && ok "a file with a mask is named as one" || bad "a file with a mask" "$said"
+    [ $? -eq 1 ] && [[ $said == *"chat_train_000000.bin: has a loss mask"* ]]; check "check_transformers.py refuses token files with a loss mask" $? "$said"
     random bytes
-    succeeds "and in FP32 with no other" prompts "$folder/bytes" -- --precision fp32
-    # byte pairs: GPT-2's way of writing bytes, and a few merges
+    succeeds "transformers continues prompts with the same tokens in FP32" prompts "$folder/bytes" -- --precision fp32
+    # byte pairs: GPT-2's characters for bytes, and a few merges
     random pairs --vocab 261 --dtype bfloat16
     python3 - "$folder/pairs" <<'PYTHON'
 import json, sys
@@ -206,18 +206,18 @@ names += [pair.replace(" ", "") for pair in merges] + ["<|endoftext|>"]
 json.dump({name: i for i, name in enumerate(names)}, open(sys.argv[1] + "/vocab.json", "w"))
 open(sys.argv[1] + "/merges.txt", "w").write("#version: 0.2\n" + "\n".join(merges) + "\n")
 PYTHON
-    succeeds "and with a vocabulary of byte pairs" prompts "$folder/pairs"
-    # AutoTokenizer on what a checkpoint of a run with one file has, in families whose own class is another
+    succeeds "transformers continues prompts with a byte-pair vocabulary" prompts "$folder/pairs"
+    # AutoTokenizer on checkpoints of runs with one tokenizer file, in families whose default class is another
     names="qwen.json:llama llama3.json:qwen2 words.json:olmo2"
-    if python3 -c 'import google.protobuf, sentencepiece' 2>/dev/null; then names+=" llama.model:llama"; else echo "skip - and AutoTokenizer takes the tokens of llama.model:llama: Python has no sentencepiece, or no protobuf"; fi
+    if python3 -c 'import google.protobuf, sentencepiece' 2>/dev/null; then names+=" llama.model:llama"; else echo "skip - transformers and AutoTokenizer continue prompts of llama.model:llama: Python has no sentencepiece, or no protobuf"; fi
     for name in $names; do
         "$program" --model "${name#*:}:d1" --channels 64 --tokenizer "dev/test/tokenizers/${name%:*}" --train "$folder/src_train.bin" --allow-other-data \
             --seq-len 32 --micro-batch 1 --steps 1 --sample-tokens 0 --out "$folder/$name" >"$folder/said" 2>&1 || bad "a run with $name" "$(cat "$folder/said")"
-        succeeds "and AutoTokenizer takes the tokens of $name" prompts "$folder/$name/step-00000001"
+        succeeds "transformers and AutoTokenizer continue prompts of $name" prompts "$folder/$name/step-00000001"
     done
     random other --seed 2
     said=$(prompts "$folder/bytes" --tolerance bfloat16 -- --model "$folder/other" 2>&1)
-    [ $? -eq 1 ] && [ "$(grep -c '^FAIL  prompt' <<<"$said")" -eq 3 ] && ok "and other weights are found out" || bad "and other weights are found out" "$said"
+    [ $? -eq 1 ] && [ "$(grep -c '^FAIL  prompt' <<<"$said")" -eq 3 ]; check "check_transformers.py fails for other weights" $? "$said"
 fi
 cd "$root" || exit 1
 exit $failures

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The tool that measures gradients, on a small model of bytes: what it prints and writes, that it changes nothing of the
-# checkpoint, and what it says of bad input. Where there is a GPU, also that both backends find the same.
+# Tests gradient_stats on a small byte-level model: its output, that it does not change the checkpoint, and errors for bad
+# input. With a GPU, also that both backends find the same.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 tool=$build/gradient_stats
 export OMP_NUM_THREADS=2
 
-# check NAME COMMAND...: whether it succeeds
+# check NAME COMMAND...: checks that the command succeeds
 check() {
     local name=$1 said
     shift
@@ -21,16 +21,16 @@ train=$folder/src_train.bin
 checkpoint=$folder/run/step-00000020
 hash=$(cat "$checkpoint"/* | cksum)
 
-# measure NAME ARGUMENTS...: the tables to NAME.txt, the lines to NAME.jsonl
+# measure NAME ARGUMENTS...: writes the tables to NAME.txt, the JSON lines to NAME.jsonl
 measure() { "${program_of_tool:-$tool}" "${@:2}" --train "$train" --json "$folder/$1.jsonl" >"$folder/$1.txt"; }
-# lines WORDS...: those of a.jsonl that hold all of them
+# lines WORDS...: prints the lines of a.jsonl that contain all WORDS
 lines() { local file=$folder/a.jsonl words; words=$(printf ' && /%s/' "$@"); awk "1$words" "$file"; }
-# value KEY: of the JSON line on standard input
+# value KEY: prints KEY of the JSON lines on stdin
 value() { sed "s/.*\"$1\":\([^,}]*\).*/\1/"; }
-# among X LOW HIGH
+# among X LOW HIGH: true if X is between LOW and HIGH
 among() { awk -v x="$1" -v low="$2" -v high="$3" 'BEGIN { exit !(x >= low && x <= high) }' || { echo "$1"; false; }; }
 
-# 2 layers of 4 gradients and the head's, each in 2 formats; 3 rules of scales, and one more for dqkv
+# 4 gradients in 2 layers and the head's, each in 2 formats, with 3 rules of scales, or 4 for dqkv
 lines_are_all() {
     [ "$(lines '"line":"gradient"' | wc -l)" = 9 ] && [ "$(lines '"line":"variant"' | wc -l)" = 58 ] &&
         [ "$(lines '"line":"product"' | wc -l)" = 108 ] && [ "$(lines '"line":"run"' | wc -l)" = 1 ] &&
@@ -43,7 +43,7 @@ tables_are_whole() {
     done
     grep -q '^The worst layer' "$folder/a.txt" && ! grep -qi nan "$folder/a.txt" && ! tail -n +2 "$folder/a.txt" | awk 'length > 120' | grep .
 }
-# codes of a gradient have errors of a rounding: 1 to 5 % in E4M3, about twice that in E5M2, less behind long sums
+# errors of rounded gradients: 1 to 5 % in E4M3, about twice that in E5M2, less after long sums
 errors_are_of_roundings() {
     local line e4m3 e5m2
     for line in '"gradient":"dh","layer":0' '"gradient":"dqkv","layer":1'; do
@@ -52,7 +52,7 @@ errors_are_of_roundings() {
         among "$e4m3" 0.002 0.05 && among "$(awk "BEGIN { print $e5m2 / $e4m3 }")" 1.5 2.5 || return
     done
 }
-loss_is_the_trainers() { # the first step from these weights on the same batch, before its update
+loss_is_the_trainers() { # compares with the trainer's first step on the same batch
     local said
     said=$("$program" --model "$checkpoint" --recipe bf16 --micro-batch 4 --steps 1 --sample-tokens 0 --json \
         --seq-len 128 --train "$train" 2>/dev/null | grep -m 1 '"loss":' | value loss)
@@ -61,30 +61,30 @@ loss_is_the_trainers() { # the first step from these weights on the same batch, 
 products_are_sums_in_fp32() {
     lines '"line":"product"' '"output":"fp32"' | value error | awk '$1 > 2e-5 { bad = 1 } END { exit bad }'
 }
-same_again() { # but for the first line, which has the number of threads
+same_again() { # ignores the first line, which has the number of threads
     measure b "$checkpoint" --micro-batch 4 --seq-len 128 --threads 1 &&
         diff <(tail -n +2 "$folder/a.txt") <(tail -n +2 "$folder/b.txt")
 }
-new_model() { # d1: 128 channels, the vocabulary of GPT-2
+new_model() { # d1: 128 channels, GPT-2's vocabulary
     measure c d1 --micro-batch=1 --seq-len 32 --batch 2 --seed 5 && grep -q '^d1, micro-batch 2 of 1 x 32 tokens' "$folder/c.txt"
 }
-other_sizes() { # 30 tokens: no FP8 matmuls
+other_sizes() { # 30 tokens, which FP8 matmuls do not support
     measure d "$checkpoint" --micro-batch 2 --seq-len 15 && grep -q '^note: FP8 matmuls' "$folder/d.txt" &&
         ! grep -q '"line":"product"' "$folder/d.jsonl"
 }
 
-check "it runs" measure a "$checkpoint" --micro-batch 4 --seq-len 128 --threads 2
-check "every gradient, variant and product has its line" lines_are_all
-check "its tables are whole and fit 120 columns" tables_are_whole
-check "its loss is that of the trainer's first step" loss_is_the_trainers
-check "errors are those of the formats' roundings" errors_are_of_roundings
-check "products of the CPU are sums in FP32" products_are_sums_in_fp32
-check "the same bits again" same_again
-check "a named model with new weights" new_model
-check "sizes that FP8 matmuls do not take" other_sizes
-check "the checkpoint is as it was" test "$(cat "$checkpoint"/* | cksum)" = "$hash"
+check "gradient_stats measures a checkpoint" measure a "$checkpoint" --micro-batch 4 --seq-len 128 --threads 2
+check "gradient_stats writes a line per gradient, variant and matmul" lines_are_all
+check "tables of gradient_stats are complete and fit 120 columns" tables_are_whole
+check "the loss of gradient_stats is that of the trainer's first step" loss_is_the_trainers
+check "errors of gradients match the formats' roundings" errors_are_of_roundings
+check "matmuls of the CPU accumulate in FP32" products_are_sums_in_fp32
+check "gradient_stats gives the same bits again" same_again
+check "gradient_stats measures a named model with new weights" new_model
+check "gradient_stats works without FP8 matmuls for odd sizes" other_sizes
+check "gradient_stats does not change the checkpoint" test "$(cat "$checkpoint"/* | cksum)" = "$hash"
 
-# its table of two micro-batches: 9 gradients in three ways each, and of the five kinds a row in four tables
+# the table of two micro-batches: 9 gradients with three rules each, and a row per kind in four tables
 table_of_means() {
     local found expected
     measure b "$checkpoint" --micro-batch 8 --batch 0 && measure c "$checkpoint" --micro-batch 8 --batch 1 &&
@@ -101,12 +101,12 @@ table_refuses() { # WORDS FILES...
     [ ! -e "$folder/none" ] && [ "$(wc -l <<<"$said")" = 1 ] && grep -q "^error: .*$1" <<<"$said" || { echo "$said"; false; }
 }
 if command -v python3 >/dev/null; then
-    check "a table of means over micro-batches" table_of_means
-    check "not of the same one twice" table_refuses "has this micro-batch already" "$folder"/[bc].jsonl "$folder/b.jsonl"
-    check "nor of others' sizes" table_refuses "its micro_batch is not that of" "$folder/a.jsonl" "$folder/b.jsonl"
-    check "nor of another file" table_refuses "" README.md
+    check "gradient_table.py averages over micro-batches" table_of_means
+    check "gradient_table.py refuses the same micro-batch twice" table_refuses "contains the same micro-batch" "$folder"/[bc].jsonl "$folder/b.jsonl"
+    check "gradient_table.py refuses files of different sizes" table_refuses "its micro_batch differs from" "$folder/a.jsonl" "$folder/b.jsonl"
+    check "gradient_table.py refuses other files" table_refuses "" README.md
 else
-    echo "skip - means over micro-batches: no python3"
+    echo "skip - gradient_table.py: no python3"
 fi
 
 refused() { # CODE WORDS ARGUMENTS...
@@ -121,21 +121,21 @@ refused() { # CODE WORDS ARGUMENTS...
 mkdir "$folder/damaged"
 cp "$checkpoint"/* "$folder/damaged"
 head -c 5000 "$checkpoint/model.safetensors" >"$folder/damaged/model.safetensors"
-check "no arguments: refused" refused 1 CHECKPOINT
-check "no data: refused" refused 1 --train "$checkpoint"
-check "a flag that it has not: refused" refused 1 --recipe "$checkpoint" --train "$train" --recipe coat
-check "two checkpoints: refused" refused 1 other "$checkpoint" other --train "$train"
-check "a flag without its value: refused" refused 1 --json "$checkpoint" --train "$train" --json
-check "a batch that is no number: refused" refused 1 "--batch: a number" "$checkpoint" --train "$train" --batch x
-check "a micro-batch of 0: refused" refused 1 --micro-batch "$checkpoint" --train "$train" --micro-batch 0
-check "no model of this name: refused" refused 1 nothing nothing --train "$train"
-check "a folder that is not there: refused" refused 2 "$folder/nothing" "$folder/nothing" --train "$train"
-check "no token files: refused" refused 2 nothing.bin "$checkpoint" --train "$folder/nothing.bin"
-check "a damaged checkpoint: refused" refused 2 damaged "$folder/damaged" --train "$train"
-check "a file that cannot be written: refused" refused 2 --json "$checkpoint" --train "$train" --json "$folder/no/a.jsonl"
-check "the help" sh -c "$tool --help | grep -q '^usage: gradient_stats CHECKPOINT'"
+check "gradient_stats without arguments is refused" refused 1 CHECKPOINT
+check "gradient_stats without --train is refused" refused 1 --train "$checkpoint"
+check "gradient_stats refuses --recipe" refused 1 --recipe "$checkpoint" --train "$train" --recipe coat
+check "gradient_stats refuses two checkpoints" refused 1 other "$checkpoint" other --train "$train"
+check "gradient_stats refuses --json without a value" refused 1 --json "$checkpoint" --train "$train" --json
+check "gradient_stats refuses --batch x" refused 1 "--batch:" "$checkpoint" --train "$train" --batch x
+check "gradient_stats refuses --micro-batch 0" refused 1 --micro-batch "$checkpoint" --train "$train" --micro-batch 0
+check "gradient_stats refuses an unknown model" refused 1 nothing nothing --train "$train"
+check "gradient_stats refuses a missing folder" refused 2 "$folder/nothing" "$folder/nothing" --train "$train"
+check "gradient_stats refuses missing token files" refused 2 nothing.bin "$checkpoint" --train "$folder/nothing.bin"
+check "gradient_stats refuses a damaged checkpoint" refused 2 damaged "$folder/damaged" --train "$train"
+check "gradient_stats refuses a file that cannot be written" refused 2 --json "$checkpoint" --train "$train" --json "$folder/no/a.jsonl"
+check "gradient_stats --help prints the usage" sh -c "$tool --help | grep -q '^usage: gradient_stats CHECKPOINT'"
 
-# Both backends from the same weights; their gradients differ by roundings to BF16.
+# Both backends use the same weights. Their gradients differ by BF16 rounding.
 gpu_agrees() {
     program_of_tool=${tool}_gpu measure gpu "$checkpoint" --micro-batch 8 --device cuda &&
         program_of_tool=${tool}_gpu measure cpu "$checkpoint" --micro-batch 8 --device cpu || return
@@ -144,7 +144,7 @@ gpu_agrees() {
         awk '$1 > 1.1 * $2 + 1e-4 || $1 < 0.9 * $2 - 1e-4 { print; bad = 1 } END { exit bad || NR != 58 }'
 }
 if [ -x "${tool}_gpu" ] && nvidia-smi -L 2>/dev/null | grep -q GPU; then
-    check "on the GPU as on the CPU" gpu_agrees
+    check "gradient_stats finds the same on GPU and CPU" gpu_agrees
 else
     echo "skip - on the GPU as on the CPU: no GPU, or not built"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# FP8 health from the command line: what the log says of gradients and products, that it is said once what is wrong, and
-# that nothing of it changes a bit of the training.
+# Tests FP8 health from the command line: the log's figures of gradients and matmuls, one warning per problem, and that
+# FP8 health changes no bit of the training.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -14,54 +14,54 @@ said() { cat "$folder/$1.said" "$folder/$1.out"; }
 two='\[[0-9.e+-]+,[0-9.e+-]+\]'
 shares="\"saturated\":$two,\"zero\":$two,\"subnormal\":$two"
 
-# Steps of three micro-batches, some of them looked at, and the same left alone.
+# Trains steps of three micro-batches, with FP8 health in some steps and without.
 for flags in "--recipe coat" "--recipe coat --head fp8" "--recipe coat-paper --grads fp32"; do
     # shellcheck disable=SC2086
     train alone $flags --steps 12 --health-every 0 --overwrite && train watched $flags --steps 12 --health-every 4 --health-products 5 --overwrite &&
-        diff -r "$folder/alone/step-00000012" "$folder/watched/step-00000012" >"$folder/diff" &&
-        ok "$flags: FP8 health changes no bit of the training" || bad "$flags: FP8 health changes no bit of the training" "$(said watched)" "$(cat "$folder/diff")"
+        diff -r "$folder/alone/step-00000012" "$folder/watched/step-00000012" >"$folder/diff"
+    check "$flags: FP8 health changes no bit of the training" $? "$(said watched)" "$(cat "$folder/diff")"
     log=$(cat "$folder/watched/log.jsonl")
-    [ "$(steps_of fp8 watched), $(steps_of products watched)" = "4 8 12 , 5 10 " ] && ! grep -qE '"(fp8|products)":' "$folder/alone/log.jsonl" &&
-        ok "and is in the log at its steps" || bad "and is in the log at its steps" "$(steps_of fp8 watched), $(steps_of products watched)"
-    grep -qE "\"products\":\{\"qkvw\":\{\"error\":\[0\.0[0-9]*,0\.0[0-9]*\],\"bias\":\[-?0[0-9.e-]*,-?0[0-9.e-]*\]\}\}\}" <<<"$log" &&
-        ok "with the products' errors" || bad "with the products' errors" "$(grep products <<<"$log")"
+    [ "$(steps_of fp8 watched), $(steps_of products watched)" = "4 8 12 , 5 10 " ] && ! grep -qE '"(fp8|products)":' "$folder/alone/log.jsonl"
+    check "$flags: FP8 health is in the log at its steps" $? "$(steps_of fp8 watched), $(steps_of products watched)"
+    grep -qE "\"products\":\{\"qkvw\":\{\"error\":\[0\.0[0-9]*,0\.0[0-9]*\],\"bias\":\[-?0[0-9.e-]*,-?0[0-9.e-]*\]\}\}\}" <<<"$log"
+    check "$flags: the log has the errors of the FP8 matmuls" $? "$(grep products <<<"$log")"
     grep -qE "\"dqkv_q\":\{\"amax\":$two,$shares\}" <<<"$log" && grep -qE "\"dresid_q\":\{\"amax\":$two\}" <<<"$log" &&
-        grep -qE "\"dresid_q_fcproj\":\{$shares\},.*\"dresid_q_proj\":\{$shares\}" <<<"$log" && ok "and the gradients' codes" ||
-        bad "and the gradients' codes" "$(grep fp8 <<<"$log")"
+        grep -qE "\"dresid_q_fcproj\":\{$shares\},.*\"dresid_q_proj\":\{$shares\}" <<<"$log"
+    check "$flags: the log has the FP8 gradients" $? "$(grep fp8 <<<"$log")"
     case $flags in
     *"head fp8"*) wanted='dresid_qt_fcproj dresid_qt_proj dh_qt dqkv_qt dlogits_q' ;; # in E5M2
     *paper*) wanted='' ;;
     *) wanted='dresid_qt_fcproj dresid_qt_proj dh_qt dqkv_qt' ;;
     esac
     found=$(grep -oE '"(dresid_qt_fcproj|dresid_qt_proj|dh_qt|dqkv_qt|dlogits_qt?)":' <<<"$log" | sort -u | tr -d '":\n')
-    [ "$found" = "$(tr ' ' '\n' <<<"$wanted" | sort | tr -d '\n')" ] && ok "their transposes where they have codes of their own" ||
-        bad "their transposes where they have codes of their own" "$found"
+    [ "$found" = "$(tr ' ' '\n' <<<"$wanted" | sort | tr -d '\n')" ]
+    check "$flags: the log has the FP8 transposes that are stored separately" $? "$found"
 done
 
-# Resumed with other steps between what is looked at: no setting that the run is asked about, and the same bytes.
+# Resumes with FP8 health at other steps: no changed setting is reported, and the bytes are the same.
 train resumed --recipe coat --steps 12 --save-every 6 --health-every 3 --health-products 2 && rm -r "$folder/resumed/step-00000012" &&
     train resumed --recipe coat --steps 12 --save-every 6 --health-every 5 --health-products 0 --resume && ! grep -E '^(resume|note): ' "$folder/resumed.said" &&
-    train whole --recipe coat --steps 12 --save-every 6 && diff -r "$folder/resumed/step-00000012" "$folder/whole/step-00000012" >/dev/null &&
-    ok "a resumed run may look at other steps" || bad "a resumed run may look at other steps" "$(said resumed)"
+    train whole --recipe coat --steps 12 --save-every 6 && diff -r "$folder/resumed/step-00000012" "$folder/whole/step-00000012" >/dev/null
+check "a resumed run may check FP8 health at other steps" $? "$(said resumed)"
 
-# Sequences of one token: attention hands nothing on to q and k, so two thirds of dqkv are zero.
-# Which layer has the most is a matter of the text: this one does not change with the sources.
+# Sequences of one token: q and k get no gradient from attention, so two thirds of dqkv are zero.
+# The layer in the warning depends on the text, which does not change with the sources.
 "$build"/prepare_bytes --out "$folder/fixed" LICENSE >/dev/null || exit 1
 run=("${run[@]/"$folder/src_train.bin"/"$folder/fixed_train.bin"}")
 zeros=(--seq-len 1 --micro-batch 32 --batch-tokens 0 --steps 4 --health-every 1 --no-quiet)
 train zeros "${zeros[@]}" --recipe coat
 line='fp8: dqkv_qt of layer 1 has 66.7 % of its FP8 values zero or subnormal; --linear bf16 is more exact'
-[ "$(grep -cxF "$line" "$folder/zeros.out")" -eq 1 ] && [ "$(grep -c '^fp8: dqkv_qt' "$folder/zeros.out")" -eq 1 ] &&
-    ok "codes that do not fit are said once, with the flag that helps" || bad "codes that do not fit are said once, with the flag that helps" "$(said zeros)"
+[ "$(grep -cxF "$line" "$folder/zeros.out")" -eq 1 ] && [ "$(grep -c '^fp8: dqkv_qt' "$folder/zeros.out")" -eq 1 ]
+check "saturated or flushed FP8 values are reported once, with the flag that helps" $? "$(said zeros)"
 
-# The plan, and where there is nothing to compare.
+# The plan, and recipes without FP8 matmuls.
 planned() { "$program" --plan=json --model gpt2 --recipe coat "$@" | grep -c '"name": "qkvw_reference", "format": "bf16", "category": "scratch", "bytes": 3538944}'; }
-[ "$(planned)$(planned --health-products 100)$(planned --health-products 100 --eval-only)" = 010 ] &&
-    ok "--plan has the product that is made again with --health-products alone" || bad "--plan has the product that is made again with --health-products alone"
+[ "$(planned)$(planned --health-products 100)$(planned --health-products 100 --eval-only)" = 010 ]
+check "--plan has the BF16 reference matmul only with --health-products" $?
 for flags in "--recipe bf16" "--precision fp32" "--recipe coat --linear bf16"; do
     # shellcheck disable=SC2086
     train refused $flags --health-products 5
-    [ $? -eq 1 ] && [ "$(grep -c . "$folder/refused.said")" -eq 1 ] && grep -q '^error: --health-products: .*nothing to compare' "$folder/refused.said" &&
-        ok "$flags --health-products is refused" || bad "$flags --health-products is refused" "$(said refused)"
+    [ $? -eq 1 ] && [ "$(grep -c . "$folder/refused.said")" -eq 1 ] && grep -q '^error: --health-products: .*nothing to compare' "$folder/refused.said"
+    check "--health-products with $flags is refused" $? "$(said refused)"
 done
 exit $failures

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Dependencies have one direction, of #includes and of symbols: folders that include each other make no circle, and what is
-# shared by all includes nothing of a backend.
+# Tests that dependencies have one direction, for #includes and for symbols: folders have no cycle, and shared code includes
+# no backend.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
 
-# "FOLDER OTHER FILE" of every #include that leads from one folder of the sources in `$1` to another; the programs at the
-# top stand for themselves
+# crossings: prints "FOLDER OTHER FILE" for every #include of another folder in the sources in `$1`; each program at the
+# top counts as a folder
 crossings() {
     (cd "$1" && find . -type f -printf '%P\n' && grep -rHoE '^[[:space:]]*#[[:space:]]*include[[:space:]]*("[^"]+"|<coat/[^>]+>)' --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' --include='*.cpp' .) |
         awk -F: '
@@ -27,18 +27,18 @@ crossings() {
                 if (from != to) print from, to, file
             }' | sort -u
 }
-# circles of folders: tsort names what it cannot put in order
+# circles: prints the cycles of folders, which tsort cannot sort
 circles() { awk '{ print $1, $2 }' <<<"$1" | sort -u | tsort 2>&1 >/dev/null | sed -n '/loop/d; s/^tsort: //p' | paste -sd ' '; }
 
 mkdir -p "$folder/tree"
 cp -r coat data dev ./*.cu "$folder/tree"
 found=$(crossings "$folder/tree")
-[ "$(grep -c . <<<"$found")" -gt 50 ] && ok "includes are found" || bad "includes are found" "$found"
+[ "$(grep -c . <<<"$found")" -gt 50 ]; check "the test finds #includes" $? "$found"
 wrong=$(sed -n 's/^nowhere nowhere //p' <<<"$found")
-[ -z "$wrong" ] && ok "each leads to a file" || bad "each leads to a file" "$wrong"
+[ -z "$wrong" ]; check "every #include names an existing file" $? "$wrong"
 found=$(grep -v '^nowhere' <<<"$found")
 loop=$(circles "$found")
-[ -z "$loop" ] && ok "no circle of folders" || bad "no circle of folders" "$loop"
+[ -z "$loop" ]; check "#includes of folders have no cycle" $? "$loop"
 # Prints the crossings in $1 that break docs/hacking.md's order of folders: only a backend includes a backend, a backend
 # includes only comm, io and the folders below them, and every other folder includes only folders of a later rank.
 misled() {
@@ -53,22 +53,22 @@ misled() {
             $1 in rank && $2 in rank && rank[$2] <= rank[$1] || $1 in rank && !($2 in rank)' <<<"$1"
 }
 wrong=$(misled "$found")
-[ -z "$wrong" ] && ok "folders include only folders below them, and no backend" || bad "folders include only folders below them, and no backend" "$wrong"
+[ -z "$wrong" ]; check "folders include only folders below them, and no backend" $? "$wrong"
 wrong=$(awk '$1 ~ /^coat/ && $2 !~ /^coat/' <<<"$found")
-[ -z "$wrong" ] && ok "the program's modules include no test or tool" || bad "the program's modules include no test or tool" "$wrong"
+[ -z "$wrong" ]; check "the program's modules include no test or tool" $? "$wrong"
 wrong=$(awk '($1 ~ /^coat\/cpu/ && $2 ~ /^coat\/cuda/) || ($1 ~ /^coat\/cuda/ && $2 ~ /^coat\/cpu/)' <<<"$found")
-[ -z "$wrong" ] && ok "backends know nothing of each other" || bad "backends know nothing of each other" "$wrong"
-# within coat/text: a module is its .c and .h; the token reader's have files at the bottom, and the sets on top, in data.*,
-# data_about.c and what they share
+[ -z "$wrong" ]; check "backends do not include each other" $? "$wrong"
+# in coat/text, a module is its .c and .h; the token reader has files at the bottom and data sets on top, in data.*,
+# data_about.c and shared headers
 modules() { grep -oHE '^#include "[^"/]+"' "$1"/coat/text/{data,data_about,data_loader,data_files,packing,mixture,permute}.* | sed -E 's|^.*/([a-z_]+)\.[ch]:#include "([a-z_]+)\.h"|\1 \2|; s/data_(about|loader)/data/g' | awk '$1 != $2' | sort -u; }
 found=$(modules "$folder/tree")
 loop=$(circles "$found")
-[[ $found == *"data data_files"* && -z $loop ]] && ok "no circle in the token reader" || bad "no circle in the token reader" "$loop" "$found"
+[[ $found == *"data data_files"* && -z $loop ]]; check "#includes of the token reader have no cycle" $? "$loop" "$found"
 
-# and these would be seen
+# violations that the test must detect
 while read -r file line; do
     echo "$line" >>"$folder/tree/coat/$file"
-    [[ $(misled "$(crossings "$folder/tree")") == *"coat/$file"* ]] && ok "$file: $line is seen" || bad "$file: $line is seen"
+    [[ $(misled "$(crossings "$folder/tree")") == *"coat/$file"* ]]; check "the test detects $line in $file" $?
 done <<'END'
 model/plan.c #include "cpu/cpu_workspace.h"
 run/report.c # include "cuda/device_check.h"
@@ -83,13 +83,13 @@ cpu/cpu_ops.c #include "run/run.h"
 cuda/fp8/fp8_norm.cu #include "save/saver.h"
 END
 echo '#include "data.h"' >>"$folder/tree/coat/text/mixture.c"
-[ -n "$(circles "$(modules "$folder/tree")")" ] && ok "a circle of modules is seen" || bad "a circle of modules is seen"
+[ -n "$(circles "$(modules "$folder/tree")")" ]; check "the test detects a cycle of modules" $?
 echo '#include "save/checkpoint.h"' >>"$folder/tree/coat/model/arena.c"
-[ -n "$(circles "$(crossings "$folder/tree")")" ] && ok "a circle is seen" || bad "a circle is seen"
+[ -n "$(circles "$(crossings "$folder/tree")")" ]; check "the test detects a cycle of folders" $?
 
-# --- the same of symbols, which a header of another folder may declare
+# --- symbols, which a header of another folder may declare
 
-# "FOLDER OTHER OBJECT SYMBOL" of every symbol that an object below `$1` takes from another folder's
+# takes: prints "FOLDER OTHER OBJECT SYMBOL" for every symbol that an object below `$1` uses from another folder
 takes() {
     (cd "$1" && find coat -name '*.o' -exec nm -A -g {} +) | awk '
         function folder(file) { sub("/[^/]*$", "", file); return file }
@@ -102,7 +102,7 @@ takes() {
                     print folder(object[i]), home[symbol[i]], object[i], symbol[i]
         }'
 }
-# what none of its own may use. But a plan asks both backends what memory they work in, by plain arithmetic: ops.h.
+# upward: prints forbidden uses of symbols. The plan may ask both backends for the size of their workspace (ops.h).
 upward() {
     local found
     found=$(takes "$1" | grep -vE '^coat/model coat/(cpu|cuda) .* (cpu|cuda)_workspace$')
@@ -110,19 +110,19 @@ upward() {
     awk '$1 ~ /^coat\/cpu/ && $2 ~ /^coat\/cuda/ || $1 ~ /^coat\/cuda/ && $2 ~ /^coat\/cpu/' <<<"$found"
 }
 mkdir "$folder/objects"
-for source in coat/*.c coat/*/*.c; do # objects of files that have gone may be there, too
+for source in coat/*.c coat/*/*.c; do # because objects of removed files may remain
     (cd "$build/cpu" 2>/dev/null && cp --parents "${source%.c}.o" "$folder/objects" 2>/dev/null)
 done
 if [ ! -d "$folder/objects/coat" ] || ! command -v nm >"$folder/nm"; then
     echo "skip - symbols: nothing is compiled in $build/cpu, or there is no nm"
     exit $failures
 fi
-[ "$(takes "$folder/objects" | grep -c .)" -gt 50 ] && ok "symbols are found" || bad "symbols are found"
+[ "$(takes "$folder/objects" | grep -c .)" -gt 50 ]; check "the test finds symbols" $?
 wrong=$(upward "$folder/objects")
-[ -z "$wrong" ] && ok "folders call only folders below them, and no backend" || bad "folders call only folders below them, and no backend" "$wrong"
+[ -z "$wrong" ]; check "folders call only folders below them, and no backend" $? "$wrong"
 while read -r file symbol; do
     echo "void $symbol(void); void upward(void) { $symbol(); }" | "${CC:-gcc}" -x c -c -o "$folder/objects/coat/$file.o" -
-    [[ $(upward "$folder/objects") == *"coat/$file.o $symbol"* ]] && ok "a call of $symbol in $file is seen" || bad "a call of $symbol in $file is seen"
+    [[ $(upward "$folder/objects") == *"coat/$file.o $symbol"* ]]; check "the test detects a call of $symbol in $file" $?
     rm -f "$folder/objects/coat/$file.o"
 done <<'END'
 model/upward config_check

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# The launch scripts: they are valid, print and run the commands that they should, and the program takes these.
+# Tests the launch scripts: they are valid, print and run the right commands, and the program accepts these.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 unset GPUS LAUNCHER RECIPE DATA TRAIN VAL OUT HELLASWAG TOKENIZER MICRO_BATCH RESTARTS PROGRAM
 export OUT=$folder/run RESTART_PAUSE=0
 
-# has NAME TEXT WORDS: the words stand in the text
+# has NAME TEXT WORDS: checks that the text contains the words
 has() { if [[ " $2 " == *" $3 "* ]]; then ok "$1"; else bad "$1" "no '$3' in: $2"; fi; }
 
 for script in scripts/*.sh scripts/*.sbatch; do
-    if said=$(bash -n "$script" 2>&1); then ok "$script is a valid script"; else bad "$script is a valid script" "$said"; fi
+    said=$(bash -n "$script" 2>&1); check "$script is a valid script" $? "$said"
 done
 
-# A program, and launchers, that say how they were called.
+# A program and launchers that record how they were called.
 printf '#!/bin/sh\necho "$0 $*" >>"%s"\nexit $(cat "%s" 2>/dev/null || echo 0)\n' "$folder/calls" "$folder/status" >"$folder/program"
 printf '#!/bin/sh\necho "mpirun $*"\n' >"$folder/mpirun"
 printf '#!/bin/sh\necho "srun $*"\n' >"$folder/srun"
@@ -21,31 +21,31 @@ printf '#!/bin/sh\nprintf "node7\\nnode8\\n"\n' >"$folder/scontrol"
 chmod +x "$folder/program" "$folder/mpirun" "$folder/srun" "$folder/scontrol"
 export PATH="$folder:$PATH"
 
-# planned FLAGS...: GB of the plan
+# planned FLAGS...: prints the GB of the memory plan
 planned() { "$program" --plan=json "$@" | sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' | awk '{ printf "%.1f", $1 / 1e9 }'; }
-# stated NAME PATTERN FILE PLAN: the first "x GB" of the pattern in the file is the plan's, to the digit
+# stated NAME PATTERN FILE PLAN: checks that the first "x GB" that matches PATTERN in FILE equals PLAN
 stated() {
     local figure
     figure=$(grep -oE "$2" "$3" | head -n 1 | grep -oE '[0-9.]+ GB')
-    if [ "${figure% GB}" = "$4" ]; then ok "$1"; else bad "$1" "says $figure, the plan is $4 GB"; fi
+    [ "${figure% GB}" = "$4" ]; check "$1" $? "says $figure, the plan is $4 GB"
 }
 
 for size in 124M:gpt2:64 350M:gpt2-medium:64 774M:gpt2-large:32 1558M:gpt2-xl:16; do
     IFS=: read -r size model batch <<<"$size"
     script=scripts/run_gpt2_$size.sh
-    line=$("$script" --dry-run) || bad "$size: dry run"
-    has "$size: the model" "$line" "--model $model --train"
-    has "$size: the recipe" "$line" "--recipe coat"
-    has "$size: continues what is there" "$line" "--resume --out $folder/run"
-    [[ $line == ./train_gpt2_fp8\ * ]] && ok "$size: one GPU needs no launcher" || bad "$size: one GPU needs no launcher" "$line"
+    line=$("$script" --dry-run) || bad "$size: --dry-run succeeds"
+    has "$size: the command names the model" "$line" "--model $model --train"
+    has "$size: the command names the recipe" "$line" "--recipe coat"
+    has "$size: the command resumes from --out" "$line" "--resume --out $folder/run"
+    [[ $line == ./train_gpt2_fp8\ * ]]; check "$size: one GPU needs no launcher" $? "$line"
     line=$(GPUS=8 "$script" --dry-run --lr 1e-3)
-    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 "*" --zero 1 "*" --lr 1e-3" ]] && ok "$size: several GPUs, and a flag passed on" || bad "$size: several GPUs, and a flag passed on" "$line"
+    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 "*" --zero 1 "*" --lr 1e-3" ]]; check "$size: the command for several GPUs passes a flag on" $? "$line"
     said=$(PROGRAM=$program "$script" --plan=json 2>&1)
-    [[ $said == '{"parameters":'* ]] && ok "$size: the program takes the flags" || bad "$size: the program takes the flags" "$said"
-    stated "$size: memory of eight" '[0-9.]+ GB each with ZeRO 1 \(planned\)' "$script" "$(planned --model $model --recipe coat --micro-batch $batch --gpus 8 --zero 1)"
+    [[ $said == '{"parameters":'* ]]; check "$size: the program accepts the flags" $? "$said"
+    stated "$size: the stated memory for eight GPUs is the plan's" '[0-9.]+ GB each with ZeRO 1 \(planned\)' "$script" "$(planned --model $model --recipe coat --micro-batch $batch --gpus 8 --zero 1)"
     case $size in 350M | 774M)
-        stated "$size: memory of one" '[0-9.]+ GB \(planned\)' "$script" "$(planned --model $model --recipe coat --micro-batch $batch)"
-        stated "$size: memory in BF16" 'BF16 [0-9.]+ GB \(planned\)' "$script" "$(planned --model $model --recipe bf16 --master split16 --micro-batch $batch)"
+        stated "$size: the stated memory for one GPU is the plan's" '[0-9.]+ GB \(planned\)' "$script" "$(planned --model $model --recipe coat --micro-batch $batch)"
+        stated "$size: the stated memory in BF16 is the plan's" 'BF16 [0-9.]+ GB \(planned\)' "$script" "$(planned --model $model --recipe bf16 --master split16 --micro-batch $batch)"
         ;;
     esac
 done
@@ -54,13 +54,13 @@ for settings in olmo_1b:olmo-1b:8:2048:1 llama2_7b:llama2-7b:2:4096:1 llama3_8b:
     IFS=: read -r name model batch length zero <<<"$settings"
     script=scripts/run_$name.sh shape=(--model "$model" --recipe coat --micro-batch "$batch" --seq-len "$length")
     line=$(GPUS=8 "$script" --dry-run)
-    has "$name: its lengths" "$line" "--micro-batch $batch --seq-len $length --batch-tokens 4194304"
-    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 --model $model --train "*" --zero $zero "* ]] && ok "$name: several GPUs" || bad "$name: several GPUs" "$line"
+    has "$name: the command has micro-batch, sequence length and batch" "$line" "--micro-batch $batch --seq-len $length --batch-tokens 4194304"
+    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 --model $model --train "*" --zero $zero "* ]]; check "$name: the command for several GPUs" $? "$line"
     said=$(PROGRAM=$program "$script" --plan=json 2>&1)
-    [[ $said == '{"parameters":'* ]] && ok "$name: the program takes the flags" || bad "$name: the program takes the flags" "$said"
-    stated "$name: memory of one" '[0-9.]+ GB with COAT' "$script" "$(planned "${shape[@]}")"
-    stated "$name: memory of eight" "[0-9.]+ GB each with ZeRO $zero" "$script" "$(planned "${shape[@]}" --gpus 8 --zero $zero)"
-    [ "$batch" -ne 2 ] || stated "$name: with the smallest micro-batch" '[0-9.]+ GB with MICRO_BATCH=1' "$script" "$(planned "${shape[@]}" --micro-batch 1)"
+    [[ $said == '{"parameters":'* ]]; check "$name: the program accepts the flags" $? "$said"
+    stated "$name: the stated memory for one GPU is the plan's" '[0-9.]+ GB with COAT' "$script" "$(planned "${shape[@]}")"
+    stated "$name: the stated memory for eight GPUs is the plan's" "[0-9.]+ GB each with ZeRO $zero" "$script" "$(planned "${shape[@]}" --gpus 8 --zero $zero)"
+    [ "$batch" -ne 2 ] || stated "$name: the stated memory with MICRO_BATCH=1 is the plan's" '[0-9.]+ GB with MICRO_BATCH=1' "$script" "$(planned "${shape[@]}" --micro-batch 1)"
     [ "$name" = olmo_1b ] || stated "$name: with ZeRO 3" '[0-9.]+ GB with --zero 3' "$script" "$(planned "${shape[@]}" --gpus 8 --zero 3)"
 done
 
@@ -70,119 +70,119 @@ has "--gpus N is GPUS=N" "$line" "-np 4"
 eval "words=($line)"
 has "patterns reach the program unexpanded" "${words[*]}" "--train data/tokens/fineweb10B_train_*.bin"
 line=$("$script" --dry-run --train mine.bin --train-weight 2)
-[[ $line != *fineweb10B_train* && $line == *" --train mine.bin --train-weight 2" ]] && ok "--train takes the place of the script's own" || bad "--train takes the place of the script's own" "$line"
+[[ $line != *fineweb10B_train* && $line == *" --train mine.bin --train-weight 2" ]]; check "--train replaces the script's data" $? "$line"
 line=$(SLURM_SUBMIT_DIR=. bash scripts/slurm_requeue.sh --dry-run --train=mine.bin)
-[[ $line != *mine_train* && $line == *" --train=mine.bin "* ]] && ok "so it does under Slurm" || bad "so it does under Slurm" "$line"
-[ "$(RECIPE=bf16 "$script" --dry-run | grep -c -- '--recipe bf16 .*--master split16')" -eq 1 ] && ok "RECIPE=bf16" || bad "RECIPE=bf16"
+[[ $line != *mine_train* && $line == *" --train=mine.bin "* ]]; check "--train replaces the Slurm script's data" $? "$line"
+[ "$(RECIPE=bf16 "$script" --dry-run | grep -c -- '--recipe bf16 .*--master split16')" -eq 1 ]; check "RECIPE=bf16 also sets --master split16" $?
 mkdir -p "$folder/continued/step-00000005"
 line=$(OUT=$folder/continued "$script" --dry-run)
-[[ $line != *--recipe* ]] && ok "a run that is continued keeps its recipe" || bad "a run that is continued keeps its recipe" "$line"
-has "but for one that is named" "$(RECIPE=coat OUT=$folder/continued "$script" --dry-run)" "--recipe coat"
+[[ $line != *--recipe* ]]; check "a resumed run keeps its recipe" $? "$line"
+has "RECIPE changes the recipe of a resumed run" "$(RECIPE=coat OUT=$folder/continued "$script" --dry-run)" "--recipe coat"
 : >"$folder/hellaswag_val.bin"
-has "DATA with HellaSwag in it" "$(DATA=$folder "$script" --dry-run)" "--hellaswag $folder/hellaswag_val.bin"
-has "TOKENIZER brings samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--tokenizer v.json --sample-every 5000"
-said=$(GPUS=3 "$script" --dry-run 2>&1) && bad "a batch that three GPUs cannot share is refused" "$said" || has "a batch that three GPUs cannot share is refused" "$said" "on 3 GPUs; choose another MICRO_BATCH or GPUS"
-said=$(GPUS=many "$script" --dry-run 2>&1) && bad "a number of GPUs that is none is refused" || ok "a number of GPUs that is none is refused"
+has "DATA with HellaSwag adds --hellaswag" "$(DATA=$folder "$script" --dry-run)" "--hellaswag $folder/hellaswag_val.bin"
+has "TOKENIZER adds samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--tokenizer v.json --sample-every 5000"
+said=$(GPUS=3 "$script" --dry-run 2>&1) && bad "a batch that three GPUs cannot divide is refused" "$said" || has "a batch that three GPUs cannot divide is refused" "$said" "on 3 GPUs; choose another MICRO_BATCH or GPUS"
+said=$(GPUS=many "$script" --dry-run 2>&1) && bad "GPUS=many is refused" || ok "GPUS=many is refused"
 
 said=$(GPUS=16 "$script" --dry-run 2>&1)
-has "more GPUs than the usual micro-batch allows take a smaller one" "$said" "--micro-batch 32"
-has "with a note" "note: ${said#*note:}" "on each of 16 GPUs are more than a step"
-said=$(GPUS=16 MICRO_BATCH=64 "$script" --dry-run 2>&1) && bad "one that was asked for is refused" "$said" || has "one that was asked for is refused" "$said" "on 16 GPUs; MICRO_BATCH=32 fits"
-said=$(PROGRAM=$folder/none "$script" 2>&1) && bad "a program that is not built is said" "$said" || has "a program that is not built is said" "$said" "$folder/none is not there: make builds it"
-said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh alone says who uses it" "$said" || has "launch.sh alone says who uses it" "$said" "run one of them"
+has "many GPUs get a smaller micro-batch" "$said" "--micro-batch 32"
+has "a smaller micro-batch prints a note" "note: ${said#*note:}" "on each of 16 GPUs are more than a step"
+said=$(GPUS=16 MICRO_BATCH=64 "$script" --dry-run 2>&1) && bad "MICRO_BATCH that does not fit GPUS is refused" "$said" || has "MICRO_BATCH that does not fit GPUS is refused" "$said" "on 16 GPUs; MICRO_BATCH=32 fits"
+said=$(PROGRAM=$folder/none "$script" 2>&1) && bad "a program that is not built is reported" "$said" || has "a program that is not built is reported" "$said" "$folder/none: is not built;"
+said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh without a run script is refused" "$said" || has "launch.sh without a run script is refused" "$said" "run one of"
 
-# --help says what a script is for, and runs nothing
+# --help describes a script and runs nothing
 for script in scripts/*.sh scripts/*.sbatch; do
     case $script in scripts/launch.sh | scripts/gpu.sh) continue ;; esac
     said=$(PROGRAM=$folder/program timeout 10 bash "$script" --help 2>&1)
-    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]] && ok "$script --help" || bad "$script --help" "$said"
+    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]]; check "$script --help" $? "$said"
 done
 for script in dev/test/check_kill.sh dev/test/check_lost.sh dev/test/check_resume.sh; do
     said=$(PROGRAM=$folder/program timeout 10 "$script" -h 2>&1)
-    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]] && ok "$script -h" || bad "$script -h" "$said"
+    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]]; check "$script -h" $? "$said"
 done
 for command in fidelity reproduce stability draw; do
     command -v python3 >/dev/null || { echo "skip - scripts/lab.py $command --help: no python3"; continue; }
     said=$(scripts/lab.py $command --help 2>&1)
-    [[ $? -eq 0 && $said == *"scripts/lab.py $command"* && $said == "$(scripts/lab.py $command -h)" && $(scripts/lab.py --help) == *"lab.py $command"* ]] &&
-        ok "scripts/lab.py $command --help" || bad "scripts/lab.py $command --help" "$said"
+    [[ $? -eq 0 && $said == *"scripts/lab.py $command"* && $said == "$(scripts/lab.py $command -h)" && $(scripts/lab.py --help) == *"lab.py $command"* ]]
+    check "scripts/lab.py $command --help" $? "$said"
 done
 for script in scripts/run_*.sh; do
     said=$("$script" --help)
-    [[ $said == *$'\n  '"$script [--dry-run]"*RESTARTS=0* && $said != *Sourced* && $said != *"where they differ"* && $(grep -o 'run_[^ ]*\.sh' <<<"$said" | sort -u) == "${script##*/}" ]] &&
-        ok "that of $script lists the settings too, and names no other" || bad "that of $script lists the settings too, and names no other" "$said"
+    [[ $said == *$'\n  '"$script [--dry-run]"*RESTARTS=0* && $said != *Sourced* && $said != *"where they differ"* && $(grep -o 'run_[^ ]*\.sh' <<<"$said" | sort -u) == "${script##*/}" ]]
+    check "$script --help lists the settings and names no other script" $? "$said"
 done
 script=scripts/run_gpt2_124M.sh
 
-said=$(dev/peers/peers.sh --dry-run x.bin)
-[[ $? -eq 0 && $(wc -l <<<"$said") -eq 30 && $said == *"--model gpt2-xl "*"--seq-len 1024 "*"--model olmo-1b "* ]] && ok "the peers of three models" || bad "the peers of three models" "$said"
+said=$(dev/baselines/baselines.sh --dry-run x.bin)
+[[ $? -eq 0 && $(wc -l <<<"$said") -eq 30 && $said == *"--model gpt2-xl "*"--seq-len 1024 "*"--model olmo-1b "* ]]; check "baselines.sh plans all rows of three models" $? "$said"
 for words in --foo "x.bin gpt3:1x1024" "x.bin gpt2:1"; do
     # shellcheck disable=SC2086 # words
-    said=$(dev/peers/peers.sh --dry-run $words 2>&1) && bad "but not $words" "$said" || has "but not $words" "$said" "not"
+    said=$(dev/baselines/baselines.sh --dry-run $words 2>&1) && bad "baselines.sh refuses $words" "$said" || has "baselines.sh refuses $words" "$said" "not"
 done
 
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
 : >"$folder/calls"
-PROGRAM=$folder/program "$script" && [ "$(calls)" = 1 ] && ok "it runs once" || bad "it runs once"
+PROGRAM=$folder/program "$script" && [ "$(calls)" = 1 ]; check "a launch script starts the program once" $?
 echo 5 >"$folder/status"
 PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
-[ "$? $(calls)" = "5 3" ] && ok "RESTARTS=2: three times where a process is lost" || bad "RESTARTS=2: three times where a process is lost"
+[ "$? $(calls)" = "5 3" ]; check "RESTARTS=2: starts three times if a process is lost" $?
 echo 137 >"$folder/status"
 PROGRAM=$folder/program RESTARTS=1 "$script" 2>/dev/null
-[ "$? $(calls)" = "137 2" ] && ok "and where one was killed, as mpirun says it" || bad "and where one was killed, as mpirun says it"
+[ "$? $(calls)" = "137 2" ]; check "RESTARTS: starts again if mpirun reports a kill" $?
 echo 130 >"$folder/status"
 PROGRAM=$folder/program RESTARTS=1 "$script" 2>/dev/null
-[ "$? $(calls)" = "130 1" ] && ok "but not after Ctrl-C" || bad "but not after Ctrl-C"
+[ "$? $(calls)" = "130 1" ]; check "RESTARTS: does not start again after Ctrl-C" $?
 echo 4 >"$folder/status"
 PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
-[ "$? $(calls)" = "4 1" ] && ok "and once where training diverges" || bad "and once where training diverges"
+[ "$? $(calls)" = "4 1" ]; check "RESTARTS: does not start again if training diverges" $?
 
-# A signal to the script reaches the program, and what was told to end is not started again.
+# A signal to the script reaches the program. A program that was told to end is not started again.
 rm "$folder/status"
 printf '#!/bin/sh\ntrap "kill \$!; exit 5" TERM\necho started >>"%s"\nsleep 30 &\nwait\n' "$folder/calls" >"$folder/ended"
 chmod +x "$folder/ended"
-told_to_end() { # NAME CALLS STATUS, with the settings in the environment
+told_to_end() { # NAME CALLS STATUS; settings come from the environment
     : >"$folder/calls"
     PROGRAM=$folder/ended "$script" 2>/dev/null &
     local pid=$! status=0
     for ((wait = 0; wait < 100; wait++)); do [ ! -s "$folder/calls" ] || break; sleep 0.1; done
     kill -TERM $pid
     wait $pid || status=$?
-    [ "$status $(calls)" = "$3 $2" ] && ok "$1" || bad "$1" "status $status"
+    [ "$status $(calls)" = "$3 $2" ]; check "$1" $? "status $status"
 }
 told_to_end "SIGTERM reaches the program" 1 5
-RESTARTS=3 told_to_end "and with RESTARTS it is not started again" 1 5
-printf '#!/bin/sh\nshift 4\n"$@"\n' >"$folder/mpirun" # it is not told, its process is
-GPUS=2 RESTARTS=3 told_to_end "nor the processes of mpirun" 1 5
+RESTARTS=3 told_to_end "after SIGTERM, RESTARTS does not start the program again" 1 5
+printf '#!/bin/sh\nshift 4\n"$@"\n' >"$folder/mpirun" # mpirun itself gets no signal, its process does
+GPUS=2 RESTARTS=3 told_to_end "after SIGTERM, RESTARTS does not start mpirun again" 1 5
 printf '#!/bin/sh\necho "mpirun $*"\n' >"$folder/mpirun"
 mkdir "$folder/few" && for tool in bash sed dirname; do ln -s "$(command -v $tool)" "$folder/few/$tool"; done
-said=$(PATH=$folder/few GPUS=2 PROGRAM=$folder/program "$(command -v bash)" "$script" 2>&1) && bad "without mpirun" "$said" || has "without mpirun" "$said" "mpirun is not there, which several GPUs need: scripts/setup.sh --all installs it"
+said=$(PATH=$folder/few GPUS=2 PROGRAM=$folder/program "$(command -v bash)" "$script" 2>&1) && bad "several GPUs without mpirun are refused" "$said" || has "several GPUs without mpirun are refused" "$said" "mpirun: is missing,"
 
 # --- Slurm
-has "on one node" "$(bash scripts/slurm_single.sbatch 350M --seed 3)" "srun --kill-on-bad-exit=1 ./train_gpt2_fp8 --model gpt2-medium"
+has "slurm_single.sbatch runs srun" "$(bash scripts/slurm_single.sbatch 350M --seed 3)" "srun --kill-on-bad-exit=1 ./train_gpt2_fp8 --model gpt2-medium"
 line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' bash scripts/slurm_multi.sbatch 124M --dry-run --seed 3)
-has "a micro-batch that all can take" "$line" "--micro-batch 16"
-has "on several: the first is where they meet" "$line" "--rendezvous node7 --seed 3"
-has "and all GPUs share the states" "$line" "--zero 1"
-said=$(bash scripts/slurm_multi.sbatch 124M 2>&1) && bad "several nodes outside a job are refused" "$said" || has "several nodes outside a job are refused" "$said" "this is no job: sbatch slurm_multi.sbatch starts one; --dry-run prints what it runs"
-has "what a job would run is printed there" "$(bash scripts/slurm_multi.sbatch 124M --dry-run)" "--rendezvous FIRST_NODE"
-has "without a size it is 124M" "$(bash scripts/slurm_single.sbatch --dry-run --seed 3)" "--model gpt2"
-said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "a size that is none is refused" "$said" || has "a size that is none is refused" "$said" "9B: not one of 124M, 350M, 774M, 1558M, olmo_1b, llama2_7b, llama3_8b"
+has "slurm_multi.sbatch reduces the micro-batch for 32 GPUs" "$line" "--micro-batch 16"
+has "slurm_multi.sbatch uses the first node for the rendezvous" "$line" "--seed 3 --rendezvous node7"
+has "slurm_multi.sbatch uses ZeRO 1" "$line" "--zero 1"
+said=$(bash scripts/slurm_multi.sbatch 124M 2>&1) && bad "slurm_multi.sbatch outside a job is refused" "$said" || has "slurm_multi.sbatch outside a job is refused" "$said" "slurm_multi.sbatch: must run as a Slurm job;"
+has "slurm_multi.sbatch --dry-run prints the command outside a job" "$(bash scripts/slurm_multi.sbatch 124M --dry-run)" "--rendezvous FIRST_NODE"
+has "slurm_single.sbatch runs 124M by default" "$(bash scripts/slurm_single.sbatch --dry-run --seed 3)" "--model gpt2"
+said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "slurm_single.sbatch refuses an unknown size" "$said" || has "slurm_single.sbatch refuses an unknown size" "$said" "9B: must be one of 124M, 350M, 774M, 1558M, olmo_1b, llama2_7b, llama3_8b"
 line=$(STEPS=500 bash scripts/slurm_requeue.sh --seed 3 --dry-run)
-[[ $line == "srun ./train_gpt2_fp8 --model gpt2 "*" --resume --seed 3 --steps 500" ]] && ok "the one that queues again prints its command too" || bad "the one that queues again prints its command too" "$line"
+[[ $line == "srun ./train_gpt2_fp8 --model gpt2 "*" --resume --seed 3 --steps 500" ]]; check "slurm_requeue.sh --dry-run prints its command" $? "$line"
 
-# --- which NCCL settings apply: a line for each setting that matters there, and all of them in the page
+# --- NCCL settings: each script explains those that matter there, and docs/many_gpus.md all of them
 for settings in launch.sh:NVLS_ENABLE,DEBUG,P2P_LEVEL,SHM_DISABLE,SOCKET_IFNAME slurm_single.sbatch:NVLS_ENABLE,DEBUG \
     slurm_multi.sbatch:SOCKET_IFNAME,IB_HCA,IB_DISABLE,NVLS_ENABLE,DEBUG slurm_requeue.sh:NVLS_ENABLE,DEBUG; do
     script=scripts/${settings%%:*} missing=
     for setting in $(tr , ' ' <<<"${settings#*:}"); do
         grep -qE "^#   NCCL_$setting=[^ ]+ +[^ ].{20}" "$script" && grep -qE "^\| .NCCL_$setting=" docs/many_gpus.md || missing+=" $setting"
     done
-    [ -z "$missing" ] && ok "$script explains NCCL's settings" || bad "$script explains NCCL's settings" "not, here or in docs/many_gpus.md:$missing"
+    [ -z "$missing" ]; check "$script explains NCCL's settings" $? "not, here or in docs/many_gpus.md:$missing"
 done
 
-# --- figures of the pages against what they are from
-fits_row() { # NAME FLAGS...: what the row of docs/finetuning.md must be
+# --- figures of the docs compared with their sources
+fits_row() { # NAME FLAGS...: prints the row that docs/finetuning.md must have
     local length cells="| $1 |"
     for length in 2048 4096; do
         cells+=" $("$program" --plan=json --memory-limit 83GB --recipe coat --seq-len $length "${@:2}" | sed -n 's/.*"largest_micro_batch": \([0-9]*\).*/\1/p') |"
@@ -197,8 +197,8 @@ fits=$(
     fits_row 'Llama-2-13B, with both and `--no-cache-transposed`' --model llama2-13b "${beyond[@]}" --no-cache-transposed
     fits_row 'Qwen2.5-14B, the same' --model qwen2.5-14b "${beyond[@]}" --no-cache-transposed
 )
-[ "$(sed -n '/^## What fits one card/,/^## Which rates/{/^| --- /,/^$/{/^| [^-]/p}}' docs/finetuning.md)" = "$fits" ] && ok "docs/finetuning.md: what fits one card" || bad "docs/finetuning.md: what fits one card" "$fits"
-planned_row() { # RECIPE NAME MODEL: what the page's row must be; italics: more than 80 GB
+[ "$(sed -n '/^## What fits one card/,/^## Which rates/{/^| --- /,/^$/{/^| [^-]/p}}' docs/finetuning.md)" = "$fits" ]; check "docs/finetuning.md: the table of micro-batches that fit one GPU is the plan's" $? "$fits"
+planned_row() { # RECIPE NAME MODEL: prints the row that the page must have; italics: more than 80 GB
     local gpus batch cells="| $2, $(tr a-z A-Z <<<"$1") |"
     for gpus in 1 2 4 8; do
         batch=1
@@ -214,11 +214,11 @@ planned_row() { # RECIPE NAME MODEL: what the page's row must be; italics: more 
 while read -r model; do
     for recipe in bf16 coat; do
         row=$(planned_row $recipe $model)
-        grep -qxF "$row" docs/many_gpus.md && ok "docs/many_gpus.md: the plan of ${model%% *}, $recipe" || bad "docs/many_gpus.md: the plan of ${model%% *}, $recipe" "$row" "$(grep -F "${row%% |*}" docs/many_gpus.md)"
+        grep -qxF "$row" docs/many_gpus.md; check "docs/many_gpus.md: the memory of ${model%% *}, $recipe is the plan's" $? "$row" "$(grep -F "${row%% |*}" docs/many_gpus.md)"
     done
 done <<<"7B llama2-7b
 13B llama2-13b
 30B llama-30b"
 modelled=$(awk -f scripts/step_time.awk)
-[ "$(grep -A 100 '^| model | tokens' docs/many_gpus.md | sed '/^$/,$d')" = "$modelled" ] && ok "docs/many_gpus.md: the times of a step" || bad "docs/many_gpus.md: the times of a step" "$modelled"
+[ "$(grep -A 100 '^| model | tokens' docs/many_gpus.md | sed '/^$/,$d')" = "$modelled" ]; check "docs/many_gpus.md: the table of step times is that of step_time.awk" $? "$modelled"
 exit $failures

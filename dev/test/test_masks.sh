@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Training on token files with a mask: the loss is the mean over the targets that count, however an update is divided
-# among micro-batches and processes.
+# Tests training on token files with a loss mask: the loss is the mean over unmasked targets, whatever the division of
+# a step into micro-batches and processes.
 source "$(dirname "$0")/ranks.sh"
 if ! command -v python3 >/dev/null; then
     echo "skip - training with masks: python3 is missing"
     exit 77
 fi
 
-# Files of the same tokens: a mask by chance, with few targets in the first half and many in the second, one of ones,
-# and none.
+# Files of the same tokens with three masks: random, with few targets in the first half and many in the second; all
+# ones; none.
 python3 - "$folder" <<'PYTHON' || exit 1
 import random
 import sys
@@ -36,22 +36,22 @@ files some
 train 1 whole "${fp32[@]}" --micro-batch 16 --val-batches 4 && train 1 eight "${fp32[@]}" --micro-batch 2 --val-batches 32 &&
     train 2 two "${fp32[@]}" --micro-batch 2 --val-batches 32 --zero 2
 for name in eight two; do
-    near "16 sequences at a time and $name: the same losses" loss 1e-6 whole $name
+    near "masked targets: $name has the losses of one micro-batch of 16" loss 1e-6 whole $name
     near "gradients' norms" grad_norm 1e-5 whole $name
-    near "and validation losses" val_loss 1e-6 whole $name
-    [ "$(values counted whole)" = "$(values counted $name)" ] && [ "$(values counted whole | wc -l)" -eq 6 ] &&
-        ok "and shares of targets that count" || bad "and shares of targets that count" "$(values counted $name)"
+    near "masked targets: $name has the same validation losses" val_loss 1e-6 whole $name
+    [ "$(values counted whole)" = "$(values counted $name)" ] && [ "$(values counted whole | wc -l)" -eq 6 ]
+    check "masked targets: $name logs the same fractions of unmasked targets" $? "$(values counted $name)"
 done
-[ "$(values counted whole | awk '$1 > 0.2 && $1 < 0.6' | wc -l)" -eq 6 ] && ok "which are those of the files" ||
-    bad "which are those of the files" "$(values counted whole)"
+[ "$(values counted whole | awk '$1 > 0.2 && $1 < 0.6' | wc -l)" -eq 6 ]
+check "masked targets: the logged fractions are those of the files" $? "$(values counted whole)"
 
-# The mean of what is evaluated, divided up in another way.
+# Evaluates the same data with another division into micro-batches.
 "$program" --eval-only --model "$folder/whole/step-00000006" --val "$folder/some_val.bin" --micro-batch 1 --val-batches 64 --precision fp32 \
     --tokenizer bytes --device cpu --json >"$folder/eval" 2>/dev/null
 awk -v a="$(sed 's/.*"val_loss":\([^,}]*\).*/\1/' "$folder/eval")" -v b="$(values val_loss whole | tail -n 1)" \
-    'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-11) }' && ok "--eval-only has the same loss" || bad "--eval-only has the same loss" "$(cat "$folder/eval")"
+    'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-11) }'; check "--eval-only with a mask has the loss of training" $? "$(cat "$folder/eval")"
 
-# Validation over all data is one number: 7 sequences and 19 tokens that do not fill another, without and with a mask.
+# Validation of all data gives one loss: 7 sequences and 19 remaining tokens, without and with a mask.
 python3 - "$folder" <<'PYTHON' || exit 1
 import random
 import struct
@@ -71,7 +71,7 @@ with open(folder + "/seven_val.bin", "wb") as file:
 with open(folder + "/masked_val.bin", "wb") as file:
     file.write(masked_file(2, tokens, range(0, count, 32), bytes(pick.random() < 0.4 for i in range(count))))
 PYTHON
-all_losses() { # FILE: the validation loss of each micro-batch and number of processes
+all_losses() { # FILE: prints the validation loss for each micro-batch and number of processes
     local processes micro
     for processes in 1 2 3; do
         for micro in 1 2 3 4 5 6 7 8 9; do
@@ -84,34 +84,34 @@ all_losses() { # FILE: the validation loss of each micro-batch and number of pro
 }
 for name in seven masked; do
     all_losses $name >"$folder/losses"
-    awk '{ x = $NF + 0; if (NR == 1) first = x; d = x - first; if (!(x > 1 && d * d < 1e-12)) bad = 1 } END { exit bad || NR != 27 }' "$folder/losses" &&
-        ok "all of $name data have one loss" || bad "all of $name data have one loss" "$(cat "$folder/losses")"
+    awk '{ x = $NF + 0; if (NR == 1) first = x; d = x - first; if (!(x > 1 && d * d < 1e-12)) bad = 1 } END { exit bad || NR != 27 }' "$folder/losses"
+    check "all $name validation data have the same loss with any micro-batch and processes" $? "$(cat "$folder/losses")"
 done
 flags=("${base[@]}" --train "$folder/src_train.bin" --val "$folder/seven_val.bin")
 for micro in 3 8; do train 1 all$micro --precision fp32 --lr 0 --steps 1 --val-batches -1 --micro-batch $micro; done
-near "and while training" val_loss 1e-6 all3 all8
+near "all validation data have the same loss during training" val_loss 1e-6 all3 all8
 
 # A mask of ones changes no bit, in FP8 too.
 coat=(--recipe coat --micro-batch 4 --batch-tokens 256 --steps 4 --save-every 2 --val-every 2 --val-batches 4)
 for name in ones src; do files $name && train 1 $name "${coat[@]}"; done
 different=$(for file in "$folder"/ones/step-00000004/*; do cmp -s "$file" "$folder/src/step-00000004/${file##*/}" || basename "$file"; done | sort | xargs)
-[ "$different" = "manifest.json state.json" ] && ok "a mask of ones gives the weights and states of none" || bad "a mask of ones" "$different"
-[ "$(strip "$folder/ones/log.jsonl" | sed 's/"counted":1,//')" = "$(strip "$folder/src/log.jsonl")" ] && ok "and its log" ||
-    bad "and its log" "$(strip "$folder/ones/log.jsonl")"
+[ "$different" = "manifest.json state.json" ]; check "a mask of ones gives the checkpoint of no mask" $? "$different"
+[ "$(strip "$folder/ones/log.jsonl" | sed 's/"counted":1,//')" = "$(strip "$folder/src/log.jsonl")" ]
+check "the log with masks" $? "$(strip "$folder/ones/log.jsonl")"
 
 # Resumed in the middle.
 files some
 train 1 straight "${coat[@]}" && train 1 resumed "${coat[@]}" --steps 2 && train 1 resumed "${coat[@]}" --resume &&
-    same "a resumed run has the bits of one that went through" 00000004 straight resumed
-[ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/resumed/log.jsonl")" ] && ok "and its log" || bad "and its log" "$(strip "$folder/resumed/log.jsonl")"
+    same "a masked run that is resumed has the bits of an uninterrupted one" 00000004 straight resumed
+[ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/resumed/log.jsonl")" ]; check "the log with masks" $? "$(strip "$folder/resumed/log.jsonl")"
 if timeout 60 "$program" "${base[@]}" "${coat[@]}" --train "$folder/ones_train.bin" --out "$folder/resumed" --steps 6 --resume >"$folder/said" 2>&1; then
-    bad "other masks are other data" "$(cat "$folder/said")"
+    bad "another mask is refused as other data" "$(cat "$folder/said")"
 else
-    grep -q 'was trained on other data (1 shard, .* in the loss; .* 100 % in the loss;' "$folder/said" && ok "other masks are other data" ||
-        bad "other masks are other data" "$(cat "$folder/said")"
+    grep -q 'was trained on other data (1 shard, .* in the loss; .* 100 % in the loss;' "$folder/said"
+    check "another mask is refused as other data" $? "$(cat "$folder/said")"
 fi
 
-# --epochs: as many steps as the sequences of so many passes fill, also where another number of processes continues.
+# --epochs N trains the steps that N passes over the sequences fill, also if resumed on another number of processes.
 sequences() { # LENGTH
     python3 - "$folder/some_train.bin" "$1" <<'PYTHON'
 import struct
@@ -129,46 +129,46 @@ sequences=$(sequences 32) longer=$(sequences 64)
 steps=$((3 * sequences / 2048)) epochs=(--precision fp32 --layers 1 --heads 1 --channels 32 --batch-tokens 65536 --schedule cosine --lr-final 0.1 --val-every 0 --val-batches 1)
 train 1 epochs "${epochs[@]}" --micro-batch 64 --epochs 3 --save-every 7 && train 1 counted "${epochs[@]}" --micro-batch 64 --steps $steps
 [ "$(values loss epochs | wc -l)" -eq $steps ] && [ -e "$folder/epochs/step-00000007" ] && ok "--epochs 3 is $steps steps over 3 times $sequences sequences" ||
-    bad "--epochs 3" "$(values loss epochs | wc -l) steps, not $steps of $sequences sequences"
-diff "$folder/epochs/step-$(printf %08d $steps)/model.safetensors" "$folder/counted/step-$(printf %08d $steps)/model.safetensors" &&
-    ok "and has the bits of so many steps" || bad "and has the bits of so many steps"
+    bad "--epochs 3 sets the number of steps" "$(values loss epochs | wc -l) steps, not $steps of $sequences sequences"
+diff "$folder/epochs/step-$(printf %08d $steps)/model.safetensors" "$folder/counted/step-$(printf %08d $steps)/model.safetensors"
+check "--epochs gives the bits of the same number of --steps" $?
 mkdir "$folder/other" && cp -r "$folder/epochs/step-00000007" "$folder/epochs/log.jsonl" "$folder/other" && train 2 other "${epochs[@]}" --micro-batch 16 --resume
-near "another number of processes ends with the same step" loss 1e-6 epochs other
-# seven steps of 2048 sequences are their share of a pass; one of as many tokens has 1024 that are twice as long
+near "--epochs resumed on another number of processes ends with the same step" loss 1e-6 epochs other
+# seven steps have 2048 sequences each; a step of the same tokens has 1024 sequences of twice the length
 steps_longer=$((7 + (3 * longer - 7 * 2048 * longer / sequences) / 1024))
 mkdir "$folder/longer" && cp -r "$folder/epochs/step-00000007" "$folder/longer" && train 1 longer "${epochs[@]}" --seq-len 64 --micro-batch 32 --epochs 3 --resume
-[ -e "$folder/longer/step-$(printf %08d $steps_longer)" ] && ok "so does another --seq-len: --epochs 3 are $steps_longer steps" ||
-    bad "another --seq-len: $steps_longer steps" "$(ls "$folder/longer")"
+[ -e "$folder/longer/step-$(printf %08d $steps_longer)" ]
+check "--epochs 3 with another --seq-len is $steps_longer steps" $? "$(ls "$folder/longer")"
 ended() { "$program" "${flags[@]}" "${epochs[@]}" --no-quiet --micro-batch 64 --out "$folder/epochs" "$@" 2>&1 | grep -oE "^note: --steps is not set|raise --[a-z]* to continue|--resume=.*"; }
 said=$(ended --resume --epochs 3 && ended --resume && ended --resume=$steps --epochs 3)
 [ "$said" = "raise --epochs to continue
 note: --steps is not set
 raise --epochs to continue
---resume=$steps: the run already has --epochs 3 at that step; raise the number" ] && ok "a run of --epochs that has ended names that flag" || bad "a run of --epochs that has ended" "$said"
-if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs beside --steps" "$(cat "$folder/said")"; else
-    grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said" && ok "--epochs beside --steps is refused" || bad "--epochs beside --steps" "$(cat "$folder/said")"; fi
+--resume=$steps: the run already has --epochs 3 at that step; raise the number" ]; check "a finished run of --epochs names the flag" $? "$said"
+if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs that contradicts --steps is refused" "$(cat "$folder/said")"; else
+    grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said"; check "--epochs that contradicts --steps is refused" $? "$(cat "$folder/said")"; fi
 
-# What the page at the start says, and a damaged file.
+# The report at the start, and a damaged file.
 loud=("${base[@]}")
 for i in "${!loud[@]}"; do [ "${loud[$i]}" = --quiet ] && unset "loud[$i]"; done
 "$program" "${loud[@]}" --train "$folder/some_train.bin" --micro-batch 2 --steps 1 >"$folder/said" 2>&1
-grep -qE '^train +1 shard, .* tokens, uint16, [0-9.]+ % in the loss$' "$folder/said" && ok "the share is on the page at the start" ||
-    bad "the share is on the page at the start" "$(cat "$folder/said")"
+grep -qE '^train +1 shard, .* tokens, uint16, [0-9.]+ % in the loss$' "$folder/said"
+check "the report shows the fraction of unmasked targets" $? "$(cat "$folder/said")"
 printf '\1' | dd of="$folder/some_train.bin" bs=1 seek=5000 conv=notrunc 2>/dev/null
 "$program" "${loud[@]}" --train "$folder/some_train.bin" --micro-batch 2 --steps 1 >"$folder/said" 2>&1
-[ $? -eq 2 ] && [ "$(grep -c 'error: .*some_train.bin is damaged: its checksum is another' "$folder/said")" -eq 1 ] && ok "a damaged file ends the run with one line and 2" ||
-    bad "a damaged file ends the run with one line and 2" "$(cat "$folder/said")"
+[ $? -eq 2 ] && [ "$(grep -c 'error: .*some_train.bin is damaged: its checksum is another' "$folder/said")" -eq 1 ]
+check "a damaged file ends the run with one line and 2" $? "$(cat "$folder/said")"
 
-# From records to a run: what data/prepare.py writes, the trainer reads.
+# From records to a run: the trainer reads data/prepare.py's files.
 for i in $(seq 400); do echo "{\"query\": \"how many is $((i % 90)) and one?\", \"response\": \"$((i % 90 + 1))\"}"; done >"$folder/chat.jsonl"
 if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fraction 0.1 --workers 1 --out "$folder/chat" "$folder/chat.jsonl" >"$folder/said" &&
     flags=("${base[@]}" --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin") && train 1 chat --micro-batch 4 --steps 30; then
-    awk -v first="$(values loss chat | head -n 1)" -v last="$(values val_loss chat | tail -n 1)" 'BEGIN { exit !(first > 5 && last < 4) }' &&
-        ok "answers of data/prepare.py --chat are learnt" || bad "answers of data/prepare.py --chat are learnt" "$(cat "$folder/chat/log.jsonl")"
+    awk -v first="$(values loss chat | head -n 1)" -v last="$(values val_loss chat | tail -n 1)" 'BEGIN { exit !(first > 5 && last < 4) }'
+    check "a run learns answers from data/prepare.py --chat" $? "$(cat "$folder/chat/log.jsonl")"
     "$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --micro-batch 4 --steps 30 --out "$folder/packed" >"$folder/page" 2>&1
     grep -qE '^examples +3[0-9]{2} in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)?$' "$folder/page" &&
-        awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }' && ok "so are whole examples, packed" || bad "whole examples, packed" "$(cat "$folder/page")"
-    # data by a template name no format
+        awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }'; check "a run learns packed examples" $? "$(cat "$folder/page")"
+    # data made with a chat template record no prompt format
     python3 -B - "$folder" <<'PYTHON'
 import struct
 import sys
@@ -190,36 +190,36 @@ PYTHON
     asked --train "$folder/chat_train_*.bin" --steps 1 >>"$folder/notes"
     asked --train "$folder/src_train.bin" --steps 1 >>"$folder/notes"
     [ "$(cat "$folder/notes")" = "note: --prompt is continued as plain text, because the data name no prompt format; --prompt-format NAME sets one
-note: --prompt is continued as plain text, because the checkpoint records no prompt format; --prompt-format NAME sets one" ] &&
-        ok "a prompt where no format is known is noted" || bad "a prompt where no format is known is noted" "$(cat "$folder/notes")"
-    # the page says how much of the validation data is evaluated, and what is cut off of its examples
+note: --prompt is continued as plain text, because the checkpoint records no prompt format; --prompt-format NAME sets one" ]
+check "a prompt without a known format prints a note" $? "$(cat "$folder/notes")"
+    # the report shows how much of the validation data is evaluated, and how many examples are truncated
     val=("$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin" --micro-batch 4 --steps 1)
     for batches in 2 -1; do "${val[@]}" --val-batches $batches 2>/dev/null | sed -n '/^validation/,/^batch/p' | tr '\n' ' ' | tr -s ' ' >"$folder/val$batches"; done
     grep -qE '% in the loss, the first 8 of [0-9]+ sequences every 20 steps [0-9]+ examples in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)? batch ' "$folder/val2" &&
-        grep -qE '% in the loss, every 20 steps [0-9]+ examples in ' "$folder/val-1" && ok "so is what is validated" || bad "what is validated" "$(cat "$folder"/val{2,-1})"
-    # validation has every example, however many sequences are evaluated at a time; 200: more than there are
+        grep -qE '% in the loss, every 20 steps [0-9]+ examples in ' "$folder/val-1"; check "the report shows the evaluated validation examples" $? "$(cat "$folder"/val{2,-1})"
+    # validation evaluates every example with any micro-batch; 200 is more than there are
     evaluated=("$program" --eval-only --model "$folder/packed/step-00000030" --val "$folder/chat_val_*.bin" --val-batches -1 --seq-len 64
         --documents apart --precision fp32 --tokenizer bytes --device cpu --json)
     losses=""
     for micro_batch in 1 4 5 8 200; do losses+=" $("${evaluated[@]}" --micro-batch $micro_batch 2>"$folder/evaluated" | sed 's/.*"val_loss":\([^,}]*\).*/\1/')"; done
     for micro_batch in 4 200; do losses+=" $("${mpirun[@]}" -np 2 "${evaluated[@]}" --micro-batch $micro_batch 2>"$folder/evaluated" | sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p')"; done
-    awk '{ for (i = 1; i <= NF; i++) { d = $i - $1; if (d * d > 1e-12 * $1 * $1) exit 1 }; exit !(NF == 7 && $1 > 0) }' <<<"$losses" &&
-        ok "the loss of validation is the same with any micro-batch, on two processes too" || bad "the loss of validation with any micro-batch" "$losses" "$(cat "$folder/evaluated")"
-    share=$(sed -n 's/.*; \([0-9.]*\) % of all tokens count.*/\1/p' "$folder/said")
+    awk '{ for (i = 1; i <= NF; i++) { d = $i - $1; if (d * d > 1e-12 * $1 * $1) exit 1 }; exit !(NF == 7 && $1 > 0) }' <<<"$losses"
+    check "the validation loss of examples is the same with any micro-batch and on two processes" $? "$losses" "$(cat "$folder/evaluated")"
+    share=$(sed -n 's/.*; \([0-9.]*\) % of all tokens have.*/\1/p' "$folder/said")
     awk -v share="$share" -v counted="$(values counted chat | awk '{ sum += $1 } END { print 100 * sum / NR }')" \
-        'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }' && ok "and their share is what it said" || bad "and their share" "$(cat "$folder/said")"
+        'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }'; check "the logged fraction of unmasked targets is that of data/prepare.py" $? "$(cat "$folder/said")"
     python3 -B data/prepare.py --bytes --chat --prompt-format alpaca --val-fraction 0 --workers 1 --out "$folder/other" "$folder/chat.jsonl" >/dev/null
     said=$(asked --train "$folder/chat_train_*.bin" --val "$folder/other_train_*.bin" --steps 1 --seq-len 512)
-    [ "$said" = "note: --train has prompts in the format plain, but --val in alpaca; check the files" ] && ok "so are two formats of --train and --val" ||
-        bad "two formats of --train and --val" "$said"
+    [ "$said" = "note: --train has prompts in the format plain, but --val in alpaca; check the files" ]
+    check "different prompt formats of --train and --val print a note" $? "$said"
     for format in "" "--prompt-format plain"; do
         # shellcheck disable=SC2086 # flags are words
         "$program" "${loud[@]}" $format --train "$folder/*_train_000000.bin" --micro-batch 4 --steps 1 2>&1 | grep "^note: --train has prompts" >"$folder/said"
         cat "$folder/said" >>"$folder/formats"
     done
-    [ "$(cat "$folder/formats")" = "note: --train has prompts in the formats plain and alpaca, so checkpoints record none; choose one with --prompt-format plain or alpaca" ] &&
-        ok "files of two prompt formats are noted, unless a flag names one" || bad "files of two prompt formats are noted" "$(cat "$folder/formats")"
+    [ "$(cat "$folder/formats")" = "note: --train has prompts in the formats plain and alpaca, so checkpoints record none; choose one with --prompt-format plain or alpaca" ]
+    check "--train files of two prompt formats print a note unless a flag names one" $? "$(cat "$folder/formats")"
 else
-    bad "data/prepare.py --chat and the trainer" "$(cat "$folder/said")"
+    bad "data/prepare.py --chat succeeds" "$(cat "$folder/said")"
 fi
 exit $failures

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 8-bit optimizer states from the command line: every kind trains, a resumed run has the bits it would have had, states
-# are as small as they should be, and the error table reads a checkpoint. On the CPU's program.
+# Tests 8-bit optimizer states from the command line: every kind trains, a resumed run has the bits of an uninterrupted
+# one, states have the right size, and the error table reads a checkpoint. Uses the CPU program.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -18,7 +18,7 @@ run=(--tokenizer bytes --layers 1 --heads 2 --channels 64 --seq-len 32 --micro-b
 
 train() { "$program" "${run[@]}" "$@" >"$folder/said" 2>&1 </dev/null || { sed 's/^/    /' "$folder/said"; false; }; }
 
-# resumes NAME FLAGS...: 12 steps at once, and 5 and then 7 on another number of threads
+# resumes NAME FLAGS...: compares 12 steps with 5 steps, a resume and 7 steps on another number of threads
 resumes() {
     local name=$1 status=0 file
     shift
@@ -28,7 +28,7 @@ resumes() {
     for file in optimizer.safetensors model.safetensors; do
         cmp "$folder/$name".{whole,cut}/step-00000012/$file || status=1
     done
-    report $status "a resumed run has the same bits: $*"
+    report $status "a resumed run has the bits of an uninterrupted one: $*"
 }
 
 resumes coat --moments coat
@@ -39,15 +39,15 @@ train --steps 12 --out "$folder/fp32"
 report $? "FP32 moments train"
 
 size() { stat -c %s "$folder/$1/step-00000012/optimizer.safetensors"; }
-# two moments of the matrices: 8 bytes per element in FP32, 2 + 10/128 in COAT; the masters of both are FP32
+# two moments of the matrices take 8 bytes per element in FP32, 2 + 10/128 in COAT; both have FP32 masters
 matrices=$((384 * 64 + 12 * 64 * 64))
 saved=$(($(size fp32) - $(size coat.whole))) expected=$((matrices * (8 - 2) - matrices / 128 * 10))
 difference=$((saved - expected))
-[ "${difference#-}" -lt 4000 ] # the header names more tensors
-report $? "the states take 1 + 5/128 bytes per element and moment"
+[ "${difference#-}" -lt 4000 ] # because the header names more tensors
+report $? "COAT's states take 1 + 5/128 bytes per element and moment"
 
-# continues FROM NAME COUNTS FLAGS...: a copy of FROM continues with other states, which are converted, says what it
-# converts, and ends near to where FROM itself goes
+# continues FROM NAME COUNTS FLAGS...: a copy of FROM continues with other states, which are converted, reports the
+# conversion, and ends with nearly the loss of FROM
 last_loss() { sed -n 's/.*"step":20,"loss":\([0-9.]*\).*/\1/p' "$1/log.jsonl"; }
 continues() {
     local from=$1 counts=$2 name="$1.$3$4"
@@ -56,12 +56,12 @@ continues() {
     train --steps 20 --out "$folder/$name" --resume "$@" && grep -q "converted.*: $counts" "$folder/said" &&
         awk -v a="$(last_loss "$folder/$from.same")" -v b="$(last_loss "$folder/$name")" \
             'BEGIN { exit !(a > 0 && b > a - 0.05 && b < a + 0.05) }'
-    report $? "a run of $from continues with $*"
+    report $? "a run of $from is resumed with $*"
 }
 cp -r "$folder/fp32" "$folder/fp32.same" && train --steps 20 --out "$folder/fp32.same" --resume || exit 1
 cp -r "$folder/coat.whole" "$folder/coat.whole.same" &&
     train --steps 20 --out "$folder/coat.whole.same" --resume --moments coat || exit 1
-# five matrices (the table of tokens and four of the block) of the model's 16 parameters have small moments
+# five matrices (the embedding and four of the block) of the model's 16 parameters have 8-bit moments
 continues fp32 "10 moments, 0 master weights" --moments coat
 continues fp32 "10 moments, 16 master weights" --moments bf16 --master split16
 continues fp32 "0 moments, 16 master weights" --master none
@@ -70,14 +70,14 @@ continues coat.whole "10 moments, 0 master weights" --moments fp32
 cp -r "$folder/coat.whole" "$folder/coat.exempt"
 train --steps 20 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 wte && train --steps 28 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 none &&
     grep -q "moments-fp32 was wte and is now none" "$folder/said" && grep -q "converted.*: 2 moments" "$folder/said"
-report $? "--moments-fp32 is taken back by none"
+report $? "--moments-fp32 none cancels --moments-fp32 wte"
 continues coat.whole "0 moments, 16 master weights" --moments coat --master split16
 cp -r "$folder/coat.whole" "$folder/coat.plain"
 train --steps 20 --out "$folder/coat.plain" --resume --moments fp8 && ! grep -q converted "$folder/said" &&
     grep -q "moments was coat and is now fp8" "$folder/said"
-report $? "codes with expansion and without are read alike"
+report $? "8-bit states with and without expansion are read without conversion"
 
-# masters in two halves are masters in FP32, after hundreds of updates too
+# split16 masters equal FP32 masters, also after hundreds of updates
 for master in fp32 split16; do
     train --steps 300 --recipe coat --master $master --out "$folder/master.$master" || exit 1
 done
@@ -88,10 +88,10 @@ for master in fp32 split16; do
     train --steps 301 --recipe coat --master fp32 --out "$folder/master.$master" --resume || exit 1
 done
 cmp "$folder"/master.{fp32,split16}/step-00000301/optimizer.safetensors
-report $? "and its masters and moments"
+report $? "--master split16 has the masters and moments of --master fp32"
 
-# COAT's moments train as FP32's do. (At four times this rate a model so small ends, from seed to seed, with losses that
-# differ by 9 %, and pairs of these by 2 %. The loss itself varies with the sources, which are the text.)
+# COAT's moments train like FP32's. At four times this rate, losses of this small model vary by 9 % between seeds,
+# and pairs of runs by 2 %. The loss also depends on the sources, which are the text.
 for moments in fp32 coat; do
     train --layers 2 --seq-len 64 --micro-batch 8 --steps 300 --lr 1e-3 --warmup 30 --schedule cosine --lr-final 0.1 \
         --val "$folder/src_val.bin" --val-batches 40 --moments $moments --out "$folder/trained.$moments" || exit 1
@@ -104,30 +104,30 @@ report $? "validation loss with --moments coat within 1 % of fp32's ($(val_loss 
     awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" { both = $3 }
          END { exit !(plain > both && both > 0) }' "$folder/table" &&
     awk -F'\t' 'NF != 69 { exit bad = 1 } NR > 1 { for (i = 6; i <= NF; i++) sum[NR] += $i } END { exit bad || NR != 5 || !sum[2] || sum[2] != sum[4] || sum[3] != sum[5] }' "$folder/ranges.tsv"
-report $? "the error table: expansion lowers the error of the update"
+report $? "quant_error: expansion reduces the error of the update"
 grep -qE "^a group's plain / expanded: median [0-9.]+, 90 % of them from [0-9.]+ to [0-9.]+$" "$folder/table" &&
     "$build"/quant_error --every 3 "$folder/fp32/step-00000012" >"$folder/said" 2>&1 &&
     awk '/ elements of / { n[FILENAME] = $3; d[FILENAME] = $2 } $1 == "E4M3" && NF == 7 { e[FILENAME] = $2 }
          END { for (f in n) { if (f ~ /said$/) s = f; else t = f } share = n[s] / n[t]; r = e[s] / e[t]; exit !(share > 0.2 && share < 0.5 && r > 0.7 && r < 1.4) }' "$folder/table" "$folder/said"
-report $? "the spread over groups, and nearly the same of one group in three"
+report $? "quant_error prints the spread over groups, and --every 3 nearly the same"
 status=0
 "$build"/quant_error --every 3x "$folder/fp32/step-00000012" >"$folder/said" 2>&1 || status=$?
-[ $status -eq 1 ] && grep -q -- "--every 3x: a number from 1 to 4096" "$folder/said"
-report $? "and one in 3x is refused"
+[ $status -eq 1 ] && grep -q -- "--every 3x:" "$folder/said"
+report $? "quant_error --every 3x is refused"
 status=0
 "$build"/quant_error "$folder/coat.whole/step-00000012" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 2 ] && grep -q "train with --moments fp32" "$folder/said"
-report $? "the error table asks for FP32 moments"
+report $? "quant_error refuses 8-bit moments"
 status=0
 cp -r "$folder/fp32/step-00000012" "$folder/not-finite"
-# infinity as the last four bytes, an FP32 of a v in the order of names
+# makes the last four bytes, an FP32 value of v, infinite
 printf '\000\000\200\177' | dd of="$folder/not-finite/optimizer.safetensors" bs=1 seek=$(($(stat -c %s "$folder/not-finite/optimizer.safetensors") - 4)) conv=notrunc 2>/dev/null
 "$build"/quant_error "$folder/not-finite" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 2 ] && grep -q "moments that are not finite" "$folder/said"
-report $? "the error table is of finite moments"
+report $? "quant_error refuses moments that are not finite"
 status=0
 mv "$folder/not-finite/optimizer.safetensors" "$folder/not-finite/optimizer-00000-of-00002.safetensors"
 "$build"/quant_error "$folder/not-finite" >"$folder/said" 2>&1 || status=$?
-[ $status -eq 2 ] && grep -q "shares of several processes; resume it with one" "$folder/said"
-report $? "the error table asks for states in one file"
+[ $status -eq 2 ] && grep -q "shards of several processes; resume it on one process" "$folder/said"
+report $? "quant_error refuses states in several files"
 exit $failures

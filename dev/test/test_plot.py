@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests of scripts/plot.py and scripts/lab.py draw: what they read, and that they draw it.
+"""Tests scripts/plot.py and scripts/lab.py draw: the figures that they read and draw.
 
-    python3 dev/test/test_plot.py        needs matplotlib, else it is skipped
+    python3 dev/test/test_plot.py        skipped without matplotlib
 """
 import contextlib
 import importlib.util
@@ -36,7 +36,7 @@ def write_log(folder, name, steps, fp8=False):
                 gradient = {"saturated": [0, 0.01], "zero": [0.25, 0.5], "subnormal": [0.125, 0.5]}
                 print(json.dumps({"step": step, "fp8": {"x_in": health, "h": {"amax": [3.0, None]}, "dh_qt": gradient}}),
                       file=file)
-        file.write('{"step":%d,"lo' % (steps + 1))  # killed while it wrote
+        file.write('{"step":%d,"lo' % (steps + 1))  # cut by a kill
     return os.path.join(folder, name)
 
 
@@ -47,7 +47,7 @@ def is_picture(prefix):
 
 
 def without_matplotlib(script, *arguments):
-    """What a script says, with a matplotlib before it that cannot be imported."""
+    """Runs a script with a matplotlib that cannot be imported. Returns its result."""
     with tempfile.TemporaryDirectory(prefix="coat_test_plot_") as folder:
         with open(os.path.join(folder, "matplotlib.py"), "w") as file:
             file.write("raise ImportError('none here')\n")
@@ -56,7 +56,7 @@ def without_matplotlib(script, *arguments):
 
 
 def lab_figures(plot, folder):
-    """Draws a folder of every kind of results, and looks at what the figures hold."""
+    """Draws a folder with every kind of results, and checks the contents of the figures."""
     sys.path.insert(0, os.path.join(ROOT, "scripts"))
     from lab import draw
 
@@ -75,31 +75,31 @@ def lab_figures(plot, folder):
     (name, figure), = draw.draw_fidelity(plot, path)
     left, right = figure.axes
     lines = [line.get_ydata() for line in left.lines if len(line.get_ydata()) == 8]
-    check("a line per pair and their mean", name == "262k" and len(lines) == 3 and
+    check("fidelity: a line per pair and their mean", name == "262k" and len(lines) == 3 and
           [round(line[0], 6) for line in lines] == [1, 3, 2], lines)
-    check("the end with its error", [round(float(x), 3) for x in right.containers[0][0].get_ydata()] == [2], right.containers)
+    check("fidelity: the final difference with its error", [round(float(x), 3) for x in right.containers[0][0].get_ydata()] == [2], right.containers)
     path = write("stability.tsv", ["recipe", "rate", "seed", "ended", "loss", "first_loss"], ["bf16", 1e-3, 1, "done", 3, 5],
                  ["bf16", 1e-3, 2, "done", 3.5, 5], ["bf16", 1e-2, 1, "diverged", "-", 5])
     (_, figure), = draw.draw_stability(plot, path)
     mean, lost = figure.axes[0].lines
-    check("mean losses, and a cross per run that diverged", list(mean.get_ydata()) == [3.25] and
+    check("stability: mean losses, and a cross per diverged run", list(mean.get_ydata()) == [3.25] and
           list(lost.get_xdata()) == [1e-2] and lost.get_marker() == "x")
     path = write("sharpness.tsv", ["recipe", "rate", "direction", "distance", "loss"], ["bf16", 1e-3, 0, 0, 3],
                  *[["bf16", 1e-3, k, x, 3 + k * x * x] for k in (1, 2) for x in (-1, -0.5, 0.5, 1)], ["bf16", 1e-3, 3, 1, 9])
     (_, figure), = draw.draw_sharpness(plot, path)
-    check("directions of all distances, through 0, and their mean", [list(line.get_ydata()) for line in figure.axes[0].lines] == [
+    check("sharpness: directions with all distances, through 0, and their mean", [list(line.get_ydata()) for line in figure.axes[0].lines] == [
         [4, 3.25, 3, 3.25, 4], [5, 3.5, 3, 3.5, 5], [4.5, 3.375, 3, 3.375, 4.5]])
     shutil.copy(os.path.join(ROOT, "scripts/results/h100/reproduce.md"), folder)
     (_, figure), = draw.draw_memory(plot, os.path.join(folder, "reproduce.md"))
     words = [text.get_text() for text in figure.axes[0].texts]
-    check("bars of the paper and of this program", words.count("out of memory") == 4 and "35.6" in words and
+    check("memory: bars of the paper and of this program", words.count("out of memory") == 4 and "35.6" in words and
           "27.8, planned" in words and len(words) == 32, words)
     write("ranges-0.95.tsv", ["quantity", "low", "high", "mark", "mark_name", "bin_1", "bin_2"], ["m", 0, 4, 1, "k = 1", 3, 5])
     shutil.copy(os.path.join(ROOT, "scripts/results/ranges.tsv"), folder)
     with contextlib.redirect_stdout(io.StringIO()) as said:
         draw.main([folder])
     drawn = sorted(name for name in os.listdir(folder) if name.endswith(".svg"))
-    check("all of it is drawn", drawn == ["262k.svg", "memory.svg", "ranges-0.95.svg", "ranges-h100-h100x2-h200-0.95.svg",
+    check("draw writes an SVG per result", drawn == ["262k.svg", "memory.svg", "ranges-0.95.svg", "ranges-h100-h100x2-h200-0.95.svg",
                                           "ranges-h100-h100x2-h200-0.999.svg", "ranges-h200x2-0.95.svg",
                                           "ranges-h200x2-0.999.svg", "sharpness.svg", "stability.svg"] and
           len(said.getvalue().split()) == 9 and
@@ -111,7 +111,7 @@ def main():
         said = without_matplotlib(script, *words, "--help")
         check("scripts/%s --help without matplotlib" % script, said.returncode == 0 and "Needs matplotlib" in said.stdout, said)
         said = without_matplotlib(script, *words, "runs/none")
-        check("scripts/%s says that it lacks it" % script, said.returncode == 1 and said.stderr.count("\n") == 1 and
+        check("scripts/%s without matplotlib names the pip command" % script, said.returncode == 1 and said.stderr.count("\n") == 1 and
               said.stderr.endswith("needs matplotlib: pip install matplotlib (none here)\n"), said)
     if importlib.util.find_spec("matplotlib") is None:
         print("skip - scripts/plot.py: the Python package matplotlib is not installed")
@@ -122,40 +122,40 @@ def main():
     try:
         first, second = write_log(folder, "first", 12), write_log(folder, "second", 40, fp8=True)
         run = plot.find_run("name=" + first)
-        check("name, steps and tokens", run.name == "name" and run.step[-1] == 12 and run.tokens[2] == 300, vars(run))
+        check("a run has name, steps and tokens", run.name == "name" and run.step[-1] == 12 and run.tokens[2] == 300, vars(run))
         check("hours add up", abs(run.hours[-1] - 12 * 0.001) < 1e-12, run.hours)
-        check("null is a gap", math.isnan(run.loss[4]) and math.isnan(run.norm[4]) and run.loss[5] == 2.5)
-        check("evaluations know their tokens", [v[0] for v in run.val] == [400, 800, 1200] and
+        check("null in the log is a gap", math.isnan(run.loss[4]) and math.isnan(run.norm[4]) and run.loss[5] == 2.5)
+        check("evaluations have token counts", [v[0] for v in run.val] == [400, 800, 1200] and
               run.hellaswag[0][2] == 0.3, (run.val, run.hellaswag))
-        check("a folder names its run", plot.find_run(first).name == "first")
+        check("a run is named after its folder", plot.find_run(first).name == "first")
         flat = plot.smoothed([2.0] * 5 + [math.nan] + [2.0] * 30, 10)
-        check("smoothing keeps a constant and its gap", math.isnan(flat[5]) and
+        check("smoothing a constant keeps the constant and its gap", math.isnan(flat[5]) and
               all(abs(v - 2) < 1e-12 for i, v in enumerate(flat) if i != 5), flat)
         line = plot.smoothed([float(i) for i in range(100)], 10)
-        check("and does not lag behind a slope", all(abs(line[i] - i) < 1e-9 for i in range(90)), line)
+        check("smoothing does not lag on a slope", all(abs(line[i] - i) < 1e-9 for i in range(90)), line)
         with contextlib.redirect_stdout(io.StringIO()):
             plot.main([first, "long=" + second, "--out", os.path.join(folder, "p", "two"), "--ref", "a line=2.2"])
             plot.main([first, "--out", os.path.join(folder, "one")])
         check("two runs", is_picture(os.path.join(folder, "p", "two")))
-        check("FP8 health of the run that has it", is_picture(os.path.join(folder, "p", "two-fp8-long")) and
+        check("FP8 health is drawn only for runs that log it", is_picture(os.path.join(folder, "p", "two-fp8-long")) and
               not os.path.exists(os.path.join(folder, "p", "two-fp8-first.png")))
         check("one run", is_picture(os.path.join(folder, "one")))
-        check("the grid of a tensor", [[v if v == v else None for v in row] for row in
+        check("values of a tensor by layer and step", [[v if v == v else None for v in row] for row in
                                        plot.grid_of(plot.find_run(second), "h", "amax")] == [[3.0] * 20, [None] * 20])
-        check("cells lie around their steps", plot.edges_of([10, 20, 40]) == [5, 15, 30, 50] and
+        check("cells are centered on their steps", plot.edges_of([10, 20, 40]) == [5, 15, 30, 50] and
               plot.edges_of([7]) == [6.5, 7.5], plot.edges_of([10, 20, 40]))
         norm = plot.decades([3e-8, 2e-5, 47.0], 12)
-        check("decades around small and large values", abs(math.log10(norm.vmin) + 8) < 1e-9 and
+        check("colour scale covers small and large values", abs(math.log10(norm.vmin) + 8) < 1e-9 and
               abs(math.log10(norm.vmax) - 2) < 1e-9, (norm.vmin, norm.vmax))
         with plot.plt.rc_context(plot.STYLE):
             axis = plot.draw_health(plot.find_run(second)).axes[0]
-        shown = axis.collections[0].get_array().reshape(2, -1)  # of h, whose second layer has no finite value
-        check("what is not finite has a colour of its own", (shown[0] == 3).all() and
+        shown = axis.collections[0].get_array().reshape(2, -1)  # values of h, whose second layer is not finite
+        check("non-finite values have a separate colour", (shown[0] == 3).all() and
               (shown[1] > axis.collections[0].norm.vmax).all(), shown)
         with plot.plt.rc_context(plot.STYLE):
             axes = plot.draw_health(plot.find_run(second)).axes
         panels = {axis.get_title(loc="left"): len(axis.collections) for axis in axes}
-        check("a figure that a tensor has is drawn, without its others too", panels["largest value"] == 2 and
+        check("a tensor with only some of the figures is drawn", panels["largest value"] == 2 and
               panels["saturated, %"] == 2 and panels["subnormal, %"] == 1, panels)
         large = plot.find_run(second)
         layers = [1e-7 * 10 ** (layer / 8) for layer in range(48)]
@@ -165,10 +165,10 @@ def main():
             figure = plot.draw_health(large)
         width, height = figure.get_size_inches() * 130
         titles = [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")]
-        check("a panel per figure", titles == ["largest value", "saturated, %", "flushed to zero, %"], titles)
-        check("a strip per tensor", len(figure.axes[0].collections) == 24 and
+        check("FP8 health has a panel per figure", titles == ["largest value", "saturated, %", "flushed to zero, %"], titles)
+        check("FP8 health has a strip per tensor", len(figure.axes[0].collections) == 24 and
               [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["t%d" % i for i in range(24)])
-        check("of a size that fits a page", width <= 1600 and height <= 2400, (width, height))
+        check("a picture of 24 tensors fits a page", width <= 1600 and height <= 2400, (width, height))
         for name, argument in (("a missing log", os.path.join(folder, "none")), ("a log without a loss", __file__)):
             try:
                 plot.find_run(argument)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the inputs of data/prepare.py: which files of a folder are read, how, and how the others are reported.
+"""Tests the inputs of data/prepare.py: which files of a folder are read, and how ignored files are reported.
 
     python3 dev/test/test_prepare_inputs.py
 
@@ -26,7 +26,7 @@ class InputsTest(unittest.TestCase):
     documents, snapshot = base.PrepareTest.documents, base.PrepareTest.snapshot
 
     def prepared(self, *inputs, more=("--bytes", "--val-fraction", 0)):
-        """(training documents, standard error) of a run that replaces the run before it."""
+        """Returns (training documents, stderr) of a run that replaces the previous one."""
         _, errors = self.run_program(*more, "--workers", 1, "--overwrite", "--out", self.path("o"), *inputs)
         return self.documents(self.tokens(self.path("o"), "train")), errors
 
@@ -56,7 +56,7 @@ class InputsTest(unittest.TestCase):
                 self.check_printable(errors)
 
     def test_no_traceback(self):
-        """An error that no code expects, a lack of memory and a number without end are one line, too."""
+        """Unexpected errors, out of memory and endless numbers are also reported in one line."""
         source = self.write("a.txt", "text\n")
         for error, words in ((MemoryError(), "out of memory"), (KeyError("x"), "internal error: 'x' (KeyError)")):
             with unittest.mock.patch.object(prepare, "local_inputs", side_effect=error):
@@ -68,7 +68,7 @@ class InputsTest(unittest.TestCase):
 
     def packed(self, name, text, ending):
         if ending == ".gz":
-            text = gzip.compress(text[:99]) + gzip.compress(text[99:])  # of several members
+            text = gzip.compress(text[:99]) + gzip.compress(text[99:])  # a gzip file with several members
         elif ending == ".zst":
             import zstandard
 
@@ -77,7 +77,7 @@ class InputsTest(unittest.TestCase):
 
     @unittest.skipUnless(base.have("zstandard"), "needs zstandard")
     def test_compressed_files(self):
-        """Compressed files give the tokens of their contents, whatever their kind, alone and in a folder."""
+        """Compressed files of every kind yield the tokens of their contents, alone and in a folder."""
         texts = {"a.jsonl": "".join(json.dumps({"text": base.words(i, 40)}) + "\n" for i in range(99)),
                  "b.json": json.dumps([{"text": base.words(i, 40)} for i in range(100, 150)], indent=1),
                  "c.txt": base.words(1, 9000), "d.txt": "\n<|endoftext|>\n".join(base.words(i, 9) for i in range(99))}
@@ -97,7 +97,7 @@ class InputsTest(unittest.TestCase):
             self.assertGreater(len(made[len(texts)]), 1)
 
     def test_damaged_compressed_files(self):
-        """Truncated and damaged data, and a missing package, are named; what is not compressed is read as it is."""
+        """Truncated data, damaged data and missing packages are reported. Uncompressed .gz files are read unchanged."""
         out, text = ("--bytes", "--overwrite", "--workers", 1, "--out", self.path("o")), base.words(1, 9000).encode()
         data = gzip.compress(text)
         self.refused(["a.txt.gz: its compressed data is truncated"], *out, self.write("a.txt.gz", data[:-9]))
@@ -122,7 +122,7 @@ class InputsTest(unittest.TestCase):
         self.refused(["gzip -dc %s | iconv -f latin1 -t utf-8 >NEW.jsonl" % latin], *out, latin)
 
     def test_endings_of_records(self):
-        """Records are read as such whatever their file is called, as lines, one array or one object."""
+        """Records are recognized whatever the file name: one per line, one array or one object."""
         records = [{"text": "caf\u00e9 \u2028 %d" % i, "n": [{}]} for i in range(999)]
         expected = [record["text"].encode() for record in records]
         lines, array = "\n".join(map(json.dumps, records)), json.dumps(records)
@@ -144,7 +144,7 @@ class InputsTest(unittest.TestCase):
                      self.write("many.json", json.dumps(records[0], indent=1) * 2))
         self.refused(['bad.json, record 2: it is not a JSON object'], *out,
                      self.write("bad.json", '[{"text": "a"}, 1]'))
-        self.refused(['bad.json, record 1: it has no "text" but body: use --field'], *out,
+        self.refused(['bad.json, record 1: it has no "text" but body'], *out,
                      self.write("bad.json", '[{"body": "a"}]'))
         with unittest.mock.patch("prepare_records.VALUE_BYTES", 99):
             self.refused(["array.json: it is one JSON value of more than 1 GiB", "jq"], *out, self.path("array.json"))
@@ -170,7 +170,7 @@ class InputsTest(unittest.TestCase):
             self.assertEqual(self.prepared(self.write("c.jsonl", json.dumps({"text": text[:3000]})))[0],
                              [text[:3000].encode()])
 
-    # --- what is left out
+    # --- ignored files
 
     def test_folders_leave_nothing_out_without_a_word(self):
         texts = ["text %d\n" % i for i in range(9)]
@@ -195,7 +195,7 @@ class InputsTest(unittest.TestCase):
                  '2 JSON without "text" (--field) (list.json, tsconfig.json)',
                  "2 neither a file nor a folder (broken, pipe)"]
         got, errors = self.prepared(self.path("in"))
-        self.assertEqual(got, [b"y"])  # package.json holds a record
+        self.assertEqual(got, [b"y"])  # package.json contains a record
         self.assertIn("10 text next to data files, read only if named (0.txt, 1.txt, 2.txt, ...)", errors.replace(
             self.path("in/"), ""))
         self.write("in/package.json", '{"name": "x"}\n')
@@ -233,7 +233,7 @@ class InputsTest(unittest.TestCase):
                          "--out", self.path("e"), self.path("ids.parquet"))
 
     def test_a_data_set_is_read_without_what_describes_it(self):
-        """Of a folder with JSONL or Parquet its texts and other JSON are left out; what is named is read."""
+        """In a folder with JSONL or Parquet, texts and other JSON files are ignored unless named."""
         self.write("set/README.md", "# Data\n")
         self.write("set/LICENSE", "License\n")
         self.write("set/dataset_infos.json", json.dumps({"default": {"features": {"text": {"dtype": "string"}}}}))
@@ -257,7 +257,7 @@ class InputsTest(unittest.TestCase):
             self.assertIn("2 text next to data files", errors)
 
     def test_links(self):
-        """Linked folders are read, once, whatever the circle; a note names links that lead out of a folder."""
+        """Linked folders are read once, even in cycles. A note names links to outside the given folders."""
         self.write("in/a/one.txt", "one\n")
         self.write("other/two.txt", "two\n")
         self.write("other/deep/three.txt", "three\n")
@@ -271,7 +271,7 @@ class InputsTest(unittest.TestCase):
         os.symlink("../four.txt", self.path("in/e.txt"))
         got, errors = self.prepared(self.path("in"))
         self.assertEqual(sorted(got), [b"four\n", b"one\n", b"three\n", b"two\n"])
-        self.assertEqual(errors, "note: followed out of a named folder: 3 links (%s)\n" % ", ".join(
+        self.assertEqual(errors, "note: links to outside the given folders were followed: 3 links (%s)\n" % ", ".join(
             self.path("in/" + name) for name in ("c", "d", "e.txt")))
         os.symlink(self.path("in"), self.path("whole"))
         self.assertEqual(sorted(self.prepared(self.path("whole"))[0]), sorted(got))
@@ -282,9 +282,9 @@ class InputsTest(unittest.TestCase):
             self.refused(["in/x: Permission denied"], "--bytes", "--out", self.path("o"), self.path("in"))
 
     def test_pointers_of_git_lfs(self):
-        """A pointer is named as such wherever a file is opened, and never trained on."""
+        """A Git LFS pointer is an error wherever a file is opened, and never becomes tokens."""
         pointer = ("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 12345\n" % ("0" * 64)).encode()
-        words = "%s is a Git LFS pointer, not the file; run git lfs pull"
+        words = "%s: is a Git LFS pointer"
         out = ("--overwrite", "--workers", 1, "--out", self.path("o"))
         for name in ("a.txt", "a.jsonl", "a.json", "a.parquet", "a.txt.gz", "a.bin", "a.npy"):
             path = self.write("in/" + name, pointer)
@@ -310,7 +310,7 @@ class InputsTest(unittest.TestCase):
     # --- records
 
     def written(self, name, texts):
-        """A file of records with these texts, which may be null or (of JSON) of another type."""
+        """Writes a file of records with these texts, which may be null or (in JSON) of another type."""
         if not name.endswith(".parquet"):
             lines = [json.dumps({"text": text}) for text in texts]
             return self.write(name, "[%s]" % ", ".join(lines) if name.endswith(".json") else "\n".join(lines))
@@ -321,7 +321,7 @@ class InputsTest(unittest.TestCase):
         return self.path(name)
 
     def test_null_and_empty_texts(self):
-        """They are left out and counted, in every form of records, by this run and the next."""
+        """Records without text are skipped and counted in every form of records, by this run and the next."""
         texts = ["one", None, "two", "", None, "three"] + [None] * 20
         for name in ("a.jsonl", "a.json") + ("a.parquet",) * base.have("pyarrow"):
             source = self.written(name, texts)
@@ -330,17 +330,17 @@ class InputsTest(unittest.TestCase):
             for workers in (1, 2):
                 said, errors = self.run_program(*arguments, "--workers", workers, "--overwrite")
                 self.assertEqual(self.documents(self.tokens(self.path("o"), "train")), [b"one", b"two", b"three"])
-                self.assertIn("0 validation tokens in 0 files, 23 records left out\n", said)
+                self.assertIn("0 validation tokens in 0 files, 23 records skipped\n", said)
                 self.assertEqual(errors.splitlines()[:3], ["skipped: %s, %s %d: its text is %s" % (
                     source, where, number, kind) for number, kind in ((2, "null"), (4, "empty"), (5, "null"))])
                 self.assertEqual(errors.count("\n"), 10)
-            self.assertIn("23 records left out (were complete)", self.run_program(*arguments)[0])
+            self.assertIn("23 records skipped (were complete)", self.run_program(*arguments)[0])
             source = self.written("none" + name[1:], [None, ""])
             _, errors = self.run_program("--bytes", "--workers", 1, "--out", self.path("n"), source, code=2)
             self.assertIn("no text left in %s (2 skipped)" % source, errors)
 
     def test_malformed_records(self):
-        """A line that is malformed or cut off ends the run by its name, or is left out and counted."""
+        """A malformed or truncated line is an error that names it, or with --skip-malformed it is counted."""
         for bad, reason in (('{"text": "thr', "it is not JSON"), ('{"text": 3}', '"text" is not text'),
                             ('{"body": "x"}', 'it has no "text" but body'), ("3", "it is not a JSON object"),
                             (b'{"text": "caf\xe9"}', "it is not UTF-8"), ("{", "it is not JSON"),
@@ -351,17 +351,17 @@ class InputsTest(unittest.TestCase):
                 arguments = ("--bytes", "--val-fraction", 0, "--workers", 1, "--overwrite", "--out", self.path("o"), source)
                 self.refused([name + ", line 2: ", reason, "--skip-malformed"], *arguments)
                 said, errors = self.run_program(*arguments, "--skip-malformed")
-                self.assertIn("4 training tokens in 1 file, 0 validation tokens in 0 files, 1 record left out\n", said)
+                self.assertIn("4 training tokens in 1 file, 0 validation tokens in 0 files, 1 record skipped\n", said)
                 self.assertIn("skipped: %s, line 2: " % source, errors)
         source = self.write("a.json", '[{"text": "one"}, {"body": "x"}, 3, {"text": 3}]')
-        self.assertIn("3 records left out", self.run_program("--bytes", "--val-fraction", 0, "--overwrite", "--workers", 1,
+        self.assertIn("3 records skipped", self.run_program("--bytes", "--val-fraction", 0, "--overwrite", "--workers", 1,
                                                              "--skip-malformed", "--out", self.path("o"), source)[0])
 
     def test_many_records_left_out(self):
-        """Lines are counted only for those that are shown, because each count reads the file from its start."""
+        """Line numbers are computed only for reported records, because this reads the file from its start."""
         source = self.write("a.jsonl", '{"text": null}\n' * 9999 + '{"text": "x"}')
         with unittest.mock.patch.object(base.prepare_inputs.Place, "__str__", return_value="x") as described:
-            self.assertIn("9,999 records left out", self.run_program("--bytes", "--val-fraction", 0, "--workers", 1,
+            self.assertIn("9,999 records skipped", self.run_program("--bytes", "--val-fraction", 0, "--workers", 1,
                                                                       "--out", self.path("o"), source)[0])
             self.assertEqual(described.call_count, 10)
 
@@ -369,7 +369,7 @@ class InputsTest(unittest.TestCase):
 
     @unittest.skipUnless(base.have("pyarrow"), "needs pyarrow")
     def test_rows_in_pieces(self):
-        """Row groups larger than a unit are divided, and give the same documents in the same order."""
+        """Dividing row groups larger than a unit keeps the documents and their order."""
         texts = [base.words(i, i % 50) or "x" for i in range(900)]
         import pyarrow as pa
         import pyarrow.parquet
@@ -392,7 +392,7 @@ class InputsTest(unittest.TestCase):
 
     @unittest.skipUnless(base.have("pyarrow"), "needs pyarrow")
     def test_small_files_with_much_text(self):
-        """A file of 1 KB with gigabytes of text ends in one line and little memory; so does a cell that is too long."""
+        """A 1 KB file with gigabytes of text, or too long a cell, is a one-line error that uses little memory."""
         import pyarrow as pa
         import pyarrow.parquet
 
@@ -418,7 +418,7 @@ class InputsTest(unittest.TestCase):
     # --- validation
 
     def halves(self, fraction, *inputs, more=()):
-        """(training documents, validation documents) of a run; the fraction is what was asked for."""
+        """Returns (training documents, validation documents) of a run. Checks that the fraction is --val-fraction."""
         arguments = ("--bytes", "--workers", 1, "--overwrite", "--out", self.path("o"), "--val-fraction", fraction)
         _, errors = self.run_program(*arguments, *more, *inputs)
         self.assertFalse([line for line in errors.splitlines() if "held out" in line and fraction < 0.2], errors)
@@ -428,7 +428,7 @@ class InputsTest(unittest.TestCase):
         return made
 
     def test_few_documents(self):
-        """Of few documents the end of each is held out, at a line end, so that the fraction is the one asked for."""
+        """With few documents, validation gets the end of each, cut at a line end, so that the fraction is right."""
         texts = [base.words(i, 400 + 700 * i).encode() for i in range(2)]
         records = self.write("two.jsonl", "".join(json.dumps({"text": text.decode()}) + "\n" for text in texts))
         forms = [[self.write("%d.txt" % i, text) for i, text in enumerate(texts)], [records],
@@ -443,16 +443,16 @@ class InputsTest(unittest.TestCase):
                 self.assertEqual([text[-1:] for text in train], [b"\n"] * 2)
         more = [self.write("large.txt", base.words(5, 20000)), *forms[0]]
         self.assertEqual(len(self.halves(0.05, *more)[1]), 3)
-        train, val = self.halves(0.05, records, *more)  # of which two are equal to two of the others
+        train, val = self.halves(0.05, records, *more)  # two of them equal two others
         self.assertEqual((len(val), set(train) & set(val)), (5, set()))
         train, val = self.halves(0.05, self.write("line.txt", "\u4f60\u597d" * 9000), self.write("b.txt", "caf\u00e9" * 9000))
         for text in train + val:
-            text.decode()  # not cut within a character
+            text.decode()  # not cut inside a character
         _, errors = self.run_program("--bytes", "--out", self.path("short"), self.write("short.jsonl", '{"text": "one"}'))
         self.assertIn("no document was chosen for validation", errors)
 
     def test_many_documents(self):
-        """Of many documents some are held out whole, equal ones together."""
+        """With many documents, validation gets entire ones, and identical ones stay together."""
         texts = ["%d: %s" % (i % 900, base.words(i % 900, 5 + i % 90)) for i in range(1800)]
         forms = [[self.write("many.jsonl", "\n".join(json.dumps({"text": text}) for text in texts))],
                  [self.write("in/%d.txt" % i, text) for i, text in enumerate(texts[:900])],
@@ -463,14 +463,14 @@ class InputsTest(unittest.TestCase):
                 whole = {text.encode() for text in texts}
                 self.assertTrue(whole.issuperset(train + val) or inputs == forms[2])
                 self.assertFalse(set(train) & set(val))
-        made = self.halves(0.05, forms[0][0], *forms[1][:300])  # records equal to files
+        made = self.halves(0.05, forms[0][0], *forms[1][:300])  # records identical to files
         self.assertFalse(set(made[0]) & set(made[1]))
-        with unittest.mock.patch.object(base.prepare_splits, "MANY", 100):  # no more of them are looked at
+        with unittest.mock.patch.object(base.prepare_splits, "MANY", 100):  # no more documents are read
             train, val = self.halves(0.3, forms[0][0])
             self.assertFalse(set(train) & set(val))
 
     def test_rules(self):
-        """Large or equal documents do not count as many, whatever comes first."""
+        """Large or identical documents do not count as many documents, in any order."""
         splits = base.prepare_splits
         keys = ["%016x" % (i * 0x9E3779B97F4A7C15 % 2**64) for i in range(99999)]
         self.assertEqual(splits.rule_of(((key, 7) for key in keys), 0.05), splits.BY_HASH)
@@ -483,7 +483,8 @@ class InputsTest(unittest.TestCase):
     # --- manifests
 
     def test_hostile_manifests(self):
-        """A manifest with wrong types, huge numbers or names of other files ends in one line, and no file is touched."""
+        """A manifest with wrong types, huge numbers or names of other files is a one-line error, and no file changes.
+        A manifest with wrong types, huge numbers or names of other files is a one-line error, and no file changes."""
         source, name = self.write("a.txt", base.words(1, 3000)), self.path("o_manifest.json")
         arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--out", self.path("o"), source)
         self.run_program(*arguments)
@@ -514,12 +515,12 @@ class InputsTest(unittest.TestCase):
             self.assertEqual(self.snapshot(), files)
         for text in ("", "[]", "5", "{}", "[" * 99999, "\xff", "9" * 9999, '{"settings": {"field": "x\x1b"}}'):
             self.write("o_manifest.json", text)
-            self.refused([name + " cannot be read"], *arguments)
+            self.refused([name + ": cannot be read"], *arguments)
         manifest = json.loads(good)
         manifest["shards"]["train"][-1]["unit"] = 10**9
         manifest["complete"] = False
         self.write("o_manifest.json", json.dumps(manifest))
-        self.assertIn("%s does not match the inputs" % name, self.run_program(*arguments, code=2)[1])
+        self.assertIn("%s: does not match the inputs" % name, self.run_program(*arguments, code=2)[1])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of data/prepare.py with the tokenizers of models: what is put around documents, uint32, and that cutting a
-text changes no token. The vocabularies are those of dev/test/tokenizers.
+"""Tests data/prepare.py with tokenizers of models: the tokens around documents, uint32 files, and that dividing a text
+changes no token. The vocabularies are in dev/test/tokenizers.
 
     python3 dev/test/test_prepare_models.py
 
@@ -30,7 +30,7 @@ class ModelsTest(unittest.TestCase):
     run_program, refused = base.PrepareTest.run_program, base.PrepareTest.refused
 
     def tokens(self, name):
-        """(tokens, bytes of one) of a file."""
+        """Returns (tokens, bytes per token) of a file."""
         with open(self.path(name), "rb") as file:
             data = file.read()
         magic, version, count = array.array("i", data[:12])
@@ -39,7 +39,7 @@ class ModelsTest(unittest.TestCase):
         return list(array.array("H" if width == 2 else "I", data[1024:])), width
 
     def prepared(self, kind, source, *arguments):
-        """(tokens, what was printed, manifest) of a text under a vocabulary."""
+        """Returns (tokens, stdout, manifest) of a text tokenized with a vocabulary."""
         out, _ = self.run_program("--tokenizer", kind, "--out", self.path("p"), "--workers", 1, "--val-fraction", 0,
                                   "--overwrite", *arguments, source)
         with open(self.path("p_manifest.json"), encoding="utf-8") as file:
@@ -66,18 +66,19 @@ class ModelsTest(unittest.TestCase):
             self.documents(kind, [1], [2], "<s> (1) before and </s> (2) after each document")
 
     def test_cutting_changes_no_token(self):
-        text = base.words(9, 9000)  # of many units
+        text = base.words(9, 9000)  # has many units
         source = self.write("one.txt", text)
         for kind in sorted(os.listdir(KINDS)):
             if not kind.endswith((".json", ".model")) or kind == "unknown.model":
-                continue  # unknown characters on both sides of a cut would be one token in the whole text
+                continue  # unknown characters on both sides of a cut would be one token in the undivided text
             path = os.path.join(KINDS, kind)
             places = [0] + list(base.prepare_inputs.cuts("text", source, os.path.getsize(source), True))
             self.assertGreater(len(places), 5)
             tokenizer = prepare_tokenizers.open_tokenizer(path)
             whole = list(array.array("H", tokenizer.encode([text.encode()])[0]))
             got, _, _ = self.prepared(path, source)
-            self.assertTrue(got == tokenizer.before + whole + tokenizer.after, kind)  # Equal would explain for minutes
+            # because assertEqual would take minutes to explain a difference
+            self.assertTrue(got == tokenizer.before + whole + tokenizer.after, kind)
 
     def test_folder_with_both(self):
         model, made = self.path("f/tokenizer.model"), self.path("f/tokenizer.json")
@@ -88,12 +89,12 @@ class ModelsTest(unittest.TestCase):
             if text is not None:
                 self.write("f/tokenizer.model" if text == b"" else "f/tokenizer.json", text)
             self.assertEqual(prepare_tokenizers.Pairs.find(self.path("f")), found)
-            self.assertEqual(prepare_tokenizers.Pairs.find(made), made)  # as it is named
+            self.assertEqual(prepare_tokenizers.Pairs.find(made), made)  # under its published name
 
     # --- long documents
 
     def ours(self, path, texts):
-        """The ids of texts by the trainer's tokenizer."""
+        """Returns the trainer's ids of texts."""
         with open(self.path("texts"), "wb") as file:
             file.write("\0".join(texts).encode())
         done = subprocess.run([TOKENIZE, path, self.path("texts")], capture_output=True, check=True)
@@ -103,7 +104,7 @@ class ModelsTest(unittest.TestCase):
         return rows[:-1]
 
     def test_division_changes_no_token(self):
-        """The tokens of a document are those of its parts, wherever it can be divided, and those of the trainer."""
+        """A document divided anywhere has the same tokens as undivided, and the same as in the trainer."""
         pick = random.Random(4)
         ends = [" ", "  ", "\n", "\n\n", ".", ",", "\u3002", "\u3001", "\t", "'s", "\u0301", "<|extra|>", " \u5b57"]
         texts = ["".join(pick.choice(["the", "x", "\u5b57", "12345", "caf\u00e9", ")"]) + pick.choice(ends)
@@ -139,7 +140,7 @@ class ModelsTest(unittest.TestCase):
         self.assertNotIn(" ", prepare_tokenizers.open_tokenizer(path).places.pattern)
 
     def test_parts_are_bounded(self):
-        """No more text than a part, and a batch of small ones, is given to a package at once."""
+        """A package never gets more than one part, or one batch of small documents, at once."""
         lengths, text = [], base.words(8, 30000)
         source = self.write("d.jsonl", json.dumps({"text": text}) + 500 * '\n{"text": "the model"}')
         for kind in ("qwen.json", "legacy.json", "llama.model"):
@@ -198,12 +199,12 @@ class ModelsTest(unittest.TestCase):
 
         path = self.write("p/tokenizer.json", json.dumps({"model": {}}))
         with unittest.mock.patch.object(tokenizers, "Tokenizer", unittest.mock.Mock(**{"from_file.side_effect": Panic("x")})):
-            self.refused([path + ": not a tokenizer.json (x)"], "--tokenizer", path, "--out", self.path("l"), source)
+            self.refused([path + ": is not a tokenizer.json (x)"], "--tokenizer", path, "--out", self.path("l"), source)
 
     # --- ids
 
     def test_ids_of_added_tokens(self):
-        """Ids of the file that the package replaces are refused; the trainer uses the file's."""
+        """A tokenizer is refused if the package gives a token another id than the file, which the trainer uses."""
         with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
             parsed = json.load(file)
         source, own = self.write("a.txt", "a<x>b"), list(parsed["added_tokens"])
@@ -235,7 +236,7 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual(list(array.array("H", got[1]))[:1], [387])
         if os.path.exists(TOKENIZE):
             self.assertEqual([list(array.array("H", row)) for row in got], self.ours(path, texts))
-            self.assertEqual(self.ours(path_of(cases[0][0]), ["<x>"]), [[900]])  # what would not have agreed
+            self.assertEqual(self.ours(path_of(cases[0][0]), ["<x>"]), [[900]])  # the ids would have differed
 
     def test_both_ends_of_a_single_text(self):
         source = self.write("one.txt", base.words(3, 9000))
@@ -275,7 +276,7 @@ class ModelsTest(unittest.TestCase):
         path = os.path.join(KINDS, "llama.model")
         words = array.array("H", self.hellaswag(path)[1024:])
         count, pieces = words[5], prepare_tokenizers.open_tokenizer(path).pieces
-        self.assertEqual(list(words[6:6 + count]), [1] + pieces.encode("the model"))  # <s> begins every text
+        self.assertEqual(list(words[6:6 + count]), [1] + pieces.encode("the model"))  # <s> is the BOS token
         at = 6 + count
         self.assertEqual(pieces.decode(list(words[6:at]) + list(words[at + 1:at + 1 + words[at]])), "the model is")
 
@@ -287,7 +288,7 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual(prepare_tokenizers.open_tokenizer(path).before, [1])
 
     def ends(self, name, data, config):
-        """What begins and ends a text, -1 for none: the trainer and prepare.py agree."""
+        """The trainer and prepare.py find the same BOS and EOS ids (-1: none)."""
         path = self.write("t/" + name, data)
         self.write("t/tokenizer_config.json", json.dumps(config))
         done = subprocess.run([TOKENIZE, path], capture_output=True, text=True)
@@ -311,15 +312,17 @@ class ModelsTest(unittest.TestCase):
         vocab, added = parsed["model"]["vocab"], parsed["added_tokens"][0]
         del vocab[added["content"]]
         names = "</s>", "<eos>", "<|endoftext|>", "<|end|>", "<|im_end|>"
-        vocab.update({name: 390 + i for i, name in enumerate(names)})  # that alone makes them text, as </s> is Qwen's
-        cases = [  # special tokens, eos_token, what ends a text
+        # without the eos_token, they are ordinary text, like </s> in Qwen
+        vocab.update({name: 390 + i for i, name in enumerate(names)})
+        cases = [  # special tokens, eos_token, the expected EOS token
             (("<|end|>",), None, -1), (("<|end|>",), "absent", -1), (("<|end|>", "<|im_end|>"), "<|end|>", 393),
-            (("</s>", "<|im_end|>"), "<|im_end|>", 390),  # which ends an answer
+            (("</s>", "<|im_end|>"), "<|im_end|>", 390),  # ends an answer
             (("</s>", "<eos>", "<|endoftext|>"), "<eos>", 392), (("<|end|>",), "</s>", 390)]
         for names, eos, end in cases:
             parsed["added_tokens"] = [dict(added, id=vocab[name], content=name, special=True) for name in names]
             self.assertEqual(self.json_ends(parsed, {"eos_token": eos}), (-1, end), names)
-        parsed["added_tokens"] = [dict(added, id=390, content="</s>", special=False)]  # a tag of HTML, as Gemma's
+        # an HTML tag, as in Gemma's vocabulary
+        parsed["added_tokens"] = [dict(added, id=390, content="</s>", special=False)]
         self.assertEqual(self.json_ends(parsed, {}), (-1, -1))
 
     @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
@@ -351,7 +354,7 @@ class ModelsTest(unittest.TestCase):
     def test_ends_of_pieces(self):
         with open(os.path.join(KINDS, "llama.model"), "rb") as file:
             data = file.read()
-        text = data  # with <s> and </s> as pieces that text has, user-defined ones
+        text = data  # <s> and </s> are user-defined pieces, which text can contain
         for name in b"<s>", b"</s>":
             text = text.replace(name + b"\x15\0\0\0\0\x18\x03", name + b"\x15\0\0\0\0\x18\x04")
         add = {"add_bos_token": True, "bos_token": "</s>", "eos_token": "<s>"}

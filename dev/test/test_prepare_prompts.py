@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tests of data/prepare.py --chat with the tokens of models: formats by name, chat templates, transformers' own.
+"""Tests data/prepare.py --chat with tokenizers of models: named formats, chat templates, and transformers' results.
 
     python3 dev/test/test_prepare_prompts.py
 
-Skipped without the package tokenizers, chat templates without jinja2, the last without transformers.
+Skipped without the package tokenizers. Tests of chat templates need jinja2, and the last ones transformers.
 """
 import json
 import os
@@ -33,15 +33,15 @@ LLAMA3 = ("{% for message in messages %}{% set content = '<|start_header_id|>' +
 
 CHATS = [messages("the model", "the step"), messages("u", "\n\n a", system="be <|im_end|> short"),
          messages(" x", " the step of a model ", "b", "caf\u00e9 \u4f60\u597d", "c", "d")]
-# a vocabulary, the tokens that begin and end its texts, and a class of transformers that has them by default
+# a vocabulary, its BOS and EOS tokens, and a class of transformers that has them by default
 CLASSES = [("qwen.json", "<|endoftext|>", "<|endoftext|>", "Qwen2Tokenizer"), ("llama3.json", "<|begin_of_text|>",
            "<|end_of_text|>", None), ("first.json", "<s>", "</s>", "LlamaTokenizer"), ("neox.json", "<|endoftext|>",
            "<|endoftext|>", "GPTNeoXTokenizer")]
 
 
 def places(begin, end, class_name=None, other="<|im_end|>"):
-    """{place: (tokenizer_config.json, special_tokens_map.json or None)} of all places where transformers finds the names of
-    the tokens that begin and end a text. class_name: a class of which they are the default. other: a third token."""
+    """Returns {place: (tokenizer_config.json, special_tokens_map.json or None)} for every place where transformers finds the
+    BOS and EOS tokens. class_name: a class with these defaults. other: a third token."""
     named = {"bos_token": begin, "eos_token": end}
     flags = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
     objects = {key: {"content": text, **flags} for key, text in named.items()}
@@ -68,8 +68,8 @@ def write_place(folder, template, config, names):
 
 
 def by_transformers(folder, chats, own):
-    """[(ids, mask)] of chats by transformers. Version 4 leaves out answers that begin with a space, and cannot read all
-    folders; `own` is used instead."""
+    """Returns [(ids, mask)] of chats in transformers. Version 4 drops answers that start with a space and cannot read all
+    folders; these use `own` instead."""
     import transformers
 
     old = int(transformers.__version__.split(".")[0]) < 5
@@ -90,7 +90,7 @@ class PromptsTest(unittest.TestCase):
     read, prepared = shared.ChatTest.read, shared.ChatTest.prepared
 
     def model(self, kind, *special, **config):
-        """A folder with one of the test's vocabularies and further special tokens."""
+        """Makes a folder with one of the test's vocabularies and more special tokens."""
         import tokenizers
 
         tokenizer = tokenizers.Tokenizer.from_file(os.path.join(KINDS, kind))
@@ -104,7 +104,7 @@ class PromptsTest(unittest.TestCase):
         return tokenizer, ("--tokenizer", folder)
 
     def check_model(self, tokenizer, arguments, record, expected, *more):
-        """expected: (text or name of a token in <>, whether it counts), encoded one by one."""
+        """Checks an example. expected: (text or token name in <>, True if it has a loss), encoded one by one."""
         ids, mask = [], []
         for text, counts in expected:
             token = tokenizer.token_to_id(text)
@@ -150,7 +150,7 @@ class PromptsTest(unittest.TestCase):
         def ids(text):
             return tokenizer.encode(text, add_special_tokens=False).ids
 
-        def after(text):  # within a text: without the blank that begins one
+        def after(text):  # inside a text, without the space that starts a text
             return ids("a" + text)[len(ids("a")):]
 
         expected, mask = [], []
@@ -164,7 +164,7 @@ class PromptsTest(unittest.TestCase):
     # --- chat templates
 
     def by_offsets(self, folder, text, spans):
-        """(ids, mask) of a text of which spans count."""
+        """Returns (ids, mask) of a text whose spans have a loss."""
         import tokenizers
 
         tokenizer = tokenizers.Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
@@ -183,21 +183,21 @@ class PromptsTest(unittest.TestCase):
             text += message["content"] + "<|im_end|>\n"
         expected = self.by_offsets(arguments[1], text, spans)
         self.assertEqual(self.prepared([record], tokenizer=arguments), [expected])
-        self.write("model/chat_template.jinja", "{{ raise_exception('roles must alternate') }}")  # goes first
-        self.refused(["r.jsonl, line 1: the chat template ", "chat_template.jinja refuses it (roles must alternate)"], *arguments, "--chat",
+        self.write("model/chat_template.jinja", "{{ raise_exception('roles must alternate') }}")  # has precedence
+        self.refused(["r.jsonl, line 1: the chat template ", "chat_template.jinja rejects it (roles must alternate)"], *arguments, "--chat",
                      "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
         self.write("model/chat_template.jinja", "{{ messages | length }}")
-        self.refused(["line 1: the chat template does not write an answer behind its prompt"], *arguments, "--chat",
+        self.refused(["line 1: the chat template"], *arguments, "--chat",
                      "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
         self.write("model/chat_template.jinja", "{% if %}")
-        self.refused(["not one that Jinja2 reads"], *arguments, "--chat", "--overwrite", "--out", self.path("c"),
+        self.refused(["cannot be parsed by Jinja2"], *arguments, "--chat", "--overwrite", "--out", self.path("c"),
                      self.path("r.jsonl"))
-        self.write("model/chat_template.jinja", "{{ ''.__class__.__mro__ }}")  # the sandbox
-        self.refused(["refuses it"], *arguments, "--chat", "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
+        self.write("model/chat_template.jinja", "{{ ''.__class__.__mro__ }}")  # the sandbox refuses this
+        self.refused(["rejects it"], *arguments, "--chat", "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
     def test_weight(self):
-        """In every format the tokens of an answer are the same whether it counts or not."""
+        """In every format, an answer has the same tokens with and without a loss."""
         chat = messages("the model", "the step", "a", "caf\u00e9", system="s")
         for template in (CHATML, MARKED, None):
             _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=template,
@@ -216,7 +216,7 @@ class PromptsTest(unittest.TestCase):
         self.write("model/chat_template.jinja", shorter)
         (ids, last), = self.prepared([{"messages": chat}], "--trained", "last", tokenizer=arguments)
         self.assertEqual(sum(last), len(ids) - 1 - last.index(1))
-        self.refused(["does not write an answer behind its prompt"], *arguments, "--chat", "--overwrite", "--out",
+        self.refused(["enclose answers in {% generation %}"], *arguments, "--chat", "--overwrite", "--out",
                      self.path("c"), self.path("r.jsonl"))
         part = "{% generation %}a{% endgeneration %}"
         self.write("model/chat_template.jinja", "{% for m in messages %}" + part * 2 + "{% endfor %}")
@@ -234,9 +234,7 @@ class PromptsTest(unittest.TestCase):
             _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=template,
                                       bos_token="<|endoftext|>", eos_token="<|im_end|>")
             self.prepared([record] * 100, tokenizer=arguments)  # several units
-            self.assertEqual(self.said[1], "" if ended else "note: of the chat template no special token counts at the "
-                             "end of an answer, so that the model does not learn to stop: name a fixed --prompt-format,"
-                             " or use a template whose answers end with a token\n")
+            self.assertRegex(self.said[1], "^$" if ended else "^note: the chat template .*--prompt-format.*\n$")
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
     def test_formats_are_the_templates(self):
@@ -275,7 +273,7 @@ class PromptsTest(unittest.TestCase):
             write_place(arguments[1], "{{ %s + messages[0].content }}" % name, {}, None)
             self.refused(["chat_template.jinja needs %s" % name], *arguments, *out)
         self.write("model/special_tokens_map.json", "[")
-        self.refused(["model/special_tokens_map.json: not a special_tokens_map.json"], *arguments, *out)
+        self.refused(["model/special_tokens_map.json: is not a special_tokens_map.json"], *arguments, *out)
         write_place(arguments[1], CHATML, {"added_tokens_decoder": [1], "extra_special_tokens": 5, "bos_token": 3,
                                            "additional_special_tokens": [4, {"content": 6}, ""]}, None)
         self.prepared([{"messages": messages("a", "b")}], tokenizer=arguments)  # other values are ignored
@@ -293,7 +291,7 @@ class PromptsTest(unittest.TestCase):
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2", "transformers"), "needs transformers")
     def test_listed_tokens_as_transformers(self):
-        """Tokens of the vocabulary that are only listed as special are found in text, with the flags of their entries."""
+        """Tokens that are only listed as special are found in text, with the flags of their entries."""
         with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
             parsed = json.load(file)
         parsed["model"]["vocab"]["<|x|>"] = len(parsed["model"]["vocab"])
@@ -316,7 +314,7 @@ class PromptsTest(unittest.TestCase):
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
     def test_templates_that_fail(self):
-        """One line names the template and, where one is read, the record."""
+        """Errors of a template are one line, which names the template and, if any, the record."""
         _, arguments = self.model("qwen.json")
         source = self.write("r.jsonl", json.dumps({"messages": messages("a", "b")}))
         out = (*arguments, "--chat", "--overwrite", "--workers", 1, "--out", self.path("c"), source)
@@ -324,18 +322,18 @@ class PromptsTest(unittest.TestCase):
                       "{% if 1 %}" * 2000 + "{% endif %}" * 2000, "{% for i in [1] %}" * 30 + "{% endfor %}" * 30]
         for template in unreadable:
             path = self.write("model/chat_template.jinja", template)
-            self.refused([path, "not one that Jinja2 reads"], *out)
+            self.refused([path, "cannot be parsed by Jinja2"], *out)
         refusing = {"{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}": "recursion", "{{ 'x' * 10 ** 15 }}": "MemoryError",
                     "{{ messages[0].content * 10 ** 30 }}": "integer", "{% for i in range(10 ** 12) %}{% endfor %}": "Range",
                     "{{ 2.0 ** (messages | length * 10000) }}": "out of range", "{{ 1 // 0 }}": "by zero"}
         for template, reason in refusing.items():
             path = self.write("model/chat_template.jinja", template)
-            self.refused(["r.jsonl, line 1: the chat template %s refuses it (" % path, reason], *out)
+            self.refused(["r.jsonl, line 1: the chat template %s rejects it (" % path, reason], *out)
         loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
         with unittest.mock.patch.object(prepare_prompts, "MAX_SECONDS", 0.2):
             for template in (loops, "{%% macro m() %%}%s{%% endmacro %%}{{ m() }}" % loops):
                 path = self.write("model/chat_template.jinja", template)
-                self.refused(["r.jsonl, line 1: the chat template %s refuses it (it takes more than 0.2 s)" % path], *out)
+                self.refused(["r.jsonl, line 1: the chat template %s rejects it (it takes more than 0.2 s)" % path], *out)
             self.write("model/chat_template.jinja", "{% if messages[0].content == 'x' %}" + loops + "{% endif %}" + CHATML)
             chats = [{"messages": messages(text, "b")} for text in "axa"]
             self.assertEqual(len(self.prepared(chats, "--skip-malformed", tokenizer=arguments)), 2)
@@ -353,7 +351,7 @@ class PromptsTest(unittest.TestCase):
     def test_records_that_are_too_deep_or_too_long(self):
         _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=CHATML)
         good = json.dumps({"messages": messages("a", "b")})
-        for depth in (200, 450, 900, 980):  # one of which can be read, but not written again
+        for depth in (200, 450, 900, 980):  # one of them can be parsed but not serialized
             deep = json.dumps({"messages": messages("a", "b")}).replace('"a"', "[" * depth + "]" * depth)
             source = self.write("r.jsonl", good + "\n" + deep)
             out = (*arguments, "--chat", "--overwrite", "--workers", 1, "--out", self.path("c"))

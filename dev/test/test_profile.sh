@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# scripts/profile.sh and its table, with a trainer that pretends to have been traced.
+# Tests scripts/profile.sh and its table with a program that pretends to be a traced trainer.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
 
-# Two steps of two micro-batches, 10 us a kernel, one behind another but for a gap of 5 us before each update and a fill
-# beside the first matmul.
+# Two steps of two micro-batches with kernels of 10 us, one after the other, except a gap of 5 us before each update
+# and a fill during the first matmul.
 cat >"$folder/trainer" <<'END'
 #!/bin/bash
 case "$*" in *--plan=json*) echo "$*" >>"${TRACE_PLANS:-/dev/null}"; echo '{"tensors": [{"name": "wte", "format": "bf16", "category": "weights", "bytes": 2000}, {"name": "qkvw", "format": "bf16", "category": "weights", "bytes": 4000000000}, {"name": "tokens", "format": "i32", "category": "scratch", "bytes": 400}]}'; exit ;; esac
@@ -28,7 +28,7 @@ for step in 1 2; do
         kernel _Z15backward_kernelILi64ELb0EEv7Problem
         if [ -z "${OMPI_COMM_WORLD_RANK:-}" ] || [ $pass = 1 ]; then
             kernel nvjet_dgrad
-        else # of two processes the second pass sends for 32 us, beside a matmul that takes twice as long
+        else # with two processes, the second pass sends for 32 us, during a matmul that takes twice as long
             printf '%d\t%d\t%d\t%s\n' $now $((now + 32000)) 8 ncclDevKernel_ReduceScatter $now $((now + 20000)) 7 nvjet_dgrad
             now=$((now + 32000))
         fi
@@ -47,73 +47,79 @@ touch "$folder/libtrace.so"
 export PATH="$folder:$PATH" PROGRAM=$folder/trainer LIBRARY=$folder/libtrace.so OUT=$folder/out TRAFFIC=$folder/traffic
 
 said=$(scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-check "it ends well" $? "$said"
-has "matmuls of the blocks, and their rate" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \|$'
-has "the head has its three matmuls and the loss" "$said" '^\| head and loss \| 4\.0 \| 0\.040 \| 34\.0 % \| matmuls 0 TFLOP/s'
-has "attention, both ways" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \|'
-has "ours is backward" "$said" '^\| attention backward \| 1\.0 \| 0\.010 \|'
-has "passes have their bandwidth" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \|$'
-has "the update too, of a step" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \|$'
-has "what runs beside another adds nothing" "$said" '^\| copies and fills \| 1\.0 \| 0\.000 \| 0\.0 %'
+check "profile.sh succeeds" $? "$said"
+has "the table has the blocks' matmuls with their rate" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \|$'
+has "the table has the head with its three matmuls and the loss" "$said" '^\| head and loss \| 4\.0 \| 0\.040 \| 34\.0 % \| matmuls 0 TFLOP/s'
+has "the table has attention forward" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \|'
+has "the table has this program's attention backward" "$said" '^\| attention backward \| 1\.0 \| 0\.010 \|'
+has "the table has the bandwidth of norms" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \|$'
+has "the table has the bandwidth of the update" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \|$'
+has "a kernel that runs during another adds no time" "$said" '^\| copies and fills \| 1\.0 \| 0\.000 \| 0\.0 %'
 has "gaps" "$said" '^\| gaps \| \| 0\.003 \| 2\.1 %'
-has "all of a micro-batch" "$said" '^\| all \| 12\.5 \| 0\.11[78] \| \| 2 micro-batches \|$'
-has "power and clock" "$said" '^\(625 W, 1450 MHz'
+has "the table has the total of a micro-batch" "$said" '^\| all \| 12\.5 \| 0\.11[78] \| \| 2 micro-batches \|$'
+has "the table has power and clock" "$said" '^\(625 W, 1450 MHz'
 said=$(CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "floors of matmuls" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.010 \(50 %\) \|$'
-has "of passes" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \| 0\.005 \(50 %\) \|$'
-has "of the update" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \| 0\.006 \(38 %\) \|$'
-has "none where none is known" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \| [0-9.]* % \|  \|  \|$'
+has "CEILINGS: floors of matmuls" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.010 \(50 %\) \|$'
+has "CEILINGS: floors of norms" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \| 0\.005 \(50 %\) \|$'
+has "CEILINGS: floor of the update" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \| 0\.006 \(38 %\) \|$'
+has "CEILINGS: no floor if none is known" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \| [0-9.]* % \|  \|  \|$'
 said=$(SETTINGS='{"step":0,"settings":{"layers":10,"heads":10,"kv-heads":5,"head-dim":10,"seq-len":1000000}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "two matmuls of attention forward" "$said" '^\| attention forward .* \| 20000 TFLOP/s \| 0\.003 \(33 %\) \|$'
-has "five backward" "$said" '^\| attention backward .* \| 50000 TFLOP/s \| 0\.008 \(83 %\) \|$'
+has "attention forward counts two matmuls" "$said" '^\| attention forward .* \| 20000 TFLOP/s \| 0\.003 \(33 %\) \|$'
+has "attention backward counts five matmuls" "$said" '^\| attention backward .* \| 50000 TFLOP/s \| 0\.008 \(83 %\) \|$'
 said=$(SETTINGS='{"step":0,"settings":{"layers":12,"linear":"fp8","bf16-blocks":4}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "matmuls of the first blocks in BF16" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.011 \(5[0-9] %\) \|$'
+has "CEILINGS: the first blocks' matmuls count as BF16" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.011 \(5[0-9] %\) \|$'
 said=$(SETTINGS='{"step":0,"settings":{"layers":12,"linear":"bf16"}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "or all of them" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.020 \(100 %\) \|$'
+has "CEILINGS: all matmuls count as BF16 with --linear bf16" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.020 \(100 %\) \|$'
 said=$(TRAFFIC=none scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "without the bytes there is none" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \|  \|$'
+has "without TRAFFIC there is no bandwidth" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \|  \|$'
 page=$(cat "$folder/out/profile.md")
-has "each kernel, with its file" "$page" '^\| fp8_norm: fp8_norm_forward_kernel \| 1\.0 \| 10\.0 \| 0\.010 \|'
-has "and without one" "$page" '^\| backward_kernel \| 1\.0 \|'
-has "those of the head apart" "$page" '^\| head: nvjet_logits \| 1\.0 \|'
+has "profile.md has each kernel with its file" "$page" '^\| fp8_norm: fp8_norm_forward_kernel \| 1\.0 \| 10\.0 \| 0\.010 \|'
+has "profile.md has a kernel without a file" "$page" '^\| backward_kernel \| 1\.0 \|'
+has "profile.md lists the head's kernels separately" "$page" '^\| head: nvjet_logits \| 1\.0 \|'
 printf '#!/bin/bash\n[ "$1 $2" = "-np 2" ] || exit 9\nfor rank in 0 1; do OMPI_COMM_WORLD_RANK=$rank "${@:3}" || exit; done\n' >"$folder/mpirun"
 chmod +x "$folder/mpirun"
 said=$(GPUS=2 MPIRUN=mpirun OUT=$folder/two TRACE_PLANS=$folder/plans scripts/profile.sh 'x*.bin' --model gpt2 --zero 3 2>&1)
-check "two processes" $? "$said"
-has "on two GPUs" "$said" "on 2 x Pretended GPU$"
-has "the whole model's operations count, whatever they share" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --zero 0$"
-has "and the bytes that one process of two moves" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --gpus 2$"
-has "what communication runs, and what of it nothing hides" "$said" '^\| communication \| 0\.5 \| 0\.006 \| [0-9.]* % \| runs 0\.016 ms; kernels beside it take 0\.005 ms more than alone \|$'
-has "a kernel beside it" "$(cat "$folder/two/profile.md")" '^\| nvjet_dgrad \| 1\.0 \| 15\.0 \| 0\.015 \| [0-9.]* % \| 0\.5 of these: 20\.0 \|$'
+check "profile.sh with two processes succeeds" $? "$said"
+has "the table names two GPUs" "$said" "on 2 x Pretended GPU$"
+has "FLOPs are those of the entire model with ZeRO" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --zero 0$"
+has "bytes are those of one process of two" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --gpus 2$"
+has "the table has communication and its exposed time" "$said" '^\| communication \| 0\.5 \| 0\.006 \| [0-9.]* % \| runs 0\.016 ms; kernels during it take 0\.005 ms more than alone \|$'
+has "profile.md has a kernel during communication" "$(cat "$folder/two/profile.md")" '^\| nvjet_dgrad \| 1\.0 \| 15\.0 \| 0\.015 \| [0-9.]* % \| 0\.5 of these: 20\.0 \|$'
 [ -s "$folder/two/trace-1.tsv" ]
-check "the other process has its own trace" $?
+check "the other process writes its own trace" $?
 said=$(GPUS=two scripts/profile.sh 'x*.bin' 2>&1)
-has "GPUS is a number" "$said" "^error: GPUS: a number from 1 on, not 'two'$"
+has "GPUS=two is refused" "$said" "^error: GPUS: must be .* \(is 'two'\)$"
 said=$(FAILS=yes scripts/profile.sh 'x*.bin' 2>&1)
 [ $? -eq 1 ] && [ "$said" = "error: the training ended with 3: error: device memory: too little" ]
-check "a training that fails is told" $? "$said"
+check "a failed training is reported" $? "$said"
 said=$(LIBRARY=$folder/none.so scripts/profile.sh 'x*.bin' 2>&1)
-[ $? -eq 1 ] && [[ $said == "error: $folder/none.so is not there: make "* ]]
-check "a library that is not built, too" $? "$said"
+[ $? -eq 1 ] && [[ $said == "error: $folder/none.so: is not built;"* ]]
+check "a library that is not built is reported" $? "$said"
 
-# --- the bytes that must move: of a small Llama and a GPT-2, by hand, in C per token and block
+# every operation of bench_traffic must have a kind whose name the kernels have, too
+printf 'micro-batch\tqk_norm_rope_forward\t2000000\n' >"$folder/rope.traffic"
+rope=$(printf '%s\n' adamw embed_forward_kernel cuda_qk_norm_rope adamw | awk -v OFS='\t' '{ print NR * 10000, NR * 10000 + 10000, 7, $1 }' |
+    awk -v traffic="$folder/rope.traffic" -f scripts/profile_table.awk)
+has "the table has the bandwidth of RoPE" "$rope" '^\| RoPE and norms of q, k \| 1\.0 \| 0\.010 \| [0-9.]* % \| 200 GB/s \|$'
+
+# --- bench_traffic: bytes that must move, counted by hand for a small Llama and GPT-2, in C per token and block
 
 traffic() { "$build/bench_traffic" "$@" 2>&1; }
 said=$(traffic --model llama:d3 --channels 128 --heads 2 --ffn 512 --vocab 512 --seq-len 128 --micro-batch 4 --bf16-blocks 0)
-has "SwiGLU: h read and saved, g's codes, 7.25 per value of g" "$said" '^\| activation_forward \| 3 \| [0-9.]* \| [0-9.]* \| 29\.0[0-9] \|$'
-has "rotations: q and k, read and written" "$said" '^\| qk_norm_rope_forward \| 3 \| [0-9.]* \| [0-9.]* \| 8\.[0-9]* \|$'
+has "bench_traffic: SwiGLU reads and saves h and writes FP8 g: 7.25 bytes per value of g" "$said" '^\| activation_forward \| 3 \| [0-9.]* \| [0-9.]* \| 29\.0[0-9] \|$'
+has "bench_traffic: RoPE reads and writes q and k" "$said" '^\| qk_norm_rope_forward \| 3 \| [0-9.]* \| [0-9.]* \| 8\.[0-9]* \|$'
 said=$(traffic --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 --recipe bf16)
-has "a gradient in BF16 is read for the sums of its columns alone" "$said" '^\| grad_quantize \| 6 \| '
-has "GELU reads and writes" "$said" '^\| activation_forward \| 2 \| [0-9.]* \| [0-9.]* \| 16\.[0-9]* \|$'
+has "bench_traffic: a BF16 gradient is read only for its column sums" "$said" '^\| grad_quantize \| 6 \| '
+has "bench_traffic: GELU reads and writes" "$said" '^\| activation_forward \| 2 \| [0-9.]* \| [0-9.]* \| 16\.[0-9]* \|$'
 said=$(traffic --tsv --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 --recipe bf16)
-has "a line per operation for scripts" "$said" $'^update\tadamw_update\t[0-9]+$'
+has "bench_traffic --tsv prints a line per operation" "$said" $'^update\tadamw_update\t[0-9]+$'
 bytes() { traffic --tsv --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 "${@:2}" | awk -v name="$1" '$2 == name { sum += $3 } END { print sum + 0 }'; }
 whole=$(bytes adamw_update) shared=$(bytes adamw_update --gpus 2 --zero 1)
 [ "$whole" -gt 0 ] && [ $((2 * shared)) -ge "$whole" ] && [ $((200 * shared)) -lt $((101 * whole)) ]
-check "of two processes each updates its share" $? "$whole $shared"
+check "bench_traffic: with ZeRO, each of two processes updates its shard" $? "$whole $shared"
 [ "$(bytes adamw_update --gpus 2 --zero 0)" = "$whole" ]
-check "or all" $?
+check "bench_traffic: with --zero 0, each process updates everything" $?
 [ "$(bytes gradients_add)" = 0 ] && [ "$(bytes gradients_add --gpus 2 --zero 2)" -gt 0 ]
-check "sums of gradients are added to shares" $?
-has "a flag that is not there" "$(traffic --nonsense)" '^error: --nonsense: unknown flag'
+check "bench_traffic: ZeRO 2 adds gradients to shards" $?
+has "bench_traffic refuses an unknown flag" "$(traffic --nonsense)" '^error: --nonsense: unknown flag'
 exit $failures

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Tests of --prompt-format: prompts are the tokens that data/prepare.py --chat makes of a question, checkpoints have the
+"""Tests --prompt-format: a prompt has the tokens that data/prepare.py --chat gives a question. Checkpoints contain the
 format's chat template and the token that ends an answer.
 
     python3 dev/test/test_prompt_formats.py
 
-Skipped without the package tokenizers, templates without jinja2, the ids of SentencePiece's file without sentencepiece,
-what transformers makes of a checkpoint without it and torch.
+Skipped without the package tokenizers. Templates need jinja2, ids of SentencePiece's file need sentencepiece, and checks of
+checkpoints in transformers need transformers and torch.
 """
 import array
 import json
@@ -27,7 +27,7 @@ PROGRAM = os.path.join(base.ROOT, os.environ.get("BIN", "."), "train_gpt2_fp8_cp
 IM, HEADERS = ("<|im_start|>", "<|im_end|>"), ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 SMALL = ("--model", "llama:d1", "--channels", 32, "--heads", 1, "--seq-len", 256, "--micro-batch", 1, "--recipe", "bf16",
          "--sample-tokens", 0, "--device", "cpu")
-KINDS = [  # format, vocabulary, its special tokens, what ends an answer
+KINDS = [  # format, vocabulary, its special tokens, the token that ends an answer
     ("plain", "qwen.json", (), "<|endoftext|>"), ("alpaca", "neox.json", (), "<|endoftext|>"),
     ("alpaca", "legacy.json", (), "</s>"), ("chatml", "qwen.json", IM, IM[1]), ("chatml", "llama3.json", IM, IM[1]),
     ("qwen", "qwen.json", IM, IM[1]), ("llama2", "legacy.json", (), "</s>"),
@@ -49,13 +49,13 @@ class PromptFormatsTest(unittest.TestCase):
         return done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
 
     def tuned(self, tokenizer, *arguments, steps=1):
-        """The checkpoint of a run on the file that prepared() has left."""
+        """Trains on the file of prepared(). Returns the checkpoint's folder."""
         self.train_program(*SMALL, "--tokenizer", tokenizer, "--train", self.path("c_train_000000.bin"), "--steps", steps,
                            "--out", self.path("run"), "--overwrite", "--quiet", *arguments)
         return self.path("run/step-%08d" % steps)
 
     def asked(self, *arguments, tokens=0):
-        """The tokens of a prompt, and of what follows."""
+        """Returns the tokens of a prompt and its continuation."""
         out, _ = self.train_program("--temperature", 0, "--sample-tokens", tokens, "--json", *arguments)
         found = json.loads(out.splitlines()[-1])
         return found["prompt"], found["sample"]
@@ -193,7 +193,7 @@ class PromptFormatsTest(unittest.TestCase):
                                              return_dict=True, return_tensors="pt")
             ids = model.generate(**row, max_new_tokens=20, do_sample=False)[0].tolist()
             self.assertEqual(ids, question + answer)
-        # a folder that names no end, from elsewhere
+        # another program's folder that names no EOS token
         other = self.path("other")
         left_out = ("state.json", "manifest.json", "generation_config.json", "optim*")
         shutil.copytree(checkpoint, other, ignore=shutil.ignore_patterns(*left_out))
@@ -207,7 +207,7 @@ class PromptFormatsTest(unittest.TestCase):
         self.assertEqual(self.asked(*asked, "none")[0], self.asked(*asked[:-1])[0])
 
     def test_text_apart(self):
-        """The end of answers, which checkpoints add to those of the model, divides no text of a resumed run."""
+        """The token that ends answers, which checkpoints add to the EOS tokens, splits no text of a resumed run."""
         tokenizer, (_, folder) = self.model("qwen.json", *IM)
         self.questions("plain", folder)
         checkpoint = self.tuned(folder)
@@ -238,7 +238,7 @@ class PromptFormatsTest(unittest.TestCase):
     def test_resume(self):
         _, (_, folder) = self.model("qwen.json", *IM)
         self.questions("plain", folder)
-        self.tuned(folder, "--prompt-format", "chatml")  # goes before that of the data
+        self.tuned(folder, "--prompt-format", "chatml")  # has precedence over the data's format
         resumed = ("--out", self.path("run"), "--resume")
         train = (*SMALL[8:], *resumed, "--tokenizer", folder, "--train", self.path("c_train_000000.bin"))
         self.train_program(*train, "--steps", 2)
@@ -264,7 +264,7 @@ class PromptFormatsTest(unittest.TestCase):
             self.assertEqual(self.setting(self.tuned(folder)), name)
         other = ("--train", file("other.bin", 2))
         self.assertEqual(self.setting(self.tuned(folder, *other)), "alpaca")
-        file("c_train_000000.bin", 1)  # another than the other file
+        file("c_train_000000.bin", 1)  # differs from the other file's format
         self.assertIsNone(self.setting(self.tuned(folder, *other)))
 
 

@@ -1,38 +1,38 @@
 #!/usr/bin/env bash
-# Several processes train what one does, and end together. Short cases; dev/test/long_ranks.sh has the rest.
+# Tests that several processes train like one process, and end together. dev/test/long_ranks.sh has the long cases.
 source "$(dirname "$0")/ranks.sh"
 
-# The same sequences in every step, three micro-batches of them per process or six: the same losses.
+# A step has the same sequences, in three micro-batches per process or in six: the losses must be equal.
 fp32=(--precision fp32 --steps 6 --batch-tokens 384 --val-every 3 --save-every 4)
 train 1 one "${fp32[@]}" && train 2 two "${fp32[@]}" --zero 2 &&
     near "ZeRO 2 on two processes has the losses of one" loss 1e-5 one two &&
-    near "and its gradients' norms" grad_norm 1e-5 one two && near "and its validation losses" val_loss 1e-5 one two
+    near "ZeRO 2 on two processes has the gradient norms of one" grad_norm 1e-5 one two && near "ZeRO 2 on two processes has the validation losses of one" val_loss 1e-5 one two
 
-# Shared weights, FP8 codes of them gathered layer by layer: the bits of unshared ones. Then one process continues.
+# ZeRO 3 gathers FP8 weights layer by layer and must have the bits of ZeRO 0. Then one process continues.
 coat=(--recipe coat --batch-tokens 128 --save-every 3)
 train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --zero 3 --steps 3 &&
     same "ZeRO 3 writes the checkpoint of ZeRO 0, byte for byte" 00000003 zero0 zero3
 train 2 blocks0 "${coat[@]}" --bf16-blocks 1 --zero 0 --steps 3 && train 2 blocks3 "${coat[@]}" --bf16-blocks 1 --zero 3 --steps 3 &&
-    same "ZeRO 3 gathers values for the first block, codes for the others" 00000003 blocks0 blocks3
-# Rank 0 alone looks at the codes and products of its micro-batches, whoever has the sums.
+    same "ZeRO 3 gathers BF16 weights for the first block, FP8 for the others" 00000003 blocks0 blocks3
+# Only rank 0 checks FP8 values and matmuls, of its own micro-batches, whichever rank has the sums.
 for zero in 0 2 3; do
     train 2 health$zero "${coat[@]}" --zero $zero --steps 3 --health-every 1 --health-products 1 &&
         same "FP8 health changes no bit with ZeRO $zero" 00000003 zero0 health$zero &&
-        { [ "$(grep -cE '"dqkv_q":\{"amax":\[[^]]*\],"saturated":|"products":\{"qkvw":\{"error":\[0\.0[0-9]*,0\.0[0-9]*,0\.0[0-9]*\]' "$folder/health$zero/log.jsonl")" -eq 6 ] &&
-            ok "and is in the log" || bad "and is in the log" "$(cat "$folder/health$zero/log.jsonl")"; }
+        { [ "$(grep -cE '"dqkv_q":\{"amax":\[[^]]*\],"saturated":|"products":\{"qkvw":\{"error":\[0\.0[0-9]*,0\.0[0-9]*,0\.0[0-9]*\]' "$folder/health$zero/log.jsonl")" -eq 6 ]
+    check "FP8 health with ZeRO $zero is in the log" $? "$(cat "$folder/health$zero/log.jsonl")"; }
 done
-# States in other formats: three processes convert what two have saved, each its share or everything, to the same bits.
+# Other state formats: three processes convert the states of two, sharded or complete, to the same bits.
 cp -r "$folder/zero3" "$folder/other0" && cp -r "$folder/zero3" "$folder/other3"
 other=(--recipe coat --moments bf16 --master fp32 --batch-tokens 192 --steps 4 --resume)
 train 3 other0 "${other[@]}" --zero 0 && train 3 other3 "${other[@]}" --zero 3 &&
-    same "three processes that share them convert states of two as those that do not" 00000004 other0 other3 &&
-    { [ "$(grep -c 'states are converted to this run.s formats: .* 40 master weights' "$folder/other3.said")" -eq 1 ] &&
-        ok "and one line says so" || bad "and one line says so" "$(cat "$folder/other3.said")"; }
+    same "three processes convert states of two to the same bits with ZeRO 3 and ZeRO 0" 00000004 other0 other3 &&
+    { [ "$(grep -c 'states are converted to this run.s formats: .* 40 master weights' "$folder/other3.said")" -eq 1 ]
+check "a conversion of states is reported in one line" $? "$(cat "$folder/other3.said")"; }
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
-    near "one process continues from it as two do" loss 1e-3 zero0 zero3
+    near "one process resumes a ZeRO 3 checkpoint of two with the same losses" loss 1e-3 zero0 zero3
 
-# Matrices larger than the pieces in which files are read (8 MiB, of states 2^20 elements), stored as products read them: each
-# process takes its share, also where states are converted, and of weights that are given, which a rate of 0 leaves as they are.
+# Matrices larger than the read buffers (8 MiB, 2^20 elements of states), stored as matmuls read them: each process takes
+# its shard, also if states are converted and of weights given by --model, which a rate of 0 does not change.
 once=(--recipe coat --batch-tokens 96 --micro-batch 1 --save-every 1)
 large=(--model llama:d1 --layers 1 --channels 512 --heads 4 --ffn 9216 "${once[@]}")
 other=("${large[@]}" --moments bf16 --master fp32 --steps 2 --resume)
@@ -43,35 +43,34 @@ given() {
 if train 3 large "${large[@]}" --zero 3 --steps 2; then
     for name in on to0 to3; do mkdir "$folder/large-$name" && cp -r "$folder/large/step-00000001" "$folder/large-$name/"; done
     train 3 large-on "${large[@]}" --zero 3 --steps 2 --resume &&
-        same "shared matrices of several pieces go on, byte for byte" 00000002 large large-on
+        same "sharded matrices of several read buffers are resumed byte for byte" 00000002 large large-on
     train 3 large-to0 "${other[@]}" --zero 0 && train 3 large-to3 "${other[@]}" --zero 3 &&
-        same "their states are converted as those that each process has" 00000002 large-to0 large-to3
+        same "sharded states of several read buffers are converted like unsharded ones" 00000002 large-to0 large-to3
     given 3 large-given "${once[@]}" --zero 3 --steps 1 --lr 0 --sample-tokens 0 &&
-        same "and they are given to another run" 00000001 large large-given model.safetensors
+        same "sharded matrices of several read buffers are loaded by --model" 00000001 large large-given model.safetensors
 fi
 
-# Two processes leave off after four sequences, which is no number of passes of three processes, of two sequences each.
+# Two processes stop after four sequences, which three processes with two sequences each cannot divide into passes.
 third=(--precision fp32 --schedule constant)
 train 2 odd "${third[@]}" --batch-tokens 128 --steps 1 --zero 2 && rm -rf "$folder/odd-alone" && cp -r "$folder/odd" "$folder/odd-alone" &&
     train 1 odd-alone "${third[@]}" --batch-tokens 192 --steps 4 --resume && train 3 odd "${third[@]}" --batch-tokens 192 --steps 4 --zero 1 --resume &&
-    near "three processes go on in the middle of their passes as one does" loss 1e-5 odd-alone odd
+    near "three processes resume in the middle of a pass with the losses of one" loss 1e-5 odd-alone odd
 
-# Two sets of data in the ratio of 7 to 3: 384 sequences in a step, and three times 256 in two, after which the shares are
-# exact. The second set has some epochs by then. What one process begins, three go on with.
+# Two data sets with weights 7 to 3: 384 sequences in a step, and three times 256 in two, after which the fractions are
+# exact. The second set is read several times. Three processes resume the run of one.
 head -c 3000 "$folder/text/001.txt" >"$folder/small.txt" && "$build"/prepare_bytes --out "$folder/small" "$folder/small.txt" >/dev/null || exit 1
 sets=(--precision fp32 --schedule constant --batch-tokens 12288 --val-every 1 --train-weight 7 --train "$folder/small_train.bin" --train-weight 3)
 read_of() { grep '"train":' "$folder/$1/log.jsonl" | tail -n 1; }
 train 1 sets1 "${sets[@]}" --steps 2 && train 2 sets2 "${sets[@]}" --steps 2 --zero 2 &&
     train 2 sets3 "${sets[@]}" --steps 1 && train 3 sets3 "${sets[@]}" --steps 2 --zero 1 --resume
 for name in sets1 sets2 sets3; do
-    if [[ $(read_of $name) == *'"sequences":538,"tokens":17216,'*'"sequences":230,"tokens":7360,'* ]]; then ok "of two sets $name reads 7 to 3"; else
-        bad "of two sets $name reads 7 to 3" "$(read_of $name)"
-    fi
-    [ "$(read_of $name)" = "$(read_of sets1)" ] && near "and has the losses of one process" loss 1e-5 sets1 $name || bad "and what one process reads" "$(read_of $name)"
+    [[ $(read_of $name) == *'"sequences":538,"tokens":17216,'*'"sequences":230,"tokens":7360,'* ]]
+    check "$name reads two data sets 7 to 3" $? "$(read_of $name)"
+    [ "$(read_of $name)" = "$(read_of sets1)" ] && near "$name reads two data sets with the losses of one process" loss 1e-5 sets1 $name || bad "$name reads two data sets like one process" "$(read_of $name)"
 done
 
-# HellaSwag, shared by the processes in the passes that one makes: exactly the same number is right, in FP8 too, whose
-# scales depend on what is computed together. The endings are lines of the text, of which one continues.
+# HellaSwag is divided among the processes in the passes of one process. The result must be the same, also in FP8, whose
+# scales depend on the batch. The endings are lines of the text; the right one continues the context.
 if command -v python3 >/dev/null; then
     sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' "$folder"/text/*.txt | awk 'length($0) >= 24 { line[count++] = $0 }
         END { for (i = 0; i < 61; i++) {
@@ -79,7 +78,7 @@ if command -v python3 >/dev/null; then
             for (e = 0; e < 4; e++) printf "%s\"%s\"", e ? ", " : "", substr(line[e == i % 4 ? i : i + 7 * e + 3], 17)
             print "]}" } }' >"$folder/swag.jsonl"
     python3 data/prepare.py --bytes --hellaswag --out "$folder/swag" "$folder/swag.jsonl" >/dev/null || bad "making HellaSwag's file"
-    evaluated() { # PROCESSES FLAGS...: the share of what has been trained last, by --eval-only
+    evaluated() { # PROCESSES FLAGS...: prints HellaSwag's result of the last checkpoint, by --eval-only
         local command=("$program" --tokenizer bytes --seq-len 96 --device cpu --quiet --recipe coat --model "$folder/swag/step-00000003"
             --hellaswag "$folder/swag.bin" --eval-only --json)
         [ "$1" -eq 1 ] || command=("${mpirun[@]}" -np "$1" "${command[@]}")
@@ -89,16 +88,16 @@ if command -v python3 >/dev/null; then
     for batch in 2 3 8; do
         alone=$(evaluated 1 --micro-batch $batch)
         shared="$(evaluated 2 --micro-batch $batch --zero $((batch > 2 ? 3 : 0))) $(evaluated 3 --micro-batch $batch --zero 1)"
-        [[ $alone = 0.* ]] && [ "$shared" = "$alone $alone" ] && ok "HellaSwag by 2 and 3 processes is that of one ($alone), $batch rows at a time" ||
-            bad "HellaSwag by 2 and 3 processes is that of one, $batch rows at a time" "$alone, and $shared"
+        [[ $alone = 0.* ]] && [ "$shared" = "$alone $alone" ] && ok "HellaSwag on 2 and 3 processes equals that of one ($alone), micro-batch $batch" ||
+            bad "HellaSwag on 2 and 3 processes equals that of one, micro-batch $batch" "$alone, and $shared"
     done
     alone=$(evaluated 1 --micro-batch 2)
-    [ "$(values hellaswag swag)" = "$alone" ] && ok "and while two train" || bad "and while two train" "$(values hellaswag swag), and $alone"
+    [ "$(values hellaswag swag)" = "$alone" ]; check "HellaSwag during training on two processes equals that of one" $? "$(values hellaswag swag), and $alone"
 else
     echo "skip - HellaSwag by several processes: no python3"
 fi
-# Data that one process cannot read end the run on all of them, with what is done: a token beyond the vocabulary in the
-# last of 40 sequences, four to a step, for training; in the fourth for the validation, before the first step.
+# Data that one process cannot read end the run on all processes, which save. The bad token is outside the vocabulary: in
+# the last of 40 training sequences, four per step; or in the fourth validation sequence, before the first step.
 bad_file() { # NAME SEQUENCE
     head -c $((1024 + 2 * (32 * 40 + 1))) "$folder/src_train.bin" >"$folder/$1.bin"
     printf '\x01\x05\x00\x00' | dd of="$folder/$1.bin" bs=1 seek=8 conv=notrunc status=none # 32 * 40 + 1 tokens
@@ -106,19 +105,19 @@ bad_file() { # NAME SEQUENCE
     printf '\xff\xff' | dd of="$folder/$1.bin" bs=1 seek=$((1024 + 2 * 32 * $2)) conv=notrunc status=none
 }
 bad_file train 39 && bad_file val 3
-bad_data() { # NAME STEP FLAGS...: ends with 2, one error, and the checkpoint of a run of STEP steps; 0: none
+bad_data() { # NAME STEP FLAGS...: expects exit code 2, one error and the checkpoint of STEP; 0: no checkpoint
     local name=$1 step=$2 status=0 good=("${flags[@]}")
     local flags=("${good[@]/#$folder\/src_$name.bin/$folder\/$name.bin}")
     timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --no-shuffle --zero 3 --schedule constant --out "$folder/$name" \
         --steps 20 --batch-tokens 128 "${@:3}" >"$folder/said" 2>&1 </dev/null || status=$?
-    [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -q "error: .*$name.bin: token .* is 65535" "$folder/said" &&
-        ok "bad data for one process ($name) end all with 2" || bad "bad data for one process ($name) end all with 2" "status $status" "$(cat "$folder/said")"
+    [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -q "error: .*$name.bin: token .* is 65535" "$folder/said"
+    check "bad data for one process ($name) end all processes with 2" $? "status $status" "$(cat "$folder/said")"
     if [ "$step" -eq 0 ]; then
-        compgen -G "$folder/$name/step-*" >/dev/null && bad "and before the first step" "$(ls -A "$folder/$name")" || ok "and before the first step"
+        compgen -G "$folder/$name/step-*" >/dev/null && bad "bad data for one process ($name) save nothing before the first step" "$(ls -A "$folder/$name")" || ok "bad data for one process ($name) save nothing before the first step"
         return
     fi
     train 2 "$name-whole" --no-shuffle --zero 3 --schedule constant --steps "$step" --batch-tokens 128 "${@:3}" --val-every 100 --val "$folder/src_val.bin" &&
-        same "and with the checkpoint of the last whole step" "$(printf %08d "$step")" "$name" "$name-whole"
+        same "bad data for one process ($name) save the last complete step" "$(printf %08d "$step")" "$name" "$name-whole"
 }
 bad_data train 9
 bad_data val 0 --val-every 2
@@ -147,8 +146,8 @@ if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] 
 else
     bad "and where another run has it, two end and write nothing there" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
 fi
-# A rank whose disk is full, or which cannot create files: the others hear why at once. A library before libc's plays
-# the disk, for files whose path contains $FAILS.
+# A rank with a full disk, or without permission to create files: the others report the reason at once. A preloaded library
+# simulates this for files whose path contains $FAILS.
 cat >"$folder/disk.c" <<'END'
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -176,7 +175,7 @@ ssize_t write(int fd, const void *data, size_t bytes) {
     return libc(fd, data, bytes);
 }
 END
-# disk PROCESSES RANK HOW FAILS FLAGS...: a run in $folder/disk, with that disk for one rank
+# disk PROCESSES RANK HOW FAILS FLAGS...: a run in $folder/disk with a failing disk for one rank
 disk() {
     local first="[ \"\${OMPI_COMM_WORLD_RANK:-\${PMI_RANK:-}}\" != $2 ] || export LD_PRELOAD=$folder/disk.so; exec \"\$@\""
     rm -rf "$folder/disk"
@@ -190,22 +189,22 @@ if [[ $build != *asan* ]] && ${CC:-cc} -shared -fPIC -o "$folder/disk.so" "$fold
     for how in "full cannot write .*optimizer-00001-of-0000.*: No space left on device" "create cannot create .*optimizer-00001-of-0000.*: Permission denied"; do
         disk 3 1 "${how%% *}" /.step- --steps 4 --save-every 2
         [ $status -eq 2 ] && [ $seconds -lt 60 ] && [ "$(warned 2 "${how#* }")" -eq 1 ] && grep -qE "^error: the checkpoint of step 4 could not be saved: rank 1: ${how#* }$" "$folder/said" && ! ls -A "$folder/disk" | grep -q step-
-        check "a rank's disk, ${how%% *}: rank 0 says why, at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
+        check "a rank's disk fails (${how%% *}): rank 0 reports the reason at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
         disk 2 1 "${how%% *}" /.step- --steps 2 # written in the foreground
         [ $status -eq 2 ] && [ $seconds -lt 60 ] && grep -qE "^error: the checkpoint of step 2 could not be saved: rank 1: ${how#* }$" "$folder/said"
-        check "also of the only save, which training waits for" $? "status $status after $seconds s" "$(cat "$folder/said")"
+        check "a rank's disk fails (${how%% *}) in a foreground save: rank 0 reports the reason at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
     done
     disk 2 1 full /.step-00000002 --steps 60 --save-every 2 # long enough that another step asks before the next save
     [ $status -eq 0 ] && [ "$(warned 2 ".*No space left on device")" -eq 1 ] && [ "$(grep -c '^warning:' "$folder/said")" -eq 1 ] && [ -d "$folder/disk/step-00000004" ] && [ ! -d "$folder/disk/step-00000002" ] &&
-        train 2 diskless --zero 1 --batch-tokens 128 --schedule constant --val-batches 1 --steps 60 && same "once there is room, checkpoints are as ever" 00000060 diskless disk || bad "once there is room, checkpoints are as ever" "status $status" "$(cat "$folder/said")"
+        train 2 diskless --zero 1 --batch-tokens 128 --schedule constant --val-batches 1 --steps 60 && same "once a full disk has room, later checkpoints are the same" 00000060 diskless disk || bad "once a full disk has room, later checkpoints are the same" "status $status" "$(cat "$folder/said")"
     disk 2 0 full /.step- --steps 4 --save-every 2
     [ $status -eq 2 ] && [ $seconds -lt 60 ] && grep -qE "^error: (rank 0: )?the checkpoint of step 4 could not be saved: cannot write .*: No space left on device$" "$folder/said"
-    check "rank 0's own disk" $? "status $status after $seconds s" "$(cat "$folder/said")"
+    check "a full disk of rank 0 is reported at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
 else
     echo "skip - a rank whose disk is full: no C compiler, or sanitizers"
 fi
-# One that is killed: mpirun ends the others, whose last line says what is saved. Before the first save nothing is.
-lost_process() { # NAME PATTERN FLAGS...: three processes, one of which is killed once PATTERN is there; sets $advice
+# A killed process: mpirun ends the others, whose last line names the last saved step, or says that nothing is saved.
+lost_process() { # NAME PATTERN FLAGS...: kills one of three processes once PATTERN exists; sets $advice
     local name=$1 pattern=$2 launcher
     shift 2
     "${mpirun[@]}" -np 3 "$program" "${flags[@]}" --zero 1 --batch-tokens 192 --schedule constant --steps 1000000 "$@" >"$folder/said" 2>&1 </dev/null &
@@ -218,50 +217,46 @@ lost_process() { # NAME PATTERN FLAGS...: three processes, one of which is kille
     advice=$(grep -oE 'if another process is lost, .*|which hangs or is lost; .*' "$folder/said" | sed -E 's/^[^,;]*[,;] //' | sort -uV)
 }
 lost_process killed "$folder/killed/step-00000050" --save-every 25 --keep 0 --out "$folder/killed"
-step=0 whole=yes # one may have come to know of a save before the other
+step=0 whole=yes # one process may know of a save before the other
 while read -r line; do
     step=$(sed -n "s|^nothing is saved since step \([0-9]*\): go on with --out $folder/killed --resume\$|\1|p" <<<"$line")
     [ "${step:-0}" -ge 25 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=
 done <<<"$advice"
 if [ $status -ne 0 ] && [ "$whole" ]; then
     train 3 killed --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 60)) --resume && train 3 unkilled --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 60)) &&
-        same "where a process is killed the others say what is saved, and it continues" "$(printf %08d $((step + 60)))" unkilled killed
+        same "if a process is killed, the others name the last saved step, and the run resumes" "$(printf %08d $((step + 60)))" unkilled killed
 else
-    bad "where a process is killed the others say what is saved" "status $status" "$(cat "$folder/said")" "$(ls "$folder/killed")"
+    bad "if a process is killed, the others name the last saved step, and the run resumes" "status $status" "$(cat "$folder/said")" "$(ls "$folder/killed")"
 fi
 lost_process early "$folder/early/log.jsonl" --out "$folder/early"
-if [ $status -ne 0 ] && [ "$advice" = "nothing is saved yet: start again with --out $folder/early --resume" ]; then ok "or that nothing is"; else
-    bad "or that nothing is" "status $status" "$(cat "$folder/said")"
-fi
-# What a process sees of GPUs and checkpoints decides on its recipe: it must be one for all.
+[ $status -ne 0 ] && [ "$advice" = "nothing is saved yet: start again with --out $folder/early --resume" ]
+check "if a process is killed before the first save, the others say that nothing is saved" $? "status $status" "$(cat "$folder/said")"
+# A process's GPUs and checkpoints decide on its recipe, which must be the same for all.
 differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --recipe bf16 ;; *) exec "$@" ;; esac'
 status=0
 timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}" --steps 2 --batch-tokens 128 >"$folder/said" 2>&1 </dev/null || status=$?
-if [ $status -eq 1 ] && [ "$(grep -c '^error: --recipe: the processes chose different recipes' "$folder/said")" -eq 1 ]; then ok "processes with different recipes end in one line"; else
-    bad "processes with different recipes end in one line" "exit $status" "$(head -n 5 "$folder/said")"
-fi
-# So it is with what a run that continues takes from its checkpoint.
+[ $status -eq 1 ] && [ "$(grep -c '^error: --recipe: the processes chose different recipes' "$folder/said")" -eq 1 ]
+check "processes with different recipes end in one line" $? "exit $status" "$(head -n 5 "$folder/said")"
+# The settings that a resumed run takes from its checkpoint must be the same for all processes.
 train 1 seen --steps 1 && train 1 unseen --steps 1 --beta2 0.9
 differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --out "$OTHER" ;; *) exec "$@" ;; esac'
 status=0
 OTHER=$folder/unseen timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" --tokenizer bytes --sample-tokens 0 --quiet --device cpu \
     --train "$folder/src_train.bin" --steps 3 --out "$folder/seen" --resume >"$folder/said" 2>&1 </dev/null || status=$?
-if [ $status -eq 1 ] && [ "$(grep -c '^error: --resume: the processes found different checkpoints' "$folder/said")" -eq 1 ]; then ok "processes that see different checkpoints end in one line"; else
-    bad "processes that see different checkpoints end in one line" "exit $status" "$(head -n 5 "$folder/said")"
-fi
-# Flags that decide what the processes do together are the same, and so is what the files hold; not their names.
+[ $status -eq 1 ] && [ "$(grep -c '^error: --resume: the processes found different checkpoints' "$folder/said")" -eq 1 ]
+check "processes that see different checkpoints end in one line" $? "exit $status" "$(head -n 5 "$folder/said")"
+# Flags that affect all processes, and the contents of files, must be the same. File names may differ.
 differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" $OTHER ;; *) exec "$@" ;; esac'
-together() { # FLAGS FLAGS...: two processes, of which the second has the first argument's flags too; sets $status
+together() { # FLAGS FLAGS...: two processes; only the second gets the first argument's flags; sets $status
     local other=$1
     shift
     status=0
     OTHER=$other timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}" --batch-tokens 128 "$@" >"$folder/said" 2>&1 </dev/null || status=$?
 }
-apart() { # STATUS ERROR FLAGS FLAGS...: they end with this status and one line
+apart() { # STATUS ERROR FLAGS FLAGS...: expects this exit code and one line
     together "${@:3}"
-    if [ $status -eq "$1" ] && [ "$(grep -c 'error: ' "$folder/said")" -eq 1 ] && grep -q "^error: $2" "$folder/said"; then ok "two that differ end in one line, $2"; else
-        bad "two that differ end in one line, $2" "exit $status" "$(head -n 5 "$folder/said")"
-    fi
+    [ $status -eq "$1" ] && [ "$(grep -c 'error: ' "$folder/said")" -eq 1 ] && grep -q "^error: $2" "$folder/said"
+    check "processes that differ end in one line: $2" $? "exit $status" "$(head -n 5 "$folder/said")"
 }
 for flag in "--lr 1" "--val-every 1" "--val-batches 3" "--sample-tokens 3" "--sample-every 1" "--health-products 1" "--zero 3" "--out $folder/apart"; do
     apart 1 "${flag%% *} differs between the processes" "$flag" --steps 2
@@ -276,38 +271,37 @@ if [ -s "$folder/swag.bin" ]; then
 fi
 cp "$folder/src_val.bin" "$folder/same.bin"
 together "--val $folder/same.bin --threads 2 --log-every 2 --overwrite" --steps 2 --out "$folder/together"
-[ $status -eq 0 ] && ok "files with the same content may have other names" || bad "files with the same content may have other names" "exit $status" "$(cat "$folder/said")"
+[ $status -eq 0 ]; check "processes may have files with the same content and other names" $? "exit $status" "$(cat "$folder/said")"
 all=("${flags[@]}") flags=(--tokenizer bytes --seq-len 32 --micro-batch 2 --sample-tokens 0 --quiet --device "$device" --train "$folder/src_train.bin" --model "$folder/seen/step-00000001")
 apart 1 "--val differs between the processes" "--val $folder/src_val.bin" --steps 2
 flags+=(--val "$folder/src_val.bin")
 apart 1 "--eval-only differs between the processes" --eval-only --steps 2
 apart 2 "--val: the validation data are not the same" "--val $folder/small_train.bin" --eval-only
 flags=("${all[@]}")
-# One process continues with the batch of two, and says nothing; three, which it is no multiple of, with the nearest.
+# One process resumes with the batch of two, without a note; three processes, which cannot divide it, with the nearest.
 train 2 batch --steps 2 --batch-tokens 256 --schedule constant && cp -r "$folder/batch" "$folder/batch3"
 bare=(--tokenizer bytes --sample-tokens 0 --quiet --device cpu --train "$folder/src_train.bin" --resume --steps 4)
 "$program" "${bare[@]}" --out "$folder/batch" >"$folder/said" 2>&1 && ! grep -q '^resume: --' "$folder/said" &&
-    [ "$(values tokens batch | tail -n 1)" = 1024 ] && ok "one process continues with the batch of two" || bad "one process continues with the batch of two" "$(cat "$folder/said")"
+    [ "$(values tokens batch | tail -n 1)" = 1024 ]; check "one process continues with the batch of two" $? "$(cat "$folder/said")"
 timeout 120 "${mpirun[@]}" -np 3 "$program" "${bare[@]}" --out "$folder/batch3" >"$folder/said" 2>&1 </dev/null &&
-    [ "$(grep '^resume: --' "$folder/said")" = "resume: --batch-tokens was 256 and is now 192" ] && ok "three with the nearest that they can take" || bad "three with the nearest that they can take" "$(cat "$folder/said")"
+    [ "$(grep '^resume: --' "$folder/said")" = "resume: --batch-tokens was 256 and is now 192" ]; check "three processes continue with the nearest batch that they can divide" $? "$(cat "$folder/said")"
 train 2 narrow --steps 2 --batch-tokens 128 --channels 40
-if [ "$(grep -c '^note: --recipe bf16: not coat, the default, because --channels' "$folder/narrow.said")" -eq 1 ]; then ok "two processes fall back together, with one note"; else
-    bad "two processes fall back together, with one note" "$(head -n 5 "$folder/narrow.said")"
-fi
-# A process without memory for its part, here 1.3 GB: all end, and it is named.
+[ "$(grep -c '^note: --recipe bf16: not coat, the default, because --channels' "$folder/narrow.said")" -eq 1 ]
+check "two processes fall back to BF16 together, with one note" $? "$(head -n 5 "$folder/narrow.said")"
+# A process without memory for its part, here 1.3 GB: all processes end, and the error names it.
 no_memory "a process without memory ends all, and is named" 2 1000000 --steps 1 --micro-batch 8192 --batch-tokens 524288
 
-# mpirun makes a terminal for rank 0: what it leads to is a file all the same.
+# mpirun gives rank 0 a terminal, even if the output goes to a file.
 loud=()
 for flag in "${flags[@]}"; do [ "$flag" = --quiet ] || loud+=("$flag"); done
 export TERM=xterm
 unset NO_COLOR CLICOLOR_FORCE
 said=$("${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
-if [[ $said == *"step 2/2 | loss "*" left"* && $said != *$'\033'* ]]; then ok "in a file, lines of words, without colours"; else bad "in a file, lines of words, without colours" "$said"; fi
+[[ $said == *"step 2/2 | loss "*" left"* && $said != *$'\033'* ]]; check "mpirun's output to a file has full lines without colours" $? "$said"
 said=$(CLICOLOR_FORCE=1 "${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
-if [[ $said == *"loss "$'\033[1m'* ]]; then ok "CLICOLOR_FORCE=1: with colours"; else bad "CLICOLOR_FORCE=1: with colours" "$said"; fi
+[[ $said == *"loss "$'\033[1m'* ]]; check "mpirun's output to a file has colours with CLICOLOR_FORCE=1" $? "$said"
 
-# SIGTERM to a launch script: the processes save, and mpirun does not kill them first.
+# SIGTERM to a launch script: the processes save before mpirun can kill them.
 TRAIN=$folder/src_train.bin VAL=$folder/src_val.bin OUT=$folder/launched PROGRAM=$program GPUS=2 scripts/run_gpt2_124M.sh "${flags[@]}" --batch-tokens 128 \
     --save-every 0 --steps 1000000 >"$folder/said" 2>&1 </dev/null &
 script=$!
@@ -318,14 +312,11 @@ done
 kill -TERM $script
 status=0
 wait $script || status=$?
-if [ $status -eq 0 ] && compgen -G "$folder/launched/step-*/model.safetensors" >/dev/null && grep -q "^ended by SIGTERM after step .*: saved" "$folder/said"; then
-    ok "a launch script that is told to end lets all processes save"
-else
-    bad "a launch script that is told to end lets all processes save" "status $status" "$(tail -n 5 "$folder/said")"
-fi
+[ $status -eq 0 ] && compgen -G "$folder/launched/step-*/model.safetensors" >/dev/null && grep -q "^ended by SIGTERM after step .*: saved" "$folder/said"
+check "after SIGTERM to a launch script, all processes save" $? "status $status" "$(tail -n 5 "$folder/said")"
 
-# One process has nobody to share with, and is told once.
+# --zero on one process has no effect, which is reported once.
 note() { "$program" "${flags[@]}" "$@" 2>&1 >/dev/null </dev/null | grep -c "^note: --zero 2: one process shares nothing"; }
 told="$(note --steps 1 --zero 2) $(note --steps 1) $(note --plan --zero 2) $(note --plan --zero 2 --gpus 4)"
-if [ "$told" = "1 0 1 0" ]; then ok "--zero with one process: a note"; else bad "--zero with one process: a note" "$told"; fi
+[ "$told" = "1 0 1 0" ]; check "--zero with one process prints one note" $? "$told"
 exit $failures

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The recipe of a run that does not name one: coat; bf16, with a note, where FP8 cannot take the model; that of the
-# checkpoint that the run continues from. On the CPU's program.
+# Tests the recipe of a run without --recipe: coat; bf16, with a note, if FP8 does not support the model; or that of the
+# checkpoint that the run resumes. Uses the CPU program.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -10,66 +10,65 @@ model=(--tokenizer bytes --layers 3 --heads 2 --channels 32 --seq-len 32 --micro
 data=(--train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2 --schedule constant)
 eval=(--tokenizer bytes --seq-len 32 --micro-batch 4 --val "$folder/src_val.bin" --val-batches 2 --eval-only --json --quiet)
 
-# train OUT STEPS FLAGS...: the page goes to $folder/page, what is said beside it to $folder/said
+# train OUT STEPS FLAGS...: writes stdout to $folder/page, stderr to $folder/said
 train() { "$program" "${model[@]}" "${data[@]}" --out "$folder/$1" --steps "$2" "${@:3}" >"$folder/page" 2>"$folder/said" </dev/null; }
-# what the page says of the recipe, its lines joined
+# prints the recipe on the page, its lines joined
 recipe() { awk '/^recipe / { on = 1; print; next } on && /^  / { print; next } { on = 0 }' "$folder/page" | tr -s ' \n' ' '; }
-# shows: the status is 0, the page's recipe matches the one pattern, and all that was said the other ("": nothing was)
+# shows: expects status 0, the page's recipe to match RECIPE and stderr to match SAID ("": empty)
 shows() { # NAME STATUS RECIPE SAID
-    if [ "$2" -eq 0 ] && [[ $(recipe) =~ ^recipe\ $3 ]] && [[ $(cat "$folder/said") =~ ^$4$ ]]; then ok "$1"; else
-        bad "$1" "status $2; wanted /$3/ and /$4/" "$(recipe)" "$(cat "$folder/said")"
-    fi
+    [ "$2" -eq 0 ] && [[ $(recipe) =~ ^recipe\ $3 ]] && [[ $(cat "$folder/said") =~ ^$4$ ]]
+    check "$1" $? "status $2; wanted /$3/ and /$4/" "$(recipe)" "$(cat "$folder/said")"
 }
 same() { if diff -r "$folder/$2" "$folder/$3" >"$folder/diff" 2>&1; then ok "$1"; else bad "$1" "$(head -n 3 "$folder/diff")"; fi; }
 resuming="resuming from $folder/[a-z0-9/-]+"
 
 # --- the default
 train coat 4
-shows "coat is the default" $? 'coat: linear fp8 \(forward: 1 block bf16\), head bf16, saved coat, recompute 1,' ''
+shows "the default recipe is coat" $? 'coat: linear fp8 \(forward: 1 block bf16\), head bf16, saved coat, recompute 1,' ''
 train named 4 --recipe coat
-same "and the same as --recipe coat" coat/step-00000004 named/step-00000004
-"$program" --plan "${model[@]}" 2>&1 | grep -q '^recipe      coat,' && ok "in the plan too" || bad "in the plan too"
+same "the default recipe equals --recipe coat" coat/step-00000004 named/step-00000004
+"$program" --plan "${model[@]}" 2>&1 | grep -q '^recipe      coat,'; check "--plan shows the default recipe" $?
 
-# --- what FP8 cannot take
+# --- shapes that FP8 does not support
 train narrow 2 --channels 40
-shows "a width that FP8 cannot take" $? 'bf16: linear bf16, head bf16, saved bf16, recompute 0, gradients bf16, moments fp32, master fp32' \
+shows "a width that FP8 does not support falls back to bf16 with a note" $? 'bf16: linear bf16, head bf16, saved bf16, recompute 0, gradients bf16, moments fp32, master fp32' \
     'note: --recipe bf16: not coat, the default, because --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48'
 train narrow-named 2 --channels 40 --recipe bf16
-shows "named, there is nothing to note" $? 'bf16:' ''
-same "and the run is the same" narrow/step-00000002 narrow-named/step-00000002
+shows "--recipe bf16 for such a width prints no note" $? 'bf16:' ''
+same "the fallback equals --recipe bf16" narrow/step-00000002 narrow-named/step-00000002
 plan=$("$program" --plan --device cpu "${model[@]}" --channels 40 2>"$folder/said")
-[[ $plan == *"recipe      bf16,"* ]] && [ "$(grep -c '^note: --recipe bf16: .*--channels' "$folder/said")" -eq 1 ] && ok "the plan falls back too" || bad "the plan falls back too" "$plan" "$(cat "$folder/said")"
+[[ $plan == *"recipe      bf16,"* ]] && [ "$(grep -c '^note: --recipe bf16: .*--channels' "$folder/said")" -eq 1 ]; check "--plan falls back to bf16, too" $? "$plan" "$(cat "$folder/said")"
 plan=$("$program" --plan --layers 1 --heads 129 --channels 8256 2>"$folder/said")
-[[ $plan == *"recipe      bf16,"* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels 8256: FP8 on a GPU is built for at most 8192; use --recipe bf16 without --linear, --head and --saved' "$folder/said" && ok "nor a width beyond the GPU's kernels" || bad "nor a width beyond the GPU's kernels" "$plan" "$(cat "$folder/said")"
+[[ $plan == *"recipe      bf16,"* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels 8256: FP8 on a GPU is built for at most 8192; use --recipe bf16 without --linear, --head and --saved' "$folder/said"; check "--plan falls back to bf16 for a width beyond the GPU's kernels" $? "$plan" "$(cat "$folder/said")"
 plan=$("$program" --plan --device cpu --layers 1 --heads 129 --channels 8256 2>&1)
-[[ $plan == *"recipe      coat,"* && $plan != *note:* ]] && ok "which the CPU takes" || bad "which the CPU takes" "$plan"
+[[ $plan == *"recipe      coat,"* && $plan != *note:* ]]; check "the CPU supports a width beyond the GPU's kernels" $? "$plan"
 said=$("$program" --layers 1 --heads 129 --channels 8256 --recipe coat --train "$folder/none.bin" 2>&1)
-[ $? -eq 2 ] && [[ $said == *none.bin* ]] && ok "in a run, too, that finds no GPU" || bad "in a run, too, that finds no GPU" "$said"
+[ $? -eq 2 ] && [[ $said == *none.bin* ]]; check "a run without a GPU supports a width beyond the GPU's kernels" $? "$said"
 for part in "--head fp8" "--saved coat" "--linear fp8"; do
     # shellcheck disable=SC2086 # flags are words
     said=$("$program" --plan --layers 1 --heads 129 --channels 8256 --recipe bf16 $part 2>&1)
-    [ $? -eq 1 ] && [[ $said == "error: --channels 8256: FP8 on a GPU"* ]] && ok "nor with $part alone" || bad "nor with $part alone" "$said"
+    [ $? -eq 1 ] && [[ $said == "error: --channels 8256: FP8 on a GPU"* ]]; check "a width beyond the GPU's kernels is refused with $part" $? "$said"
 done
 said=$("$program" --plan --layers 1 --ffn 32784 --recipe coat 2>&1)
 [ $? -eq 1 ] && [[ $said == "error: --ffn 32784: FP8 on a GPU is built for at most 32768; use --recipe coat-paper" ]] &&
-    "$program" --plan --layers 1 --ffn 32784 --recipe coat-paper >/dev/null && ok "nor an MLP so wide with scales per token" || bad "an MLP so wide" "$said"
+    "$program" --plan --layers 1 --ffn 32784 --recipe coat-paper >/dev/null; check "an MLP beyond the GPU's kernels is refused except with scales per tensor" $? "$said"
 train flags 2 --channels 40 --moments coat --grads fp32
-shows "single flags hold" $? 'bf16: .*gradients fp32, moments coat' 'note: [^
+shows "single flags stay in effect when the recipe falls back" $? 'bf16: .*gradients fp32, moments coat' 'note: [^
 ]*'
 train short 2 --seq-len 24 --micro-batch 3 --sample-tokens 5
-shows "a batch that FP8 cannot take" $? 'bf16:' 'note: --recipe bf16: .*--micro-batch, --seq-len: FP8 needs their product, here 72,[^
+shows "a batch that FP8 does not support falls back to bf16" $? 'bf16:' 'note: --recipe bf16: .*--micro-batch, --seq-len: FP8 needs their product, here 72,[^
 ]*'
 train refused 2 --channels 40 --recipe coat
-[ $? -eq 1 ] && [ "$(cat "$folder/said")" = "error: --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48" ] && ok "asked for by name, it is an error" || bad "asked for by name, it is an error" "$(cat "$folder/said")"
+[ $? -eq 1 ] && [ "$(cat "$folder/said")" = "error: --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48" ]; check "--recipe coat for an unsupported width is an error" $? "$(cat "$folder/said")"
 said=$("$program" "${eval[@]}" --model "$folder/narrow/step-00000002/" 2>&1)
-[[ $said == '{"step":2,"val_loss":'* ]] && ok "such a model is evaluated as it was trained, with no note" || bad "such a model is evaluated" "$said"
+[[ $said == '{"step":2,"val_loss":'* ]]; check "a model of unsupported width is evaluated as it was trained, without a note" $? "$said"
 said=$("$program" --model "$folder/narrow/step-00000002" --tokenizer bytes --prompt 'static ' --sample-tokens 5 --quiet 2>&1)
-[[ $said == 'static '* ]] && ok "and sampled from" || bad "and sampled from" "$said"
+[[ $said == 'static '* ]]; check "a model of unsupported width writes samples" $? "$said"
 mkdir "$folder/bare" && cp "$folder"/narrow/step-00000002/{model.safetensors,config.json} "$folder/bare"
 said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
-[[ $said == '{"step":0,"val_loss":'* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels' "$folder/said" && ok "weights without a record too" || bad "weights without a record too" "$said" "$(cat "$folder/said")"
+[[ $said == '{"step":0,"val_loss":'* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels' "$folder/said"; check "weights without state.json fall back to bf16 with a note" $? "$said" "$(cat "$folder/said")"
 
-# --- blocks made again in backward have the bits that they had
+# --- blocks recomputed in backward have the same bits
 for recipe in "bf16 --recompute 2" "fp8-linear --recompute 2 --bf16-blocks 2" "coat" "coat-paper --head fp8" \
     "coat --model olmo2:d2 --head fp8-backward" "coat --model qwen3:d3 --health-every 1 --health-products 1"; do
     rm -rf "$folder/kept" "$folder/repeated"
@@ -77,13 +76,13 @@ for recipe in "bf16 --recompute 2" "fp8-linear --recompute 2 --bf16-blocks 2" "c
     train kept 3 --recipe $recipe && train repeated 3 --recipe $recipe --recompute 3
     same "--recompute 3 changes no bit: $recipe" kept/step-00000003 repeated/step-00000003
 done
-# whose rows are no multiple of what FP8 products take
+# micro-batches whose rows FP8 matmuls do not support
 for times in 1 3; do train sampled-$times 2 --seq-len 40 --sample-tokens 60 --sample-every 1 --quiet --recompute $times && grep -av '^done' "$folder/page" >"$folder/samples-$times"; done
-grep -aq endoftext "$folder/samples-1" && cmp -s "$folder"/samples-{1,3} && ok "nor the samples between steps" || bad "nor the samples between steps" "$(diff -a "$folder"/samples-{1,3} | head -n 3)"
+grep -aq endoftext "$folder/samples-1" && cmp -s "$folder"/samples-{1,3}; check "--recompute 3 changes no sample between steps" $? "$(diff -a "$folder"/samples-{1,3} | head -n 3)"
 counted() { grep -o '"d[a-z]*_q[a-z_]*":{[^}]*}' "$folder/$1/log.jsonl"; }
-[ -n "$(counted kept)" ] && [ "$(counted kept)" = "$(counted repeated)" ] && ok "nor what FP8 health counts of gradients" || bad "nor what FP8 health counts of gradients" "$(counted repeated)"
+[ -n "$(counted kept)" ] && [ "$(counted kept)" = "$(counted repeated)" ]; check "--recompute 3 changes no FP8 health of gradients" $? "$(counted repeated)"
 
-# --- a run continues with what its checkpoint records
+# --- a resumed run uses the settings of its checkpoint
 for recipe in "bf16" "fp8-linear --recompute 2" "fp8-linear --recompute 0" "fp8-linear --recompute 2 --bf16-blocks 2" \
     "coat-paper --recompute 0 --bf16-blocks 1" "coat-paper --saved bf16 --master none" "coat --recompute 0" \
     "coat --bf16-blocks 2 --head fp8-backward" "coat --bf16-blocks 0" \
@@ -95,49 +94,49 @@ for recipe in "bf16" "fp8-linear --recompute 2" "fp8-linear --recompute 0" "fp8-
     train whole 6 --recipe $recipe && train cut 3 --recipe $recipe
     train cut 6 --resume
     shows "resumed without --recipe: $recipe" $? "$name:" "$resuming"
-    same "and the bits are those of the run at once" whole/step-00000006 cut/step-00000006
+    same "resumed without --recipe: the bits are those of an uninterrupted run" whole/step-00000006 cut/step-00000006
 done
 cp -r "$folder/whole" "$folder/shapeless" && rm -r "$folder/shapeless/step-00000006" && cp -r "$folder/cut/step-00000003" "$folder/shapeless"
 "$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --out "$folder/shapeless" --steps 6 --resume >"$folder/page" 2>&1 </dev/null || bad "resumed without the shape" "$(cat "$folder/page")"
-same "resumed without the shape, too" whole/step-00000006 shapeless/step-00000006
+same "resumed without the shape: the bits are those of an uninterrupted run" whole/step-00000006 shapeless/step-00000006
 train evaluated 6 --recipe bf16 --val-every 6
-[ "$("$program" "${eval[@]}" --out "$folder/evaluated" --resume 2>/dev/null)" = "$(grep val_loss "$folder/evaluated/log.jsonl")" ] && ok "an evaluation has the loss of training, in BF16 too" || bad "an evaluation has the loss of training, in BF16 too" "$(grep val_loss "$folder/evaluated/log.jsonl")"
+[ "$("$program" "${eval[@]}" --out "$folder/evaluated" --resume 2>/dev/null)" = "$(grep val_loss "$folder/evaluated/log.jsonl")" ]; check "--eval-only --out has the loss of training, also in BF16" $? "$(grep val_loss "$folder/evaluated/log.jsonl")"
 plan=$("$program" --plan --out "$folder/evaluated" --resume 2>&1)
-[[ $plan == "model       3 layers, 2 heads, 32 channels"*"recipe      bf16,"*"  moments "* ]] && ok "the plan of a run that is resumed" || bad "the plan of a run that is resumed" "$plan"
+[[ $plan == "model       3 layers, 2 heads, 32 channels"*"recipe      bf16,"*"  moments "* ]]; check "--plan --resume shows the run's settings" $? "$plan"
 plan=$("$program" --plan --eval-only --model "$folder/evaluated/step-00000006" 2>&1)
-[[ $plan == *"recipe      bf16,"* && $plan != *"  moments "* ]] && ok "the plan of an evaluation" || bad "the plan of an evaluation" "$plan"
+[[ $plan == *"recipe      bf16,"* && $plan != *"  moments "* ]]; check "--plan --eval-only shows the run's recipe without moments" $? "$plan"
 plan=$("$program" --plan --prompt x --model "$folder/evaluated/step-00000006" 2>&1)
-[[ $plan == *"recipe      bf16,"* && $plan != *"  moments "* && $plan == *"1 x 32 tokens"* ]] && ok "the plan of a sample" || bad "the plan of a sample" "$plan"
+[[ $plan == *"recipe      bf16,"* && $plan != *"  moments "* && $plan == *"1 x 32 tokens"* ]]; check "--plan --prompt shows the run's recipe without moments" $? "$plan"
 rm -rf "$folder/exact" && train exact 2 --precision fp32 && train exact 4 --resume
 shows "resumed without --precision: fp32" $? 'everything in FP32' "$resuming"
 
 # --- the paper's recipe
 train paper 3 --recipe coat-paper && train plain-coat 3 --recipe coat --bf16-blocks 0
-cmp -s "$folder"/{paper,plain-coat}/step-00000003/model.safetensors && bad "coat-paper trains otherwise than coat" || ok "coat-paper trains otherwise than coat"
-grep -q '"recipe": "coat-paper"' "$folder/paper/step-00000003/state.json" && ok "the recipe is recorded" || bad "the recipe is recorded"
+cmp -s "$folder"/{paper,plain-coat}/step-00000003/model.safetensors && bad "coat-paper and coat train differently" || ok "coat-paper and coat train differently"
+grep -q '"recipe": "coat-paper"' "$folder/paper/step-00000003/state.json"; check "state.json records the recipe" $?
 train paper 6 --resume --recipe coat
 shows "resumed with coat" $? 'coat:' "resume: --recipe was coat-paper and is now coat
 resume: --bf16-blocks was 0 and is now 1
 $resuming"
 train paper-bf16 3 --recipe coat-paper --linear bf16 --saved bf16 && train bf16-alone 3 --recipe coat --linear bf16 --saved bf16 --recompute 1
-cmp -s "$folder"/{paper-bf16,bf16-alone}/step-00000003/model.safetensors && ok "without FP8 matmuls and saved FP8 both are one" || bad "without FP8 matmuls and saved FP8 both are one"
+cmp -s "$folder"/{paper-bf16,bf16-alone}/step-00000003/model.safetensors; check "without FP8 matmuls and FP8 saved activations, coat-paper equals coat" $?
 plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes --recipe "$1" 2>&1; }
-[ "$(plan fp8-linear | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan coat-paper | grep -q 'per token' && ok "the plan shows scales per token" || bad "the plan shows scales per token" "$(plan fp8-linear)"
+[ "$(plan fp8-linear | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan coat-paper | grep -q 'per token'; check "--plan shows scales per token" $? "$(plan fp8-linear)"
 
-# --- what rounds less in the first blocks
+# --- the first blocks in BF16
 train none 3 --recipe coat --bf16-blocks 0 && train one-block 3 --recipe coat --bf16-blocks 1 --health-every 1
 cmp -s "$folder"/{none,one-block}/step-00000003/model.safetensors && bad "one block in BF16 changes the training" || ok "one block in BF16 changes the training"
 train by-model 3 --recipe coat
-cmp -s "$folder"/{one-block,by-model}/step-00000003/model.safetensors && ok "one block of three is the default" || bad "one block of three is the default"
+cmp -s "$folder"/{one-block,by-model}/step-00000003/model.safetensors; check "one of three blocks in BF16 is the default" $?
 for layers in 2:1 6:2 15:4; do
     train by-layers 1 --layers ${layers%:*} --overwrite
     shows "${layers%:*} layers have ${layers#*:} in BF16" $? "coat: linear fp8 \\(forward: ${layers#*:} blocks? bf16\\)" '.*'
 done
-grep -qE '"oq":\{"amax":\[null,[0-9.e-]+,[0-9.e-]+\]' "$folder/one-block/log.jsonl" && ok "health has no codes of its operands" || bad "health has no codes of its operands" "$(grep -o '"oq".*' "$folder/one-block/log.jsonl" | head -n 1)"
-grep -qE '"dqkv_q":\{"amax":\[[0-9.e-]+,' "$folder/one-block/log.jsonl" && ok "but those of its gradients" || bad "but those of its gradients" "$(grep -o '"dqkv_q".*' "$folder/one-block/log.jsonl" | head -n 1)"
-train none 6 --resume && grep -q '"bf16-blocks": 0' "$folder/none/step-00000006/state.json" && ok "a run resumes without them" || bad "a run resumes without them"
+grep -qE '"oq":\{"amax":\[null,[0-9.e-]+,[0-9.e-]+\]' "$folder/one-block/log.jsonl"; check "FP8 health has no values of the block in BF16" $? "$(grep -o '"oq".*' "$folder/one-block/log.jsonl" | head -n 1)"
+grep -qE '"dqkv_q":\{"amax":\[[0-9.e-]+,' "$folder/one-block/log.jsonl"; check "FP8 health has the gradients of the block in BF16" $? "$(grep -o '"dqkv_q".*' "$folder/one-block/log.jsonl" | head -n 1)"
+train none 6 --resume && grep -q '"bf16-blocks": 0' "$folder/none/step-00000006/state.json"; check "--bf16-blocks 0 is kept on resume" $?
 
-# --- another recipe is said
+# --- another recipe is reported
 train plain 3 --recipe bf16
 cp -r "$folder/plain" "$folder/changed"
 train changed 6 --resume --recipe coat
@@ -146,41 +145,41 @@ shows "resumed with another recipe by name" $? 'coat:' "(resume: --[a-z -]+ was 
 ]*converted[^
 ]*
 $resuming"
-grep -q '^resume: --linear was bf16 and is now fp8$' "$folder/said" && grep -q '^resume: --moments was fp32 and is now coat$' "$folder/said" && ok "names what has changed" || bad "names what has changed" "$(cat "$folder/said")"
+grep -q '^resume: --linear was bf16 and is now fp8$' "$folder/said" && grep -q '^resume: --moments was fp32 and is now coat$' "$folder/said"; check "resumed with another recipe, the changed settings are reported" $? "$(cat "$folder/said")"
 cp -r "$folder/plain" "$folder/single"
 train single 6 --resume --moments bf16
-shows "resumed with another flag, the rest stays" $? 'bf16: .*moments bf16.*master fp32' 'resume: --moments was fp32 and is now bf16
+shows "resumed with another flag, the other settings stay" $? 'bf16: .*moments bf16.*master fp32' 'resume: --moments was fp32 and is now bf16
 [^
 ]*converted[^
 ]*
 [^
 ]*'
 train coat 6 --resume --seq-len 24 --micro-batch 1 --batch-tokens 24
-shows "resumed with a batch that FP8 cannot take" $? 'bf16: linear bf16' 'note: --recipe bf16: not coat, which the checkpoint was trained with, because --micro-batch, .*
+shows "resumed with a batch that FP8 does not support" $? 'bf16: linear bf16' 'note: --recipe bf16: not coat, which the checkpoint was trained with, because --micro-batch, .*
 resume: --linear was fp8 and is now bf16
 .*'
-# the newest record that is whole counts, as the newest checkpoint that is whole does
+# the newest valid state.json is used, like the newest valid checkpoint
 train several 2 --recipe bf16 --save-every 1 && sed -i 's/"bf16"/"fp16"/' "$folder/several/step-00000002/state.json"
 train several 2 --resume
-shows "a damaged record is ignored" $? 'bf16:' "skipping the checkpoint .*step-00000002: .*
+shows "a damaged state.json is ignored" $? 'bf16:' "skipping the checkpoint .*step-00000002: .*
 $resuming
 note: .* renamed to .*"
 train several 3 --resume=7
-[ $? -eq 2 ] && ok "a checkpoint that is not there is an error as before" || bad "a checkpoint that is not there" "$(cat "$folder/said")"
+[ $? -eq 2 ]; check "--resume=STEP without that checkpoint is an error" $? "$(cat "$folder/said")"
 mkdir "$folder/fresh" && train fresh 2 --resume
-shows "nothing to resume: the default" $? 'coat:' 'note: --resume: no checkpoint in [^ ]*, starting from the beginning'
+shows "--resume without a checkpoint uses the default recipe" $? 'coat:' 'note: --resume: no checkpoint in [^ ]*, starting from the beginning'
 
-# --- evaluation and samples follow the record; training from given weights does not
+# --- evaluation and samples use the checkpoint's recipe; training from --model does not
 loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' | tail -n 1; }
 for recipe in coat bf16; do
     train "judged-$recipe" 5 --recipe $recipe
     logged=$(loss <"$folder/judged-$recipe/log.jsonl")
     by_model=$("$program" "${eval[@]}" --model "$folder/judged-$recipe/step-00000005" 2>&1 | loss)
     by_out=$("$program" "${model[@]}" "${eval[@]}" --out "$folder/judged-$recipe" --resume 2>&1 | loss)
-    [ -n "$logged" ] && [ "$by_model" = "$logged" ] && [ "$by_out" = "$logged" ] && ok "--eval-only of a $recipe checkpoint has the loss of its training" || bad "--eval-only of a $recipe checkpoint" "$logged" "$by_model" "$by_out"
+    [ -n "$logged" ] && [ "$by_model" = "$logged" ] && [ "$by_out" = "$logged" ]; check "--eval-only of a $recipe checkpoint has the loss of its training" $? "$logged" "$by_model" "$by_out"
 done
 other=$("$program" "${eval[@]}" --model "$folder/judged-bf16/step-00000005" --recipe coat 2>&1 | loss)
-[ -n "$other" ] && [ "$other" != "$logged" ] && ok "and another one with another recipe" || bad "and another one with another recipe" "$other"
+[ -n "$other" ] && [ "$other" != "$logged" ]; check "--eval-only with another recipe has another loss" $? "$other"
 "$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --steps 1 --model "$folder/judged-bf16/step-00000005" >"$folder/page" 2>"$folder/said"
-shows "training from given weights has the default" $? 'coat:' ''
+shows "training from --model uses the default recipe" $? 'coat:' ''
 exit $failures

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/lab.py reproduce: what it would run, its page on a machine without a GPU, and, with programs that only pretend to
-# run on one, that every figure lands in its row.
+# Tests scripts/lab.py reproduce: a dry run, its page on a machine without a GPU and, with programs that only pretend to
+# run on a GPU, that every figure is in its row.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
@@ -13,69 +13,69 @@ mkdir "$folder/gpu" "$folder/programs"
 
 # --- without a GPU
 said=$(scripts/lab.py reproduce --dry-run --out "$folder/dry" all 2>&1)
-check "a dry run ends well" $? "$said"
-has "it shows the training, from point to point" "$said" 'train_gpt2_fp8_cpu --model olmo:d2 .*--schedule constant .*--beta2 0\.999 --recipe bf16 --master split16 --steps 5 .*--resume'
-has "it shows the plans" "$said" '--plan=json --model llama2-7b .*--gpus 8 --zero 3 --recipe coat'
-has "it shows the error table and its histograms" "$said" "quant_error --every 1 $folder/dry/states-0\\.95/step-00000020 $folder/dry/ranges-0\\.95\\.tsv"
+check "--dry-run succeeds" $? "$said"
+has "--dry-run prints the training from point to point" "$said" 'train_gpt2_fp8_cpu --model olmo:d2 .*--schedule constant .*--beta2 0\.999 --recipe bf16 --master split16 --steps 5 .*--resume'
+has "--dry-run prints the plans" "$said" '--plan=json --model llama2-7b .*--gpus 8 --zero 3 --recipe coat'
+has "--dry-run prints quant_error and its histograms" "$said" "quant_error --every 1 $folder/dry/states-0\\.95/step-00000020 $folder/dry/ranges-0\\.95\\.tsv"
 [ ! -e "$folder/dry" ]
-check "and writes nothing" $?
+check "--dry-run writes nothing" $?
 said=$(scripts/lab.py reproduce --dry-run --out "$folder/dry" figure4 2>&1)
-has "what nothing would run of says so" "$said" '^# figure4 needs a GPU'
+has "--dry-run names pieces that need a GPU" "$said" '^# figure4 needs a GPU'
 
 said=$(scripts/lab.py reproduce --out "$folder/cpu" 2>&1)
-check "all of it on the CPU" $? "$said"
+check "all pieces on the CPU succeed" $? "$said"
 page=$(cat "$folder/cpu/reproduce.md")
 planned=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model llama2-7b --seq-len 2048 --micro-batch 2 --gpus 4 \
     --zero 3 --recipe coat --master split16 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/' | awk '{ printf "%.1f", $1 / 1e9 }')
-has "a row has the paper's figures and the plan's" "$page" "^\| llama2-7b \| 4 \| 2048 \| equal batch \| coat \| 2 \| – \| – \| 3\.2 → .* \| 16\.9 → .* \| $planned \| 35\.6 → – \| 1\.55 → .* \| planned, not measured \|$"
-has "and the largest batch with the paper's tokens/s" "$page" '^\| llama2-7b \| 8 \| 2048 \| largest in 80GB \| coat \| 8 → [0-9]+ \([0-9.]+\) \| 11241 → – \| 1\.36 → – \|'
-has "where the paper ran out of memory" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| out of memory → – \| 1\.00 \| planned, not measured: does not fit in 80 GB \|$'
-has "and so do we" "$page" '^\| llama-30b \| 8 \| 2048 \| largest in 80GB \| bf16 \| out of memory → out of memory \|'
-has "the paper's extra row" "$page" '^\| llama2-13b \| 2 \| 1024 \| equal batch \| coat \| 1 \|.* \| 73\.2 → – \|'
-has "OLMo-7B, which the paper's columns are of" "$page" '^\| olmo-7b \| 2 \| 2048 \| equal batch \| fp8-linear \| 2 \|'
-has "what measures a planned row" "$page" '^MODELS=llama-30b GPUS=8 MICRO_BATCH=1 LENGTH=2048 STEP_TOKENS=32768 scripts/measure\.sh TOKENS bf16 fp8-linear coat$'
-has "GPT-2 with the moments and saved activations of the plan" "$page" "^\\| gpt2 \\| 1 \\| 1024 \\| equal batch \\| coat \\| 64 \\| – \\| – \\| $("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --micro-batch 64 |
+has "table 7: a row has the paper's figures and the plan's" "$page" "^\| llama2-7b \| 4 \| 2048 \| equal batch \| coat \| 2 \| – \| – \| 3\.2 → .* \| 16\.9 → .* \| $planned \| 35\.6 → – \| 1\.55 → .* \| planned, not measured \|$"
+has "table 7: the largest batch has the paper's tokens/s" "$page" '^\| llama2-7b \| 8 \| 2048 \| largest in 80GB \| coat \| 8 → [0-9]+ \([0-9.]+\) \| 11241 → – \| 1\.36 → – \|'
+has "table 7: the paper ran out of memory" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| out of memory → – \| 1\.00 \| planned, not measured: does not fit in 80 GB \|$'
+has "table 7: both run out of memory" "$page" '^\| llama-30b \| 8 \| 2048 \| largest in 80GB \| bf16 \| out of memory → out of memory \|'
+has "table 7: the paper's extra row" "$page" '^\| llama2-13b \| 2 \| 1024 \| equal batch \| coat \| 1 \|.* \| 73\.2 → – \|'
+has "table 7: OLMo-7B, whose columns the paper has" "$page" '^\| olmo-7b \| 2 \| 2048 \| equal batch \| fp8-linear \| 2 \|'
+has "table 7: the command that measures a planned row" "$page" '^MODELS=llama-30b GPUS=8 MICRO_BATCH=1 LENGTH=2048 STEP_TOKENS=32768 scripts/measure\.sh TOKENS bf16 fp8-linear coat$'
+has "GPT-2 has the plan's moments and saved activations" "$page" "^\\| gpt2 \\| 1 \\| 1024 \\| equal batch \\| coat \\| 64 \\| – \\| – \\| $("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --micro-batch 64 |
     sed 's/.*"moments": \([0-9]*\).*"saved": \([0-9]*\).*/\1 \2/' | awk '{ printf "%.1f \\| %.1f", $1 / 1e9, $2 / 1e9 }') \\| [0-9.]+ \\| – \\|"
-has "what a layer keeps, in the paper's units" "$page" '^\| coat \| 1\.00 → 1\.13 \| 4\.00 → 3\.02 \| 2\.00 → 0\.00 \| 3\.00 → 3\.02 \| 3\.33 → 1\.00 \| 13\.33 → 8\.17 \| 1\.70 → 1\.97 \(1\.16\) \|$'
-has "and per token" "$page" '^\| olmo \| 4096, 2048 \| coat \| 5\.89 → – \| 10\.96 → – \| 16\.85 → – \| 1\.58 → – \| 66896 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| memory planned, time not measured \|$'
-has "a layer that the paper lacks" "$page" '^\| llama2-7b \| 4096, 4096 \| bf16 \| – \| – \| – \| – \| 131720 \| 16\.08 \| 1\.00 \|'
-has "where the stored figures are" "$page" 'scripts/results: losses\.md .* peers\.md .* differences\.md'
-has "the head says that there is no GPU" "$page" '^\| GPU \| none'
-has "and how long it took" "$page" '^\| took \| [0-9]+ min [0-9]+ s \|$'
+has "table 2: saved activations of a layer in the paper's units" "$page" '^\| coat \| 1\.00 → 1\.13 \| 4\.00 → 3\.02 \| 2\.00 → 0\.00 \| 3\.00 → 3\.02 \| 3\.33 → 1\.00 \| 13\.33 → 8\.17 \| 1\.70 → 1\.97 \(1\.16\) \|$'
+has "table 6: saved activations per token" "$page" '^\| olmo \| 4096, 2048 \| coat \| 5\.89 → – \| 10\.96 → – \| 16\.85 → – \| 1\.58 → – \| 66896 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| memory planned, time not measured \|$'
+has "table 6: a layer that the paper lacks" "$page" '^\| llama2-7b \| 4096, 4096 \| bf16 \| – \| – \| – \| – \| 131720 \| 16\.08 \| 1\.00 \|'
+has "the page names the stored figures" "$page" 'scripts/results: losses\.md .* baselines\.md .* differences\.md'
+has "the page's head says that there is no GPU" "$page" '^\| GPU \| none'
+has "the page's head has the duration" "$page" '^\| took \| [0-9]+ min [0-9]+ s \|$'
 error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error-0.95-20.log")
-has "the error with expansion is the tool's" "$page" "^\| E4M3\+exp \| .* \| 0\.61 → $error \("
+has "table 1: the error with expansion is quant_error's" "$page" "^\| E4M3\+exp \| .* \| 0\.61 → $error \("
 [ "$(grep -cE '^\| 0\.(95|999) \| (1|5|20) \| ([0-9.]+ \| ){5}[0-9.]+ \([0-9.]+ \.\.\. [0-9.]+\) \| [0-9.]+, 2\^[-0-9.]+ \.\.\. 2\^[0-9.]+, [0-9.]+ \|' <<<"$page")" -eq 6 ]
-check "the states at three points, for two beta2" $? "$page"
+check "table 1: states at three points for two values of beta2" $? "$page"
 ! compgen -G "$folder/cpu/states-*/step-*" >/dev/null
-check "whose checkpoints are gone" $?
+check "table 1 leaves no checkpoints" $?
 [ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 12 ]
-check "all formats have a row" $? "$page"
+check "table 1: all formats have a row" $? "$page"
 
 [ "$(scripts/lab.py reproduce -h)" = "$(scripts/lab.py reproduce --help)" ]
-check "-h is --help" $?
+check "reproduce -h equals --help" $?
 for setting in STEPS TOKENS SPEED_STEPS; do
-    refuses "$setting with a zero in front, which would be octal" "$setting: must be a whole number of at least 1 .is 0100" env $setting=0100 scripts/lab.py reproduce --out "$folder/octal"
+    refuses "$setting with a leading zero is refused" "$setting: must be a whole number of at least 1 .is 0100" env $setting=0100 scripts/lab.py reproduce --out "$folder/octal"
 done
 said=$(scripts/lab.py reproduce --out "$folder/twice" table2 table2 2>&1)
 [ $? -eq 0 ] && [ "$(grep -c '^## ' "$folder/twice/reproduce.md")" -eq 1 ]
-check "a piece that is named twice is there once" $? "$said"
-refuses "an unknown flag" '.*--dryrun' scripts/lab.py reproduce --dryrun
-refuses "an unknown piece" 'table9: must be one of table1, table2' scripts/lab.py reproduce table9
+check "a piece named twice is on the page once" $? "$said"
+refuses "reproduce refuses an unknown flag" '.*--dryrun' scripts/lab.py reproduce --dryrun
+refuses "reproduce refuses an unknown piece" 'table9: must be one of table1, table2' scripts/lab.py reproduce table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
-refuses "a build that lacks a program" 'nothing/quant_error is not built: make .*nothing/quant_error' \
+refuses "a missing program is refused" 'nothing/quant_error is not built; run: make .*nothing/quant_error' \
     env BUILD="$folder/nothing" scripts/lab.py reproduce --out "$folder/lacks" table1
 [ ! -e "$folder/lacks" ]
-check "is refused before anything runs" $?
+check "a missing program is refused before anything runs" $?
 
-# what table1 measures is gone where it fails, and where it is ended
+# table1 removes its checkpoints if it fails and if it is stopped
 count=1
 started() { [ "$(wc -l 2>/dev/null <"$folder/running")" = "$count" ]; }
 printf '#!/bin/sh\nls -d "$3" >>%s/measured\necho "error: no states"\nexit 3\n' "$folder" >"$folder/nothing/quant_error"
 chmod +x "$folder/nothing/quant_error"
 said=$(BUILD=$folder/nothing scripts/lab.py reproduce --out "$folder/states" table1 2>&1)
 [ $? -eq 1 ] && grep -q '^failed: no states' <<<"$said" && grep -q 'states-0.95/step-' "$folder/measured" && [ -z "$(find "$folder/states" -name '*step-*')" ]
-check "a table1 that fails leaves no checkpoint" $? "$said $(find "$folder/states")"
+check "a failed table1 leaves no checkpoint" $? "$said $(find "$folder/states")"
 printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/nothing/quant_error"
 BUILD=$folder/nothing scripts/lab.py reproduce --out "$folder/states" table1 >/dev/null 2>&1 &
 script=$!
@@ -83,7 +83,7 @@ for ((i = 0; i < 600; i++)); do if started; then break; else sleep 0.1; fi; done
 kill $script
 wait $script
 [ $? -eq 143 ] && started && [ -z "$(find "$folder/states" -name '*step-*')" ]
-check "nor does one that is ended" $? "$(find "$folder/states")"
+check "a stopped table1 leaves no checkpoint" $? "$(find "$folder/states")"
 
 # --- with programs that pretend to run on a GPU
 cat >"$folder/gpu/nvidia-smi" <<'END'
@@ -119,7 +119,7 @@ case "$*" in *"--recipe coat"*) ms=100 driver=5000 ;; *"--recipe bf16"*) ms=150 
 for step in $(seq 20); do echo "{\"step\":$step,\"tokens\":$((step * 524288)),\"ms\":$ms}"; done
 printf '  total %s.5 MB\n  driver reports %s.0 MB\n' $driver $driver >&2
 END
-printf '#!/bin/sh\nshift 4\nexec "$@"\n' >"$folder/gpu/mpirun-2" # mpirun-2 --bind-to none -np N PROGRAM: one of them
+printf '#!/bin/sh\nshift 4\nexec "$@"\n' >"$folder/gpu/mpirun-2" # mpirun-2 --bind-to none -np N PROGRAM: runs one process
 chmod +x "$folder"/gpu/* "$folder"/programs/*
 ln -s "$(realpath "$BUILD/narrow_tokens")" "$folder/programs/"
 "$BUILD/prepare_bytes" --out "$folder/a b" coat >/dev/null
@@ -128,81 +128,81 @@ ln -s "$(realpath "$BIN/train_gpt2_fp8_cpu")" "$folder/programs/"
 tokens() { od -An -v -tu2 -w2 -j1024 "$1"; }
 "$BUILD/narrow_tokens" 100 3000 "$TRAIN" "$folder/narrow.bin" >/dev/null &&
     cmp <(tokens "$folder/narrow.bin") <(tokens "$folder"/a\ b_train.bin | awk '$1 < 100' | head -n 3000)
-check "the tokens below a vocabulary, in their order" $?
-refuses "a vocabulary that is no number" '1e5, 10: a vocabulary' "$BUILD/narrow_tokens" 1e5 10 "$TRAIN" "$folder/narrow.bin"
+check "narrow_tokens keeps tokens below the vocabulary in order" $?
+refuses "narrow_tokens refuses a vocabulary that is not a number" '1e5, 10: ' "$BUILD/narrow_tokens" 1e5 10 "$TRAIN" "$folder/narrow.bin"
 mkfifo "$folder/pipe"
 said=$("$BUILD/narrow_tokens" 100 3000 "$TRAIN" "$folder/pipe" 2>&1)
 [ $? -eq 2 ] && [ "$said" = "error: $folder/pipe: not a file; name another" ]
-check "a result that would replace what is no file is refused" $? "$said"
+check "narrow_tokens refuses to replace something that is not a file" $? "$said"
 export PATH="$folder/gpu:$path"
 said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/lab.py reproduce --out "$folder/pretended" table6 table7 figure4 gpt2 2>&1)
-check "with a GPU" $? "$said"
+check "all pieces with a GPU succeed" $? "$said"
 page=$(cat "$folder/pretended/reproduce.md")
-has "the head names it" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
+has "the page's head names the GPU" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
 has "table 6" "$page" '^\| olmo \| 2048, 2048 \| coat \| 2\.88 → 1\.50 \(0\.52\) \| 5\.16 → 2\.50 \(0\.48\) \| 8\.04 → 4\.00 \(0\.50\) \| 1\.47 → 2\.50 \(1\.70\) \| 33456 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| measured \|$'
-has "a row that the paper lacks" "$page" '^\| olmo \| 2048, 2048 \| bf16 --recompute 2 \| 4\.00 \| 7\.00 \| 11\.00 \|'
-has "and another layer" "$page" '^\| llama2-7b \| 4096, 2048 \| bf16 \| 8\.00 \|.* \| measured \|$'
-has "asked for with those of the paper" "$(cat "$folder/pretended/bench_layer.log")" '^One layer, --quick --block olmo --model llama2-7b --model olmo-1b$'
-has "speed and memory" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| coat \| 64 \| 5242880 \| 1\.50 \| 0\.3 \| 9\.1 \| 5\.0 \| 5\.0 \| 2\.00 \| measured \|$'
-has "of a model of the paper" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \| 1 \|.* \| measured \|$'
-has "beside BF16, which was measured too" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| 2\.00 \| measured \|$'
-has "on two GPUs: planned, where there is one" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| – \|.* \| planned, not measured \|$'
-has "QUICK=1 plans the largest" "$page" '^\| gpt2 \| 1 \| 1024 \| largest in 80GB \| coat \| [0-9]+ \| – \|.*\| planned, not measured \|$'
-has "and measures the equal, of 1558M too" "$page" '^\| gpt2-xl \| 1 \| 1024 \| equal batch \| coat \| 16 \| [0-9].*\| measured \|$'
+has "table 6: a measured row that the paper lacks" "$page" '^\| olmo \| 2048, 2048 \| bf16 --recompute 2 \| 4\.00 \| 7\.00 \| 11\.00 \|'
+has "table 6: a measured layer of another model" "$page" '^\| llama2-7b \| 4096, 2048 \| bf16 \| 8\.00 \|.* \| measured \|$'
+has "table 6 measures the paper's layer and other models'" "$(cat "$folder/pretended/bench_layer.log")" '^One layer, --quick --block olmo --model llama2-7b --model olmo-1b$'
+has "GPT-2: measured speed and memory" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| coat \| 64 \| 5242880 \| 1\.50 \| 0\.3 \| 9\.1 \| 5\.0 \| 5\.0 \| 2\.00 \| measured \|$'
+has "table 7: a measured row of the paper's model" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \| 1 \|.* \| measured \|$'
+has "table 7: speed relative to measured BF16" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| 2\.00 \| measured \|$'
+has "table 7: two GPUs are planned on a machine with one" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| – \|.* \| planned, not measured \|$'
+has "QUICK=1 plans the largest batches" "$page" '^\| gpt2 \| 1 \| 1024 \| largest in 80GB \| coat \| [0-9]+ \| – \|.*\| planned, not measured \|$'
+has "QUICK=1 measures equal batches, also of 1558M" "$page" '^\| gpt2-xl \| 1 \| 1024 \| equal batch \| coat \| 16 \| [0-9].*\| measured \|$'
 has "figure 4" "$page" '^\| 11008 x 16384 \| 1\.37 → 0\.137 \(0\.10\) \| 0\.10 → 0\.0050 \(0\.05\) \| 13\.7 → 27\.4 \(2\.00\) \| 0\.0040 \| measured \|$'
 
 said=$(scripts/lab.py reproduce --dry-run --out "$folder/dry" table1 table7 2>&1)
-has "on a GPU the states are OLMo-1B's" "$said" '^.*train_gpt2_fp8 --model olmo-1b .*--batch-tokens 65536 .*--warmup 102 .*--beta2 0\.95 .*--steps 512 '
-has "of some of the groups" "$said" 'quant_error --every 16 '
-has "and Llama has the tokens that it knows" "$said" 'narrow_tokens 32000 4194304 .* [^ ]*/dry/narrow\.bin'
+has "--dry-run on a GPU trains OLMo-1B for table 1" "$said" '^.*train_gpt2_fp8 --model olmo-1b .*--batch-tokens 65536 .*--warmup 102 .*--beta2 0\.95 .*--steps 512 '
+has "--dry-run on a GPU measures one of 16 groups" "$said" 'quant_error --every 16 '
+has "--dry-run on a GPU narrows the tokens for Llama" "$said" 'narrow_tokens 32000 4194304 .* [^ ]*/dry/narrow\.bin'
 
 said=$(MEMORY=81559 BIN=$folder/programs BUILD=$folder/programs QUICK=1 PAUSE=0 scripts/lab.py reproduce --out "$folder/h100" table7 2>&1)
 check "with 80 GB" $? "$said"
-has "a ratio of plans is told from what was measured" "$(cat "$folder/h100/reproduce.md")" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| [0-9.]+, planned \| measured \|$'
+has "table 7: ratios of plans are marked" "$(cat "$folder/h100/reproduce.md")" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| [0-9.]+, planned \| measured \|$'
 
-# four GPUs: one thing on each, then what needs several on these
+# four GPUs: first one measurement on each, then measurements of several GPUs
 : >"$folder/programs/gpus"
 said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 MPIRUN="mpirun-2 --bind-to none" BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/lab.py reproduce --out "$folder/four" table6 table7 figure4 gpt2 2>&1)
-check "on four GPUs at once" $? "$said"
+check "all pieces on four GPUs succeed" $? "$said"
 page=$(cat "$folder/four/reproduce.md")
-has "told" "$page" '^What needs one GPU was measured on 4 at the same time'
-has "two together" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| 2621440 \|.* \| measured \|$'
-has "four together" "$page" '^\| llama2-13b \| 4 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| measured \|$'
-has "eight are planned" "$page" '^\| llama2-7b \| 8 \| 2048 \| equal batch \| coat \| 2 \| – \|.* \| planned, not measured \|$'
-diff <(grep -vE '^\| (date|command|took)|^[|].*\| [24] \| (1024|2048) \||^MODELS|^What' "$folder/pretended/reproduce.md" | cat -s) <(grep -vE '^\| (date|command|took)|^[|].*\| [24] \| (1024|2048) \||^MODELS|^What' "$folder/four/reproduce.md" | cat -s) >"$folder/difference"
-check "the rest of the page is the same" $? "$(cat "$folder/difference")"
+has "the page says that four GPUs measured at the same time" "$page" '^Measurements of one GPU ran on 4 at the same time'
+has "table 7: two GPUs measured together" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| 2621440 \|.* \| measured \|$'
+has "table 7: four GPUs measured together" "$page" '^\| llama2-13b \| 4 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| measured \|$'
+has "table 7: eight GPUs are planned on a machine with four" "$page" '^\| llama2-7b \| 8 \| 2048 \| equal batch \| coat \| 2 \| – \|.* \| planned, not measured \|$'
+diff <(grep -vE '^\| (date|command|took)|^[|].*\| [24] \| (1024|2048) \||^MODELS|^Measurements' "$folder/pretended/reproduce.md" | cat -s) <(grep -vE '^\| (date|command|took)|^[|].*\| [24] \| (1024|2048) \||^MODELS|^Measurements' "$folder/four/reproduce.md" | cat -s) >"$folder/difference"
+check "the page of four GPUs equals that of one otherwise" $? "$(cat "$folder/difference")"
 [ "$(grep -c ^. "$folder/programs/gpus")" -gt 8 ] && [ "$(grep -xc '[4-7]' "$folder/programs/gpus")" -gt 2 ] && [ "$(grep -x '[4-7]' "$folder/programs/gpus" | sort -u | wc -l)" -gt 2 ] &&
     grep -qx 4,5 "$folder/programs/gpus" && grep -qx 4,5,6,7 "$folder/programs/gpus" && ! find "$folder/four" -name '.?*' ! -name .lock | grep -q .
-check "each on its own or on those that it needs, and nothing is left of the jobs" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
+check "measurements use separate GPUs, and leave no job files" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
 
-# a speed that fails is told with its reason, in its row too, and the page is no success: on one GPU and on several
+# a failed speed is reported with its reason, also in its row, and the exit code is 1: on one GPU and on several
 largest=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --memory-limit 80GB | sed 's/.*"largest_micro_batch": \([0-9]*\).*/\1/')
-pretend_speeds() { # OUT SETTING...: what it says
+pretend_speeds() { # OUT SETTING...: runs the piece gpt2
     env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 "${@:2}" scripts/lab.py reproduce --out "$1" gpt2 2>&1
 }
 for gpus in 4 4,5; do
     out=$folder/speeds-$gpus
     said=$(pretend_speeds "$out" CUDA_VISIBLE_DEVICES=$gpus QUICK=1 FAILS='--recipe fp8-linear')
     [ $? -eq 1 ] && [ "$(grep -c "^failed: device memory: --recipe fp8-linear does not fit (see $out/speed-gpt2" <<<"$said")" -eq 2 ]
-    check "speeds that fail on GPU $gpus: told, and it ends with 1" $? "$said"
+    check "failed speeds on GPU $gpus are reported, and the exit code is 1" $? "$said"
     page=$(cat "$out/reproduce.md")
-    has "and on the page" "$page" '^\*\*Failed\*\*, status 1: `.*MODELS=gpt2 .*scripts/measure\.sh .*a b_train\*. fp8-linear`: device memory: --recipe fp8-linear does not fit$'
-    has "its row has the plan" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| fp8-linear \| 64 \| – \| – \| 1\.0 \| 15\.9 \| 19\.5 \| – \|.*\| \*\*failed\*\*: planned, not measured \|$'
-    has "the others theirs" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| coat \| 64 \|.*\| measured \|$'
+    has "the page reports failed speeds" "$page" '^\*\*Failed\*\*, status 1: `.*MODELS=gpt2 .*scripts/measure\.sh .*a b_train\*. fp8-linear`: device memory: --recipe fp8-linear does not fit$'
+    has "the row of a failed speed has the plan" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| fp8-linear \| 64 \| – \| – \| 1\.0 \| 15\.9 \| 19\.5 \| – \|.*\| \*\*failed\*\*: planned, not measured \|$'
+    has "the other rows are measured" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| coat \| 64 \|.*\| measured \|$'
 done
 said=$(pretend_speeds "$folder/largest" MEMORY=81559 FAILS="--micro-batch $largest --batch")
 [ $? -eq 1 ]
-check "a largest batch without room is a failure" $? "$said"
+check "a largest batch that does not fit is a failure" $? "$said"
 page=$(cat "$folder/largest/reproduce.md")
-has "and is told" "$page" "^\\*\\*Failed\\*\\*, status 1: .* MICRO_BATCH=$largest .*: device memory: --micro-batch $largest --batch does not fit\$"
-has "in its row too" "$page" "^\\| gpt2 \\| 1 \\| 1024 \\| largest in 80GB \\| coat \\| $largest \\| – \\|.*\\*\\*failed\\*\\*"
-has "other models are measured" "$page" '^\| gpt2-xl \| 1 \| 1024 \| largest in 80GB \| coat \|.*\| measured \|$'
-has "larger ones only where the GPU has the memory" "$(grep -c 141GB <<<"$page")" '^0$'
+has "the page reports a largest batch that does not fit" "$page" "^\\*\\*Failed\\*\\*, status 1: .* MICRO_BATCH=$largest .*: device memory: --micro-batch $largest --batch does not fit\$"
+has "the row of a largest batch that does not fit is marked" "$page" "^\\| gpt2 \\| 1 \\| 1024 \\| largest in 80GB \\| coat \\| $largest \\| – \\|.*\\*\\*failed\\*\\*"
+has "the largest batches of other models are measured" "$page" '^\| gpt2-xl \| 1 \| 1024 \| largest in 80GB \| coat \|.*\| measured \|$'
+has "larger batches are planned only if the GPU has the memory" "$(grep -c 141GB <<<"$page")" '^0$'
 said=$(pretend_speeds "$folder/larger" MEMORY=143771 QUICK=1)
-check "where it has it" $? "$said"
-has "they fit" "$(cat "$folder/larger/reproduce.md")" '^\| gpt2 \| 1 \| 1024 \| largest in 141GB \| bf16 \| .* \| planned, not measured \|$'
+check "larger batches on a larger GPU succeed" $? "$said"
+has "larger batches are on the page of a larger GPU" "$(cat "$folder/larger/reproduce.md")" '^\| gpt2 \| 1 \| 1024 \| largest in 141GB \| bf16 \| .* \| planned, not measured \|$'
 
-# a script that is ended takes what runs with it
+# a stopped script stops the programs that it runs
 printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/programs/slow"
 chmod +x "$folder/programs/slow"
 mkdir "$folder/slow"
@@ -226,7 +226,7 @@ for gpus in 4 4,5; do
     status=$?
     for ((i = 0; i < 50; i++)); do if alive; then sleep 0.1; else break; fi; done
     started && ! alive && [ $status -eq 143 ]
-    check "a script that is ended on GPU $gpus takes what runs with it, and starts nothing more" $? "$status $(cat "$folder/running")"
+    check "a stopped script on GPU $gpus stops its programs and starts no more" $? "$status $(cat "$folder/running")"
 done
 
 rm -f "$folder/running"
@@ -238,14 +238,14 @@ kill $script
 wait $script
 for ((i = 0; i < 50; i++)); do if alive; then sleep 0.1; else break; fi; done
 started && ! alive
-check "a speed that is measured, too" $? "$(cat "$folder/running")"
+check "a stopped script stops a running speed measurement" $? "$(cat "$folder/running")"
 
 printf '#!/bin/sh\necho "error: the GPU is lost"\nexit 3\n' >"$folder/programs/bench_layer_gpu"
 said=$(BIN=$folder/programs BUILD=$folder/programs scripts/lab.py reproduce --out "$folder/failed" table6 figure4 2>&1)
 [ $? -eq 1 ] && grep -q 'Failed.*the GPU is lost' "$folder/failed/reproduce.md" && grep -q '^| 11008 x 16384 .*measured' "$folder/failed/reproduce.md"
-check "a piece that fails is told, and the others are done" $? "$said"
+check "a failed piece is reported, and the others run" $? "$said"
 
-# --- what scripts/results/losses.md says of runs is what their pages say
+# --- scripts/results/losses.md has the figures of the pages that it cites
 rows_are_on() { # COUNT PATTERN PAGE...: COUNT rows of losses.md match, and their differences are on the pages
     local cells count=0
     while read -r cells; do
@@ -255,18 +255,18 @@ rows_are_on() { # COUNT PATTERN PAGE...: COUNT rows of losses.md match, and thei
     [ $count -eq "$1" ] || { echo "$count rows"; return 1; }
 }
 said=$(rows_are_on 14 '^| `--recipe' scripts/results/fidelity-olmo-small/fidelity.md)
-check "what each part costs" $? "$said"
+check "losses.md: the costs of each part are those of the pages" $? "$said"
 said=$(rows_are_on 8 '^| [0-9]*M tokens' scripts/results/fidelity{,-olmo-1b}/fidelity.md)
-check "losses by eighths" $? "$said"
+check "losses.md: the losses by windows are those of the pages" $? "$said"
 
-# --- the picture says what the plan does: 14.75 C bytes per token and layer, and FP32 sums beside them
+# --- docs/coat.svg has the plan's figures: 14.75 C bytes per token and layer, plus FP32 sums
 saved() { "$BIN/train_gpt2_fp8_cpu" --plan=json --layers "$1" --heads 16 --channels 2048 --seq-len 1024 --micro-batch 1 --recipe coat | sed 's/.*"saved": \([0-9]*\).*/\1/'; }
 awk -v bytes=$(($(saved 2) - $(saved 1))) 'BEGIN { exit bytes != 1024 * (14.75 * 2048 + 16 + 4 * 16) }'
-check "a layer keeps 14.75 C bytes per token" $? "$(($(saved 2) - $(saved 1)))"
+check "docs/coat.svg: a layer saves 14.75 C bytes per token" $? "$(($(saved 2) - $(saved 1)))"
 if command -v python3 >/dev/null; then
     python3 dev/tools/draw_coat.py "$folder/coat.svg" && cmp "$folder/coat.svg" docs/coat.svg
-    check "docs/coat.svg is what its script draws" $?
+    check "docs/coat.svg is the output of draw_coat.py" $?
 else
-    echo "skip - docs/coat.svg is what its script draws: no python3"
+    echo "skip - docs/coat.svg is the output of draw_coat.py: no python3"
 fi
 exit $failures

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Runs that are told what to do: signals, a time limit, a second run in the same folder, other data, outliers. What is
-# stopped is resumed to its end and must then be the run without interruption, byte for byte.
+# Tests signals, time limits, a second run in the same folder, other data and outliers. A stopped run that is resumed to
+# its end must equal the run without interruption, byte for byte.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/run_fixture.sh
 [ "$(cat "$folder"/text/*.txt | cksum)" = "2103846281 326603" ]
-check "the text is the same as ever, with every awk" $?
+check "the test's text is the same with every awk" $?
 straight
 
 lines() { grep -c . "$1"; }
 until_file() { until compgen -G "$1" >/dev/null || ! kill -0 "$2" 2>/dev/null; do sleep 0.01; done; }
 
-# stop OUT SIGNAL GLOB: continues in OUT and gets the signal once GLOB is there; sets $status
+# stop OUT SIGNAL GLOB: resumes in OUT and sends the signal once GLOB exists; sets $status
 stop() {
     mkdir -p "$1"
     "$program" "${run[@]}" --out "$1" --resume >"$folder/out" 2>"$folder/said" &
@@ -22,29 +22,29 @@ stop() {
     status=$?
 }
 
-# --- SIGTERM and SIGHUP save where the run stands, between two regular checkpoints or in the middle of anything
+# --- SIGTERM and SIGHUP save the current step, between two regular checkpoints or at any other moment
 out=$folder/stopped
 for at in '/log.jsonl TERM' '/step-00000032 HUP' '/step-00000096 TERM' '/.step-00000112.tmp TERM'; do
     stop "$out" "${at#* }" "$out${at% *}*"
-    # what was waited for may have been missed: then the run is done
+    # if GLOB was missed, the run is finished
     [ $status -eq 0 ] && { grep -q "^done: $steps of" "$folder/out" ||
         grep -q "^ended by SIG${at#* } after step [0-9]* of $steps: \(saved; continue with --resume in $out\|no step was done.*\)$" "$folder/said"; }
     check "SIG${at#* } at ${at% *} ends the run with 0" $? "status $status" "$(cat "$folder/said" "$folder/out")"
 done
 resume "$out" 2>"$folder/said" && same "$out"
-check "and the resumed run has the same bytes" $? "$(cat "$folder/said")"
+check "a run resumed after a signal has the same bytes" $? "$(cat "$folder/said")"
 resume "$out" 2>/dev/null && same "$out"
-check "a run that is done, resumed, changes nothing" $?
+check "resuming a finished run changes nothing" $?
 
-# timeout starts the program in the foreground, where a script's SIGINT is not ignored; it sends the signal twice
+# timeout starts the program in the foreground, where SIGINT is not ignored, and sends the signal twice
 timeout -s INT 0.3 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --out "$folder/interrupted" >/dev/null 2>"$folder/said"
 [ $? -eq 124 ] && grep -q '^ended by SIGINT ' "$folder/said" && [ "$(lines "$folder/said")" -eq 2 ]
-check "SIGINT, sent twice at the same time, is one request" $? "$(cat "$folder/said")"
+check "SIGINT sent twice at the same time is one request" $? "$(cat "$folder/said")"
 newest=("$folder"/interrupted/step-*)
 [[ $(basename "${newest[-1]}") > $last ]] || { resume "$folder/interrupted" 2>/dev/null && same "$folder/interrupted" '"settings":'; } # more --steps were asked for
-check "and the resumed run has the same bytes" $?
+check "a run resumed after a signal has the same bytes" $?
 
-# --- the second signal: a single pass over a batch that takes seconds
+# --- a second signal, during a pass that takes seconds
 "$program" --tokenizer bytes --layers 4 --channels 256 --heads 4 --seq-len 512 --micro-batch 24 --train "$data" --steps 9 --threads 1 \
     --out "$folder/second" >"$folder/out" 2>"$folder/said" &
 pid=$!
@@ -56,9 +56,9 @@ kill -TERM $pid 2>/dev/null
 wait $pid
 status=$?
 [ $status -eq 143 ] && grep -q '^asked to end' "$folder/said"
-check "a second signal ends it at once, with 143" $? "status $status" "$(cat "$folder/said")"
+check "a second signal ends the run at once with 143" $? "status $status" "$(cat "$folder/said")"
 
-# --- a pipe that nobody reads, full but for a page: what the run says of its first steps is held up
+# --- a pipe without a reader, full except for 4 KB, blocks the output of the first steps
 mkfifo "$folder/pipe" && exec 7<>"$folder/pipe"
 dd if=/dev/zero of="$folder/pipe" bs=4096 count=1024 oflag=nonblock conv=notrunc 2>/dev/null
 dd of=/dev/null bs=4096 count=1 <&7 2>/dev/null
@@ -71,9 +71,9 @@ wait $pid
 status=$?
 exec 7>&-
 [ $status -eq 0 ] && grep -q '^ended by SIGTERM after step [1-9].*: saved' "$folder/said" && compgen -G "$folder/held/step-*" >/dev/null
-check "output that nobody takes does not keep SIGTERM from saving" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder/held")"
+check "a blocked stdout does not prevent SIGTERM from saving" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder/held")"
 
-# the same of standard error, where the thread that saves is held up: its vocabulary is gone, and it says so
+# a blocked stderr blocks the saving thread, which reports that the vocabulary is missing
 mkdir "$folder/words"
 { for i in $(seq 0 255); do echo "\"t$i\": $i"; done; echo '"<|endoftext|>": 256'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
 echo '#version: 0.2' >"$folder/words/merges.txt"
@@ -85,16 +85,16 @@ until_file "$folder/wordless/step-*" $pid
 dd if=/dev/zero of="$folder/full" bs=4096 count=1024 oflag=nonblock conv=notrunc 2>/dev/null
 dd if=/dev/zero of="$folder/full" bs=1 count=4096 oflag=nonblock conv=notrunc 2>/dev/null
 rm -r "$folder/words"
-sleep 2 # some saves
+sleep 2 # time for some saves
 kill -TERM $pid
 wait $pid
 status=$?
 exec 7>&-
 done=$(tail -n 1 "$folder/wordless/log.jsonl" | sed 's/.*"step":\([0-9]*\).*/\1/')
 [ $status -eq 0 ] && [ -d "$folder/wordless/$(printf 'step-%08d' "$done")" ]
-check "nor does what the thread that saves has to say" $? "status $status, step $done" "$(ls -A "$folder/wordless")"
+check "a blocked stderr does not prevent SIGTERM from saving" $? "status $status, step $done" "$(ls -A "$folder/wordless")"
 
-# --- SIGUSR1 saves and continues
+# --- SIGUSR1 saves, and the run continues
 "$program" "${run[@]}" --save-every 0 --out "$folder/asked" >/dev/null 2>"$folder/said" &
 pid=$!
 until_file "$folder/asked/log.jsonl" $pid
@@ -102,18 +102,18 @@ kill -USR1 $pid
 wait $pid
 status=$?
 [ $status -eq 0 ] && [ "$(find "$folder/asked" -name 'step-*' | wc -l)" -eq 2 ] && same "$folder/asked"
-check "SIGUSR1 saves one checkpoint more" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder/asked")"
+check "SIGUSR1 saves one additional checkpoint" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder/asked")"
 
 # --- the scheduler's limit
 begin=$(date +%s%N)
 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --save-every 0 --time-limit 2s --out "$folder/limit" >"$folder/out" 2>"$folder/said"
 status=$? ms=$((($(date +%s%N) - begin) / 1000000))
 [ $status -eq 0 ] && [ $ms -lt 2500 ] && grep -q '^ended by --time-limit after step [1-9]' "$folder/said"
-check "--time-limit 2s ends with 0 in time, give or take what a busy machine adds" $? "status $status after $ms ms" "$(cat "$folder/said")"
+check "--time-limit 2s ends in time with 0, with a margin for a busy machine" $? "status $status after $ms ms" "$(cat "$folder/said")"
 newest=$(basename "$(find "$folder/limit" -name 'step-*')")
 "$program" "${run[@]}" --steps $((10#${newest#step-})) --save-every 0 --out "$folder/to-there" >/dev/null &&
     diff -r "$folder/limit/$newest" "$folder/to-there/$newest"
-check "with the checkpoint of a run of just so many steps" $?
+check "--time-limit leaves the checkpoint of a run with that number of steps" $?
 "$program" "${run[@]}" --time-limit 1ms --out "$folder/none" >/dev/null 2>&1
 status=$?
 [ $status -eq 1 ]
@@ -126,37 +126,37 @@ until_file "$folder/shared/log.jsonl" $pid
 for flag in --resume --overwrite ""; do
     "$program" "${run[@]}" --out "$folder/shared" $flag >/dev/null 2>"$folder/said"
     [ $? -eq 2 ] && [ "$(lines "$folder/said")" -eq 1 ] && grep -q "^error: .*another run.*process $pid on " "$folder/said"
-    check "a second run in the folder${flag:+ ($flag)} is refused, and told by whom" $? "$(cat "$folder/said")"
+    check "a second run in the folder${flag:+ ($flag)} is refused, and the error names the first" $? "$(cat "$folder/said")"
 done
 wait $pid && same "$folder/shared"
-check "and the first is not disturbed" $?
+check "a refused second run does not disturb the first" $?
 
-# --- what the checkpoint records need not be said again
+# --- settings recorded in the checkpoint need no flags
 little=(--tokenizer bytes --train "$data" --val "$val" --val-every 20 --val-batches 20 --save-every $every
     --sample-tokens 0 --quiet --threads 1)
 half() { cp -r "$folder/straight" "$1" && find "$1" -name 'step-*' | sort | tail -n +6 | xargs rm -r; }
 half "$folder/bare"
 "$program" "${little[@]}" --out "$folder/bare" --resume --steps $steps >/dev/null 2>"$folder/said" && same "$folder/bare" && ! grep '^resume: --' "$folder/said"
-check "resumed without its recipe, batch and rate a run has the same bytes" $? "$(cat "$folder/said")"
+check "a run resumed without recipe, batch and rate has the same bytes" $? "$(cat "$folder/said")"
 half "$folder/other-rate"
 "$program" "${little[@]}" --out "$folder/other-rate" --resume --lr 1e-3 --steps 100 >/dev/null 2>"$folder/said"
 [ $? -eq 0 ] && [ "$(grep '^resume: --' "$folder/said")" = "resume: --lr was 0.003 and is now 0.001" ] && [ -e "$folder/other-rate/step-00000100" ]
-check "a flag is above it, and one line says so" $? "$(cat "$folder/said")"
+check "a flag overrides the checkpoint's setting, with one line about it" $? "$(cat "$folder/said")"
 
 # --- other data
 other=("${run[@]/#$data/$val}" --out "$folder/shared" --resume --steps $((steps + 2)))
 "$program" "${other[@]}" >/dev/null 2>"$folder/said"
 [ $? -eq 2 ] && [ "$(grep -c '^error: .*shard, .*fingerprint .*shard, .*fingerprint .*--allow-other-data' "$folder/said")" -eq 1 ]
-check "other data is refused" $? "$(cat "$folder/said")"
+check "other data are refused on resume" $? "$(cat "$folder/said")"
 same "$folder/shared"
-check "and nothing has changed" $?
+check "a resume refused for other data changes nothing" $?
 "$program" "${other[@]}" --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
 check "unless --allow-other-data" $? "$(cat "$folder/said")"
 
-# --- several sets of data: killed in the middle, resumed, with the small one's epochs going round, the bytes are the same
+# --- several data sets: a run that is killed and resumed, in several epochs of the small set, has the same bytes
 "$build"/prepare_bytes --out "$folder/small" "$folder/text/001.txt" >/dev/null || exit 1
 second=(--train "$folder/small_train.bin")
-if command -v python3 >/dev/null; then # packed examples with a mask, and documents apart
+if command -v python3 >/dev/null; then # packed examples with a mask, and --documents apart
     python3 - "$folder" <<'PYTHON' || exit 1
 import sys
 
@@ -186,23 +186,23 @@ done
 check "runs on two sets are killed" $? "$(ls "$folder/killed")"
 "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>"$folder/said" && diff -r "$folder/mixed/$last" "$folder/killed/$last" &&
     diff <(strip "$folder/mixed/log.jsonl") <(strip "$folder/killed/log.jsonl")
-check "resumed, they have the bytes of one without interruption" $? "$(cat "$folder/said")"
+check "killed runs on two data sets that are resumed have the bytes of an uninterrupted one" $? "$(cat "$folder/said")"
 # 160 steps of 8 sequences of 32 tokens: 896 and 384 sequences
 seen=$(grep "\"step\":$steps,\"train\"" "$folder/killed/log.jsonl" | grep -o '"sequences":[0-9]*,"tokens":[0-9]*' | tr '\n' ' ')
 [[ $seen =~ ^'"sequences":'(89[0-9])',"tokens":'([0-9]*)' "sequences":'(38[0-9])',"tokens":'([0-9]*)' '$ ]] &&
     [ $((BASH_REMATCH[1] + BASH_REMATCH[3])) -eq 1280 ] && [ "${BASH_REMATCH[4]}" -eq $((32 * BASH_REMATCH[3])) ]
-check "and the log says how much of each set was read" $? "$seen"
+check "the log has the amounts read of each data set" $? "$seen"
 "$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) >/dev/null 2>"$folder/said"
 [ $? -eq 2 ] && grep -q '^error: .* other data (2 sets of 0.7 : 0.3, .* names now (2 sets of 0.7 : 0.4, .*and with the same weights.*--allow-other-data$' "$folder/said"
-check "other weights are refused" $? "$(cat "$folder/said")"
+check "other data set weights are refused on resume" $? "$(cat "$folder/said")"
 "$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
 check "unless --allow-other-data" $? "$(cat "$folder/said")"
-# one --train for all the files, or one for each: the same run
+# one --train for all files equals one --train for each
 "$program" "${run[@]/#$data/$folder/s[rm]*_train.bin}" --steps 20 --out "$folder/glob" >/dev/null && "$program" "${run[@]}" --train "$folder/small_train.bin" --steps 20 --out "$folder/each" >/dev/null &&
     diff -r "$folder/glob/step-00000020" "$folder/each/step-00000020"
-check "sets without weights are joined as by one pattern" $?
+check "data sets without weights are read like one set" $?
 
-# --- updates that are skipped in a row end the run; the checkpoints from before stay
+# --- consecutive skipped updates end the run; earlier checkpoints stay
 diverges() { # NAME PATTERN FLAGS...
     local name=$1 pattern=$2 status=0
     shift 2
@@ -212,10 +212,10 @@ diverges() { # NAME PATTERN FLAGS...
 }
 diverges "outliers in a row end with 4" "2 updates in a row had an outlying.*; resume from an earlier checkpoint with a smaller --lr$" --skip-grad-z 0.01 --max-skipped 2 --steps 1000 --out "$folder/outliers"
 [ "$(tail -n 1 "$folder/outliers/log.jsonl" | grep -o '"skipped":')" ] && [ -d "$folder/outliers/step-00000128" ]
-check "and their steps are marked in the log" $? "$(tail -n 2 "$folder/outliers/log.jsonl")"
+check "outliers are marked in the log" $? "$(tail -n 2 "$folder/outliers/log.jsonl")"
 blowup=(--lr 1000 --weight-decay 1000 --max-skipped 3 --steps 1000) # weights grow a million times in a step
 diverges "losses that are not numbers end with 4" "3 updates in a row had an outlying or non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --out "$folder/nan"
-# a run that ends before that ends with 0, and its last line says so (of weights that are not finite: test_saver.c)
+# a run that ends earlier ends with 0 and a warning as its last line (weights that are not finite: test_saver.c)
 failed() { # NAME PATTERN FLAGS...
     local name=$1 pattern=$2 status=0
     shift 2
@@ -224,16 +224,16 @@ failed() { # NAME PATTERN FLAGS...
     check "$name" $? "status $status" "$(cat "$folder/out" "$folder/said")"
 }
 plain_run=("${run[@]}" --skip-grad-z 0 --val-every 0 --master split16)
-failed "a gradient that is not finite" "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup" "${plain_run[@]}" "${blowup[@]}" --max-skipped 100 --steps 8 --save-every 0
-failed "and a loss that has risen" "the loss has risen, from [0-9.]+ in the first step to [0-9.]+ in the last 3: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 5 --out "$folder/risen"
-failed "also of a run that was resumed" "the loss has risen, from [0-9.]+ in the first step to [0-9.]+ in the last 4: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 7 --out "$folder/risen" --resume
+failed "a gradient that is not finite at the end prints a warning" "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup" "${plain_run[@]}" "${blowup[@]}" --max-skipped 100 --steps 8 --save-every 0
+failed "a loss that has risen prints a warning" "the loss has risen, from [0-9.]+ in the first step to [0-9.]+ in the last 3: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 5 --out "$folder/risen"
+failed "a loss that has risen in a resumed run prints a warning" "the loss has risen, from [0-9.]+ in the first step to [0-9.]+ in the last 4: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 7 --out "$folder/risen" --resume
 ! grep -a '^warning: ' <("$program" "${run[@]}" --steps 20 2>&1)
-check "of others nothing is said" $?
-diverges "the same without the guard" "3 updates in a row had a non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
+check "other runs print no warning" $?
+diverges "losses that are not finite end with 4 without the guard" "3 updates in a row had a non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
 
-# --- a learning rate that jumps when a run is resumed is noted, with both rates; one that continues as it was is not
+# --- a learning rate that jumps on resume prints a note with both rates; an unchanged one prints none
 rates=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --train "$data" --lr 1e-3 --lr-final 0)
-rate() { # NAME SCHEDULE STEPS PATTERN FLAGS...: resumes after 10 of STEPS steps; PATTERN "": no note
+rate() { # NAME SCHEDULE STEPS PATTERN FLAGS...: resumes after 10 of STEPS steps; PATTERN "": expects no note
     local said status=0
     rm -rf "$folder/rate"
     "$program" "${rates[@]}" --schedule "$2" --steps "$3" --save-every 10 --out "$folder/rate" >/dev/null 2>&1
@@ -242,23 +242,23 @@ rate() { # NAME SCHEDULE STEPS PATTERN FLAGS...: resumes after 10 of STEPS steps
     if [ -n "$4" ]; then [ $status -eq 0 ] && grep -qE "^note: the learning rate jumps from $4 at step 11, " <<<"$said" && [ "$(wc -l <<<"$said")" -eq 1 ]; else [ -z "$said" ]; fi
     check "$1" $? "$said"
 }
-rate "more steps of a cosine that has ended" cosine 10 "2.45e-05 at step 10 to 0.0005" --steps 20
-rate "of a linear schedule" linear 10 "0.0001 at step 10 to 0.0005" --steps 20
-rate "of one that decays in the end" wsd 10 "0.000293 at step 10 to 0.001" --steps 20
-rate "more steps in the middle" cosine 20 "0.000578 at step 10 to 0.000994" --steps 200
-rate "another --lr" constant 20 "0.001 at step 10 to 0.004" --lr 4e-3
-rate "a longer warm-up" constant 20 "0.001 at step 10 to 0.00011" --warmup 100
-rate "another schedule" linear 10 "0.0001 at step 10 to 0.001" --schedule constant --steps 20
-rate "the same schedule has no note" cosine 12 ""
-rate "nor has more of what is constant until then" wsd 20 "" --steps 40
-rate "nor the rate that it had" linear 10 "" --schedule constant --lr 1e-4 --steps 20
+rate "rate note: more steps of a finished cosine schedule" cosine 10 "2.45e-05 at step 10 to 0.0005" --steps 20
+rate "rate note: more steps of a finished linear schedule" linear 10 "0.0001 at step 10 to 0.0005" --steps 20
+rate "rate note: more steps of a finished wsd schedule" wsd 10 "0.000293 at step 10 to 0.001" --steps 20
+rate "rate note: more steps in the middle of a cosine schedule" cosine 20 "0.000578 at step 10 to 0.000994" --steps 200
+rate "rate note: another --lr" constant 20 "0.001 at step 10 to 0.004" --lr 4e-3
+rate "rate note: a longer warm-up" constant 20 "0.001 at step 10 to 0.00011" --warmup 100
+rate "rate note: another schedule" linear 10 "0.0001 at step 10 to 0.001" --schedule constant --steps 20
+rate "no rate note: the same schedule" cosine 12 ""
+rate "no rate note: more steps of a wsd schedule in its constant part" wsd 20 "" --steps 40
+rate "no rate note: a constant schedule with the last rate" linear 10 "" --schedule constant --lr 1e-4 --steps 20
 
-# --- errors in the middle of a run take nothing of what was done
+# --- errors during a run lose nothing of the finished steps
 "$program" --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --vocab 300 --train "$data" --steps 3 --prompt Once --sample-tokens 5 \
     --quiet --out "$folder/prompt" >"$folder/out" 2>"$folder/said"
 [ $? -eq 1 ] && grep -q '^error: --prompt' "$folder/said" && [ ! -s "$folder/prompt/log.jsonl" ]
-check "a prompt that cannot be used is an error before the first step" $? "$(cat "$folder/said" "$folder/out")"
-# a token beyond the vocabulary in the last of the sequences, which the runs before did not reach
+check "an unusable --prompt is an error before the first step" $? "$(cat "$folder/said" "$folder/out")"
+# a token outside the vocabulary in the last sequence, which earlier runs did not reach
 small=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --no-shuffle)
 head -c $((1024 + 2 * 32 * 40 + 2)) "$data" >"$folder/bad.bin"
 printf '\xff\xff' | dd of="$folder/bad.bin" bs=1 seek=$((1024 + 2 * 32 * 39)) conv=notrunc 2>/dev/null
@@ -267,7 +267,7 @@ without_checksum "$folder/bad.bin"
 printf "$(printf '\\x%02x\\x%02x\\x00\\x00' $((count % 256)) $((count / 256)))" | dd of="$folder/bad.bin" bs=1 seek=8 conv=notrunc 2>/dev/null
 "$program" "${small[@]}" --train "$folder/bad.bin" --steps 10 --out "$folder/bad" >/dev/null 2>"$folder/said"
 [ $? -eq 2 ] && [ -d "$folder/bad/step-00000009" ] && grep -q '^error: ' "$folder/said"
-check "bad data end with 2, and with a checkpoint of the last whole step" $? "$(cat "$folder/said")" "$(ls "$folder/bad")"
+check "bad data end the run with 2 and a checkpoint of the last complete step" $? "$(cat "$folder/said")" "$(ls "$folder/bad")"
 "$program" "${small[@]}" --train "$data" --steps 6 --save-every 2 --out "$folder/done" >/dev/null 2>&1
 cp "$folder/done/log.jsonl" "$folder/done.jsonl"
 "$program" "${small[@]}" --train "$data" --steps 2 --resume=2 --out "$folder/done" >/dev/null 2>"$folder/said"
@@ -275,9 +275,9 @@ cp "$folder/done/log.jsonl" "$folder/done.jsonl"
 check "--resume=STEP with nothing left to do changes nothing" $? "$(cat "$folder/said")" "$(ls "$folder/done")"
 ls "$folder/done" >"$folder/done.files"
 "$program" "${small[@]}" --train "$data" --steps 6 --resume --out "$folder/done" >/dev/null 2>"$folder/said" && diff "$folder/done.files" <(ls "$folder/done")
-check "a run that is done leaves no file more" $? "$(cat "$folder/said")" "$(ls "$folder/done")"
+check "resuming a finished run adds no file" $? "$(cat "$folder/said")" "$(ls "$folder/done")"
 
-# --- the Slurm script, with stand-ins for Slurm's commands: a job that is ended early queues again until all is done
+# --- slurm_requeue.sh with replacements of Slurm's commands: a job that ends early is requeued until the run is finished
 mkdir "$folder/bin"
 cat >"$folder/bin/srun" <<'END'
 #!/usr/bin/env bash
@@ -292,11 +292,11 @@ job() {
 : >"$folder/requeued"
 for LIMIT in 0.2 0.3 100; do export LIMIT && job; done
 [ -d "$folder/slurm/$last" ] && [ -s "$folder/requeued" ] && ! grep -qvx 'requeue 77' "$folder/requeued"
-check "a Slurm job queues again until it is done" $? "$(cat "$folder/said" "$folder/requeued")"
+check "a Slurm job is requeued until the run is finished" $? "$(cat "$folder/said" "$folder/requeued")"
 same "$folder/slurm"
-check "and has the same bytes" $?
+check "a requeued Slurm job has the same bytes" $?
 : >"$folder/requeued"
 job --lr nonsense --model d6
 [ $? -eq 1 ] && [ ! -s "$folder/requeued" ]
-check "but not after an error" $? "$(cat "$folder/said")"
+check "a Slurm job is not requeued after an error" $? "$(cat "$folder/said")"
 exit $failures

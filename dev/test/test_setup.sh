@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/setup.sh with stand-ins for gcc, python3 and apt-get: what it installs, and one line for whatever cannot be
-# installed. And the files of Python packages: every package has one version and checksums.
+# Tests scripts/setup.sh with replacements of gcc, python3 and apt-get: what it installs, and one line for each thing that
+# cannot be installed. Also checks that every Python package has one version and checksums.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -10,7 +10,7 @@ mkdir -p "$tree"/{scripts,data,dev/test} "$folder/bin"
 cp scripts/setup.sh "$tree/scripts"
 cp data/requirements.txt "$tree/data"
 cp dev/test/requirements.txt "$tree/dev/test"
-# The headers $MISSING are missing. Python imports nothing unless pip has installed it, which fails if $OFFLINE is set.
+# The headers in $MISSING are missing. Python imports only what pip has installed. pip fails if $OFFLINE is set.
 cat >"$folder/bin/gcc" <<'END'
 #!/bin/sh
 ! grep -qE "${MISSING:-^$}"
@@ -37,7 +37,7 @@ printf '#!/bin/sh\necho "${ROOT:-0}"\n' >"$folder/bin/id"
 for tool in g++ make mpicc mpirun pkill man nvcc; do printf '#!/bin/sh\n' >"$folder/bin/$tool"; done
 chmod +x "$folder"/bin/*
 
-# setup STATUS LINES NAME [FLAG]: setup.sh ends with STATUS and prints LINES lines (of errors alone: 'e1'); $said has them
+# setup STATUS LINES NAME [FLAG]: expects STATUS and LINES lines of setup.sh; sets $said to them
 setup() {
     local status=0
     rm -f "$tree/apt"
@@ -45,31 +45,31 @@ setup() {
     [ $status -eq "$1" ] && [ "$(grep -c . <<<"$said")" -eq "$2" ]
     check "$3" $? "exit $status" "$said"
 }
-setup 0 0 "nothing is missing"
-OFFLINE=1 setup 0 2 "without a network the tests go on with the packages that are there" --all
-has "the line names the file and the cause" "$said" '^setup: .*dev/test/requirements\.txt .*\(no connection\); '
-OFFLINE=1 setup 1 2 "with --python, missing packages are an error" --python
+setup 0 0 "setup.sh with nothing missing prints nothing"
+OFFLINE=1 setup 0 2 "setup.sh --all without a network succeeds with the existing packages" --all
+has "setup.sh names the file and the cause of a failure" "$said" '^setup: .*dev/test/requirements\.txt .*\(no connection\); '
+OFFLINE=1 setup 1 2 "setup.sh --python: missing packages are an error" --python
 mkdir -p "$python" && touch "$python/old"
-OFFLINE=1 setup 1 2 "and a package that was there stays" --python
+OFFLINE=1 setup 1 2 "setup.sh --python keeps existing packages after a failure" --python
 [ -e "$python/old" ] && [ "$(ls -A "$tree/third_party")" = python ]
-check "nothing else is left" $? "$(ls -A "$tree/third_party")"
-setup 0 1 "packages are fetched" --python
+check "setup.sh leaves no temporary files" $? "$(ls -A "$tree/third_party")"
+setup 0 1 "setup.sh --python installs packages" --python
 [ ! -e "$python/old" ] && grep -q -- '--no-deps --only-binary=:all: --require-hashes$' "$python/installed" && grep -q -- '-r data/requirements.txt ' "$python/installed"
-check "by their checksums, in place of the old ones" $? "$(cat "$python/installed")"
-setup 0 0 "and are found the next time" --all
+check "setup.sh --python checks checksums and replaces old packages" $? "$(cat "$python/installed")"
+setup 0 0 "setup.sh finds the installed packages the next time" --all
 
-MISSING=xxhash setup 0 1 "a library is installed"
+MISSING=xxhash setup 0 1 "setup.sh installs a missing library"
 [ "$(paste -sd ' ' "$tree/apt")" = "update install -y --no-install-recommends libxxhash-dev" ]
-check "by its package's name" $? "$(cat "$tree/apt")"
-MISSING=xxhash OFFLINE=1 setup 1 2 "a library that the build needs and that cannot be installed is an error"
-has "with its name and the cause" "$said" '^setup: .*libxxhash-dev .*\(W: Failed to fetch\); '
-MISSING='cblas|cmocka' OFFLINE=1 setup 0 2 "but not one that the build can do without" --all
-has "which is named, too" "$said" '^setup: .*libopenblas-dev libcmocka-dev '
-MISSING=xxhash ROOT=1000 setup 1 1 "who is not root gets the command"
-has "which can be typed" "$said" 'as root, run: apt-get update && apt-get install -y --no-install-recommends libxxhash-dev$'
-MISSING=cblas ROOT=1000 setup 0 1 "and continues without a library that the build does not need"
-setup 1 1 "an unknown argument" --test
-has "is named" "$said" 'unknown argument --test;'
+check "setup.sh installs a library by its package's name" $? "$(cat "$tree/apt")"
+MISSING=xxhash OFFLINE=1 setup 1 2 "setup.sh: a needed library that cannot be installed is an error"
+has "setup.sh names the needed library and the cause" "$said" '^setup: .*libxxhash-dev .*\(W: Failed to fetch\); '
+MISSING='cblas|cmocka' OFFLINE=1 setup 0 2 "setup.sh: an optional library that cannot be installed is not an error" --all
+has "setup.sh names the optional library" "$said" '^setup: .*libopenblas-dev libcmocka-dev '
+MISSING=xxhash ROOT=1000 setup 1 1 "setup.sh without root prints the command"
+has "setup.sh prints a complete command" "$said" 'as root, run: apt-get update && apt-get install -y --no-install-recommends libxxhash-dev$'
+MISSING=cblas ROOT=1000 setup 0 1 "setup.sh without root continues without an optional library"
+setup 1 1 "setup.sh refuses an unknown argument" --test
+has "setup.sh names an unknown argument" "$said" 'unknown argument --test;'
 
 for file in data/requirements.txt dev/test/requirements.txt; do
     said=$(sed -e ':a; /\\$/ { N; s/\\\n//; ba }' -e '/^#/d; /^-r /d; /^$/d' "$file" |
@@ -77,5 +77,5 @@ for file in data/requirements.txt dev/test/requirements.txt; do
     [ -z "$said" ]
     check "$file: every package has one version and checksums" $? "$said"
 done
-has "so has the cuDNN frontend" "$(cat scripts/setup.sh)" 'nvidia-cudnn-frontend==[0-9.]+ --hash=sha256:[0-9a-f]{64}"'
+has "setup.sh: the cuDNN frontend has a version and a checksum" "$(cat scripts/setup.sh)" 'nvidia-cudnn-frontend==[0-9.]+ --hash=sha256:[0-9a-f]{64}"'
 exit $failures

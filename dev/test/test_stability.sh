@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/lab.py stability: with programs that only pretend to train, that every figure lands in its place, that nothing is
-# done twice, and that what fails is told; with the real ones, a small study on the CPU and what moves its weights.
+# Tests scripts/lab.py stability. With programs that only pretend to train: every figure is in its place, nothing runs
+# twice, and failures are reported. With the real ones: a small study on the CPU, and perturb_weights.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
@@ -11,29 +11,29 @@ unset RECIPES RATES SEEDS MODEL BATCH TRAINING STEPS DIRECTIONS CURVES POINTS JO
 without_gpu
 mkdir "$folder/gpus" "$folder/pretend"
 
-# --- what it would do
+# --- dry runs
 said=$(scripts/lab.py stability --dry-run --out "$folder/dry" 'a b*' v 2>&1)
-check "a dry run ends well" $? "$said"
-has "it shows the runs" "$said" 'train_gpt2_fp8_cpu .*--recipe coat .*--train .a b\*. --val v .*--lr 1\.6e-2 --seed 3 '
+check "--dry-run succeeds" $? "$said"
+has "--dry-run prints the runs" "$said" 'train_gpt2_fp8_cpu .*--recipe coat .*--train .a b\*. --val v .*--lr 1\.6e-2 --seed 3 '
 [ "$(grep -c -- ' --lr ' <<<"$said")" -eq 54 ]
-check "every recipe, rate and seed" $? "$said"
-has "it shows the sharpness" "$said" "perturb_weights $folder/dry/runs/fp8-linear/BEST/1/step-LAST "
+check "--dry-run prints every recipe, rate and seed" $? "$said"
+has "--dry-run prints the sharpness" "$said" "perturb_weights $folder/dry/runs/fp8-linear/BEST/1/step-LAST "
 [ ! -e "$folder/dry" ]
-check "and writes nothing" $?
-has "flags behind a recipe" "$(RECIPES=coat,grads=fp32,head=fp8 scripts/lab.py stability --dry-run 2>&1)" '--recipe coat --grads=fp32 --head=fp8 '
+check "--dry-run writes nothing" $?
+has "RECIPES accepts flags after a recipe" "$(RECIPES=coat,grads=fp32,head=fp8 scripts/lab.py stability --dry-run 2>&1)" '--recipe coat --grads=fp32 --head=fp8 '
 [ "$(scripts/lab.py stability -h)" = "$(scripts/lab.py stability --help)" ]
-check "-h is --help" $?
-refuses "one glob alone" 'name TRAIN_GLOB and VAL_GLOB' scripts/lab.py stability --out "$folder/refused" a
-refuses "an unknown flag" '.*--fast' scripts/lab.py stability --fast
-refuses "an even number of points" 'POINTS: must be an odd number' env POINTS=4 scripts/lab.py stability --out "$folder/refused"
-refuses "STEPS that are not a number" 'STEPS: must be .*many' env STEPS=many scripts/lab.py stability --out "$folder/refused"
-refuses "a pattern without files" 'no file matches nothing' scripts/lab.py stability --out "$folder/refused" 'nothing*' 'nothing*'
+check "stability -h equals --help" $?
+refuses "TRAIN_GLOB without VAL_GLOB is refused" 'name TRAIN_GLOB and VAL_GLOB' scripts/lab.py stability --out "$folder/refused" a
+refuses "stability refuses an unknown flag" '.*--fast' scripts/lab.py stability --fast
+refuses "an even number of POINTS is refused" 'POINTS: must be an odd number' env POINTS=4 scripts/lab.py stability --out "$folder/refused"
+refuses "STEPS that is not a number is refused" 'STEPS: must be .*many' env STEPS=many scripts/lab.py stability --out "$folder/refused"
+refuses "a pattern without files is refused" 'no file matches nothing' scripts/lab.py stability --out "$folder/refused" 'nothing*' 'nothing*'
 touch "$folder/train_000000.bin" "$folder/val"
-refuses "programs that are not built" 'none/train_gpt2_fp8_cpu is not built: make ' env BIN="$folder/none" scripts/lab.py stability --out "$folder/refused"
+refuses "programs that are not built are refused" 'none/train_gpt2_fp8_cpu is not built; run: make ' env BIN="$folder/none" scripts/lab.py stability --out "$folder/refused"
 
 # --- with programs that pretend to run on two GPUs
-# The loss after training is 3 + (rate - 2)^2 + seed / 1000, in coat 0.5 more; at rate 7 runs end above their start, at
-# 8 they diverge, at 9 the device fails. Around the weights it is that of the run + 2.5 distance^2 + 0.1 distance.
+# The loss after training is 3 + (rate - 2)^2 + seed / 1000, and 0.5 more for coat. At rate 7 runs end above their start,
+# at 8 they diverge, at 9 the device fails. The loss at a distance is that of the run + 2.5 distance^2 + 0.1 distance.
 cat >"$folder/gpus/nvidia-smi" <<'END'
 #!/bin/sh
 case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac
@@ -73,62 +73,62 @@ END
 chmod +x "$folder"/gpus/* "$folder"/pretend/*
 ln -s "$folder/pretend/train_gpt2_fp8" "$folder/pretend/train_gpt2_fp8_cpu"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/pretend/"
-pretend() { # RATES: the study of them in $folder/study; what it says
+pretend() { # RATES: runs the study of these rates in $folder/study
     PATH="$folder/gpus:$path" BIN=$folder/pretend BUILD=$folder/pretend CALLS=$folder/calls RECIPES="bf16 coat" RATES=$1 SEEDS="1 3" STEPS=10 \
         scripts/lab.py stability --out "$folder/study" "$folder/train*" "$folder/val" 2>&1
 }
 said=$(pretend "1 2 7 8")
 check "a study on two GPUs" $? "$said"
 page=$(cat "$folder/study/stability.md")
-has "mean and deviation over the seeds, and the difference" "$page" '^\| 1 \| 4\.0020 ± 0\.0014 \| 4\.5020 ± 0\.0014 \(\+12\.49 %\) \|$'
-has "diverged, as the trainer says" "$page" '^\| 8 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
-has "diverged, above the start" "$page" '^\| 7 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
+has "the page has mean, deviation over the seeds, and difference" "$page" '^\| 1 \| 4\.0020 ± 0\.0014 \| 4\.5020 ± 0\.0014 \(\+12\.49 %\) \|$'
+has "the page marks runs that diverged by exit code 4" "$page" '^\| 8 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
+has "the page marks runs that ended above their first loss" "$page" '^\| 7 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
 # at 1: 1 above the best, at 7 and 8: 5.5 - 3.002
-has "best rate, sensitivity, and the curvature of a known parabola" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.4990 \| 5\.000 ± 0\.000 \|$'
+has "the page has best rate, sensitivity and the curvature of a known parabola" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.4990 \| 5\.000 ± 0\.000 \|$'
 [ "$(grep -c 'GPU [01]: ' "$folder/calls")" -eq 16 ] && grep -q 'GPU 0: ' "$folder/calls" && grep -q 'GPU 1: ' "$folder/calls"
-check "both work, and no run is done twice" $? "$(cat "$folder/calls")"
+check "both GPUs work, and each run is done once" $? "$(cat "$folder/calls")"
 # 0 once; 2 directions at 20 distances, 6 at 2
 [ "$(grep -c 'coat looks' "$folder/calls")" -eq 53 ] && [ "$(grep -c $'^coat\t' "$folder/study/sharpness.tsv")" -eq 53 ]
-check "every direction and distance" $? "$(cat "$folder/study/sharpness.tsv")"
+check "sharpness.tsv has every direction and distance" $? "$(cat "$folder/study/sharpness.tsv")"
 [ "$(find "$folder/study/runs" -name 'step-*' | wc -l)" -eq 6 ] && [ -z "$(find "$folder/study/runs" -name 'step-*' -path '*/3/*')" ]
-check "checkpoints of the first seed alone are kept" $? "$(find "$folder/study/runs" -name 'step-*')"
+check "only the first seed's checkpoints are kept" $? "$(find "$folder/study/runs" -name 'step-*')"
 
 mv "$folder/calls" "$folder/calls.before"
 said=$(pretend "1 2 7 8")
-check "the same once more" $? "$said"
+check "the same command again succeeds" $? "$said"
 [ ! -e "$folder/calls" ] && [ "$page" = "$(cat "$folder/study/stability.md")" ]
-check "does nothing again, and writes the same page" $? "$(cat "$folder/calls" 2>&1)"
+check "the same command again runs nothing and writes the same page" $? "$(cat "$folder/calls" 2>&1)"
 said=$(pretend "1 2 7 8 9")
 [ $? -eq 1 ] && [ "$(grep -c 'failed: .* rate 9, seed [13], status 3: the GPU is lost' <<<"$said")" -eq 4 ]
-check "a failure is told, and the study ends with 1" $? "$said"
+check "a failed run is reported, and the exit code is 1" $? "$said"
 page=$(cat "$folder/study/stability.md")
-has "on the page too" "$page" '^\| 9 \| 2 of 2 failed \| 2 of 2 failed \|$'
-has "and takes nothing from the others" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.4990 \| 5\.000 ± 0\.000 \|$'
+has "the page has failed runs" "$page" '^\| 9 \| 2 of 2 failed \| 2 of 2 failed \|$'
+has "failed runs do not affect the other rows" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.4990 \| 5\.000 ± 0\.000 \|$'
 [ "$(grep -c . "$folder/calls")" -eq 4 ]
-check "only what is new has run" $? "$(cat "$folder/calls")"
+check "only new runs are done" $? "$(cat "$folder/calls")"
 said=$(MODEL="--layers 3" pretend "1 2" 2>&1)
 [ $? -eq 1 ] && grep -q "^error: setting study: .*'--layers 6 .*'--layers 3 .*choose another --out" <<<"$said"
-check "other settings are refused" $? "$said"
+check "other flags in a folder with results are refused" $? "$said"
 exec 8>"$folder/study/.lock"
 flock 8
 said=$(pretend "1 2")
 [ $? -eq 1 ] && grep -q '^error: .*study: another process works there' <<<"$said"
-check "two at the same time are refused" $? "$said"
+check "a second process in the folder is refused" $? "$said"
 exec 8>&-
 
 # --- a small model, on the CPU
 export RECIPES="bf16 coat" RATES="4e-3 1000" SEEDS=1 STEPS=60 MODEL="--layers 1 --heads 2 --channels 32 --positions 32" TEXT=coat
 export BATCH="--seq-len 32 --micro-batch 8 --val-batches 10 --threads 1" POINTS=5 CURVES=1 DIRECTIONS=2 OMP_NUM_THREADS=1
 said=$(scripts/lab.py stability --out "$folder/small" 2>&1)
-check "a study on the CPU" $? "$said"
+check "a study on the CPU succeeds" $? "$said"
 page=$(cat "$folder/small/stability.md")
 loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/runs/coat/4e-3/1/log.jsonl")
 base=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/runs/bf16/4e-3/1/log.jsonl")
-has "its losses are the runs'" "$page" "^\| 4e-3 \| $(printf %.4f "$base") \| $(printf %.4f "$loss") \("
-has "a rate that is too large is marked" "$page" '^\| 1000 \| 1 of 1 diverged \| 1 of 1 diverged \|$'
+has "the page has the runs' losses" "$page" "^\| 4e-3 \| $(printf %.4f "$base") \| $(printf %.4f "$loss") \("
+has "the page marks a rate that is too large" "$page" '^\| 1000 \| 1 of 1 diverged \| 1 of 1 diverged \|$'
 sharpness=$folder/small/sharpness.tsv
 grep -q $'^coat\t4e-3\t0\t0\t'"$loss\$" "$sharpness" && grep -q $'^bf16\t4e-3\t0\t0\t'"$base\$" "$sharpness"
-check "the loss at distance 0 is the run's own" $? "$loss $base" "$(cat "$sharpness")"
+check "the loss at distance 0 is that of the run" $? "$loss $base" "$(cat "$sharpness")"
 awk '{ loss[$1, $3, $4] = $5 } END {
     for (i = split("bf16 coat", recipe, " "); i; i--) {
         r = recipe[i]
@@ -136,7 +136,7 @@ awk '{ loss[$1, $3, $4] = $5 } END {
         if (!(loss[r, 0, 0] < loss[r, 1, "-0.5"] && loss[r, 1, "-0.5"] < loss[r, 1, -1])) exit 1
     }
 }' "$sharpness"
-check "and rises on both sides" $? "$(cat "$sharpness")"
+check "the loss rises on both sides of distance 0" $? "$(cat "$sharpness")"
 
 # stopped in the middle of a run: it continues from there, to the same loss
 export RECIPES=coat RATES=4e-3 STEPS=500 DIRECTIONS=0
@@ -150,31 +150,31 @@ done
 kill -TERM $study
 wait $study
 [ $? -eq 1 ] && ! grep -q ^coat "$folder/stopped/stability.tsv" &&
-    grep -q '^ended by SIGTERM after step [0-9]* of 500: saved' "$folder/stopped/runs/coat/4e-3/1/output.txt" && grep -q '^error: stopped; the same command' "$folder/said"
-check "a study that is stopped saves its run" $? "$(cat "$folder/said" "$folder/stopped/runs/coat/4e-3/1/output.txt")"
+    grep -q '^ended by SIGTERM after step [0-9]* of 500: saved' "$folder/stopped/runs/coat/4e-3/1/output.txt" && grep -q '^error: stopped; ' "$folder/said"
+check "a stopped study saves its run" $? "$(cat "$folder/said" "$folder/stopped/runs/coat/4e-3/1/output.txt")"
 [ -z "$(find "$folder/stopped" -name '.moved*' -o -name '*.part')" ]
-check "and cleans up" $?
+check "a stopped study removes its temporary files" $?
 said=$(scripts/lab.py stability --out "$folder/stopped" 2>&1)
-check "started again, it ends well" $? "$said"
+check "a stopped study ends well when started again" $? "$said"
 diff <(grep ^coat "$folder/straight/stability.tsv") <(grep ^coat "$folder/stopped/stability.tsv") >"$folder/difference"
-check "and has gone on to the same loss" $? "$(cat "$folder/difference")"
+check "a stopped and resumed study has the same loss" $? "$(cat "$folder/difference")"
 
-# --- the weights that are moved
+# --- perturb_weights
 checkpoint=$(echo "$folder"/small/runs/coat/4e-3/1/step-*)
 "$BUILD/perturb_weights" "$checkpoint" "$folder/same" 7 0 && cmp "$checkpoint/model.safetensors" "$folder/same/model.safetensors" &&
     cmp "$checkpoint/config.json" "$folder/same/config.json"
-check "distance 0 gives the same bytes" $?
+check "perturb_weights with distance 0 writes the same bytes" $?
 "$BUILD/perturb_weights" "$checkpoint" "$folder/moved" 7 -0.5 && OMP_NUM_THREADS=2 "$BUILD/perturb_weights" "$checkpoint" "$folder/again" 7 -0.5 &&
     cmp "$folder/moved/model.safetensors" "$folder/again/model.safetensors"
-check "the same direction, with any number of threads" $?
+check "perturb_weights moves in the same direction with any number of threads" $?
 "$BUILD/perturb_weights" "$checkpoint" "$folder/moved" 8 -0.5 && ! cmp -s "$folder/moved/model.safetensors" "$folder/again/model.safetensors"
-check "another seed, another direction, in the same folder" $?
+check "perturb_weights with another seed moves in another direction, also in the same folder" $?
 says() { [ "$("$BUILD/perturb_weights" "${@:2}" 2>&1)" = "error: $1" ]; }
-says "SEED: not a number: x" "$checkpoint" "$folder/x" x 1 && says "ALPHA: not a number: nan" "$checkpoint" "$folder/x" 1 nan && [ ! -e "$folder/x" ]
-check "arguments that are no numbers" $?
+says "SEED: must be a number (is x)" "$checkpoint" "$folder/x" x 1 && says "ALPHA: must be a number (is nan)" "$checkpoint" "$folder/x" 1 nan && [ ! -e "$folder/x" ]
+check "perturb_weights refuses arguments that are not numbers" $?
 said=$("$BUILD/perturb_weights" "$folder/none" "$folder/x" 1 1 2>&1)
 [ $? -eq 2 ] && grep -q "^error: .*/none has no config.json; name a folder of a model, " <<<"$said"
-check "a folder that is no checkpoint" $? "$said"
+check "perturb_weights refuses a folder that is not a checkpoint" $? "$said"
 if command -v python3 >/dev/null; then
     said=$(python3 - "$checkpoint" "$folder/again" <<'PYTHON'
 import json, struct, sys
@@ -209,8 +209,8 @@ for name, (shape, w) in before.items():
 assert filters == 257 + 32 + 96 + 32 + 128 + 32, filters
 PYTHON
     )
-    check "each filter moves by its norm times the distance, norms and biases stay" $? "$said"
+    check "perturb_weights moves each filter by its norm times the distance; norms and biases stay" $? "$said"
 else
-    echo "skip - each filter moves by its norm: no python3"
+    echo "skip - perturb_weights moves each filter by its norm: no python3"
 fi
 exit $failures

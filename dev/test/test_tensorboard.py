@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A run's event files, read by TensorBoard itself: the same curves as in log.jsonl, through a resume too.
+"""Reads a run's event files with TensorBoard: the curves must equal log.jsonl's, also after a resume.
 
-    python3 dev/test/test_tensorboard.py        needs the Python package tensorboard, else it is skipped
+    python3 dev/test/test_tensorboard.py        skipped without the Python package tensorboard
 
-On the CPU's program. BIN and BUILD say where the build is, as in the other tests.
+Runs the CPU program. BIN and BUILD name the folders of the build, as in the other tests.
 """
 import glob
 import importlib.util
@@ -22,7 +22,7 @@ PREPARE = os.path.join(os.environ.get("BUILD", "build"), "prepare_bytes")
 
 
 def curves_of_log(path):
-    """{tag: {step: value}} of what TensorBoard is told too."""
+    """Returns {tag: {step: value}} of the log's figures that the event files also contain."""
     curves = {}
     with open(path) as file:
         for line in file:
@@ -42,7 +42,7 @@ def curves_of_tensorboard(folder):
     for tag in events.Tags()["scalars"]:
         scalars = events.Scalars(tag)
         steps = [s.step for s in scalars]
-        check("%s: steps rise, none twice" % tag, steps == sorted(set(steps)), steps)
+        check("TensorBoard, %s: steps increase, none occurs twice" % tag, steps == sorted(set(steps)), steps)
         curves[tag] = {s.step: s.value for s in scalars}
     return curves
 
@@ -50,10 +50,10 @@ def curves_of_tensorboard(folder):
 def compare(name, out):
     log, board = curves_of_log(os.path.join(out, "log.jsonl")), curves_of_tensorboard(out)
     for tag in log:
-        digits = {"ms": 6e-4, "tokens_per_s": 0.06}.get(tag, 0)  # the log has fewer decimals of these
+        digits = {"ms": 6e-4, "tokens_per_s": 0.06}.get(tag, 0)  # the log has fewer decimals
         same = sorted(log[tag]) == sorted(board.get(tag, {})) and all(
             abs(board[tag][step] - value) <= digits + 1e-6 * abs(value) for step, value in log[tag].items())
-        check("%s: %s as in log.jsonl" % (name, tag), same, (log[tag], board.get(tag)))
+        check("TensorBoard, %s run: %s equals log.jsonl" % (name, tag), same, (log[tag], board.get(tag)))
 
 
 def main():
@@ -70,12 +70,12 @@ def main():
                  "--val", os.path.join(folder, "t_val.bin"), "--val-every", "2", "--val-batches", "1", "--out", out]
         subprocess.run(flags + ["--steps", "8", "--save-every", "5"], check=True, capture_output=True)
         compare("straight", out)
-        # as if killed after step 8 with a checkpoint of step 5: steps 6 to 8 are done again, at another rate
+        # as if killed after step 8 with a checkpoint of step 5: repeats steps 6 and 7 at another rate
         shutil.rmtree(os.path.join(out, "step-00000008"))
         subprocess.run(flags + ["--steps", "7", "--lr", "1e-2", "--resume"], check=True, capture_output=True)
-        check("a start writes a file of its own", len(glob.glob(os.path.join(out, "events.out.tfevents.*"))) == 2)
+        check("each start writes a separate event file", len(glob.glob(os.path.join(out, "events.out.tfevents.*"))) == 2)
         compare("resumed", out)
-        # and as if killed in the middle of a record
+        # as if killed in the middle of a record
         newest = sorted(glob.glob(os.path.join(out, "events.out.tfevents.*")))[-1]
         os.truncate(newest, os.path.getsize(newest) - 9)
         shutil.rmtree(os.path.join(out, "step-00000007"))

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Checkpoints of runs with SentencePiece's tokenizer.model: the trainer, the package tokenizers and transformers'
-AutoTokenizer must find the same tokens in their folders as SentencePiece, on mixed text. check_tokenizers.py does the same
-with published vocabularies.
+AutoTokenizer must find the same tokens as SentencePiece in mixed text. check_tokenizers.py tests published vocabularies.
 
     python3 dev/test/test_tokenizer_export.py
 
-Skipped without the packages of scripts/setup.sh --python, AutoTokenizer without transformers.
+Skipped without the packages of scripts/setup.sh --python. AutoTokenizer needs transformers.
 """
 import os
 import sys
@@ -17,9 +16,9 @@ from check_tokenizers import HERE, PROGRAM, ROOT, TOKENIZE, Check  # noqa: E402
 import make_tokenizers  # noqa: E402
 import mixed_text  # noqa: E402
 
-FOUND = ["<|extra|>", "a.b|(c)*[\\]^$+?{2}", "\u2581\u2581", "the\u2581", "\u4f60\u597d", "0"]  # user-defined
+FOUND = ["<|extra|>", "a.b|(c)*[\\]^$+?{2}", "\u2581\u2581", "the\u2581", "\u4f60\u597d", "0"]  # user-defined pieces
 SETTINGS = {
-    "no prefix, nothing begins a text": {"add_dummy_prefix": False, "bos_id": -1},
+    "no prefix, no BOS token": {"add_dummy_prefix": False, "bos_id": -1},
     "user-defined pieces": {"user_defined_symbols": FOUND},
     "user-defined pieces, no prefix": {"user_defined_symbols": FOUND, "add_dummy_prefix": False},
     "other names": {"bos_piece": "<begin>", "eos_piece": "<end>", "unk_piece": "[?]", "pad_id": 3,

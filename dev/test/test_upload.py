@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of scripts/upload_wandb.py, with a stand-in for the package wandb that records what it is told.
+"""Tests scripts/upload_wandb.py with a replacement of the package wandb that records all calls.
 
     python3 dev/test/test_upload.py
 """
@@ -33,7 +33,7 @@ class Run:
 
 
 def upload(*arguments, step=0):
-    """What wandb was told."""
+    """Uploads a run. Returns the recorded calls of wandb."""
     runs = []
 
     def init(**given):
@@ -67,18 +67,18 @@ def main():
             file.write(line(3, loss=3.125, tokens=30))
             file.write(line(3, products={"qkvw": {"error": [0.1, 0.3], "bias": [0.01, -0.02]}}) + '{"step":4,"lo')
         run = upload(out, "--project", "p")
-        check("one entry per step, null left out", [step for step, _ in run.logged] == [1, 2, 3] and
+        check("upload has one entry per step, without null", [step for step, _ in run.logged] == [1, 2, 3] and
               run.logged[0][1] == {"loss": 3.5, "lr": 0.1, "tokens": 10}, run.logged)
-        check("a step's lines together", run.logged[1][1] == {
+        check("upload merges the lines of a step", run.logged[1][1] == {
             "loss": 3.25, "grad_norm": 1.5, "lr": 0.1, "tokens": 20, "val_loss": 3.0, "hellaswag": 0.25,
             "fp8/h/amax": 4.0, "fp8/h/flushed": 0.5}, run.logged[1])
-        check("the largest over the layers, with its sign", run.logged[2][1] == {
+        check("upload of FP8 health has the largest layer, with its sign", run.logged[2][1] == {
             "loss": 3.125, "tokens": 30, "products/qkvw/error": 0.3, "products/qkvw/bias": -0.02}, run.logged[2])
         check("project, name, model", (run.arguments["project"], run.arguments["name"], run.arguments["config"]) ==
               ("p", "a run", {"n_layer": 3, "n_embd": 64}), run.arguments)
         check("the run ends", run.finished)
         again = upload(log, step=3)
-        check("again: the same run, only new steps", [step for step, _ in again.logged] == [3] and
+        check("a second upload adds only new steps to the run", [step for step, _ in again.logged] == [3] and
               again.arguments["id"] == run.arguments["id"] and again.arguments["resume"] == "allow", again.logged)
 
         def train():
@@ -93,7 +93,7 @@ def main():
         training.start()
         followed = upload(out, "--follow", "--patience", "1.5")
         training.join()
-        check("--follow sees lines as they come", [step for step, _ in followed.logged] == [1, 2, 3, 4, 5] and
+        check("--follow uploads lines as they are written", [step for step, _ in followed.logged] == [1, 2, 3, 4, 5] and
               followed.logged[3][1] == {"loss": 3.0, "val_loss": 2.75}, followed.logged)
 
         def refused(*arguments):
@@ -102,7 +102,7 @@ def main():
             return done.returncode == 1 and done.stderr.count("\n") == 1 and done.stderr
 
         said = refused(out)
-        check("without wandb it says how to install it", said and "pip install wandb" in said, said)
+        check("without wandb, the error names the pip command", said and "pip install wandb" in said, said)
         said = refused(os.path.join(folder, "none"))
         check("a folder without a log is refused", said and "there is no log" in said, said)
     finally:

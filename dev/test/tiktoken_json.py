@@ -1,4 +1,4 @@
-"""tokenizer.json from a file of tiktoken ranks, for vocabularies that are published as such files only."""
+"""Converts tiktoken's ranks to tokenizer.json, for vocabularies published only as ranks."""
 import base64
 import json
 
@@ -13,14 +13,14 @@ def read_ranks(path):
 
 
 def characters():
-    """The character that GPT-2 writes for each byte."""
+    """Returns the character that GPT-2 writes for each byte."""
     same = [b for b in range(256) if 0x20 < b < 0x7F or (b > 0xA0 and b != 0xAD)]
     others = [b for b in range(256) if b not in same]
     return {**{b: chr(b) for b in same}, **{b: chr(256 + i) for i, b in enumerate(others)}}
 
 
 def convert(ranks, pattern, special, nfc=False, ignore_merges=False, bos=None, pairs=False):
-    """The parsed tokenizer.json; every way to divide a token into two becomes a merge, in the order of the ranks."""
+    """Returns the parsed tokenizer.json. Every division of a token into two tokens becomes a merge, in rank order."""
     character = characters()
     name = {token: "".join(character[b] for b in token) for token in ranks}
     merges = []

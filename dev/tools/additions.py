@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The task of docs/finetuning.md: additions of two numbers from 10 to 49, as bytes.
+"""Makes and scores the task of docs/finetuning.md: additions of two numbers from 10 to 49, as bytes.
 
-    dev/tools/additions.py make OUT                           OUT_train.jsonl, OUT_test.jsonl: 1501 and 99 of them
-    dev/tools/additions.py score TEST.jsonl PROGRAM FOLDER    how many of its questions a model answers correctly
+    dev/tools/additions.py make OUT                           writes OUT_train.jsonl and OUT_test.jsonl, 1501 and 99 of them
+    dev/tools/additions.py score TEST.jsonl PROGRAM FOLDER    prints how many questions the model in FOLDER answers correctly
 
-Who has learnt 12+34= knows 34+12=, so both are in the same file. An answer is correct where the most likely tokens, one
-after the other, are the sum and the end of text. The program starts once per question.
+A model that knows 12+34= knows 34+12=, so both are in the same file. An answer is correct if greedy decoding yields the sum
+and the end-of-text token. PROGRAM is the trainer; it is started once per question.
 """
 import concurrent.futures
 import json
@@ -14,8 +14,8 @@ import random
 import subprocess
 import sys
 
-HELD_OUT = 50  # pairs of numbers
-END, LONGEST = 256, 8  # the token that ends a text; the tokens that an answer may have
+HELD_OUT = 50  # pairs of numbers in the test file
+END, LONGEST = 256, 8  # EOS token; maximum tokens of an answer
 
 
 def make(out):
@@ -43,8 +43,8 @@ def score(test, program, folder):
     with open(test, encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
     if not records:
-        sys.exit("error: %s: no questions" % test)
-    answer(program, folder, records[0]["prompt"])  # what is wrong is told once
+        sys.exit("error: %s: contains no questions" % test)
+    answer(program, folder, records[0]["prompt"])  # so that an error is reported once
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         answers = list(pool.map(lambda record: answer(program, folder, record["prompt"]), records))
     right = sum(record["response"] == said for record, said in zip(records, answers))

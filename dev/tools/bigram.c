@@ -1,30 +1,32 @@
-// The loss that a table of byte pairs reaches: what a language model must beat to have learnt more than which byte
-// follows which.
-// Prints two lines for scripts, in nats per token on the validation file: "uniform 5.549", "bigram 2.9".
+// Prints the loss of a table of byte pairs on a validation file, in nats per token: "uniform 5.549", "bigram 2.9". A
+// language model must be better than that to have learnt more than which byte follows which.
 #include <math.h>
 
 #include "coat/text/data.h"
 
 static const char usage[] = "usage: bigram TRAIN.bin VAL.bin\n"
                             "\n"
-                            "Prints the loss that a table of byte pairs of TRAIN reaches on VAL, in nats per\n"
-                            "token, and that of none. Both are files of byte-level tokens (prepare_bytes), or\n"
+                            "Prints the loss on VAL of a table of byte pairs counted in TRAIN, in nats per\n"
+                            "token, and that of a uniform prediction. Both are byte-level token files, or\n"
                             "patterns of some.\n";
 
-enum { VOCAB = 257, LENGTH = 256 }; // tokens read at a time; up to LENGTH at the end of a file are not used
+enum {
+    VOCAB = 257,
+    LENGTH = 256
+}; // LENGTH: tokens read at a time; the last tokens of a file that do not fill LENGTH are not used
 
 typedef struct {
-    double pair[VOCAB][VOCAB]; // how often the second follows the first
+    double pair[VOCAB][VOCAB]; // pair[a][b]: how often b follows a
     double total[VOCAB];
 } Table;
 
-// Adds the sequences [begin, end) to a table.
+// Adds the pairs of sequences [begin, end) to a table.
 static bool count(DataLoader *data, int64_t begin, int64_t end, Table *table, Error *err) {
     int32_t in[LENGTH], target[LENGTH];
     for (int64_t n = begin; n < end; n++) {
         if (!data_batch(data, n, in, target, err)) return false;
         for (int i = 0; i < LENGTH; i++) {
-            if (target[i] < 0) continue; // it does not count
+            if (target[i] < 0) continue; // masked target
             table->pair[in[i]][target[i]]++;
             table->total[in[i]]++;
         }
@@ -32,7 +34,8 @@ static bool count(DataLoader *data, int64_t begin, int64_t end, Table *table, Er
     return true;
 }
 
-// Mean of -log p over what `test` has counted, p(b | a) = (pairs + alpha) / (total + alpha * VOCAB).
+// Returns the mean of -log p over the pairs counted in `test`, with p(b | a) = (pairs + alpha) / (total + alpha *
+// VOCAB) from `fit`.
 static double cross_entropy(const Table *fit, const Table *test, double alpha) {
     double sum = 0, tokens = 0;
     for (int a = 0; a < VOCAB; a++) {
@@ -44,7 +47,7 @@ static double cross_entropy(const Table *fit, const Table *test, double alpha) {
     return sum / tokens;
 }
 
-// The best alpha for the last tenth of the training data, after fitting the rest.
+// Returns the alpha with the lowest loss on `test`, among powers of two times 1e-4.
 static double choose_alpha(const Table *fit, const Table *test) {
     double best = 1, lowest = INFINITY;
     for (double alpha = 1e-4; alpha < 10; alpha *= 2) {
@@ -59,13 +62,13 @@ static double choose_alpha(const Table *fit, const Table *test) {
 
 static bool run(int argc, char **argv, Error *err) {
     if (argc != 3) return error_set(err, EXIT_USER, USAGE_LINE(usage));
-    static Table fit, held_out, val; // zero; too large for the stack
+    static Table fit, held_out, val; // static because they are too large for the stack
     DataLoader *train = data_open(argv[1], 1, LENGTH, 0, 1, 0, false, VOCAB, err);
     if (!train) return false;
     int64_t all = data_sequences(train), split = all - (all + 9) / 10;
     bool good = count(train, 0, split, &fit, err) && count(train, split, all, &held_out, err);
     double alpha = split > 0 ? choose_alpha(&fit, &held_out) : 1.0;
-    good = good && count(train, split, all, &fit, err); // the table that is judged has seen everything
+    good = good && count(train, split, all, &fit, err); // because the reported table uses all training data
     data_close(train);
     if (!good) return false;
 

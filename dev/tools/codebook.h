@@ -1,19 +1,19 @@
-// Formats for the quantisation error table that only it uses: the 8-bit dynamic exponent ("DE8") of 8-bit optimizers
-// (Dettmers et al., arXiv 2110.02861), as a sorted list of values in [0, 1] scaled by a group's maximum. After the
-// sign, leading zeros count a decimal exponent, a one ends them, and the remaining bits are a linear fraction:
-// 10^-e (0.1 + 0.9 (fraction + 1/2) / 2^bits). One code is spent on 1 itself, so that the maximum is exact.
+// The 8-bit dynamic exponent format ("DE8") of 8-bit optimizers (Dettmers et al., arXiv 2110.02861), for quant_error's
+// table of quantization errors. It is a sorted list of values in [0, 1] that are scaled by a group's amax. After the
+// sign, leading zeros count a decimal exponent, a one ends them, and the remaining bits are a linear fraction: 10^-e
+// (0.1 + 0.9 (fraction + 1/2) / 2^bits). One code is reserved for 1, so that the amax is exact.
 #pragma once
 #include <math.h>
 #include <stdint.h>
 
-enum { DE8_EXPONENTS = 7, CODEBOOK_LARGEST = 256 };
+enum { DE8_EXPONENTS = 7, CODEBOOK_MAX = 256 };
 
 typedef struct {
-    int count;                       // values, 0 and 1 included
-    double values[CODEBOOK_LARGEST]; // ascending
+    int count;                   // number of values, including 0 and 1
+    double values[CODEBOOK_MAX]; // in ascending order
 } Codebook;
 
-// 8 bits with a sign (127 positive values), or without (255).
+// Fills the table of an 8-bit format with a sign (127 positive values) or without (255).
 static inline void codebook_de8(Codebook *book, int with_sign) {
     book->count = 0;
     book->values[book->count++] = 0;
@@ -37,8 +37,9 @@ static inline double codebook_nearest(const Codebook *book, double x) {
     return x - book->values[low] <= book->values[high] - x ? book->values[low] : book->values[high];
 }
 
-// Quantises and dequantises a group in place. With `expand`, |x| / a is raised to the power k that puts the smallest
-// |x| on the second value, k in sixteenths as for the floating-point formats. With `never_zero` only 0 becomes 0.
+// Quantizes and dequantizes a group in place.
+//   expand: raises |x| / a to the power k that maps the smallest |x| to the second value; k is in sixteenths, as for FP8
+//   never_zero: only 0 becomes 0
 static inline void codebook_round(const Codebook *book, float *x, int n, int expand, int never_zero) {
     double a = 0, b = INFINITY, k = 1;
     for (int i = 0; i < n; i++) {

@@ -1,10 +1,10 @@
 // One rank of a test of the collectives. Compares every collective with a computation in this process, in all types,
-// for odd counts and for more than one chunk. With a word, one rank is lost and the others must notice.
+// for odd counts and for more than one chunk. With a word, the last rank fails in that way and the others must notice.
 //
 //   mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
-//     die: the last rank kills itself; stop: it stops itself; hang: it never calls the collective; fail: it has an
-//     error and ends the run; slow: it works twice as long as the others, which wait for it; save: all save in FOLDER,
-//     twice, on a disk that is slow for rank 0
+//     die: the last rank kills itself; stop: it stops itself; hang: it never calls the collective; fail: it has an error and
+//     ends the run; slow: it works twice as long as the others, which wait for it; save: all ranks save in FOLDER, twice, on
+//     a disk that is slow for rank 0
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -18,9 +18,9 @@
 
 static const char usage[] = "usage: comm_ranks [die | stop | hang | fail | slow | save FOLDER], under mpirun -np N\n"
                             "\n"
-                            "Tests the collectives among N processes; with a word, what they do when the last\n"
-                            "of them ends by a signal, is stopped, hangs, fails, or is only slow; or they\n"
-                            "save in FOLDER, on a disk that is slow for the first of them.\n";
+                            "Tests the collectives among N processes. With a word, tests what they do if the\n"
+                            "last one ends by a signal, is stopped, hangs, fails or is slow, or if they save\n"
+                            "in FOLDER, on a disk that is slow for the first one.\n";
 
 static int wrong, checks;
 static Comm *comm;
@@ -35,7 +35,7 @@ static void expect(bool right, const char *what, CommType type, int64_t count) {
     printf("not ok - rank %d of %d: %s of %lld x %s\n", rank, ranks, what, (long long)count, type_names[type]);
 }
 
-// Fills `data` with elements first .. first + count of rank r's input. Sums of the BF16 and FP32 values are rounded.
+// Fills `data` with elements first .. first + count of rank r's input. Their BF16 and FP32 sums need rounding.
 static void fill(void *data, int64_t count, int64_t first, CommType type, int r) {
     for (int64_t i = 0; i < count; i++) {
         uint64_t bits = rng_hash(17, (uint64_t)r, (uint64_t)(first + i));
@@ -51,11 +51,11 @@ static void fill(void *data, int64_t count, int64_t first, CommType type, int r)
     }
 }
 
-// Computes elements first .. first + count of the reduction over the ranks, in their order, rounded once.
+// Computes elements first .. first + count of the reduction over the ranks in rank order, rounded once.
 static void reduce_here(void *sum, int64_t count, int64_t first, CommType type, CommOp op) {
     size_t size = comm_type_bytes(type);
     char *one = (char *)xmalloc((size_t)count * size);
-    float *wide = (float *)xcalloc((size_t)count, sizeof *wide); // of BF16
+    float *wide = (float *)xcalloc((size_t)count, sizeof *wide); // bits of a BF16 value
     for (int r = 0; r < ranks; r++) {
         fill(one, count, first, type, r);
         if (r == 0) memcpy(sum, one, (size_t)count * size);
@@ -93,7 +93,7 @@ static void check_all_reduce(CommType type, CommOp op, int64_t count) {
     free(expected);
 }
 
-// Checks reduce-scatter into other memory and in place, where the other ranks' parts of `in` must not change.
+// Checks reduce-scatter into other memory and in place. In place, the other ranks' parts of `in` must not change.
 static void check_reduce_scatter(CommType type, int64_t count) {
     size_t part = (size_t)count * comm_type_bytes(type), whole = part * (size_t)ranks;
     char *in = (char *)xmalloc(whole), *before = (char *)xmalloc(whole);
@@ -143,7 +143,7 @@ static void check_host(void) {
     error_set(&err, EXIT_USER, "rank %d's own", rank);
     snprintf(expected, sizeof expected, "rank %d's own", rank);
     expect(!comm_all_good(comm, false, &err) && strcmp(err.text, expected) == 0, "none is good", COMM_I64, 1);
-    for (int length = 0; length < 200; length += length < 60 ? 20 : 1) { // sent in pieces of 64 bytes
+    for (int length = 0; length < 200; length += length < 60 ? 20 : 1) { // sent in blocks of 64 bytes
         char text[191], sent[191];
         memset(sent, 0, sizeof sent);
         memset(sent, 0xe9, length < 190 ? (size_t)length : 190);
@@ -157,9 +157,9 @@ static void check_host(void) {
     expect(comm_check(comm, &err), "check", COMM_I64, 1);
 }
 
-// Checks collectives that are larger than the staging memory: several rounds and an odd rest.
+// Checks collectives that are larger than the staging memory, with several rounds and an odd rest.
 static void check_big(void) {
-    const int64_t count = (int64_t)17 * 1024 * 1024 / 2 + 3; // 34 MiB of FP32, 17 of BF16
+    const int64_t count = (int64_t)17 * 1024 * 1024 / 2 + 3; // 34 MiB of FP32, 17 MiB of BF16
     check_all_reduce(COMM_FP32, COMM_SUM, count);
     check_reduce_scatter(COMM_BF16, count);
     check_all_gather(COMM_BYTES, 2 * count);
@@ -198,10 +198,10 @@ static void lose_one(const char *how) {
     }
     float values[3] = {1, 2, 3};
     comm_all_reduce(comm, values, 3, COMM_FP32, COMM_SUM);
-    if (rank != ranks - 1) printf("went on: rank %d, without rank %d\n", rank, ranks - 1);
+    if (rank != ranks - 1) printf("continued: rank %d, without rank %d\n", rank, ranks - 1);
 }
 
-// The last rank works longer than the others' timeout, but not longer than twice their own work.
+// Lets the last rank work longer than the others' timeout, but at most twice as long as they work.
 static void be_slow(void) {
     comm_set_timeout(comm, 1);
     comm_barrier(comm);
@@ -213,13 +213,13 @@ static void be_slow(void) {
 
 static bool slow_disk;
 
-// Replaces the C library's function.
+// Replaces the C library's function to make rank 0's disk slow.
 int fsync(int fd) {
     if (slow_disk) usleep(400000);
     return (int)syscall(SYS_fsync, fd);
 }
 
-// Saves twice. When the second save begins, rank 0 still writes the first, for longer than the others' timeout.
+// Saves twice. When the second save begins, rank 0 is still writing the first, for longer than the others' timeout.
 static void save_slowly(Config *config, Exec *exec, const char *folder) {
     Error err;
     RunState state;

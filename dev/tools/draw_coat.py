@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""Draws docs/coat.svg: one transformer block forward and backward as COAT runs it; the tensors that it saves in between,
-their formats, scales and sizes (bytes per token, in units of C channels); and the optimizer's states.
-
+"""Draws docs/coat.svg: one transformer block, forward and backward, as COAT runs it. Shows the saved tensors with format,
+scale and size (bytes per token, in units of C channels), and the optimizer's states.
     dev/tools/draw_coat.py [docs/coat.svg]
 """
 import sys
 
 WIDTH, HEIGHT = 960, 1024
 INK, SOFT, LINE = "#1f2933", "#5b6672", "#9aa5b1"
-GROUP, TENSOR, GRADIENT, BF16, FP32 = "#cfeedd", "#cfe2f7", "#fbdcc0", "#e6e8eb", "#f6efc9"  # by format
+GROUP, TENSOR, GRADIENT, BF16, FP32 = "#cfeedd", "#cfe2f7", "#fbdcc0", "#e6e8eb", "#f6efc9"  # colours by format
 EDGE = {GROUP: "#2f8f5b", TENSOR: "#2f6fb5", GRADIENT: "#c96f1c", BF16: "#8a949e", FP32: "#b39a22"}
 ROWS, TOP, STEP, BOX = 8, 128, 66, 44
-FORWARD, SAVED, BACKWARD = (66, 262), (376, 208), (632, 262)  # left edge and width of the columns
-RAIL = (34, WIDTH - 34)  # the residual stream, and its gradient
+FORWARD, SAVED, BACKWARD = (66, 262), (376, 208), (632, 262)  # left edge and width of each column
+RAIL = (34, WIDTH - 34)  # x of the residual stream and of its gradient
 
-# Rows: forward, the saved tensor (name, format, bytes per token in C, colour), backward; two lines each.
+# Rows of two lines each: forward, the saved tensor (name, format, bytes per token in C, colour), backward.
 BLOCK = [
     (("add, LayerNorm, quantize", "the norm reads the sum itself"), ("x_in", "E4M3, scale per 16", 1.125, GROUP),
      ("LayerNorm backward", "from the FP8 x_in")),
@@ -29,7 +28,7 @@ BLOCK = [
      ("GELU backward, quantize", "from the FP8 h")),
     (("y = g · Wᵀ", "matmul in FP8"), None, ("dgrad, wgrad in FP8", "g recomputed from h")),
 ]
-# Tensors that pass from a row to the next, forward and backward: name and colour.
+# Tensors passed from one row to the next, forward and backward: name and colour.
 DOWN = [("n1", TENSOR), ("q, k, v", BF16), ("ô", TENSOR), None, ("n2", TENSOR), ("y", BF16), ("g", TENSOR)]
 UP = [("dn1", BF16), ("dq, dk, dv", GRADIENT), ("do", BF16), None, ("dn2", BF16), ("dh", GRADIENT), ("dg", BF16)]
 
@@ -67,7 +66,7 @@ def operation(x, width, row, lines):
 
 
 def tag(x, y, label, colour):
-    """A small label on a vertical arrow, in the colour of its format."""
+    """Draws a small label on a vertical arrow, in the colour of its format."""
     width = 7.2 * len(label) + 14
     box(x + 12, y - 9, width, 18, colour)
     text(x + 12 + width / 2, y + 4, label, 12, "middle")
@@ -94,11 +93,11 @@ def draw_rails():
         y = (92 + bottom) / 2
         put('<text transform="translate(%g %g) rotate(%g)" font-size="12.5" text-anchor="middle" fill="%s">%s</text>'
             % (x, y, angle, SOFT, words))
-    for row in (0, 4):  # the norms read the stream, and add to its gradient
+    for row in (0, 4):  # norms read the stream and add to its gradient
         y = row_top(row) + BOX / 2
         arrow(RAIL[0] + 3, y, FORWARD[0] - 2, y)
         arrow(BACKWARD[0] + BACKWARD[1], y, RAIL[1] - 5, y)
-    for row in (3, 7):  # the last matmul of each sublayer adds to the stream, and takes its gradient, in FP8
+    for row in (3, 7):  # each sublayer's last matmul adds to the stream and reads its gradient in FP8
         y = row_top(row) + BOX / 2
         arrow(FORWARD[0], y, RAIL[0] + 5, y)
         arrow(RAIL[1] - 3, y, BACKWARD[0] + BACKWARD[1] + 2, y, EDGE[GRADIENT])

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""What the rounding of FP8 products costs a trained model's loss, and where: a checkpoint's weights are evaluated in
-PyTorch in BF16, then with the inputs of some of the blocks' products rounded as COAT's forward pass rounds them: E4M3,
-weights and qkv's input with one scale per tensor, other activations with a power of two per token.
+"""Measures what the rounding of FP8 matmuls costs a trained model's loss, and where. Evaluates a checkpoint in PyTorch in
+BF16, then with the inputs of some blocks' matmuls rounded as in COAT's forward pass: E4M3, with one scale per tensor for
+weights and qkv's input, and a power of two per token for other activations.
 
     dev/tools/forward_rounding.py CHECKPOINT VAL.bin [--sequences 192] [--length 1024]
 
-Prints the loss and its difference in percent per line: by operand, by product, by layer; without the first blocks; as the
-default rounds, with products of some blocks in BF16; with both operands turned by a Hadamard matrix in blocks of channels
-before rounding, which changes no product; with a mean per channel, or per channel and position, taken out before rounding;
-and with what rounding loses of the channels that hold most of the sum of squares added in codes of its own. Needs torch and
-transformers, and a GPU for more than a small model.
+Prints the loss and its difference in percent per line:
+    by operand, by matmul, by layer, and without the first blocks
+    as the default recipe rounds, with the matmuls of some blocks in BF16
+    with both operands multiplied by a Hadamard matrix in blocks of channels before rounding, which changes no exact matmul
+    with the mean per channel, or per channel and position, subtracted before rounding
+    with the rounding errors of the channels with the largest sums of squares added in FP8 values of their own
+Needs torch and transformers, and a GPU for all but small models.
 """
 import argparse
 import re
@@ -18,14 +20,14 @@ import numpy
 import torch
 from transformers import AutoModelForCausalLM
 
-PRODUCTS = {  # by the names of modules
+MATMULS = {  # patterns of module names
     "qkv": "c_attn|q_proj|k_proj|v_proj",
     "proj": r"attn\.c_proj|o_proj",
     "fc": "c_fc|gate_proj|up_proj",
     "fcproj": r"mlp\.c_proj|down_proj",
 }
-NORMS = ("qkv", "fc")  # products that read a norm's output
-LARGEST = 448.0  # of E4M3
+NORMS = ("qkv", "fc")  # matmuls that read a norm's output
+LARGEST = 448.0  # largest E4M3 value
 
 
 def tokens_of(path, count):
@@ -51,7 +53,7 @@ def by_token(x):
 
 
 def turned(x, block):
-    """By an orthogonal matrix: the Hadamard matrix of every `block` channels, a power of two."""
+    """Multiplies x by the orthogonal Hadamard matrix of each `block` channels. block: a power of two."""
     rows = x.unflatten(-1, (-1, block))
     for half in (block >> i for i in range(1, block.bit_length())):
         pairs = rows.unflatten(-1, (-1, 2, half))
@@ -59,35 +61,36 @@ def turned(x, block):
     return rows.flatten(-2) / block**0.5
 
 
-class Product:
-    """One product of a block in place of the module's own. `mode` is (input, weight): "" as in BF16, "codes"; of the
-    input also "centred", less the mean of its channel, or "placed", less that of its channel at its position; "turned B"
-    or "centred turned B", both operands turned in blocks of B channels; or the number of channels whose remainder has
-    codes, too: those that hold most of the squares, or (negative) that do so in what the norm before this one made."""
+class Matmul:
+    """Replaces one matmul of a block. `mode` is (input, weight). "": BF16; "fp8": rounded to FP8. For the input also:
+    "centred": minus the mean of its channel; "placed": minus the mean of its channel at its position; "turned B" or
+    "centred turned B": both operands multiplied by a Hadamard matrix of B channels; N > 0: the rounding errors of the N
+    channels with the largest sums of squares are added in FP8 values of their own; N < 0: of the channels with the largest
+    sums at the previous norm of this kind."""
 
     def __init__(self, module, kind, layer):
         self.kind, self.layer, self.mode = kind, layer, ("", "")
         transposed = type(module).__name__ == "Conv1D"
         self.weight = (module.weight.t() if transposed else module.weight).detach().float().contiguous()
         self.bias = None if module.bias is None else module.bias.detach().float()
-        self.codes = by_tensor(self.weight)
+        self.fp8 = by_tensor(self.weight)
         self.turned = None, None
-        self.sums, self.squares, self.sequences = 0.0, 0.0, 0  # by position and channel, in the first evaluation
+        self.sums, self.squares, self.sequences = 0.0, 0.0, 0  # by position and channel, collected in the first evaluation
         self.counts = True
         self.before = self
         module.forward = self.forward
 
     def rounded(self, x, mode):
-        x_codes = by_tensor(x) if self.kind == "qkv" else by_token(x)
-        if mode == "codes":
-            return x_codes
+        x_fp8 = by_tensor(x) if self.kind == "qkv" else by_token(x)
+        if mode == "fp8":
+            return x_fp8
         of = self if mode > 0 else self.before
         most = torch.argsort(of.squares, descending=True)[: abs(mode)]
-        x_codes[..., most] += by_token((x - x_codes)[..., most])
-        return x_codes
+        x_fp8[..., most] += by_token((x - x_fp8)[..., most])
+        return x_fp8
 
     def turned_weight(self, block):
-        """Made once for all batches of an evaluation."""
+        """Returns the weight after the Hadamard transform. Computes it once per evaluation."""
         key = block, self.mode[1]
         if self.turned[0] != key:
             weight = turned(self.weight, block)
@@ -100,7 +103,7 @@ class Product:
         if self.counts:
             self.sums, self.squares = self.sums + x.sum(0), self.squares + x.square().sum((0, 1))
             self.sequences += len(x)
-        mode, weight = self.mode[0], self.codes if self.mode[1] else self.weight
+        mode, weight = self.mode[0], self.fp8 if self.mode[1] else self.weight
         if isinstance(mode, int):
             x = self.rounded(x, mode)
         elif mode:
@@ -111,27 +114,27 @@ class Product:
             if "turned" in mode:
                 block = int(mode.split()[-1])
                 x, weight = turned(x, block), self.turned_weight(block)
-            x = self.rounded(x, "codes")
+            x = self.rounded(x, "fp8")
         out = out + torch.nn.functional.linear(x, weight)
         return (out if self.bias is None else out + self.bias).to(kept)
 
 
 class Study:
     def __init__(self, options):
-        torch.backends.cuda.matmul.allow_tf32 = True  # rounds weights and scaled codes to 11 bits
+        torch.backends.cuda.matmul.allow_tf32 = True  # TF32 rounds weights and scaled FP8 values to 11 bits
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = AutoModelForCausalLM.from_pretrained(options.checkpoint, dtype=torch.bfloat16).to(device).eval()
-        self.products = []
+        self.matmuls = []
         for name, module in self.model.named_modules():
-            kind = [k for k, pattern in PRODUCTS.items() if re.search("(%s)$" % pattern, name)]
+            kind = [k for k, pattern in MATMULS.items() if re.search("(%s)$" % pattern, name)]
             if kind:
-                self.products.append(Product(module, kind[0], int(re.search(r"\.(\d+)\.", name).group(1))))
-        halves = sorted((p for p in self.products if p.kind in NORMS), key=lambda p: (p.layer, p.kind == "fc"))
+                self.matmuls.append(Matmul(module, kind[0], int(re.search(r"\.(\d+)\.", name).group(1))))
+        halves = sorted((p for p in self.matmuls if p.kind in NORMS), key=lambda p: (p.layer, p.kind == "fc"))
         for p in halves:
             earlier = [q for q in halves if (q.layer, q.kind == "fc") < (p.layer, p.kind == "fc")]
             p.before = earlier[-1] if earlier else p
-        self.layers = 1 + max(p.layer for p in self.products)
-        self.channels = next(p.weight.shape[1] for p in self.products if p.kind == "qkv")
+        self.layers = 1 + max(p.layer for p in self.matmuls)
+        self.channels = next(p.weight.shape[1] for p in self.matmuls if p.kind == "qkv")
         tokens = tokens_of(options.val, options.sequences * options.length + 1).to(device)
         self.inputs = tokens[:-1].view(-1, options.length)
         self.targets = tokens[1:].view(-1, options.length)
@@ -139,7 +142,7 @@ class Study:
 
     @torch.no_grad()
     def evaluate(self, name, mode):
-        for p in self.products:
+        for p in self.matmuls:
             p.mode = mode(p.kind, p.layer)
         total = 0.0
         for x, y in zip(self.inputs.split(4), self.targets.split(4)):
@@ -157,14 +160,14 @@ def main():
     parser.add_argument("--sequences", type=int, default=192)
     parser.add_argument("--length", type=int, default=1024)
     study = Study(parser.parse_args())
-    exact, inputs, both = ("", ""), ("codes", ""), ("codes", "codes")
+    exact, inputs, both = ("", ""), ("fp8", ""), ("fp8", "fp8")
     study.evaluate("BF16", lambda kind, layer: exact)
-    for p in study.products:
+    for p in study.matmuls:
         p.counts = False
     study.evaluate("all", lambda kind, layer: both)
     study.evaluate("activations", lambda kind, layer: inputs)
-    study.evaluate("weights", lambda kind, layer: ("", "codes"))
-    for one in PRODUCTS:
+    study.evaluate("weights", lambda kind, layer: ("", "fp8"))
+    for one in MATMULS:
         study.evaluate("input of %s" % one, lambda kind, layer: inputs if kind == one else exact)
     for one in range(study.layers):
         study.evaluate("inputs of layer %d" % one, lambda kind, layer: inputs if layer == one else exact)
@@ -172,8 +175,8 @@ def main():
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
 
     def as_default(name, is_exact):
-        """Norms of six blocks minus their channel means, and in BF16 what is_exact(kind, layer); fcproj never is."""
-        centred = ("centred", "codes")
+        """Evaluates with mean-centered norms in six blocks, and in BF16 the matmuls of is_exact(kind, layer) except fcproj."""
+        centred = ("centred", "fp8")
         study.evaluate(name, lambda kind, layer: exact if kind != "fcproj" and is_exact(kind, layer) else
                        centred if kind in NORMS and layer < 6 else both)
 
@@ -184,30 +187,30 @@ def main():
         as_default("of blocks 1 to %d only %s, and block 0" % (few - 1, kinds),
                    lambda kind, layer: layer < 1 or layer < few and kind in kinds.split())
         as_default("of all blocks only %s, and block 0" % kinds, lambda kind, layer: layer < 1 or kind in kinds.split())
-    study.evaluate("all, norms' outputs exact", lambda kind, layer: ("", "codes") if kind in NORMS else both)
+    study.evaluate("all, norms' outputs exact", lambda kind, layer: ("", "fp8") if kind in NORMS else both)
     blocks = [block for block in (16, 64, 256) if study.channels % block == 0]
     for block in blocks:
         study.evaluate("all, norms' outputs turned in blocks of %d" % block,
-                       lambda kind, layer: ("turned %d" % block, "codes") if kind in NORMS else both)
-        study.evaluate("all, turned in blocks of %d" % block, lambda kind, layer: ("turned %d" % block, "codes"))
+                       lambda kind, layer: ("turned %d" % block, "fp8") if kind in NORMS else both)
+        study.evaluate("all, turned in blocks of %d" % block, lambda kind, layer: ("turned %d" % block, "fp8"))
         study.evaluate("all, norms' outputs less means, turned, %d" % block,
-                       lambda kind, layer: ("centred turned %d" % block, "codes") if kind in NORMS else both)
+                       lambda kind, layer: ("centred turned %d" % block, "fp8") if kind in NORMS else both)
     study.evaluate("all, norms' outputs less means",
-                   lambda kind, layer: ("centred", "codes") if kind in NORMS else both)
+                   lambda kind, layer: ("centred", "fp8") if kind in NORMS else both)
     study.evaluate("all, norms' outputs less means by position",
-                   lambda kind, layer: ("placed", "codes") if kind in NORMS else both)
-    study.evaluate("all, inputs less means", lambda kind, layer: ("centred", "codes"))
-    study.evaluate("all, inputs less means by position", lambda kind, layer: ("placed", "codes"))
+                   lambda kind, layer: ("placed", "fp8") if kind in NORMS else both)
+    study.evaluate("all, inputs less means", lambda kind, layer: ("centred", "fp8"))
+    study.evaluate("all, inputs less means by position", lambda kind, layer: ("placed", "fp8"))
     for count in (16, 32, 64, 128):
         study.evaluate("all, remainders of %d channels of norms" % count,
-                       lambda kind, layer: (count, "codes") if kind in NORMS else both)
+                       lambda kind, layer: (count, "fp8") if kind in NORMS else both)
     for count in (32, 64):
         study.evaluate("the same, %d by the norm before" % count,
-                       lambda kind, layer: (-count, "codes") if kind in NORMS else both)
+                       lambda kind, layer: (-count, "fp8") if kind in NORMS else both)
     for one in NORMS:
-        study.evaluate("the same, 64, of %s alone" % one, lambda kind, layer: (64, "codes") if kind == one else both)
+        study.evaluate("the same, 64, of %s alone" % one, lambda kind, layer: (64, "fp8") if kind == one else both)
     for count in (64, 128):
-        study.evaluate("all, remainders of %d channels" % count, lambda kind, layer: (count, "codes"))
+        study.evaluate("all, remainders of %d channels" % count, lambda kind, layer: (count, "fp8"))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Functions as examples for fine-tuning, from Python sources that are at hand, so that nothing has to be downloaded: the
-question is a function's head with its docstring, the answer its body.
+"""Extracts functions from local Python sources as examples for fine-tuning, without a download. The question is a function's
+head with its docstring, the answer its body.
 
     dev/tools/functions.py OUT.jsonl FOLDER [FOLDER...]
     python3 data/prepare.py --out data/tokens/functions --chat --prompt-format plain OUT.jsonl
 
-One record of {"prompt", "response"} per function that has a docstring and 2 to 60 lines behind it; equal answers count once.
+Writes a {"prompt", "response"} per function with a docstring and 2 to 60 lines after it. Identical answers count once.
 """
 import ast
 import concurrent.futures
@@ -15,8 +15,8 @@ import os
 import sys
 import warnings
 
-LINES = range(2, 61)  # of an answer
-LONGEST = 6000  # characters of an example
+LINES = range(2, 61)  # lines of an answer
+LONGEST = 6000  # maximum characters of an example
 
 
 def files_of(folders):
@@ -25,7 +25,7 @@ def files_of(folders):
 
 
 def examples_of(path):
-    """(prompt, response) of every function of a file; nothing where it is no Python of today."""
+    """Yields (prompt, response) of every function of a file; nothing if this Python cannot parse it."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -63,7 +63,7 @@ def main():
                     count += 1
                     file.write(json.dumps({"prompt": prompt, "response": response}) + "\n")
     if count == 0:
-        sys.exit("error: no function with a docstring in %s" % " ".join(folders))
+        sys.exit("error: %s: contains no function with a docstring" % " ".join(folders))
     print("%s: %d examples" % (out, count))
 
 

@@ -1,5 +1,5 @@
-// How FP8 matmuls accumulate: the real operations, on codes with one scale per tensor, against the FP32 matmul of the
-// decoded codes. What is found is the matmul's own error, not that of the codes.
+// Measures how FP8 matmuls accumulate: runs the device's matmuls on FP8 values with one scale per tensor and compares
+// them with FP32 matmuls of the same values. This excludes the error of rounding to FP8.
 #pragma once
 #include "gradient_measure.h"
 
@@ -9,15 +9,15 @@ static const Format output_formats[OUTPUTS] = {FMT_FP32, FMT_BF16};
 typedef struct {
     bool measured;
     Deviation data[OUTPUTS];
-    Deviation weight[OUTPUTS][2]; // [1]: added to what was there
+    Deviation weight[OUTPUTS][2]; // [1]: with accumulate
 } Accumulation;
 
-// FP8 matmuls take sizes that are multiples of 16.
+// True if all sizes are multiples of 16, which FP8 matmuls need.
 static inline bool accumulation_possible(const GradientStats *s) {
     return s->tokens % 16 == 0 && s->out % 16 == 0 && s->in % 16 == 0;
 }
 
-// The codes of operand k (0 dy, 1 x, 2 w), or their transpose, which shares the scale.
+// Returns the FP8 tensor of operand k (0 dy, 1 x, 2 w), or its transpose, which has the same scale.
 static inline Tensor operand_codes(const Meter *m, int k, Tensor of, Format format, bool transposed) {
     Tensor t = matrix(transposed ? m->code_t[k] : m->code[k], of.rows, of.cols, format);
     t.granularity = SCALE_TENSOR;
@@ -27,7 +27,7 @@ static inline Tensor operand_codes(const Meter *m, int k, Tensor of, Format form
     return t;
 }
 
-// Quantizes operand k to E4M3: its codes and their transpose.
+// Quantizes operand k to E4M3, with a transpose.
 static inline void make_operand_codes(Meter *m, int k, Tensor of) {
     const Tensor codes = operand_codes(m, k, of, FMT_E4M3, false), codes_t = operand_codes(m, k, of, FMT_E4M3, true);
     m->place.ops->quantize_forward(m->place.exec, codes, of);
@@ -50,8 +50,8 @@ static inline void measure_data_matmul(Meter *m, Tensor dy_q, Tensor w, const Gr
     }
 }
 
-// What an accumulating matmul finds, of the size of a gradient: dw with its rows moved on
-// by one. In dw and in `before`.
+// Sets `before` and dw to dw with its rows rotated by one, so that an accumulating matmul adds to values of a
+// gradient's size.
 static inline void put_before(Meter *m, Tensor before, Tensor dw) {
     const size_t row = (size_t)dw.cols * format_bytes(dw.format), rest = (size_t)(dw.rows - 1) * row;
     m->place.ops->copy(m->place.exec, (char *)before.data + row, dw.data, rest);
@@ -74,7 +74,8 @@ static inline void measure_weight_matmul(Meter *m, Tensor dy_qt, Tensor x_qt, co
     }
 }
 
-// After measure_gradient() of the same tensors, in BF16: dy in `format`, x and w in E4M3.
+// Measures both backward matmuls with dy in `format`, x and w in E4M3. Call measure_gradient() on the same BF16 tensors
+// first.
 static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w, Format format, const GradientStats *s,
                                         Accumulation *a) {
     memset(a, 0, sizeof *a);

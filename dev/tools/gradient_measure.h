@@ -1,5 +1,5 @@
-// How well an FP8 format and a scale granularity carry a gradient dy through the two matmuls that read it, dy W (data)
-// and dy^T X (weight). Only dy is quantised: W, X and the matmuls are in FP32, the sums over them in double.
+// Measures how well an FP8 format and a scale granularity represent a gradient dy in the two matmuls that read it:
+// dgrad (dy W) and wgrad (dy^T X). Only dy is quantized. W, X and the matmuls are in FP32, their sums in double.
 #pragma once
 #include "gradient_passes.h"
 
@@ -10,8 +10,8 @@ static const Format gradient_formats[GRADIENT_FORMATS] = {FMT_E4M3, FMT_E5M2};
 
 typedef struct {
     const char *name;
-    int64_t rows;  // that share a scale, a power of two (row_scale_from_maximum); 0: all, with scale_from_maximum
-    bool by_parts; // each part of the columns has scales of its own
+    int64_t rows;  // rows per scale, a power of two (row_scale_from_maximum); 0: one scale_from_maximum for all rows
+    bool by_parts; // separate scales for each part of the columns
 } ScaleRule;
 
 static const ScaleRule scale_rules[SCALE_RULES] = {
@@ -24,59 +24,59 @@ static inline float rule_scale(const ScaleRule *rule, float maximum, Format form
 
 // --- results ------------------------------------------------------------------------------------------------
 
-// Of a matmul p against the exact one e: |p - e| / |e|, and <p, e> / <e, e> - 1.
+// Errors of a matmul p compared with the exact one e: |p - e| / |e|, and <p, e> / <e, e> - 1.
 typedef struct {
     double error, bias;
 } Deviation;
 
 typedef struct {
     bool measured;
-    double flushed;         // share of the non-zero values whose code is 0
-    double flushed_squares; // their share of the sum of squares
-    double subnormal;       // share of the non-zero values whose code is subnormal
+    double flushed;         // fraction of non-zero values that become 0
+    double flushed_squares; // fraction of the sum of squares that becomes 0
+    double subnormal;       // fraction of non-zero values that become subnormal
     Deviation data, weight;
-    double worst_row; // largest relative error of a row of dw, an output feature: Adam normalises each element
+    double worst_row; // largest relative error of a row of dw, because Adam normalizes each element
     int64_t worst_row_index;
 } VariantStats;
 
-#define SMALL_ROW 1e-3 // rows of dw under this share of the largest row's norm are not looked at for the worst
+#define SMALL_ROW 1e-3 // worst_row ignores rows of dw whose norm is below this fraction of the largest
 
 typedef struct {
     int64_t tokens, out, in; // dy (tokens, out), x (tokens, in), w (out, in)
-    int64_t nonfinite;       // values; where there are any, nothing else is measured
-    double largest, rms;     // of |dy|
-    double above, below;     // of the rows' maxima: log2(largest / median), log2(median / 1st percentile)
-    int64_t small_rows;      // of dw, not looked at for the worst
+    int64_t nonfinite;       // number of NaN and inf; if it is not 0, nothing else is measured
+    double largest, rms;     // largest and root mean square of |dy|
+    double above, below;     // row amaxes: log2(largest / median), log2(median / 1st percentile)
+    int64_t small_rows;      // rows of dw that worst_row ignores
     VariantStats variant[GRADIENT_FORMATS][SCALE_RULES];
 } GradientStats;
 
 // --- memory -------------------------------------------------------------------------------------------------
 
-// The most elements of what is measured.
+// Number of elements of the largest gradient that is measured.
 typedef struct {
     int64_t gradient, input, weight; // tokens * out, tokens * in, out * in
     int64_t rows;                    // tokens or out
 } MeterSize;
 
-// One allocation on the device.
+// Buffers of the measurements, in one allocation on the device.
 typedef struct {
     PassPlace place;
     char *base;
     size_t used;
     float *dy, *dy_quantised; // (tokens, out)
     float *x, *w;             // (tokens, in), (out, in)
-    float *dx, *dx_other;     // (tokens, in): the exact matmul, the one to be judged
-    float *dw, *dw_other;     // (out, in)
-    float *dw_before;         // (out, in): what a matmul is added to
-    float *scale;             // (tokens) at most
+    float *dx, *dx_other;     // (tokens, in): the exact dgrad and the measured one
+    float *dw, *dw_other;     // (out, in): the exact wgrad and the measured one
+    float *dw_before;         // (out, in): the value that a matmul is added to
+    float *scale;             // at most (tokens)
     float *dbias;             // (out)
-    uint8_t *code[3];         // of dy, x and w
+    uint8_t *code[3];         // FP8 values of dy, x and w
     uint8_t *code_t[3];       // their transposes
     float *code_scale[3];
     float *scale_host, *row_maxima;
 } Meter;
 
-// A piece of what is allocated, or (base NULL) of what will be.
+// Returns the next piece of the allocation; NULL if nothing is allocated yet, when only the size is computed.
 static inline void *meter_take(Meter *m, int64_t count, size_t bytes) {
     void *piece = m->base ? m->base + m->used : NULL;
     m->used += ((size_t)count * bytes + 255) / 256 * 256;
@@ -167,7 +167,7 @@ static inline Deviation deviation_of(const RowResult *r) {
     return d;
 }
 
-// A matmul against what it should be; before.data NULL: it was not added to anything.
+// Compares a matmul with the exact one. before: the tensor that the matmul was added to; data NULL: none.
 static inline Deviation deviation(Meter *m, Tensor matmul, Tensor before, Tensor exact) {
     const CompareValues values = {matmul, before, exact};
     compare_values(&m->place, values, exact.rows, exact.cols);
@@ -180,7 +180,7 @@ static inline Parts one_part(int64_t cols) {
     return parts;
 }
 
-// x as FP32 where `to` points; the sums over it.
+// Converts x to FP32 in `to`. Returns the sums over it.
 static inline RowResult read_all(Meter *m, float *to, Tensor x, Parts parts) {
     const ReadValues values = {x, to, parts};
     read_values(&m->place, values, x.rows, x.cols);
@@ -195,7 +195,7 @@ static inline int compare_floats(const void *a, const void *b) {
 }
 
 static inline double log2_ratio(double a, double b) {
-    return a == b ? 0.0 : log2(a / b); // infinite where only b is 0
+    return a == b ? 0.0 : log2(a / b); // infinite if only b is 0
 }
 
 static inline float row_maximum(const RowResult *row) {
@@ -204,7 +204,7 @@ static inline float row_maximum(const RowResult *row) {
     return (float)largest;
 }
 
-// How far the tokens' maxima are apart. Leaves those of the parts in m->row_maxima (tokens, MAX_PARTS).
+// Measures how far the tokens' amaxes are apart. Fills m->row_maxima (tokens, MAX_PARTS) with the amax of each part.
 static inline void measure_rows(Meter *m, GradientStats *s) {
     const RowResult *row = m->place.row;
     float *sorted = (float *)xmalloc((size_t)s->tokens * sizeof *sorted);
@@ -220,7 +220,7 @@ static inline void measure_rows(Meter *m, GradientStats *s) {
     free(sorted);
 }
 
-// The scales of a variant, from the maxima of the rows.
+// Computes the scales of a variant from the row amaxes and uploads them.
 static inline void make_scales(Meter *m, const GradientStats *s, const ScaleRule *rule, Format format, int64_t block,
                                int parts) {
     int64_t count = 0;
@@ -237,7 +237,7 @@ static inline void make_scales(Meter *m, const GradientStats *s, const ScaleRule
     m->place.ops->upload(m->place.exec, m->scale, m->scale_host, (size_t)count * sizeof(float));
 }
 
-// Quantises dy and makes values of it again, in m->dy_quantised.
+// Quantizes dy and writes the dequantized values to m->dy_quantised.
 static inline void quantise(Meter *m, const GradientStats *s, const ScaleRule *rule, Format format, Parts parts,
                             double squares, double nonzero, VariantStats *v) {
     const int64_t block = rule->rows ? rule->rows : s->tokens;
@@ -251,7 +251,7 @@ static inline void quantise(Meter *m, const GradientStats *s, const ScaleRule *r
     v->subnormal = nonzero > 0.0 ? total.sum[SUM_SUBNORMAL] / nonzero : 0.0;
 }
 
-// The worst row of dw among those that are not small, after a comparison of it. Returns the number of the small ones.
+// Finds the worst row of dw, after a comparison of it, and ignores small rows. Returns the number of small rows.
 static inline int64_t find_worst_row(const Meter *m, int64_t rows, VariantStats *v) {
     const RowResult *row = m->place.row;
     double largest = 0.0;
@@ -272,8 +272,8 @@ static inline int64_t find_worst_row(const Meter *m, int64_t rows, VariantStats 
     return small;
 }
 
-// All variants of one gradient: dy (tokens, out), x (tokens, in), w (out, in), plain. More than one part: the columns
-// of dy fall into them.
+// Measures all variants of one gradient. dy (tokens, out), x (tokens, in) and w (out, in) are unscaled. parts: ranges
+// of dy's columns that may have separate scales.
 static inline void measure_gradient(Meter *m, Tensor dy, Tensor x, Tensor w, Parts parts, GradientStats *s) {
     memset(s, 0, sizeof *s);
     s->tokens = dy.rows;

@@ -1,6 +1,6 @@
-// Passes over matrices for dev/tools/gradient_stats.cu. What happens to an element is written once, for host and
-// device; PASS_OVER_ROWS makes the loops from it: OpenMP on the host, a block of threads per row on the GPU. A pass
-// leaves a RowResult for each row, in double and in an order that is fixed; the host adds up the rows.
+// Passes over matrices for dev/tools/gradient_stats.cu. The code of an element is written once, for host and device;
+// PASS_OVER_ROWS makes the loops: OpenMP on the host, a block of threads per row on the GPU. A pass returns a RowResult
+// per row, summed in double in a fixed order. The host adds up the rows.
 #pragma once
 #include <math.h>
 #include <string.h>
@@ -14,15 +14,15 @@
 
 enum { MAX_PARTS = 3, ROW_SUMS = 4 };
 
-// Ranges of columns that may have maxima and scales of their own: q, k and v of a packed gradient, else all columns.
+// Ranges of columns that may have separate amaxes and scales: q, k and v of a packed gradient, else all columns.
 typedef struct {
     int count;
-    int64_t end[MAX_PARTS]; // the column behind each part
+    int64_t end[MAX_PARTS]; // end of each part's columns
 } Parts;
 
 typedef struct {
     double sum[ROW_SUMS];
-    double largest[MAX_PARTS]; // magnitudes, by part
+    double largest[MAX_PARTS]; // amax of each part
 } RowResult;
 
 COAT_HD static inline void row_result_add(RowResult *to, const RowResult *from) {
@@ -38,8 +38,8 @@ COAT_HD static inline int part_of(const Parts *parts, int64_t column) {
     return part;
 }
 
-// Element (i, j) of a tensor that is plain or has one scale, in FP32. (Codes times their scale are rounded once, by a
-// relative 2^-24.)
+// Returns element (i, j) in FP32 of a tensor that is unscaled or has one scale. FP8 values times the scale are rounded
+// once, with a relative error of 2^-24.
 COAT_HD static inline float element_at(const Tensor *t, int64_t i, int64_t j) {
     const int64_t at = t->transposed ? j * t->stride + i : i * t->stride + j;
     switch (t->format) {
@@ -54,14 +54,14 @@ COAT_HD static inline float element_at(const Tensor *t, int64_t i, int64_t j) {
 
 typedef struct {
     Exec *exec;
-    const Ops *ops;        // the device's own
-    bool on_gpu;           // else on the host
-    RowResult *row_memory; // (rows), the device's
-    RowResult *row;        // (rows), the host's: what the last pass has left
-    int64_t most_rows;     // that there is room for
+    const Ops *ops;        // operations of the device
+    bool on_gpu;           // false: passes run on the host
+    RowResult *row_memory; // (rows), in device memory
+    RowResult *row;        // (rows), in host memory: results of the last pass
+    int64_t most_rows;     // maximum rows of a pass
 } PassPlace;
 
-// Over the rows of the last pass.
+// Returns the sum of the last pass's results over its rows.
 static inline RowResult pass_total(const PassPlace *place, int64_t rows) {
     RowResult total;
     memset(&total, 0, sizeof total);
@@ -109,7 +109,8 @@ __device__ static inline void block_result(const RowResult *mine, RowResult *out
     }
 #endif
 
-// From name_element(const Args *, i, j, RowResult *) the pass name(place, args, rows, cols); rows >= 1.
+// Defines the pass name(place, args, rows, cols) from name_element(const Args *, i, j, RowResult *). rows must be at
+// least 1.
 #define PASS_OVER_ROWS(name, Args)                                                                                     \
     static inline void name##_on_host(PassPlace *place, const Args *args, int64_t rows, int64_t cols) {                \
         _Pragma("omp parallel for schedule(static)") for (int64_t i = 0; i < rows; i++) {                              \
@@ -126,12 +127,12 @@ __device__ static inline void block_result(const RowResult *mine, RowResult *out
         pass_end(place, rows);                                                                                         \
     }
 
-// --- read_values: a tensor in FP32, its size and its maxima -------------------------------------------------
+// --- read_values: converts a tensor to FP32, with sums and amaxes -------------------------------------------------
 
 typedef struct {
     Tensor from; // (rows, cols)
     float *to;   // (rows, cols)
-    Parts parts; // of the columns
+    Parts parts; // parts of the columns
 } ReadValues;
 
 enum { SUM_SQUARES, SUM_NONZERO, SUM_NONFINITE };
@@ -149,7 +150,7 @@ COAT_HD static inline void read_values_element(const ReadValues *a, int64_t i, i
 }
 PASS_OVER_ROWS(read_values, ReadValues)
 
-// --- quantise_values: values as their codes have them, and what became of small ones ------------------------
+// --- quantise_values: rounds values to FP8, counts values that become 0 or subnormal ------------------------
 
 typedef struct {
     const float *from;  // (rows, cols)
@@ -176,11 +177,11 @@ COAT_HD static inline void quantise_values_element(const QuantiseValues *a, int6
 }
 PASS_OVER_ROWS(quantise_values, QuantiseValues)
 
-// --- compare_values: a matmul against the exact one --------------------------------------------------------
+// --- compare_values: compares a matmul with the exact one --------------------------------------------------------
 
 typedef struct {
     Tensor matmul; // (rows, cols)
-    Tensor before; // (rows, cols) what was there before the matmul was added; data NULL: nothing
+    Tensor before; // (rows, cols): the value that the matmul was added to; data NULL: 0
     Tensor exact;  // (rows, cols)
 } CompareValues;
 

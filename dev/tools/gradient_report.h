@@ -1,9 +1,9 @@
-// What dev/tools/gradient_stats.cu prints: tables by gradient, a summary, and the same as JSON lines.
+// Prints the results of dev/tools/gradient_stats.cu: tables by gradient, a summary, and JSON lines.
 #pragma once
 #include "coat/io/json.h"
 #include "gradient_accumulation.h"
 
-// The gradients that linear matmuls read in backward, in the model's order.
+// The gradients that linear layers' matmuls read in backward, in the model's order.
 typedef enum { GRADIENT_QKV, GRADIENT_PROJ, GRADIENT_FC, GRADIENT_FCPROJ, GRADIENT_HEAD, GRADIENT_KINDS } GradientKind;
 
 static const char *const gradient_names[GRADIENT_KINDS] = {"dqkv", "dresid at proj", "dh", "dresid at fcproj",
@@ -16,7 +16,7 @@ typedef struct {
 
 typedef struct {
     int layers;
-    GradientRow *rows; // (GRADIENT_KINDS, layers); the head has the first of its layers
+    GradientRow *rows; // (GRADIENT_KINDS, layers); the head uses layer 0 only
 } GradientTable;
 
 static inline int kind_layers(const GradientTable *t, GradientKind kind) {
@@ -28,12 +28,12 @@ static inline GradientRow *gradient_row(const GradientTable *t, GradientKind kin
 }
 
 static const char legend[] =
-    "flushed: share of the non-zero values whose code is 0, and their share of the sum of squares\n"
-    "subnormal: share of the non-zero values with such codes\n"
-    "data, dw: p = dy W or dy^T X, of dy as its codes have it, against e, that of dy itself\n"
+    "flushed: fraction of the non-zero values that become 0, and their fraction of the sum of squares\n"
+    "subnormal: fraction of the non-zero values that become subnormal\n"
+    "data, dw: dgrad p = dy W or wgrad p = dy^T X of the rounded dy, compared with e of the exact dy\n"
     "          error |p - e| / |e|, bias <p, e> / <e, e> - 1\n"
-    "worst row: largest error of a row of dw; small rows, under 1e-3 of the largest norm, are left out\n"
-    "scales: FP32, of the tensor or of q, k and v by themselves (part); a power of two, per 128 tokens or per token\n";
+    "worst row: largest error of a row of dw, without rows whose norm is below 1e-3 of the largest\n"
+    "scales: FP32, one per tensor or one each for q, k and v (part); powers of two, per 128 tokens or per token\n";
 
 // --- the tables ---------------------------------------------------------------------------------------------
 
@@ -48,14 +48,14 @@ static inline void print_variants(FILE *out, const GradientTable *t, GradientKin
     const GradientStats *first = &gradient_row(t, kind, 0)->stats;
     fprintf(out, "\n%s: %lld tokens, %lld columns; w (%lld, %lld)\n", gradient_names[kind], (long long)first->tokens,
             (long long)first->out, (long long)first->out, (long long)first->in);
-    fprintf(out, "%5s  %-11s %9s %9s %9s %10s %10s %10s %10s %9s\n", "layer", "codes scale", "flushed", "of squares",
+    fprintf(out, "%5s  %-11s %9s %9s %9s %10s %10s %10s %10s %9s\n", "layer", "FP8  scale", "flushed", "of squares",
             "subnormal", "data error", "bias", "dw error", "bias", "worst row");
     for (int l = 0; l < kind_layers(t, kind); l++) {
         const GradientStats *s = &gradient_row(t, kind, l)->stats;
         char layer[16];
         snprintf(layer, sizeof layer, "%d", l);
         fprintf(out,
-                "%5s  max/rms %.1f; tokens' maxima: largest 2^%.1f medians, median 2^%.1f 1st percentiles; %lld small "
+                "%5s  max/rms %.1f; tokens' amaxes: largest 2^%.1f medians, median 2^%.1f 1st percentiles; %lld small "
                 "rows\n",
                 layer, s->rms > 0.0 ? s->largest / s->rms : 0.0, s->above, s->below, (long long)s->small_rows);
         for (int f = 0; f < GRADIENT_FORMATS; f++)
@@ -70,8 +70,8 @@ static inline void print_deviation(FILE *out, const Deviation *d) {
 }
 
 static inline void print_accumulations(FILE *out, const GradientTable *t) {
-    fprintf(out, "\nFP8 matmuls against the FP32 matmul of the same codes: relative error and bias\n");
-    fprintf(out, "%-16s %5s codes %17s %17s %17s %17s %17s\n", "", "", "data, FP32", "data, BF16", "dw, FP32",
+    fprintf(out, "\nFP8 matmuls compared with FP32 matmuls of the same FP8 values: relative error and bias\n");
+    fprintf(out, "%-16s %5s FP8   %17s %17s %17s %17s %17s\n", "", "", "data, FP32", "data, BF16", "dw, FP32",
             "dw, FP32, added", "dw, BF16, added");
     for (int k = 0; k < GRADIENT_KINDS; k++) {
         for (int l = 0; l < kind_layers(t, (GradientKind)k); l++) {
@@ -94,7 +94,7 @@ static inline void take_worst(double *worst, double value) {
     if (fabs(value) > fabs(*worst)) *worst = value;
 }
 
-// The worst of all layers, figure by figure.
+// Prints the worst value of each figure over all layers.
 static inline VariantStats worst_variant(const GradientTable *t, GradientKind kind, int f, int r) {
     VariantStats worst;
     memset(&worst, 0, sizeof worst);
@@ -114,8 +114,8 @@ static inline VariantStats worst_variant(const GradientTable *t, GradientKind ki
 }
 
 static inline void print_summary(FILE *out, const GradientTable *t) {
-    fprintf(out, "\nThe worst layer, figure by figure\n%-16s %-11s %9s %9s %10s %10s %10s %10s %9s\n", "",
-            "codes scale", "flushed", "of squares", "data error", "bias", "dw error", "bias", "worst row");
+    fprintf(out, "\nThe worst layer of each figure\n%-16s %-11s %9s %9s %10s %10s %10s %10s %9s\n", "", "FP8  scale",
+            "flushed", "of squares", "data error", "bias", "dw error", "bias", "worst row");
     for (int k = 0; k < GRADIENT_KINDS; k++) {
         for (int f = 0; f < GRADIENT_FORMATS; f++) {
             for (int r = 0; r < SCALE_RULES; r++) {
@@ -186,8 +186,8 @@ static inline void json_variant(FILE *out, GradientKind kind, int layer, int f, 
     json_line_end(&line, out);
 }
 
-static inline void json_product(FILE *out, GradientKind kind, int layer, int f, const char *matmul, int output,
-                                bool adds, const Deviation *d) {
+static inline void json_matmul(FILE *out, GradientKind kind, int layer, int f, const char *matmul, int output,
+                               bool adds, const Deviation *d) {
     JsonText line;
     json_line_begin(&line, "product", kind, layer);
     json_text_string(&line, "format", format_name(gradient_formats[f]));
@@ -206,9 +206,9 @@ static inline void json_row(FILE *out, GradientKind kind, int layer, const Gradi
     for (int f = 0; f < GRADIENT_FORMATS; f++) {
         const Accumulation *a = &row->accumulation[f];
         for (int o = 0; a->measured && o < OUTPUTS; o++) {
-            json_product(out, kind, layer, f, "data", o, false, &a->data[o]);
+            json_matmul(out, kind, layer, f, "data", o, false, &a->data[o]);
             for (int adds = 0; adds < 2; adds++)
-                json_product(out, kind, layer, f, "weight", o, adds == 1, &a->weight[o][adds]);
+                json_matmul(out, kind, layer, f, "weight", o, adds == 1, &a->weight[o][adds]);
         }
     }
 }

@@ -1,13 +1,13 @@
 /*
-Which FP8 format and which scale granularity do gradients need? Takes the weights of a checkpoint (or a new model's),
-runs forward and backward of one micro-batch in the recipe bf16, and measures every gradient that a linear matmul reads
-there: what a format and a rule of scales do to it and to the two matmuls it goes into (gradient_measure.h), and what
-the real FP8 matmuls add to that by their accumulation (gradient_accumulation.h).
+Measures which FP8 format and which scale granularity gradients need. Loads the weights of a checkpoint (or a new model),
+runs forward and backward of one micro-batch with the recipe bf16, and measures every gradient that a linear layer's matmul
+reads: the errors that a format and a rule of scales cause in the gradient, in dgrad and in wgrad (gradient_measure.h), and
+the errors that the accumulation of the real FP8 matmuls adds (gradient_accumulation.h).
 
     gradient_stats CHECKPOINT --train GLOB [--batch N] [--json FILE] [flags of the trainer]
 
-CHECKPOINT is what the trainer's --model takes: a folder, a weight file, or a name (gpt2), whose weights are new. It
-compiles as CUDA C with both backends (gradient_stats_gpu) and as plain C with the CPU's (gradient_stats).
+CHECKPOINT is a value of the trainer's --model: a folder, a weight file, or a name (gpt2), which gets new weights. This file
+compiles as CUDA C with both backends (gradient_stats_gpu) and as C with the CPU backend (gradient_stats).
 */
 #include <errno.h>
 
@@ -20,9 +20,9 @@ compiles as CUDA C with both backends (gradient_stats_gpu) and as plain C with t
 
 static const char usage[] =
     "usage: gradient_stats CHECKPOINT --train GLOB [--micro-batch 16] [--seq-len 1024] [--batch 0] [--json FILE]\n"
-    "  CHECKPOINT      folder, weight file or name of a model, as the trainer's --model\n"
-    "  --batch N       which micro-batch of the training data, in the order of --seed\n"
-    "  --json FILE     the figures as JSON lines, too\n"
+    "  CHECKPOINT      folder, weight file or name of a model, like the trainer's --model\n"
+    "  --batch N       number of the micro-batch in the training data, in the order of --seed\n"
+    "  --json FILE     also write the figures to FILE as JSON lines\n"
     "  --seed N  --no-shuffle  --device auto|cpu|cuda  --threads N  --matmul-table FILE\n"
     "  --fast-accumulation-data   as in training\n";
 
@@ -31,10 +31,10 @@ static const char usage[] =
 typedef struct {
     Config config;
     int64_t batch;
-    const char *json; // NULL: none
+    const char *json; // --json; NULL: not given
 } Options;
 
-// The flags that are handed on to the trainer's parser.
+// The flags that are passed to the trainer's parser.
 static bool is_trainer_flag(const char *text, bool *has_value) {
     static const char *const with_value[] = {"--train", "--train-weight", "--micro-batch", "--seq-len",
                                              "--seed",  "--device",       "--threads",     "--matmul-table"};
@@ -55,12 +55,12 @@ static bool read_count(const char *name, const char *text, int64_t *value, Error
     char *end;
     const long long number = strtoll(text, &end, 10);
     if (end == text || *end || number < 0 || number > INT32_MAX)
-        return error_set(err, EXIT_USER, "%s: a number from 0 on, not '%s'", name, text);
+        return error_set(err, EXIT_USER, "%s: must be a number of at least 0 (is '%s')", name, text);
     *value = number;
     return true;
 }
 
-// Reads the tool's own flags and has the trainer's parser read the others, behind those that they refine.
+// Parses this tool's own flags, and passes the others to the trainer's parser in an order in which defaults come first.
 static bool read_options(Options *options, int argc, char **argv, Error *err) {
     static CommandLine line;
     static Config recorded;
@@ -83,14 +83,15 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
         } else if (strcmp(argv[i], "--json") == 0 && !last) {
             options->json = argv[++i];
         } else if (argv[i][0] == '-' || checkpoint) {
-            good = error_set(err, EXIT_USER, "%s: no flag of this program, or one without its value; --help lists them",
+            good = error_set(err, EXIT_USER, "%s: is not a flag of this program, or its value is missing; see --help",
                              argv[i]);
         } else {
             checkpoint = argv[i];
         }
     }
-    if (good && !checkpoint) good = error_set(err, EXIT_USER, "there is no CHECKPOINT; --help says how to call this");
-    if (good && !train) good = error_set(err, EXIT_USER, "--train is missing: give token files (--train 'data/*.bin')");
+    if (good && !checkpoint) good = error_set(err, EXIT_USER, "CHECKPOINT: is missing; see --help");
+    if (good && !train)
+        good = error_set(err, EXIT_USER, "--train: is missing; name token files, for example --train 'data/*.bin'");
     if (good && strlen(checkpoint) >= PATH_MAX_LENGTH)
         good = error_set(err, EXIT_USER, "CHECKPOINT: more than %d characters", PATH_MAX_LENGTH - 1);
     if (good) {
@@ -99,28 +100,28 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
         good = command_line_read(&line, count, rest, &exit_now, err);
     }
     if (good) {
-        config_defaults(&recorded); // nothing is resumed
+        config_defaults(&recorded); // because this tool never resumes a run
         good = config_parse(&options->config, &line, &recorded, err);
     }
     free(rest);
     return good;
 }
 
-// --- between the model and its operations -------------------------------------------------------------------
+// --- interception of the model's operations -------------------------------------------------------------------
 
-// The model's table of operations, in which the two matmuls of backward are measured.
+// A table of operations that replaces the model's and measures the two matmuls of backward.
 typedef struct {
-    Ops ops;         // the first field: the exec's table leads here
-    const Ops *real; // the device's
+    Ops ops;         // must be the first field, because exec.ops is cast to Watch
+    const Ops *real; // the operations of the device
     const Model *model;
-    void *workspace; // wider than the model's; NULL: that is wide enough
+    void *workspace; // larger workspace; NULL: the model's is large enough
     Meter meter;
     GradientTable table;
-    bool fp8;      // the device has FP8 matmuls
-    Weight weight; // of the data matmul before, whose gradient the weight matmul reads, too
+    bool fp8;      // true if the device has FP8 matmuls
+    Weight weight; // weight of the latest dgrad; the following wgrad reads the same gradient
 } Watch;
 
-// Whose weight this is.
+// Finds the kind and the layer of a weight. Returns false if it belongs to no measured matmul.
 static bool find_matmul(const Model *m, Weight w, GradientKind *kind, int *layer) {
     static const TensorId weights[GRADIENT_KINDS] = {QKVW, PROJW, FCW, FCPROJW, WTE};
     for (int k = 0; k < GRADIENT_KINDS; k++) {
@@ -140,7 +141,8 @@ static void watched_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     watch->real->linear_backward_data(exec, dx, dy, w);
 }
 
-// The second matmul that reads dy (tokens, out), and the first that reads x (tokens, in): measures both.
+// Replaces the wgrad, the second matmul that reads dy (tokens, out) and the first that reads x (tokens, in). Measures
+// dgrad and wgrad.
 static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     Watch *watch = (Watch *)exec->ops;
     Meter *meter = &watch->meter;
@@ -150,10 +152,11 @@ static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, 
     int layer;
     watch->real->linear_backward_weight(exec, dw, dy, x, accumulate);
     if (!find_matmul(watch->model, watch->weight, &kind, &layer) || w.rows != dy.cols || w.cols != x.cols)
-        fatal(EXIT_DEVICE, "a weight's gradient is not made right behind its input's: this program no longer fits the "
-                           "model's text");
+        fatal(EXIT_DEVICE,
+              "internal error: a weight's wgrad does not directly follow its dgrad: gradient_stats does not match the "
+              "model's sources");
     GradientRow *row = gradient_row(&watch->table, kind, layer);
-    if (row->stats.tokens) return; // of the head the first chunk of tokens counts
+    if (row->stats.tokens) return; // because the head runs in chunks, of which only the first is measured
     Parts parts = one_part(dy.cols);
     if (kind == GRADIENT_QKV) {
         parts.count = 3;
@@ -173,7 +176,8 @@ static void larger_size(MeterSize *size, int64_t tokens, Tensor w) {
     if (w.rows > size->rows) size->rows = w.rows;
 }
 
-// A workspace for operations on rows as wide as the vocabulary, which training quantises nowhere but in the loss.
+// Allocates a workspace for operations on rows as wide as the vocabulary, because training quantizes such rows only in
+// the loss.
 static bool widen_workspace(Watch *watch, Model *m, Error *err) {
     Config *wide = (Config *)xmalloc(sizeof *wide);
     *wide = *m->config;
@@ -226,7 +230,7 @@ static bool load_weights(Model *m, Error *err) {
     return true;
 }
 
-// Forward and backward of one micro-batch, as the first of a step that has no other. The weights stay as they are.
+// Runs forward and backward of one micro-batch as the only one of a step. The weights do not change.
 static bool run_batch(Model *m, int64_t batch, Error *err) {
     const Config *c = m->config;
     const size_t tokens = (size_t)config_micro_tokens(c);
@@ -243,7 +247,7 @@ static bool run_batch(Model *m, int64_t batch, Error *err) {
     }
     free(inputs);
     data_close(loader);
-    (void)step_end; // there is no update
+    (void)step_end; // because no update follows
     return good;
 }
 
@@ -265,7 +269,7 @@ static void print_head(const Model *m, const Options *options, const GradientTab
            c->micro_batch, c->seq_len, m->host.loss_sum, device);
     if (c->recipe.fast_accumulation_data) printf("data gradients with fast accumulation\n");
     if (c->gpu_without_fp8[0]) printf("note: no FP8 matmuls are measured: %s\n", c->gpu_without_fp8);
-    if (!accumulation_possible(any)) printf("note: FP8 matmuls are measured where all sizes are multiples of 16\n");
+    if (!accumulation_possible(any)) printf("note: FP8 matmuls are measured only if all sizes are multiples of 16\n");
     if (!json) return;
     JsonText line;
     memset(&line, 0, sizeof line);
@@ -292,7 +296,8 @@ static bool write_report(const Model *m, const Options *options, const GradientT
                          "standard output could not be written: its reader has ended, or the disk is "
                          "full");
     if (json && (fflush(json) != 0 || ferror(json)))
-        return error_set(err, EXIT_DATA, "--json %s: could not be written: is the disk full?", options->json);
+        return error_set(err, EXIT_DATA, "--json %s: could not be written; check that the disk is not full",
+                         options->json);
     return true;
 }
 
@@ -329,7 +334,8 @@ int main(int argc, char **argv) {
     watch_close(&watch, &model);
     if (model.ops) model_destroy(&model);
     if (json && fclose(json) != 0 && good)
-        good = error_set(&err, EXIT_DATA, "--json %s: could not be written: is the disk full?", options.json);
+        good = error_set(&err, EXIT_DATA, "--json %s: could not be written; check that the disk is not full",
+                         options.json);
     if (!good) fprintf(stderr, "error: %s\n", err.text);
     return good ? EXIT_DONE : (int)err.code;
 }

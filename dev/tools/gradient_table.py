@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Means over micro-batches of what gradient_stats wrote with --json, checkpoint
-by checkpoint.
+"""Averages the output of gradient_stats --json over micro-batches, for each
+checkpoint.
 
     dev/tools/gradient_table.py OUT FILE.json ...
 
-Writes OUT/gradients.csv, a line per checkpoint, gradient, layer (from 1 on; 0:
-none), format and scale, and OUT/gradients.md, the worst layer of each gradient.
-A bias is <p, e> / <e, e> - 1 of the product p with codes against the product e
-without; behind ± is the standard error of the mean over the micro-batches, _se
-in the CSV.
+Writes OUT/gradients.csv, with a line per checkpoint, gradient, layer (from 1; 0:
+the head), format and scale, and OUT/gradients.md, with the worst layer of each
+gradient. A bias is <p, e> / <e, e> - 1 of the matmul p with the FP8 gradient and
+the matmul e with the exact one. The standard error of the mean over the
+micro-batches follows ±, and is _se in the CSV.
 """
 import collections
 import csv
@@ -19,12 +19,12 @@ import re
 import sys
 
 FIGURES = ["flushed", "flushed_squares", "data_error", "data_bias", "weight_error", "weight_bias"]
-# (format, scale, product): what COAT takes by default, and E4M3 with one scale beside it
+# (format, scale, matmul): COAT's defaults, and E4M3 with one scale for comparison
 SHOWN = [("e4m3", "token", "data"), ("e4m3", "tensor", "data"), ("e5m2", "tensor", "weight"), ("e4m3", "tensor", "weight")]
 
 
 class Mean:
-    """Mean of values and its standard error, of one value none."""
+    """The mean of values and its standard error, which is None for one value."""
 
     def __init__(self, values):
         self.mean = sum(values) / len(values)
@@ -49,15 +49,15 @@ def read(files):
                     first = first or line
                     for key in ("layers", "channels", "micro_batch", "seq_len"):
                         if line[key] != first[key]:
-                            sys.exit(f"error: {name}: its {key} is not that of {files[0]}")
+                            sys.exit(f"error: {name}: its {key} differs from that of {files[0]}")
                     if (step, line["batch"]) in seen:
-                        sys.exit(f"error: {name}: {seen[step, line['batch']]} has this micro-batch already")
+                        sys.exit(f"error: {name}: {seen[step, line['batch']]} contains the same micro-batch")
                     seen[step, line["batch"]] = name
                 elif line["line"] == "variant":
                     key = step, line["gradient"], line.get("layer", -1) + 1, line["format"], line["scale"]
                     lines[key].append(line)
     if not lines:
-        sys.exit(f"error: {', '.join(files)}: no lines of gradient_stats --json")
+        sys.exit(f"error: {', '.join(files)}: no output of gradient_stats --json")
     return lines, first
 
 
@@ -74,15 +74,15 @@ def write_csv(path, lines):
             table.writerow([*key, len(found), *figures])
 
 
-def row(step, gradient, layers, product):
-    """A row of the page: {layer: lines} of one gradient."""
+def row(step, gradient, layers, matmul):
+    """Returns a row of the page. layers: {layer: lines} of one gradient."""
 
     def means(figure):
         return {layer: Mean([line[figure] for line in found]) for layer, found in layers.items()}
 
-    bias = means(product + "_bias")
+    bias = means(matmul + "_bias")
     worst = max(bias, key=lambda layer: abs(bias[layer].mean))
-    error = max(m.mean for m in means(product + "_error").values())
+    error = max(m.mean for m in means(matmul + "_error").values())
     flushed = max(m.mean for m in means("flushed_squares").values())
     cells = [step, len(layers[worst]), gradient, f"{100 * sum(m.mean for m in bias.values()) / len(bias):+.2f} %",
              bias[worst].percent(), worst or "–", f"{error:.4f}", f"{flushed:.0e}"]
@@ -91,21 +91,21 @@ def row(step, gradient, layers, product):
 
 def write_page(path, lines, run):
     with open(path, "w", encoding="utf-8") as page:
-        print("# Errors and biases of products with gradients' codes", file=page)
+        print("# Errors and biases of dgrad and wgrad with FP8 gradients", file=page)
         print(f"{run['layers']} layers of {run['channels']} channels, micro-batches of {run['micro_batch']} × "
               f"{run['seq_len']} tokens, on {run['device'].split(',')[0]}. Means over micro-batches: the layer whose bias is "
-              "furthest from 0, and the largest error and share of squares of all layers. Each product is in "
-              "[gradients.csv](gradients.csv). COAT's default takes the first and the third of these tables, and dlogits "
+              "furthest from 0, and the largest error and fraction of squares of all layers. Every matmul is in "
+              "[gradients.csv](gradients.csv). COAT's default uses the first and the third of these tables, and dlogits "
               "only with --head fp8.\n", file=page)
-        for codes, scale, product in SHOWN:
-            print(f"## {product.capitalize()} gradients: {codes.upper()}, a scale per {scale}\n", file=page)
+        for format, scale, matmul in SHOWN:
+            print(f"## {matmul.capitalize()} gradients: {format.upper()}, a scale per {scale}\n", file=page)
             print("| step | micro-batches | gradient | bias, all layers | furthest bias | layer | largest error "
                   "| flushed, of the squares |\n" + "| --- " * 8 + "|", file=page)
             for step in sorted({key[0] for key in lines}):
                 for gradient in dict.fromkeys(key[1] for key in lines if key[0] == step):
                     layers = {key[2]: found for key, found in lines.items()
-                              if key[:2] == (step, gradient) and key[3:] == (codes, scale)}
-                    print(row(step, gradient, layers, product), file=page)
+                              if key[:2] == (step, gradient) and key[3:] == (format, scale)}
+                    print(row(step, gradient, layers, matmul), file=page)
             print(file=page)
 
 
@@ -114,7 +114,7 @@ def main():
         print(__doc__.strip())
         return
     if len(sys.argv) < 3:
-        sys.exit("error: name a folder for the page and files of gradient_stats --json (see --help)")
+        sys.exit("error: OUT and FILE are missing; see --help")
     try:
         lines, run = read(sys.argv[2:])
         os.makedirs(sys.argv[1], exist_ok=True)

@@ -1,4 +1,4 @@
-// Histograms: what quant_error counts, and the TSV file from which scripts/lab.py draws them.
+// Histograms for quant_error, and the TSV file from which scripts/lab.py draws them.
 #pragma once
 #include <math.h>
 #include <stdbool.h>
@@ -13,8 +13,8 @@ enum { HISTOGRAM_BINS = 64 };
 
 typedef struct {
     const char *name;
-    double low, high; // values outside count in the first and last bin
-    double mark;      // a value to compare with, named mark_name
+    double low, high; // values outside are counted in the first or last bin
+    double mark;      // a reference value, named mark_name
     const char *mark_name;
     int64_t bins[HISTOGRAM_BINS], count;
     double sum;

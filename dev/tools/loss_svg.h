@@ -1,4 +1,4 @@
-// The loss curve of a run as an SVG picture, drawn from its log.jsonl without any other program.
+// Draws the loss curve of a run as an SVG picture from its log.jsonl, without other programs.
 #pragma once
 #include <errno.h>
 #include <jansson.h>
@@ -8,10 +8,10 @@
 
 #include "coat/io/files.h"
 
-// The picture in SVG units (pixels at 100 %), and its inner rectangle.
+// Size of the picture in SVG units (pixels at 100 %), and its inner rectangle.
 enum { WIDTH = 960, HEIGHT = 540, LEFT = 72, RIGHT = 800, TOP = 56, BOTTOM = 480 };
 enum { LABEL_HEIGHT = 17, MAX_LABELS = 16 };
-enum { LONGEST_LINE = 1 << 16 }; // of log.jsonl; a run's are a few hundred bytes
+enum { LONGEST_LINE = 1 << 16 }; // maximum bytes of a line of log.jsonl; typical lines have a few hundred
 
 #define COLOUR_TRAIN "#2563a8"
 #define COLOUR_RAW "#a9c7e8"
@@ -23,7 +23,7 @@ enum { LONGEST_LINE = 1 << 16 }; // of log.jsonl; a run's are a few hundred byte
 // A dashed horizontal line, for example {"bigram", 2.91}.
 typedef struct {
     const char *label;
-    double value; // nats per token
+    double value; // loss in nats per token
 } PlotReference;
 
 typedef struct {
@@ -33,7 +33,7 @@ typedef struct {
 
 typedef struct {
     Series raw, smooth, val;
-    double x_max, y_min, y_max; // of the axes
+    double x_max, y_min, y_max; // limits of the axes
     const PlotReference *references;
     int reference_count;
 } Plot;
@@ -84,11 +84,11 @@ static bool read_log(Plot *plot, const char *path, Error *err) {
     return true;
 }
 
-// Means over a window around each step: narrow at the start, where the loss falls fast, then up to a thirtieth of
-// the run. (A window that only looks back would lag behind a falling loss.)
+// Smooths the loss: means over a window centered on each step, narrow at the start, where the loss falls fast, then up
+// to 1/30 of the run. A window of only earlier steps would delay a falling loss.
 static void smooth(Plot *plot) {
     const Series *raw = &plot->raw;
-    int64_t begin = 0, end = 0; // of the window
+    int64_t begin = 0, end = 0; // bounds of the window
     double sum = 0.0;
     for (int64_t i = 0; i < raw->count; i++) {
         int64_t radius = i / 6 < raw->count / 60 ? i / 6 : raw->count / 60;
@@ -104,7 +104,8 @@ static void include(Plot *plot, double x, double y) {
     plot->y_max = fmax(plot->y_max, y);
 }
 
-// The axes hold the smoothed and the validation loss and the references; the thin line may leave them.
+// Sets the axes so that the smoothed loss, the validation loss and the references are inside. The thin line may be
+// outside.
 static void choose_axes(Plot *plot) {
     plot->x_max = 1.0;
     plot->y_min = INFINITY;
@@ -125,10 +126,10 @@ static double map_x(const Plot *plot, double x) {
 
 static double map_y(const Plot *plot, double y) {
     double at = BOTTOM - (BOTTOM - TOP) * (y - plot->y_min) / (plot->y_max - plot->y_min);
-    return fmin(fmax(at, -1e4), 1e4); // far outside is outside, and stays a number that viewers read
+    return fmin(fmax(at, -1e4), 1e4); // limits points far outside, because viewers cannot read huge numbers
 }
 
-// The distance between ticks: 1, 2 or 5 times a power of ten, for at most `most` of them.
+// Returns the distance between ticks: 1, 2 or 5 times a power of ten, with at most `most` ticks.
 static double tick_step(double range, int most) {
     double power = pow(10.0, floor(log10(range / most)));
     for (int i = 0;; i++) {
@@ -187,7 +188,7 @@ static void draw_axes(FILE *out, const Plot *plot) {
             (TOP + BOTTOM) / 2.0, COLOUR_TEXT, "loss (nats per token)");
 }
 
-// A curve. Where there are more points than pixels, each half pixel keeps only its smallest and largest value.
+// Draws a curve. If there are more points than pixels, each half pixel keeps only its smallest and largest value.
 static void draw_curve(FILE *out, const Plot *plot, const Series *s, const char *style) {
     if (s->count < 2) return;
     fprintf(out, "<polyline fill=\"none\" stroke-linejoin=\"round\" clip-path=\"url(#inner)\" %s points=\"", style);
@@ -211,7 +212,7 @@ static void draw_points(FILE *out, const Plot *plot, const Series *s, const char
                 map_y(plot, s->y[i]), radius, colour);
 }
 
-// What stands right of the curves: name and last value, instead of a legend.
+// A label to the right of the curves, with name and last value, instead of a legend.
 typedef struct {
     char text[96];
     const char *colour;
@@ -231,8 +232,8 @@ static int compare_labels(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Labels from top to bottom, each at its line's height unless the one before is in the way; a last pass from
-// below keeps them in the picture.
+// Places labels from top to bottom, each at its line's height unless the previous label is in the way. A last pass from
+// below keeps them inside the picture.
 static void draw_labels(FILE *out, const Plot *plot) {
     Label labels[MAX_LABELS];
     int count = 0;
@@ -276,9 +277,9 @@ static void draw_picture(FILE *out, const Plot *plot, const char *title) {
     fputs("</svg>\n", out);
 }
 
-// Draws the training loss (thin, and smoothed on top), the validation loss and the references. Steps whose loss is
-// null or missing are left out, damaged lines too. title may be NULL.
-// Errors (EXIT_DATA): the log cannot be read or holds no loss; the picture cannot be written.
+// Draws the training loss (thin, and smoothed on top), the validation loss and the references. Skips damaged lines and
+// steps without a loss. title may be NULL. Fails (EXIT_DATA) if the log cannot be read or has no loss, or if the
+// picture cannot be written.
 static bool plot_loss_svg(const char *jsonl_path, const char *svg_path, const char *title,
                           const PlotReference *references, int reference_count, Error *err) {
     Plot plot;

@@ -1,6 +1,6 @@
-// Token files for a model whose vocabulary is smaller than the one they were made with: what the model does not have is
-// left out. The text that is left is real, in its order, and lacks its rarer words: fit for measuring speed.
-// narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin
+// Converts token files for a model with a smaller vocabulary by dropping the tokens that it lacks. The text is real and
+// in its order, but lacks its rarer words: fit for measuring speed.
+//   narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin
 #include <string.h>
 
 #include "coat/io/files.h"
@@ -9,13 +9,14 @@
 
 static const char usage[] = "usage: narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin\n"
                             "\n"
-                            "Writes the tokens of TOKENS.bin, a file or a pattern of some, that are below\n"
-                            "VOCABULARY to OUT.bin, at most MOST of them, and says how many of those that\n"
-                            "were read these are. Of a file that is no multiple of 64 the rest is not read.\n";
+                            "Writes the tokens below VOCABULARY of TOKENS.bin, a file or a pattern of files,\n"
+                            "to OUT.bin, at most MOST of them, and prints which percentage of the tokens\n"
+                            "that were read these are. Reads each file up to a multiple of 64 tokens.\n";
 
 enum { LENGTH = 64, LARGEST_VOCABULARY = 1 << 16, LARGEST_FILE = 1 << 28 };
 
-// The file's tokens, which begin behind its header; their number, and in `read` that of all that were looked at.
+// Fills `tokens` with the tokens of the files that are below `vocabulary`. Returns their number, and adds the number of
+// tokens read to *read.
 static int64_t narrow(DataLoader *data, int vocabulary, int64_t most, uint16_t *tokens, int64_t *read, Error *err) {
     int32_t in[LENGTH], target[LENGTH];
     int64_t count = 0;
@@ -32,7 +33,7 @@ static bool run(int argc, char **argv, Error *err) {
     if (argc != 5) return error_set(err, EXIT_USER, USAGE_LINE(usage));
     const int64_t vocabulary = strtoll(argument[0], &end[0], 10), most = strtoll(argument[1], &end[1], 10);
     if (*end[0] || *end[1] || vocabulary < 1 || vocabulary > LARGEST_VOCABULARY || most < 1 || most > LARGEST_FILE)
-        return error_set(err, EXIT_USER, "%s, %s: a vocabulary up to %d, and a number of tokens up to %d", argument[0],
+        return error_set(err, EXIT_USER, "%s, %s: VOCABULARY must be at most %d, and MOST at most %d", argument[0],
                          argument[1], LARGEST_VOCABULARY, LARGEST_FILE);
     DataLoader *data = data_open(argument[2], 1, LENGTH, 0, 1, 0, false, LARGEST_VOCABULARY, err);
     if (!data) return false;
@@ -46,7 +47,7 @@ static bool run(int argc, char **argv, Error *err) {
     header[1] = DATA_VERSION_U16;
     header[2] = (int32_t)count;
     bool good = count >= 0;
-    if (count == 0) good = error_set(err, EXIT_DATA, "%s: no token is below %s", argument[2], argument[0]);
+    if (count == 0) good = error_set(err, EXIT_DATA, "%s: has no token below %s", argument[2], argument[0]);
     good = good && file_replace(argument[3], file, DATA_HEADER_BYTES + (size_t)count * sizeof(uint16_t), err);
     free(file);
     if (good)

@@ -1,13 +1,15 @@
-// Moves a checkpoint's weights along a random direction, for the loss around a minimum (scripts/lab.py stability):
-// perturb_weights CHECKPOINT OUT SEED ALPHA writes a folder OUT that the trainer takes as --model, with the weights
-// w + ALPHA d. d is normal, and each of its filters has the norm of the weights' own (Li et al., "Visualizing the Loss
-// Landscape of Neural Nets", 2018): a filter is what makes one output of a linear layer, or one row of an embedding.
-// Norms and biases stay. The noise depends on seed, tensor and element alone, so that checkpoints of one shape move
-// along the same directions, each scaled to its own weights.
+// Moves a checkpoint's weights along a random direction, to measure the loss around a minimum (scripts/lab.py
+// stability).
+//   perturb_weights CHECKPOINT OUT SEED ALPHA
+// writes a folder OUT for the trainer's --model, with the weights w + ALPHA d. d is normal, and each of its filters has
+// the norm of the weights' filter (Li et al., "Visualizing the Loss Landscape of Neural Nets", 2018). A filter is the
+// weights of one output of a linear layer, or one row of an embedding. Norms and biases do not move. The noise depends
+// only on seed, tensor and element, so checkpoints of one shape move along the same directions, each scaled to its own
+// weights.
 //
-// It starts from the weights as the model file has them, not from FP32 masters, adds in FP32 and rounds once to the
-// file's format. BF16's rounding moves an element by a 600th of its size, at random: beside a step of 0.1 that adds 3
-// parts in 10000 to the rise of the loss. ALPHA 0 gives the same bytes.
+// It starts from the weights in the model file, not from FP32 masters, adds in FP32 and rounds once to the file's
+// format. Rounding to BF16 moves an element by 1/600 of its size, at random. With ALPHA 0.1, that adds 3 parts in 10000
+// to the rise of the loss. ALPHA 0 writes the same bytes.
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,14 +22,14 @@
 
 static const char usage[] = "usage: perturb_weights CHECKPOINT OUT SEED ALPHA\n"
                             "\n"
-                            "Writes a folder OUT, for the trainer's --model, with the weights w + ALPHA d of\n"
-                            "CHECKPOINT: d is a random direction by SEED, and each of its filters has the\n"
-                            "norm of the weights' own.\n";
+                            "Writes a folder OUT for the trainer's --model with the weights w + ALPHA d of\n"
+                            "CHECKPOINT. SEED chooses the random direction d; each of its filters has the\n"
+                            "norm of the weights' filter.\n";
 
 enum { CONFIG_LIMIT = 1 << 20, PATH_ROOM = 4096 };
-enum { STREAMS_PER_LAYER = 16 }; // of random numbers, as many as GPT-2 has parameters: directions stay what they were
+enum { STREAMS_PER_LAYER = 16 }; // random numbers per tensor, the parameters of GPT-2, so that directions never change
 
-// Which part of which parameter a tensor of the file is; false where it is none.
+// Finds which part of which parameter a tensor of the file is. Returns false if it belongs to none.
 static bool find_parameter(const ModelShape *shape, const char *name, TensorId *id, int *layer, HfPart *part) {
     for (int i = 0; i < PARAMETER_COUNT; i++) {
         for (*layer = 0; *layer < (tensor_row((TensorId)i)->per_layer ? shape->layers : 1); ++*layer) {
@@ -43,7 +45,7 @@ static bool find_parameter(const ModelShape *shape, const char *name, TensorId *
     return false;
 }
 
-// w (count filters) += alpha d. The elements of a filter lie `stride` apart, filters `step`.
+// w (count filters) += alpha d. The elements of a filter are `stride` apart, filters `step`.
 static void move(float *w, int64_t count, int64_t length, int64_t step, int64_t stride, uint64_t seed, uint64_t stream,
                  double alpha) {
 #pragma omp parallel for schedule(static)
@@ -63,7 +65,7 @@ static void move(float *w, int64_t count, int64_t length, int64_t step, int64_t 
     }
 }
 
-// One tensor from file to file.
+// Moves one tensor from file to file.
 static bool move_tensor(const ModelShape *shape, const SafeFile *from, const SafeTensor *tensor, SafeWriter *to,
                         uint64_t seed, double alpha, Error *err) {
     TensorId id;
@@ -71,7 +73,7 @@ static bool move_tensor(const ModelShape *shape, const SafeFile *from, const Saf
     HfPart part;
     if (!find_parameter(shape, tensor->name, &id, &layer, &part) ||
         (tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F32))
-        return error_set(err, EXIT_DATA, "%s: '%s' is no weight of a checkpoint of this program's", from->path,
+        return error_set(err, EXIT_DATA, "%s: '%s' is not a weight of this program's checkpoints", from->path,
                          tensor->name);
     size_t elements = (size_t)(tensor->bytes / dtype_bytes(tensor->dtype));
     bool half = tensor->dtype == DTYPE_BF16;
@@ -83,7 +85,7 @@ static bool move_tensor(const ModelShape *shape, const SafeFile *from, const Saf
         for (size_t i = 0; i < elements; i++) w[i] = half ? bf16_decode(halves[i]) : ((float *)raw)[i];
         int64_t rows = tensor->shape[0], cols = tensor->shape[1];
         uint64_t stream = (uint64_t)layer * STREAMS_PER_LAYER + (uint64_t)id + ((uint64_t)part.first_row << 32);
-        if (part.transposed) // (in, out): an output's weights are a column
+        if (part.transposed) // (in, out): the weights of an output are a column
             move(w, cols, rows, 1, cols, seed, stream, alpha);
         else
             move(w, rows, cols, cols, 1, seed, stream, alpha);
@@ -111,7 +113,7 @@ static bool move_weights(const ModelShape *shape, const char *path, const char *
         const SafeTensor *tensor = &from.tensors[i];
         safewriter_declare(&to, tensor->name, tensor->dtype, tensor->rank, tensor->shape, i);
     }
-    unlink(out); // of the step before
+    unlink(out); // the previous output must not remain
     bool good = safewriter_begin(&to, out, err);
     for (int i = 0; good && i < to.count; i++)
         good = move_tensor(shape, &from, &from.tensors[to.tensors[i].tag], &to, seed, alpha, err);
@@ -137,9 +139,9 @@ static bool run(int argc, char **argv, Error *err) {
     if (argc != 5) return error_set(err, EXIT_USER, USAGE_LINE(usage));
     uint64_t seed = strtoull(argv[3], &seed_end, 10);
     double alpha = strtod(argv[4], &alpha_end);
-    if (seed_end == argv[3] || *seed_end) return error_set(err, EXIT_USER, "SEED: not a number: %s", argv[3]);
+    if (seed_end == argv[3] || *seed_end) return error_set(err, EXIT_USER, "SEED: must be a number (is %s)", argv[3]);
     if (alpha_end == argv[4] || *alpha_end || !isfinite(alpha))
-        return error_set(err, EXIT_USER, "ALPHA: not a number: %s", argv[4]);
+        return error_set(err, EXIT_USER, "ALPHA: must be a number (is %s)", argv[4]);
     ModelShape shape;
     return path_join(from, sizeof from, argv[1], HF_MODEL_NAME, err) && model_shape_from_files(argv[1], &shape, err) &&
            folder_make(argv[2], err) && path_join(to, sizeof to, argv[2], HF_MODEL_NAME, err) &&

@@ -7,10 +7,10 @@
 
 static const char usage[] = "usage: plot_loss LOG.jsonl OUT.svg [--title TEXT] [--ref NAME=NATS]...\n"
                             "\n"
-                            "Draws the loss curve of a run, from the log.jsonl in its folder.\n"
+                            "Draws the loss curve of a run from the log.jsonl in its folder.\n"
                             "\n"
-                            "  --title TEXT        above the picture\n"
-                            "  --ref NAME=NATS     a line at a loss to compare with, as bigram=2.91; up to 8\n";
+                            "  --title TEXT        title above the picture\n"
+                            "  --ref NAME=NATS     a dashed line at a loss, for example bigram=2.91; up to 8\n";
 
 enum { MAX_REFERENCES = 8 };
 
@@ -18,7 +18,7 @@ static bool parse_reference(char *text, PlotReference *reference, Error *err) {
     char *equals = strrchr(text, '='), *end = NULL;
     double value = equals ? strtod(equals + 1, &end) : NAN;
     if (!equals || equals == text || end == equals + 1 || *end || !isfinite(value))
-        return error_set(err, EXIT_USER, "--ref %s: expected NAME=NUMBER, for example bigram=2.91", text);
+        return error_set(err, EXIT_USER, "--ref %s: must be NAME=NUMBER, for example bigram=2.91", text);
     *equals = '\0';
     reference->label = text;
     reference->value = value;
@@ -31,12 +31,12 @@ static bool run(int argc, char **argv, Error *err) {
     PlotReference references[MAX_REFERENCES];
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--", 2) == 0 && i + 1 == argc)
-            return error_set(err, EXIT_USER, "%s: unknown, or its value is missing", argv[i]);
+            return error_set(err, EXIT_USER, "%s: is unknown, or its value is missing", argv[i]);
         if (strcmp(argv[i], "--title") == 0) {
             title = argv[++i];
         } else if (strcmp(argv[i], "--ref") == 0) {
             if (reference_count == MAX_REFERENCES)
-                return error_set(err, EXIT_USER, "--ref: at most %d reference lines", MAX_REFERENCES);
+                return error_set(err, EXIT_USER, "--ref: may be given at most %d times", MAX_REFERENCES);
             if (!parse_reference(argv[++i], &references[reference_count++], err)) return false;
         } else if (strncmp(argv[i], "--", 2) == 0 || file_count == 2) {
             return error_set(err, EXIT_USER, "%s: not understood", argv[i]);
@@ -47,9 +47,8 @@ static bool run(int argc, char **argv, Error *err) {
     if (file_count < 2) return error_set(err, EXIT_USER, USAGE_LINE(usage));
     const char *dot = strrchr(files[1], '.');
     if (dot && !strchr(dot, '/') && strcasecmp(dot, ".svg") != 0)
-        return error_set(err, EXIT_USER,
-                         "%s: the picture is an SVG; name it %.*s.svg, or see scripts/plot.py for others", files[1],
-                         (int)(dot - files[1]), files[1]);
+        return error_set(err, EXIT_USER, "%s: must end in .svg; use %.*s.svg, or scripts/plot.py for other formats",
+                         files[1], (int)(dot - files[1]), files[1]);
     return plot_loss_svg(files[0], files[1], title, references, reference_count, err);
 }
 

@@ -1,7 +1,8 @@
-// Measures the quantization error of the optimizer's update, as COAT's table and Figure 2 show it, from the FP32
-// moments of a checkpoint: quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv].
-//   error = sum (u - û)^2 / sum u^2 over all elements, with u = m̂ / (sqrt v̂ + eps), in groups of 128.
-// A non-zero v never becomes 0 in any column.
+// Measures the quantization error of the optimizer's update from the FP32 moments of a checkpoint, as in the paper's
+// table 1 and figure 2:
+//   quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv]
+//   error = sum (u - û)^2 / sum u^2 over all elements, with u = m̂ / (sqrt v̂ + eps), in groups of 128
+// In every format, a non-zero v stays non-zero.
 #include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
@@ -19,25 +20,26 @@
 
 static const char usage[] = "usage: quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv]\n"
                             "\n"
-                            "Prints the quantisation error of the optimizer's update in each pair of formats,\n"
-                            "from a checkpoint whose moments are in FP32 (--moments fp32). HISTOGRAMS gets\n"
-                            "the ranges and exponents of their groups. --every 16 measures one of 16\n"
+                            "Prints the quantization error of the optimizer's update in each pair of formats,\n"
+                            "for a checkpoint whose moments are in FP32 (--moments fp32). HISTOGRAMS gets\n"
+                            "the ranges and exponents of the groups. --every 16 measures one of 16\n"
                             "groups, which is enough for a model with billions of parameters.\n";
 
-// The groups are dealt to as many sums as PARTS, which are added in their order: the number of threads changes nothing.
+// Groups are distributed over PARTS sums, which are added in order, so the result does not depend on the number of
+// threads.
 enum { GROUP = 128, FORMATS = 6, PARTS = 64, BLOCK = 8192 * GROUP, STATE_LIMIT = 1 << 20, PATH_ROOM = 4096 };
 
 static const char *const format_names[FORMATS] = {"E4M3", "E4M3+exp", "E5M2", "E5M2+exp", "DE8", "DE8+exp"};
 
 typedef struct {
-    double correction[2], eps; // 1 / (1 - beta^t) of m and v
+    double correction[2], eps; // bias corrections 1 / (1 - beta^t) of m and v
     int64_t t;
-    int every;       // one of so many groups
-    Codebook de8[2]; // of m and v
+    int every;       // one of `every` groups is measured
+    Codebook de8[2]; // tables of m and v
     double error[FORMATS][FORMATS], total;
     double spread[2];                                // sums of the groups' deviations of log|x|
-    int64_t groups[2], beyond[2], elements, tensors; // beyond: groups whose range exceeds E4M3's
-    Histogram range[2], k[2], gain;                  // gain: log2 of a group's error with E4M3, plain by expanded
+    int64_t groups[2], beyond[2], elements, tensors; // beyond: groups with a range larger than E4M3's
+    Histogram range[2], k[2], gain;                  // gain: log2 of (error of plain E4M3 / error of expanded E4M3)
 } Table;
 
 static void quantise(const Table *table, float *x, int n, int format, int which) {
@@ -54,7 +56,7 @@ static void quantise(const Table *table, float *x, int n, int format, int which)
     moments_load(t, 0, n, x);
 }
 
-// What Figure 2 shows of a group, and how far its logarithms are spread.
+// Measures a group's range and exponent, as in the paper's figure 2, and the spread of its logarithms.
 static void measure(Table *table, const float *x, int n, int which) {
     double sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
     int count = 0;
@@ -83,7 +85,7 @@ static double update_of(const Table *table, float m, float v) {
 
 static void add_group(Table *table, const float *m, const float *v, int n) {
     float rounded[2][FORMATS][GROUP];
-    double own[2] = {0, 0}; // the group's errors with E4M3 for both, plain and expanded
+    double own[2] = {0, 0}; // the group's errors with E4M3 for both moments, plain and expanded
     measure(table, m, n, 0);
     measure(table, v, n, 1);
     for (int f = 0; f < FORMATS; f++) {
@@ -121,7 +123,7 @@ static void add_part(Table *table, const Table *part) {
     }
 }
 
-// parts: PARTS tables; m and v: room for BLOCK elements each
+// Adds the errors of all groups to PARTS tables. m and v must have room for BLOCK elements each.
 static bool add_tensor(Table *parts, float *m, float *v, const SafeFile *file, const SafeTensor *of_m,
                        const SafeTensor *of_v, Error *err) {
     const uint64_t most = BLOCK * sizeof(float);
@@ -147,16 +149,17 @@ static bool is_shared(const char *folder) {
     return shared;
 }
 
-// The two-dimensional tensors apart from the positions: those that --moments coat stores in 8 bits.
+// True for two-dimensional tensors except the position embeddings, which --moments coat stores in 8 bits.
 static bool read_moments(Table *table, const char *folder, Error *err) {
     char path[PATH_ROOM], name[256];
     SafeFile file;
     if (!path_join(path, sizeof path, folder, "optimizer.safetensors", err)) return false;
     if (access(path, F_OK) != 0 && is_shared(folder))
-        return error_set(err, EXIT_DATA,
-                         "%s: its optimizer states are in shares of several processes; resume it with one for a step, "
-                         "and measure what that saves",
-                         folder);
+        return error_set(
+            err, EXIT_DATA,
+            "%s: its optimizer states are in shards of several processes; resume it on one process for a step "
+            "and measure the checkpoint that it saves",
+            folder);
     if (!safetensors_open(&file, path, err)) return false;
     bool good = true;
     Table *parts = (Table *)xmalloc(PARTS * sizeof *parts);
@@ -181,10 +184,9 @@ static bool read_moments(Table *table, const char *folder, Error *err) {
     free(parts);
     safetensors_close(&file);
     if (good && !isfinite(table->total))
-        return error_set(err, EXIT_DATA,
-                         "%s: holds moments that are not finite: the file is damaged, or the run diverged", path);
+        return error_set(err, EXIT_DATA, "%s: contains moments that are not finite: the run has diverged", path);
     if (good && table->total == 0)
-        return error_set(err, EXIT_DATA, "%s: holds no moments of matrices, or only zeros", path);
+        return error_set(err, EXIT_DATA, "%s: contains no non-zero moments of matrices", path);
     return good;
 }
 
@@ -237,7 +239,8 @@ static void print_table(const Table *table) {
     for (int which = 0; which < 2; which++) {
         const Histogram *range = &table->range[which], *k = &table->k[which];
         double groups = (double)table->groups[which];
-        printf("%s in a group: deviation of ln %.2f; range 2^%.1f, 90 %% of them from 2^%.1f to 2^%.1f, beyond E4M3's "
+        printf("%s in a group: deviation of ln %.2f; range 2^%.1f, 90 %% of them from 2^%.1f to 2^%.1f, larger than "
+               "E4M3's "
                "2^%.1f %.2f %%; k %.2f on average\n",
                which ? "v" : "m", table->spread[which] / groups, range->sum / groups, histogram_quantile(range, 0.05),
                histogram_quantile(range, 0.95), range->mark, 100 * (double)table->beyond[which] / groups,
@@ -251,7 +254,7 @@ static bool run(int argc, char **argv, Error *err) {
         char *end;
         const long number = strtol(argv[2], &end, 10);
         if (*end || number < 1 || number > 4096)
-            return error_set(err, EXIT_USER, "--every %s: a number from 1 to 4096", argv[2]);
+            return error_set(err, EXIT_USER, "--every %s: must be a number from 1 to 4096", argv[2]);
         every = (int)number;
         argc -= 2;
         argv += 2;

@@ -1,7 +1,7 @@
-// When every kernel of a program ran: a library that the CUDA driver loads into any program where CUDA_INJECTION64_PATH
-// names it. TRACE_FILE (trace.tsv) gets a line for each kernel, copy and fill: nanoseconds of its beginning and end,
-// the stream, its name as compiled, which has the source file in it. Kernels of a CUDA graph are lines of their own.
-// scripts/profile.sh runs a training with it and makes a table of what it wrote.
+// Records when every kernel of a program ran. The CUDA driver loads this library into any program that runs with
+// CUDA_INJECTION64_PATH set to its path. Writes a line per kernel, copy and fill to TRACE_FILE (trace.tsv): start and
+// end in nanoseconds, stream, and the mangled name, which contains the source file. Kernels of a CUDA graph get
+// separate lines. scripts/profile.sh traces a training with it and prints a table.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -46,7 +46,7 @@ static void write_record(const CUpti_Activity *record) {
 static void CUPTIAPI buffer_requested(uint8_t **buffer, size_t *size, size_t *most_records) {
     *size = (size_t)8 << 20;
     *buffer = (uint8_t *)aligned_alloc(8, *size);
-    *most_records = 0; // as many as fit
+    *most_records = 0; // maximum number of records in the buffer
     if (!*buffer) *size = 0;
 }
 
@@ -58,10 +58,10 @@ static void CUPTIAPI buffer_completed(CUcontext, uint32_t, uint8_t *buffer, size
 
 static void finish() {
     check(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "flushing");
-    if (fclose(out) != 0) fprintf(stderr, "trace: the file could not be written: the disk is full?\n");
+    if (fclose(out) != 0) fprintf(stderr, "trace: TRACE_FILE could not be written; check that the disk is not full\n");
 }
 
-// What the driver looks for.
+// The entry point that the CUDA driver calls.
 extern "C" int InitializeInjection() {
     const char *path = getenv("TRACE_FILE");
     if (!path) path = "trace.tsv";

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the tables of Unicode that tokenizers need:
+"""Writes the Unicode tables that tokenizers need:
 
     python3 dev/tools/unicode_tables.py classes > coat/text/unicode_tables.h
     python3 dev/tools/unicode_tables.py nfc > coat/text/nfc_tables.h
     python3 dev/tools/unicode_tables.py singles > coat/text/nfc_singles.h
 
-The committed ones are Unicode 16.0's, whose classes tokenizers and tiktoken have: pip install unicodedata2==16.0.0.
-Without that package they are of the version that Python has.
+The committed tables are those of Unicode 16.0, which tokenizers and tiktoken use: pip install unicodedata2==16.0.0. Without
+that package, the tables are those of Python's Unicode version.
 """
 import sys
 
@@ -49,7 +49,7 @@ HANGUL = range(0xAC00, 0xD7A4)
 
 
 def ranges(value_of):
-    """[first, last, value] of the runs of code points with the same value, without those of value 0."""
+    """Returns [first, last, value] of each run of code points with the same non-zero value."""
     found = []
     for code in range(sys.maxunicode + 1):
         value = value_of(chr(code))
@@ -93,7 +93,7 @@ def nfc():
     print(NFC.format(version=unicodedata.unidata_version), end="")
     pairs = decompositions(2)
     table("Decomposition nfc_pairs[]", ["{0x%x,0x%x,0x%x}," % pair for pair in pairs])
-    # those that NFC puts together again; places in the table above, in the order of their two parts
+    # Pairs that NFC composes: indices into the table above, in the order of their two parts.
     whole = [(d[1], d[2], i) for i, d in enumerate(pairs) if unicodedata.normalize("NFC", chr(d[0])) == chr(d[0])]
     table("uint16_t nfc_compositions[]", ["%d," % i for _, _, i in sorted(whole)])
     table("OrderRange nfc_orders[]", ["{0x%x,0x%x,%d}," % tuple(r) for r in ranges(unicodedata.combining)])

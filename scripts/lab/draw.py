@@ -1,17 +1,17 @@
-"""Draws the figures of an experiment, as SVG files in its folder.
+"""Draws the figures of an experiment as SVG files in its folder.
 
     scripts/lab.py draw FOLDER...
 
-  fidelity.tsv                   SETTING.svg: differences from the baseline over the
-                                 run and at its end, a thin line per pair, the mean
-                                 thick; beyond 10 percent they leave the figure
+  fidelity.tsv                   SETTING.svg: differences from the baseline during the
+                                 run and at its end, a thin line per pair and a thick
+                                 mean; differences above 10 percent are outside
   stability.tsv, sharpness.tsv   stability.svg: the loss over learning rates, from the
-                                 lowest seed to the highest; crosses are runs that
-                                 diverged. sharpness.svg: the loss along random
-                                 directions from the weights, and its mean
+                                 lowest seed to the highest; crosses are diverged
+                                 runs. sharpness.svg: the loss along random directions
+                                 from the weights, and its mean
   reproduce.md                   memory.svg: peak memory of table 7, the paper's light
   ranges*.tsv                    ranges and exponents of the optimizer's states, as
-                                 build/quant_error counts them
+                                 counted by build/quant_error
 
 Needs matplotlib (pip install matplotlib).
 """
@@ -52,7 +52,7 @@ def draw_fidelity(plot, path):
         low, high = max(-10, lowest), min(10, highest)
         left.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
         left.set_xticks(range(1, 9), EIGHTH_NAMES)
-        left.set_xlabel("training loss, eighths of the run")
+        left.set_xlabel("training loss, windows of 1/8 of the run")
         left.set_ylabel(f"difference from {study.baseline}, %")
         left.set_title(study.name)
         right.set_xticks([])
@@ -81,7 +81,8 @@ def draw_stability(plot, path):
         axis.plot(lost, [0.97 - 0.03 * k] * len(lost), "x", color=colour, transform=axis.get_xaxis_transform())
         everything = sorted(everything + [loss for found in losses.values() for loss in found])
     low, middle, high = (everything[k] for k in (0, len(everything) // 2, -1)) if everything else (0, 0, 0)
-    high = min(high, low + 6 * (middle - low)) if middle > low else high  # a run that nearly diverged leaves the figure
+    # a run that nearly diverged is outside the figure
+    high = min(high, low + 6 * (middle - low)) if middle > low else high
     axis.set_ylim(low - 0.05 * (high - low) - 1e-3, high + 0.2 * (high - low) + 1e-3)
     axis.set_xscale("log")
     axis.set_xlabel("learning rate")
@@ -93,7 +94,7 @@ def draw_stability(plot, path):
 
 def draw_sharpness(plot, path):
     figure, axis = plot.plt.subplots(figsize=(7.2, 4.6), layout="constrained")
-    recipes = {}  # recipe: direction: distance: loss
+    recipes = {}  # {recipe: {direction: {distance: loss}}}
     for row in (row for row in Table(path, "recipe").rows if is_number(row["loss"])):
         directions = recipes.setdefault(row["recipe"], {})
         directions.setdefault(row["direction"], {})[float(row["distance"])] = float(row["loss"])
@@ -113,7 +114,7 @@ def draw_sharpness(plot, path):
 
 
 def draw_memory(plot, path):
-    """Draws the rows of table 7 at equal batches that the paper has, in BF16 and COAT."""
+    """Draws the paper's rows of table 7 at equal batches, in BF16 and COAT."""
     lines = [line for line in read_text(path).splitlines() if "| equal batch |" in line]
     rows = [[x.strip() for x in line.split("|")[1:-1]] for line in lines]
     rows = [row for row in rows if " → " in row[11] and row[4] in ("bf16", "coat")]
@@ -138,7 +139,7 @@ def draw_memory(plot, path):
 
 
 def draw_ranges(plot, path):
-    """Draws a panel per histogram. Columns before `quantity` say which file it is of: each has a figure."""
+    """Draws a panel per histogram, in a figure per combination of the columns before `quantity`."""
     head, *rows = [line.split("\t") for line in read_text(path).splitlines() if line[0] != "#"]
     first = head.index("quantity")
     for key in dict.fromkeys(tuple(row[:first]) for row in rows):
@@ -170,7 +171,7 @@ def main(arguments):
     for folder in folders:
         jobs = [(draw, path) for pattern, draw in KINDS.items() for path in find(folder, pattern)]
         if not jobs:
-            raise Failure(f"{folder}: holds no results of scripts/lab.py to draw")
+            raise Failure(f"{folder}: contains no results of scripts/lab.py to draw")
         with plot.plt.rc_context(plot.STYLE):
             for draw, path in jobs:
                 for name, figure in draw(plot, path):

@@ -1,8 +1,8 @@
 """Does a recipe train as well as BF16? Trains every recipe with the same seeds and
-data, one run on each GPU at a time, and writes OUT/fidelity.md: final validation
-losses, the mean difference from BF16 with its standard error, and the difference
-in eight windows of the run (mean training losses of 1/8 of the steps each), in which
-one seed shows a drift long before the end.
+data, one run per GPU at a time. Writes OUT/fidelity.md: final validation losses,
+the mean difference from BF16 with its standard error, and the differences of the
+mean training losses in eight windows of 1/8 of the run. The windows show a drift
+long before the end, with a single seed.
 
     scripts/lab.py fidelity [--dry-run] [--out runs/fidelity] [--page-only]
         [TRAIN_GLOB VAL_GLOB [SETTING...]]
@@ -10,36 +10,36 @@ one seed shows a drift long before the end.
 SETTING: see the table below (default: 262k). Without token files the setting is
 `bytes`, a small model that reads this machine's headers.
 
-OUT/fidelity.tsv has the figures of all runs that have ended. They are not repeated,
-and a run that was stopped resumes from its last checkpoint: start the same command
-again, or one with more seeds, recipes or settings. The page needs that file alone.
-A run that diverges (exit code 4) is a result. Any other failure is reported, the
-other runs go ahead, and the program ends with 1. `scripts/lab.py draw OUT` draws
-the differences.
-Expected: 3 minutes for a run of 65k or 262k on an H200, 8 of 524k, 8 of 1558M, 18
-(coat) to 24 (bf16) of olmo-1b on an H100; 1 minute for one of bytes on two cores.
+OUT/fidelity.tsv has the figures of all runs that have ended. These are not
+repeated, and a run that was stopped resumes from its last checkpoint: start the
+same command again, or one with more seeds, recipes or settings. The page needs
+only that file. A run that diverges (exit code 4) is a result. Any other failure is
+reported, the other runs continue, and the exit code is 1. `scripts/lab.py draw OUT`
+draws the differences.
+Expected time per run: 3 minutes for 65k or 262k on an H200, 8 for 524k, 8 for
+1558M; 18 (coat) to 24 (bf16) for olmo-1b on an H100; 1 for bytes on two cores.
 
 Environment:
   RECIPES="bf16 coat"   the first is the baseline. RECIPE,FLAG=VALUE,... adds flags,
                         NAME:RECIPE,... names a recipe: paper:coat-paper,head=fp8.
                         A recipe's flags override the setting's: slow:bf16,lr=2.9e-4
   SEEDS="1 2 3"         1@16 is seed 1 with micro-batches of 16 sequences and the same
-                        tokens per step. The page shows how far such runs of the
-                        baseline are apart: no smaller difference counts
+                        tokens per step. Such runs of the baseline show the run-to-run
+                        noise; the page reports it. Smaller differences mean nothing
   FROM=STEP             trains the baseline to that step of its schedule, once per
                         seed, and continues with all recipes from this checkpoint,
                         which excludes the chaos of the first steps. With 262k and
-                        FROM=150 runs of BF16 end within 0.06 % of each other
+                        FROM=150, runs of BF16 end within 0.06 % of each other
   TO=STEP               ends runs at that step of their schedule. A drift shows within
                         a hundred steps after FROM
   KEEP_BRANCH_POINTS=1  keeps the checkpoints of FROM for further recipes (124M: 1.7
                         GB each)
-  EVALUATE="bf16 coat"  evaluates the last checkpoint of every run in these recipes,
-                        too, which separates a difference of the weights from the
+  EVALUATE="bf16 coat"  also evaluates the last checkpoint of every run in these
+                        recipes, which separates a difference of the weights from the
                         rounding of the forward pass
-  TEXTS="NAME=GLOB ..." evaluates it on these token files, too. Runs that have ended
-                        are not evaluated for names that are added later: their
-                        checkpoints are gone. The program lists them
+  TEXTS="NAME=GLOB ..." also evaluates it on these token files. A run that ended before
+                        a name was added is not evaluated for it, because its
+                        checkpoint is gone. The program lists such runs
   LIMIT=0.2             percent: the page judges whether a mean ends within it
   EIGHTH_LIMIT=0.4      the limit for the means of the windows
   STEPS=N               replaces the setting's steps
@@ -47,7 +47,7 @@ Environment:
                         N ..." its batch; TRAINING="--schedule ..." its optimizer
   SAVES=4               checkpoints per run, removed when it has ended
   JOBS=N                runs at a time (default: one per GPU; 1 on a CPU)
-  TEXT=FOLDER           what the model of bytes reads
+  TEXT=FOLDER           text for the byte-level model
   BIN=. BUILD=build     folders of the programs
   VERSION=NAME          version on the page (default: git describe)
 """
@@ -62,7 +62,7 @@ from .results import Failure, write_file
 from .work import check_built, is_built, number, recipe_flags, setting
 
 GPT2 = "--model gpt2"
-# flags of the model; length, micro-batch, tokens per step; rate, warm-up, last rate; steps; description
+# columns: flags of the model; length, micro-batch, tokens per step; rate, warm-up, last rate; steps; description
 SETTINGS = {
     "65k": (GPT2, (1024, 64, 65536), ("6e-4", 100, "0.1"), 1526, "124M, 65,536 tokens per step, as in docs/loss.md"),
     "262k": (GPT2, (1024, 64, 262144), ("3e-4", 80, 0), 400, "124M, 262,144 tokens per step: seeds vary by 0.4 %"),
@@ -72,7 +72,7 @@ SETTINGS = {
     "olmo-1b": ("--model olmo-1b", (2048, 8, 131072), ("2e-4", 160, 0), 800,
                 "OLMo-1B, 131,072 tokens per step in sequences of 2,048, 105 million tokens, OLMo's eps"),
     "bytes": ("--layers 4 --heads 4 --channels 128", (128, 8, 1024), ("2e-3", 40, 0), 400,
-              "a model of bytes with 4 layers of 128 channels, 1,024 tokens per step"),
+              "a byte-level model with 4 layers of 128 channels, 1,024 tokens per step"),
 }
 RECIPE = r"(?:([A-Za-z0-9_.+-]+):)?([A-Za-z0-9,=_.+-]+)"
 COMMAND = ["RECIPES", "SEEDS", "FROM", "TO", "EVALUATE", "TEXTS", "STEPS", "MODEL", "BATCH", "TRAINING", "TEXT",
@@ -80,7 +80,7 @@ COMMAND = ["RECIPES", "SEEDS", "FROM", "TO", "EVALUATE", "TEXTS", "STEPS", "MODE
 
 
 class Fidelity:
-    """What is asked for. Nothing is written before all of it is known to be possible."""
+    """The requested study. Checks that all of it is possible before anything is written."""
 
     def __init__(self, out, dry_run):
         self.out, self.work, self.named = out, lab.Work(out, dry_run), {}
@@ -130,11 +130,11 @@ class Fidelity:
         for name, pattern in {} if self.work.dry_run else self.texts.items():
             lab.check_tokens(f"TEXTS: {name}: ", pattern)
             if of.tokens_of(pattern) < of.micro_batch * of.length:
-                raise Failure(f"TEXTS: {name}: too short for {of.name}, whose micro-batches read "
+                raise Failure(f"TEXTS: {name}: is too short for {of.name}, whose micro-batches read "
                               f"{of.micro_batch * of.length} tokens")
 
     def choose_trainer(self, names):
-        """Chooses the GPU's trainer if it can run here, else the CPU's, which is for the model of bytes."""
+        """Chooses the GPU's trainer if it can run here, else the CPU's, which trains the byte-level model."""
         large = [name for name in names if name != "bytes"]
         if not is_built(lab.GPU_TRAINER):
             self.work.gpus = []
@@ -144,10 +144,11 @@ class Fidelity:
         check_built([self.trainer] + [lab.BUILD + "/prepare_bytes"] * ("bytes" in names))
         if large and not self.work.gpus:
             raise Failure(f"{large[0]}: needs a GPU for FP8, compute capability 8.9 or later; without token files a "
-                          "model of bytes is trained on the CPU")
+                          "byte-level model is trained on the CPU")
 
     def check_recipes(self, of):
-        """Checks the flags of recipes with the trainer's --plan; a dry run without it asks the CPU's, if any."""
+        """Checks the flags of recipes with the trainer's --plan. A dry run without it uses the CPU's trainer, if any.
+        Checks the flags of recipes with the trainer's --plan. A dry run without it uses the CPU's trainer, if any."""
         planner = self.trainer if is_built(self.trainer) else lab.CPU_TRAINER
         names = [("RECIPES", name) for name in self.recipes] + [("EVALUATE", name) for name in self.evaluations]
         for variable, name in names if is_built(planner) else []:
@@ -157,12 +158,12 @@ class Fidelity:
                 raise Failure(f"{variable}: {name}: {lab.error_in(done.stderr)}")
 
     def flags(self, name):
-        """Returns the flags of a recipe. The masters take 4 bytes per parameter, weight included, in all of them."""
+        """Returns the flags of a recipe. In all recipes, masters and weights take 4 bytes per parameter."""
         flags = recipe_flags(self.named.get(name, name))
         return flags[:2] + ["--master", "split16"] + flags[2:]
 
     def record(self, arguments):
-        """Records in fidelity.tsv what settings and names stand for, and the command."""
+        """Records the command and the meaning of settings and names in fidelity.tsv."""
         for of in self.settings:
             self.results.note("setting", of.name, of.note(self.baseline), "--out")
         for name, recipe in self.named.items():
@@ -175,7 +176,7 @@ class Fidelity:
 
     def run(self, arguments):
         self.work.begin()
-        self.results.read()  # as it is now that the folder is locked
+        self.results.read()  # reads it again, now that the folder is locked
         runs = Runs(self)
         if not self.work.dry_run:
             if any(of.name.startswith("bytes") for of in self.settings):
@@ -191,9 +192,9 @@ class Fidelity:
         limits = [setting("LIMIT", "0.2"), setting("EIGHTH_LIMIT", "0.4")]
         for name, limit in zip(("LIMIT", "EIGHTH_LIMIT"), limits):
             if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", limit):
-                raise Failure(f"{name}: must be a number of percent (is {limit})")
+                raise Failure(f"{name}: must be a percentage (is {limit})")
         if not self.results.settings():
-            raise Failure(f"{self.results.path}: holds no results of scripts/lab.py fidelity")
+            raise Failure(f"{self.results.path}: contains no results of scripts/lab.py fidelity")
         abouts = {name: row[-1] for name, row in SETTINGS.items()}
         write_file(self.out + "/fidelity.md", page(self.results, abouts, limits))
         print(f"written: {self.out}/fidelity.md")
@@ -203,7 +204,7 @@ def main(arguments):
     about = "".join(f"  {name:8} {row[-1]}\n           {' '.join(flags_of(name, row))}, {row[3]} steps\n"
                     for name, row in SETTINGS.items())
     parser = lab.Parser("fidelity", __doc__ + "\nSettings:\n" + about)
-    parser.add_argument("--page-only", action="store_true", help="train nothing; write the page of OUT/fidelity.tsv")
+    parser.add_argument("--page-only", action="store_true", help="only write the page from OUT/fidelity.tsv")
     parser.add_argument("words", nargs="*", metavar="TRAIN_GLOB VAL_GLOB SETTING")
     options = parser.parse_intermixed_args(arguments)
     study = Fidelity(options.out, options.dry_run)

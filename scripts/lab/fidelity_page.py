@@ -1,13 +1,13 @@
 """The results of `scripts/lab.py fidelity`, their statistics, and the page.
 
-OUT/fidelity.tsv has comment lines that say what was run (`# setting NAME: ...`, `# recipe NAME: ...`, `# text NAME:
+OUT/fidelity.tsv has comment lines that describe the study (`# setting NAME: ...`, `# recipe NAME: ...`, `# text NAME:
 ...`, `# command: ...`), then a row per run that has ended:
 
-    ended               done, or diverged: by exit code 4, or above the loss of its first step
+    ended               done, or diverged: exit code 4, or a final loss above that of the first step
     val_loss            at the last step
-    loss_1 ... loss_8   mean training losses over eighths of the steps, after the common checkpoint if there is one
+    loss_1 ... loss_8   mean training losses over windows of 1/8 of the steps, after the branch point if there is one
     largest_grad_norm   over the same steps
-    in RECIPE, on TEXT  the last checkpoint's loss in another recipe, or on a further text
+    in RECIPE, on TEXT  the last checkpoint's loss in another recipe, or on another text
 """
 import datetime
 import math
@@ -23,7 +23,7 @@ COLUMNS = ["setting", "recipe", "seed", "ended", "steps", "val_loss", "first_los
 
 
 def natural(text):
-    """Sorts 2 before 10, and 1 before 1@16."""
+    """Returns a sort key that puts 2 before 10, and 1 before 1@16."""
     return [int(part) if part.isdigit() else part for part in re.split("([0-9]+)", text)]
 
 
@@ -36,7 +36,7 @@ def base_of(name):
 
 
 class Results(Table):
-    """A fidelity.tsv. settings, recipes: the order of its rows, and of the page."""
+    """A fidelity.tsv. settings, recipes: the order of its rows and of the page."""
 
     def __init__(self, folder, settings=(), recipes=("bf16", "coat")):
         super().__init__(os.path.join(folder, "fidelity.tsv"), *COLUMNS)
@@ -53,14 +53,14 @@ class Results(Table):
 
 
 class Difference(Sample):
-    """Differences in percent over pairs of runs."""
+    """The differences of pairs of runs, in percent."""
 
     def percent(self):
         """Returns the mean and its standard error: "+0.22 ± 0.10 %"."""
         return signed(self.mean) + (f" ± {self.error:.2f}" if self.count > 1 else "") + " %" if self.count else "–"
 
     def is_within(self, limit):
-        """True if the mean is within the limit, or within two standard errors of 0 if these are at most 0.15 %."""
+        """True if the mean is within the limit, or within two standard errors of 0 that are at most 0.15 %."""
         return abs(self.mean) <= limit or (self.count > 1 and self.error <= 0.15 and abs(self.mean) <= 2 * self.error)
 
 
@@ -81,13 +81,13 @@ class Comparison:
         self.unfinished = sorted({tuple(path.split(os.sep)[-2:]) for path in folders} - ended)
 
     def value(self, row, key):
-        """Returns a loss of a run; None if it has none, or diverged before its end."""
+        """Returns a loss of a run; None if the run is missing or diverged before its end."""
         lost = row["ended"] != "done" and (key == "val_loss" or key.startswith("on "))
         return float(row[key]) if is_number(row.get(key)) and not lost else None
 
     def difference(self, row, key):
-        """Returns the run's loss over the baseline's in percent; None without a pair. A run of the baseline itself has
-        one only if its micro-batch is not the setting's."""
+        """Returns the run's loss divided by the baseline's, in percent; None without a pair. A run of the baseline has a pair
+        only if its micro-batch is not the setting's."""
         seed = row["seed"].split("@")[0] if row["recipe"] == self.baseline else row["seed"]
         if row["recipe"] == self.baseline and seed == row["seed"]:
             return None
@@ -150,7 +150,7 @@ def unpaired_rows(study):
 
 
 def text_table(study):
-    """Returns the table of further texts: losses, perplexities, and the differences of the losses."""
+    """Returns the table of TEXTS: losses, perplexities, and differences of the losses."""
     recipes = [name for name in study.runs if any(study.values(name, key).count for key in study.texts)]
     head, rows, lacking = ["text"], [], []
     for recipe in recipes:
@@ -170,7 +170,7 @@ def text_table(study):
 
 
 def remarks(study):
-    """Yields how far apart the baseline's own runs of a seed are, which pairs are of two cards, and what is missing."""
+    """Yields the baseline's run-to-run noise, the pairs on different GPUs, and the missing runs."""
     base = study.runs.get(study.baseline, [])
     losses = {row["seed"]: study.value(row, "val_loss") for row in base if study.value(row, "val_loss") is not None}
     for seed in dict.fromkeys(key.split("@")[0] for key in losses):
@@ -181,7 +181,7 @@ def remarks(study):
         if len(ways) > 1:
             yield (f"- **{study.baseline}** alone, its micro-batches cut in {len(ways)} ways ({', '.join(ways)}): "
                    f"{low:.4f} to {high:.4f}, **{100 * (high - low) / (total / len(ways)):.2f} %** apart" +
-                   (f"; largest |difference| of an eighth {max(gaps):.2f} %" if gaps else ""))
+                   (f"; largest |difference| of a window {max(gaps):.2f} %" if gaps else ""))
     cards = {row["seed"]: row["machine"] for row in base}
     other = [row for row in study.all if cards.get(row["seed"], row["machine"]) != row["machine"]]
     if other:
@@ -211,7 +211,7 @@ def section(study, note, about):
     if end:
         words += f" Runs end at step {end[1]} of their schedule."
     if start:
-        words += (f" All runs of a seed continue from one checkpoint, that of step {start}; eighths and gradient norms "
+        words += (f" All runs of a seed continue from one checkpoint, that of step {start}; windows and gradient norms "
                   f"are of steps {int(start.split()[0]) + 1} to {end[1] if end else flags.split()[-1]}.")
     lines = ["", "## " + study.name, words, "", f"`{flags}`; {files}.", ""]
     lines += markdown(["recipe", "runs", "validation loss", "difference", *EIGHTH_NAMES, *study.evaluations],
@@ -230,8 +230,7 @@ def section(study, note, about):
 
 
 def page(results, abouts, limits):
-    """Returns the text of the page. abouts: what each setting is; limits: of the mean at the end and of those of the
-    eighths, in percent."""
+    """Returns the text of the page. abouts: descriptions of settings; limits: of the final mean and of the windows, in percent."""
     baseline, studies = results.recipes[0], [Comparison(results, name) for name in results.settings()]
     machines, versions = (", ".join(dict.fromkeys(row[key] for study in studies for row in study.all))
                           for key in ("machine", "version"))
@@ -247,12 +246,12 @@ def page(results, abouts, limits):
     lines += [line for command in results.commands for line in ("", "    " + command)]
     lines += ["", f"Differences are from {baseline} with the same seed and micro-batch, in percent of its loss; above "
               "zero is worse. ± is the standard error of the mean over the pairs. 1/8 to 8/8 are the mean training "
-              f"losses over eighths of the steps; the row of {baseline} has the losses themselves. Seed 1@16 is seed "
+              f"losses over windows of 1/8 of the steps; the row of {baseline} has the losses themselves. Seed 1@16 is seed "
               "1 with micro-batches of 16."]
     verdicts = [row for study in studies for row in verdict_rows(study, *map(float, limits))]
     if verdicts:
         lines += ["", *markdown(["setting", "recipe", "pairs", "at the end", f"within {limits[0]} %",
-                                 "largest mean of an eighth", f"within {limits[1]} %"], verdicts), "",
+                                 "largest mean of a window", f"within {limits[1]} %"], verdicts), "",
                   "A mean is also within its limit if it is within two standard errors of 0 and these are at most "
                   "0.15 %."]
     for study in studies:

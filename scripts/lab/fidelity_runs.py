@@ -1,4 +1,4 @@
-"""The runs of `scripts/lab.py fidelity`: each is trained, resumed or skipped, and its last checkpoint evaluated."""
+"""The runs of `scripts/lab.py fidelity`: trains, resumes or skips each, and evaluates its last checkpoint."""
 import collections
 import dataclasses
 import glob
@@ -27,7 +27,7 @@ def flags_of(name, row):
 
 
 class Setting:
-    """SETTING[-from-STEP][-to-STEP]: `steps` of the `schedule` are trained, the first `start` by the baseline."""
+    """SETTING[-from-STEP][-to-STEP]: trains `steps` of the `schedule`; the baseline trains the first `start`."""
 
     def __init__(self, name, row, files, start, end):
         model, batch, training = flags_of(name, row)
@@ -36,7 +36,7 @@ class Setting:
         batch = setting("BATCH", batch).split()
         self.flags = setting("MODEL", model).split() + ["--tokenizer", "bytes"] * (name == "bytes") + batch
         self.flags += setting("TRAINING", training).split()
-        value = dict(zip(batch, batch[1:]))  # of the last flag of a name
+        value = dict(zip(batch, batch[1:]))  # value of the last flag with a name
         self.length = number("--seq-len", value.get("--seq-len", "missing"), 1)
         self.micro_batch = number("--micro-batch", value.get("--micro-batch", "missing"), 1)
         self.schedule = number("STEPS", setting("STEPS", row[3]))
@@ -46,11 +46,11 @@ class Setting:
             raise Failure(f"TO: {name} has {self.schedule} steps")
         if self.steps - self.start < 8:
             after = " after FROM" if start else ""
-            raise Failure(f"{'TO' if end else 'STEPS'}: at least 8 steps{after} are needed, one for each eighth of "
+            raise Failure(f"{'TO' if end else 'STEPS'}: at least 8 steps{after} are needed, one for each window of 1/8 of "
                           f"the run (are {self.steps - self.start})")
 
     def note(self, baseline):
-        """Returns what makes runs of this setting comparable."""
+        """Returns a description of everything that must be equal for runs of this setting to be comparable."""
         files = [f"{name}: {os.path.basename(files)}, {bytes_of(files)} bytes"
                  for name, files in (("data", self.train), ("validation", self.val))]
         start = [f"from step {self.start} of {baseline}"] if self.start else []
@@ -60,11 +60,11 @@ class Setting:
         return int(seed.split("@")[1]) if "@" in seed else self.micro_batch
 
     def tokens_of(self, pattern):
-        """Returns how many 2-byte tokens of these files can be read. (Of 4-byte tokens the trainer reads all.)"""
+        """Returns the number of 2-byte tokens in these files. (The trainer counts 4-byte tokens itself.)"""
         return bytes_of(pattern) // 2 - len(glob.glob(pattern)) * (512 + self.length)
 
     def val_batches(self, seed, pattern):
-        """Returns the number of micro-batches with which all runs of the setting read the same tokens."""
+        """Returns the number of micro-batches for which all runs of the setting read the same tokens."""
         tokens = min(self.val_tokens, self.tokens_of(pattern)) if glob.glob(pattern) else self.val_tokens
         batches = tokens // (self.micro_batch * self.length)
         return str(batches * (self.micro_batch // self.micro_batch_of(seed)) if batches > 0 else 1)
@@ -72,7 +72,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run of the setting `of`. Its folder has the log, the output and, until it ends, checkpoints."""
+    """A run of the setting `of`. Its folder contains the log, the output and, until it ends, checkpoints."""
 
     of: Setting
     recipe: str
@@ -103,7 +103,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Point(Run):
-    """The run of the baseline to the step FROM, where all runs of its seed begin."""
+    """The baseline's run to the step FROM, from which all runs of its seed continue."""
 
     @property
     def folder(self):
@@ -119,7 +119,7 @@ class Runs:
         self.machine = lab.gpu_name() if self.work.gpus else "CPU"
         self.version = "" if self.dry else lab.version_of(study.trainer)
         self.lock, self.point_locks, self.lost_points = threading.Lock(), collections.defaultdict(threading.Lock), set()
-        # the recipes of a seed together, so that two GPUs have a pair
+        # all recipes of a seed in a row, so that two GPUs train a pair
         self.runs = list(dict.fromkeys(Run(of, recipe, re.sub(f"@{of.micro_batch}$", "", seed), study.out)
                                        for of in study.settings for seed in study.seeds for recipe in study.recipes))
 
@@ -128,13 +128,14 @@ class Runs:
         return self.results.find(**dict(zip(KEY, run.key)))
 
     def tell_what_is_missing(self):
-        """Lists the runs that ended before EVALUATE or TEXTS had a name: their checkpoints are gone."""
+        """Lists the runs that ended before a name was added to EVALUATE or TEXTS, because their checkpoints are gone.
+        Lists the runs that ended before a name was added to EVALUATE or TEXTS, because their checkpoints are gone."""
         for column in ["in " + name for name in self.study.evaluations] + ["on " + name for name in self.study.texts]:
             rows = [row for row in map(self.row_of, self.runs) if row and row["ended"] == "done"]
             names = [" ".join(row[key] for key in KEY) for row in rows if row.get(column, "-") == "-"]
             if names:
                 lab.tell(f"note: ended before, not evaluated {column}: {', '.join(names)}; their checkpoints are "
-                         "gone, another --out trains them again")
+                         "gone, use another --out to train them again")
 
     def work_on(self, run):
         if isinstance(run, Point):
@@ -149,7 +150,7 @@ class Runs:
                 remove(point.folder, "step-*", "events.*")
 
     def command(self, run, save_every, *more):
-        """Returns the command that trains a run, or resumes it."""
+        """Returns the command that trains or resumes a run."""
         of, (seed, *cut) = run.of, run.seed.split("@")
         flags = of.flags + self.study.flags(run.recipe) + ["--micro-batch", *cut] * len(cut)
         val_every = of.steps if of.steps < of.schedule else 0
@@ -159,7 +160,7 @@ class Runs:
                 "--out", run.folder, "--resume"]
 
     def is_trained(self, run):
-        """True if the run has come to its end and, if EVALUATE or TEXTS need it, its last checkpoint is there."""
+        """True if the run has ended and, if EVALUATE or TEXTS need it, its last checkpoint exists."""
         needed = self.study.evaluations or self.study.texts
         return run.is_validated() and (not needed or os.path.exists(run.checkpoint(run.of.steps)))
 
@@ -192,7 +193,7 @@ class Runs:
         remove(run.folder, "step-*", "events.*")
 
     def evaluate(self, run):
-        """Returns the losses of a run's last checkpoint in the recipes of EVALUATE, and in its own on TEXTS."""
+        """Returns the losses of a run's last checkpoint in the recipes of EVALUATE, and of its own recipe on TEXTS."""
         of, losses = run.of, {}
         jobs = [("in " + name, name, f"evaluated-{name}.txt", of.val) for name in self.study.evaluations]
         jobs += [("on " + name, run.recipe, f"text-{name}.txt", files) for name, files in self.study.texts.items()]
@@ -219,7 +220,7 @@ class Runs:
         return any(self.point_of(run) == point and not self.has_begun(run) for run in self.runs)
 
     def with_branch_points(self):
-        """Returns items for work_on(): the runs and, ahead of them, their branch points, JOBS at a time."""
+        """Returns items for work_on(): the runs, preceded by their branch points, JOBS at a time."""
         if not setting("FROM"):
             return [(run,) for run in self.runs]
         runs, items = collections.defaultdict(list), []
@@ -231,7 +232,7 @@ class Runs:
         return items
 
     def train_point(self, point):
-        """Trains the baseline until the step FROM is saved. The first run that needs it does so, the others wait."""
+        """Trains the baseline until step FROM is saved. The first run that needs it trains, the others wait."""
         checkpoint, output = point.checkpoint(point.of.start), point.folder + "/output.txt"
         command = self.command(point, point.of.start)
         if self.dry:
@@ -240,7 +241,7 @@ class Runs:
             return
         with self.point_locks[point]:
             if point in self.lost_points:
-                raise Failure("")  # reported by the run that tried
+                raise Failure("")  # the run that trained it reports the failure
             if os.path.exists(checkpoint):
                 return
             self.lost_points.add(point)
@@ -249,24 +250,24 @@ class Runs:
             status = self.work.run(output, command, lambda: os.path.exists(checkpoint))
             if not os.path.exists(checkpoint):
                 raise self.work.failure(point, status, output)
-            for path in set(find(point.folder, "step-*")) - {checkpoint}:  # of a few more steps
+            for path in set(find(point.folder, "step-*")) - {checkpoint}:  # the logs may have a few more steps
                 shutil.rmtree(path)
             self.check_point(point, checkpoint)
             self.lost_points.remove(point)
 
     @staticmethod
     def check_point(point, checkpoint):
-        """Checks a point that is trained once more, for more recipes, against the logs of earlier runs."""
+        """Compares a branch point that was trained again with the logs of earlier runs."""
         start, seed = point.of.start, point.seed
         runs = find(os.path.join(point.out, point.of.name), f"*/{seed}/log.jsonl", f"*/{seed}@*/log.jsonl")
         ways = {(value_at(log, start, "loss"), value_at(log, start, "grad_norm")) for log in [point.log, *runs]}
         if len(ways - {(None, None)}) > 1:
             shutil.rmtree(checkpoint)
-            raise Failure(f"{point}: trained again, it differs from what other runs continued from, as on another "
+            raise Failure(f"{point}: trained again, it differs from the one that other runs continued from, as on another "
                           "machine; choose another --out")
 
     def start_from_point(self, run):
-        """Gives a run's folder the checkpoint, by links (checkpoints are not written in place), and its log."""
+        """Links the checkpoint into a run's folder (checkpoints are never written in place) and copies the log."""
         if not run.of.start or self.has_begun(run):
             return
         point, copy = self.point_of(run), run.folder + "/.copy"
@@ -274,7 +275,7 @@ class Runs:
         remove(run.folder, ".copy")
         try:
             shutil.copytree(point.checkpoint(run.of.start), copy, copy_function=os.link)
-        except OSError:  # shutil.Error is one
+        except OSError:  # shutil.Error is an OSError
             remove(run.folder, ".copy")
             shutil.copytree(point.checkpoint(run.of.start), copy)
         with open(point.log, encoding="utf-8") as log:
@@ -284,11 +285,11 @@ class Runs:
 
 
 def figures(path, start, steps, failed):
-    """Returns the columns of fidelity.tsv that a log has."""
+    """Returns the columns of fidelity.tsv from a log."""
     sums, counts, largest, first, val, last = [0.0] * 8, [0] * 8, 0.0, None, None, 0
     for line in read_log(path):
         step = line["step"]
-        if step > steps:  # a run that was told to end may have made a few more
+        if step > steps:  # a run that was told to end may have done a few more steps
             continue
         val = line.get("val_loss", val) if step == steps else val
         if "loss" not in line:

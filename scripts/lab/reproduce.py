@@ -1,38 +1,37 @@
-"""The paper's tables next to this program's figures, of the paper's models, measured on
-this machine's GPUs. What the machine cannot run comes from --plan and is marked.
-Writes OUT/reproduce.md and the logs of everything that ran; `scripts/lab.py draw OUT`
-draws the memory of table 7 and the states of table 1. Losses, other programs, and what
-differs from the paper's method are in scripts/results.
+"""Compares the paper's tables with this program's figures for the same models, measured
+on this machine's GPUs. Figures that the machine cannot measure come from --plan and are
+marked. Writes OUT/reproduce.md and the logs of everything that ran. `scripts/lab.py draw
+OUT` draws the memory of table 7 and the states of table 1. Losses, other programs, and
+differences from the paper's method are in scripts/results.
 
     scripts/lab.py reproduce [--dry-run] [--out runs/reproduce] [PIECE...]
 
   table1        quantization error of the optimizer's states of OLMo-1B, at several
                 points of training
-  table2        what a layer saves for backward, by purpose; needs no GPU
+  table2        saved activations of a layer, by purpose; needs no GPU
   table6        one layer, forward and backward: time and memory
   table7        speed and memory of Llama-2-7B, -13B and -30B, and of OLMo-7B, on 1 to
                 8 GPUs of 80 GB
   figure4       the amax of a tensor with and without Group Scaling
   gpt2          speed and memory of GPT-2 124M and 1558M on one GPU
-  all           all of it (default). It takes 6 minutes on one H100 with QUICK=1,
-                expected 50 without (table1 18, gpt2 24); 1 minute without a GPU
+  all           all pieces (default). Takes 6 minutes on one H100 with QUICK=1, about 50
+                without (table1 18, gpt2 24); 1 minute without a GPU
 
-The page has the pieces that are named, and replaces an earlier one in OUT. On several
-GPUs, what needs one runs at the same time, one thing on each; what needs several
-follows.
+The page has the named pieces, and replaces an earlier one in OUT. On several GPUs,
+measurements of one GPU run at the same time, one on each; those of several GPUs follow.
 
 Environment:
   TRAIN=GLOB            GPT-2 tokens of real text. Without it, or without a GPU, a small
-                        model of bytes is trained. For Llama's vocabulary of 32,000 the
-                        tokens that it lacks are dropped
+                        byte-level model is trained. For Llama, tokens outside its
+                        vocabulary of 32,000 are dropped
   TOKENS=33554432       tokens that OLMo-1B sees in table1, twice (2097152 with
                         QUICK=1). Each run takes 30 GB of disk until it ends
   QUICK=1               fewer repetitions; plans the largest micro-batches
-  TEXT=FOLDER STEPS=400 what the model of bytes reads (default: this machine's headers),
+  TEXT=FOLDER STEPS=400 text of the byte-level model (default: this machine's headers),
                         and its steps
-  SPEED_STEPS=20        steps of each speed (6 with QUICK=1), of which the second half
-                        counts
-  MPIRUN="mpirun --bind-to none"   starts what needs several GPUs
+  SPEED_STEPS=20        steps of each speed measurement (6 with QUICK=1); only the
+                        second half is timed
+  MPIRUN="mpirun --bind-to none"   starts measurements of several GPUs
   BIN=. BUILD=build     folders of the programs
   VERSION=NAME          version on the page (default: git describe)
 """
@@ -60,16 +59,16 @@ LAYER_RECIPES = ["bf16", "bf16 --recompute 2", "fp8-linear", "coat"]
 # The paper's layer is OLMo's with heads of 128 and an MLP of 2.69 times the width.
 LAYERS = ["2048", "4096", "llama2-7b", "olmo-1b"]
 BENCH_LAYER = ["bench_layer", "--block", "olmo", "--model", "llama2-7b", "--model", "olmo-1b"]
-# model, GPUs, micro-batch of all recipes, length: the paper's rows, and OLMo-7B
+# columns: model, GPUs, micro-batch of all recipes, length. The paper's rows, and OLMo-7B.
 PAPER_MODELS = [("llama2-7b", 1, 1, 2048), ("olmo-7b", 1, 1, 2048), ("llama2-7b", 2, 2, 2048), ("olmo-7b", 2, 2, 2048),
                 ("llama2-13b", 2, 1, 1024), ("llama2-7b", 4, 2, 2048), ("llama2-7b", 8, 2, 2048),
                 ("llama2-13b", 4, 1, 2048), ("llama2-13b", 8, 1, 2048), ("llama-30b", 8, 1, 2048)]
 GPT2_MODELS = [("gpt2-xl", 1, 16, 1024), ("gpt2", 1, 64, 1024)]
-NARROW_TOKENS = 4194304  # more than any speed of a large model reads
+NARROW_TOKENS = 4194304  # more tokens than any speed measurement of a large model reads
 
 
 class Broken(Failure):
-    """A command that failed."""
+    """The failure of a command."""
 
     def __init__(self, command, status, reason, log):
         super().__init__(f"{reason} (see {log})")
@@ -84,11 +83,11 @@ class Reproduce:
         self.tokens, self.steps, self.speed_steps = (number(name, setting(name, default), 1) for name, default in (
             ("TOKENS", 2097152 if self.quick else 33554432), ("STEPS", 400), ("SPEED_STEPS", 6 if self.quick else 20)))
         memory = lab.query_gpus("memory.total", "csv,noheader,nounits") if self.gpus else []
-        # bytes of the smallest GPU; 0: not known
+        # bytes of the smallest GPU; 0: unknown
         self.memory = min((int(line) * 2**20 if line.isdigit() else 0 for line in memory), default=0)
         self.real_text = bool(self.gpus and self.train)
         if self.train and not self.gpus:
-            lab.tell("note: TRAIN needs a GPU for FP8; a model of bytes is trained instead")
+            lab.tell("note: TRAIN needs a GPU for FP8; a byte-level model is trained instead")
         self.planner, self.trainer = lab.CPU_TRAINER, lab.GPU_TRAINER if self.gpus else lab.CPU_TRAINER
         self.paper, self.mpirun = tables.read_paper(), setting("MPIRUN", "mpirun --bind-to none")
 
@@ -102,7 +101,7 @@ class Reproduce:
             check_built(needed.get(piece, []), piece + ": ")
 
     def run(self, log, command):
-        """Runs a command once and returns its output, which is OUT/LOG. A dry run prints it and returns nothing."""
+        """Runs a command once, with its output in OUT/LOG, and returns the output. A dry run prints the command."""
         path = os.path.join(self.out, log)
         if log not in self.done:
             if not self.dry:
@@ -120,13 +119,13 @@ class Reproduce:
             self.page += [*([paragraph] if isinstance(paragraph, str) else paragraph), ""]
 
     def broken(self, failure):
-        """Reports a command that failed, on the page, too."""
+        """Reports a failed command, also on the page."""
         self.work.report(failure)
         self.say(failure.row)
 
     @functools.lru_cache(None)
     def plan(self, *flags):
-        """Returns the memory plan; an empty one if nothing fits."""
+        """Returns the memory plan; an empty one if no batch fits."""
         command = [self.planner, "--plan=json", *map(str, flags)]
         if self.dry:
             print(shlex.join(command))
@@ -139,7 +138,7 @@ class Reproduce:
         for gpu, count in collections.Counter(gpus).items():
             rows.append(["GPU", "{} x {}, {}, driver {}".format(count, *gpu.split(", "))])
         rows.append(["libraries", library_versions(self.trainer)] if self.gpus else
-                    ["GPU", "none for FP8: **planned, not measured** wherever it says so"])
+                    ["GPU", "none for FP8: rows with **planned, not measured** are from --plan"])
         names = ["QUICK", "STEPS", "TEXT", "SPEED_STEPS", "TRAIN", "TOKENS"]
         minutes, seconds = divmod(int(time.time() - self.started), 60)
         rows += [["CPU", f"{cpu}, {os.cpu_count()} cores"], ["version", lab.version_of(self.planner)],
@@ -151,13 +150,13 @@ class Reproduce:
 
     @functools.lru_cache(None)
     def states_model(self):
-        """Returns a description, the trainer's flags, one of how many groups is measured, and the steps."""
+        """Returns a description, the trainer's flags, N if one of N groups is measured, and the steps."""
         if self.real_text:
             about, steps, every = "OLMo-1B, 65,536 tokens per step, one " + lab.gpu_name(), -(-self.tokens // 65536), 16
             flags = "--model olmo-1b --seq-len 2048 --micro-batch 8 --batch-tokens 65536 --lr 2e-4 --eps 1e-5"
             files = self.train
         else:
-            about = "a model of bytes with OLMo's blocks, 2 layers of 128 channels, 1,024 tokens per step"
+            about = "a byte-level model with OLMo's blocks, 2 layers of 128 channels, 1,024 tokens per step"
             flags = "--model olmo:d2 --tokenizer bytes --seq-len 128 --micro-batch 8 --lr 4e-3"
             files, steps, every = self.out + "/text_train.bin", self.steps, 1
             self.run("text.log", [lab.BUILD + "/prepare_bytes", setting("TEXT", "--headers"), "--overwrite",
@@ -167,7 +166,7 @@ class Reproduce:
         return about, [*flags.split(), "--train", files], every, points
 
     def measure_states(self, beta):
-        """Returns the errors at each step. The checkpoints, which are gigabytes, are removed, whatever happens."""
+        """Returns the errors at each step. Always removes the checkpoints, which take gigabytes."""
         _, model, every, points = self.states_model()
         folder, logs = f"{self.out}/states-{beta}", []
         try:
@@ -201,7 +200,7 @@ class Reproduce:
     # --- tables 2 and 6, figure 4 -------------------------------------------------------------------------------------
 
     def layer_plans(self, layer, length, recipe):
-        """Returns the plans of one and of two layers."""
+        """Returns the memory plans of one and of two layers."""
         for layers in (1, 2):
             flags = ["--model", layer, "--layers", layers]
             if layer.isdigit():
@@ -211,7 +210,7 @@ class Reproduce:
 
     def table2(self):
         plans = [(recipe, *self.layer_plans("4096", 2048, recipe)) for recipe in LAYER_RECIPES]
-        self.say("## What a layer saves for backward (table 2)", texts.TABLE2)
+        self.say("## Saved activations of a layer (table 2)", texts.TABLE2)
         if not self.dry:
             self.say(tables.saved_table(self.paper, plans, 2 * 4096 * 4 * 2048))
 
@@ -241,7 +240,7 @@ class Reproduce:
     def figure4(self):
         self.say("## The amax of a tensor (figure 4)", texts.FIGURE4)
         if self.dry and not self.gpus:
-            print("# figure4 needs a GPU for FP8: without one nothing runs, and the page has the paper's figures alone")
+            print("# figure4 needs a GPU for FP8: without one nothing runs, and the page has only the paper's figures")
         found = re.findall(r"^\| (\d+) x (\d+) \| *([\d.]+)[^|]*\|[^|]*\| *([\d.]+)[^|]*\| *([\d.]+)",
                            self.bench("bench_group_scaling") if self.gpus else "", re.M)
         if not self.dry:
@@ -251,12 +250,12 @@ class Reproduce:
 
     def model_plan(self, model, gpus, length, recipe, *flags):
         recipe, *more = recipe_flags(recipe)[1:]
-        master = ["--master", "fp32"] * (recipe == "fp8-linear")  # as scripts/measure.sh
+        master = ["--master", "fp32"] * (recipe == "fp8-linear")  # the same values as scripts/measure.sh
         return self.plan("--model", model, "--seq-len", length, "--gpus", gpus, "--zero", 3 if gpus > 1 else 0,
                          "--recipe", recipe, "--master", "split16", *more, *master, *flags)
 
     def model_settings(self, model, gpus, batch, length):
-        """Yields (setting, recipe, micro-batch, plan): the batch that all recipes have, then the largest; 0: none."""
+        """Yields (setting, recipe, micro-batch, plan): the common batch, then each recipe's largest; 0: none fits."""
         gpt2 = model.startswith("gpt2")
         for name in ["equal batch", "largest in 80GB"] + ["largest in 141GB"] * (gpt2 and self.memory >= 141e9):
             for recipe in ["bf16", "fp8-linear", "coat"] + ["coat,head=fp8"] * gpt2:
@@ -267,8 +266,7 @@ class Reproduce:
                 yield name, recipe, largest, self.model_plan(*of, "--micro-batch", largest) if largest else {}
 
     def is_measured(self, gpus, name, plan):
-        """True if there are text, GPUs and memory: CUDA's context takes 0.6 GB, NCCL up to 1.5. QUICK=1 measures equal
-        batches only."""
+        """True if text, GPUs and memory suffice: CUDA takes 0.6 GB, NCCL up to 1.5. QUICK=1 measures only equal batches."""
         room = plan.get("total_bytes", 0) + (2.2e9 if gpus > 1 else 1e9)
         return (self.real_text and len(self.gpus) >= gpus and (self.dry or not self.memory or self.memory >= room) and
                 (gpus == 1 or shutil.which(self.mpirun.split()[0])) and (not self.quick or name == "equal batch"))
@@ -278,7 +276,8 @@ class Reproduce:
                                 self.out + "/narrow.bin"])
 
     def measure_model(self, model, gpus, recipe, batch, length):
-        """Returns tokens/s per GPU, the plan's and the driver's GB; None if scripts/measure.sh prints no such row."""
+        """Returns tokens/s per GPU, GB of the plan and GB of the driver; None if scripts/measure.sh prints no such row.
+        Returns tokens/s per GPU, GB of the plan and GB of the driver; None if scripts/measure.sh prints no such row."""
         name, llama = f"speed-{model}-{gpus}-{recipe}-{batch}", model.startswith("llama")
         if llama:
             self.narrow_text()
@@ -315,7 +314,7 @@ class Reproduce:
     def table7(self):
         self.say("## End to end (table 7)", texts.TABLE7)
         if self.real_text or self.gpus:
-            self.say(texts.NARROW if self.real_text else "No speeds: name token files with TRAIN.")
+            self.say(texts.NARROW if self.real_text else "No speeds were measured; name token files with TRAIN.")
         self.models_table(PAPER_MODELS)
         self.say(texts.PLANNED)
         commands = [f"MODELS={model} GPUS={gpus} MICRO_BATCH={batch} LENGTH={length} STEP_TOKENS=32768 "
@@ -332,7 +331,7 @@ class Reproduce:
     # --- all of it ----------------------------------------------------------------------------------------------------
 
     def list_jobs(self):
-        """Yields (GPUs, function, argument...) of what the pieces will run, the longest first."""
+        """Yields (GPUs, function, argument...) of everything that the pieces will run, the longest first."""
         for beta in BETAS if "table1" in self.pieces else []:
             yield 1, self.measure_states, beta
         for piece, models in (("gpt2", GPT2_MODELS), ("table7", PAPER_MODELS)):
@@ -345,18 +344,19 @@ class Reproduce:
                 yield (1, self.bench, *bench)
 
     def use_all_gpus(self):
-        """Runs what the pieces need: what needs one GPU on all at a time, then what needs several on groups of them."""
+        """Runs everything that the pieces need: first measurements of one GPU, one on each, then those of several GPUs.
+        Runs everything that the pieces need: first measurements of one GPU, one on each, then those of several GPUs."""
         def do(function, *arguments):
-            with contextlib.suppress(Broken):  # reported by its piece
+            with contextlib.suppress(Broken):  # its piece reports the failure
                 function(*arguments)
 
         jobs = list(dict.fromkeys(self.list_jobs()))
         if len(jobs) < 2:
             return
-        self.say(f"What needs one GPU was measured on {len(self.gpus)} at the same time, one thing on each; then what "
-                 "needs several, on as many groups as there are.")
+        self.say(f"Measurements of one GPU ran on {len(self.gpus)} at the same time, one on each; then those "
+                 "of several GPUs, on as many groups as there are.")
         if any(str(word).startswith("llama") for job in jobs for word in job[2:3]):
-            do(self.narrow_text)  # before two need it
+            do(self.narrow_text)  # before two threads need it
         if "table1" in self.pieces:
             do(self.states_model)
         for count in sorted({job[0] for job in jobs}):
@@ -390,8 +390,8 @@ class Reproduce:
 
 
 def library_versions(program):
-    """Returns the versions of CUDA, cuBLAS and cuDNN that a program uses: as the names of their files have them
-    (libcudnn.so.9.19.0), else as the headers next to these."""
+    """Returns the versions of CUDA, cuBLAS and cuDNN that a program uses: those in the names of their files
+    (libcudnn.so.9.19.0), else those of the headers next to these."""
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     versions = [re.search(r"release ([\d.]+)|$", output_of(nvcc, "--version"))[1] or "unknown"]
     for name, header, macro in (("libcublasLt", "cublas_api.h", "CUBLAS_VER"),

@@ -3,11 +3,11 @@ import re
 
 from .results import markdown, read_text
 
-KEYS = {"table1": 2, "table2": 1, "table6": 3, "table7": 5, "figure4": 2}  # words that name a row
+KEYS = {"table1": 2, "table2": 1, "table6": 3, "table7": 5, "figure4": 2}  # key words of a row
 
 
 def read_paper(path="scripts/results/paper.txt"):
-    """Returns the paper's figures: {table: {key: figures}}, keys and figures being words of a line."""
+    """Returns the paper's figures: {table: {key: figures}}. Keys and figures are words of a line."""
     paper = {name: {} for name in KEYS}
     for name, *words in (line.split() for line in read_text(path).splitlines() if line and line[0] != "#"):
         paper[name][tuple(words[:KEYS[name]])] = words[KEYS[name]:]
@@ -56,7 +56,7 @@ def error_table(paper, log):
 
 
 def states_table(logs):
-    """logs: (beta2, step, output of quant_error). What expansion gains, and how the states are spread."""
+    """Returns the table of expansion's gains and the states' spread. logs: (beta2, step, output of quant_error)."""
     rows = []
     for beta, step, log in logs:
         errors = error_rows(log)[1]
@@ -74,7 +74,7 @@ def states_table(logs):
 # --- tables 2 and 6, figure 4 -----------------------------------------------------------------------------------------
 
 def saved_units(one, two, unit):
-    """Returns what a second layer saves, in units: norms, activation function, RoPE, attention, matmuls, all."""
+    """Returns the second layer's saved activations in units: norms, activation function, RoPE, attention, matmuls, all."""
     parts = ((r"x_in|x_mid|mean[12]|rstd[12]", 0), ("h", 1), ("qkv|lse", 3), ("x_final|meanf|rstdf", 5), (".*", 4))
     sums = [0.0] * 6
     for sign, plan in ((-1, one), (1, two)):
@@ -86,7 +86,7 @@ def saved_units(one, two, unit):
 
 
 def saved_table(paper, plans, unit):
-    """plans: (recipe, plan of one layer, plan of two), BF16 first"""
+    """Returns table 2. plans: (recipe, plan of one layer, plan of two), BF16 first."""
     rows, bf16 = [], saved_units(*plans[0][1:], unit)[-1]
     for recipe, one, two in plans:
         its, units = paper["table2"].get((recipe,)), saved_units(one, two, unit)
@@ -98,13 +98,13 @@ def saved_table(paper, plans, unit):
 
 
 def layer_table(paper, layers):
-    """layers: (layer, hidden, length, recipe, ms forward, backward and both, bytes per token), BF16 first of each"""
+    """Returns table 6. layers: (layer, hidden, length, recipe, ms forward, backward, both, bytes per token), BF16 first."""
     rows, none, bf16 = [], [None] * 4, {}
     for layer, hidden, length, recipe, *ms, saved in layers:
         bf16 = {"ms": ms[2], "saved": saved} if recipe == "bf16" else bf16
         its, base = (paper["table6"].get((hidden, str(length), name), none) if layer == "olmo" else none
                      for name in (recipe, "bf16"))
-        unit = 2 * int(hidden)  # the paper's MB are of eight sequences
+        unit = 2 * int(hidden)  # the paper's MB are those of eight sequences
         rows.append([layer, f"{hidden}, {length}", recipe, *(cell(a, b, 2) for a, b in zip(its, ms)),
                      cell(quotient(base[2], its[2]), quotient(bf16["ms"], ms[2]), 2), str(saved),
                      cell(quotient(its[3], 8 * int(length) * unit / 2**20), saved / unit, 2),
@@ -115,30 +115,30 @@ def layer_table(paper, layers):
 
 
 def maximum_table(paper, measured):
-    """measured: {(columns, rows): ms of a pass over the tensor, from the maxima of rows, and of groups}"""
+    """Returns figure 4. measured: {(columns, rows): ms of a pass over the tensor, from row amaxes, from group amaxes}."""
     rows = []
     for key in measured or paper["figure4"]:
         (plain, group), ms = paper["figure4"].get(key, [None] * 2), measured.get(key, [None] * 3)
         ratio = cell(quotient(plain, group), quotient(ms[0], ms[2]), 1)
         rows.append([" x ".join(key), cell(plain, ms[0], 3, 2), cell(group, ms[2], 4, 2), ratio, show(ms[1], 4),
                      "measured" if ms[0] else "not measured"])
-    return markdown(["tensor", "plain maximum, ms", "Group Scaling, ms", "times faster", "from row maxima, ms", "how"],
+    return markdown(["tensor", "plain maximum, ms", "Group Scaling, ms", "times faster", "from row amaxes, ms", "how"],
                     rows)
 
 
 # --- table 7 ----------------------------------------------------------------------------------------------------------
 
 def models_table(paper, models, limit=80):
-    """models: rows of Reproduce.models_rows(), BF16 first of each model and setting"""
+    """Returns table 7. models: rows of Reproduce.models_rows(), BF16 first in each model and setting."""
     rows, none, bf16 = [], [None] * 5, {}
     for row in models:
         its, base = (paper["table7"].get((row["model"], row["gpus"], row["length"], row["batch"], recipe), none)
                      for recipe in (row["recipe"], "bf16"))
         equal, bf16 = row["setting"] == "equal batch", row if row["recipe"] == "bf16" else bf16
-        # of the paper's, memory is at equal batches, the speed at the largest
+        # the paper has memory at equal batches and speed at the largest
         (moments, saved, driver), (micro, speed) = (its[:3], [None] * 2) if equal else ([None] * 3, its[3:])
         less, here = "–", quotient(bf16["driver"], row["driver"])
-        if equal:  # at each recipe's largest micro-batch the memory is nearly the same
+        if equal:  # because at each recipe's largest micro-batch the memory is nearly the same
             less = cell(quotient(base[2], driver), here or quotient(bf16["plan"], row["plan"]), 2)
             less += ", planned" if value(row["driver"]) and not here else ""
         too_large = row["plan"] == "OOM" or (equal and value(row["plan"]) > limit)

@@ -37,7 +37,7 @@ NARROW = """Text: GPT-2 tokens; for Llama those from 32,000 on, the rarer words,
 that of the embedding's gradient depends on it."""
 PLANNED = """Planned rows, GPT-2's too, are measured by `TRAIN=GLOB scripts/lab.py reproduce table7 gpt2`, without \
 `QUICK=1`, on a machine with that many GPUs for FP8 and this memory."""
-ONE_BY_ONE = """Rows of the same batch one by one. Llama's TOKENS are what `build/narrow_tokens 32000 %d GPT2_TOKENS \
-OUT.bin` writes:"""
-FOOT = """Stored figures, which nothing measured for this page, are in scripts/results: losses.md (table 3), peers.md \
+ONE_BY_ONE = """Rows with the same batch, one by one. Llama's TOKENS are written by `build/narrow_tokens 32000 %d GPT2_TOKENS \
+OUT.bin`:"""
+FOOT = """Stored figures, which nothing measured for this page, are in scripts/results: losses.md (table 3), baselines.md \
 (other programs on one card) and differences.md (what differs from the paper's method)."""

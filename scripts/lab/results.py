@@ -9,8 +9,8 @@ import shutil
 
 
 class Failure(Exception):
-    """One line for the user. It ends the program with exit code 1. A run that raises it is reported, and the other runs
-    go ahead. Without text it is silent."""
+    """An error for the user, in one line. It ends the program with exit code 1. If a run raises it, it is reported and the
+    other runs continue. Without text it prints nothing."""
 
 
 def read_text(path):
@@ -36,7 +36,7 @@ def remove(folder, *patterns):
 
 
 def read_log(path):
-    """Returns the lines of a log.jsonl as dictionaries. Numbers are the text of the file. Skips damaged lines."""
+    """Returns the lines of a log.jsonl as dictionaries, with numbers as text. Skips damaged lines."""
     lines = []
     for line in read_text(path).splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -90,10 +90,10 @@ class Table:
         write_file(self.path, "\n".join(lines) + "\n")
 
     def note(self, kind, name, text, remedy):
-        """Records what a name stands for. It is the same for all runs of the file."""
+        """Records the meaning of a name. Fails if the file has another meaning for it."""
         there = self.notes.setdefault((kind, name), text)
         if there != text:
-            raise Failure(f"{kind} {name}: {self.path} has it as '{there}', this command as '{text}'; "
+            raise Failure(f"{kind} {name}: {self.path} has '{there}', this command '{text}'; "
                           f"choose another {remedy}")
 
     def find(self, **cells):
@@ -102,7 +102,7 @@ class Table:
 
 
 class Sample:
-    """The mean of the values that are not None, their standard deviation, and the standard error of the mean."""
+    """Mean, standard deviation and standard error of the mean, of the values that are not None."""
 
     def __init__(self, values):
         values = [value for value in values if value is not None]

@@ -6,29 +6,28 @@ OUT` draws them.
 
     scripts/lab.py stability [--dry-run] [--out runs/stability] [TRAIN_GLOB VAL_GLOB]
 
-Without token files it trains a model of bytes on this machine's headers. Runs that
-have ended are not repeated, and one that was stopped resumes from its last
-checkpoint: start the same command again, or one with more rates or seeds. A run has
-diverged if the trainer says so (exit code 4) or if it ends above the loss of its
-first step. Any other failure is reported, the other runs go ahead, and the program
-ends with 1.
-Expected, without token files, on two cores: 54 runs of a minute, and six minutes for
-the sharpness.
+Without token files it trains a byte-level model on this machine's headers. Runs that
+have ended are not repeated, and one that was stopped resumes from its last checkpoint:
+start the same command again, or one with more rates or seeds. A run has diverged if
+the trainer ends with exit code 4 or if its final loss is above that of its first step.
+Any other failure is reported, the other runs continue, and the exit code is 1.
+Expected time without token files, on two cores: 54 runs of a minute, and six minutes
+for the sharpness.
 
 Environment:
   RECIPES="bf16 fp8-linear coat"  RECIPE,FLAG=VALUE,... adds flags to a recipe
   RATES="5e-4 1e-3 2e-3 4e-3 8e-3 1.6e-2" SEEDS="1 2 3"
   MODEL="--layers 6 ..."          flags of the model; BATCH="--seq-len ..." of the
                                   batch and the validation; TRAINING="--schedule ..."
-                                  of the optimizer; STEPS
+                                  of the optimizer; STEPS: number of steps
   DIRECTIONS=8                    random directions of the curvature (0: no sharpness)
-  CURVES=2 POINTS=21              how many of them are drawn, and at how many distances
-                                  from -1 to 1
+  CURVES=2 POINTS=21              number of directions that are drawn, and of distances
+                                  from -1 to 1 in each
   JOBS=N                          runs at a time (default: one per GPU; 1 on a CPU)
-  TEXT=FOLDER                     what the model of bytes reads
+  TEXT=FOLDER                     text for the byte-level model
   BIN=. BUILD=build               folders of the programs
 
-The last checkpoints of the runs with the first seed are retained.
+The last checkpoints of the runs with the first seed are kept.
 """
 import os
 import threading
@@ -38,7 +37,7 @@ from .results import Failure, Sample, Table, find, is_number, markdown, read_log
 from .work import check_built, is_built, number, recipe_flags, setting
 
 COMMAND = ["RECIPES", "RATES", "SEEDS", "MODEL", "BATCH", "TRAINING", "STEPS", "DIRECTIONS", "CURVES", "POINTS", "TEXT"]
-# flags of the model and the batch, steps: of a model of bytes, and with token files
+# flags of the model and the batch, steps: of the byte-level model, and with token files
 DEFAULTS = (("--layers 4 --heads 4 --channels 128", "--seq-len 128 --micro-batch 8 --val-batches 40", 400),
             ("--layers 6 --heads 6 --channels 384", "--seq-len 1024 --micro-batch 32 --val-batches 20", 1600))
 TRAINING = "--schedule cosine --warmup %d --lr-final 0.1 --beta2 0.95 --weight-decay 0.1"
@@ -103,18 +102,18 @@ class Stability:
                  first_loss=first)
 
     def distances(self, direction):
-        """Returns the distances along a direction, as multiples of the weights' norm: 0 for direction 0, all for the
-        directions that are drawn, and for the others the two that the curvature needs."""
+        """Returns the distances along a direction, as multiples of the weights' norm: 0 for direction 0, all for directions
+        that are drawn, and for the others the two that the curvature needs."""
         half = (self.points - 1) // 2
         near = range(-half, half + 1) if direction <= self.curves else (-1, 1)
         return ["0"] if direction == 0 else [f"{k / half:.6g}" for k in near if k]
 
     def look_along(self, recipe, rate, direction):
-        """Evaluates the run at a recipe's best rate at the distances of a direction that are not known yet."""
+        """Evaluates the run at a recipe's best rate at all distances of a direction without a result."""
         folder = self.folder(recipe, rate, self.seeds[0])
         checkpoints = [folder + "/step-LAST"] if self.work.dry_run else sorted(find(folder, "step-*"))
         if not checkpoints:
-            raise Failure(f"{folder} holds no checkpoint, so {recipe} has no sharpness")
+            raise Failure(f"{folder}: contains no checkpoint, so {recipe} has no sharpness")
         moved = f"{self.out}/.moved-{recipe}-{rate}-{direction}"
         commands = ([lab.BUILD + "/perturb_weights", checkpoints[-1], moved, str(direction)],
                     [self.trainer, "--eval-only", "--model", moved, *recipe_flags(recipe), *self.batch,
@@ -143,7 +142,7 @@ class Stability:
         return Sample(float(row["loss"]) for row in self.rows(recipe, rate) if row["ended"] == "done")
 
     def best_rate(self, recipe):
-        """Returns the rate with the lowest mean loss whose runs have all ended well; None without one."""
+        """Returns the rate with the lowest mean loss among rates whose runs have all ended well; None without one."""
         good = [rate for rate in self.rates if self.sample(recipe, rate).count == len(self.seeds)]
         return min(good, key=lambda rate: self.sample(recipe, rate).mean, default=None)
 
@@ -182,7 +181,7 @@ class Stability:
                                                     for rate in self.rates])
         lines += ["", *markdown(["recipe", "best rate", "loss", "sensitivity", "curvature"],
                                 map(self.summary, self.recipes)),
-                  "", "Sensitivity: how far the loss is above its best, on average over the rates; a run that "
+                  "", "Sensitivity: the mean over the rates of the loss above its best; a run that "
                   "diverged counts with the loss of its first step."]
         if self.directions:
             lines += [f"Curvature: (L(+ε) − 2 L(0) + L(−ε)) / ε², ε = {2 / (self.points - 1):g}, of the run at the "
@@ -223,5 +222,5 @@ def main(arguments):
     parser.add_argument("words", nargs="*", metavar="TRAIN_GLOB VAL_GLOB")
     options = parser.parse_intermixed_args(arguments)
     if len(options.words) > 2:
-        raise Failure(f"{options.words[2]}: a third argument; quote the patterns of token files")
+        raise Failure(f"{options.words[2]}: is a third argument; quote the patterns of token files")
     return Stability(options).run(arguments)

@@ -1,5 +1,5 @@
-"""What the experiments of scripts/lab.py share: settings from the environment, the machine's GPUs, and a folder in
-which programs run, several at a time."""
+"""Shared by the experiments of scripts/lab.py: settings from the environment, the machine's GPUs, and a folder in which
+programs run, several at a time."""
 import argparse
 import contextlib
 import fcntl
@@ -16,18 +16,18 @@ from .results import Failure, read_text
 
 
 def tell(text):
-    sys.stderr.write(text + "\n")  # in one piece, whatever other threads write
+    sys.stderr.write(text + "\n")  # in one call, so that other threads cannot interrupt the line
 
 
 # --- the command line and the environment -----------------------------------------------------------------------------
 
 class Parser(argparse.ArgumentParser):
-    """Parses a command whose help is the docstring of its module."""
+    """Parses a command line. --help prints the module's docstring."""
 
     def __init__(self, command, about):
         super().__init__("scripts/lab.py " + command, description=about, allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
-        self.add_argument("--dry-run", action="store_true", help="print what would run")
+        self.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
         self.add_argument("--out", default="runs/" + command, metavar="FOLDER", help="default: runs/" + command)
 
     def error(self, message):
@@ -39,7 +39,7 @@ def setting(name, default=""):
 
 
 def number(name, text, least=0):
-    """Returns the whole number `text`. Refuses leading zeros."""
+    """Returns the number in `text`. Fails for other text and for leading zeros."""
     if not re.fullmatch("0|[1-9][0-9]*", str(text)) or int(text) < least:
         raise Failure(f"{name}: must be a whole number of at least {least} (is {text})")
     return int(text)
@@ -51,7 +51,7 @@ def check_tokens(name, pattern):
 
 
 def token_globs(words, work):
-    """Returns the arguments TRAIN_GLOB and VAL_GLOB; without them those of prepare_text()."""
+    """Returns the arguments TRAIN_GLOB and VAL_GLOB, by default the files of prepare_text()."""
     if len(words) == 1:
         raise Failure(f"{words[0]}: name TRAIN_GLOB and VAL_GLOB, or neither")
     for pattern in [] if work.dry_run else words[:2]:
@@ -60,7 +60,7 @@ def token_globs(words, work):
 
 
 def command_line(command, names, arguments):
-    """Returns a command with its environment, for a page. Absolute paths are shown by their last part."""
+    """Returns a command with its environment, for a page. Shows only the last part of absolute paths."""
     values = [(name, re.sub("(^|=)/[^ ]*/", r"\1", " ".join(setting(name).split()))) for name in names if setting(name)]
     return " ".join([f"{name}={shlex.quote(value)}" for name, value in values] + ["scripts/lab.py " + command] +
                     [shlex.quote(re.sub("(^|=)/.*/", r"\1", word)) for word in arguments])
@@ -69,7 +69,7 @@ def command_line(command, names, arguments):
 # --- GPUs -------------------------------------------------------------------------------------------------------------
 
 def output_of(*command):
-    """Returns what a command prints; "" if it fails, or is not there."""
+    """Returns a command's output; "" if it fails or does not exist."""
     with contextlib.suppress(OSError):
         done = subprocess.run(command, capture_output=True, text=True)
         return done.stdout if done.returncode == 0 else ""
@@ -77,14 +77,14 @@ def output_of(*command):
 
 
 def query_gpus(fields, form="csv,noheader"):
-    """Returns a line of nvidia-smi for each GPU that may be used."""
+    """Returns a line of nvidia-smi for each visible GPU."""
     visible = setting("CUDA_VISIBLE_DEVICES")
     options = ["-i", visible] if visible else []
     return output_of("nvidia-smi", *options, "--query-gpu=" + fields, "--format=" + form).splitlines()
 
 
 def fp8_gpus():
-    """Returns the GPUs that may be used; none if they cannot compute in FP8, for which they need capability 8.9."""
+    """Returns the visible GPUs; none if they do not support FP8, which needs compute capability 8.9."""
     capability = query_gpus("compute_cap")
     if not capability or float(re.match("[0-9.]*", capability[0])[0] or 0) < 8.9:
         return []
@@ -109,11 +109,11 @@ def is_built(program):
 def check_built(programs, needed_by=""):
     for program in programs:
         if not is_built(program):
-            raise Failure(f"{needed_by}{program} is not built: make {re.sub('^[.]/', '', program)}")
+            raise Failure(f"{needed_by}{program} is not built; run: make {re.sub('^[.]/', '', program)}")
 
 
 def version_of(program):
-    """Returns the version for a page: VERSION, else the checkout's, else the program's."""
+    """Returns the version for a page: VERSION, else the git version, else the program's."""
     return setting("VERSION") or (output_of("git", "describe", "--always", "--dirty") or
                                   output_of(program, "--version")).strip()
 
@@ -133,14 +133,14 @@ def error_in(output):
 # --- a folder at work -------------------------------------------------------------------------------------------------
 
 class Work:
-    """Runs programs in the folder `out`, one at a time on each GPU. A signal ends what runs. Threads may share it."""
+    """Runs programs in the folder `out`, one at a time on each GPU. A signal ends them. Threads may share an object."""
 
     def __init__(self, out, dry_run):
         self.out, self.dry_run, self.stopped, self.failed, self.gpus = out, dry_run, False, False, fp8_gpus()
         self.running, self.guard, self.mine = set(), threading.RLock(), threading.local()
 
     def begin(self):
-        """Locks the folder. The programs that run there keep it locked, too."""
+        """Locks the folder. Its programs inherit the lock."""
         if self.dry_run:
             return
         os.makedirs(self.out, exist_ok=True)
@@ -164,8 +164,8 @@ class Work:
             os.killpg(process.pid, signal.SIGTERM)
 
     def run(self, log, command, until=None):
-        """Runs a command, its output in the file `log`, and returns its exit status. A dry run prints the command.
-        until: the command is told to end as soon as until() is true."""
+        """Runs a command with its output in the file `log`, and returns its exit code. A dry run prints the command.
+        until: a function; as soon as it returns true, the command is told to end."""
         if self.dry_run:
             print(shlex.join(command))
             return 0
@@ -179,7 +179,7 @@ class Work:
             except OSError as error:
                 raise Failure(f"{command[0]} cannot be started: {error.strerror}")
             self.running.add(process)
-            if self.stopped:  # by a signal that came while the process started
+            if self.stopped:  # if a signal came while the process started
                 self.end(process)
         while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -202,11 +202,12 @@ class Work:
             tell(f"failed: {failure}")
 
     def places(self, jobs):
-        """Returns CUDA_VISIBLE_DEVICES for each of `jobs` threads: one of several GPUs; None: unchanged."""
+        """Returns CUDA_VISIBLE_DEVICES for each of `jobs` threads: one of several GPUs, or None to leave it unchanged.
+        Returns CUDA_VISIBLE_DEVICES for each of `jobs` threads: one of several GPUs, or None to leave it unchanged."""
         return [self.gpus[k % len(self.gpus)] if len(self.gpus) > 1 else None for k in range(jobs)]
 
     def each(self, function, items, places):
-        """Calls function(*item) for each item, on a thread per place. Reports failures; the other items go ahead."""
+        """Calls function(*item) for each item, with one thread per place. Reports failures and continues."""
         rest = iter(items)
 
         def work(place):
@@ -228,12 +229,12 @@ class Work:
             thread.start()
         for thread in threads:
             while thread.is_alive():
-                thread.join(0.5)  # lets signals in
+                thread.join(0.5)  # lets Python handle signals
         if self.stopped:
-            raise Failure("stopped; the same command continues from here")
+            raise Failure("stopped; run the same command again to continue")
 
     def prepare_text(self):
-        """Makes OUT/text_train.bin and OUT/text_val.bin, which the model of bytes reads."""
+        """Makes OUT/text_train.bin and OUT/text_val.bin for the byte-level model."""
         log, text = self.out + "/text.log", self.out + "/text"
         if not os.path.exists(text + "_val.bin"):
             command = [BUILD + "/prepare_bytes", setting("TEXT", "--headers"), "--overwrite", "--out", text]

@@ -1,13 +1,13 @@
-"""Trains a model in plain PyTorch, for dev/peers/peers.sh: Hugging Face's model, torch.compile, fused AdamW, FP32 weights
-under autocast to BF16 or BF16 weights; its linear layers in BF16 or, by torchao or TransformerEngine, in FP8. Prints a line of
-JSON per step.
+"""Trains a model with PyTorch, for dev/baselines/baselines.sh: Hugging Face's model, torch.compile and fused AdamW. Weights
+are FP32 under BF16 autocast, or BF16. Linear layers run in BF16 or, with torchao or TransformerEngine, in FP8. Prints a
+line of JSON per step.
 
     torch_train.py --model NAME --tokens FILE [--linear bf16|float8-tensorwise|float8-rowwise|te|coat] [--weights fp32|bf16]
                    [--micro-batch 64] [--seq-len 1024] [--passes 8] [--steps 12] [--device cuda] [--parameters N]
 
---linear te is TransformerEngine's layers with current scaling, without torch.compile; coat fp8-coat's own model and optimizer, of
-Llama's block alone. --passes: micro-batches per step. --parameters: refuses a model with another number of them, vocabulary's
-padding aside.
+--linear te uses TransformerEngine's layers with current scaling, without torch.compile. --linear coat uses fp8-coat's model
+and optimizer, for models with Llama's block. --passes: micro-batches per step. --parameters N: refuses a model whose
+parameter count differs from N, apart from the vocabulary's padding.
 """
 import argparse
 import contextlib
@@ -43,18 +43,18 @@ def configuration(name):
             vocab_size=50257, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, **llama),
     }
     if name not in known:
-        sys.exit(f"error: {name}: not one of {', '.join(known)}")
+        sys.exit(f"error: --model {name}: must be one of {', '.join(known)}")
     return known[name]()
 
 
 def gpt2(layers, heads, channels):
-    """The vocabulary padded to a multiple of 64, which products want."""
+    """Returns a GPT-2 configuration. Its vocabulary is padded to a multiple of 64, which matmuls need."""
     return transformers.GPT2Config(vocab_size=50304, n_layer=layers, n_head=heads, n_embd=channels, resid_pdrop=0.0,
                                    embd_pdrop=0.0, attn_pdrop=0.0)
 
 
 class WithLoss(torch.nn.Module):
-    """A model's mean loss. Its own would keep the logits in FP32, too."""
+    """Returns the mean loss. The model's own loss would also keep the logits in FP32."""
 
     def __init__(self, model):
         super().__init__()
@@ -66,7 +66,7 @@ class WithLoss(torch.nn.Module):
 
 
 def with_linear_layers(model):
-    """GPT-2's transposed layers as nn.Linear, which torchao knows."""
+    """Replaces GPT-2's transposed Conv1D layers by nn.Linear, because torchao converts only these."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child).__name__ == "Conv1D":
@@ -86,7 +86,7 @@ def in_float8(model, recipe):
 
 
 def in_transformer_engine(model):
-    """TransformerEngine's linear layers, but the head; what is around a pass."""
+    """Replaces all linear layers except the head by TransformerEngine's. Returns the context manager for a pass."""
     import transformer_engine.pytorch as te
     from transformer_engine.common.recipe import Float8CurrentScaling
 
@@ -101,7 +101,7 @@ def in_transformer_engine(model):
 
 
 def in_coat(config):
-    """fp8-coat's model of Llama's block in BF16 weights, and its optimizer."""
+    """Returns fp8-coat's Llama model with BF16 weights, and the function that makes its optimizer."""
     from dataclasses import asdict
 
     from coat.models.coat_llama import CoatLlamaConfig, CoatLlamaForCausalLM
@@ -109,10 +109,10 @@ def in_coat(config):
     from coat.utils._fp8_quantization_config import QuantizationConfig
 
     if config.model_type != "llama":
-        sys.exit("error: fp8-coat has a trainable model of Llama's block alone")
+        sys.exit("error: --linear coat: fp8-coat can train only models with Llama's block")
     own = CoatLlamaConfig(**config.to_dict())
     own.coat_fp8_args = asdict(QuantizationConfig())
-    if not hasattr(CoatAdamW, "_cuda_graph_capture_health_check"):  # torch 2.11 has it by another name
+    if not hasattr(CoatAdamW, "_cuda_graph_capture_health_check"):  # torch 2.11 renamed it
         CoatAdamW._cuda_graph_capture_health_check = CoatAdamW._accelerator_graph_capture_health_check
     return CoatLlamaForCausalLM(own), lambda parameters, **settings: CoatAdamW(parameters, qargs=QuantizationConfig(), **settings)
 
@@ -155,7 +155,7 @@ def main():
             model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     count = sum(p.numel() for p in model.parameters())
     if a.parameters and abs(count - a.parameters) > 128 * config.hidden_size * 2:
-        sys.exit(f"error: {a.model} has {count} parameters here, {a.parameters} there")
+        sys.exit(f"error: --model {a.model}: has {count} parameters; --parameters requires {a.parameters}")
     model = with_linear_layers(model).to(torch.float32 if a.weights == "fp32" else torch.bfloat16).train()
     if a.linear.startswith("float8"):
         in_float8(model, a.linear.removeprefix("float8-"))

@@ -1,5 +1,5 @@
-"""Times PyTorch's causal attention in BF16 at the shapes of build/bench_attention_backward_gpu: FlashAttention 2 and cuDNN, by
-scaled_dot_product_attention. Prints a table: ms and TFLOP/s, of two products forward and five backward.
+"""Times PyTorch's causal attention in BF16 at the shapes of build/bench_attention_backward_gpu. Prints a table of
+milliseconds and TFLOP/s for FlashAttention 2 and cuDNN. Counts two matmuls in forward and five in backward.
 
     torch_attention.py [--device cuda] [--repeat 9]
 """
@@ -15,7 +15,7 @@ BACKENDS = {"FlashAttention 2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.
 
 
 def median_ms(run, repeat, device):
-    """Of one run, in groups of ten, so that the device does not wait for the host."""
+    """Returns the median time of run(), measured over groups of ten calls so that the device does not wait for the host."""
     def wait():
         if device == "cuda":
             torch.cuda.synchronize()
@@ -32,7 +32,7 @@ def median_ms(run, repeat, device):
 
 
 def measured(backend, shape, repeat, device):
-    """Milliseconds forward, and backward: q, k, v (B, H, T, D), as torch wants them, from one (B, T, 3, H, D)."""
+    """Returns the milliseconds of forward and of backward. q, k and v (B, H, T, D) are views of one (B, T, 3, H, D) tensor."""
     batch, length, heads, width = shape
     qkv = torch.randn(batch, length, 3, heads, width, device=device, dtype=torch.bfloat16)
     q, k, v = (x.transpose(1, 2).detach().requires_grad_() for x in qkv.unbind(2))
@@ -54,12 +54,12 @@ def main():
     arguments = parser.parse_args()
     print("| B, T, heads | | forward, ms (TFLOP/s) | backward, ms (TFLOP/s) |\n| --- | --- | --- | --- |")
     for batch, length, heads, width in SHAPES:
-        product = batch * heads * length * length * width # half of the pairs, a multiplication and an addition each
+        matmul = batch * heads * length * length * width # half of the pairs, two operations each
         for name, backend in BACKENDS.items():
             try:
                 forward, backward = measured(backend, (batch, length, heads, width), arguments.repeat, arguments.device)
-                cells = f"{forward:.3f} ({2 * product / forward / 1e9:.0f}) | {backward:.3f} ({5 * product / backward / 1e9:.0f})"
-            except RuntimeError as error: # this backend does not take the shape, or the device
+                cells = f"{forward:.3f} ({2 * matmul / forward / 1e9:.0f}) | {backward:.3f} ({5 * matmul / backward / 1e9:.0f})"
+            except RuntimeError as error: # the backend does not support the shape or the device
                 cells = f"{str(error).splitlines()[0][:60]} | "
             print(f"| {batch}, {length}, {heads} of {width} | {name} | {cells} |", flush=True)
 

@@ -1,10 +1,10 @@
-"""Trains a model by pyllmq, for dev/peers/peers.sh. Prints a line of JSON per step.
+"""Trains a model with pyllmq, for dev/baselines/baselines.sh. Prints a line of JSON per step.
 
     llmq_train.py --model olmo-1b|llama2-7b|qwen2.5-1.5b|qwen2.5-7b --tokens FILE [--matmul e4m3|bf16]
                   [--micro-batch 32] [--seq-len 1024] [--passes 8] [--steps 12] [--parameters N]
 
-olmo-1b is a model of Llama's block in OLMo-1B's widths. Moments in BF16, as in its authors' figures. --parameters: refuses
-a model with another number of them, vocabulary's padding and norms' weights aside.
+olmo-1b has Llama's block with the widths of OLMo-1B. Moments are in BF16, as in pyllmq's own benchmarks. --parameters N:
+refuses a model whose parameter count differs from N, apart from the vocabulary's padding and the weights of norms.
 """
 import argparse
 import json
@@ -26,13 +26,13 @@ def configuration(name, there):
         "qwen2.5-7b": ("qwen2", 3584, 18944, 28, 28, 4, 152064, False),
     }
     if name not in shapes:
-        sys.exit(f"error: pyllmq has no {name}, only {', '.join(shapes)}")
+        sys.exit(f"error: --model {name}: must be one of {', '.join(shapes)}")
     architecture, hidden, intermediate, layers, heads, kv_heads, vocabulary, tied = shapes[name]
-    width = hidden // heads * (heads + 2 * kv_heads)  # of q, k and v
+    width = hidden // heads * (heads + 2 * kv_heads)  # rows of the packed q, k and v
     block = hidden * (width + hidden + 3 * intermediate + 2) + (width if architecture == "qwen2" else 0)
     parameters = layers * block + hidden + (1 if tied else 2) * vocabulary * hidden
     if there and abs(parameters - there) > 128 * hidden * 2:
-        sys.exit(f"error: {name} has {parameters} parameters here, {there} there")
+        sys.exit(f"error: --model {name}: has {parameters} parameters; --parameters requires {there}")
     return vocabulary, pyllmq.LLamaConfig(
         architecture=architecture, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=kv_heads, vocab_size=vocabulary, tie_word_embeddings=tied,

@@ -1,29 +1,31 @@
 #!/usr/bin/env bash
-# This program beside others, one after the other on the same GPU with the same
-# tokens, as one table: tokens per second over the second half of the steps, and
-# the memory that the driver reports in use (1 GB = 10^9 bytes).
+# Measures this program and others on the same GPU with the same tokens, one after
+# the other, and prints one table: tokens per second over the second half of the
+# steps, and the GPU memory that the driver reports in use (1 GB = 10^9 bytes).
 #
-#   dev/peers/peers.sh [--dry-run] TOKEN_FILE [MODEL:MICRO_BATCHxLENGTH...]
+#   dev/baselines/baselines.sh [--dry-run] TOKEN_FILE [MODEL:MICRO_BATCHxLENGTH...]
 #
-# MODEL: gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b, qwen2.5-7b;
-# gpt2:64x1024 gpt2-xl:16x1024 olmo-1b:32x1024 where none is named. The tokens are
-# below the vocabularies of all models.
+# MODEL: gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b or qwen2.5-7b. Default:
+# gpt2:64x1024 gpt2-xl:16x1024 olmo-1b:32x1024. All tokens must be below the
+# vocabulary sizes of all models.
 #
-# The others: PyTorch with torch.compile in BF16, FP32 weights under autocast
-# (of 7B BF16 weights); torchao's float8, scaled by tensor and by row;
-# TransformerEngine's layers, with current scaling and without torch.compile;
-# fp8-coat, the paper's own, of Llama's block alone: with the transformers of its
-# time, its optimizer's kernels built by nvcc, headers that the package lacks
-# written from their sources; pyllmq in BF16 and FP8, which wants CUDA 12's
-# libraries. What is not installed is installed by pip into PEERS, but for
-# TransformerEngine, whose parts are built for the torch that is there; what does
-# not install or run is named in the table with the last line of its error.
+# The other programs:
+#   PyTorch with torch.compile in BF16: FP32 weights under autocast, BF16 weights for 7B
+#   torchao's float8, with one scale per tensor and one per row
+#   TransformerEngine's layers with current scaling, without torch.compile
+#   fp8-coat, the paper's own package, for models with Llama's block. It needs an
+#       older transformers, and its optimizer's kernels are compiled with nvcc. The
+#       headers that the package lacks are generated from its sources.
+#   pyllmq in BF16 and FP8; it requires the libraries of CUDA 12
+# pip installs missing packages into BASELINES, except TransformerEngine, which is
+# compiled for the installed torch. A program that cannot be installed or fails gets
+# a row with the last line of its error.
 #
-# Settings come from the environment:
-#   PEERS=build/peers   where packages are installed
-#   PYTHON=python3      one that has torch; what else is lacking is installed
-#   STEPS=12 STEP_TOKENS=524288   of every run; tokens per step at most
-#   ONLY="torch-bf16 coat"        these rows
+# Environment:
+#   BASELINES=build/baselines     folder of the installed packages
+#   PYTHON=python3                a Python with torch
+#   STEPS=12 STEP_TOKENS=524288   steps of each run; tokens per step at most
+#   ONLY="torch-bf16 coat"        rows to measure
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
@@ -31,7 +33,7 @@ dry_run=''
 [ "${1:-}" != --dry-run ] || { dry_run=yes && shift; }
 case ${1:-} in -*) echo "error: $1: not one of --dry-run, --help" >&2; exit 1 ;; esac
 [ $# -ge 1 ] || { echo "error: name a token file; --help says more" >&2; exit 1; }
-tokens=$1 peers=${PEERS:-build/peers} python=${PYTHON:-python3} steps=${STEPS:-12} step_tokens=${STEP_TOKENS:-524288}
+tokens=$1 packages=${BASELINES:-build/baselines} python=${PYTHON:-python3} steps=${STEPS:-12} step_tokens=${STEP_TOKENS:-524288}
 shift
 shapes=("$@")
 [ ${#shapes[@]} -gt 0 ] || shapes=(gpt2:64x1024 gpt2-xl:16x1024 olmo-1b:32x1024)
@@ -45,7 +47,7 @@ for shape in "${shapes[@]}"; do
 done
 rows=(bf16 coat "coat,head=fp8" torch-bf16 torchao-tensorwise torchao-rowwise te fp8-coat pyllmq-bf16 pyllmq-e4m3)
 read -r -a only <<<"${ONLY:-${rows[*]}}"
-export PYTHONPATH=$peers${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=$packages${PYTHONPATH:+:$PYTHONPATH}
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 work=$(mktemp -d)
 exec 3>&1
@@ -60,17 +62,17 @@ run() { # LOG COMMAND...
 
 has() { "$python" -c "import $1" 2>"$work/import.err"; } # MODULE
 
-# MODULE PACKAGE: it can be imported, or is installed now, without what it wants to replace.
-needs() {
+# Imports MODULE, or installs PACKAGE without its dependencies and then imports it.
+needs() { # MODULE PACKAGE
     [ -z "$dry_run" ] || return 0
-    has "$1" || { run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$peers" "$2" && rm "$work/pip.err" && has "$1"; }
+    has "$1" || { run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$packages" "$2" && rm "$work/pip.err" && has "$1"; }
 }
 
-# fp8-coat with what it needs in a folder of its own, PEERS/of-coat, which comes first from here on.
+# Installs fp8-coat and the versions that it needs into BASELINES/of-coat and puts that folder first in PYTHONPATH.
 needs_coat() {
     [ -z "$dry_run" ] || return 0
     local own name
-    own=$(realpath -m "$peers")/of-coat
+    own=$(realpath -m "$packages")/of-coat
     needs coat fp8-coat || return
     [ -d "$own/transformers" ] || run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$own" transformers==4.45.2 \
         tokenizers==0.20.3 huggingface_hub==0.26.5 || return
@@ -86,7 +88,7 @@ needs_coat() {
 
 last_error() { { grep -E '^(error|ERROR|[A-Za-z_.]*Error)' "$1" || tail -n 1 "$1"; } 2>/dev/null | tail -n 1 | cut -c1-100; } # FILE
 
-# A line of JSON per step, and this program's table of memory: "TOKENS_PER_S GB".
+# Prints "TOKENS_PER_S GB" from the log.jsonl lines and the memory table in FILEs.
 figures() { # FILE...
     awk -F'[:,}]' -v from=$((steps / 2)) '
         /^{/ {
@@ -112,9 +114,9 @@ ours() { # RECIPE
 }
 
 theirs() { # SCRIPT [FLAG...]
-    local parameters=0 # that their own shape of the model must have
+    local parameters=0 # the number that the other program's model must have
     [ ! -x ./train_gpt2_fp8 ] || parameters=$(./train_gpt2_fp8 --plan=json --model "$model" | sed 's/{"parameters": \([0-9]*\).*/\1/')
-    run "$work/log" "$python" "dev/peers/$1" --model "$model" --tokens "$tokens" --micro-batch "$micro_batch" --seq-len "$length" \
+    run "$work/log" "$python" "dev/baselines/$1" --model "$model" --tokens "$tokens" --micro-batch "$micro_batch" --seq-len "$length" \
         --passes $passes --steps "$steps" --parameters "$parameters" "${@:2}" || return
     figures "$work/log"
 }
@@ -126,7 +128,7 @@ torch() { # LINEAR
     theirs torch_train.py --linear "$1" --weights $weights
 }
 
-measured() { # ROW: "TOKENS_PER_S GB", or fails
+measured() { # ROW: prints "TOKENS_PER_S GB", or fails
     case $1 in
     torch-bf16) torch bf16 ;;
     torchao-*) needs torchao torchao && torch "float8-${1#torchao-}" ;;
