@@ -118,7 +118,7 @@ void bpe_free(Bpe *b) {
 // --- encoding ----------------------------------------------------------------------------------------------
 
 typedef struct {
-    uint32_t begin, end;  // in the piece; end 0 = merged into its left neighbour
+    uint32_t begin, end;  // in the pretoken; end 0 = merged into its left neighbour
     int32_t left, right;  // neighbours, -1 = none
     int32_t id;           // its token, -1 = none
     int32_t rank, merged; // of the merge with its right neighbour, INT32_MAX = none; what that gives
@@ -131,7 +131,7 @@ typedef struct {
 
 typedef struct {
     const Bpe *bpe;
-    const char *piece;
+    const char *pretoken;
     Symbol *symbols;
     Due *heap; // the lowest rank first, and of equal ones the leftmost
     size_t due;
@@ -167,7 +167,7 @@ static void find_merge(Merging *g, int32_t i) {
     if (s->right < 0) return;
     const Symbol *next = &g->symbols[s->right];
     if (m->by_text) {
-        s->merged = vocabulary_find(&g->bpe->vocabulary, g->piece + s->begin, next->end - s->begin);
+        s->merged = vocabulary_find(&g->bpe->vocabulary, g->pretoken + s->begin, next->end - s->begin);
         if (s->merged >= 0) s->rank = m->rank ? m->rank[s->merged] : s->merged;
     } else {
         const Merge *merge = merges_slot(m, s->id, next->id);
@@ -201,23 +201,25 @@ static int write_ids(const Merging *g, int32_t *out) {
     for (int32_t i = 0; i >= 0; i = g->symbols[i].right) {
         const Symbol *s = &g->symbols[i];
         bool bytes = s->id < 0 && b->characters;
-        for (uint32_t at = s->begin; bytes && at < s->end; at++) bytes = b->byte_id[(unsigned char)g->piece[at]] >= 0;
+        for (uint32_t at = s->begin; bytes && at < s->end; at++)
+            bytes = b->byte_id[(unsigned char)g->pretoken[at]] >= 0;
         const bool unknown = s->id < 0 && !bytes;
         if (unknown && b->unknown < 0) return -1;
-        for (uint32_t at = s->begin; bytes && at < s->end; at++) out[count++] = b->byte_id[(unsigned char)g->piece[at]];
+        for (uint32_t at = s->begin; bytes && at < s->end; at++)
+            out[count++] = b->byte_id[(unsigned char)g->pretoken[at]];
         if (!bytes && !(unknown && was_unknown && b->fuse_unknown)) out[count++] = unknown ? b->unknown : s->id;
         was_unknown = unknown;
     }
     return count;
 }
 
-int bpe_encode(const Bpe *b, const char *piece, size_t length, int32_t *out) {
+int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out) {
     enum { FEW = 48 };
     Symbol few_symbols[FEW];
     Due few_due[3 * FEW];
-    Merging g = {b, piece, few_symbols, few_due, 0};
+    Merging g = {b, pretoken, few_symbols, few_due, 0};
     if (length == 0) return 0;
-    if (b->whole_first && (out[0] = vocabulary_find(&b->vocabulary, piece, length)) >= 0) return 1;
+    if (b->whole_first && (out[0] = vocabulary_find(&b->vocabulary, pretoken, length)) >= 0) return 1;
     if (length > INT32_MAX / 8) return -1;
     if (length > FEW) {
         g.symbols = (Symbol *)xmalloc(length * sizeof *g.symbols);
@@ -225,8 +227,8 @@ int bpe_encode(const Bpe *b, const char *piece, size_t length, int32_t *out) {
     }
     int32_t count = 0;
     for (size_t at = 0, bytes = 1; at < length; at += bytes, count++) {
-        if (b->characters) utf8_read(piece + at, length - at, &bytes);
-        const int32_t id = vocabulary_find(&b->vocabulary, piece + at, bytes);
+        if (b->characters) utf8_read(pretoken + at, length - at, &bytes);
+        const int32_t id = vocabulary_find(&b->vocabulary, pretoken + at, bytes);
         g.symbols[count] = (Symbol){(uint32_t)at, (uint32_t)(at + bytes), count - 1, count + 1, id, INT32_MAX, -1};
     }
     g.symbols[count - 1].right = -1;

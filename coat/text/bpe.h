@@ -1,5 +1,5 @@
 // Byte-pair encoding: a vocabulary of byte strings, the ranked merges of its tokens, and the encoding of a piece
-// (pieces.h). The files they come from are the matter of tokenizer_*.c.
+// (pretokenize.h). The files they come from are the matter of tokenizer_*.c.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,7 +63,7 @@ void bpe_free(Bpe *b);
 
 // Encodes one piece of `length` bytes: out needs room for `length` ids. Returns their number, or -1 where a byte or
 // character has no token. Takes time in proportion to n log n.
-int bpe_encode(const Bpe *b, const char *piece, size_t length, int32_t *out);
+int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out);
 
 #ifdef __cplusplus
 }

@@ -101,7 +101,7 @@ static Tokenizer *tokenizer_new(const char *name) {
     snprintf(t->name, sizeof t->name, "%s", name);
     bpe_init(&t->bpe);
     t->end_of_text = t->begin = -1;
-    t->pieces.kind = PIECES_GPT2;
+    t->pretokens.kind = PRETOKENS_GPT2;
     return t;
 }
 

@@ -41,17 +41,17 @@ static bool put_ids(Encoder *e, const int32_t *ids, int count) {
 }
 
 // Normalized text without added tokens.
-static bool put_pieces(Encoder *e, const char *text, size_t length) {
+static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     const Tokenizer *t = e->t;
     size_t largest = 0;
     for (size_t at = 0, n; at < length; at += n) {
-        n = pieces_next(t->pieces, text + at, length - at);
+        n = pretoken_length(t->pretokens, text + at, length - at);
         if (n > largest) largest = n;
     }
     int32_t *ids = (int32_t *)xmalloc(largest * sizeof *ids);
     bool good = true;
     for (size_t at = 0, n; good && at < length; at += n) {
-        n = pieces_next(t->pieces, text + at, length - at);
+        n = pretoken_length(t->pretokens, text + at, length - at);
         const int count = bpe_encode(&t->bpe, text + at, n, ids);
         if (count < 0)
             good = error_set(e->err, EXIT_DATA, "tokenizer %s has no token for a byte of '%.*s'", t->name,
@@ -72,7 +72,7 @@ static bool put_stretch(Encoder *e, const char *text, size_t length, bool first)
     memcpy(prefixed + 1, text, length);
     if (t->late_marks) length = blanks_of_marks(prefixed + 1, length);
     const bool prefix = prefixed[1] != ' ' && (t->prefix == PREFIX_MISSING || (t->prefix == PREFIX_FIRST && first));
-    const bool good = put_pieces(e, prefixed + !prefix, length + prefix);
+    const bool good = put_pretokens(e, prefixed + !prefix, length + prefix);
     free(prefixed);
     return good;
 }

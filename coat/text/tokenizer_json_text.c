@@ -54,7 +54,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
                                                : PREFIX_NEVER;
     t->late_marks = !t->marks; // unless the normalizer replaces them
     t->marks = true;
-    if (!json_is_false(json_object_get(step, "split"))) t->pieces.kind = PIECES_BLANK;
+    if (!json_is_false(json_object_get(step, "split"))) t->pretokens.kind = PRETOKENS_SPACE;
     return true;
 }
 
@@ -64,18 +64,18 @@ static bool read_split(Tokenizer *t, const json_t *step) {
     // the rules leave no text out, so these two are the same
     const bool isolated = strcmp(behavior, "Isolated") == 0 && !inverted;
     const bool kept = strcmp(behavior, "Removed") == 0 && inverted;
-    return (isolated || kept) && t->pieces.kind == PIECES_NONE &&
-           pieces_of_regex(string_of(json_object_get(step, "pattern"), "Regex"), &t->pieces);
+    return (isolated || kept) && t->pretokens.kind == PRETOKENS_NONE &&
+           pretokens_from_regex(string_of(json_object_get(step, "pattern"), "Regex"), &t->pretokens);
 }
 
 static bool read_bytes(Tokenizer *t, const json_t *step, bool *bytes) {
     const bool cuts = !json_is_false(json_object_get(step, "use_regex"));
-    const bool first = t->pieces.kind == PIECES_NONE && !t->pieces.alone_digits && !t->marks;
+    const bool first = t->pretokens.kind == PRETOKENS_NONE && !t->pretokens.alone_digits && !t->marks;
     *bytes = true;
     if (json_is_true(json_object_get(step, "add_prefix_space"))) t->prefix = PREFIX_MISSING;
     if (t->prefix == PREFIX_MISSING && !first) return false; // each piece would get one
-    if (cuts && t->pieces.kind != PIECES_NONE) return false;
-    if (cuts) t->pieces.kind = PIECES_GPT2;
+    if (cuts && t->pretokens.kind != PRETOKENS_NONE) return false;
+    if (cuts) t->pretokens.kind = PRETOKENS_GPT2;
     return true;
 }
 
@@ -85,9 +85,9 @@ static bool read_pre_tokenizer(Tokenizer *t, const json_t *step, bool *bytes) {
     if (strcmp(type, "ByteLevel") == 0) return read_bytes(t, step, bytes);
     if (strcmp(type, "Split") == 0) return read_split(t, step);
     if (strcmp(type, "Metaspace") == 0)
-        return t->pieces.kind == PIECES_NONE && !t->pieces.alone_digits && read_metaspace(t, step);
+        return t->pretokens.kind == PRETOKENS_NONE && !t->pretokens.alone_digits && read_metaspace(t, step);
     if (strcmp(type, "Digits") != 0 || !json_is_true(json_object_get(step, "individual_digits"))) return false;
-    return (t->pieces.alone_digits = t->pieces.kind == PIECES_NONE);
+    return (t->pretokens.alone_digits = t->pretokens.kind == PRETOKENS_NONE);
 }
 
 bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *root, Error *err) {
@@ -99,7 +99,7 @@ bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *roo
     if (count < 0) return unknown_step(path, "normalizer", part, err);
     part = json_object_get(root, "pre_tokenizer");
     count = steps_of(part, "pretokenizers", steps);
-    t->pieces.kind = PIECES_NONE;
+    t->pretokens.kind = PRETOKENS_NONE;
     for (int i = 0; i < count; i++)
         if (!read_pre_tokenizer(t, steps[i], &bytes)) return unknown_step(path, "pre_tokenizer", steps[i], err);
     if (count < 0) return unknown_step(path, "pre_tokenizer", part, err);

@@ -230,7 +230,7 @@ bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size
         t->bpe.characters = t->bpe.merges.by_text = t->bpe.fuse_unknown = t->can_merge = t->marks = true;
         t->bpe.unknown = m.unknown >= 0 && m.unknown < m.count ? (int)m.unknown : -1;
         t->put_blank = m.prefix;
-        t->pieces.kind = PIECES_NONE;
+        t->pretokens.kind = PRETOKENS_NONE;
         t->begin = control_id(&m, m.begin);
         t->end_of_text = control_id(&m, m.end);
     }

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "bpe.h"
-#include "pieces.h"
+#include "pretokenize.h"
 #include "tokenizer.h"
 
 #ifdef __cplusplus
@@ -57,7 +57,7 @@ struct Tokenizer {
     bool late_marks;  // text and added tokens keep theirs until these are found
     bool added_alone; // none is put before an added token's name
     Prefix prefix;
-    PieceRule pieces;
+    PretokenRule pretokens;
     char name[TOKENIZER_PATH_BYTES]; // the file's, for messages
 };
 

@@ -1,6 +1,6 @@
 // The kinds of tokenizer.json and tokenizer.model: the ids that the Python libraries give (dev/test/tokenizers, written
 // by make_tokenizers.py), decoding, where texts begin and end, and files that are damaged or of no known kind.
-#include "coat/text/pieces.h"
+#include "coat/text/pretokenize.h"
 #include "coat/text/tokenizer.h"
 #include "coat/text/unicode.h"
 #include "test_folder.h"

@@ -1,4 +1,4 @@
-#include "pieces.h"
+#include "pretokenize.h"
 
 #include <string.h>
 
@@ -8,15 +8,15 @@
 #define ANY_CASE "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 #define LINES "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-bool pieces_of_regex(const char *regex, PieceRule *rule) {
+bool pretokens_from_regex(const char *regex, PretokenRule *rule) {
     static const struct {
         const char *regex;
-        PieceKind kind;
+        PretokenKind kind;
         int digits;
-    } known[] = {{"'s|'t|'re|'ve|'m|'ll|'d|" GPT2, PIECES_GPT2, 0},
-                 {"'(?:[sdmt]|ll|ve|re)|" GPT2, PIECES_GPT2, 0},
-                 {ANY_CASE "\\p{N}{1,3}" LINES, PIECES_CL100K, 3},
-                 {ANY_CASE "\\p{N}" LINES, PIECES_CL100K, 1}};
+    } known[] = {{"'s|'t|'re|'ve|'m|'ll|'d|" GPT2, PRETOKENS_GPT2, 0},
+                 {"'(?:[sdmt]|ll|ve|re)|" GPT2, PRETOKENS_GPT2, 0},
+                 {ANY_CASE "\\p{N}{1,3}" LINES, PRETOKENS_CL100K, 3},
+                 {ANY_CASE "\\p{N}" LINES, PRETOKENS_CL100K, 1}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(regex, known[i].regex) != 0) continue;
         rule->kind = known[i].kind;
@@ -58,7 +58,7 @@ static size_t space_end(const char *text, size_t length) {
     return end == length || last == 0 ? end : last;
 }
 
-static size_t gpt2_piece(const char *text, size_t length) {
+static size_t gpt2_pretoken(const char *text, size_t length) {
     size_t bytes, end = contraction(text, length, false);
     if (end > 0) return end;
     end = text[0] == ' ' && length > 1 ? 1 : 0; // a space belongs to the word after it
@@ -70,7 +70,7 @@ static bool is_line_end(char c) {
     return c == '\r' || c == '\n';
 }
 
-static size_t cl100k_piece(const char *text, size_t length, int digits) {
+static size_t cl100k_pretoken(const char *text, size_t length, int digits) {
     size_t bytes, next, end = contraction(text, length, true);
     if (end > 0) return end;
     const CharClass kind = next_class(text, length, &bytes);
@@ -92,12 +92,12 @@ static size_t cl100k_piece(const char *text, size_t length, int digits) {
     return last_line > 0 ? last_line : space_end(text, length);
 }
 
-static size_t blank_piece(const char *text, size_t length) {
+static size_t space_pretoken(const char *text, size_t length) {
     const char *blank = (const char *)memchr(text + 1, ' ', length - 1);
     return blank ? (size_t)(blank - text) : length;
 }
 
-size_t pieces_next(PieceRule rule, const char *text, size_t length) {
+size_t pretoken_length(PretokenRule rule, const char *text, size_t length) {
     if (rule.alone_digits) {
         size_t bytes, end = 0;
         if (next_class(text, length, &bytes) == CHAR_NUMBER) return bytes;
@@ -105,10 +105,10 @@ size_t pieces_next(PieceRule rule, const char *text, size_t length) {
         length = end;
     }
     switch (rule.kind) {
-    case PIECES_NONE: return length;
-    case PIECES_BLANK: return blank_piece(text, length);
-    case PIECES_GPT2: return gpt2_piece(text, length);
-    case PIECES_CL100K: return cl100k_piece(text, length, rule.digits);
+    case PRETOKENS_NONE: return length;
+    case PRETOKENS_SPACE: return space_pretoken(text, length);
+    case PRETOKENS_GPT2: return gpt2_pretoken(text, length);
+    case PRETOKENS_CL100K: return cl100k_pretoken(text, length, rule.digits);
     }
     return length;
 }
