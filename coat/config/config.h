@@ -35,14 +35,14 @@ typedef struct {
 } RopeScaling;
 
 // The ids that a model's vocabulary begins and ends texts with; begin -1, no ends: it has none, or they are not known.
-enum { MAX_ENDS = 8 };
+enum { MAX_EOS = 8 };
 typedef struct {
-    int begin, end_count, ends[MAX_ENDS];
-} TextIds;
+    int bos, eos_count, eos[MAX_EOS];
+} SpecialIds;
 
-static inline bool ends_text(const TextIds *ids, int32_t id) {
-    for (int i = 0; i < ids->end_count; i++)
-        if (ids->ends[i] == id) return true;
+static inline bool is_eos(const SpecialIds *ids, int32_t id) {
+    for (int i = 0; i < ids->eos_count; i++)
+        if (ids->eos[i] == id) return true;
     return false;
 }
 
@@ -68,7 +68,7 @@ typedef struct {
     InitKind init;
     // what files of models carry along
     double init_range; // initializer_range; 0: none
-    TextIds ids;
+    SpecialIds ids;
     int pad; // pad_token_id, whose row of the embedding transformers does not train; -1: none
 } ModelShape;
 

@@ -60,7 +60,7 @@ void model_shape_vocab(ModelShape *shape, int vocab);
 void model_shape_ids(ModelShape *shape, int begin, int end);
 
 // One more id that ends texts, where the vocabulary has it; of too many the last gives way.
-void model_shape_add_end(ModelShape *shape, int id);
+void model_shape_add_eos(ModelShape *shape, int id);
 
 // The width of the feed-forward layer where nothing says it: 4 channels, or with gate and up two thirds of that,
 // rounded up to a multiple of 128.

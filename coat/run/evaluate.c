@@ -110,7 +110,7 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float 
     free(raw);
 }
 
-int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends, bool *ended) {
+int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const SpecialIds *ends, bool *ended) {
     const Config *c = &m->config;
     float *logits = (float *)xmalloc((size_t)c->shape.vocab * sizeof *logits);
     int n = count;
@@ -119,7 +119,7 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
         const uint64_t draw = (uint64_t)number << 32 | (uint64_t)n;
         sample_logits(m, ids, n, n > count, logits);
         ids[n] = sample_token(logits, c->shape.vocab, c->temperature, c->top_k, c->top_p, c->seed, draw);
-        found = ends && ends_text(ends, ids[n]);
+        found = ends && is_eos(ends, ids[n]);
     }
     free(logits);
     if (ended) *ended = found;
@@ -127,7 +127,7 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
 }
 
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
-    const int first = tokenizer && count > 0 && ids[0] == tokenizer_begin(tokenizer); // of the text
+    const int first = tokenizer && count > 0 && ids[0] == tokenizer_bos(tokenizer); // of the text
     char *all = NULL; // a character may be of several tokens
     size_t bytes = 0;
     FILE *memory = open_memstream(&all, &bytes);

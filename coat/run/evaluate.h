@@ -33,7 +33,7 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float 
 // Continues ids[0 .. count) by `more` tokens, each draw of another number than those of other samples, or with `ends`
 // (may be NULL) by fewer, where one of them ends the text. Returns how many tokens there are then, that one included;
 // *ended (may be NULL): it is the last.
-int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends, bool *ended);
+int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const SpecialIds *ends, bool *ended);
 
 // Prints tokens as text, or as ids if tokenizer is NULL, and a new line. On a terminal, control characters other than
 // new lines and tabs become '?'; a file or pipe gets the bytes as they are.

@@ -87,10 +87,10 @@ static void test_hellaswag(Run *run) {
 
 int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     const Config *c = &run->model.config;
-    const int begin = run->tokenizer ? tokenizer_begin(run->tokenizer) : -1;
-    ids[0] = begin < 0 && run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : begin;
-    const TextIds *known = &c->shape.ids; // of the model
-    if (ids[0] < 0) ids[0] = known->begin < 0 && known->end_count > 0 ? known->ends[0] : known->begin;
+    const int begin = run->tokenizer ? tokenizer_bos(run->tokenizer) : -1;
+    ids[0] = begin < 0 && run->tokenizer ? tokenizer_eos(run->tokenizer) : begin;
+    const SpecialIds *known = &c->shape.ids; // of the model
+    if (ids[0] < 0) ids[0] = known->bos < 0 && known->eos_count > 0 ? known->eos[0] : known->bos;
     // a vocabulary without any has one id fewer than the model: begin with its last
     if (ids[0] < 0) ids[0] = c->shape.vocab - 1;
     int count = 1;
@@ -129,9 +129,9 @@ bool run_samples(Run *run, Error *err) {
     if (count == 0) return false;
     int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
     memcpy(ids, prompt, (size_t)count * sizeof *ids);
-    TextIds ends = c->shape.ids;
-    if (ends.end_count == 0 && run->tokenizer && tokenizer_end_of_text(run->tokenizer) >= 0)
-        ends.ends[ends.end_count++] = tokenizer_end_of_text(run->tokenizer);
+    SpecialIds ends = c->shape.ids;
+    if (ends.eos_count == 0 && run->tokenizer && tokenizer_eos(run->tokenizer) >= 0)
+        ends.eos[ends.eos_count++] = tokenizer_eos(run->tokenizer);
     for (int i = 0; i < c->samples && !stop_at_once(&run->model); i++) {
         bool ended;
         const int length = sample_tokens(&run->model, ids, count, more, i, c->prompt[0] ? &ends : NULL, &ended);

@@ -34,7 +34,7 @@ void run_note_always(const Run *run, const char *format, ...) {
 // The ids of texts that checkpoints name are those of the vocabulary, where no model's files say them. Where nothing
 // begins a text, what ends the one before it does.
 static void take_ids(Run *run) {
-    const int begin = tokenizer_begin(run->tokenizer), end = tokenizer_end_of_text(run->tokenizer);
+    const int begin = tokenizer_bos(run->tokenizer), end = tokenizer_eos(run->tokenizer);
     model_shape_ids(&run->model.config.shape, begin < 0 ? end : begin, end);
     run->model.arena.config.shape.ids = run->model.config.shape.ids; // from which they are written
 }
@@ -172,8 +172,8 @@ bool choose_prompt_format(Run *run, Error *err) {
     note_prompts(run, unnamed);
     if (c->prompt_format != PROMPT_FORMAT_NONE && !c->eval_only && run->tokenizer) {
         if (!prompt_end(run->tokenizer, c->prompt_format, &end, err)) return false;
-        if (shape->ids.end_count == 0) model_shape_add_end(shape, tokenizer_end_of_text(run->tokenizer));
-        model_shape_add_end(shape, end);
+        if (shape->ids.eos_count == 0) model_shape_add_eos(shape, tokenizer_eos(run->tokenizer));
+        model_shape_add_eos(shape, end);
     }
     // which checkpoints are written from: none where it was asked for is a choice, too
     run->model.arena.config.prompt_format =
@@ -188,13 +188,13 @@ bool divide_documents(Run *run, Error *err) {
     const Config *c = &run->model.config;
     if (c->documents != DOCUMENTS_APART) return true;
     const Tokenizer *t = run->tokenizer;
-    const int end = t ? tokenizer_end_of_text(t) : -1;
-    TextIds ends = c->shape.ids;
-    ends.begin = -1;
-    const TextIds ways[] = {{.begin = t ? tokenizer_begin(t) : -1},
-                            {.begin = c->shape.ids.begin},
-                            {.begin = -1, .end_count = end >= 0, .ends = {end}},
-                            ends};
+    const int end = t ? tokenizer_eos(t) : -1;
+    SpecialIds ends = c->shape.ids;
+    ends.bos = -1;
+    const SpecialIds ways[] = {{.bos = t ? tokenizer_bos(t) : -1},
+                               {.bos = c->shape.ids.bos},
+                               {.bos = -1, .eos_count = end >= 0, .eos = {end}},
+                               ends};
     DataLoader *const loaders[] = {run->train, run->val};
     for (int i = 0; i < 2; i++) {
         bool found;

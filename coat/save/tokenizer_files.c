@@ -41,7 +41,7 @@ static void token_field(JsonText *text, const char *key, const Tokenizer *t, int
 // Which class of transformers reads the files, and what begins and ends a text. Without it AutoTokenizer takes the
 // class of the model's family, which may cut text otherwise, put its own token before it, or find no file.
 static void config_text(JsonText *text, const char *class_name, const Tokenizer *t) {
-    const int begin = tokenizer_begin(t), end = tokenizer_end_of_text(t);
+    const int begin = tokenizer_bos(t), end = tokenizer_eos(t);
     memset(text, 0, sizeof *text);
     text->pretty = true;
     json_text_open(text, NULL, '{');

@@ -164,21 +164,21 @@ static int shard_of_sequence(const DataLoader *loader, int64_t s) {
 }
 
 // Positions begin anew with each document.
-static void divide_text(const TextIds *ids, const int32_t *inputs, int T, int32_t *positions) {
+static void divide_text(const SpecialIds *ids, const int32_t *inputs, int T, int32_t *positions) {
     for (int t = 1; t < T; t++)
-        if (ids->begin >= 0 ? inputs[t] == ids->begin : ends_text(ids, inputs[t - 1]))
+        if (ids->bos >= 0 ? inputs[t] == ids->bos : is_eos(ids, inputs[t - 1]))
             positions[t] = 0;
         else
             positions[t] = positions[t - 1] + 1;
 }
 
-bool data_keep_apart(DataLoader *loader, const TextIds *ways, int count, bool *found, Error *err) {
-    const TextIds *first = NULL;
+bool data_keep_apart(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err) {
+    const SpecialIds *first = NULL;
     int text = 0; // a file that does not say itself
     while (text < loader->count && loader->shards[text].starts) text++;
     *found = text == loader->count;
     for (int i = 0; i < count && !*found; i++) {
-        bool again = ways[i].begin < 0 && ways[i].end_count == 0;
+        bool again = ways[i].bos < 0 && ways[i].eos_count == 0;
         for (int j = 0; j < i; j++) again = again || memcmp(&ways[i], &ways[j], sizeof ways[i]) == 0;
         if (again) continue;
         *found = data_has_ids(loader, &ways[i]);

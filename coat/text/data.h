@@ -42,7 +42,7 @@ void data_close(DataLoader *loader);
 // behind one that ends them. Of the `count` ways to say so the first counts whose ids are among the first
 // DATA_LOOKED_AT tokens of these files; where none is, the first that has any, and *found is false. False with err
 // (EXIT_USER) where there are such files, and no ids.
-bool data_keep_apart(DataLoader *loader, const TextIds *ways, int count, bool *found, Error *err);
+bool data_keep_apart(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err);
 // What it divides by, for comparisons.
 int64_t data_division(const DataLoader *loader);
 enum { DATA_LOOKED_AT = 65536 }; // of each file, wherever its tokens are looked at to tell what they are

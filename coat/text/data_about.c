@@ -15,8 +15,8 @@ static bool is_telling(const Shard *shard) {
 typedef enum { ALL_SUCH, NOT_ALL, UNREAD } Begins;
 
 // Whether all tokens at the beginning of a file are `such`.
-static Begins begins_with(DataLoader *loader, int index, bool (*such)(const TextIds *ids, uint32_t token),
-                          const TextIds *ids) {
+static Begins begins_with(DataLoader *loader, int index, bool (*such)(const SpecialIds *ids, uint32_t token),
+                          const SpecialIds *ids) {
     enum { PIECE = 2048 };
     const Shard *shard = &loader->shards[index];
     const size_t count = shard->tokens < DATA_LOOKED_AT ? (size_t)shard->tokens : DATA_LOOKED_AT;
@@ -35,16 +35,16 @@ static Begins begins_with(DataLoader *loader, int index, bool (*such)(const Text
     return ALL_SUCH;
 }
 
-static bool is_byte(const TextIds *unused, uint32_t token) {
+static bool is_byte(const SpecialIds *unused, uint32_t token) {
     (void)unused;
     return token <= 256;
 }
 
-static bool divides_nothing(const TextIds *ids, uint32_t token) {
-    return ids->begin >= 0 ? (int32_t)token != ids->begin : !ends_text(ids, (int32_t)token);
+static bool divides_nothing(const SpecialIds *ids, uint32_t token) {
+    return ids->bos >= 0 ? (int32_t)token != ids->bos : !is_eos(ids, (int32_t)token);
 }
 
-bool data_has_ids(DataLoader *loader, const TextIds *ids) {
+bool data_has_ids(DataLoader *loader, const SpecialIds *ids) {
     for (int i = 0; i < loader->count; i++)
         if (!loader->shards[i].starts && begins_with(loader, i, divides_nothing, ids) == NOT_ALL) return true;
     return false;

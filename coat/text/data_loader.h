@@ -33,7 +33,7 @@ struct DataLoader {
     int B, T, rank, ranks, vocab;
     uint64_t seed, fingerprint;
     bool shuffle;
-    TextIds ids;                        // that begin and end the documents of files that do not say where these are
+    SpecialIds ids;                     // that begin and end the documents of files that do not say where these are
     int64_t tokens, sequences, counted; // tokens that count as targets
     bool masked;                        // not all do, or a file says so of each
     bool fills;                         // validation data: sequences without a target fill up the last micro-batch
@@ -42,7 +42,7 @@ struct DataLoader {
 };
 
 // Whether a file that does not say where its documents begin has one of the ids that do at its beginning.
-bool data_has_ids(DataLoader *loader, const TextIds *ids);
+bool data_has_ids(DataLoader *loader, const SpecialIds *ids);
 
 // The descriptor of a shard, opened when it is not. -1 with err.
 int shard_descriptor(DataLoader *loader, int index, Error *err);

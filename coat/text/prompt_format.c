@@ -138,13 +138,13 @@ int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *t
 
 bool prompt_end(const Tokenizer *tokenizer, PromptFormat format, int *id, Error *err) {
     const char *name = formats[format].end;
-    *id = tokenizer_end_of_text(tokenizer);
+    *id = tokenizer_eos(tokenizer);
     return !name || find_token(tokenizer, format, name, id, err);
 }
 
 char *prompt_template(const Tokenizer *tokenizer, PromptFormat format) {
     const char *at = formats[format].chat;
-    const int tokens[] = {tokenizer_begin(tokenizer), tokenizer_end_of_text(tokenizer)}; // of BEGIN and END
+    const int tokens[] = {tokenizer_bos(tokenizer), tokenizer_eos(tokenizer)};  // of BEGIN and END
     char *text = (char *)xmalloc(strlen(at) + 2 * NAME_BYTES + 1), *out = text; // none has more than two of these
     for (; *at; at++) {
         const int which = *at - *BEGIN;

@@ -100,7 +100,7 @@ static Tokenizer *tokenizer_new(const char *name) {
     Tokenizer *t = (Tokenizer *)xcalloc(1, sizeof *t);
     snprintf(t->name, sizeof t->name, "%s", name);
     bpe_init(&t->bpe);
-    t->end_of_text = t->begin = -1;
+    t->eos = t->bos = -1;
     t->pretokens.kind = PRETOKENS_GPT2;
     return t;
 }
@@ -116,7 +116,7 @@ Tokenizer *tokenizer_bytes(void) {
     vocabulary_set(v, BYTES_END_OF_TEXT, END_OF_TEXT_NAME, strlen(END_OF_TEXT_NAME));
     vocabulary_index(v);
     t->bytes = true;
-    t->end_of_text = BYTES_END_OF_TEXT;
+    t->eos = BYTES_END_OF_TEXT;
     return t;
 }
 
@@ -129,7 +129,7 @@ static bool check_gpt2(const Tokenizer *t, const char *path, const json_t *confi
     if (class_name && strcmp(class_name, "GPT2Tokenizer") != 0 && strcmp(class_name, "GPT2TokenizerFast") != 0)
         return error_set(err, EXIT_DATA, "tokenizer %s: tokenizer_config.json says %.60s, %s", path, class_name,
                          advice);
-    return t->end_of_text == tokenizer_vocab(t) - 1 ||
+    return t->eos == tokenizer_vocab(t) - 1 ||
            error_set(err, EXIT_DATA, "tokenizer %s: its last token is not " END_OF_TEXT_NAME ", %s", path, advice);
 }
 
@@ -138,7 +138,7 @@ static bool load_pair(Tokenizer *t, const char *path, json_t *root, Error *err) 
     char merges[TOKENIZER_PATH_BYTES], *text;
     size_t size;
     if (!tokenizer_read_pair(t, path, root, err)) return false;
-    t->end_of_text = tokenizer_token(t, END_OF_TEXT_NAME);
+    t->eos = tokenizer_token(t, END_OF_TEXT_NAME);
     t->can_merge = find_beside(path, false, "vocab.bpe", merges, sizeof merges) ||
                    find_beside(path, false, "merges.txt", merges, sizeof merges);
     if (!t->can_merge) return true;
@@ -242,12 +242,12 @@ int tokenizer_vocab(const Tokenizer *t) {
     return t->bpe.vocabulary.count;
 }
 
-int tokenizer_end_of_text(const Tokenizer *t) {
-    return t->end_of_text;
+int tokenizer_eos(const Tokenizer *t) {
+    return t->eos;
 }
 
-int tokenizer_begin(const Tokenizer *t) {
-    return t->begin;
+int tokenizer_bos(const Tokenizer *t) {
+    return t->bos;
 }
 
 int tokenizer_unknown(const Tokenizer *t) {

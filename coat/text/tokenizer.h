@@ -30,10 +30,10 @@ void tokenizer_close(Tokenizer *tokenizer);
 // Whether a folder holds one, which may be of a kind that is not known.
 bool tokenizer_lies_in(const char *path);
 
-int tokenizer_vocab(const Tokenizer *tokenizer);       // ids are 0 .. vocab-1
-int tokenizer_end_of_text(const Tokenizer *tokenizer); // what separates texts; -1 where the vocabulary has none
-int tokenizer_begin(const Tokenizer *tokenizer);       // what every text begins with (bos); -1 where it has none
-int tokenizer_unknown(const Tokenizer *tokenizer);     // what stands for a character without a token; -1 if nothing
+int tokenizer_vocab(const Tokenizer *tokenizer);   // ids are 0 .. vocab-1
+int tokenizer_eos(const Tokenizer *tokenizer);     // what separates texts; -1 where the vocabulary has none
+int tokenizer_bos(const Tokenizer *tokenizer);     // what every text begins with (bos); -1 where it has none
+int tokenizer_unknown(const Tokenizer *tokenizer); // what stands for a character without a token; -1 if nothing
 
 // How many of the ids that both vocabularies have are another token in the second. What no text became in the first, a
 // special token, may be another one: reserved ones get their names when they are used.

@@ -149,7 +149,7 @@ bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t
         return error_set(err, EXIT_DATA, "tokenizer %s: its end-of-text token %d is not one of its %d token%s", path,
                          end_of_text, count, plural(count));
     vocabulary_init(&t->bpe.vocabulary, count, size);
-    t->end_of_text = end_of_text;
+    t->eos = end_of_text;
     size_t at = BIN_HEADER;
     int single = 0; // of the first 256 tokens, how many are one byte
     for (int id = 0; id < count; id++) {

@@ -206,7 +206,7 @@ static void read_template(Tokenizer *t, const json_t *processor) {
     } else if (type && strcmp(type, "TemplateProcessing") == 0) {
         const json_t *first = json_array_get(json_object_get(processor, "single"), 0);
         const char *name = json_string_value(json_object_get(json_object_get(first, "SpecialToken"), "id"));
-        if (name) t->begin = tokenizer_token(t, name);
+        if (name) t->bos = tokenizer_token(t, name);
     }
 }
 
@@ -215,10 +215,10 @@ static void find_end(Tokenizer *t, json_t *added) {
     static const char *const ends[] = {END_OF_TEXT_NAME, "<|end_of_text|>", "</s>", "<eos>"};
     json_t *value;
     size_t k;
-    for (size_t i = 0; t->end_of_text < 0 && i < sizeof ends / sizeof *ends; i++) {
+    for (size_t i = 0; t->eos < 0 && i < sizeof ends / sizeof *ends; i++) {
         json_array_foreach(added, k, value) {
             if (is_true(value, "special") && strcmp(json_string_value(json_object_get(value, "content")), ends[i]) == 0)
-                t->end_of_text = (int)json_integer_value(json_object_get(value, "id"));
+                t->eos = (int)json_integer_value(json_object_get(value, "id"));
         }
     }
 }
@@ -262,7 +262,7 @@ static int config_token(const Tokenizer *t, const json_t *config, const char *ke
 
 void tokenizer_read_config(Tokenizer *t, const json_t *config) {
     const json_t *add = json_object_get(config, "add_bos_token");
-    if (json_is_false(add)) t->begin = -1;
-    if (json_is_true(add) && config_token(t, config, "bos_token") >= 0) t->begin = config_token(t, config, "bos_token");
-    if (t->end_of_text < 0) t->end_of_text = config_token(t, config, "eos_token");
+    if (json_is_false(add)) t->bos = -1;
+    if (json_is_true(add) && config_token(t, config, "bos_token") >= 0) t->bos = config_token(t, config, "bos_token");
+    if (t->eos < 0) t->eos = config_token(t, config, "eos_token");
 }

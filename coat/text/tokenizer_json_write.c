@@ -170,11 +170,11 @@ static void write_part(JsonText *out, const char *kind, const char *id, int type
 // What is put around a text, and around two.
 static void write_template(const Writer *w) {
     static const char *const texts[] = {"A", "B"};
-    if (w->t->begin < 0) {
+    if (w->t->bos < 0) {
         json_text_null(w->out, "post_processor");
         return;
     }
-    const char *begin = name_of(w, w->t->begin);
+    const char *begin = name_of(w, w->t->bos);
     json_text_open(w->out, "post_processor", '{');
     json_text_string(w->out, "type", "TemplateProcessing");
     for (int count = 1; count <= 2; count++) {
@@ -189,7 +189,7 @@ static void write_template(const Writer *w) {
     json_text_open(w->out, begin, '{');
     json_text_string(w->out, "id", begin);
     json_text_open(w->out, "ids", '[');
-    json_text_int(w->out, NULL, w->t->begin);
+    json_text_int(w->out, NULL, w->t->bos);
     json_text_close(w->out, ']');
     json_text_open(w->out, "tokens", '[');
     json_text_string(w->out, NULL, begin);

@@ -231,8 +231,8 @@ bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size
         t->bpe.unknown = m.unknown >= 0 && m.unknown < m.count ? (int)m.unknown : -1;
         t->put_blank = m.prefix;
         t->pretokens.kind = PRETOKENS_NONE;
-        t->begin = control_id(&m, m.begin);
-        t->end_of_text = control_id(&m, m.end);
+        t->bos = control_id(&m, m.begin);
+        t->eos = control_id(&m, m.end);
     }
     free(m.pieces);
     return good;

@@ -49,8 +49,7 @@ struct Tokenizer {
     Bpe bpe;
     bool bytes;     // token = byte
     bool can_merge; // merges are known
-    int end_of_text;
-    int begin; // what every text begins with, -1 = nothing
+    int bos, eos;   // beginning and end of a text; -1: the vocabulary has none
     AddedTokens added;
     // the text's way: normalized (nfc, then a blank put before it), with blanks for SentencePiece's mark, cut
     bool nfc, put_blank, marks;

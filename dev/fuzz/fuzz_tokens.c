@@ -40,7 +40,7 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
         for (int row = 0; row < B; row++) fuzz_check(data_count(targets + (size_t)row * (size_t)T, T) > 0);
     }
     int32_t *positions = (int32_t *)xmalloc(count * sizeof *positions);
-    const TextIds ids = {vocab / 2, 0, {0}};
+    const SpecialIds ids = {vocab / 2, 0, {0}};
     bool found;
     fuzz_check(data_keep_apart(loader, &ids, 1, &found, err));
     for (int64_t first = 0; first < 3; first++) {

@@ -324,7 +324,7 @@ static void test_validation(void **state) {
     Error err;
     bool found;
     int32_t in[8 * 16], target[8 * 16], position[8 * 16];
-    const TextIds nothing = {-1, 0, {0}};
+    const SpecialIds nothing = {-1, 0, {0}};
     const File f = make_file(2, 58, 100, 6, "011111"); // 5 sequences, as in test_packed()
     write_as("p.bin", &f);
     write_u16("plain.bin", 5 * 16 + 1 + 15, 1); // 5 sequences and 15 tokens
@@ -364,7 +364,7 @@ static void test_positions(void **state) {
     Error err;
     bool found;
     int32_t in[16], target[16], position[16];
-    const TextIds nothing = {-1, 0, {0}};
+    const SpecialIds nothing = {-1, 0, {0}};
     const File f = make_file(2, 58, 100, 6, "011111");
     write_as("p.bin", &f);
     for (int split = 0; split < 2; split++) {
@@ -388,7 +388,7 @@ static void test_text_positions(void **state) {
     Error err;
     bool found;
     int32_t in[10], target[10], position[10];
-    const TextIds nothing = {-1, 0, {0}}, begins = {104, 1, {103}}, ends = {-1, 2, {104, 117}};
+    const SpecialIds nothing = {-1, 0, {0}}, begins = {104, 1, {103}}, ends = {-1, 2, {104, 117}};
     const int32_t after_begin[] = {0, 1, 2, 3, 0, 1, 2, 3, 4, 5}, after_end[] = {0, 1, 2, 3, 4, 0, 1, 2, 3, 4};
     const int32_t second_end[] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1};
     write_u16("t.bin", 40, 100);
@@ -404,7 +404,7 @@ static void test_text_positions(void **state) {
     assert_true(data_batch_at(loader, 1, in, target, position, &err));
     assert_memory_equal(position, second_end, sizeof position);
     // the first way that the file has, or else the first that says anything
-    const TextIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
+    const SpecialIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
     assert_true(data_keep_apart(loader, ways, 4, &found, &err) && found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));
     assert_memory_equal(position, after_end, sizeof position);

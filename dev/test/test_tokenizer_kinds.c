@@ -73,8 +73,8 @@ static void test_ids(void **state) {
         char path[128];
         snprintf(path, sizeof path, FOLDER "%s", kinds[k].name);
         Tokenizer *t = open_good(path);
-        assert_int_equal(tokenizer_begin(t), kinds[k].begin);
-        assert_int_equal(tokenizer_end_of_text(t), kinds[k].end);
+        assert_int_equal(tokenizer_bos(t), kinds[k].begin);
+        assert_int_equal(tokenizer_eos(t), kinds[k].end);
         assert_int_equal(tokenizer_puts_blank(t), kinds[k].blank);
         assert_string_equal(tokenizer_usual_name(path), strstr(path, ".model") ? "tokenizer.model" : "tokenizer.json");
         strcpy(strrchr(path, '.'), ".ids");
@@ -123,18 +123,18 @@ static void test_folder_and_config(void **state) {
     write_file(path_of("tokenizer.json"), file_text, size);
     write_text(path_of("vocab.json"), "{\"a\": 0}"); // without the rule that cuts text: not the one to take
     Tokenizer *t = open_good(path_of(""));
-    assert_int_equal(tokenizer_begin(t), 0);
+    assert_int_equal(tokenizer_bos(t), 0);
     assert_true(tokenizer_vocab(t) > 300);
     tokenizer_close(t);
     write_text(path_of("tokenizer_config.json"),
                "{\"model_max_length\": 1000000000000000019884624838656, \"add_bos_token\": false}");
     t = open_good(path_of("tokenizer.json"));
-    assert_int_equal(tokenizer_begin(t), -1);
+    assert_int_equal(tokenizer_bos(t), -1);
     tokenizer_close(t);
     write_text(path_of("tokenizer_config.json"),
                "{\"add_bos_token\": true, \"bos_token\": {\"content\": \"<|end_of_text|>\"}}");
     t = open_good(path_of("tokenizer.json"));
-    assert_int_equal(tokenizer_begin(t), 1);
+    assert_int_equal(tokenizer_bos(t), 1);
     tokenizer_close(t);
 }
 
@@ -160,8 +160,8 @@ static void test_made_json(void **state) {
         Tokenizer *model = open_good(path), *json = open_good(path_of("made.json"));
         assert_false(tokenizer_is_sentencepiece(json));
         assert_int_equal(tokenizer_vocab(json), tokenizer_vocab(model));
-        assert_int_equal(tokenizer_begin(json), tokenizer_begin(model));
-        assert_int_equal(tokenizer_end_of_text(json), tokenizer_end_of_text(model));
+        assert_int_equal(tokenizer_bos(json), tokenizer_bos(model));
+        assert_int_equal(tokenizer_eos(json), tokenizer_eos(model));
         assert_int_equal(tokenizer_unknown(json), tokenizer_unknown(model));
         assert_int_equal(tokenizer_puts_blank(json), tokenizer_puts_blank(model));
         for (int id = 0; id < tokenizer_vocab(model); id++) {
