@@ -43,7 +43,7 @@ static Norm second_norm(const Model *m, int l) {
 
 // Returns each token's position within its document; data NULL if documents are not masked from each other.
 static Tensor positions(const Model *m) {
-    return m->apart ? act(m, POSITIONS, 0) : no_tensor();
+    return m->document_mask ? act(m, POSITIONS, 0) : no_tensor();
 }
 
 // Returns the rows of a per-position table that this pass uses.
@@ -401,7 +401,7 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
     size_t bytes = (size_t)B * (size_t)T * sizeof(int32_t);
     m->ops->upload(&m->exec, act(m, TOKENS, 0).data, inputs, bytes);
     if (targets) m->ops->upload(&m->exec, act(m, TARGETS, 0).data, targets, bytes);
-    m->apart = positions != NULL;
+    m->document_mask = positions != NULL;
     if (positions) m->ops->upload(&m->exec, act(m, POSITIONS, 0).data, positions, bytes);
 }
 

@@ -92,7 +92,7 @@ enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_ACTIVATION = 32768, FP8_WIDEST_CAST = 
 // Of examples in training data: packed whole into sequences, those that are longer losing their end or being refused;
 // or following each other, and split wherever a sequence ends.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
-typedef enum { DOCUMENTS_JOINED, DOCUMENTS_APART } DocumentsKind; // what attention sees within a sequence
+typedef enum { DOCUMENTS_JOINED, DOCUMENTS_MASKED } DocumentsKind; // what attention sees within a sequence
 // How a prompt becomes a question to a fine-tuned model. Files of examples have these numbers. Data: what they name.
 typedef enum {
     PROMPT_FORMAT_NONE,

@@ -20,8 +20,8 @@ typedef struct {
     Shards shards;         // what they share, and when it is communicated
     Parameter *parameters; // all of them
     int parameter_count;
-    int B, T;         // shape of the pass under way; at most micro_batch x seq_len
-    bool apart;       // its documents are: POSITIONS says where each begins
+    int B, T;           // shape of the pass under way; at most micro_batch x seq_len
+    bool document_mask; // documents cannot attend to each other; POSITIONS restarts at 0 in each of them
     bool keeps_heads; // it is a sample's: QKV keeps q, k and v as attention reads them, in the rows of their positions
     int before;       // positions before its first, whose keys and values the sample's earlier passes have left there
     StepState *state; // in the device's memory

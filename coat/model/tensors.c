@@ -26,7 +26,7 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     // activation      name                                  rule              rows       cols        first used           last used
     [TOKENS] =         {{"tokens"},                          RULE_RESIDENT,    DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32},
     [TARGETS] =        {{"targets"},                         RULE_RESIDENT,    DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32},
-    [POSITIONS] =      {{"positions"},                       RULE_RESIDENT,    DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .when = WITH_DOCUMENTS},
+    [POSITIONS] =      {{"positions"},                       RULE_RESIDENT,    DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .when = WITH_DOCUMENT_MASK},
     [STATE] =          {{"state"},                           RULE_RESIDENT,    DIM_1,     DIM_STATE,  STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_BYTES},
     [ROTATIONS] =      {{"rotations"},                       RULE_RESIDENT,    DIM_T,     DIM_D,      STAGE_EMBED,         STAGE_BWD_EMBED,     .when = WITH_ROTATIONS, .stored = AS_FP32},
     [RESID] =          {{"resid"},                           RULE_SCRATCH,     DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .when = WITH_CARRIED},
@@ -112,7 +112,7 @@ bool table_row_exists(const TableRow *row, const ModelShape *shape) {
     case WITH_QK_NORM: return shape->qk_norm != QK_NORM_NONE;
     case WITH_MEANS: return shape->norm != NORM_RMS;
     case WITH_ROTATIONS: return shape->position_kind == POSITIONS_ROTARY;
-    case WITH_DOCUMENTS:
+    case WITH_DOCUMENT_MASK:
     case WITH_CARRIED:
     case WITH_COUNTS:
     case WITH_COMPARISONS: break; // by the run

@@ -68,10 +68,10 @@ typedef enum {
     WITH_MEANS,
     WITH_ROTATIONS,
     // by the run, of activations
-    WITH_DOCUMENTS,  // that are apart
-    WITH_CARRIED,    // no saved tensor holds the residual stream (--saved coat; norms after)
-    WITH_COUNTS,     // gradients have codes that are to be counted
-    WITH_COMPARISONS // FP8 matmuls are to be compared with BF16's
+    WITH_DOCUMENT_MASK, // that are apart
+    WITH_CARRIED,       // no saved tensor holds the residual stream (--saved coat; norms after)
+    WITH_COUNTS,        // gradients have codes that are to be counted
+    WITH_COMPARISONS    // FP8 matmuls are to be compared with BF16's
 } When;
 
 // Codes that are made a row at a time have a scale per row with --scaling token, which is known with the row, where the

@@ -14,7 +14,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     const Config *c = &m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
     int32_t *inputs = (int32_t *)xcalloc(3 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
-    int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
+    int32_t *positions = c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL;
     bool ok = true;
     int64_t counted = 0; // unmasked targets
     StepState before = m->host;

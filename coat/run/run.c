@@ -23,7 +23,7 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
     const int64_t tokens = config_micro_tokens(c);
     int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
-    int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
+    int32_t *positions = c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL;
     if (run->pending_error.code == EXIT_DONE)
         data_batch_at(run->train, first, inputs, inputs + tokens, positions, &run->pending_error);
 }
@@ -58,7 +58,7 @@ static void train_step(Run *run) {
     for (int64_t i = 0; i < accumulation; i++) {
         if (stop_at_once(m)) return;
         const int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
-        const int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
+        const int32_t *positions = c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL;
         batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens, positions);
         micro_step(m, i > 0, i + 1 == accumulation);
         if (run->done.step + 1 < run->steps) read_ahead(run, sequences, i); // while the device computes

@@ -186,7 +186,7 @@ bool choose_prompt_format(Run *run, Error *err) {
 // After choose_prompt_format(): a run that is resumed begins with all ends that this one has now.
 bool divide_documents(Run *run, Error *err) {
     const Config *c = &run->model.config;
-    if (c->documents != DOCUMENTS_APART) return true;
+    if (c->documents != DOCUMENTS_MASKED) return true;
     const Tokenizer *t = run->tokenizer;
     const int end = t ? tokenizer_eos(t) : -1;
     SpecialIds ends = c->shape.ids;
@@ -199,7 +199,7 @@ bool divide_documents(Run *run, Error *err) {
     for (int i = 0; i < 2; i++) {
         bool found;
         if (!loaders[i]) continue;
-        if (!data_keep_apart(loaders[i], ways, 4, &found, err)) return false;
+        if (!data_mask_documents(loaders[i], ways, 4, &found, err)) return false;
         if (!found)
             run_note_always(run,
                             "--documents apart: no token that begins or ends documents is among the first %d of any "

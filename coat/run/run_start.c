@@ -187,9 +187,9 @@ static bool same_files(Run *run, Error *err) {
 
 // --documents apart divides by the vocabulary and the data, as each process sees them.
 static bool same_documents(Run *run, Error *err) {
-    if (run->model.config.documents != DOCUMENTS_APART) return true;
-    const bool train = is_common(run, run->train ? data_division(run->train) : 0);
-    if (is_common(run, run->val ? data_division(run->val) : 0) && train) return true;
+    if (run->model.config.documents != DOCUMENTS_MASKED) return true;
+    const bool train = is_common(run, run->train ? data_documents_hash(run->train) : 0);
+    if (is_common(run, run->val ? data_documents_hash(run->val) : 0) && train) return true;
     on_all_ranks(&run->errors);
     return error_set(
         err, EXIT_DATA,

@@ -172,7 +172,7 @@ static void divide_text(const SpecialIds *ids, const int32_t *inputs, int T, int
             positions[t] = positions[t - 1] + 1;
 }
 
-bool data_keep_apart(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err) {
+bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err) {
     const SpecialIds *first = NULL;
     int text = 0; // a file that does not say itself
     while (text < loader->count && loader->shards[text].starts) text++;
@@ -193,7 +193,7 @@ bool data_keep_apart(DataLoader *loader, const SpecialIds *ways, int count, bool
                loader->shards[text].path);
 }
 
-int64_t data_division(const DataLoader *loader) {
+int64_t data_documents_hash(const DataLoader *loader) {
     return (int64_t)(XXH3_64bits(&loader->ids, sizeof loader->ids) >> 1);
 }
 

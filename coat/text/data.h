@@ -42,9 +42,9 @@ void data_close(DataLoader *loader);
 // behind one that ends them. Of the `count` ways to say so the first counts whose ids are among the first
 // DATA_LOOKED_AT tokens of these files; where none is, the first that has any, and *found is false. False with err
 // (EXIT_USER) where there are such files, and no ids.
-bool data_keep_apart(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err);
+bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err);
 // What it divides by, for comparisons.
-int64_t data_division(const DataLoader *loader);
+int64_t data_documents_hash(const DataLoader *loader);
 enum { DATA_LOOKED_AT = 65536 }; // of each file, wherever its tokens are looked at to tell what they are
 
 int64_t data_tokens(const DataLoader *loader);    // over all files
@@ -67,7 +67,7 @@ int data_batches(const DataLoader *loader, int most);
 // first + rank * B on. Sequence s of the run belongs to epoch s / data_sequences() (of one set), so a batch may
 // reach into the next epoch. Stateless: `first` alone says which rows, so a run resumes by number, with another B
 // and on any number of ranks, and the tokens of an optimizer step do not depend on either. inputs, targets,
-// positions (B, T); a target that does not count is -1. positions: within documents, once data_keep_apart() was
+// positions (B, T); a target that does not count is -1. positions: within documents, once data_mask_documents() was
 // asked for them; NULL: not wanted. Returns false with err (EXIT_DATA) when a file cannot be read any more or holds
 // a token that is not in the vocabulary.
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,

@@ -331,14 +331,14 @@ static bool check_forward(Bench *bench, Attention *a) {
     return right;
 }
 
-static bool check_shape(Bench *bench, AttentionShape s, bool apart) {
+static bool check_shape(Bench *bench, AttentionShape s, bool masked) {
     static const int lengths[] = {70, 59, 1, 62, 64, 700, 68, 63, 65, 127, 128, 129, 300};
     printf("check B %d T %d heads %d/%d of %d%s\n", s.B, s.T, s.heads, s.kv_heads, s.head_dim,
-           apart ? ", documents apart" : "");
+           masked ? ", documents apart" : "");
     fflush(stdout);
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
-    if (apart) a.positions = documents_of(bench, s, lengths, sizeof lengths / sizeof *lengths);
+    if (masked) a.positions = documents_of(bench, s, lengths, sizeof lengths / sizeof *lengths);
     const bool forward_right = check_forward(bench, &a);
     Tensor expected_tensor = reference(bench, &a);
     size_t elements = (size_t)tensor_elements(a.dqkv), bytes = elements * sizeof(uint16_t);

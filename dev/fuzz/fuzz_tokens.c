@@ -42,7 +42,7 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
     int32_t *positions = (int32_t *)xmalloc(count * sizeof *positions);
     const SpecialIds ids = {vocab / 2, 0, {0}};
     bool found;
-    fuzz_check(data_keep_apart(loader, &ids, 1, &found, err));
+    fuzz_check(data_mask_documents(loader, &ids, 1, &found, err));
     for (int64_t first = 0; first < 3; first++) {
         if (!data_batch_at(loader, first, inputs, targets, positions, err)) continue;
         for (size_t k = 0; k < count; k++)

@@ -392,14 +392,14 @@ static Tensor gpu_like(Backends *b, Tensor like, int poison) {
 typedef struct {
     AttentionShape shape;
     Pair qkv, d_o, positions, o, lse, dqkv; // as compare_attention_over() has left them
-    bool apart;
+    bool masked;
     double limit;
 } AttentionCase;
 
 static void run_hopper(Backends *b, const AttentionCase *c, Tensor qkv, Tensor d_o, Tensor o, Tensor lse, Tensor dqkv,
                        bool taken[2]) {
     Tensor part[3], d_part[3];
-    const Tensor at = c->apart ? c->positions.t[1] : no_tensor();
+    const Tensor at = c->masked ? c->positions.t[1] : no_tensor();
     for (int i = 0; i < 3; i++) part[i] = attention_part(c->shape, qkv, i);
     for (int i = 0; i < 3; i++) d_part[i] = attention_part(c->shape, dqkv, i);
     taken[0] = attention_forward_hopper(&b->exec[1], o, lse, part[0], part[1], part[2], at, c->shape);
@@ -472,13 +472,13 @@ static void compare_hopper(Backends *b, const AttentionCase *c) {
     run_hopper(b, c, c->qkv.t[1], c->d_o.t[1], o.t[1], lse.t[1], dqkv.t[1], taken);
     char name[200];
     snprintf(name, sizeof name, "gpu%s, attention%s: kernels of our own take it", b->shape,
-             c->apart ? ", documents apart" : "");
+             c->masked ? ", documents apart" : "");
     check(taken[0] && taken[1], name);
-    pair_check(b, o, c->limit, "attention forward, our own", c->apart ? "o, documents apart" : "o");
-    pair_check(b, lse, 2e-5, "attention forward, our own", c->apart ? "lse, documents apart" : "lse");
-    pair_check(b, dqkv, c->limit, "attention backward behind it", c->apart ? "dqkv, documents apart" : "dqkv");
+    pair_check(b, o, c->limit, "attention forward, our own", c->masked ? "o, documents apart" : "o");
+    pair_check(b, lse, 2e-5, "attention forward, our own", c->masked ? "lse, documents apart" : "lse");
+    pair_check(b, dqkv, c->limit, "attention backward behind it", c->masked ? "dqkv, documents apart" : "dqkv");
     const Tensor made[] = {o.t[1], lse.t[1], dqkv.t[1]};
-    if (c->apart) {
+    if (c->masked) {
         check_repeated(b, c->o, o, "attention forward is our own");
         check_repeated(b, c->dqkv, dqkv, "attention backward is our own");
         check_no_leak(b, c, made);
@@ -491,12 +491,12 @@ static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
     const AttentionShape shape = c->shape;
     const Tensor d = c->dqkv.t[1];
     const char *name =
-        c->apart ? "attention backward, rotated back, documents apart" : "attention backward, rotated back";
+        c->masked ? "attention backward, rotated back, documents apart" : "attention backward, rotated back";
     Pair rotations = pair_random(b, shape.T, shape.head_dim, FMT_FP32, 1.0f, 34),
          maxima = pair_poisoned(b, d.rows, 1, FMT_FP32);
     Pair made = pair_poisoned(b, d.rows, d.cols, d.format), behind = pair_poisoned(b, d.rows, d.cols, d.format);
     ON_BOTH(b) {
-        const Tensor at = c->apart ? c->positions.t[s] : no_tensor(), none = no_tensor();
+        const Tensor at = c->masked ? c->positions.t[s] : no_tensor(), none = no_tensor();
         Tensor part[3], made_part[3], behind_part[3], packed = made.t[s];
         if (d.format == FMT_BF16) packed.amax = (uint32_t *)maxima.t[s].data;
         for (int i = 0; i < 3; i++) part[i] = attention_part(shape, c->qkv.t[s], i);
@@ -517,21 +517,21 @@ static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
 }
 
 // The backward is run twice, for its bits.
-static void compare_attention_over(Backends *b, AttentionShape shape, Format format, double limit, bool apart) {
+static void compare_attention_over(Backends *b, AttentionShape shape, Format format, double limit, bool masked) {
     const int64_t M = (int64_t)shape.B * shape.T, C = (int64_t)shape.heads * shape.head_dim;
     const int64_t packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
     Pair qkv = pair_random(b, M, packed, format, 1.0f, 31), d_o = pair_random(b, M, C, format, 1.0f, 32);
     Pair out = pair_poisoned(b, M, C, format),
          lse = pair_poisoned(b, (int64_t)shape.B * shape.heads, shape.T, FMT_FP32);
     Pair dqkv[2], maxima[2], positions = pair_positions(b, shape.B, shape.T);
-    const char *forward = apart ? "attention forward, documents apart" : "attention forward";
-    const char *backward = apart ? "attention backward, documents apart" : "attention backward";
+    const char *forward = masked ? "attention forward, documents apart" : "attention forward";
+    const char *backward = masked ? "attention backward, documents apart" : "attention backward";
     for (int run = 0; run < 2; run++) {
         dqkv[run] = pair_poisoned(b, M, packed, format);
         maxima[run] = pair_poisoned(b, M, 1, FMT_FP32);
     }
     ON_BOTH(b) {
-        const Tensor at = apart ? positions.t[s] : no_tensor();
+        const Tensor at = masked ? positions.t[s] : no_tensor();
         Tensor part[3];
         for (int i = 0; i < 3; i++) part[i] = attention_part(shape, qkv.t[s], i);
         CALL(b, attention_forward, out.t[s], lse.t[s], part[0], part[1], part[2], at, shape);
@@ -551,7 +551,7 @@ static void compare_attention_over(Backends *b, AttentionShape shape, Format for
         check_maxima(b, dqkv[0], maxima[0], backward);
         check_repeated(b, maxima[0], maxima[1], backward);
     }
-    const AttentionCase c = {shape, qkv, d_o, positions, out, lse, dqkv[0], apart, limit};
+    const AttentionCase c = {shape, qkv, d_o, positions, out, lse, dqkv[0], masked, limit};
     if (shape.head_dim % 2 == 0) compare_attention_rotated(b, &c);
     if (format == FMT_BF16 && attention_hopper_supported(shape, cuda_backend(&b->exec[1])->capability))
         compare_hopper(b, &c);
@@ -643,16 +643,16 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     Pair wte = pair_random(b, Vp, C, o.format, 1.0f, 43), wpe = pair_random(b, o.T + 5, C, o.format, 1.0f, 44);
     Pair r = pair_poisoned(b, M, C, o.format), g = pair_random(b, M, C, o.format, 1.0f, 45);
     Pair dwte = pair_random(b, Vp, C, FMT_FP32, 0.1f, 46), dwpe = pair_poisoned(b, o.T + 5, C, FMT_FP32);
-    Pair positions = pair_positions(b, o.B, o.T), r_apart = pair_poisoned(b, M, C, o.format);
-    Pair dwpe_apart = pair_poisoned(b, o.T + 5, C, FMT_FP32);
+    Pair positions = pair_positions(b, o.B, o.T), r_masked = pair_poisoned(b, M, C, o.format);
+    Pair dwpe_masked = pair_poisoned(b, o.T + 5, C, FMT_FP32);
     Pair logits = pair_random(b, M, Vp, o.format, 3.0f, 47), losses = pair_poisoned(b, M, 1, FMT_FP32);
     ON_BOTH(b) {
         CALL(b, embed_forward, r.t[s], tokens.t[s], no_tensor(), wte.t[s], wpe.t[s], o.T);
         for (int accumulate = 0; accumulate < 2; accumulate++)
             CALL(b, embed_backward, dwte.t[s], dwpe.t[s], g.t[s], tokens.t[s], no_tensor(), o.T, accumulate != 0);
-        CALL(b, embed_forward, r_apart.t[s], tokens.t[s], positions.t[s], wte.t[s], wpe.t[s], o.T);
+        CALL(b, embed_forward, r_masked.t[s], tokens.t[s], positions.t[s], wte.t[s], wpe.t[s], o.T);
         for (int accumulate = 0; accumulate < 2; accumulate++)
-            CALL(b, embed_backward, dwte.t[s], dwpe_apart.t[s], g.t[s], tokens.t[s], positions.t[s], o.T,
+            CALL(b, embed_backward, dwte.t[s], dwpe_masked.t[s], g.t[s], tokens.t[s], positions.t[s], o.T,
                  accumulate != 0);
         CALL(b, loss_forward_backward, logits.t[s], logits.t[s], losses.t[s], logits.t[s], targets.t[s], (int)V,
              b->state[s]);
@@ -661,8 +661,8 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     pair_check(b, r, o.tight, "embedding forward", "r");
     pair_check(b, dwte, 1e-5, "embedding backward", "dwte");
     pair_check(b, dwpe, 1e-5, "embedding backward", "dwpe");
-    pair_check(b, r_apart, o.tight, "embedding forward, documents apart", "r");
-    pair_check(b, dwpe_apart, 1e-5, "embedding backward, documents apart", "dwpe");
+    pair_check(b, r_masked, o.tight, "embedding forward, documents apart", "r");
+    pair_check(b, dwpe_masked, 1e-5, "embedding backward, documents apart", "dwpe");
     pair_check(b, losses, 1e-5, "loss", "losses");
     pair_check(b, logits, o.tight, "loss", "dlogits");
     StepState a, c;
@@ -671,7 +671,7 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     char name[128];
     snprintf(name, sizeof name, "GPU against CPU%s: sum of losses %.6f and %.6f", b->shape, c.loss_sum, a.loss_sum);
     check(fabs(a.loss_sum - c.loss_sum) < 1e-5 * fabs(a.loss_sum) && a.nonfinite == 0 && c.nonfinite == 0, name);
-    Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses, positions, r_apart, dwpe_apart};
+    Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses, positions, r_masked, dwpe_masked};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 

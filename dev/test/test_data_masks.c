@@ -334,7 +334,7 @@ static void test_validation(void **state) {
         DataLoader *loader =
             data_open_validation(path_of(plain ? "plain.bin" : "p.bin"), EXAMPLES_CUT, B, 16, VOCAB, &err);
         assert_non_null(loader);
-        assert_true(plain || data_keep_apart(loader, &nothing, 1, &found, &err));
+        assert_true(plain || data_mask_documents(loader, &nothing, 1, &found, &err));
         const int batches = (5 + B - 1) / B;
         assert_int_equal(data_batches(loader, -1), batches);
         assert_int_equal(data_batches(loader, 2), batches < 2 ? batches : 2);
@@ -370,7 +370,7 @@ static void test_positions(void **state) {
     for (int split = 0; split < 2; split++) {
         DataLoader *loader = open_packed("p.bin", split ? EXAMPLES_SPLIT : EXAMPLES_CUT, 1, 16, &err);
         assert_non_null(loader);
-        assert_true(data_keep_apart(loader, &nothing, 1, &found, &err));
+        assert_true(data_mask_documents(loader, &nothing, 1, &found, &err));
         for (int row = 0; row < data_sequences(loader); row++) {
             assert_true(data_batch_at(loader, row, in, target, position, &err));
             for (int t = 0, since = 0; t < 16; t++, since++) {
@@ -393,22 +393,22 @@ static void test_text_positions(void **state) {
     const int32_t second_end[] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1};
     write_u16("t.bin", 40, 100);
     DataLoader *loader = open_one("t.bin", 1, 10, false);
-    assert_false(data_keep_apart(loader, &nothing, 1, &found, &err));
+    assert_false(data_mask_documents(loader, &nothing, 1, &found, &err));
     assert_non_null(strstr(err.text, "t.bin does not say where documents begin"));
-    assert_true(data_keep_apart(loader, &begins, 1, &found, &err) &&
+    assert_true(data_mask_documents(loader, &begins, 1, &found, &err) &&
                 data_batch_at(loader, 0, in, target, position, &err));
     assert_memory_equal(position, after_begin, sizeof position);
-    assert_true(data_keep_apart(loader, &ends, 1, &found, &err) &&
+    assert_true(data_mask_documents(loader, &ends, 1, &found, &err) &&
                 data_batch_at(loader, 0, in, target, position, &err));
     assert_memory_equal(position, after_end, sizeof position);
     assert_true(data_batch_at(loader, 1, in, target, position, &err));
     assert_memory_equal(position, second_end, sizeof position);
     // the first way that the file has, or else the first that says anything
     const SpecialIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
-    assert_true(data_keep_apart(loader, ways, 4, &found, &err) && found);
+    assert_true(data_mask_documents(loader, ways, 4, &found, &err) && found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));
     assert_memory_equal(position, after_end, sizeof position);
-    assert_true(data_keep_apart(loader, ways, 2, &found, &err) && !found);
+    assert_true(data_mask_documents(loader, ways, 2, &found, &err) && !found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));
     for (int t = 0; t < 10; t++) assert_int_equal(position[t], t);
     data_close(loader);

@@ -146,7 +146,7 @@ template <int HEAD> __device__ static inline void copy_streams(const Problem &x,
     }
 }
 
-template <int HEAD, bool APART>
+template <int HEAD, bool DOCUMENT_MASK>
 __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __grid_constant__ Problem x) {
     extern __shared__ __align__(1024) unsigned char memory[]; // as tiles are
     if constexpr (HOPPER_CODE) {
@@ -169,7 +169,7 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
                 copy_streams<HEAD>(x, shared);
         } else {
             registers_take<COMPUTING_REGISTERS>();
-            compute_units<HEAD, APART>(x, shared, warpgroup);
+            compute_units<HEAD, DOCUMENT_MASK>(x, shared, warpgroup);
         }
     } else {
         __trap();

@@ -137,7 +137,7 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 //
 // previous: the slot of the tile before this one, which is free after its sums, or -1; next: that of the tile after it,
 // if NEXT.
-template <int HEAD, bool KEYS, bool NEXT, bool APART>
+template <int HEAD, bool KEYS, bool NEXT, bool DOCUMENT_MASK>
 __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x, int tile,
                                         int previous, Ring<STAGES<HEAD>> stage, Ring<STAGES<HEAD>> next, float scale,
                                         Documents documents) {
@@ -167,7 +167,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         wgmma_hold(x.s);
     }
     if (tile == place.half) mask<KEYS, HALF>(p, place_get(place.half), place.half * HALF);
-    if constexpr (APART) {
+    if constexpr (DOCUMENT_MASK) {
         documents.streamed = documents.own + tile_row(KEYS, tile);
         mask_documents<KEYS, HALF>(p, place_get(place.half), documents);
     }
@@ -203,7 +203,7 @@ __device__ static inline void maximum_store(const Problem &x, int64_t token, uin
 
 // One head streams by, its diagonal block first, of which the first queries see the first tile only, and the last keys
 // are seen by the second only. Returns the slot of the last tile, whose sums are left to head_finish.
-template <int HEAD, bool KEYS, bool APART>
+template <int HEAD, bool KEYS, bool DOCUMENT_MASK>
 __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x,
                                       Ring<STAGES<HEAD>> &stage, int blocks, float scale, Documents documents) {
     constexpr bool ahead = AHEAD<HEAD, KEYS>;
@@ -222,13 +222,13 @@ __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, 
         Ring<STAGES<HEAD>> next = stage;
         ring_next(next);
         if (skips) tile_skip(shared, place, next);
-        unit_tile<HEAD, KEYS, true, APART>(shared, place, x, tile, previous, stage, next, scale, documents);
+        unit_tile<HEAD, KEYS, true, DOCUMENT_MASK>(shared, place, x, tile, previous, stage, next, scale, documents);
         previous = stage.index;
         stage = next;
         tile += 1 + skips;
     }
     if constexpr (ahead) {
-        unit_tile<HEAD, KEYS, false, APART>(shared, place, x, tile, previous, stage, stage, scale, documents);
+        unit_tile<HEAD, KEYS, false, DOCUMENT_MASK>(shared, place, x, tile, previous, stage, stage, scale, documents);
         previous = stage.index;
         ring_next(stage);
     }
@@ -290,7 +290,7 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
 }
 
 // Of the unit in slot `own` its tiles are known. Returns how many units there were with it.
-template <int HEAD, bool KEYS, bool APART>
+template <int HEAD, bool KEYS, bool DOCUMENT_MASK>
 __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, int tiles, int own,
                                       Ring<STAGES<HEAD>> &stage) {
     Matmuls<HEAD> matmuls = {}; // all, or what matmuls seem to continue is kept from the kernel's start on
@@ -309,7 +309,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
             place.lse[i] = lse[0];
             place.delta[i] = lse[HALF];
         }
-    if constexpr (APART) {
+    if constexpr (DOCUMENT_MASK) {
         const Unit &unit = shared->unit[own];
         const int32_t *positions = x.positions + (int64_t)unit.sequence * x.T;
         if constexpr (KEYS)
@@ -319,7 +319,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
     }
     int last;
     for (int heads = KEYS ? x.group : 1;; heads--) {
-        last = head_run<HEAD, KEYS, APART>(shared, place, matmuls, stage, tiles, x.scale * LOG2_E, documents);
+        last = head_run<HEAD, KEYS, DOCUMENT_MASK>(shared, place, matmuls, stage, tiles, x.scale * LOG2_E, documents);
         if (heads == 1) break;
         head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     }
@@ -330,7 +330,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
     return unit.number + 1;
 }
 
-template <int HEAD, bool APART>
+template <int HEAD, bool DOCUMENT_MASK>
 __device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shared, int warpgroup) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;;) {
@@ -340,8 +340,8 @@ __device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shar
         if (tiles == 0) return;
         const Place place = place_get(warpgroup);
         if (warp_uniform((int)shared->unit[own].keys))
-            units = unit_run<HEAD, true, APART>(x, shared, place, tiles, own, stage);
+            units = unit_run<HEAD, true, DOCUMENT_MASK>(x, shared, place, tiles, own, stage);
         else
-            units = unit_run<HEAD, false, APART>(x, shared, place, tiles, own, stage);
+            units = unit_run<HEAD, false, DOCUMENT_MASK>(x, shared, place, tiles, own, stage);
     }
 }

@@ -177,7 +177,7 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
 // one before are added meanwhile.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
-                          Ring<STAGES<HEAD>> previous, bool apart, const Documents &documents, float scale) {
+                          Ring<STAGES<HEAD>> previous, bool masked, const Documents &documents, float scale) {
     float s[COLUMNS / 2], keep[2];
     barrier_wait(&shared->k_full[stage.index], stage.phase);
     if constexpr (PREVIOUS) {
@@ -195,7 +195,7 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
     }
     wgmma_hold(s);
     if constexpr (!PREVIOUS) mask<false, COLUMNS>(s, place, 0);
-    if (apart) mask_documents<false, COLUMNS>(s, place, documents);
+    if (masked) mask_documents<false, COLUMNS>(s, place, documents);
     weigh(s, sums.largest, sums.total, keep, scale);
     if constexpr (PREVIOUS) {
         // Complete already: keeps the exponentials ahead of the next wait, as in the backward.
@@ -235,22 +235,22 @@ template <int HEAD>
 __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &place, const Work &work, int own,
                              Ring<STAGES<HEAD>> &stage) {
     const float scale = x.scale * LOG2_E;
-    const bool apart = x.positions != nullptr;
+    const bool masked = x.positions != nullptr;
     place.own[0] = wgmma_operand(shared->q[own] + place.half * HALF * HEAD);
     Documents documents = {};
-    if (apart) documents = documents_of(positions_of(x, work), x.T, place, work.block * TILE);
+    if (masked) documents = documents_of(positions_of(x, work), x.T, place, work.block * TILE);
     Ring<STAGES<HEAD>> previous = stage;
     Sums<HEAD> sums = {};
     sums.largest[0] = sums.largest[1] = -INFINITY;
     if (place.half == 0) // whose queries see no more of the diagonal tile
-        keys_tile<HEAD, HALF, false>(shared, place, sums, stage, previous, apart, documents, scale);
+        keys_tile<HEAD, HALF, false>(shared, place, sums, stage, previous, masked, documents, scale);
     else
-        keys_tile<HEAD, TILE, false>(shared, place, sums, stage, previous, apart, documents, scale);
+        keys_tile<HEAD, TILE, false>(shared, place, sums, stage, previous, masked, documents, scale);
     for (int tile = 1; tile < work.tiles; tile++) {
         previous = stage;
         ring_next(stage);
         documents.streamed -= TILE;
-        keys_tile<HEAD, TILE, true>(shared, place, sums, stage, previous, apart, documents, scale);
+        keys_tile<HEAD, TILE, true>(shared, place, sums, stage, previous, masked, documents, scale);
     }
     barrier_wait(&shared->v_full[stage.index], stage.phase);
     wgmma_hold(sums.o);
