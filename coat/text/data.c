@@ -8,12 +8,12 @@
 #include "data_loader.h"
 #include "permute.h"
 
-int shard_descriptor(DataLoader *loader, int index, Error *err) {
+int token_file_descriptor(DataLoader *loader, int index, Error *err) {
     int slot = index % OPEN_FILES;
-    if (loader->descriptors[slot] >= 0 && loader->open_shard[slot] == index) return loader->descriptors[slot];
+    if (loader->descriptors[slot] >= 0 && loader->open_file[slot] == index) return loader->descriptors[slot];
     if (loader->descriptors[slot] >= 0) close(loader->descriptors[slot]);
-    loader->descriptors[slot] = shard_open(&loader->shards[index], err);
-    loader->open_shard[slot] = index;
+    loader->descriptors[slot] = token_file_open(&loader->files[index], err);
+    loader->open_file[slot] = index;
     return loader->descriptors[slot];
 }
 
@@ -33,8 +33,8 @@ static bool add_set(DataLoader *loader, const char *patterns, size_t length, dou
     Set *set = &loader->sets[loader->set_count++];
     set->name = name_of(patterns, length);
     set->weight = weight;
-    set->first_shard = loader->count;
-    return shards_find(patterns, length, &loader->shards, &loader->count, err);
+    set->first_file = loader->count;
+    return token_files_find(patterns, length, &loader->files, &loader->count, err);
 }
 
 // The sets are one of all patterns, or, with weights, one per paragraph of them.
@@ -56,8 +56,8 @@ static bool is_packed(const DataLoader *loader, int64_t *examples) {
     bool packed = true;
     *examples = 0;
     for (int i = 0; i < loader->count; i++) {
-        *examples += loader->shards[i].examples;
-        packed = packed && loader->shards[i].packing.members;
+        *examples += loader->files[i].examples;
+        packed = packed && loader->files[i].packing.members;
     }
     return packed;
 }
@@ -67,11 +67,11 @@ static bool is_packed(const DataLoader *loader, int64_t *examples) {
 static bool lacks_tokens(const DataLoader *loader, int first, int end, const char *name, Error *err) {
     int64_t examples = 0, cut = 0, longest = 0;
     for (int i = first; i < end; i++) {
-        const Shard *shard = &loader->shards[i];
-        if (!shard->packing.members) return true;
-        examples += shard->examples;
-        cut += shard->cut;
-        if (shard->longest > longest) longest = shard->longest;
+        const TokenFile *file = &loader->files[i];
+        if (!file->packing.members) return true;
+        examples += file->examples;
+        cut += file->cut;
+        if (file->longest > longest) longest = file->longest;
     }
     if (cut == 0)
         return error_set(err, EXIT_DATA,
@@ -87,22 +87,22 @@ static bool lacks_tokens(const DataLoader *loader, int first, int end, const cha
 // Checks the files of a set, and counts what they hold.
 static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error *err) {
     Set *set = &loader->sets[number];
-    const int end = number + 1 < loader->set_count ? loader->sets[number + 1].first_shard : loader->count;
+    const int end = number + 1 < loader->set_count ? loader->sets[number + 1].first_file : loader->count;
     set->first_sequence = loader->sequences;
-    for (int i = set->first_shard; i < end; i++) {
-        Shard *shard = &loader->shards[i];
-        int fd = shard_descriptor(loader, i, err);
-        if (fd < 0 || !shard_check(shard, fd, loader->vocab, hash, err)) return false;
-        shard->first_sequence = loader->sequences;
-        if (!shard_divide(shard, loader->T, loader->examples, err)) return false;
-        loader->sequences += shard->sequences;
-        loader->counted += shard->counted;
-        loader->masked |= shard->mask != NULL;
-        set->tokens += shard->tokens;
+    for (int i = set->first_file; i < end; i++) {
+        TokenFile *file = &loader->files[i];
+        int fd = token_file_descriptor(loader, i, err);
+        if (fd < 0 || !token_file_check(file, fd, loader->vocab, hash, err)) return false;
+        file->first_sequence = loader->sequences;
+        if (!token_file_divide(file, loader->T, loader->examples, err)) return false;
+        loader->sequences += file->sequences;
+        loader->counted += file->counted;
+        loader->masked |= file->mask != NULL;
+        set->tokens += file->tokens;
     }
     set->sequences = loader->sequences - set->first_sequence;
     loader->tokens += set->tokens;
-    if (set->sequences == 0 && !lacks_tokens(loader, set->first_shard, end, set->name, err)) return false;
+    if (set->sequences == 0 && !lacks_tokens(loader, set->first_file, end, set->name, err)) return false;
     const bool needs_one = loader->set_count > 1 || loader->fills;
     if (needs_one && set->sequences == 0)
         return error_set(err, EXIT_DATA,
@@ -112,7 +112,7 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
                          loader->masked ? " with a target that counts" : "",
                          loader->set_count > 1 ? "remove this set" : "more data");
     if (loader->set_count > 1) { // the fingerprint of one set is that of its files alone
-        const int files = end - set->first_shard;
+        const int files = end - set->first_file;
         XXH64_update(hash, &files, sizeof files);
         XXH64_update(hash, &loader->mixture.units[number], sizeof loader->mixture.units[number]);
     }
@@ -149,13 +149,13 @@ static bool check_sets(DataLoader *loader, Error *err) {
                      packed ? "" : " or --seq-len");
 }
 
-// The shard that sequence s of an epoch lies in: the last one whose first sequence is not after s. (A shard
+// The file that sequence s of an epoch lies in: the last one whose first sequence is not after s. (A file
 // without a whole sequence shares its first_sequence with the next and is never the last.)
-static int shard_of_sequence(const DataLoader *loader, int64_t s) {
+static int file_of_sequence(const DataLoader *loader, int64_t s) {
     int low = 0, high = loader->count - 1;
     while (low < high) {
         int middle = low + (high - low + 1) / 2;
-        if (loader->shards[middle].first_sequence <= s)
+        if (loader->files[middle].first_sequence <= s)
             low = middle;
         else
             high = middle - 1;
@@ -175,7 +175,7 @@ static void divide_text(const SpecialIds *ids, const int32_t *inputs, int T, int
 bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err) {
     const SpecialIds *first = NULL;
     int text = 0; // a file that does not say itself
-    while (text < loader->count && loader->shards[text].starts) text++;
+    while (text < loader->count && loader->files[text].starts) text++;
     *found = text == loader->count;
     for (int i = 0; i < count && !*found; i++) {
         bool again = ways[i].bos < 0 && ways[i].eos_count == 0;
@@ -190,7 +190,7 @@ bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, 
                err, EXIT_USER,
                "--documents apart: %s does not say where documents begin, and no token that begins or ends one is "
                "known; name the vocabulary by --tokenizer",
-               loader->shards[text].path);
+               loader->files[text].path);
 }
 
 int64_t data_documents_hash(const DataLoader *loader) {
@@ -200,12 +200,12 @@ int64_t data_documents_hash(const DataLoader *loader) {
 // Reads one sequence into inputs (T), targets (T) and, unless it is NULL, positions (T).
 static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs, int32_t *targets, int32_t *positions,
                           Error *err) {
-    const int index = shard_of_sequence(loader, sequence), fd = shard_descriptor(loader, index, err);
-    const Shard *shard = &loader->shards[index];
-    if (fd < 0 || !shard_read(shard, fd, sequence - shard->first_sequence, loader->T, loader->vocab, loader->buffer,
-                              inputs, targets, positions, err))
+    const int index = file_of_sequence(loader, sequence), fd = token_file_descriptor(loader, index, err);
+    const TokenFile *file = &loader->files[index];
+    if (fd < 0 || !token_file_read(file, fd, sequence - file->first_sequence, loader->T, loader->vocab, loader->buffer,
+                                   inputs, targets, positions, err))
         return false;
-    if (positions && !shard->starts) divide_text(&loader->ids, inputs, loader->T, positions);
+    if (positions && !file->starts) divide_text(&loader->ids, inputs, loader->T, positions);
     return true;
 }
 
@@ -224,8 +224,8 @@ static bool check_sequences(DataLoader *loader, int64_t first, int64_t count, Er
 static bool check_beginnings(DataLoader *loader, Error *err) {
     bool good = true;
     for (int i = 0; good && i < loader->count; i++) {
-        const Shard *shard = &loader->shards[i];
-        if (shard->sequences > 0) good = check_sequences(loader, shard->first_sequence, 1, err);
+        const TokenFile *file = &loader->files[i];
+        if (file->sequences > 0) good = check_sequences(loader, file->first_sequence, 1, err);
     }
     return good;
 }
@@ -260,7 +260,7 @@ static DataLoader *open_loader(const char *patterns, const double *weights, Exam
     loader->vocab = vocab;
     loader->buffer = xmalloc(((size_t)T + 1) * 4);
     if (find_sets(loader, patterns, weights, err) && check_sets(loader, err) && check_beginnings(loader, err)) {
-        verifier_begin(&loader->verifier, loader->shards, loader->count, rank, ranks);
+        verifier_begin(&loader->verifier, loader->files, loader->count, rank, ranks);
         if (verifier_good(&loader->verifier, err)) return loader;
     }
     data_close(loader);
@@ -281,7 +281,7 @@ void data_close(DataLoader *loader) {
     verifier_end(&loader->verifier);
     for (int i = 0; i < OPEN_FILES; i++)
         if (loader->descriptors[i] >= 0) close(loader->descriptors[i]);
-    shards_free(loader->shards, loader->count);
+    token_files_free(loader->files, loader->count);
     for (int k = 0; k < loader->set_count; k++) free(loader->sets[k].name);
     free(loader->buffer);
     free(loader);

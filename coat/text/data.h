@@ -112,7 +112,7 @@ typedef struct {
 int data_sets(const DataLoader *loader);
 DataSet data_set(DataLoader *loader, int set, int64_t position);
 
-// "2 shards, 1,234,567 tokens, uint16", with "3 sets of 5 : 3 : 2, " before it and, of files with masks, the share of
+// "2 files, 1,234,567 tokens, uint16", with "3 sets of 5 : 3 : 2, " before it and, of files with masks, the share of
 // tokens that count behind it, ", 37.5 % in the loss", into text; returns text.
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
 bool data_describes_mask(const char *text); // whether such a text is of files with masks: checkpoints record it

@@ -40,40 +40,40 @@ typedef struct {
     bool again;             // it is named more than once
     dev_t device;           // with the inode, which file it is, whatever its path
     ino_t inode;
-    struct timespec changed;    // time of the last change, when shard_check() read it
-    bool checked;               // shard_check() has read it
+    struct timespec changed;    // time of the last change, when token_file_check() read it
+    bool checked;               // token_file_check() has read it
     bool has_crc;               // its header has a checksum,
     uint32_t crc;               // which is this one
     PromptFormat prompt_format; // of its examples; NONE: it does not say
-} Shard;
+} TokenFile;
 
 // Appends the files that match one of the patterns, which are the lines of `patterns` (`length` bytes; empty lines are
-// skipped), to *shards, by malloc: in the order of their names' bytes, each path once. False with err (EXIT_DATA)
+// skipped), to *files, by malloc: in the order of their names' bytes, each path once. False with err (EXIT_DATA)
 // where a pattern has no match.
-bool shards_find(const char *patterns, size_t length, Shard **shards, int *count, Error *err);
+bool token_files_find(const char *patterns, size_t length, TokenFile **files, int *count, Error *err);
 
-// Opens the file. After shard_check() it must still be the file that was checked, unchanged. Returns the descriptor; -1
+// Opens the file. After token_file_check() it must still be the file that was checked, unchanged. Returns the descriptor; -1
 // with err (EXIT_DATA).
-int shard_open(const Shard *shard, Error *err);
+int token_file_open(const TokenFile *file, Error *err);
 
-// Checks the header of an open file against its size, fills the shard but for path and sequences, and adds what
+// Checks the header of an open file against its size, fills the TokenFile but for path and sequences, and adds what
 // tells the file from others to the hash. False with err (EXIT_DATA).
-bool shard_check(Shard *shard, int fd, int vocab, XXH64_state_t *hash, Error *err);
+bool token_file_check(TokenFile *file, int fd, int vocab, XXH64_state_t *hash, Error *err);
 
 // Divides the file into sequences of T tokens and the target of the last one, from the stream of its tokens; or, where
 // it has examples and these are not to be split, from as many whole examples as fit. Sequences and examples without a
 // target that counts are left out: they would train nothing, and an update of them alone would divide by 0. False with
 // err (EXIT_DATA) where an example has more than T + 1 tokens and none may be cut.
-bool shard_divide(Shard *shard, int T, ExamplesKind examples, Error *err);
+bool token_file_divide(TokenFile *file, int T, ExamplesKind examples, Error *err);
 
 // Reads a sequence: T tokens, and what follows each as its target, -1 where it does not count. Behind whole
 // examples come tokens 0. positions, unless it is NULL: of each token within its example, or the sequence where
 // no examples are known; 0 behind the last. buffer: T + 1 tokens of 4 bytes. False with err (EXIT_DATA), where
 // one is not of the vocabulary too.
-bool shard_read(const Shard *shard, int fd, int64_t sequence, int T, int vocab, void *buffer, int32_t *inputs,
-                int32_t *targets, int32_t *positions, Error *err);
+bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int vocab, void *buffer, int32_t *inputs,
+                     int32_t *targets, int32_t *positions, Error *err);
 
-void shards_free(Shard *shards, int count);
+void token_files_free(TokenFile *files, int count);
 
 #ifdef __cplusplus
 }

@@ -17,19 +17,19 @@ extern "C" {
 typedef struct {
     char *name;    // its patterns, for people
     double weight; // as given
-    int first_shard;
+    int first_file;
     int64_t first_sequence, sequences, tokens;
 } Set;
 
 struct DataLoader {
-    Shard *shards;
+    TokenFile *files;
     int count;
     Set sets[MAX_SETS];
     int set_count;
     Mixture mixture;             // of several sets
     ExamplesKind examples;       // what becomes of those of files with masks
     int descriptors[OPEN_FILES]; // -1 = closed
-    int open_shard[OPEN_FILES];  // whose descriptor it is
+    int open_file[OPEN_FILES];   // whose descriptor it is
     int B, T, rank, ranks, vocab;
     uint64_t seed, fingerprint;
     bool shuffle;
@@ -44,8 +44,8 @@ struct DataLoader {
 // Whether a file that does not say where its documents begin has one of the ids that do at its beginning.
 bool data_has_ids(DataLoader *loader, const SpecialIds *ids);
 
-// The descriptor of a shard, opened when it is not. -1 with err.
-int shard_descriptor(DataLoader *loader, int index, Error *err);
+// The descriptor of a file, opened when it is not. -1 with err.
+int token_file_descriptor(DataLoader *loader, int index, Error *err);
 
 #ifdef __cplusplus
 }
