@@ -135,7 +135,7 @@ endif
 # data/NAME.c becoming build/prepare_NAME; dev/tools/NAME.cu is two, as the trainer is: build/NAME, read as C, and
 # build/NAME_gpu.
 
-MODULES := $(wildcard coat/*.c coat/*/*.c)
+MODULES := $(wildcard coat/*.c coat/*/*.c coat/*/*/*.c)
 # What takes longest comes first, or a core waits for it at the end.
 SLOW_KERNELS := $(wildcard $(addprefix coat/cuda/*/,fp8_activation.cu fp8_norm.cu fp8_moments.cu))
 KERNELS := $(SLOW_KERNELS) $(filter-out $(SLOW_KERNELS),$(wildcard coat/cuda/*.cu coat/cuda/*/*.cu coat/cuda/*/*.cpp))

@@ -41,11 +41,11 @@ DEVICE_FUNCTION(describe, void, (Exec *exec, char *text, size_t size))
 DEVICE_FUNCTION(memory_in_use, int64_t, (Exec *exec))
 // Dense BF16 peak of the device in FLOP/s for the share of peak; 0 = unknown.
 DEVICE_FUNCTION(peak_flops, double, (Exec *exec))
-// Which algorithms the matmuls of training have taken so far (matmul_choices.h), for whoever continues from
-// here: malloc'ed text, the same in equal runs; NULL: there is nothing to say. And the choices of the run that
-// this one continues from, given before the first matmul; what is not of this device is ignored. A table
-// without the two: there is no choice.
-DEVICE_FUNCTION_OF_GPU(choices_text, char *, (Exec *exec))
-DEVICE_FUNCTION_OF_GPU(choices_load, void, (Exec *exec, const char *text))
+// Returns the GEMM algorithms that training has used so far, as the text of a MATMUL_TABLE_NAME file, identical in
+// identical runs. Allocated with malloc(); NULL if there are none.
+DEVICE_FUNCTION_OF_GPU(algos_text, char *, (Exec *exec))
+// Sets the algorithms of the run that this one resumes from. Called before the first GEMM. Rows of other devices are
+// ignored.
+DEVICE_FUNCTION_OF_GPU(algos_load, void, (Exec *exec, const char *text))
 
 #undef DEVICE_FUNCTION_OF_GPU

@@ -14,7 +14,6 @@
 #include "checkpoint_shards.h"
 #include "hf.h"
 #include "io/files.h"
-#include "io/matmul_choices.h"
 #include "log/step_line.h"
 #include "run_state.h"
 #include "text/data.h"
@@ -136,8 +135,7 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
     if (good && tokenizer_file && tokenizer_file[0])
         good =
             tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, s->arena->config.prompt_format, &manifest, err);
-    if (good && s->choices)
-        good = manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), err);
+    if (good && s->algos) good = manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->algos, strlen(s->algos), err);
     good = good && checkpoint_collect_shards(folder, s, &manifest, err);
     if (good) {
         run_state_text(&text, &s->run, &s->arena->config, s->exec->ranks);

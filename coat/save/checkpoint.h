@@ -4,7 +4,7 @@
 //   optimizer.safetensors  moments and master weights, in the run's own formats and layout; in shares, where several
 //                          processes wrote them (checkpoint_shards.h)
 //   state.json             where the run stands, and every setting that it continues with
-//   matmul_table.txt       of a GPU: which algorithms its matmuls took (matmul_choices.h)
+//   matmul_table.txt       of a GPU: which algorithms its matmuls took (matmul_algos.h)
 //   manifest.json          sizes and hashes of all files, written last
 // and the tokenizer's files. No time, path or host is in them: equal runs give equal bytes. What they contain
 // derives from the table of tensors. Each file is flushed, and the folder gets its name only when it is whole.

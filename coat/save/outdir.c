@@ -13,7 +13,6 @@
 
 #include "checkpoint.h"
 #include "io/files.h"
-#include "io/matmul_choices.h"
 #include "log/events.h"
 #include "manifest.h"
 #include "outdir_take.h"

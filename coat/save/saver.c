@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "io/files.h"
-#include "io/matmul_choices.h"
 #include "log/step_line.h"
 #include "saver_folder.h"
 #include "snapshot.h"
@@ -40,12 +39,12 @@ struct Saver {
 
 static Saver *at_exit; // whose thread exit() waits for
 
-// What --autotune has found, where people look for it; a run reads only what its checkpoints hold.
-static void write_tuned(const char *out, const char *choices) {
+// Writes the table of --autotune to the run's folder. Runs do not read it; a resumed run reads the checkpoint's.
+static void write_tuned(const char *out, const char *algos) {
     char path[PATH_MAX_LENGTH + 32 + sizeof MATMUL_TABLE_NAME];
     Error err;
     snprintf(path, sizeof path, "%s/" MATMUL_TABLE_NAME, out);
-    if (!file_replace(path, choices, strlen(choices), &err)) print_remark("warning: ", "%s", err.text);
+    if (!file_replace(path, algos, strlen(algos), &err)) print_remark("warning: ", "%s", err.text);
 }
 
 static void write_files(Saver *s) {
@@ -57,7 +56,7 @@ static void write_files(Saver *s) {
               checkpoint_write(s->at.out, &s->snapshot, vocabulary, saver_folder_is_ours, &s->at, &s->err);
     if (s->good && *vocabulary)
         snprintf(s->vocabulary, sizeof s->vocabulary, "%s/step-%08lld", s->at.out, (long long)s->snapshot.run.step);
-    if (s->good && c->autotune && s->snapshot.choices) write_tuned(s->at.out, s->snapshot.choices);
+    if (s->good && c->autotune && s->snapshot.algos) write_tuned(s->at.out, s->snapshot.algos);
     // while updates are skipped or weights are not finite the checkpoints from before may be the only good ones
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;
     bool ours = saver_folder_is_locked(&s->at); // what another run has put there meanwhile is not pruned

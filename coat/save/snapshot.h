@@ -21,7 +21,7 @@ typedef struct {
     RunState run;
     CheckpointTensor *model, *optimizer; // as in the files of these names
     int model_count, optimizer_count;
-    char *choices;      // of rank 0's device (ops.h); NULL: none
+    char *algos;        // of rank 0's device (ops.h); NULL: none
     char *memory;       // of the copy; NULL: there is none
     size_t bytes;       // that it has or would need
     bool others_failed; // atomic: another rank could not write its shard (others_error), so rank 0 stops waiting

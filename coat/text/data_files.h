@@ -52,8 +52,8 @@ typedef struct {
 // where a pattern has no match.
 bool token_files_find(const char *patterns, size_t length, TokenFile **files, int *count, Error *err);
 
-// Opens the file. After token_file_check() it must still be the file that was checked, unchanged. Returns the descriptor; -1
-// with err (EXIT_DATA).
+// Opens the file. If token_file_check() has checked it, it must be unchanged since then. Returns the descriptor; -1 with
+// err (EXIT_DATA).
 int token_file_open(const TokenFile *file, Error *err);
 
 // Checks the header of an open file against its size, fills the TokenFile but for path and sequences, and adds what

@@ -345,59 +345,59 @@ static void test_tokenizer_config(void **state) {
     run_close(run);
 }
 
-static char choices_told[64]; // what the device was told to go on with
+static char loaded_algos[64]; // the argument of fake_algos_load()
 
-static char *fake_choices_text(Exec *exec) {
+static char *fake_algos_text(Exec *exec) {
     (void)exec;
     return strdup("a row\n");
 }
 
-static void fake_choices_load(Exec *exec, const char *text) {
+static void fake_algos_load(Exec *exec, const char *text) {
     (void)exec;
-    snprintf(choices_told, sizeof choices_told, "%s", text);
+    snprintf(loaded_algos, sizeof loaded_algos, "%s", text);
 }
 
 // A device's choices of algorithms: saved where there are any, told to the one that continues where it has any, checked
 // in either case.
-static void test_choices(void **state) {
+static void test_algos(void **state) {
     (void)state;
     Error err;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char plain[TEST_PATH], folder[TEST_PATH], table[TEST_PATH * 2];
-    snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs)); // as a CPU's, or from before there were any
+    snprintf(plain, sizeof plain, "%s", save(run, "no-algos", &rs)); // as a CPU's, or from before there were any
     assert_false(path_is_file(in(plain, "matmul_table.txt")));
-    run->ops.choices_text = fake_choices_text;
-    snprintf(folder, sizeof folder, "%s", save(run, "choices", &rs));
+    run->ops.algos_text = fake_algos_text;
+    snprintf(folder, sizeof folder, "%s", save(run, "algos", &rs));
     snprintf(table, sizeof table, "%s", in(folder, "matmul_table.txt"));
     size_t size;
     char *text = read_file(table, &size);
     assert_string_equal(text, "a row\n");
     assert_same_files(in(folder, "model.safetensors"), in(plain, "model.safetensors"));
     assert_same_files(in(folder, "state.json"), in(plain, "state.json"));
-    assert_true(find("choices", -1, &err));
-    assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err)); // by a device without choices
-    assert_string_equal(choices_told, "");
-    run->ops.choices_load = fake_choices_load;
+    assert_true(find("algos", -1, &err));
+    assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err)); // by a device without algorithms
+    assert_string_equal(loaded_algos, "");
+    run->ops.algos_load = fake_algos_load;
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
-    assert_string_equal(choices_told, "a row\n");
+    assert_string_equal(loaded_algos, "a row\n");
     // what the manifest does not list is not the checkpoint's
-    choices_told[0] = 0;
+    loaded_algos[0] = 0;
     write_text(in(plain, "matmul_table.txt"), "another");
     assert_true(checkpoint_load(plain, &run->arena, &run->exec, &rs, &err));
-    assert_string_equal(choices_told, "");
+    assert_string_equal(loaded_algos, "");
     for (int kind = 0; kind < 3; kind++) {
         if (kind == 0) flip_byte(table, 2);
         if (kind == 1) write_file(table, text, size - 1);
         if (kind == 2) assert_int_equal(unlink(table), 0);
         int kept = quiet_begin();
-        assert_false(find("choices", -1, &err));
+        assert_false(find("algos", -1, &err));
         free(quiet_end(kept));
-        assert_false(find("choices", 20, &err));
+        assert_false(find("algos", 20, &err));
         assert_says(&err, "matmul_table.txt");
         assert_false(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
         assert_says(&err, "matmul_table.txt");
-        assert_string_equal(choices_told, "");
+        assert_string_equal(loaded_algos, "");
         write_file(table, text, size);
     }
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
@@ -510,7 +510,7 @@ int main(void) {
                                        cmocka_unit_test(test_failing_saves),
                                        cmocka_unit_test(test_tokenizer_files),
                                        cmocka_unit_test(test_tokenizer_config),
-                                       cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_algos),
                                        cmocka_unit_test(test_no_folder_for_shares),
                                        cmocka_unit_test(test_manifest_of_many),
                                        cmocka_unit_test(test_first_damaged)};

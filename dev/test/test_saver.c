@@ -71,7 +71,7 @@ static void test_copy(void **state) {
 
 static int rows_said;
 
-static char *changing_choices(Exec *exec) {
+static char *changing_algos(Exec *exec) {
     (void)exec;
     char text[32];
     snprintf(text, sizeof text, "row %d\n", rows_said++);
@@ -86,10 +86,10 @@ static void assert_text(const char *path, const char *expected) {
 }
 
 // The matmuls' algorithms are those of the moment of saving; with --autotune people find them in the run's folder.
-static void test_choices(void **state) {
+static void test_algos(void **state) {
     (void)state;
     Run *run = run_new(RECIPE_BF16);
-    run->ops.choices_text = changing_choices;
+    run->ops.algos_text = changing_algos;
     RunState rs = fill(run, 3);
     for (int tunes = 0; tunes < 2; tunes++) {
         Saving s = saving_open(run, tunes ? "tuned" : "untuned");
@@ -400,7 +400,7 @@ static const char *lost_folder; // is removed while it is saved to,
 static int lost_times;          // so often
 static bool lost_to_another;    // an empty one takes its place
 
-static char *removing_choices(Exec *exec) {
+static char *removing_algos(Exec *exec) {
     Error err;
     (void)exec;
     if (lost_times-- <= 0) return strdup("");
@@ -417,7 +417,7 @@ static void test_folder_gone_at_last(void **state) {
     OutFolder out;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 9);
-    run->ops.choices_text = removing_choices;
+    run->ops.algos_text = removing_algos;
     save(run, "plain9", &rs);
     for (int variant = 0; variant < 3; variant++) {
         const char *const names[] = {"replaced1", "lost1", "lost2"};
@@ -613,7 +613,7 @@ static void test_exit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy),           cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_copy),           cmocka_unit_test(test_algos),
         cmocka_unit_test(test_without_memory), cmocka_unit_test(test_keep),
         cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_failing_save),
         cmocka_unit_test(test_folder_gone),    cmocka_unit_test(test_folder_taken),

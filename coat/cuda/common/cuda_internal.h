@@ -92,7 +92,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
 #undef OPERATION
 
 // matmuls: cuda_matmul.cu
-// Algorithms come from a table (matmul_choices.h) or are the library's. They are checked, and with --autotune timed,
+// Algorithms come from a table (matmul_algos.h) or are the library's. They are checked, and with --autotune timed,
 // when a shape is first met, which overwrites the matmul's output before the right result is written.
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);

@@ -169,13 +169,13 @@ static float timed(Exec *exec, const Matmul *p, const Plan *plan) {
 }
 
 // The matmul's own row, else one of its shape where `others` may stand for it.
-static bool from_table(MatmulState *state, const MatmulChoices *table, bool others, Plan *plan) {
+static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others, Plan *plan) {
     for (int i = 0; i < (others ? 2 : 1) * table->count; i++) {
-        const MatmulChoice *choice = &table->rows[i % table->count];
-        if (!matmul_choice_fits(choice, &plan->key, i < table->count)) continue;
+        const MatmulAlgo *algo = &table->rows[i % table->count];
+        if (!algo_matches(algo, &plan->key, i < table->count)) continue;
         cublasLtMatmulAlgo_t algorithm;
-        static_assert(sizeof algorithm == sizeof choice->algorithm, "the table keeps an algorithm in 64 bytes");
-        memcpy(&algorithm, choice->algorithm, sizeof algorithm);
+        static_assert(sizeof algorithm == sizeof algo->algorithm, "the table keeps an algorithm in 64 bytes");
+        memcpy(&algorithm, algo->algorithm, sizeof algorithm);
         if (!usable(state, plan, &algorithm)) continue;
         plan->algorithm = algorithm;
         return true;

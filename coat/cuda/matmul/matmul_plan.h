@@ -9,7 +9,7 @@
 // by `./test_gpt2 products`.
 #pragma once
 #include "cuda/common/cuda_internal.h"
-#include "io/matmul_choices.h"
+#include "matmul_algos.h"
 #include "matmul_samples.h"
 
 #include <cublasLt.h>
@@ -37,7 +37,7 @@ struct MatmulState {
     size_t cublas_version;
     char gpu[256];
     bool fast_data, autotune;
-    MatmulChoices resumed, given, committed; // of the checkpoint, of --matmul-table, of the program: in this order
+    MatmulAlgos resumed, given, committed; // of the checkpoint, of --matmul-table, of the program: in this order
     MatmulSamples *samples;
     MatmulVisitor visitor; // report NULL: none
     Plan plans[MAX_PLANS];

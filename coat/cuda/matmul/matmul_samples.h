@@ -2,7 +2,7 @@
 // of k, or shorter, as the tensor cores do by themselves.
 #pragma once
 #include "cuda/common/cuda_internal.h"
-#include "io/matmul_choices.h"
+#include "matmul_algos.h"
 
 // D (m, n) = A (m, k) * B (k, n), column-major, with k contiguous in A and B: as cuBLASLt takes FP8 on Hopper.
 typedef struct {

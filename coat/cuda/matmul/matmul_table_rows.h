@@ -1,4 +1,4 @@
-// The committed table of matmul algorithms: rows of matmul_choices.h, as --autotune leaves them in
+// The committed table of matmul algorithms: rows of matmul_algos.h, as --autotune leaves them in
 // OUT/matmul_table.txt, here without what is in parentheses, so that they hold for all memory.
 #pragma once
 
