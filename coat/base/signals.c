@@ -13,7 +13,7 @@
 #include "error.h"
 
 #define REPEATED_NS 200000000LL
-#define TERMINAL_PATIENCE 2 // seconds
+#define TERMINAL_TIMEOUT_S 2 // seconds
 
 static volatile sig_atomic_t stop_signal, save_asked;
 static struct timespec stop_time; // of the first request
@@ -31,7 +31,7 @@ static void on_alarm(int number) {
         int output = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
         struct pollfd ready = {output, POLLOUT, 0};
         refused[i] = poll(&ready, 1, 0) == 0 ? refused[i] + 1 : 0;
-        if (refused[i] < TERMINAL_PATIENCE) continue;
+        if (refused[i] < TERMINAL_TIMEOUT_S) continue;
         int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
         if (nowhere < 0) continue;
         dup2(nowhere, output);
@@ -140,7 +140,7 @@ int signals_stop(void) {
     return stop_signal;
 }
 
-bool signals_take_save(void) {
+bool signals_consume_save(void) {
     if (!save_asked) return false;
     save_asked = 0; // a request that comes between the two lines is this one's
     return true;

@@ -25,7 +25,7 @@ void signals_writer(bool begins);
 int signals_stop(void);
 
 // Whether a checkpoint was asked for since the last call.
-bool signals_take_save(void);
+bool signals_consume_save(void);
 
 // Asks for one, as SIGUSR1 does.
 void signals_ask_save(void);

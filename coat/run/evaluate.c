@@ -27,7 +27,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
         if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
         if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // none counts
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets, positions);
-        counted += data_count(targets, (int64_t)tokens);
+        counted += data_unmasked_targets(targets, (int64_t)tokens);
         model_forward(m);
         model_loss(m, false, false);
     }
@@ -54,7 +54,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
         model_forward(m);
         model_loss(m, false, false);
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
-        hellaswag_take(set, row, B, T, losses);
+        hellaswag_add_losses(set, row, B, T, losses);
     }
     state_upload(m); // losses have been noted there, but are none of training's
     free(losses);
@@ -136,7 +136,7 @@ void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FIL
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
         if (length > sizeof text) length = sizeof text; // a file may have tokens of any length
-        if (i == first && length > 0 && text[0] == ' ' && tokenizer_puts_blank(tokenizer))
+        if (i == first && length > 0 && text[0] == ' ' && tokenizer_adds_space(tokenizer))
             memmove(text, text + 1, --length);
         if (tokenizer)
             fwrite(text, 1, length, memory);

@@ -35,7 +35,7 @@ static int64_t count_targets(Run *run) {
     if (!run->masked) return accumulation * tokens * run->place.ranks;
     int64_t counted = 0;
     for (int64_t i = 0; i < accumulation; i++)
-        counted += data_count(run->next + (BATCH_PLANES * i + 1) * tokens, tokens);
+        counted += data_unmasked_targets(run->next + (BATCH_PLANES * i + 1) * tokens, tokens);
     return comm_sum_i64(run->model.comm, counted);
 }
 
@@ -173,7 +173,7 @@ static const char *end_early(Run *run) {
                       : run->pending_error.code != EXIT_DONE ? PENDING_ERROR
                                                              : 0;
     if (run->place.ranks > 1) {
-        if (request == 0 && signals_take_save()) request = SAVE;
+        if (request == 0 && signals_consume_save()) request = SAVE;
         if (request == 0 && run->saver && saver_has_failed(run->saver)) request = FAILED_SAVE;
         request = comm_max_i64(run->model.comm, request);
         run->save_asked = request == SAVE;
@@ -341,7 +341,7 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
     const int64_t step = run->done.step;
     const bool last = step == run->steps, validates = last || due(step, c->val_every);
     bool saves = run->save_asked || last || due(step, c->save_every);
-    if (run->place.ranks == 1 && signals_take_save()) saves = true;
+    if (run->place.ranks == 1 && signals_consume_save()) saves = true;
     log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens, tokens,
              m->host.skipped);
     if (due(step, c->health_every)) log_health(run);

@@ -68,7 +68,7 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
             "--tokenizer %s: %d of its first %d tokens differ%s from those of the vocabulary in %s; remove "
             "--tokenizer",
             name, differing, tokens < owns ? tokens : owns, singular(differing), c->shape_files);
-    return tokenizer_merges_alike(run->tokenizer, own) ||
+    return tokenizer_same_merges(run->tokenizer, own) ||
            error_set(err, EXIT_USER,
                      "--tokenizer %s: its merges differ from those of the vocabulary in %s; remove --tokenizer", name,
                      c->shape_files);
@@ -77,7 +77,7 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error unread;
     const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not of a run's own
-    const bool there = c->shape_files[0] && tokenizer_lies_in(c->shape_files);
+    const bool there = c->shape_files[0] && tokenizer_is_in(c->shape_files);
     Tokenizer *own = there ? tokenizer_open(c->shape_files, &unread) : NULL;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : there ? c->shape_files : "";
     const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !file[0]);

@@ -54,7 +54,7 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
         // llama.cpp has defaults of its own for these
         json_text_bool(text, "add_bos_token", begin >= 0);
         json_text_bool(text, "add_eos_token", false);
-        json_text_bool(text, "add_prefix_space", tokenizer_puts_blank(t));
+        json_text_bool(text, "add_prefix_space", tokenizer_adds_space(t));
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
     json_text_open(text, "model_input_names", '['); // generate() takes no more

@@ -299,7 +299,7 @@ bool data_masked(const DataLoader *loader) {
     return loader->masked;
 }
 
-int64_t data_count(const int32_t *targets, int64_t tokens) {
+int64_t data_unmasked_targets(const int32_t *targets, int64_t tokens) {
     int64_t counted = 0;
     for (int64_t i = 0; i < tokens; i++) counted += targets[i] >= 0;
     return counted;

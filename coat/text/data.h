@@ -56,7 +56,7 @@ bool data_masked(const DataLoader *loader);       // whether a file says which o
 PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different[2]);
 
 // How many of the targets that data_batch_at() gives count, at least one of every sequence of the data.
-int64_t data_count(const int32_t *targets, int64_t tokens);
+int64_t data_unmasked_targets(const int32_t *targets, int64_t tokens);
 
 // Returns the number of micro-batches of B sequences in a pass over the data on one rank, limited to `most` if that is
 // above 0.

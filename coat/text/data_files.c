@@ -18,7 +18,7 @@ static bool looks_like_text(const unsigned char *bytes, size_t count) {
 }
 
 // What a file with a foreign first word seems to be.
-static const char *foreign_kind(const unsigned char *bytes, size_t count, char *text, size_t size) {
+static const char *other_kind(const unsigned char *bytes, size_t count, char *text, size_t size) {
     const bool parquet = count >= 4 && !memcmp(bytes, "PAR1", 4), words = looks_like_text(bytes, count);
     uint32_t magic = 0;
     if (count >= sizeof magic) memcpy(&magic, bytes, sizeof magic);
@@ -93,7 +93,7 @@ static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t 
     if (header[0] != DATA_MAGIC_U16 && !wide && header[0] != DATA_MAGIC_MASKED)
         return error_set(err, EXIT_DATA, "%s is not a token file (first word %d, not %d, %d or %d): %s", path,
                          (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32, DATA_MAGIC_MASKED,
-                         foreign_kind((const unsigned char *)header, have, kind, sizeof kind));
+                         other_kind((const unsigned char *)header, have, kind, sizeof kind));
     if (have < DATA_HEADER_BYTES)
         return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d", path,
                          file->bytes, plural(file->bytes), DATA_HEADER_BYTES);

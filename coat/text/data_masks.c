@@ -20,8 +20,8 @@ typedef struct {
     uint64_t at; // what is next
     XXH64_state_t *hash;
     int vocab;
-    int64_t foreign; // the first token that is not below it; -1: none
-    uint32_t foreign_id;
+    int64_t out_of_vocab; // the first token that is not below it; -1: none
+    uint32_t out_of_vocab_id;
 } Reader;
 
 static bool read_next(Reader *r, void *to, size_t bytes, Error *err) {
@@ -37,11 +37,11 @@ static bool read_tokens(Reader *r, const MaskedFile *file, Error *err) {
     for (int64_t at = 0; at < file->tokens; at += most) {
         const int64_t count = file->tokens - at < most ? file->tokens - at : most;
         if (!read_next(r, piece, (size_t)(count * file->token_bytes), err)) return false;
-        for (int64_t i = 0; i < count && r->foreign < 0; i++) {
+        for (int64_t i = 0; i < count && r->out_of_vocab < 0; i++) {
             const uint32_t token = file->token_bytes == 2 ? ((const uint16_t *)piece)[i] : piece[i];
             if (token < (uint32_t)r->vocab) continue;
-            r->foreign = at + i;
-            r->foreign_id = token;
+            r->out_of_vocab = at + i;
+            r->out_of_vocab_id = token;
         }
     }
     return true;
@@ -71,11 +71,11 @@ static bool read_mask(Reader *r, MaskedFile *file, Error *err) {
 
 // Here, where the file is read whole, rather than once training comes to it. Of a damaged file that is said instead.
 static bool is_of_vocabulary(const Reader *r, Error *err) {
-    if (r->foreign < 0) return true;
+    if (r->out_of_vocab < 0) return true;
     return error_set(err, EXIT_DATA,
                      "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d: the file was made for "
                      "another --tokenizer, which is to be named",
-                     r->path, r->foreign, r->foreign_id, r->vocab - 1);
+                     r->path, r->out_of_vocab, r->out_of_vocab_id, r->vocab - 1);
 }
 
 // The whole file, in its order, and its checksum.

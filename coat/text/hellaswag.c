@@ -207,7 +207,7 @@ void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t 
     }
 }
 
-void hellaswag_take(HellaSwag *set, int first, int count, int T, const float *losses) {
+void hellaswag_add_losses(HellaSwag *set, int first, int count, int T, const float *losses) {
     for (int r = 0; r < count && first + r < hellaswag_rows(set); r++) {
         Row *row = &set->rows[first + r];
         const float *loss = losses + (int64_t)r * T + row->situation_tokens - 1;

@@ -41,7 +41,7 @@ int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks);
 void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t *inputs, int32_t *targets);
 
 // Takes the token losses (count, T) of such a batch. Rows may come in any order.
-void hellaswag_take(HellaSwag *set, int first, int count, int T, const float *losses);
+void hellaswag_add_losses(HellaSwag *set, int first, int count, int T, const float *losses);
 
 // How many examples are right, of those whose rows have been taken. Where losses are equal the first counts; one that
 // is not finite never wins.

@@ -201,7 +201,7 @@ static bool find_in(const char *folder, char found[TOKENIZER_PATH_BYTES]) {
     return false;
 }
 
-bool tokenizer_lies_in(const char *path) {
+bool tokenizer_is_in(const char *path) {
     char found[TOKENIZER_PATH_BYTES];
     return path_is_folder(path) && find_in(path, found);
 }
@@ -278,7 +278,7 @@ int tokenizer_differing(const Tokenizer *own, const Tokenizer *other) {
     return differing;
 }
 
-bool tokenizer_merges_alike(const Tokenizer *a, const Tokenizer *b) {
+bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b) {
     return merges_equal(&a->bpe.merges, &b->bpe.merges);
 }
 
@@ -291,8 +291,8 @@ int tokenizer_token(const Tokenizer *t, const char *name) {
     return -1;
 }
 
-bool tokenizer_puts_blank(const Tokenizer *t) {
-    return t->put_blank || (t->marks && t->prefix != PREFIX_NEVER);
+bool tokenizer_adds_space(const Tokenizer *t) {
+    return t->add_space || (t->marks && t->prefix != PREFIX_NEVER);
 }
 
 size_t tokenizer_decode(const Tokenizer *t, int32_t id, char *out, size_t size) {

@@ -28,7 +28,7 @@ Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
 
 // Whether a folder holds one, which may be of a kind that is not known.
-bool tokenizer_lies_in(const char *path);
+bool tokenizer_is_in(const char *path);
 
 int tokenizer_vocab(const Tokenizer *tokenizer);   // ids are 0 .. vocab-1
 int tokenizer_eos(const Tokenizer *tokenizer);     // what separates texts; -1 where the vocabulary has none
@@ -39,7 +39,7 @@ int tokenizer_unknown(const Tokenizer *tokenizer); // what stands for a characte
 // special token, may be another one: reserved ones get their names when they are used.
 int tokenizer_differing(const Tokenizer *own, const Tokenizer *other);
 // Whether tokens merge alike, as far as both files list their merges.
-bool tokenizer_merges_alike(const Tokenizer *a, const Tokenizer *b);
+bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b);
 
 // The id of a token, also of one that no text becomes; -1 where none has this name.
 int tokenizer_token(const Tokenizer *tokenizer, const char *name);
@@ -49,7 +49,7 @@ int tokenizer_token(const Tokenizer *tokenizer, const char *name);
 size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_t size);
 
 // Whether SentencePiece puts a blank before a text, with which its first token begins: it is not part of the text.
-bool tokenizer_puts_blank(const Tokenizer *tokenizer);
+bool tokenizer_adds_space(const Tokenizer *tokenizer);
 
 // Encodes text, which need not be valid UTF-8, without what it begins with; the name of a special token in it is
 // ordinary text. Returns the number of ids, or -1 with err: EXIT_DATA where the vocabulary cannot encode,

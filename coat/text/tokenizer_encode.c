@@ -11,7 +11,7 @@ typedef struct {
     Error *err;
 } Encoder;
 
-size_t blanks_of_marks(char *text, size_t length) {
+size_t spaces_from_marks(char *text, size_t length) {
     size_t kept = 0;
     for (size_t i = 0; i < length; kept++) {
         const bool mark = length - i >= strlen(MARK) && !memcmp(text + i, MARK, strlen(MARK));
@@ -22,12 +22,12 @@ size_t blanks_of_marks(char *text, size_t length) {
 }
 
 char *tokenizer_normalize(const Tokenizer *t, const char *text, size_t length, size_t *out_length) {
-    size_t put = t->put_blank && length > 0, bytes = length;
+    size_t put = t->add_space && length > 0, bytes = length;
     char *form = t->nfc ? unicode_nfc(text, length, &bytes) : NULL, *out = (char *)xmalloc(bytes + put);
     if (put) out[0] = ' ';
     if (bytes > 0) memcpy(out + put, form ? form : text, bytes);
     free(form);
-    *out_length = t->marks && !t->late_marks ? blanks_of_marks(out, bytes + put) : bytes + put;
+    *out_length = t->marks && !t->late_marks ? spaces_from_marks(out, bytes + put) : bytes + put;
     return out;
 }
 
@@ -70,7 +70,7 @@ static bool put_stretch(Encoder *e, const char *text, size_t length, bool first)
     char *prefixed = (char *)xmalloc(length + 1);
     prefixed[0] = ' ';
     memcpy(prefixed + 1, text, length);
-    if (t->late_marks) length = blanks_of_marks(prefixed + 1, length);
+    if (t->late_marks) length = spaces_from_marks(prefixed + 1, length);
     const bool prefix = prefixed[1] != ' ' && (t->prefix == PREFIX_MISSING || (t->prefix == PREFIX_FIRST && first));
     const bool good = put_pretokens(e, prefixed + !prefix, length + prefix);
     free(prefixed);

@@ -31,7 +31,7 @@ static int byte_of_name(const Tokenizer *t, const char *key) {
 static int64_t text_of_key(const Tokenizer *t, const char *key, size_t length, char *out) {
     if (!t->bpe.characters) return bytes_of_characters(key, length, out);
     memcpy(out, key, length);
-    return memchr(key, ' ', length) ? -1 : (int64_t)blanks_of_marks(out, length);
+    return memchr(key, ' ', length) ? -1 : (int64_t)spaces_from_marks(out, length);
 }
 
 static bool set_token(Tokenizer *t, const char *path, const char *key, int id, bool fallback, char *scratch,

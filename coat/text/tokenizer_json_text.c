@@ -35,11 +35,11 @@ static bool unknown_step(const char *path, const char *part, const json_t *step,
 static bool read_normalizer(Tokenizer *t, const json_t *step) {
     const char *type = string_of(step, "type");
     if (strcmp(type, "NFC") == 0) return t->nfc = true;
-    if (strcmp(type, "Prepend") == 0) return (t->put_blank = strcmp(string_of(step, "prepend"), MARK) == 0);
+    if (strcmp(type, "Prepend") == 0) return (t->add_space = strcmp(string_of(step, "prepend"), MARK) == 0);
     if (strcmp(type, "Replace") != 0) return false;
     const char *regex = string_of(json_object_get(step, "pattern"), "Regex");
     if (strncmp(regex, ADDED_ALONE, strlen(ADDED_ALONE)) == 0 && !string_of(step, "content")[0])
-        return (t->added_alone = t->put_blank);
+        return (t->added_alone = t->add_space);
     if (strcmp(string_of(step, "content"), MARK) != 0) return false;
     return (t->marks = strcmp(string_of(json_object_get(step, "pattern"), "String"), " ") == 0);
 }
@@ -103,7 +103,7 @@ bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *roo
     for (int i = 0; i < count; i++)
         if (!read_pre_tokenizer(t, steps[i], &bytes)) return unknown_step(path, "pre_tokenizer", steps[i], err);
     if (count < 0) return unknown_step(path, "pre_tokenizer", part, err);
-    if (bytes == t->marks || (t->put_blank && !t->marks))
+    if (bytes == t->marks || (t->add_space && !t->marks))
         return error_set(err, EXIT_DATA,
                          "tokenizer %s: it is neither of bytes (ByteLevel) nor of characters with a mark for blanks "
                          "(Metaspace or Replace)",

@@ -146,14 +146,14 @@ static void write_normalizer(const Writer *w) {
     json_text_open(w->out, "normalizer", '{');
     json_text_string(w->out, "type", "Sequence");
     json_text_open(w->out, "normalizers", '[');
-    if (w->t->put_blank) {
+    if (w->t->add_space) {
         json_text_open(w->out, NULL, '{');
         json_text_string(w->out, "type", "Prepend");
         json_text_string(w->out, "prepend", MARK);
         json_text_close(w->out, '}');
     }
     write_replace(w->out, "String", " ", MARK);
-    if (w->t->put_blank && w->t->added.count > 0) write_added_alone(w);
+    if (w->t->add_space && w->t->added.count > 0) write_added_alone(w);
     json_text_close(w->out, ']');
     json_text_close(w->out, '}');
 }
@@ -212,7 +212,7 @@ static void write_decoder(const Writer *w) {
     write_replace(w->out, "String", MARK, " ");
     write_kind(w->out, "ByteFallback");
     write_kind(w->out, "Fuse");
-    if (w->t->put_blank) {
+    if (w->t->add_space) {
         json_text_open(w->out, NULL, '{');
         json_text_string(w->out, "type", "Strip");
         json_text_string(w->out, "content", " ");

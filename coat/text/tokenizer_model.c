@@ -32,7 +32,7 @@ typedef struct {
     Piece *pieces;
     int count, room;
     int64_t kind, unknown, begin, end; // of the model: 1 unigram, 2 byte pairs, ...; ids
-    bool byte_fallback, suffix, prefix, remove_blanks, escape, normalized;
+    bool byte_fallback, suffix, prefix, remove_spaces, escape, normalized;
 } Model;
 
 static uint64_t read_number(Reader *r) {
@@ -101,7 +101,7 @@ static bool read_normalizer(Model *m, Reader r) {
     for (Field f; (f = read_field(&r)).number > 0;) {
         if (f.number == 2) m->normalized = f.content.end > f.content.at;
         if (f.number == 3) m->prefix = f.value != 0;
-        if (f.number == 4) m->remove_blanks = f.value != 0;
+        if (f.number == 4) m->remove_spaces = f.value != 0;
         if (f.number == 5) m->escape = f.value != 0;
     }
     return !r.bad;
@@ -125,7 +125,7 @@ static bool check_model(const Model *m, const char *path, Error *err) {
                          "tokenizer %s: its model is not of byte pairs (SentencePiece's BPE), which "
                          "alone are known",
                          path);
-    if (m->normalized || m->remove_blanks || m->suffix || !m->escape)
+    if (m->normalized || m->remove_spaces || m->suffix || !m->escape)
         return error_set(err, EXIT_DATA, "tokenizer %s: it normalizes text otherwise than Llama's; %s", path, advice);
     for (int i = 0; i < m->count; i++)
         if (m->pieces[i].type == PIECE_UNUSED || m->pieces[i].type < PIECE_NORMAL)
@@ -183,7 +183,7 @@ static bool set_piece(Tokenizer *t, const char *path, const Piece *piece, int id
         scratch[0] = (char)byte;
         length = 1;
     } else if (piece->type != PIECE_CONTROL && piece->type != PIECE_UNKNOWN) {
-        length = blanks_of_marks(scratch, length);
+        length = spaces_from_marks(scratch, length);
     }
     vocabulary_set(&t->bpe.vocabulary, id, scratch, length);
     t->bpe.vocabulary.hidden[id] = piece->type != PIECE_NORMAL;
@@ -217,7 +217,7 @@ static int control_id(const Model *m, int64_t id) {
 }
 
 bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size_t size, Error *err) {
-    Model m = {.unknown = 0, .begin = 1, .end = 2, .kind = 1, .prefix = true, .remove_blanks = true, .escape = true};
+    Model m = {.unknown = 0, .begin = 1, .end = 2, .kind = 1, .prefix = true, .remove_spaces = true, .escape = true};
     const Reader all = {(const unsigned char *)text, (const unsigned char *)text + size, false};
     bool good = read_message(&m, all);
     if (!good)
@@ -229,7 +229,7 @@ bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size
     if (good) {
         t->bpe.characters = t->bpe.merges.by_text = t->bpe.fuse_unknown = t->can_merge = t->marks = true;
         t->bpe.unknown = m.unknown >= 0 && m.unknown < m.count ? (int)m.unknown : -1;
-        t->put_blank = m.prefix;
+        t->add_space = m.prefix;
         t->pretokens.kind = PRETOKENS_NONE;
         t->bos = control_id(&m, m.begin);
         t->eos = control_id(&m, m.end);

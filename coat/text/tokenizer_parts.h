@@ -52,7 +52,7 @@ struct Tokenizer {
     int bos, eos;   // beginning and end of a text; -1: the vocabulary has none
     AddedTokens added;
     // the text's way: normalized (nfc, then a blank put before it), with blanks for SentencePiece's mark, cut
-    bool nfc, put_blank, marks;
+    bool nfc, add_space, marks;
     bool late_marks;  // text and added tokens keep theirs until these are found
     bool added_alone; // none is put before an added token's name
     Prefix prefix;
@@ -65,7 +65,7 @@ struct Tokenizer {
 int64_t bytes_of_characters(const char *text, size_t length, char *out);
 
 // Turns SentencePiece's marks (U+2581) into the blanks that they stand for, in place; returns the length.
-size_t blanks_of_marks(char *text, size_t length);
+size_t spaces_from_marks(char *text, size_t length);
 
 // Whether a token is that of a byte of a character without one; and whether no text becomes it, as <s>.
 bool tokenizer_is_byte(const Tokenizer *t, int id);

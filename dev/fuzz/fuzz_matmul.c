@@ -1,4 +1,4 @@
-// The table of matmul algorithms (coat/cuda/matmul/matmul_algos.c), from a checkpoint or --matmul-table. Input: the file.
+// Fuzzes coat/cuda/matmul/matmul_algos.c: a table of GEMM algorithms, from a checkpoint or --matmul-table.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/cuda/matmul/matmul_algos.h"

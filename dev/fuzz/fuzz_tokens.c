@@ -37,7 +37,7 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
             fuzz_check(targets[k] >= 0 || data_masked(loader));
             if ((k + 1) % (size_t)T) fuzz_check(targets[k] == inputs[k + 1] || targets[k] < 0);
         }
-        for (int row = 0; row < B; row++) fuzz_check(data_count(targets + (size_t)row * (size_t)T, T) > 0);
+        for (int row = 0; row < B; row++) fuzz_check(data_unmasked_targets(targets + (size_t)row * (size_t)T, T) > 0);
     }
     int32_t *positions = (int32_t *)xmalloc(count * sizeof *positions);
     const SpecialIds ids = {vocab / 2, 0, {0}};
@@ -68,7 +68,7 @@ static void check_validation(const char *pattern, ExamplesKind examples, int B, 
     const int last = data_batches(loader, -1) - 1;
     if (data_batch(loader, last, inputs, targets, &err))
         for (int64_t row = 0; row < B; row++)
-            fuzz_check((data_count(targets + row * T, T) > 0) == (last * (int64_t)B + row < all));
+            fuzz_check((data_unmasked_targets(targets + row * T, T) > 0) == (last * (int64_t)B + row < all));
     free(inputs);
     data_close(loader);
 }

@@ -78,7 +78,7 @@ static void test_targets(void **state) {
                 assert_int_equal(target[t], counts ? 7 + at : -1);
                 counted += counts;
             }
-            assert_int_equal(data_count(target, T), counted);
+            assert_int_equal(data_unmasked_targets(target, T), counted);
         }
         char text[128];
         assert_string_equal(data_describe(loader, text, sizeof text),
@@ -111,7 +111,7 @@ static void test_empty_sequences(void **state) {
     for (int n = 0; n < 6; n++) {
         assert_true(data_batch(loader, n, in, target, &err));
         assert_int_equal(in[0], first[n]);
-        assert_int_equal(data_count(target, T), first[n] < 1000 ? 1 : T);
+        assert_int_equal(data_unmasked_targets(target, T), first[n] < 1000 ? 1 : T);
     }
     char text[128];
     assert_string_equal(data_describe(loader, text, sizeof text), "2 shards, 50 tokens, uint16, 26 % in the loss");
@@ -218,7 +218,7 @@ static void test_packed(void **state) {
     bool seen[58] = {false};
     for (int row = 0; row < 5; row++) {
         assert_true(data_batch(loader, row, in, target, &err));
-        counted += data_count(target, 16);
+        counted += data_unmasked_targets(target, 16);
         for (int t = 0; t < 16; t++) {
             if (in[t] == 0) { // behind them
                 assert_true(target[t] == -1 && (t == 15 || in[t + 1] == 0));
@@ -342,7 +342,7 @@ static void test_validation(void **state) {
         int64_t counted = 0;
         for (int n = 0; n < batches; n++) {
             assert_true(data_batch_at(loader, (int64_t)n * B, in, target, plain ? NULL : position, &err));
-            counted += data_count(target, (int64_t)B * 16);
+            counted += data_unmasked_targets(target, (int64_t)B * 16);
             for (int at = 0; at < B * 16; at++)
                 if (n * B + at / 16 >= 5) assert_true(in[at] == 0 && target[at] == -1 && (plain || position[at] == 0));
         }

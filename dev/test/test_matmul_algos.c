@@ -1,5 +1,5 @@
-// Tests of the table of matmul algorithms (coat/cuda/matmul/matmul_algos.h): rows come back as they were written, whatever
-// the order; what is not for this device or no row is ignored; a matmul finds its own row, else one that serves it.
+// Tests of coat/cuda/matmul/matmul_algos.h: a table of GEMM algorithms is read as it was written, in any order; rows of
+// other devices and lines that are not rows are ignored; a GEMM finds its own row, else one that matches its shape.
 #include "dev/test/test_folder.h"
 
 #include "coat/cuda/matmul/matmul_algos.h"

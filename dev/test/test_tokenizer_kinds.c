@@ -75,7 +75,7 @@ static void test_ids(void **state) {
         Tokenizer *t = open_good(path);
         assert_int_equal(tokenizer_bos(t), kinds[k].begin);
         assert_int_equal(tokenizer_eos(t), kinds[k].end);
-        assert_int_equal(tokenizer_puts_blank(t), kinds[k].blank);
+        assert_int_equal(tokenizer_adds_space(t), kinds[k].blank);
         assert_string_equal(tokenizer_usual_name(path), strstr(path, ".model") ? "tokenizer.model" : "tokenizer.json");
         strcpy(strrchr(path, '.'), ".ids");
         assert_true(read_into(path, ids_text) > 0);
@@ -163,7 +163,7 @@ static void test_made_json(void **state) {
         assert_int_equal(tokenizer_bos(json), tokenizer_bos(model));
         assert_int_equal(tokenizer_eos(json), tokenizer_eos(model));
         assert_int_equal(tokenizer_unknown(json), tokenizer_unknown(model));
-        assert_int_equal(tokenizer_puts_blank(json), tokenizer_puts_blank(model));
+        assert_int_equal(tokenizer_adds_space(json), tokenizer_adds_space(model));
         for (int id = 0; id < tokenizer_vocab(model); id++) {
             char a[256], b[256];
             const size_t length = tokenizer_decode(model, id, a, sizeof a);
@@ -282,8 +282,8 @@ static void test_differing(void **state) {
         write_text(path_of("other.json"), cases[i].text);
         Tokenizer *other = open_good(path_of("other.json"));
         assert_int_equal(tokenizer_differing(t, other), cases[i].differing);
-        assert_int_equal(tokenizer_merges_alike(t, other), cases[i].merges);
-        assert_int_equal(tokenizer_merges_alike(other, t), cases[i].merges);
+        assert_int_equal(tokenizer_same_merges(t, other), cases[i].merges);
+        assert_int_equal(tokenizer_same_merges(other, t), cases[i].merges);
         tokenizer_close(other);
     }
     tokenizer_close(t);
@@ -291,7 +291,7 @@ static void test_differing(void **state) {
     t = open_good(FOLDER "llama.model");
     Tokenizer *other = open_good(FOLDER "legacy.json");
     assert_int_equal(tokenizer_differing(t, other), 0);
-    assert_true(tokenizer_merges_alike(t, other));
+    assert_true(tokenizer_same_merges(t, other));
     tokenizer_close(other);
     tokenizer_close(t);
 }
