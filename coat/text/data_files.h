@@ -52,7 +52,7 @@ typedef struct {
 // where a pattern has no match.
 bool token_files_find(const char *patterns, size_t length, TokenFile **files, int *count, Error *err);
 
-// Opens the file. If token_file_check() has checked it, it must be unchanged since then. Returns the descriptor; -1 with
+// Opens the file. If token_file_check() has checked it, it must not have changed since. Returns the descriptor; -1 with
 // err (EXIT_DATA).
 int token_file_open(const TokenFile *file, Error *err);
 

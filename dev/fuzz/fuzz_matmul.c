@@ -1,4 +1,5 @@
 // Fuzzes coat/cuda/matmul/matmul_algos.c: a table of GEMM algorithms, from a checkpoint or --matmul-table.
+// Input: the file.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/cuda/matmul/matmul_algos.h"

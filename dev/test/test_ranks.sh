@@ -231,7 +231,7 @@ lost_process() { # NAME PATTERN FLAGS...: three processes, one of which is kille
 lost_process killed "$folder/killed/step-00000050" --save-every 25 --keep 0 --out "$folder/killed"
 step=0 whole=yes # one may have come to know of a save before the other
 while read -r line; do
-    step=$(sed -n "s|^nothing is saved since step \([0-9]*\): go on with --out $folder/killed --resume\$|\1|p" <<<"$line")
+    step=$(sed -n "s|^nothing is saved since step \([0-9]*\): continue with --out $folder/killed --resume\$|\1|p" <<<"$line")
     [ "${step:-0}" -ge 25 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=
 done <<<"$advice"
 if [ $status -ne 0 ] && [ "$whole" ]; then

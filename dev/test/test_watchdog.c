@@ -116,7 +116,7 @@ static void test_killed(void **state) {
         advised |=
             strstr(
                 results[r].said,
-                "rank 1, which hangs or is lost; nothing is saved since step 32: go on with --out runs/x --resume\n") !=
+                "rank 1, which hangs or is lost; nothing is saved since step 32: continue with --out runs/x --resume\n") !=
             NULL;
     assert_true(advised);
 }
