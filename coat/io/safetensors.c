@@ -31,7 +31,6 @@ static bool parse_dtype(SafeTensor *tensor, const json_t *entry, const char *pat
                      tensor->name, name);
 }
 
-// Shape, and *bytes that a tensor of it and of its type has.
 const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape) {
     size_t length = 1;
     text[0] = '(';
@@ -42,6 +41,7 @@ const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_
     return text;
 }
 
+// Reads the shape, and sets *bytes to the size of a tensor of this shape and of tensor->dtype.
 static bool parse_shape(SafeTensor *tensor, const json_t *entry, const char *path, uint64_t *bytes, Error *err) {
     const json_t *shape = json_object_get(entry, "shape");
     if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_RANK)
@@ -70,9 +70,10 @@ static bool parse_range(SafeTensor *tensor, const json_t *entry, const char *pat
         return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has no data_offsets", path, tensor->name);
     int64_t begin = (int64_t)json_integer_value(from), end = (int64_t)json_integer_value(to);
     if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
-        return error_set(err, EXIT_DATA,
-                         "%s: tensor '%.200s' lies outside the file (cut short?); make or download it again", path,
-                         tensor->name);
+        return error_set(
+            err, EXIT_DATA,
+            "%s: tensor '%.200s' is outside the file, which may be truncated; download the file again or regenerate it",
+            path, tensor->name);
     if ((uint64_t)(end - begin) != expected)
         return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has %lld byte%s where its shape and type need %llu", path,
                          tensor->name, (long long)(end - begin), plural(end - begin), (unsigned long long)expected);
@@ -88,7 +89,7 @@ static int compare_ranges(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-// The byte ranges in order must follow one another exactly, from the first byte of data to the last.
+// Fails unless the tensors' byte ranges cover the data from the first byte to the last, without overlap or hole.
 static bool check_coverage(const SafeFile *file, Error *err) {
     uint64_t at = 0;
     for (int i = 0; i < file->count; i++) {
@@ -169,7 +170,7 @@ bool safetensors_open(SafeFile *file, const char *path, Error *err) {
     if (!file_open(path, &fd, &size, err)) return false;
     bool good = size >= sizeof header_bytes && file_read_at(fd, path, 0, &header_bytes, sizeof header_bytes, err);
     if (!good || header_bytes > size - sizeof header_bytes)
-        good = error_set(err, EXIT_DATA, "%s is not a safetensors file, or was cut short", path);
+        good = error_set(err, EXIT_DATA, "%s is truncated or is not a safetensors file", path);
     else if (header_bytes > SAFETENSORS_MAX_HEADER)
         good = error_set(err, EXIT_DATA, "%s has a header of %llu bytes; this program reads up to %d", path,
                          (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER);

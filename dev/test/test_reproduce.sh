@@ -132,7 +132,7 @@ check "the tokens below a vocabulary, in their order" $?
 refuses "a vocabulary that is no number" '1e5, 10: a vocabulary' "$BUILD/narrow_tokens" 1e5 10 "$TRAIN" "$folder/narrow.bin"
 mkfifo "$folder/pipe"
 said=$("$BUILD/narrow_tokens" 100 3000 "$TRAIN" "$folder/pipe" 2>&1)
-[ $? -eq 2 ] && [ "$said" = "error: $folder/pipe: not a file; name another" ]
+[ $? -eq 2 ] && [ "$said" = "error: $folder/pipe is not a regular file; use another name" ]
 check "a result that would replace what is no file is refused" $? "$said"
 export PATH="$folder/gpu:$path"
 said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/lab.py reproduce --out "$folder/pretended" table6 table7 figure4 gpt2 2>&1)
