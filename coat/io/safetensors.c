@@ -106,25 +106,8 @@ static bool check_coverage(const SafeFile *file, Error *err) {
     return true;
 }
 
-typedef struct {
-    const char *name;
-    int index;
-} NamedIndex;
-
 static int compare_names(const void *a, const void *b) {
-    return strcmp(((const NamedIndex *)a)->name, ((const NamedIndex *)b)->name);
-}
-
-static void index_names(SafeFile *file) {
-    NamedIndex *names = (NamedIndex *)xcalloc((size_t)file->count, sizeof *names);
-    file->by_name = (int *)xcalloc((size_t)file->count, sizeof *file->by_name);
-    for (int i = 0; i < file->count; i++) {
-        names[i].name = file->tensors[i].name;
-        names[i].index = i;
-    }
-    qsort(names, (size_t)file->count, sizeof *names, compare_names);
-    for (int i = 0; i < file->count; i++) file->by_name[i] = names[i].index;
-    free(names);
+    return strcmp((*(SafeTensor *const *)a)->name, (*(SafeTensor *const *)b)->name);
 }
 
 static bool parse_tensors(SafeFile *file, json_t *header, Error *err) {
@@ -144,7 +127,9 @@ static bool parse_tensors(SafeFile *file, json_t *header, Error *err) {
         if (!parse_range(tensor, entry, file->path, expected, file->data_bytes, err)) return false;
     }
     qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_ranges);
-    index_names(file);
+    file->by_name = (SafeTensor **)xcalloc((size_t)file->count, sizeof *file->by_name);
+    for (int i = 0; i < file->count; i++) file->by_name[i] = &file->tensors[i];
+    qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
     return check_coverage(file, err);
 }
 
@@ -202,18 +187,12 @@ void safetensors_close(SafeFile *file) {
 }
 
 const SafeTensor *safetensors_find(const SafeFile *file, const char *name) {
-    int low = 0, high = file->count;
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        const SafeTensor *tensor = &file->tensors[file->by_name[middle]];
-        int order = strcmp(name, tensor->name);
-        if (order == 0) return tensor;
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
+    SafeTensor key, *named = &key;
+    key.name = (char *)name;
+    if (file->count == 0) return NULL;
+    SafeTensor *const *found =
+        (SafeTensor *const *)bsearch(&named, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
+    return found ? *found : NULL;
 }
 
 bool safetensors_read(const SafeFile *file, const SafeTensor *tensor, uint64_t offset, void *to, size_t bytes,

@@ -55,8 +55,8 @@ typedef struct {
     char *path;
     int fd;
     uint64_t data_begin, data_bytes;
-    SafeTensor *tensors; // in the order of their bytes
-    int *by_name;        // indices into tensors, sorted by name
+    SafeTensor *tensors;  // in the order of their bytes
+    SafeTensor **by_name; // sorted by name
     int count;
 } SafeFile;
 

@@ -1,20 +1,19 @@
-// What is said of the data: which files it has, what they look like, how much of each set has been read.
+// Facts about the data for reports: which files it has, what they look like, how much of each set was read.
 #include <inttypes.h>
 #include <string.h>
 
 #include "data_loader.h"
 #include "io/files.h"
 
-// Whether a file has tokens enough to tell whether they are bytes. A few examples are often all that there is of them,
-// and with another vocabulary even these have words.
+// True if a file has enough tokens to tell whether they are bytes. Fewer suffice with examples, because fine-tuning
+// files are often small.
 static bool is_telling(const TokenFile *file) {
-    enum { FEWEST = 1024, FEWEST_OF_EXAMPLES = 128 };
-    return file->tokens >= (file->mask ? FEWEST_OF_EXAMPLES : FEWEST);
+    return file->tokens >= (file->mask ? 128 : 1024);
 }
 
 typedef enum { ALL_SUCH, NOT_ALL, UNREAD } Begins;
 
-// Whether all tokens at the beginning of a file are `such`.
+// Returns whether such() is true for all of a file's first DATA_LOOKED_AT tokens.
 static Begins begins_with(DataLoader *loader, int index, bool (*such)(const SpecialIds *ids, uint32_t token),
                           const SpecialIds *ids) {
     enum { PIECE = 2048 };
@@ -50,7 +49,7 @@ bool data_has_ids(DataLoader *loader, const SpecialIds *ids) {
     return false;
 }
 
-// Whether a file begins as one of bytes does; false too where it is too short to say.
+// True if a file looks like one of --tokenizer bytes; false, too, if it has too few tokens to tell.
 static bool begins_with_bytes(DataLoader *loader, int index) {
     return is_telling(&loader->files[index]) && begins_with(loader, index, is_byte, NULL) == ALL_SUCH;
 }
@@ -117,7 +116,7 @@ const char *data_repeated_file(const DataLoader *loader) {
     return NULL;
 }
 
-// 1234567 -> "1,234,567".
+// Writes 1234567 as "1,234,567".
 static void format_thousands(int64_t value, char text[32]) {
     char digits[24];
     int length = snprintf(digits, sizeof digits, "%" PRId64, value), out = 0;

@@ -9,7 +9,7 @@
 
 #include "io/files.h"
 
-#define EDGE_BYTES 4096 // of each end of a file, hashed into the fingerprint
+#define EDGE_BYTES 4096 // number of first and last bytes that are hashed into the fingerprint
 
 static bool looks_like_text(const unsigned char *bytes, size_t count) {
     for (size_t i = 0; i < count; i++)
@@ -17,16 +17,16 @@ static bool looks_like_text(const unsigned char *bytes, size_t count) {
     return count > 0;
 }
 
-// What a file with a foreign first word seems to be.
+// Returns what a file with an unknown first word seems to be, and what to do.
 static const char *other_kind(const unsigned char *bytes, size_t count, char *text, size_t size) {
     const bool parquet = count >= 4 && !memcmp(bytes, "PAR1", 4), words = looks_like_text(bytes, count);
     uint32_t magic = 0;
     if (count >= sizeof magic) memcpy(&magic, bytes, sizeof magic);
     uint32_t swapped = __builtin_bswap32(magic);
     if (swapped == DATA_MAGIC_U16 || swapped == DATA_MAGIC_U32 || swapped == DATA_MAGIC_MASKED)
-        return "its bytes are in big-endian order; make it again on a little-endian machine";
-    if (magic == 20240326) return "it is an llm.c model; give it as --model";
-    if (magic == 20240328) return "it is an llm.c tokenizer; give it as --tokenizer";
+        return "its bytes are in big-endian order; make the file again on a little-endian machine";
+    if (magic == 20240326) return "it is an llm.c model; use --model";
+    if (magic == 20240328) return "it is an llm.c tokenizer; use --tokenizer";
     if (magic == 20240522) return "it is an llm.c multiple-choice evaluation file, which holds no token stream";
     snprintf(text, size, "%s with %s%s%s",
              parquet ? "it is a Parquet file; turn it into tokens"
@@ -41,32 +41,33 @@ static bool is_named_npy(const char *path) {
     return length > 4 && strcmp(path + length - 4, ".npy") == 0;
 }
 
-// Whether 16-bit words are those of 32-bit numbers below 65536: every other one is 0. Text has no such tokens.
+// True if 16-bit words are probably 32-bit tokens below 65536: every second word is 0, which text never is.
 static bool looks_wide(const uint16_t *words, size_t count) {
     for (size_t i = 1; i < count; i += 2)
         if (words[i] != 0) return false;
     return count >= 64;
 }
 
-// Tokens without a header, as OLMo's memory maps are; `head` is the file's begin. Their width is not in the file.
+// Checks a file of tokens without a header, as OLMo's. head: its first bytes. The vocabulary determines their width.
 static bool check_bare(TokenFile *file, const void *head, size_t have, int vocab, Error *err) {
     const char *path = file->path;
     if (have >= 6 && !memcmp(head, "\x93NUMPY", 6))
         return error_set(
             err, EXIT_DATA,
-            "%s is a NumPy array with a header, which OLMo's token files do not have: write its tokens with "
+            "%s is a NumPy array with a header, which OLMo's token files do not have; write its tokens with "
             "tofile() or numpy.memmap",
             path);
     file->header_bytes = 0;
     file->token_bytes = vocab <= 1 << 16 ? 2 : 4;
     file->tokens = file->bytes / file->token_bytes;
     if (file->bytes % file->token_bytes != 0)
-        return error_set(err, EXIT_DATA, "%s is damaged, or no token file: %" PRId64 " bytes are no tokens of %d bytes",
-                         path, file->bytes, file->token_bytes);
+        return error_set(err, EXIT_DATA,
+                         "%s is damaged or is not a token file: its %" PRId64 " bytes are not a multiple of %d", path,
+                         file->bytes, file->token_bytes);
     if (file->token_bytes == 2 && looks_wide((const uint16_t *)head, have / 2))
         return error_set(err, EXIT_DATA,
-                         "%s holds uint32 tokens, but the vocabulary of %d has uint16 ones: the file was made for "
-                         "another --tokenizer",
+                         "%s has uint32 tokens, but the vocabulary of %d needs uint16; use the --tokenizer that the "
+                         "file was made with",
                          path, vocab);
     return true;
 }
@@ -85,7 +86,7 @@ static bool check_masked(TokenFile *file, int fd, const int32_t *header, int voc
     return true;
 }
 
-// The header of llm.c's format, or of a file with a mask and then the rest of it.
+// Checks the header of llm.c's format, or all of a file with a mask.
 static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t have, int vocab, Error *err) {
     const char *path = file->path;
     const bool wide = header[0] == DATA_MAGIC_U32;
@@ -109,19 +110,19 @@ static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t 
     file->has_crc = header[9] == DATA_CHECKSUM;
     const int64_t room = (file->bytes - DATA_HEADER_BYTES) / file->token_bytes;
     if (file->tokens == 0)
-        return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; make it again", path);
+        return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; make the file again", path);
     if (file->tokens < 0)
-        return error_set(err, EXIT_DATA, "%s: its header says %" PRId64 " tokens: make it again in smaller files", path,
-                         file->tokens);
+        return error_set(err, EXIT_DATA, "%s: its header says %" PRId64 " tokens; make the file again as smaller files",
+                         path, file->tokens);
     if (file->tokens > room)
         return error_set(err, EXIT_DATA,
                          "%s is truncated: its header says %" PRId64 " token%s, the file holds %" PRId64
-                         ": copy or make it again",
+                         "; copy the file again or regenerate it",
                          path, file->tokens, plural(file->tokens), room);
     if (file->bytes != DATA_HEADER_BYTES + file->tokens * file->token_bytes)
         return error_set(err, EXIT_DATA,
                          "%s is damaged: %" PRId64 " bytes, but its header says %" PRId64
-                         " token%s of %d bytes: copy or make it again",
+                         " token%s of %d bytes; copy the file again or regenerate it",
                          path, file->bytes, file->tokens, plural(file->tokens), file->token_bytes);
     return true;
 }
@@ -132,7 +133,7 @@ int token_file_open(const TokenFile *file, Error *err) {
     uint64_t size;
     int fd = -1;
     if (path_is_folder(path))
-        error_set(err, EXIT_DATA, "%s is a folder: give a pattern of its token files, such as %s/*_train*.bin", path,
+        error_set(err, EXIT_DATA, "%s is a folder; use a pattern of its token files, such as %s/*_train*.bin", path,
                   path);
     else if (!file_open(path, &fd, &size, err) || !file->checked)
         return fd;
@@ -155,7 +156,7 @@ bool token_file_check(TokenFile *file, int fd, int vocab, XXH64_state_t *hash, E
     file->inode = info.st_ino;
     file->changed = info.st_mtim;
     file->checked = true;
-    if (file->bytes == 0) return error_set(err, EXIT_DATA, "%s is empty: make it again with %s", path, prepare_name());
+    if (file->bytes == 0) return error_set(err, EXIT_DATA, "%s is empty; make it again with %s", path, prepare_name());
 
     int32_t header[DATA_HEADER_BYTES / 4];
     memset(header, 0, sizeof header);
@@ -183,10 +184,10 @@ static bool has_target(const uint8_t *mask, int64_t begin, int64_t end) {
     return begin < end;
 }
 
-// The stream's sequences, but for those without a target.
+// Lists the sequences of the stream that have an unmasked target.
 static void choose_sequences(TokenFile *file, int T) {
     const int64_t all = (file->tokens - 1) / T;
-    file->chosen = (int32_t *)xmalloc((size_t)(all + 1) * sizeof *file->chosen); // never of 0 bytes
+    file->chosen = (int32_t *)xmalloc((size_t)(all + 1) * sizeof *file->chosen); // + 1: never 0 bytes
     file->sequences = 0;
     for (int64_t s = 0; s < all; s++)
         if (has_target(file->mask, s * T + 1, (s + 1) * T + 1)) file->chosen[file->sequences++] = (int32_t)s;
@@ -213,7 +214,7 @@ bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, Error *err) {
         free(lengths);
         return error_set(err, EXIT_DATA,
                          "--examples whole: %s: example %" PRId64 " of %" PRId64 " has %" PRId64 " tokens, and %" PRId64
-                         " are longer than a sequence: use --seq-len %" PRId64 ", or --examples cut",
+                         " are longer than a sequence; use --seq-len %" PRId64 ", or --examples cut",
                          file->path, longest + 1, file->examples, most, file->cut, most - 1);
     }
     file->packing = pack_examples(lengths, file->examples, T);
@@ -222,8 +223,8 @@ bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, Error *err) {
     return true;
 }
 
-// Reads `count` tokens from `first` on: the first `length` as inputs, and as the target of each the one behind it; the
-// last has none where nothing is read behind it.
+// Reads `count` tokens from token `first` on: the first `length` as inputs, and the next token of each as its target.
+// If count == length, the last input has no target (-1).
 static bool read_tokens(const TokenFile *file, int fd, int64_t first, int64_t count, int64_t length, int vocab,
                         void *buffer, int32_t *inputs, int32_t *targets, Error *err) {
     const uint64_t at = (uint64_t)file->header_bytes + (uint64_t)first * (uint64_t)file->token_bytes;
@@ -234,8 +235,8 @@ static bool read_tokens(const TokenFile *file, int fd, int64_t first, int64_t co
         uint32_t token = file->token_bytes == 2 ? narrow[t] : wide[t];
         if (token >= (uint32_t)vocab)
             return error_set(err, EXIT_DATA,
-                             "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d: the file was made "
-                             "for another --tokenizer, which is to be named, or is damaged",
+                             "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d; use the "
+                             "--tokenizer that the file was made with, or copy the file again if it is damaged",
                              file->path, first + t, token, vocab - 1);
         if (t > 0) targets[t - 1] = mask_at(file->mask, first + t) ? (int32_t)token : -1;
         if (t < length) inputs[t] = (int32_t)token;
@@ -244,9 +245,10 @@ static bool read_tokens(const TokenFile *file, int fd, int64_t first, int64_t co
     return true;
 }
 
-// The positions of the stream's tokens from `first` on: those of the first example count from the sequence's beginning.
+// Sets the positions of T tokens of the stream from token `first` on, counted from 0 in each example. The first example
+// counts from the start of the sequence.
 static void count_positions(const TokenFile *file, int64_t first, int T, int32_t *positions) {
-    int64_t low = 0, high = file->starts ? file->examples : 0; // the next example, among low ... high
+    int64_t low = 0, high = file->starts ? file->examples : 0; // finds the first example that starts after `first`
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         if (file->starts[middle] > first)
@@ -281,7 +283,7 @@ bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int
     for (; place < T; place++) {
         inputs[place] = 0;
         targets[place] = -1;
-        if (positions) positions[place] = 0; // each alone: nothing for attention to do
+        if (positions) positions[place] = 0; // each attends only to itself
     }
     return true;
 }
@@ -290,17 +292,17 @@ static int compare_paths(const void *a, const void *b) {
     return strcmp(((const TokenFile *)a)->path, ((const TokenFile *)b)->path);
 }
 
-// Appends what matches one pattern, in any order.
+// Appends the files that match one pattern, in any order.
 static bool add_matches(const char *pattern, TokenFile **files, int *count, Error *err) {
     glob_t found;
     memset(&found, 0, sizeof found);
-    // glob sorts by the locale's rules; the order of the data must not depend on those
+    // glob() would sort by the rules of the locale, on which the order of the data must not depend
     int status = glob(pattern, GLOB_NOSORT, NULL, &found);
-    if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // a name that itself has [ or * in it
+    if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // a file name that contains [ or *
         status = glob(pattern, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found);
     if (status != 0 || found.gl_pathc == 0 || found.gl_pathc > (size_t)(INT32_MAX - *count)) {
         globfree(&found);
-        return error_set(err, EXIT_DATA, "no file matches %s: make token files with %s or %s, or correct the pattern",
+        return error_set(err, EXIT_DATA, "no file matches %s; make token files with %s or %s, or correct the pattern",
                          pattern, prepare_name(), prepare_bytes_name());
     }
     *files = (TokenFile *)realloc(*files, ((size_t)*count + found.gl_pathc) * sizeof **files);
@@ -333,7 +335,7 @@ bool token_files_find(const char *patterns, size_t length, TokenFile **files, in
     TokenFile *mine = *files + before;
     int kept = 1;
     qsort(mine, (size_t)(*count - before), sizeof *mine, compare_paths);
-    for (int i = 1; i < *count - before; i++) { // two patterns may match the same
+    for (int i = 1; i < *count - before; i++) { // two patterns may match the same file
         if (compare_paths(&mine[i], &mine[kept - 1]) == 0) {
             mine[kept - 1].again = true;
             free(mine[i].path);

@@ -26,22 +26,22 @@ bool pretokens_from_regex(const char *regex, PretokenRule *rule) {
     return false;
 }
 
-// The class of the first character of text (length > 0) and its number of bytes.
+// Returns the class of the first character of text (length > 0) and sets *bytes to its number of bytes.
 static CharClass next_class(const char *text, size_t length, size_t *bytes) {
     return unicode_class(utf8_read(text, length, bytes));
 }
 
-// The end of the characters of a class from `at` on, at most `most`.
-static size_t run_end(const char *text, size_t at, size_t length, CharClass kind, int most) {
+// Returns the end of the run of characters of class `kind` from `at` on, at most `max` characters.
+static size_t run_end(const char *text, size_t at, size_t length, CharClass kind, int max) {
     size_t bytes;
-    for (; at < length && most > 0 && next_class(text + at, length - at, &bytes) == kind; most--) at += bytes;
+    for (; at < length && max > 0 && next_class(text + at, length - at, &bytes) == kind; max--) at += bytes;
     return at;
 }
 
 static size_t contraction(const char *text, size_t length, bool any_case) {
     static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
     if (text[0] != '\'') return 0;
-    // U+017F is an s, too, where case does not count
+    // U+017F equals s if case is ignored
     if (any_case && length > 2 && memcmp(text + 1, "\xc5\xbf", 2) == 0) return 3;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         const size_t n = strlen(endings[i]);
@@ -51,7 +51,8 @@ static size_t contraction(const char *text, size_t length, bool any_case) {
     return 0;
 }
 
-// White space: all of it at the end of the text; else the last one is left to what follows, unless it is the only one.
+// Returns the end of the white space at the start of text. Unless the text ends there, the last of several spaces is
+// left to the next pretoken.
 static size_t space_end(const char *text, size_t length) {
     size_t end, bytes, last = 0;
     for (end = 0; end < length && next_class(text + end, length - end, &bytes) == CHAR_SPACE; end += bytes) last = end;
@@ -86,7 +87,7 @@ static size_t cl100k_pretoken(const char *text, size_t length, int digits) {
         while (end < length && is_line_end(text[end])) end++; // with the line ends after it
         return end;
     }
-    size_t last_line = 0; // behind the last line end of this white space
+    size_t last_line = 0; // offset after the last line end in this white space
     for (end = 0; end < length && next_class(text + end, length - end, &bytes) == CHAR_SPACE; end += bytes)
         if (is_line_end(text[end])) last_line = end + 1;
     return last_line > 0 ? last_line : space_end(text, length);

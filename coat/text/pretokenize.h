@@ -1,5 +1,5 @@
-// The pieces that a tokenizer cuts text into, within which tokens merge. Tokenizers give their rule as a regular
-// expression; the few in use are written out here.
+// Pre-tokenization: cuts text into pretokens, within which BPE merges tokens. Tokenizers specify the rule as a regular
+// expression; the few expressions in use are implemented here.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,8 +9,8 @@ extern "C" {
 #endif
 
 typedef enum {
-    PRETOKENS_NONE,  // the text is one piece
-    PRETOKENS_SPACE, // one begins at every blank
+    PRETOKENS_NONE,  // the text is one pretoken
+    PRETOKENS_SPACE, // a pretoken begins at every space
     PRETOKENS_GPT2,  // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
     // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|
     // \p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
@@ -19,15 +19,15 @@ typedef enum {
 
 typedef struct {
     PretokenKind kind;
-    int digits;        // of a piece of PRETOKENS_CL100K at most: cl100k and Llama-3 have 3, Qwen 1
-    bool alone_digits; // every number is a piece of its own, before the rule sees the text
+    int digits;        // PRETOKENS_CL100K: maximum digits in a pretoken; 3 for cl100k and Llama-3, 1 for Qwen
+    bool alone_digits; // every digit is a pretoken; the rule applies to the text between digits
 } PretokenRule;
 
-// The rule of a regular expression; false where it is not known.
+// Sets *rule to that of a regular expression; false if the expression is not known.
 bool pretokens_from_regex(const char *regex, PretokenRule *rule);
 
-// The length of the first piece of text (length > 0). A byte that is not part of valid UTF-8 counts as a character
-// that is no letter, number or space.
+// Returns the length of the first pretoken of text (length > 0). Invalid bytes of UTF-8 are treated as characters other
+// than letters, numbers and spaces.
 size_t pretoken_length(PretokenRule rule, const char *text, size_t length);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// Text to token ids: added tokens are taken out, what is between them is normalized, cut into pieces, and merged.
+// Encodes text: finds added tokens, normalizes the text between them, cuts it into pretokens and merges these.
 #include <string.h>
 
 #include "tokenizer_parts.h"
@@ -33,14 +33,14 @@ char *tokenizer_normalize(const Tokenizer *t, const char *text, size_t length, s
 
 static bool put_ids(Encoder *e, const int32_t *ids, int count) {
     if (count > e->max - e->count)
-        return error_set(e->err, EXIT_USER,
-                         "the text has more than the %d tokens that there is room for: shorten the prompt", e->max);
+        return error_set(e->err, EXIT_USER, "the text has more than %d tokens, the maximum; shorten the prompt",
+                         e->max);
     memcpy(e->ids + e->count, ids, (size_t)count * sizeof *ids);
     e->count += count;
     return true;
 }
 
-// Normalized text without added tokens.
+// Encodes normalized text without added tokens.
 static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     const Tokenizer *t = e->t;
     size_t largest = 0;
@@ -63,7 +63,7 @@ static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     return good;
 }
 
-// Normalized text between added tokens; `first`: it begins the text.
+// Encodes normalized text between added tokens. first: it is at the start of the text.
 static bool put_stretch(Encoder *e, const char *text, size_t length, bool first) {
     const Tokenizer *t = e->t;
     if (length == 0) return true;
@@ -79,7 +79,7 @@ static bool put_stretch(Encoder *e, const char *text, size_t length, bool first)
 
 static bool put_text(Encoder *e, const char *text, size_t length, bool first, bool normalized);
 
-// Text without the added tokens that are looked for before it is normalized.
+// Encodes text that contains none of the added tokens that are searched before normalization.
 static bool put_plain(Encoder *e, const char *text, size_t length, bool first) {
     size_t bytes;
     if (length == 0) return true;
@@ -113,10 +113,11 @@ int tokenizer_encode(const Tokenizer *t, const char *text, int32_t *ids, int max
             good = put_ids(&e, &id, 1);
         }
     } else if (!t->can_merge) {
-        good = error_set(err, EXIT_DATA,
-                         "tokenizer %s cannot encode text: put its merges beside it (vocab.bpe or merges.txt), or "
-                         "leave the prompt out",
-                         t->name);
+        good =
+            error_set(err, EXIT_DATA,
+                      "tokenizer %s cannot encode text without merges; put vocab.bpe or merges.txt into its folder, or "
+                      "remove --prompt",
+                      t->name);
     } else {
         good = put_text(&e, text, length, true, false);
     }

@@ -1,16 +1,16 @@
-// What tokenizer.json says about text before tokens merge: its normalizer and its pre_tokenizer.
+// Reads the normalizer and the pre_tokenizer of a tokenizer.json, which process text before BPE.
 #include <string.h>
 
 #include "tokenizer_parts.h"
 
-#define MAX_STEPS 8 // of a sequence
+#define MAX_STEPS 8 // in a Sequence
 
 static const char *string_of(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : "";
 }
 
-// The steps of a part: those of a sequence, or itself. Returns their number, -1 where it is none.
+// Gets the steps of a part: those of a Sequence, or the part itself. Returns their number; -1 if they are malformed.
 static int steps_of(const json_t *part, const char *list, const json_t *steps[MAX_STEPS]) {
     if (!part || json_is_null(part)) return 0;
     if (strcmp(string_of(part, "type"), "Sequence") != 0) {
@@ -27,8 +27,8 @@ static int steps_of(const json_t *part, const char *list, const json_t *steps[MA
 static bool unknown_step(const char *path, const char *part, const json_t *step, Error *err) {
     const char *type = string_of(step, "type");
     return error_set(err, EXIT_DATA,
-                     "tokenizer %s: its %s '%.40s' is not known, or not as it is set; known are those of GPT-2, OLMo, "
-                     "Llama, Mistral and Qwen",
+                     "tokenizer %s: its %s '%.40s', or a setting of it, is not supported; those of GPT-2, OLMo, "
+                     "Llama, Mistral and Qwen are",
                      path, part, type[0] ? type : "without a type");
 }
 
@@ -44,7 +44,7 @@ static bool read_normalizer(Tokenizer *t, const json_t *step) {
     return (t->marks = strcmp(string_of(json_object_get(step, "pattern"), "String"), " ") == 0);
 }
 
-// Metaspace: blanks become marks, one is put before text, and it is cut before each.
+// Reads Metaspace: spaces become markers, one is prepended to the text, and pretokens begin at markers.
 static bool read_metaspace(Tokenizer *t, const json_t *step) {
     const char *scheme = string_of(step, "prepend_scheme");
     if (strcmp(string_of(step, "replacement"), MARK) != 0) return false;
@@ -61,7 +61,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
 static bool read_split(Tokenizer *t, const json_t *step) {
     const char *behavior = string_of(step, "behavior");
     const bool inverted = json_is_true(json_object_get(step, "invert"));
-    // the rules leave no text out, so these two are the same
+    // both mean the same, because the rules match all text
     const bool isolated = strcmp(behavior, "Isolated") == 0 && !inverted;
     const bool kept = strcmp(behavior, "Removed") == 0 && inverted;
     return (isolated || kept) && t->pretokens.kind == PRETOKENS_NONE &&
@@ -73,7 +73,7 @@ static bool read_bytes(Tokenizer *t, const json_t *step, bool *bytes) {
     const bool first = t->pretokens.kind == PRETOKENS_NONE && !t->pretokens.alone_digits && !t->marks;
     *bytes = true;
     if (json_is_true(json_object_get(step, "add_prefix_space"))) t->prefix = PREFIX_MISSING;
-    if (t->prefix == PREFIX_MISSING && !first) return false; // each piece would get one
+    if (t->prefix == PREFIX_MISSING && !first) return false; // every pretoken would get a space
     if (cuts && t->pretokens.kind != PRETOKENS_NONE) return false;
     if (cuts) t->pretokens.kind = PRETOKENS_GPT2;
     return true;
@@ -105,7 +105,7 @@ bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *roo
     if (count < 0) return unknown_step(path, "pre_tokenizer", part, err);
     if (bytes == t->marks || (t->add_space && !t->marks))
         return error_set(err, EXIT_DATA,
-                         "tokenizer %s: it is neither of bytes (ByteLevel) nor of characters with a mark for blanks "
+                         "tokenizer %s: it is neither of bytes (ByteLevel) nor of characters with a space marker "
                          "(Metaspace or Replace)",
                          path);
     t->bpe.characters = !bytes;

@@ -67,7 +67,7 @@ said=$(resumed | head -n 2)
 
 # --- several sets of training data
 gpt2=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
-refuses "one of several sets that is missing" 2 "no file matches $folder/none.bin: " "${small[@]}" --train "$data" --train "$folder/none.bin"
+refuses "one of several sets that is missing" 2 "no file matches $folder/none.bin; " "${small[@]}" --train "$data" --train "$folder/none.bin"
 # a guess from the first tokens may be wrong: it is noted, and the run continues
 mixed="note: the tokens of $data look like bytes, those of $folder/beyond.bin do not: were they made with the same tokenizer?"
 for weight in "" --train-weight=0.5; do

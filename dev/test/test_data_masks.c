@@ -125,7 +125,7 @@ static void test_empty_sequences(void **state) {
         assert_int_equal(sum, 12 + 24 + 36 + 1000 + 1004);
     }
     data_close(loader);
-    expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens with a target that counts", "needs 4");
+    expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens with an unmasked target", "needs 4");
 }
 
 // The format is that of the files that name one, all the same.
@@ -270,7 +270,7 @@ static void test_cut(void **state) {
     data_close(loader);
     assert_null(open_packed("c.bin", EXAMPLES_WHOLE, 1, T, &err));
     assert_int_equal(err.code, EXIT_DATA);
-    assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence: use --seq-len 5"));
+    assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence; use --seq-len 5"));
 }
 
 // A token beyond the vocabulary is found when the file is opened, wherever it is; a damaged file is called that.
@@ -289,7 +289,7 @@ static void test_vocabulary(void **state) {
         expect_refused("v.bin", 1, T, 1, "v.bin: token 1490 is ", "but the vocabulary ends at ");
         f.header[8] ^= 1;
         write_as("v.bin", &f);
-        expect_refused("v.bin", 1, T, 1, "v.bin is damaged", "its checksum is another");
+        expect_refused("v.bin", 1, T, 1, "v.bin is damaged", "its checksum does not match");
     }
 }
 
@@ -300,16 +300,16 @@ static void test_nothing_left(void **state) {
     File f = make_file(2, 24, 0, 12, "000000001111");
     write_as("n.bin", &f);
     assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 4, &err));
-    assert_non_null(strstr(err.text, "n.bin: all targets that count are cut off, as none of its 2 examples has one "
-                                     "among its first 4 + 1 tokens: use a larger --seq-len (11 keeps the longest"));
+    assert_non_null(strstr(err.text, "n.bin: all unmasked targets are cut off, because none of its 2 examples has one "
+                                     "among its first 4 + 1 tokens; use a larger --seq-len (11 fits the longest"));
     assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_CUT, 1, 4, VOCAB, &err));
     assert_non_null(strstr(err.text, "use a larger --seq-len"));
     f = make_file(2, 24, 0, 12, "100000000000");
     write_as("n.bin", &f);
     assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 16, &err));
-    assert_non_null(strstr(err.text, "n.bin: none of its 2 examples has a target that counts"));
+    assert_non_null(strstr(err.text, "n.bin: none of its 2 examples has an unmasked target"));
     assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_SPLIT, 4, 30, VOCAB, &err));
-    assert_non_null(strstr(err.text, "make no sequence of 30 + 1 tokens with a target that counts: use a smaller"));
+    assert_non_null(strstr(err.text, "make no sequence of 30 + 1 tokens with an unmasked target; use a smaller"));
     f = make_file(2, 58, 100, 6, "011111");
     write_as("p.bin", &f);
     assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err));
@@ -394,7 +394,7 @@ static void test_text_positions(void **state) {
     write_u16("t.bin", 40, 100);
     DataLoader *loader = open_one("t.bin", 1, 10, false);
     assert_false(data_mask_documents(loader, &nothing, 1, &found, &err));
-    assert_non_null(strstr(err.text, "t.bin does not say where documents begin"));
+    assert_non_null(strstr(err.text, "t.bin does not record where documents begin"));
     assert_true(data_mask_documents(loader, &begins, 1, &found, &err) &&
                 data_batch_at(loader, 0, in, target, position, &err));
     assert_memory_equal(position, after_begin, sizeof position);
@@ -428,7 +428,7 @@ static void test_damaged(void **state) {
             ((unsigned char *)f.header)[at] ^= 0x10;
         else
             f.rest[at - sizeof f.header] ^= 0x10;
-        refused(&f, at < 4 ? "not a token file" : at < 8 ? "version" : "make it again");
+        refused(&f, at < 4 ? "not a token file" : at < 8 ? "version" : "regenerate it");
     }
     for (size_t bytes = 0; bytes < good.bytes; bytes += 7) {
         File f = good;
@@ -453,7 +453,7 @@ static void test_hostile(void **state) {
     } heads[] = {{1, 2, "version 2"},         {2, 0, "says 0 tokens"},     {2, -1, "says -1 tokens"},
                  {2, INT32_MAX, "truncated"}, {3, 3, "of 3 bytes"},        {3, 0, "of 0 bytes"},
                  {3, 4, "truncated"},         {4, 0, "0 examples"},        {4, 102, "102 examples"},
-                 {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 tokens that count"},
+                 {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 unmasked tokens"},
                  {5, 102, "102 tokens"},      {5, 51, "count differently"}};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         File f = good;
@@ -475,13 +475,13 @@ static void test_hostile(void **state) {
     f.rest[f.bytes - 1] |= 0x80;
     f.header[5]++;
     sign(&f);
-    refused(&f, "mask continues behind the last token");
+    refused(&f, "mask continues after the last token");
     f = make_file(2, 101, 0, 10, "0110");
     f.header[0] = (int32_t)__builtin_bswap32(DATA_MAGIC_MASKED);
     refused(&f, "big-endian");
     f = make_file(2, 9, 50250, 9, "1"); // beyond the vocabulary
     write_as("bad.bin", &f);
-    expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "another --tokenizer");
+    expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "use the --tokenizer");
 }
 
 int main(void) {

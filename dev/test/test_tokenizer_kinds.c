@@ -303,10 +303,10 @@ static void test_bad_model(void **state) {
     for (size_t i = 0; i < 4; i++) expect_refused("t.model", file_text, cuts[i], "damaged");
     static const char unigram[] = "\n\x03\n\x01"
                                   "a";
-    expect_refused("t.model", unigram, 5, "not of byte pairs");
+    expect_refused("t.model", unigram, 5, "not SentencePiece's BPE");
     static const char blanks[] = "\n\x03\n\x01"
                                  "a\x12\x02\x18\x02"; // remove_extra_whitespaces is true where nothing is said
-    expect_refused("t.model", blanks, 9, "normalizes text");
+    expect_refused("t.model", blanks, 9, "normalization is not supported");
     static const char unused[] = "\n\x05\n\x01"
                                  "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";
     expect_refused("t.model", unused, 15, "unused");
