@@ -78,7 +78,7 @@ for weight in "" --train-weight=0.5; do
     [ $status -eq 0 ] && ok "$name" || bad "$name" "$said"
 done
 refuses "a set of another vocabulary" 2 "beyond.bin: token 0 is 1799, but the vocabulary ends at 256" "${small[@]}" --train "$data" --train-weight 1 --train "$folder/beyond.bin" --train-weight 1
-refuses "a set without a sequence" 2 "few.bin: 40 tokens make no sequence of 64 \+ 1 tokens: use a smaller --seq-len, or remove this set" "${small[@]}" --seq-len 64 --train "$data" --train-weight 1 --train "$folder/few.bin" --train-weight 1
+refuses "a set without a sequence" 2 "few.bin: 40 tokens make no sequence of 64 \+ 1 tokens; use a smaller --seq-len, or remove this set" "${small[@]}" --seq-len 64 --train "$data" --train-weight 1 --train "$folder/few.bin" --train-weight 1
 refuses "a weight of 0" 1 "\-\-train-weight 0: must be above 0; remove a --train" "${small[@]}" --train "$data" --train-weight 0
 refuses "a negative weight" 1 "\-\-train-weight -1: must be above 0" "${small[@]}" --train "$data" --train-weight -1
 refuses "a weight that is missing" 1 "\-\-train $val: has no --train-weight, but others have; give all of them one" "${small[@]}" --train "$data" --train-weight 1 --train "$val"

@@ -314,7 +314,7 @@ static void test_nothing_left(void **state) {
     write_as("p.bin", &f);
     assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err));
     assert_non_null(strstr(err.text, "p.bin: 10 examples make 5 sequences of 16 tokens, but one micro-batch needs 6 (6 "
-                                     "rows on 1 process): use a smaller --micro-batch, or more data"));
+                                     "rows on 1 process); use a smaller --micro-batch, or more data"));
 }
 
 // Validation counts every target whatever the micro-batch, with and without a mask, because sequences without a target
@@ -354,7 +354,7 @@ static void test_validation(void **state) {
     assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 1, 16, VOCAB, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(
-        strstr(err.text, "plain.bin: 16 tokens make no sequence of 16 + 1 tokens: use a smaller --seq-len"));
+        strstr(err.text, "plain.bin: 16 tokens make no sequence of 16 + 1 tokens; use a smaller --seq-len"));
 }
 
 // Positions begin anew with each example, packed or split, and are 0 behind the last; a
@@ -454,7 +454,7 @@ static void test_hostile(void **state) {
                  {2, INT32_MAX, "truncated"}, {3, 3, "of 3 bytes"},        {3, 0, "of 0 bytes"},
                  {3, 4, "truncated"},         {4, 0, "0 examples"},        {4, 102, "102 examples"},
                  {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 unmasked tokens"},
-                 {5, 102, "102 tokens"},      {5, 51, "count differently"}};
+                 {5, 102, "102 unmasked"},    {5, 51, "count differently"}};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         File f = good;
         f.header[heads[i].word] = heads[i].value;

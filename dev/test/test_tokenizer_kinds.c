@@ -220,7 +220,7 @@ static void expect_refused(const char *name, const char *text, size_t size, cons
 static void test_bad_json(void **state) {
     (void)state;
     static const char *const cases[][2] = {
-        {"{\"model\":{\"type\":\"Unigram\"}}", "its model is Unigram; only BPE"},
+        {"{\"model\":{\"type\":\"Unigram\"}}", "its model Unigram is not supported"},
         {"{\"model\":{}," BYTES "}", "no vocab"},
         {"{\"model\":{\"vocab\":{}}," BYTES "}", "no vocab"},
         {"{\"model\":{\"vocab\":{\"a\":\"0\"}}," BYTES "}", "'a' has no id"},

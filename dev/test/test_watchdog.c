@@ -113,11 +113,8 @@ static void test_killed(void **state) {
     assert_int_equal(results[1].status, 128 + SIGKILL);
     bool advised = false; // by the first rank that notices it, which the other follows
     for (int r = 0; r < 3; r++)
-        advised |=
-            strstr(
-                results[r].said,
-                "rank 1, which hangs or is lost; nothing is saved since step 32: continue with --out runs/x --resume\n") !=
-            NULL;
+        advised |= strstr(results[r].said, "rank 1, which hangs or is lost; nothing is saved since step 32: continue "
+                                           "with --out runs/x --resume\n") != NULL;
     assert_true(advised);
 }
 
