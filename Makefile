@@ -136,7 +136,7 @@ endif
 # becomes build/prepare_NAME. dev/tools/NAME.cu becomes two programs, like the trainer: build/NAME, compiled as C, and
 # build/NAME_gpu.
 
-MODULES := $(wildcard coat/*.c coat/*/*.c)
+MODULES := $(wildcard coat/*.c coat/*/*.c coat/*/*/*.c)
 # The slowest files come first, so that no core waits for one of them at the end.
 SLOW_KERNELS := $(wildcard $(addprefix coat/cuda/*/,fp8_activation.cu fp8_norm.cu fp8_moments.cu))
 KERNELS := $(SLOW_KERNELS) $(filter-out $(SLOW_KERNELS),$(wildcard coat/cuda/*.cu coat/cuda/*/*.cu coat/cuda/*/*.cpp))

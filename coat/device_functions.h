@@ -43,10 +43,10 @@ DEVICE_FUNCTION(describe, void, (Exec *exec, char *text, size_t size))
 DEVICE_FUNCTION(memory_in_use, int64_t, (Exec *exec))
 // Returns the device's dense BF16 peak in FLOP/s; 0 if unknown.
 DEVICE_FUNCTION(peak_flops, double, (Exec *exec))
-// choices_text() returns the algorithms that training's matmuls have used so far (matmul_choices.h), as text from
-// malloc() that is the same in equal runs; NULL if there is none. A checkpoint stores it. choices_load() takes this
+// algos_text() returns the algorithms that training's matmuls have used so far (matmul_algos.h), as text from
+// malloc() that is the same in equal runs; NULL if there is none. A checkpoint stores it. algos_load() takes this
 // text from the checkpoint that the run resumes, before the first matmul, and ignores entries for other devices.
-DEVICE_FUNCTION_OF_GPU(choices_text, char *, (Exec *exec))
-DEVICE_FUNCTION_OF_GPU(choices_load, void, (Exec *exec, const char *text))
+DEVICE_FUNCTION_OF_GPU(algos_text, char *, (Exec *exec))
+DEVICE_FUNCTION_OF_GPU(algos_load, void, (Exec *exec, const char *text))
 
 #undef DEVICE_FUNCTION_OF_GPU

@@ -31,6 +31,9 @@
 extern "C" {
 #endif
 
+#define MATMUL_TABLE_NAME "matmul_table.txt" // of GEMM algorithms: in a checkpoint, and in the folder of --autotune
+#define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // bytes of such a file
+
 // Inputs and results of an optimizer step, in device memory, so that the device decides whether to skip the update and
 // a captured graph stays valid. The host writes the first part before a step and reads all of it afterwards.
 typedef struct {

@@ -4,11 +4,11 @@
 
 #include "error.h"
 
-#define STACK_BYTES ((size_t)1 << 20) // a default one of 8 MiB, kept for the next thread, counts where ulimit -v is set
+#define STACK_BYTES ((size_t)1 << 20) // ulimit -v counts stacks, and the default is 8 MiB
 
 static void *work_in_background(void *argument) {
     const BackgroundTask *task = (const BackgroundTask *)argument;
-    error_beside();
+    error_mark_background_thread();
     task->work(task->argument);
     return NULL;
 }

@@ -1,4 +1,4 @@
-// Work beside what the calling thread does, where there is a thread to be had.
+// Runs a function in a background thread.
 #pragma once
 #include <pthread.h>
 #include <stdbool.h>
@@ -14,15 +14,15 @@ typedef struct {
     bool running;
 } BackgroundTask;
 
-// Begins work(argument) in a thread of its own, which takes no signals; without one it is done before this returns. The
-// result of work is not looked at.
-void background_begin(BackgroundTask *aside, void *(*work)(void *argument), void *argument);
+// Starts work(argument) in a thread that blocks all signals. If no thread can be created, runs it before returning. The
+// result of work is ignored.
+void background_begin(BackgroundTask *task, void *(*work)(void *argument), void *argument);
 
-// The same, but that without a thread nothing is done, and it returns false.
-bool background_try(BackgroundTask *aside, void *(*work)(void *argument), void *argument);
+// Starts work(argument) like background_begin(), but returns false and does nothing if no thread can be created.
+bool background_try(BackgroundTask *task, void *(*work)(void *argument), void *argument);
 
-// Waits for it, where it is in a thread.
-void background_end(BackgroundTask *aside);
+// Waits until the work is done.
+void background_end(BackgroundTask *task);
 
 #ifdef __cplusplus
 }

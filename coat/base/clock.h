@@ -1,4 +1,4 @@
-// Time that no setting of the clock changes.
+// Monotonic time: setting the clock does not change it.
 #pragma once
 #include <time.h>
 

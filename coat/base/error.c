@@ -5,9 +5,9 @@
 #include "utf8.h"
 
 int error_rank = -1;
-void (*error_leaves)(int code);
+void (*error_exit_hook)(int code);
 
-static __thread bool beside;
+static __thread bool in_background;
 static char advice[2][1280];
 static const char *volatile latest = "start again with --resume";
 
@@ -31,7 +31,7 @@ void error_saved(const char *out, int64_t step) {
     else if (step <= 0)
         snprintf(text, sizeof advice[0], "nothing is saved yet: start again with --out %s --resume", out);
     else
-        snprintf(text, sizeof advice[0], "nothing is saved since step %lld: go on with --out %s --resume",
+        snprintf(text, sizeof advice[0], "nothing is saved since step %lld: continue with --out %s --resume",
                  (long long)step, out);
     text_printable(text, strlen(text), "");
     latest = text;
@@ -41,13 +41,13 @@ const char *error_advice(void) {
     return latest;
 }
 
-void error_beside(void) {
-    beside = true;
+void error_mark_background_thread(void) {
+    in_background = true;
 }
 
 void error_exit(ExitCode code) {
-    if (!beside) exit((int)code);
-    if (error_leaves) error_leaves((int)code);
+    if (!in_background) exit((int)code);
+    if (error_exit_hook) error_exit_hook((int)code);
     if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout);
     _exit((int)code);
 }

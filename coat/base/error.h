@@ -1,6 +1,5 @@
-// Errors: every function that can fail on the user's input returns false and fills an Error; main()
-// prints it in one line and exits with its code. Nothing below main() ends the process, except
-// fatal() for failures of the device or of memory, after which nothing sensible can be done.
+// Errors. A function that can fail on the user's input returns false and fills an Error. main() prints the Error in one
+// line and exits with its code. Only fatal() ends the process elsewhere: if the device fails or memory is exhausted.
 #pragma once
 #include <errno.h>
 #include <stdarg.h>
@@ -10,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "amounts.h"
+#include "format_text.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,13 +28,12 @@ typedef enum {
 typedef struct {
     ExitCode code;
     char text[1024]; // one line: what was being done, to which thing, and what the user can change
-    int unread; // errno of a file that is there and could not be opened or read; else 0: it tells nothing of its bytes
+    int unread;      // errno if a file exists but could not be opened or read, so that its contents are unknown; else 0
 } Error;
 
-// Replaces every control character of UTF-8 text by '?', in place: U+0000 to U+001F except those in `kept`, U+007F to
-// U+009F, and bytes of those values that are not part of a character. Returns the new length, and ends the text there
-// with a 0 if it is shorter. Whatever quotes a file, a name or a sample passes through here before it is printed,
-// because a terminal takes such characters for commands.
+// Replaces every control character of UTF-8 text with '?', in place: U+0000 to U+001F except those in `kept`, U+007F to
+// U+009F, and invalid bytes of those values. Returns the new length, and ends the text with a 0 if it became shorter.
+// Text that quotes a file, a name or a sample must pass through here, because terminals execute such characters.
 size_t text_printable(char *text, size_t length, const char *kept);
 
 __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, ExitCode code, const char *format,
@@ -49,22 +47,22 @@ __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, 
     text_printable(err->text, strlen(err->text), "");
 }
 
-// Fills err and is false, so that a failing function can end with `return error_set(...)`. A macro, because
-// compilers do not inline variadic functions and would not see that the result is false.
+// Fills err and returns false, for `return error_set(...)`. A macro, because compilers do not inline variadic functions
+// and would not see that the result is always false.
 #define error_set(...) (error_fill(__VA_ARGS__), error_result())
 static inline bool error_result(void) {
     return false;
 }
 
-// What follows "usage: NAME" in a small program's text: the name is the one that it was called
-// by, make install gives others.
+// Returns the part of a help text after "usage: NAME". The printed name is the one that the program was called by,
+// because make install renames programs.
 static inline const char *usage_flags(const char *usage) {
     const char *name = usage + strlen("usage: ");
     return name + strcspn(name, " ");
 }
 
-// Whether the command line asks for help, by --help or -h; it has been printed then. What a wrong command line is told
-// is the first line of the same text, by error_set(err, EXIT_USER, USAGE_LINE(usage)).
+// Prints the help text and returns true if the command line has --help or -h. For a wrong command line, USAGE_LINE()
+// makes the first line of that text an error: error_set(err, EXIT_USER, USAGE_LINE(usage)).
 static inline bool usage_asked(int argc, char **argv, const char *usage) {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
@@ -74,7 +72,7 @@ static inline bool usage_asked(int argc, char **argv, const char *usage) {
 #define USAGE_LINE(usage)                                                                                              \
     "usage: %s%.*s", program_invocation_short_name, (int)strcspn(usage_flags(usage), "\n"), usage_flags(usage)
 
-// What a small program does and ends with: `run`, unless help is asked for.
+// The main() of a small program: prints help or calls `run`. Prints its error. Returns the exit code.
 static inline int usage_main(int argc, char **argv, const char *usage, bool (*run)(int, char **, Error *)) {
     Error err;
     if (usage_asked(argc, argv, usage) || run(argc, argv, &err)) return EXIT_DONE;
@@ -82,25 +80,25 @@ static inline int usage_main(int argc, char **argv, const char *usage, bool (*ru
     return (int)err.code;
 }
 
-// Of several processes, which one this is: fatal() says so. -1 = the only one.
+// Rank of this process, which fatal() prints; -1 if there is only one process.
 extern int error_rank;
 
-// Said by a thread beside the one that trains, which may wait for it: fatal() ends the process there at
-// once. exit() would take from the one that trains what it works with, and from glibc 2.41 on wait for an
-// exit() that waits for this thread.
-void error_beside(void);
-extern void (*error_leaves)(int code); // called first then; may be NULL
+// Marks the calling thread as a background thread, in which fatal() ends the process by _exit(). exit() would destroy
+// objects that the training thread still uses. From glibc 2.41 on it could also deadlock: it waits for an exit() of the
+// training thread, which may itself wait for this thread.
+void error_mark_background_thread(void);
+extern void (*error_exit_hook)(int code); // called before that _exit(); may be NULL
 __attribute__((noreturn)) void error_exit(ExitCode code);
 
-// Where the run can go on if one of its processes is lost, which the others say last: from the checkpoint of `step`
-// under `out`, the last that is whole; step 0: there is none; out "": nothing is saved.
-// Called by the thread that trains.
+// Sets error_advice() to the command that resumes from the last complete checkpoint: that of `step` in folder `out`.
+// step 0: there is no checkpoint yet. out "": the run saves nothing. Called by the training thread.
 void error_saved(const char *out, int64_t step);
 
-// That in words, which stay where they are until the second call after this; for any thread and signal handler.
+// Returns advice for the user if another process is lost, as set by error_saved(). The text stays valid until
+// error_saved() has been called twice more. Any thread or signal handler may call this.
 const char *error_advice(void);
 
-// In one piece, because several processes may share the stream.
+// Prints an error with one write, because several processes may share the stream, and exits.
 __attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCode code, const char *format, ...) {
     char text[1024], who[32] = "";
     va_list args;

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-// A number in a file of one line ("max" and what is not there are no number), or behind `key` in one of many lines.
+// Reads the number after `key` at the beginning of a line of the file. False if there is none, such as for "max".
 static bool read_number(const char *path, const char *key, double *number) {
     char line[256];
     bool found = false;
@@ -19,7 +19,7 @@ static bool read_number(const char *path, const char *key, double *number) {
     return found;
 }
 
-// What the control group in a folder leaves.
+// Returns how many more bytes the control group of a folder allows.
 static double group_leaves(const char *folder) {
     char path[4200];
     double limit, used;
@@ -30,7 +30,8 @@ static double group_leaves(const char *folder) {
     return limit > used ? limit - used : 0;
 }
 
-// That of the process: in a container the root of what it sees, else the folder that /proc names.
+// Returns how many more bytes the process's control group allows: in a container the root of the mounted file system,
+// otherwise the group that /proc/self/cgroup names.
 static double groups_leave(void) {
     char line[4096], folder[4150];
     double least = group_leaves("/sys/fs/cgroup");
@@ -77,6 +78,6 @@ size_t memory_whole_pages(size_t bytes) {
 void *memory_in_huge_pages(size_t bytes) {
     const size_t size = memory_whole_pages(bytes);
     void *memory = aligned_alloc(HUGE_PAGE, size);
-    if (memory) madvise(memory, size, MADV_HUGEPAGE); // where refused, nothing is lost
+    if (memory) madvise(memory, size, MADV_HUGEPAGE); // optional: an error is ignored
     return memory;
 }

@@ -13,15 +13,15 @@
 #include "error.h"
 
 #define REPEATED_NS 200000000LL
-#define TERMINAL_PATIENCE 2 // seconds
+#define TERMINAL_TIMEOUT_S 2
 
 static volatile sig_atomic_t stop_signal, save_asked;
 static struct timespec stop_time; // of the first request
-static volatile pid_t writer;     // the thread that may be held up by a terminal beside the main one, 0: none
+static volatile pid_t writer;     // id of the thread of signals_writer(), 0: none
 
-// From the request to end on, looks once a second whether standard output and error take anything. One that does not, a
-// terminal stopped by Ctrl-S or a pipe that nobody reads, gives its number to /dev/null: a write that it holds up is
-// restarted there, once this handler returns, and no later one can keep the run from saving and ending.
+// Checks once a second, after a request to end, whether standard output and error accept data. One that has not for
+// TERMINAL_TIMEOUT_S, such as a terminal stopped by Ctrl-S, is replaced by /dev/null under the same descriptor. A write
+// that it blocks restarts there when this handler returns, so that the run can save and end.
 static void on_alarm(int number) {
     static int refused[2]; // seconds
     int before = errno;
@@ -31,14 +31,14 @@ static void on_alarm(int number) {
         int output = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
         struct pollfd ready = {output, POLLOUT, 0};
         refused[i] = poll(&ready, 1, 0) == 0 ? refused[i] + 1 : 0;
-        if (refused[i] < TERMINAL_PATIENCE) continue;
+        if (refused[i] < TERMINAL_TIMEOUT_S) continue;
         int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
         if (nowhere < 0) continue;
         dup2(nowhere, output);
         close(nowhere);
         given_up = true;
     }
-    // only a thread that takes the signal has its write restarted: the other takes one too
+    // a write restarts only in a thread that receives a signal, so the other thread gets one, too
     pid_t other = gettid() == writer ? getpid() : writer;
     if (given_up && other) syscall(SYS_tgkill, getpid(), other, SIGALRM);
     alarm(1);
@@ -52,7 +52,7 @@ static size_t add(char *text, size_t size, size_t used, const char *more) {
     return used + length;
 }
 
-// Breaks a line at blanks where the terminal is narrower than it.
+// Breaks a line at spaces to the width of the terminal.
 static void fold(char *text, size_t used) {
     struct winsize window;
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) return;
@@ -65,8 +65,8 @@ static void fold(char *text, size_t used) {
     }
 }
 
-// Of several processes one may be lost, and the launcher ends the others with this signal and soon after for good: then
-// this is their last line.
+// Prints that the run will save and end. With several processes, a launcher may have sent the signal because a process
+// was lost, and may kill the others soon. Then this is their last line, so it includes error_advice().
 static void say_stop(void) {
     char text[2048];
     size_t used = add(text, sizeof text, 0, "asked to end: saving what is done; once more ends the process at once");
@@ -80,18 +80,18 @@ static void say_stop(void) {
     if (write(STDERR_FILENO, text, used) < 0) errno = 0;
 }
 
-// Everything here is safe in a handler (POSIX lists alarm, clock_gettime, dup2, open, poll, write and _exit, memcpy and
-// strlen; gettid, ioctl and tgkill are nothing but system calls).
+// Handles a request to end. Calls only async-signal-safe functions: POSIX lists alarm, clock_gettime, dup2, open, poll,
+// write, _exit, memcpy and strlen; gettid, ioctl and tgkill are plain system calls.
 static void on_stop(int number) {
     int before = errno;
     struct timespec now;
     struct pollfd output = {STDERR_FILENO, POLLOUT, 0};
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (!stop_signal) {
-        stop_time = now; // before the number: another thread may be in here with the second signal
+        stop_time = now; // set before stop_signal, because another thread may handle a second signal meanwhile
         stop_signal = number;
         alarm(1);
-        // held up in here, this thread would take a second signal, sent at the same time, for a later one
+        // a blocked write would make a second signal of the same moment look like a later one
         if (poll(&output, 1, 0) > 0) say_stop();
     } else if ((now.tv_sec - stop_time.tv_sec) * 1000000000LL + (now.tv_nsec - stop_time.tv_nsec) > REPEATED_NS) {
         _exit(128 + number);
@@ -140,9 +140,9 @@ int signals_stop(void) {
     return stop_signal;
 }
 
-bool signals_take_save(void) {
+bool signals_consume_save(void) {
     if (!save_asked) return false;
-    save_asked = 0; // a request that comes between the two lines is this one's
+    save_asked = 0; // a request between the two lines is answered by the same checkpoint
     return true;
 }
 

@@ -1,7 +1,9 @@
-// Signals while a run trains. SIGTERM, SIGINT and SIGHUP ask it to save and end; the same again, from 0.2 s on (some
-// senders send everything twice), ends the process at once with code 128 + the signal's number. SIGUSR1 asks for a
-// checkpoint. The handlers only take notes; the training loop looks at them. Only a terminal or pipe that takes nothing
-// cannot wait for it: 2 seconds after the request to end, what is said goes nowhere instead.
+// Signals during training.
+//   SIGTERM, SIGINT, SIGHUP   save and end. A second one at least 0.2 s later (some senders send everything twice) ends
+//                             the process at once, with exit code 128 + the signal's number.
+//   SIGUSR1                   save a checkpoint.
+// The handlers only set flags that the training loop reads. One exception: if standard output or error is a terminal or
+// pipe that accepts nothing, it is redirected to /dev/null 2 seconds after a request to end, so that the run can save.
 #pragma once
 #include <stdbool.h>
 
@@ -9,23 +11,23 @@
 extern "C" {
 #endif
 
-// Installs the handlers; for the rest of the process. A SIGINT or SIGHUP that the process was started to ignore (in
-// the background, under nohup) stays ignored.
+// Installs the handlers for the rest of the process. SIGINT and SIGHUP stay ignored if the process was started so (in
+// the background, under nohup).
 void signals_open(void);
 
-// For a process that does more than --help: writing to a pipe that nobody reads, or beyond the limit of a
-// file's size, becomes an error of that write instead of the end of the process.
+// Ignores SIGPIPE and SIGXFSZ, so that a write to a closed pipe or beyond the file size limit fails instead of killing
+// the process.
 void signals_fail_writes(void);
 
-// Called by a thread that blocks signals and that a terminal may hold up as it may the main thread, where it begins and
-// ends: after a request to end, it is freed as well. One at a time.
+// Called by a thread that blocks signals and prints, when it begins and when it ends. If a terminal blocks its write
+// after a request to end, the write is interrupted as in the main thread. One such thread at a time.
 void signals_writer(bool begins);
 
-// The signal that asked the run to end; 0: none.
+// Returns the signal that asked the run to end, 0 if there was none.
 int signals_stop(void);
 
-// Whether a checkpoint was asked for since the last call.
-bool signals_take_save(void);
+// True if a checkpoint was requested since the last call.
+bool signals_consume_save(void);
 
 const char *signals_name(int number); // "SIGTERM"
 

@@ -15,7 +15,7 @@
 #include "comm_internal.h"
 
 #define HELLO_S 5         // a connection that has not sent a complete hello by then is dropped
-#define OTHER_CLIENTS 128 // connections that are no ranks, or not yet, and may be open at a time
+#define OTHER_CLIENTS 128 // open connections that have not sent the hello of a rank, at most
 
 // --- where ----------------------------------------------------------------------------------------------------------
 

@@ -211,7 +211,7 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
     pthread_cond_init(&w->wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
     static bool registered;
-    error_leaves = watchdog_report_exit;
+    error_exit_hook = watchdog_report_exit;
     if (!registered) registered = on_exit(report_at_exit, NULL) == 0;
     the_watchdog = w;
     sigset_t all, before; // signals are handled by the thread that trains

@@ -34,14 +34,14 @@ typedef struct {
 } RopeScaling;
 
 // BOS and EOS token ids of a model's vocabulary. begin -1 or no ends: the vocabulary has none, or they are not known.
-enum { MAX_ENDS = 8 };
+enum { MAX_EOS = 8 };
 typedef struct {
-    int begin, end_count, ends[MAX_ENDS];
-} TextIds;
+    int bos, eos_count, eos[MAX_EOS];
+} SpecialIds;
 
-static inline bool ends_text(const TextIds *ids, int32_t id) {
-    for (int i = 0; i < ids->end_count; i++)
-        if (ids->ends[i] == id) return true;
+static inline bool is_eos(const SpecialIds *ids, int32_t id) {
+    for (int i = 0; i < ids->eos_count; i++)
+        if (ids->eos[i] == id) return true;
     return false;
 }
 
@@ -66,7 +66,7 @@ typedef struct {
     InitKind init;
     // values of config.json that only checkpoints need
     double init_range; // initializer_range; 0: none
-    TextIds ids;
+    SpecialIds ids;
     int pad; // pad_token_id; transformers does not train its row of the embedding; -1: none
 } ModelShape;
 
@@ -90,7 +90,7 @@ enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_ACTIVATION = 32768, FP8_WIDEST_CAST = 
 // How examples of training data become sequences. CUT packs whole examples and truncates longer ones; WHOLE refuses
 // longer ones; SPLIT concatenates all examples and splits them at sequence ends.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
-typedef enum { DOCUMENTS_JOINED, DOCUMENTS_APART } DocumentsKind; // APART: documents cannot attend to each other
+typedef enum { DOCUMENTS_JOINED, DOCUMENTS_MASKED } DocumentsKind; // APART: documents cannot attend to each other
 // Chat format that wraps a prompt. Token files of examples store these numbers. DATA: the format that the token files
 // name.
 typedef enum {

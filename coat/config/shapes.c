@@ -13,7 +13,7 @@ const char *architecture_name(Architecture architecture) {
 
 void architecture_shape(Architecture architecture, ModelShape *s) {
     memset(s, 0, sizeof *s); // the bytes between fields too: shapes are compared
-    s->ids.begin = s->pad = -1;
+    s->ids.bos = s->pad = -1;
     s->norm_eps = 1e-5f;
     s->rope_theta = 10000.0f;
     s->rope = (RopeScaling){1.0f, 1.0f, 4.0f, 8192};
@@ -84,15 +84,15 @@ void model_shape_vocab(ModelShape *shape, int vocab) {
 
 void model_shape_ids(ModelShape *shape, int begin, int end) {
     memset(&shape->ids, 0, sizeof shape->ids);
-    shape->ids.begin = begin >= 0 && begin < shape->vocab ? begin : -1;
-    model_shape_add_end(shape, end);
+    shape->ids.bos = begin >= 0 && begin < shape->vocab ? begin : -1;
+    model_shape_add_eos(shape, end);
 }
 
-void model_shape_add_end(ModelShape *shape, int id) {
-    TextIds *ids = &shape->ids;
-    if (id < 0 || id >= shape->vocab || ends_text(ids, id)) return;
-    if (ids->end_count < MAX_ENDS) ids->end_count++;
-    ids->ends[ids->end_count - 1] = id;
+void model_shape_add_eos(ModelShape *shape, int id) {
+    SpecialIds *ids = &shape->ids;
+    if (id < 0 || id >= shape->vocab || is_eos(ids, id)) return;
+    if (ids->eos_count < MAX_EOS) ids->eos_count++;
+    ids->eos[ids->eos_count - 1] = id;
 }
 
 int shape_usual_ffn(const ModelShape *shape) {

@@ -64,7 +64,7 @@ void model_shape_vocab(ModelShape *shape, int vocab);
 void model_shape_ids(ModelShape *shape, int begin, int end);
 
 // Adds an EOS id if it is in the vocabulary. If the list is full, it replaces the last one.
-void model_shape_add_end(ModelShape *shape, int id);
+void model_shape_add_eos(ModelShape *shape, int id);
 
 // Returns the usual inner width of the MLP: 4 * channels; for SwiGLU two thirds of that, rounded up to a multiple of
 // 128.

@@ -47,8 +47,8 @@ const char *path_base(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-// Whether a program of that name lies in the folder of this one.
-static bool is_beside(const char *name) {
+// True if this program's folder contains a program of that name.
+static bool is_installed(const char *name) {
     char path[PATH_BUFFER];
     const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     if (length <= 0) return false;
@@ -59,11 +59,11 @@ static bool is_beside(const char *name) {
 }
 
 const char *prepare_name(void) {
-    return is_beside("coat-prepare") ? "coat-prepare" : "data/prepare.py";
+    return is_installed("coat-prepare") ? "coat-prepare" : "data/prepare.py";
 }
 
 const char *prepare_bytes_name(void) {
-    return is_beside("coat-prepare-bytes") ? "coat-prepare-bytes" : "build/prepare_bytes";
+    return is_installed("coat-prepare-bytes") ? "coat-prepare-bytes" : "build/prepare_bytes";
 }
 
 bool path_join(char *out, size_t size, const char *folder, const char *name, Error *err) {
@@ -78,7 +78,7 @@ bool path_join(char *out, size_t size, const char *folder, const char *name, Err
 bool path_folder(char *out, size_t size, const char *path, Error *err) {
     const char *base = path_base(path);
     size_t length = (size_t)(base - path);
-    if (length > 1) length--; // without the slash, except for the root itself
+    if (length > 1) length--; // without the slash, unless it is the root
     if (length >= size) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
     if (length == 0) {
         snprintf(out, size, ".");
@@ -112,13 +112,13 @@ bool folder_make(const char *path, Error *err) {
 
 bool call_is_unsupported(int why) {
     switch (why) {
-    case EINVAL:     // CIFS and FUSE, of fsync() on a folder; renameat2() with flags that the file system lacks
+    case EINVAL:     // CIFS and FUSE: fsync() on a folder; renameat2() with flags that the file system lacks
     case ENOSYS:     // sandboxes and old kernels
     case EOPNOTSUPP: // the same number as ENOTSUP
     case ENOTTY:     // FUSE
-    case EBADF:      // file systems that flush or lock only what is open for writing, as a folder never is
+    case EBADF:      // file systems that flush or lock only files open for writing, which a folder cannot be
     case EPERM:      // sandboxes that forbid the call
-    case EACCES:     // a folder without the permission to read, which can only be opened for that
+    case EACCES:     // a folder without read permission, which open() needs
     case ENOLCK:     // NFS without its lock service
         return true;
     default: return false;
@@ -127,16 +127,16 @@ bool call_is_unsupported(int why) {
 
 bool folder_sync(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    // names may be lost in a power cut where a folder cannot be flushed; a run that never saves would lose more
+    // an unsupported flush is accepted: a power failure may then lose names, but a run that never saves would lose more
     bool good = (fd >= 0 && fsync(fd) == 0) || call_is_unsupported(errno);
     if (!good) error_set(err, EXIT_DATA, "cannot flush the folder %s: %s", path, strerror(errno));
     if (fd >= 0) close(fd);
     return good;
 }
 
-#define WALK_OPEN 16 // folders that a walk holds open at a time
+#define WALK_OPEN 16 // folders that nftw() keeps open at a time
 
-static __thread Error *walk_err; // nftw() hands nothing over
+static __thread Error *walk_err; // for the callbacks: nftw() passes no argument
 
 static int may_remove(const char *path, const struct stat *st, int kind, struct FTW *at) {
     char folder[PATH_BUFFER];
@@ -158,7 +158,7 @@ static int remove_visited(const char *path, const struct stat *st, int kind, str
     return 1;
 }
 
-// From what is in a folder to the folder itself, and never through a link, to files that lie elsewhere.
+// Visits the contents of a folder, then the folder, without following links. True if `visit` accepted everything.
 static bool walk(const char *path, int (*visit)(const char *, const struct stat *, int, struct FTW *), Error *err) {
     walk_err = err;
     const int result = nftw(path, visit, WALK_OPEN, FTW_DEPTH | FTW_PHYS);
@@ -184,7 +184,7 @@ static bool cannot(Error *err, const char *doing, const char *path) {
 bool file_open(const char *path, int *fd, uint64_t *size, Error *err) {
     char head[sizeof LFS_POINTER - 1];
     struct stat st;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not hang the program
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not block
     if (*fd < 0) return cannot(err, "open", path);
     const bool regular = fstat(*fd, &st) == 0 && S_ISREG(st.st_mode);
     const bool pointer = regular && pread(*fd, head, sizeof head, 0) == (ssize_t)sizeof head &&
@@ -307,17 +307,17 @@ bool file_create(const char *path, const void *data, size_t bytes, Error *err) {
 }
 
 bool file_replace(const char *path, const void *data, size_t bytes, Error *err) {
-    char beside[PATH_BUFFER], folder[PATH_BUFFER];
-    int n = snprintf(beside, sizeof beside, "%s.tmp", path);
-    if (n < 0 || (size_t)n >= sizeof beside) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
+    char temporary[PATH_BUFFER], folder[PATH_BUFFER];
+    int n = snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    if (n < 0 || (size_t)n >= sizeof temporary) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
     if (!path_folder(folder, sizeof folder, path, err)) return false;
     struct stat there;
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
-        return error_set(err, EXIT_DATA, "%s: not a file; name another", path);
-    unlink(beside); // of a program that crashed here, or a link that leads elsewhere
-    bool good = file_create(beside, data, bytes, err);
-    if (good && rename(beside, path) != 0)
-        good = error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", beside, path, strerror(errno));
-    if (!good) unlink(beside);
+        return error_set(err, EXIT_DATA, "%s is not a regular file; use another name", path);
+    unlink(temporary); // left by a program that crashed here, or a link
+    bool good = file_create(temporary, data, bytes, err);
+    if (good && rename(temporary, path) != 0)
+        good = error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", temporary, path, strerror(errno));
+    if (!good) unlink(temporary);
     return good && folder_sync(folder, err);
 }

@@ -31,7 +31,6 @@ static bool parse_dtype(SafeTensor *tensor, const json_t *entry, const char *pat
                      tensor->name, name);
 }
 
-// Shape, and *bytes that a tensor of it and of its type has.
 const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape) {
     size_t length = 1;
     text[0] = '(';
@@ -42,6 +41,7 @@ const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_
     return text;
 }
 
+// Reads the shape, and sets *bytes to the size of a tensor of this shape and of tensor->dtype.
 static bool parse_shape(SafeTensor *tensor, const json_t *entry, const char *path, uint64_t *bytes, Error *err) {
     const json_t *shape = json_object_get(entry, "shape");
     if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_RANK)
@@ -70,9 +70,10 @@ static bool parse_range(SafeTensor *tensor, const json_t *entry, const char *pat
         return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has no data_offsets", path, tensor->name);
     int64_t begin = (int64_t)json_integer_value(from), end = (int64_t)json_integer_value(to);
     if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
-        return error_set(err, EXIT_DATA,
-                         "%s: tensor '%.200s' lies outside the file (cut short?); make or download it again", path,
-                         tensor->name);
+        return error_set(
+            err, EXIT_DATA,
+            "%s: tensor '%.200s' is outside the file, which may be truncated; download the file again or regenerate it",
+            path, tensor->name);
     if ((uint64_t)(end - begin) != expected)
         return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has %lld byte%s where its shape and type need %llu", path,
                          tensor->name, (long long)(end - begin), plural(end - begin), (unsigned long long)expected);
@@ -88,7 +89,7 @@ static int compare_ranges(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-// The byte ranges in order must follow one another exactly, from the first byte of data to the last.
+// Fails unless the tensors' byte ranges cover the data from the first byte to the last, without overlap or hole.
 static bool check_coverage(const SafeFile *file, Error *err) {
     uint64_t at = 0;
     for (int i = 0; i < file->count; i++) {
@@ -105,25 +106,8 @@ static bool check_coverage(const SafeFile *file, Error *err) {
     return true;
 }
 
-typedef struct {
-    const char *name;
-    int index;
-} NamedIndex;
-
 static int compare_names(const void *a, const void *b) {
-    return strcmp(((const NamedIndex *)a)->name, ((const NamedIndex *)b)->name);
-}
-
-static void index_names(SafeFile *file) {
-    NamedIndex *names = (NamedIndex *)xcalloc((size_t)file->count, sizeof *names);
-    file->by_name = (int *)xcalloc((size_t)file->count, sizeof *file->by_name);
-    for (int i = 0; i < file->count; i++) {
-        names[i].name = file->tensors[i].name;
-        names[i].index = i;
-    }
-    qsort(names, (size_t)file->count, sizeof *names, compare_names);
-    for (int i = 0; i < file->count; i++) file->by_name[i] = names[i].index;
-    free(names);
+    return strcmp((*(SafeTensor *const *)a)->name, (*(SafeTensor *const *)b)->name);
 }
 
 static bool parse_tensors(SafeFile *file, json_t *header, Error *err) {
@@ -143,7 +127,9 @@ static bool parse_tensors(SafeFile *file, json_t *header, Error *err) {
         if (!parse_range(tensor, entry, file->path, expected, file->data_bytes, err)) return false;
     }
     qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_ranges);
-    index_names(file);
+    file->by_name = (SafeTensor **)xcalloc((size_t)file->count, sizeof *file->by_name);
+    for (int i = 0; i < file->count; i++) file->by_name[i] = &file->tensors[i];
+    qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
     return check_coverage(file, err);
 }
 
@@ -169,7 +155,7 @@ bool safetensors_open(SafeFile *file, const char *path, Error *err) {
     if (!file_open(path, &fd, &size, err)) return false;
     bool good = size >= sizeof header_bytes && file_read_at(fd, path, 0, &header_bytes, sizeof header_bytes, err);
     if (!good || header_bytes > size - sizeof header_bytes)
-        good = error_set(err, EXIT_DATA, "%s is not a safetensors file, or was cut short", path);
+        good = error_set(err, EXIT_DATA, "%s is truncated or is not a safetensors file", path);
     else if (header_bytes > SAFETENSORS_MAX_HEADER)
         good = error_set(err, EXIT_DATA, "%s has a header of %llu bytes; this program reads up to %d", path,
                          (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER);
@@ -201,18 +187,12 @@ void safetensors_close(SafeFile *file) {
 }
 
 const SafeTensor *safetensors_find(const SafeFile *file, const char *name) {
-    int low = 0, high = file->count;
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        const SafeTensor *tensor = &file->tensors[file->by_name[middle]];
-        int order = strcmp(name, tensor->name);
-        if (order == 0) return tensor;
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
+    SafeTensor key, *named = &key;
+    key.name = (char *)name;
+    if (file->count == 0) return NULL;
+    SafeTensor *const *found =
+        (SafeTensor *const *)bsearch(&named, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
+    return found ? *found : NULL;
 }
 
 bool safetensors_read(const SafeFile *file, const SafeTensor *tensor, uint64_t offset, void *to, size_t bytes,

@@ -1,7 +1,6 @@
-// The safetensors file format: 8 bytes of header length (little endian), a JSON header naming tensors with type,
-// shape and byte range, then the bytes without holes. The reader believes nothing it has not checked; the writer
-// streams, so that no second copy of a model is needed, and orders and pads so that equal content gives equal
-// bytes. Values are little endian, as this program's hosts are.
+// The safetensors file format: 8 bytes of header length, a JSON header with the type, shape and byte range of each
+// tensor, then the tensors' bytes without holes. Numbers are little-endian. The reader checks everything. The writer
+// streams, so that a model is not copied. It sorts and pads, so that the same content gives the same bytes.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +13,8 @@ extern "C" {
 #endif
 
 #define SAFETENSORS_MAX_RANK 8
-// Bytes. The format allows 100 MB, of which the parsed form takes gigabytes; those of the largest models have a few MB.
+// Maximum bytes of a header. The format allows 100 MB, whose parsed form takes gigabytes. The largest models need a
+// few MB.
 #define SAFETENSORS_MAX_HEADER (32 << 20)
 
 typedef enum {
@@ -32,21 +32,21 @@ typedef enum {
 } Dtype;
 
 size_t dtype_bytes(Dtype dtype);
-const char *dtype_name(Dtype dtype); // as in the header: "BF16"
+const char *dtype_name(Dtype dtype); // as in the header, such as "BF16"
 
 typedef struct {
     char *name;
     Dtype dtype;
     int rank;
     int64_t shape[SAFETENSORS_MAX_RANK];
-    uint64_t begin, bytes; // in the data after the header
-    uint64_t hash;         // writer: XXH3 of the bytes, valid after they were written
-    int tag;               // writer: the caller's own number for the tensor
+    uint64_t begin, bytes; // byte range in the data after the header
+    uint64_t hash;         // writer: XXH3 of the bytes, valid once they are written
+    int tag;               // writer: any number of the caller
 } SafeTensor;
 
 #define SHAPE_TEXT (4 + 22 * SAFETENSORS_MAX_RANK) // the largest numbers, commas between them
 
-// "(4096, 512)", into `text`, which is returned.
+// Writes a shape such as "(4096, 512)" into text. Returns text.
 const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape);
 
 // ---------------------------------------------------------------- reading
@@ -55,29 +55,29 @@ typedef struct {
     char *path;
     int fd;
     uint64_t data_begin, data_bytes;
-    SafeTensor *tensors; // in the order of their bytes
-    int *by_name;        // indices into tensors, sorted by name
+    SafeTensor *tensors;  // in the order of their bytes
+    SafeTensor **by_name; // sorted by name
     int count;
 } SafeFile;
 
-// Opens a file and checks its whole header: known types, shape times type equal to the byte range, ranges
-// without overlap or hole that end where the file ends, no duplicate names.
+// Opens a file and checks its header: types are known, byte ranges match shape and type, cover the data without overlap
+// or hole and end at the file's end, and no name occurs twice. False with err.
 bool safetensors_open(SafeFile *file, const char *path, Error *err);
-// The same check of a header alone (the JSON text), followed by data_bytes of data. fd is -1 afterwards.
+// Checks a header (the JSON text) as safetensors_open() does, for data of data_bytes bytes. Sets file->fd to -1.
 bool safetensors_parse(SafeFile *file, const char *path, const char *header, size_t header_bytes, uint64_t data_bytes,
                        Error *err);
 void safetensors_close(SafeFile *file);
 
 const SafeTensor *safetensors_find(const SafeFile *file, const char *name); // NULL if there is none
-// Reads `bytes` of a tensor, starting `offset` bytes into it.
+// Reads `bytes` bytes of a tensor from its byte `offset` on.
 bool safetensors_read(const SafeFile *file, const SafeTensor *tensor, uint64_t offset, void *to, size_t bytes,
                       Error *err);
 
 // ---------------------------------------------------------------- writing
 
-// Start from a zeroed struct; declare all tensors, begin, then write the tensors' bytes in the order of
-// writer.tensors (which begin sorts: wide types first, so that all are aligned, then by name), in pieces of any
-// size; end. After an error or at the end: safewriter_close().
+// Writes a file in these steps: zero the struct, declare all tensors, begin, write the bytes, end. Bytes are written in
+// parts of any size, in the order of writer.tensors. safewriter_begin() sorts these by width of type, the widest first,
+// which aligns them all, then by name. Call safewriter_close() at the end or after an error.
 typedef struct {
     char *path;
     int fd;
@@ -91,11 +91,11 @@ typedef struct {
 } SafeWriter;
 
 void safewriter_declare(SafeWriter *writer, const char *name, Dtype dtype, int rank, const int64_t *shape, int tag);
-// Creates the file (refuses an existing one) and writes the header with {"format": "pt"} as metadata, which
-// readers of PyTorch models ask for.
+// Creates the file (refuses an existing one) and writes the header, with the metadata {"format": "pt"} that readers of
+// PyTorch models require.
 bool safewriter_begin(SafeWriter *writer, const char *path, Error *err);
 bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error *err);
-// All bytes must have been written. Flushes to the disk; *hash is the XXH3 of the file.
+// Fails unless all bytes were written. Flushes the file to the disk and sets *hash to the XXH3 of the file.
 bool safewriter_end(SafeWriter *writer, uint64_t *hash, Error *err);
 void safewriter_close(SafeWriter *writer);
 

@@ -9,7 +9,7 @@
 #include "json.h"
 #include "safetensors.h"
 
-#define LARGE_BYTES ((size_t)1 << 20) // a thread begins in a small part of the time that they take
+#define LARGE_BYTES ((size_t)1 << 20) // writing this much takes much longer than starting a thread
 
 void safewriter_declare(SafeWriter *writer, const char *name, Dtype dtype, int rank, const int64_t *shape, int tag) {
     if (writer->count == writer->capacity) {
@@ -39,8 +39,8 @@ static int compare_declared(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-// The JSON header for tensors in their final order; fills their ranges. Padded with spaces to a multiple of 8, so
-// that the data starts aligned.
+// Returns the JSON header of the sorted tensors and sets their byte ranges. It is padded with spaces to a multiple of 8
+// bytes, so that the data starts aligned.
 static JsonText header_text(SafeWriter *writer) {
     JsonText t;
     memset(&t, 0, sizeof t);
@@ -75,7 +75,7 @@ static bool append_hashed(SafeWriter *writer, const void *data, size_t bytes, Er
     return file_append(writer->fd, writer->path, data, bytes, err);
 }
 
-// Bytes of one tensor, for both hashes.
+// Bytes of one tensor to add to its hash and to the file's.
 typedef struct {
     SafeWriter *writer;
     const void *data;
@@ -89,7 +89,7 @@ static void *hash_bytes(void *argument) {
     return NULL;
 }
 
-// The hashes of many bytes are made while these are written.
+// Writes bytes of the current tensor and adds them to both hashes. Many bytes are hashed in a thread meanwhile.
 static bool append_tensor(SafeWriter *writer, const void *data, size_t bytes, Error *err) {
     HashWork work = {writer, data, bytes};
     BackgroundTask hashing = {.running = false};
@@ -98,7 +98,7 @@ static bool append_tensor(SafeWriter *writer, const void *data, size_t bytes, Er
     else
         background_begin(&hashing, hash_bytes, &work);
     const bool good = file_append(writer->fd, writer->path, data, bytes, err);
-    // the disk begins now: where there is much memory it might wait for the flush at the end
+    // starts the disk now; with much free memory Linux might not write before the fsync() at the end
     sync_file_range(writer->fd, (off_t)writer->bytes, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
     background_end(&hashing);
     writer->bytes += bytes;
@@ -112,7 +112,7 @@ static XXH3_state_t *new_hash(void) {
     return state;
 }
 
-// Closes the hashes of tensors that are complete, empty ones included.
+// Stores the hashes of tensors that are complete, empty ones included.
 static void finish_tensors(SafeWriter *writer) {
     XXH3_state_t *state = (XXH3_state_t *)writer->tensor_hash;
     while (writer->current < writer->count && writer->written == writer->tensors[writer->current].bytes) {
@@ -144,7 +144,7 @@ bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error 
     const char *at = (const char *)data;
     while (bytes) {
         if (writer->current == writer->count)
-            return error_set(err, EXIT_DATA, "%s: more bytes than its tensors have", writer->path);
+            return error_set(err, EXIT_DATA, "%s: more bytes are written than its tensors have", writer->path);
         uint64_t room = writer->tensors[writer->current].bytes - writer->written;
         size_t part = bytes < room ? bytes : (size_t)room;
         if (!append_tensor(writer, at, part, err)) return false;
@@ -158,7 +158,7 @@ bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error 
 
 bool safewriter_end(SafeWriter *writer, uint64_t *hash, Error *err) {
     if (writer->current != writer->count)
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' was not written whole", writer->path,
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' was not written completely", writer->path,
                          writer->tensors[writer->current].name);
     *hash = XXH3_64bits_digest((XXH3_state_t *)writer->file_hash);
     if (fsync(writer->fd) != 0) return error_set(err, EXIT_DATA, "cannot flush %s: %s", writer->path, strerror(errno));

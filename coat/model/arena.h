@@ -1,6 +1,6 @@
 // The memory plan, which follows from the table of tensors, and the run's one allocation.
 #pragma once
-#include "base/amounts.h"
+#include "base/format_text.h"
 #include "ops.h"
 #include "tensors.h"
 

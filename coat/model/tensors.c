@@ -284,7 +284,7 @@ static bool run_has(const TableRow *row, const Config *c) {
     const Recipe *r = &c->recipe;
     const bool fp8 = blocks_in_fp8(r), trains = !config_forward_only(c);
     switch (row->when) {
-    case WITH_DOCUMENT_MASK: return c->documents == DOCUMENTS_APART;
+    case WITH_DOCUMENT_MASK: return c->documents == DOCUMENTS_MASKED;
     case WITH_RESID: return needs_resid(c);
     case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
     case WITH_COMPARISONS: return trains && c->health_products > 0 && fp8;

@@ -14,7 +14,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     const Config *c = m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
     int32_t *inputs = (int32_t *)xcalloc(3 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
-    int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
+    int32_t *positions = c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL;
     bool ok = true;
     int64_t counted = 0; // unmasked targets
     StepState before = m->host;
@@ -27,7 +27,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
         if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
         if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // -1: masked
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets, positions);
-        counted += data_count(targets, (int64_t)tokens);
+        counted += data_unmasked_targets(targets, (int64_t)tokens);
         model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
     }
@@ -54,7 +54,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
         model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
-        hellaswag_take(set, row, B, T, losses);
+        hellaswag_add_losses(set, row, B, T, losses);
     }
     state_upload(m); // removes these losses from the training state
     free(losses);
@@ -110,7 +110,7 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, fl
     free(raw);
 }
 
-int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends, bool *ended) {
+int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const SpecialIds *ends, bool *ended) {
     const Config *c = m->config;
     float *logits = (float *)xmalloc((size_t)c->shape.vocab * sizeof *logits);
     int n = count;
@@ -119,7 +119,7 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
         const uint64_t draw = (uint64_t)number << 32 | (uint64_t)n;
         sample_logits(m, ids, n, n > count, logits);
         ids[n] = sample_token(logits, c->shape.vocab, c->temperature, c->top_k, c->top_p, c->seed, draw);
-        found = ends && ends_text(ends, ids[n]);
+        found = ends && is_eos(ends, ids[n]);
     }
     free(logits);
     if (ended) *ended = found;
@@ -127,7 +127,7 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
 }
 
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
-    const int first = tokenizer && count > 0 && ids[0] == tokenizer_begin(tokenizer); // index of the first text token
+    const int first = tokenizer && count > 0 && ids[0] == tokenizer_bos(tokenizer); // index of the first text token
     char *all = NULL; // collected before printing, because a character may span several tokens
     size_t bytes = 0;
     FILE *memory = open_memstream(&all, &bytes);
@@ -136,7 +136,7 @@ void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FIL
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
         if (length > sizeof text) length = sizeof text; // vocabulary files may have longer tokens
-        if (i == first && length > 0 && text[0] == ' ' && tokenizer_puts_blank(tokenizer))
+        if (i == first && length > 0 && text[0] == ' ' && tokenizer_adds_space(tokenizer))
             memmove(text, text + 1, --length);
         if (tokenizer)
             fwrite(text, 1, length, memory);

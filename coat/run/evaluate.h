@@ -35,7 +35,7 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, fl
 //   number: index of the sample; each sample draws other random numbers
 //   ends: stops after one of these EOS ids, which is part of the sample; NULL: none
 //   ended: set to true if an EOS id ended the sample; may be NULL
-int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends, bool *ended);
+int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const SpecialIds *ends, bool *ended);
 
 // Prints tokens as text, or as ids if tokenizer is NULL, and a newline. If `out` is a terminal, control characters
 // except newlines and tabs are printed as '?'.

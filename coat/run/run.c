@@ -25,7 +25,7 @@ static MicroBatch micro_batch(const Run *run, int64_t i) {
     const Config *c = run->config;
     const int64_t tokens = config_micro_tokens(c);
     int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
-    return (MicroBatch){inputs, inputs + tokens, c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL};
+    return (MicroBatch){inputs, inputs + tokens, c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL};
 }
 
 // Reads micro-batch i of the step after `sequences` sequences. Runs before that step, because within a step the
@@ -44,7 +44,7 @@ static int64_t count_targets(Run *run) {
     const int64_t accumulation = config_accumulation(run->config, run->place.ranks);
     if (!run->masked) return accumulation * tokens * run->place.ranks;
     int64_t unmasked = 0;
-    for (int64_t i = 0; i < accumulation; i++) unmasked += data_count(micro_batch(run, i).targets, tokens);
+    for (int64_t i = 0; i < accumulation; i++) unmasked += data_unmasked_targets(micro_batch(run, i).targets, tokens);
     return comm_sum_i64(run->model.comm, unmasked);
 }
 
@@ -95,10 +95,10 @@ static void test_hellaswag(Run *run) {
 
 int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     const Config *c = run->config;
-    const int begin = run->tokenizer ? tokenizer_begin(run->tokenizer) : -1;
-    ids[0] = begin < 0 && run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : begin;
-    const TextIds *known = &c->shape.ids;
-    if (ids[0] < 0) ids[0] = known->begin < 0 && known->end_count > 0 ? known->ends[0] : known->begin;
+    const int begin = run->tokenizer ? tokenizer_bos(run->tokenizer) : -1;
+    ids[0] = begin < 0 && run->tokenizer ? tokenizer_eos(run->tokenizer) : begin;
+    const SpecialIds *known = &c->shape.ids;
+    if (ids[0] < 0) ids[0] = known->bos < 0 && known->eos_count > 0 ? known->eos[0] : known->bos;
     if (ids[0] < 0) ids[0] = c->shape.vocab - 1; // the model's extra id for a vocabulary without BOS and EOS
     int count = 1;
     if (c->prompt[0]) {
@@ -137,9 +137,9 @@ bool run_samples(Run *run, Error *err) {
     if (count == 0) return false;
     int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
     memcpy(ids, prompt, (size_t)count * sizeof *ids);
-    TextIds ends = c->shape.ids;
-    if (ends.end_count == 0 && run->tokenizer && tokenizer_end_of_text(run->tokenizer) >= 0)
-        ends.ends[ends.end_count++] = tokenizer_end_of_text(run->tokenizer);
+    SpecialIds ends = c->shape.ids;
+    if (ends.eos_count == 0 && run->tokenizer && tokenizer_eos(run->tokenizer) >= 0)
+        ends.eos[ends.eos_count++] = tokenizer_eos(run->tokenizer);
     for (int i = 0; i < c->samples && !stop_at_once(&run->model); i++) {
         bool ended;
         const int length = sample_tokens(&run->model, ids, count, more, i, c->prompt[0] ? &ends : NULL, &ended);
@@ -180,7 +180,7 @@ static const char *end_early(Run *run) {
                       : run->pending_error.code != EXIT_DONE ? PENDING_ERROR
                                                              : 0;
     if (run->place.ranks > 1) {
-        if (request == 0 && signals_take_save()) request = SAVE;
+        if (request == 0 && signals_consume_save()) request = SAVE;
         if (request == 0 && run->saver && saver_has_failed(run->saver)) request = FAILED_SAVE;
         request = comm_max_i64(run->model.comm, request);
         run->save_asked = request == SAVE;
@@ -333,7 +333,7 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
     const int64_t step = run->done.step;
     const bool last = step == run->steps, validates = last || due(step, c->val_every);
     bool saves = run->save_asked || last || due(step, c->save_every);
-    if (run->place.ranks == 1 && signals_take_save()) saves = true;
+    if (run->place.ranks == 1 && signals_consume_save()) saves = true;
     log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens, tokens,
              m->host.skipped);
     if (due(step, c->health_every)) log_health(run, "fp8", health_json);

@@ -33,7 +33,7 @@ void run_note_always(const Run *run, const char *format, ...) {
 
 // Sets the BOS and EOS ids of a new model to those of its vocabulary. Without a BOS token, EOS is BOS.
 static void take_ids(Run *run) {
-    const int begin = tokenizer_begin(run->tokenizer), end = tokenizer_end_of_text(run->tokenizer);
+    const int begin = tokenizer_bos(run->tokenizer), end = tokenizer_eos(run->tokenizer);
     model_shape_ids(&run->config->shape, begin < 0 ? end : begin, end);
 }
 
@@ -65,7 +65,7 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
             "--tokenizer %s: %d of its first %d tokens differ%s from those of the vocabulary in %s; remove "
             "--tokenizer",
             name, differing, tokens < owns ? tokens : owns, singular(differing), c->shape_files);
-    return tokenizer_merges_alike(run->tokenizer, own) ||
+    return tokenizer_same_merges(run->tokenizer, own) ||
            error_set(err, EXIT_USER,
                      "--tokenizer %s: its merges differ from those of the vocabulary in %s; remove --tokenizer", name,
                      c->shape_files);
@@ -75,7 +75,7 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error unread;
     const bool with_model =
         c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not for the checkpoints of this run
-    const bool there = c->shape_files[0] && tokenizer_lies_in(c->shape_files);
+    const bool there = c->shape_files[0] && tokenizer_is_in(c->shape_files);
     Tokenizer *own = there ? tokenizer_open(c->shape_files, &unread) : NULL;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : there ? c->shape_files : "";
     const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !file[0]);
@@ -171,8 +171,8 @@ bool choose_prompt_format(Run *run, Error *err) {
     note_prompts(run, unnamed);
     if (run->prompt_format != PROMPT_FORMAT_NONE && !c->eval_only && run->tokenizer) {
         if (!prompt_end(run->tokenizer, run->prompt_format, &end, err)) return false;
-        if (shape->ids.end_count == 0) model_shape_add_end(shape, tokenizer_end_of_text(run->tokenizer));
-        model_shape_add_end(shape, end);
+        if (shape->ids.eos_count == 0) model_shape_add_eos(shape, tokenizer_eos(run->tokenizer));
+        model_shape_add_eos(shape, end);
     }
     return true;
 }
@@ -181,20 +181,20 @@ bool choose_prompt_format(Run *run, Error *err) {
 // token. Call it after choose_prompt_format(), which adds EOS tokens.
 bool divide_documents(Run *run, Error *err) {
     const Config *c = run->config;
-    if (c->documents != DOCUMENTS_APART) return true;
+    if (c->documents != DOCUMENTS_MASKED) return true;
     const Tokenizer *t = run->tokenizer;
-    const int end = t ? tokenizer_end_of_text(t) : -1;
-    TextIds ends = c->shape.ids;
-    ends.begin = -1;
-    const TextIds ways[] = {{.begin = t ? tokenizer_begin(t) : -1},
-                            {.begin = c->shape.ids.begin},
-                            {.begin = -1, .end_count = end >= 0, .ends = {end}},
-                            ends};
+    const int end = t ? tokenizer_eos(t) : -1;
+    SpecialIds ends = c->shape.ids;
+    ends.bos = -1;
+    const SpecialIds ways[] = {{.bos = t ? tokenizer_bos(t) : -1},
+                               {.bos = c->shape.ids.bos},
+                               {.bos = -1, .eos_count = end >= 0, .eos = {end}},
+                               ends};
     DataLoader *const loaders[] = {run->train, run->val};
     for (int i = 0; i < 2; i++) {
         bool found;
         if (!loaders[i]) continue;
-        if (!data_keep_apart(loaders[i], ways, 4, &found, err)) return false;
+        if (!data_mask_documents(loaders[i], ways, 4, &found, err)) return false;
         if (!found)
             run_note_always(
                 run,

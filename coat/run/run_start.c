@@ -188,9 +188,9 @@ static bool same_files(Run *run, Error *err) {
 
 // Checks that all ranks split the data at the same tokens, which they find in their own vocabulary and data.
 static bool same_documents(Run *run, Error *err) {
-    if (run->config->documents != DOCUMENTS_APART) return true;
-    const bool train = is_common(run, run->train ? data_division(run->train) : 0);
-    if (is_common(run, run->val ? data_division(run->val) : 0) && train) return true;
+    if (run->config->documents != DOCUMENTS_MASKED) return true;
+    const bool train = is_common(run, run->train ? data_documents_hash(run->train) : 0);
+    if (is_common(run, run->val ? data_documents_hash(run->val) : 0) && train) return true;
     on_all_ranks(&run->errors);
     return error_set(
         err, EXIT_DATA,

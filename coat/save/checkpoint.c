@@ -14,7 +14,6 @@
 #include "checkpoint_shards.h"
 #include "hf.h"
 #include "io/files.h"
-#include "io/matmul_choices.h"
 #include "log/step_line.h"
 #include "run_state.h"
 #include "text/data.h"
@@ -133,12 +132,11 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
     JsonText manifest, text;
     char path[PATH_BUFFER];
     manifest_begin(&manifest);
-    bool good =
-        write_tensor_files(folder, s, &manifest, err) &&
-        (!tokenizer_file || !tokenizer_file[0] ||
-         tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, c->prompt_format, &manifest, err)) &&
-        (!s->choices || manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), err)) &&
-        checkpoint_collect_shards(folder, s, &manifest, err);
+    bool good = write_tensor_files(folder, s, &manifest, err) &&
+                (!tokenizer_file || !tokenizer_file[0] ||
+                 tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, c->prompt_format, &manifest, err)) &&
+                (!s->algos || manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->algos, strlen(s->algos), err)) &&
+                checkpoint_collect_shards(folder, s, &manifest, err);
     if (good) {
         run_state_text(&text, &s->run, c, s->exec->ranks);
         good = manifest_write_text(&manifest, folder, STATE_NAME, &text, err);

@@ -4,7 +4,7 @@
 //   optimizer.safetensors  moments and master weights in the run's own formats; one file per process if there are
 //                          several (checkpoint_shards.h)
 //   state.json             step, position in the data, and the settings that a resumed run uses (run_state.h)
-//   matmul_table.txt       GPU only: the matmul algorithms that were chosen (matmul_choices.h)
+//   matmul_table.txt       GPU only: the matmul algorithms that were chosen (matmul_algos.h)
 //   manifest.json          sizes and hashes of all other files; written last (manifest.h)
 //   tokenizer.json, ...    the tokenizer's files (tokenizer_files.h)
 // The files contain no time, path or host name, so equal runs write equal bytes. Every file is flushed to the disk, and

@@ -7,7 +7,6 @@
 #include "hf.h"
 #include "hf_names.h"
 #include "io/files.h"
-#include "io/matmul_choices.h"
 #include "log/step_line.h"
 #include "model/weights.h"
 #include "run_state.h"
@@ -75,16 +74,16 @@ static void upload_state(const Arena *arena, Exec *exec, const StepState *state)
 }
 
 // Passes matmul_table.txt to the device. Does nothing if the checkpoint or the device has no such table.
-static bool load_choices(const Manifest *manifest, Exec *exec, Error *err) {
+static bool load_algos(const Manifest *manifest, Exec *exec, Error *err) {
     char path[PATH_BUFFER], *text;
     size_t size;
     if (!json_object_get(json_object_get(manifest->root, "files"), MATMUL_TABLE_NAME)) return true;
     if (!manifest_check_file(manifest, MATMUL_TABLE_NAME, err)) return false;
-    if (!exec->ops->choices_load) return true;
+    if (!exec->ops->algos_load) return true;
     if (!path_join(path, sizeof path, manifest->folder, MATMUL_TABLE_NAME, err) ||
         !file_read_all(path, MATMUL_TABLE_LIMIT, &text, &size, err))
         return false;
-    exec->ops->choices_load(exec, text);
+    exec->ops->algos_load(exec, text);
     free(text);
     return true;
 }
@@ -99,7 +98,7 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     bool good = manifest_check_all(&manifest, false, err) && manifest_check_file(&manifest, HF_CONFIG_NAME, err) &&
                 manifest_check_file(&manifest, STATE_NAME, err) && model_shape_from_files(folder, &shape, err) &&
                 compare_shapes(folder, &shape, arena->config, err) &&
-                run_state_read(state, run, arena->config, exec, err) && load_choices(&manifest, exec, err);
+                run_state_read(state, run, arena->config, exec, err) && load_algos(&manifest, exec, err);
     if (good) {
         int count = checkpoint_model_tensors(arena, &model);
         good = checkpoint_read_tensors(&manifest, HF_MODEL_NAME, model, count, exec, err);

@@ -93,7 +93,7 @@ static int id_of(const json_t *item, const ModelShape *s) {
     return id >= 0 && id < s->vocab ? (int)id : -1;
 }
 
-// Adds the ids of eos_token_id (an id, null or a list) to shape->ids, up to MAX_ENDS in all. Ignores ids outside the
+// Adds the ids of eos_token_id (an id, null or a list) to shape->ids, up to MAX_EOS in all. Ignores ids outside the
 // vocabulary, because small test models keep the defaults of their class.
 static bool read_eos(const Reader *r, ModelShape *s) {
     const json_t *ends = json_object_get(r->root, "eos_token_id");
@@ -103,9 +103,9 @@ static bool read_eos(const Reader *r, ModelShape *s) {
         if (!json_is_integer(json_array_get(ends, i)))
             return error_set(r->err, EXIT_DATA, "%s: the list of eos_token_id holds something that is not a number",
                              r->path);
-    if (json_is_integer(ends)) model_shape_add_end(s, id_of(ends, s));
-    for (size_t i = 0; i < json_array_size(ends) && s->ids.end_count < MAX_ENDS; i++)
-        model_shape_add_end(s, id_of(json_array_get(ends, i), s));
+    if (json_is_integer(ends)) model_shape_add_eos(s, id_of(ends, s));
+    for (size_t i = 0; i < json_array_size(ends) && s->ids.eos_count < MAX_EOS; i++)
+        model_shape_add_eos(s, id_of(json_array_get(ends, i), s));
     return true;
 }
 
@@ -329,7 +329,7 @@ bool hf_parse_generation(const char *text, size_t size, const char *path, ModelS
     json_t *generation = json_parse_object(text, size, path, err);
     if (!generation) return false;
     const Reader r = {generation, path, err};
-    const bool good = shape->ids.end_count == MAX_ENDS || read_eos(&r, shape);
+    const bool good = shape->ids.eos_count == MAX_EOS || read_eos(&r, shape);
     json_decref(generation);
     return good;
 }

@@ -12,13 +12,13 @@ static void id_field(JsonText *t, const char *key, int id) {
 }
 
 // Writes BOS and EOS ids, null if there are none, because some classes of transformers have other defaults.
-static void ids_fields(JsonText *t, const TextIds *ids) {
-    id_field(t, "bos_token_id", ids->begin);
-    if (ids->end_count == 0) json_text_null(t, "eos_token_id");
-    if (ids->end_count == 1) json_text_int(t, "eos_token_id", ids->ends[0]);
-    if (ids->end_count < 2) return;
+static void ids_fields(JsonText *t, const SpecialIds *ids) {
+    id_field(t, "bos_token_id", ids->bos);
+    if (ids->eos_count == 0) json_text_null(t, "eos_token_id");
+    if (ids->eos_count == 1) json_text_int(t, "eos_token_id", ids->eos[0]);
+    if (ids->eos_count < 2) return;
     json_text_open(t, "eos_token_id", '[');
-    for (int i = 0; i < ids->end_count; i++) json_text_int(t, NULL, ids->ends[i]);
+    for (int i = 0; i < ids->eos_count; i++) json_text_int(t, NULL, ids->eos[i]);
     json_text_close(t, ']');
 }
 

@@ -10,7 +10,6 @@
 
 #include "checkpoint.h"
 #include "io/files.h"
-#include "io/matmul_choices.h"
 #include "log/events.h"
 #include "log/step_line.h"
 

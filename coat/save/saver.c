@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "io/files.h"
-#include "io/matmul_choices.h"
 #include "log/step_line.h"
 #include "snapshot.h"
 
@@ -39,11 +38,11 @@ struct Saver {
 static Saver *at_exit; // exit() waits for the background task of this saver
 
 // Writes the result of --autotune to the run's folder for people to read. A run reads only the table in a checkpoint.
-static void write_tuned(const char *out, const char *choices) {
+static void write_tuned(const char *out, const char *algos) {
     char path[PATH_MAX_LENGTH + 32 + sizeof MATMUL_TABLE_NAME];
     Error err;
     snprintf(path, sizeof path, "%s/" MATMUL_TABLE_NAME, out);
-    if (!file_replace(path, choices, strlen(choices), &err)) print_remark("warning: ", "%s", err.text);
+    if (!file_replace(path, algos, strlen(algos), &err)) print_remark("warning: ", "%s", err.text);
 }
 
 static void write_files(Saver *s) {
@@ -54,7 +53,7 @@ static void write_files(Saver *s) {
     if (!s->good) return;
     if (*vocabulary)
         snprintf(s->vocabulary, sizeof s->vocabulary, "%s/step-%08lld", c->out, (long long)s->snapshot.run.step);
-    if (c->autotune && s->snapshot.choices) write_tuned(c->out, s->snapshot.choices);
+    if (c->autotune && s->snapshot.algos) write_tuned(c->out, s->snapshot.algos);
     // while updates are skipped or weights are not finite, the earlier checkpoints may be the only good ones
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;
     if (s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, keep, c->keep_every);

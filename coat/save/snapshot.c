@@ -64,8 +64,8 @@ void snapshot_take(Snapshot *snapshot, const RunState *run) {
     snapshot->run = *run;
     if (snapshot->shards) shards_weights_wait(snapshot->shards);
     Exec *exec = snapshot->exec;
-    free(snapshot->choices);
-    snapshot->choices = exec->rank == 0 && exec->ops->choices_text ? exec->ops->choices_text(exec) : NULL;
+    free(snapshot->algos);
+    snapshot->algos = exec->rank == 0 && exec->ops->algos_text ? exec->ops->algos_text(exec) : NULL;
     if (!snapshot->memory && !snapshot->shards) return;
     copy(snapshot, snapshot->model, snapshot->model_count);
     copy(snapshot, snapshot->optimizer, snapshot->optimizer_count);
@@ -79,7 +79,7 @@ void snapshot_close(Snapshot *snapshot) {
         free(snapshot->memory);
     free(snapshot->model);
     free(snapshot->optimizer);
-    free(snapshot->choices);
+    free(snapshot->algos);
     json_decref(snapshot->generation);
     memset(snapshot, 0, sizeof *snapshot);
 }

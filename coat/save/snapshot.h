@@ -20,7 +20,7 @@ typedef struct {
     RunState run;
     CheckpointTensor *model, *optimizer; // tensors of model.safetensors and of this process's optimizer file
     int model_count, optimizer_count;
-    char *choices;         // the GEMM algorithms of rank 0's device as text (ops.h); NULL: none
+    char *algos;           // the GEMM algorithms of rank 0's device as text (ops.h); NULL: none
     char *memory;          // the copy of the tensors; NULL: there is no copy
     size_t bytes;          // size of the copy, even if there is none
     bool others_failed;    // atomic: another rank could not write its shard, so rank 0 must not wait for it

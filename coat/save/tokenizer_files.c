@@ -43,7 +43,7 @@ static void token_field(JsonText *text, const char *key, const Tokenizer *t, int
 // Writes tokenizer_config.json: the class of transformers that reads the files, and the special tokens. Without this
 // file, AutoTokenizer would use the class of the model's architecture, which may tokenize differently.
 static void config_text(JsonText *text, const char *class_name, const Tokenizer *t) {
-    const int begin = tokenizer_begin(t), end = tokenizer_end_of_text(t);
+    const int begin = tokenizer_bos(t), end = tokenizer_eos(t);
     memset(text, 0, sizeof *text);
     text->pretty = true;
     json_text_open(text, NULL, '{');
@@ -56,7 +56,7 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
         // llama.cpp has other defaults for these
         json_text_bool(text, "add_bos_token", begin >= 0);
         json_text_bool(text, "add_eos_token", false);
-        json_text_bool(text, "add_prefix_space", tokenizer_puts_blank(t));
+        json_text_bool(text, "add_prefix_space", tokenizer_adds_space(t));
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
     json_text_open(text, "model_input_names", '['); // generate() refuses others

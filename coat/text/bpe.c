@@ -8,7 +8,7 @@
 
 // --- vocabulary --------------------------------------------------------------------------------------------
 
-// The smallest power of two that leaves a table of `count` entries at most half full, minus one.
+// Returns the index mask of a hash table for `count` entries that is at most half full; its size is a power of two.
 static uint32_t table_mask(size_t count) {
     uint32_t size = 16;
     while (size < 2 * count) size *= 2;
@@ -43,7 +43,7 @@ bool vocabulary_set(Vocabulary *v, int id, const char *bytes, size_t length) {
     return true;
 }
 
-// The slot of a token, or the empty one where it would go.
+// Returns the slot of a token, or the empty slot where it would be stored.
 static uint32_t vocabulary_slot(const Vocabulary *v, const char *bytes, size_t length) {
     uint32_t slot = (uint32_t)XXH64(bytes, length, 0) & v->slot_mask;
     for (; v->slots[slot] >= 0; slot = (slot + 1) & v->slot_mask) {
@@ -118,22 +118,22 @@ void bpe_free(Bpe *b) {
 // --- encoding ----------------------------------------------------------------------------------------------
 
 typedef struct {
-    uint32_t begin, end;  // in the piece; end 0 = merged into its left neighbour
+    uint32_t begin, end;  // byte range in the pretoken; end 0 = merged into its left neighbour
     int32_t left, right;  // neighbours, -1 = none
     int32_t id;           // its token, -1 = none
-    int32_t rank, merged; // of the merge with its right neighbour, INT32_MAX = none; what that gives
+    int32_t rank, merged; // rank of the merge with its right neighbour, INT32_MAX = none; the merged token
 } Symbol;
 
-// A merge that may be due: that of the symbol, while the symbol's rank is this one.
+// A candidate merge of a symbol with its right neighbour. Outdated if the symbol's rank has changed.
 typedef struct {
     int32_t rank, symbol;
 } Due;
 
 typedef struct {
     const Bpe *bpe;
-    const char *piece;
+    const char *pretoken;
     Symbol *symbols;
-    Due *heap; // the lowest rank first, and of equal ones the leftmost
+    Due *heap; // lowest rank first, then the leftmost
     size_t due;
 } Merging;
 
@@ -159,7 +159,7 @@ static Due heap_pop(Merging *g) {
     return first;
 }
 
-// Finds the merge of symbol i and its right neighbour.
+// Finds the merge of symbol i with its right neighbour and adds it to the heap.
 static void find_merge(Merging *g, int32_t i) {
     const Merges *m = &g->bpe->merges;
     Symbol *s = &g->symbols[i];
@@ -167,7 +167,7 @@ static void find_merge(Merging *g, int32_t i) {
     if (s->right < 0) return;
     const Symbol *next = &g->symbols[s->right];
     if (m->by_text) {
-        s->merged = vocabulary_find(&g->bpe->vocabulary, g->piece + s->begin, next->end - s->begin);
+        s->merged = vocabulary_find(&g->bpe->vocabulary, g->pretoken + s->begin, next->end - s->begin);
         if (s->merged >= 0) s->rank = m->rank ? m->rank[s->merged] : s->merged;
     } else {
         const Merge *merge = merges_slot(m, s->id, next->id);
@@ -181,7 +181,7 @@ static void merge_all(Merging *g) {
     while (g->due > 0) {
         const Due due = heap_pop(g);
         Symbol *s = &g->symbols[due.symbol];
-        if (s->end == 0 || s->rank != due.rank) continue; // an earlier merge took one of the two
+        if (s->end == 0 || s->rank != due.rank) continue; // outdated: an earlier merge changed one of the two
         Symbol *next = &g->symbols[s->right];
         s->id = s->merged;
         s->end = next->end;
@@ -193,7 +193,7 @@ static void merge_all(Merging *g) {
     }
 }
 
-// Writes the tokens of the symbols that are left; -1 where one has none.
+// Writes the tokens of the remaining symbols. Returns their number; -1 if one has no token.
 static int write_ids(const Merging *g, int32_t *out) {
     const Bpe *b = g->bpe;
     int count = 0;
@@ -201,32 +201,34 @@ static int write_ids(const Merging *g, int32_t *out) {
     for (int32_t i = 0; i >= 0; i = g->symbols[i].right) {
         const Symbol *s = &g->symbols[i];
         bool bytes = s->id < 0 && b->characters;
-        for (uint32_t at = s->begin; bytes && at < s->end; at++) bytes = b->byte_id[(unsigned char)g->piece[at]] >= 0;
+        for (uint32_t at = s->begin; bytes && at < s->end; at++)
+            bytes = b->byte_id[(unsigned char)g->pretoken[at]] >= 0;
         const bool unknown = s->id < 0 && !bytes;
         if (unknown && b->unknown < 0) return -1;
-        for (uint32_t at = s->begin; bytes && at < s->end; at++) out[count++] = b->byte_id[(unsigned char)g->piece[at]];
+        for (uint32_t at = s->begin; bytes && at < s->end; at++)
+            out[count++] = b->byte_id[(unsigned char)g->pretoken[at]];
         if (!bytes && !(unknown && was_unknown && b->fuse_unknown)) out[count++] = unknown ? b->unknown : s->id;
         was_unknown = unknown;
     }
     return count;
 }
 
-int bpe_encode(const Bpe *b, const char *piece, size_t length, int32_t *out) {
+int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out) {
     enum { FEW = 48 };
     Symbol few_symbols[FEW];
     Due few_due[3 * FEW];
-    Merging g = {b, piece, few_symbols, few_due, 0};
+    Merging g = {b, pretoken, few_symbols, few_due, 0};
     if (length == 0) return 0;
-    if (b->whole_first && (out[0] = vocabulary_find(&b->vocabulary, piece, length)) >= 0) return 1;
+    if (b->whole_first && (out[0] = vocabulary_find(&b->vocabulary, pretoken, length)) >= 0) return 1;
     if (length > INT32_MAX / 8) return -1;
     if (length > FEW) {
         g.symbols = (Symbol *)xmalloc(length * sizeof *g.symbols);
-        g.heap = (Due *)xmalloc(3 * length * sizeof *g.heap); // one of each at first, two after each merge
+        g.heap = (Due *)xmalloc(3 * length * sizeof *g.heap); // one per symbol, then two per merge
     }
     int32_t count = 0;
     for (size_t at = 0, bytes = 1; at < length; at += bytes, count++) {
-        if (b->characters) utf8_read(piece + at, length - at, &bytes);
-        const int32_t id = vocabulary_find(&b->vocabulary, piece + at, bytes);
+        if (b->characters) utf8_read(pretoken + at, length - at, &bytes);
+        const int32_t id = vocabulary_find(&b->vocabulary, pretoken + at, bytes);
         g.symbols[count] = (Symbol){(uint32_t)at, (uint32_t)(at + bytes), count - 1, count + 1, id, INT32_MAX, -1};
     }
     g.symbols[count - 1].right = -1;

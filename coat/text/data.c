@@ -8,16 +8,16 @@
 #include "data_loader.h"
 #include "permute.h"
 
-int shard_descriptor(DataLoader *loader, int index, Error *err) {
+int token_file_descriptor(DataLoader *loader, int index, Error *err) {
     int slot = index % OPEN_FILES;
-    if (loader->descriptors[slot] >= 0 && loader->open_shard[slot] == index) return loader->descriptors[slot];
+    if (loader->descriptors[slot] >= 0 && loader->open_file[slot] == index) return loader->descriptors[slot];
     if (loader->descriptors[slot] >= 0) close(loader->descriptors[slot]);
-    loader->descriptors[slot] = shard_open(&loader->shards[index], err);
-    loader->open_shard[slot] = index;
+    loader->descriptors[slot] = token_file_open(&loader->files[index], err);
+    loader->open_file[slot] = index;
     return loader->descriptors[slot];
 }
 
-// The patterns as one line: "a/*.bin", "a/1.bin and 7 more".
+// Returns a set's patterns on one line, such as "a/*.bin" or "a/1.bin and 7 more", allocated with malloc().
 static char *name_of(const char *patterns, size_t length) {
     const size_t first = strcspn(patterns, "\n") < length ? strcspn(patterns, "\n") : length, size = first + 32;
     int more = 0;
@@ -28,16 +28,16 @@ static char *name_of(const char *patterns, size_t length) {
     return name;
 }
 
-// Adds a set: the files that match the lines of `patterns`.
+// Adds a set of the files that match the lines of `patterns`.
 static bool add_set(DataLoader *loader, const char *patterns, size_t length, double weight, Error *err) {
     Set *set = &loader->sets[loader->set_count++];
     set->name = name_of(patterns, length);
     set->weight = weight;
-    set->first_shard = loader->count;
-    return shards_find(patterns, length, &loader->shards, &loader->count, err);
+    set->first_file = loader->count;
+    return token_files_find(patterns, length, &loader->files, &loader->count, err);
 }
 
-// The sets are one of all patterns, or, with weights, one per paragraph of them.
+// Finds the files: with weights one set per paragraph of `patterns`, else one set of all.
 static bool find_sets(DataLoader *loader, const char *patterns, const double *weights, Error *err) {
     if (!weights || !strstr(patterns, "\n\n")) return add_set(loader, patterns, strlen(patterns), 1.0, err);
     for (const char *at = patterns; *at;) {
@@ -51,68 +51,68 @@ static bool find_sets(DataLoader *loader, const char *patterns, const double *we
     return true;
 }
 
-// Whether all sequences are of whole examples; how many these are.
+// True if all sequences are packed from complete examples. Sets *examples to the number of examples.
 static bool is_packed(const DataLoader *loader, int64_t *examples) {
     bool packed = true;
     *examples = 0;
     for (int i = 0; i < loader->count; i++) {
-        *examples += loader->shards[i].examples;
-        packed = packed && loader->shards[i].packing.members;
+        *examples += loader->files[i].examples;
+        packed = packed && loader->files[i].packing.members;
     }
     return packed;
 }
 
-// Of a set without a sequence: false with err where tokens are not what it lacks, because no example has a target, or
-// all have theirs in the end that is cut off.
+// For a set without a sequence: false with err if the reason is not a lack of tokens, but that no example has an
+// unmasked target, or none among its first T + 1 tokens.
 static bool lacks_tokens(const DataLoader *loader, int first, int end, const char *name, Error *err) {
     int64_t examples = 0, cut = 0, longest = 0;
     for (int i = first; i < end; i++) {
-        const Shard *shard = &loader->shards[i];
-        if (!shard->packing.members) return true;
-        examples += shard->examples;
-        cut += shard->cut;
-        if (shard->longest > longest) longest = shard->longest;
+        const TokenFile *file = &loader->files[i];
+        if (!file->packing.members) return true;
+        examples += file->examples;
+        cut += file->cut;
+        if (file->longest > longest) longest = file->longest;
     }
     if (cut == 0)
         return error_set(err, EXIT_DATA,
-                         "%s: none of its %" PRId64 " example%s has a target that counts (the first token of an "
-                         "example is none): make it again, with answers that count",
+                         "%s: none of its %" PRId64 " example%s has an unmasked target (the first token of an "
+                         "example is not a target); make the file again, with answers that are not masked",
                          name, examples, plural(examples));
     return error_set(err, EXIT_DATA,
-                     "%s: all targets that count are cut off, as none of its %" PRId64 " example%s has one among its "
-                     "first %d + 1 tokens: use a larger --seq-len (%" PRId64 " keeps the longest example whole)",
+                     "%s: all unmasked targets are cut off, because none of its %" PRId64
+                     " example%s has one among its "
+                     "first %d + 1 tokens; use a larger --seq-len (%" PRId64 " fits the longest example)",
                      name, examples, plural(examples), loader->T, longest - 1);
 }
 
-// Checks the files of a set, and counts what they hold.
+// Checks the files of a set and divides them into sequences.
 static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error *err) {
     Set *set = &loader->sets[number];
-    const int end = number + 1 < loader->set_count ? loader->sets[number + 1].first_shard : loader->count;
+    const int end = number + 1 < loader->set_count ? loader->sets[number + 1].first_file : loader->count;
     set->first_sequence = loader->sequences;
-    for (int i = set->first_shard; i < end; i++) {
-        Shard *shard = &loader->shards[i];
-        int fd = shard_descriptor(loader, i, err);
-        if (fd < 0 || !shard_check(shard, fd, loader->vocab, hash, err)) return false;
-        shard->first_sequence = loader->sequences;
-        if (!shard_divide(shard, loader->T, loader->examples, err)) return false;
-        loader->sequences += shard->sequences;
-        loader->counted += shard->counted;
-        loader->masked |= shard->mask != NULL;
-        set->tokens += shard->tokens;
+    for (int i = set->first_file; i < end; i++) {
+        TokenFile *file = &loader->files[i];
+        int fd = token_file_descriptor(loader, i, err);
+        if (fd < 0 || !token_file_check(file, fd, loader->vocab, hash, err)) return false;
+        file->first_sequence = loader->sequences;
+        if (!token_file_divide(file, loader->T, loader->examples, err)) return false;
+        loader->sequences += file->sequences;
+        loader->counted += file->counted;
+        loader->masked |= file->mask != NULL;
+        set->tokens += file->tokens;
     }
     set->sequences = loader->sequences - set->first_sequence;
     loader->tokens += set->tokens;
-    if (set->sequences == 0 && !lacks_tokens(loader, set->first_shard, end, set->name, err)) return false;
+    if (set->sequences == 0 && !lacks_tokens(loader, set->first_file, end, set->name, err)) return false;
     const bool needs_one = loader->set_count > 1 || loader->fills;
     if (needs_one && set->sequences == 0)
-        return error_set(err, EXIT_DATA,
-                         "%s: %" PRId64
-                         " token%s make%s no sequence of %d + 1 tokens%s: use a smaller --seq-len, or %s",
-                         set->name, set->tokens, plural(set->tokens), singular(set->tokens), loader->T,
-                         loader->masked ? " with a target that counts" : "",
-                         loader->set_count > 1 ? "remove this set" : "more data");
-    if (loader->set_count > 1) { // the fingerprint of one set is that of its files alone
-        const int files = end - set->first_shard;
+        return error_set(
+            err, EXIT_DATA,
+            "%s: %" PRId64 " token%s make%s no sequence of %d + 1 tokens%s; use a smaller --seq-len, or %s", set->name,
+            set->tokens, plural(set->tokens), singular(set->tokens), loader->T,
+            loader->masked ? " with an unmasked target" : "", loader->set_count > 1 ? "remove this set" : "more data");
+    if (loader->set_count > 1) { // with one set, the fingerprint is of the files only
+        const int files = end - set->first_file;
         XXH64_update(hash, &files, sizeof files);
         XXH64_update(hash, &loader->mixture.units[number], sizeof loader->mixture.units[number]);
     }
@@ -132,30 +132,29 @@ static bool check_sets(DataLoader *loader, Error *err) {
     XXH64_freeState(hash);
     if (!ok) return false;
     int64_t needed = loader->fills ? 1 : (int64_t)loader->B * loader->ranks;
-    char others[48] = ""; // what is counted here is of all sets
+    char others[48] = ""; // the numbers below are of all sets
     if (loader->set_count > 1)
         snprintf(others, sizeof others, " and %d other set%s", loader->set_count - 1, plural(loader->set_count - 1));
     if (loader->sequences >= needed) return true;
     int64_t examples;
-    const bool packed = is_packed(loader, &examples); // then a smaller --seq-len cuts more of them off
+    const bool packed = is_packed(loader, &examples); // then a smaller --seq-len would not help
     const int64_t from = packed ? examples : loader->tokens;
     return error_set(err, EXIT_DATA,
                      "%s%s: %" PRId64 " %s%s make%s %" PRId64 " sequence%s of %d%s tokens%s, but one micro-batch needs "
-                     "%" PRId64 " (%d row%s on %d %s): use a smaller --micro-batch%s, or more data",
+                     "%" PRId64 " (%d row%s on %d %s); use a smaller --micro-batch%s, or more data",
                      loader->sets[0].name, others, from, packed ? "example" : "token", plural(from), singular(from),
                      loader->sequences, plural(loader->sequences), loader->T, packed ? "" : " + 1",
-                     loader->masked && !packed ? " with a target that counts" : "", needed, loader->B,
-                     plural(loader->B), loader->ranks, loader->ranks == 1 ? "process" : "processes",
-                     packed ? "" : " or --seq-len");
+                     loader->masked && !packed ? " with an unmasked target" : "", needed, loader->B, plural(loader->B),
+                     loader->ranks, loader->ranks == 1 ? "process" : "processes", packed ? "" : " or --seq-len");
 }
 
-// The shard that sequence s of an epoch lies in: the last one whose first sequence is not after s. (A shard
+// The file that sequence s of an epoch lies in: the last one whose first sequence is not after s. (A file
 // without a whole sequence shares its first_sequence with the next and is never the last.)
-static int shard_of_sequence(const DataLoader *loader, int64_t s) {
+static int file_of_sequence(const DataLoader *loader, int64_t s) {
     int low = 0, high = loader->count - 1;
     while (low < high) {
         int middle = low + (high - low + 1) / 2;
-        if (loader->shards[middle].first_sequence <= s)
+        if (loader->files[middle].first_sequence <= s)
             low = middle;
         else
             high = middle - 1;
@@ -163,22 +162,22 @@ static int shard_of_sequence(const DataLoader *loader, int64_t s) {
     return low;
 }
 
-// Positions begin anew with each document.
-static void divide_text(const TextIds *ids, const int32_t *inputs, int T, int32_t *positions) {
+// Counts the positions of the tokens from 0 in each document; positions[0] is set already.
+static void count_positions(const SpecialIds *ids, const int32_t *inputs, int T, int32_t *positions) {
     for (int t = 1; t < T; t++)
-        if (ids->begin >= 0 ? inputs[t] == ids->begin : ends_text(ids, inputs[t - 1]))
+        if (ids->bos >= 0 ? inputs[t] == ids->bos : is_eos(ids, inputs[t - 1]))
             positions[t] = 0;
         else
             positions[t] = positions[t - 1] + 1;
 }
 
-bool data_keep_apart(DataLoader *loader, const TextIds *ways, int count, bool *found, Error *err) {
-    const TextIds *first = NULL;
-    int text = 0; // a file that does not say itself
-    while (text < loader->count && loader->shards[text].starts) text++;
+bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err) {
+    const SpecialIds *first = NULL;
+    int text = 0; // the first file that does not record its documents
+    while (text < loader->count && loader->files[text].starts) text++;
     *found = text == loader->count;
     for (int i = 0; i < count && !*found; i++) {
-        bool again = ways[i].begin < 0 && ways[i].end_count == 0;
+        bool again = ways[i].bos < 0 && ways[i].eos_count == 0;
         for (int j = 0; j < i; j++) again = again || memcmp(&ways[i], &ways[j], sizeof ways[i]) == 0;
         if (again) continue;
         *found = data_has_ids(loader, &ways[i]);
@@ -188,28 +187,28 @@ bool data_keep_apart(DataLoader *loader, const TextIds *ways, int count, bool *f
     return *found || first ||
            error_set(
                err, EXIT_USER,
-               "--documents apart: %s does not say where documents begin, and no token that begins or ends one is "
-               "known; name the vocabulary by --tokenizer",
-               loader->shards[text].path);
+               "--documents apart: %s does not record where documents begin, and no BOS or EOS token is known; name "
+               "the vocabulary with --tokenizer",
+               loader->files[text].path);
 }
 
-int64_t data_division(const DataLoader *loader) {
+int64_t data_documents_hash(const DataLoader *loader) {
     return (int64_t)(XXH3_64bits(&loader->ids, sizeof loader->ids) >> 1);
 }
 
 // Reads one sequence into inputs (T), targets (T) and, unless it is NULL, positions (T).
 static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs, int32_t *targets, int32_t *positions,
                           Error *err) {
-    const int index = shard_of_sequence(loader, sequence), fd = shard_descriptor(loader, index, err);
-    const Shard *shard = &loader->shards[index];
-    if (fd < 0 || !shard_read(shard, fd, sequence - shard->first_sequence, loader->T, loader->vocab, loader->buffer,
-                              inputs, targets, positions, err))
+    const int index = file_of_sequence(loader, sequence), fd = token_file_descriptor(loader, index, err);
+    const TokenFile *file = &loader->files[index];
+    if (fd < 0 || !token_file_read(file, fd, sequence - file->first_sequence, loader->T, loader->vocab, loader->buffer,
+                                   inputs, targets, positions, err))
         return false;
-    if (positions && !shard->starts) divide_text(&loader->ids, inputs, loader->T, positions);
+    if (positions && !file->starts) count_positions(&loader->ids, inputs, loader->T, positions);
     return true;
 }
 
-// Whether `count` sequences from `first` on are of the vocabulary.
+// Reads `count` sequences from `first` on. False with err if one cannot be read or is outside the vocabulary.
 static bool check_sequences(DataLoader *loader, int64_t first, int64_t count, Error *err) {
     const size_t T = (size_t)loader->T;
     int32_t *tokens = (int32_t *)xmalloc(2 * T * sizeof *tokens);
@@ -220,12 +219,12 @@ static bool check_sequences(DataLoader *loader, int64_t first, int64_t count, Er
     return good;
 }
 
-// Whether the first sequence of every file is: what was made for another is found before it is needed.
+// Checks the first sequence of every file, to find a file for another vocabulary before training.
 static bool check_beginnings(DataLoader *loader, Error *err) {
     bool good = true;
     for (int i = 0; good && i < loader->count; i++) {
-        const Shard *shard = &loader->shards[i];
-        if (shard->sequences > 0) good = check_sequences(loader, shard->first_sequence, 1, err);
+        const TokenFile *file = &loader->files[i];
+        if (file->sequences > 0) good = check_sequences(loader, file->first_sequence, 1, err);
     }
     return good;
 }
@@ -260,7 +259,7 @@ static DataLoader *open_loader(const char *patterns, const double *weights, Exam
     loader->vocab = vocab;
     loader->buffer = xmalloc(((size_t)T + 1) * 4);
     if (find_sets(loader, patterns, weights, err) && check_sets(loader, err) && check_beginnings(loader, err)) {
-        verifier_begin(&loader->verifier, loader->shards, loader->count, rank, ranks);
+        verifier_begin(&loader->verifier, loader->files, loader->count, rank, ranks);
         if (verifier_good(&loader->verifier, err)) return loader;
     }
     data_close(loader);
@@ -281,7 +280,7 @@ void data_close(DataLoader *loader) {
     verifier_end(&loader->verifier);
     for (int i = 0; i < OPEN_FILES; i++)
         if (loader->descriptors[i] >= 0) close(loader->descriptors[i]);
-    shards_free(loader->shards, loader->count);
+    token_files_free(loader->files, loader->count);
     for (int k = 0; k < loader->set_count; k++) free(loader->sets[k].name);
     free(loader->buffer);
     free(loader);
@@ -299,7 +298,7 @@ bool data_masked(const DataLoader *loader) {
     return loader->masked;
 }
 
-int64_t data_count(const int32_t *targets, int64_t tokens) {
+int64_t data_unmasked_targets(const int32_t *targets, int64_t tokens) {
     int64_t counted = 0;
     for (int64_t i = 0; i < tokens; i++) counted += targets[i] >= 0;
     return counted;
@@ -316,18 +315,18 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
     return data_batch_at(loader, n * rows, inputs, targets, NULL, err);
 }
 
-// The number, among those of all files, of the sequence at a position of the run.
+// Returns which of the sequences of all files is at a position of the run.
 static int64_t sequence_at(DataLoader *loader, int64_t position) {
-    int64_t index = position; // in the set's own order
+    int64_t index = position; // in the order of the set
     const int number = loader->set_count > 1 ? mixture_at(&loader->mixture, position, &index) : 0;
     const Set *set = &loader->sets[number];
     int64_t epoch = index / set->sequences, sequence = index % set->sequences;
-    const uint64_t seed = loader->seed + (uint64_t)number * 0x9e3779b97f4a7c15u; // the first set's is the run's
+    const uint64_t seed = loader->seed + (uint64_t)number * 0x9e3779b97f4a7c15u; // set 0 has the seed of the run
     if (loader->shuffle) sequence = permute(sequence, set->sequences, seed, epoch);
     return set->first_sequence + sequence;
 }
 
-// A sequence of which nothing counts. Its tokens are alone, as those behind the examples of others.
+// Fills a sequence with padding: tokens 0, masked targets, position 0, so that no token attends to another.
 static void empty_sequence(int T, int32_t *inputs, int32_t *targets, int32_t *positions) {
     memset(inputs, 0, (size_t)T * sizeof *inputs);
     memset(targets, 0xff, (size_t)T * sizeof *targets); // -1
@@ -353,7 +352,7 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
     return true;
 }
 
-int data_batches(const DataLoader *loader, int most) {
+int data_batches(const DataLoader *loader, int max) {
     const int64_t rest = loader->fills ? loader->B - 1 : 0, available = (loader->sequences + rest) / loader->B;
-    return most > 0 && most < available ? most : (int)available;
+    return max > 0 && max < available ? max : (int)available;
 }

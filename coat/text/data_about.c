@@ -1,33 +1,32 @@
-// What is said of the data: which files it has, what they look like, how much of each set has been read.
+// Facts about the data for reports: which files it has, what they look like, how much of each set was read.
 #include <inttypes.h>
 #include <string.h>
 
 #include "data_loader.h"
 #include "io/files.h"
 
-// Whether a file has tokens enough to tell whether they are bytes. A few examples are often all that there is of them,
-// and with another vocabulary even these have words.
-static bool is_telling(const Shard *shard) {
-    enum { FEWEST = 1024, FEWEST_OF_EXAMPLES = 128 };
-    return shard->tokens >= (shard->mask ? FEWEST_OF_EXAMPLES : FEWEST);
+// True if a file has enough tokens to tell whether they are bytes. Fewer suffice with examples, because fine-tuning
+// files are often small.
+static bool is_telling(const TokenFile *file) {
+    return file->tokens >= (file->mask ? 128 : 1024);
 }
 
 typedef enum { ALL_SUCH, NOT_ALL, UNREAD } Begins;
 
-// Whether all tokens at the beginning of a file are `such`.
-static Begins begins_with(DataLoader *loader, int index, bool (*such)(const TextIds *ids, uint32_t token),
-                          const TextIds *ids) {
+// Returns whether such() is true for all of a file's first DATA_LOOKED_AT tokens.
+static Begins begins_with(DataLoader *loader, int index, bool (*such)(const SpecialIds *ids, uint32_t token),
+                          const SpecialIds *ids) {
     enum { PIECE = 2048 };
-    const Shard *shard = &loader->shards[index];
-    const size_t count = shard->tokens < DATA_LOOKED_AT ? (size_t)shard->tokens : DATA_LOOKED_AT;
-    const size_t width = (size_t)shard->token_bytes;
+    const TokenFile *file = &loader->files[index];
+    const size_t count = file->tokens < DATA_LOOKED_AT ? (size_t)file->tokens : DATA_LOOKED_AT;
+    const size_t width = (size_t)file->token_bytes;
     uint32_t piece[PIECE];
     Error ignored;
-    const int fd = shard_descriptor(loader, index, &ignored);
+    const int fd = token_file_descriptor(loader, index, &ignored);
     if (fd < 0) return UNREAD;
     for (size_t at = 0; at < count; at += PIECE) {
         const size_t n = count - at < PIECE ? count - at : PIECE;
-        if (!file_read_at(fd, shard->path, (uint64_t)shard->header_bytes + at * width, piece, n * width, &ignored))
+        if (!file_read_at(fd, file->path, (uint64_t)file->header_bytes + at * width, piece, n * width, &ignored))
             return UNREAD;
         for (size_t i = 0; i < n; i++)
             if (!such(ids, width == 2 ? ((const uint16_t *)piece)[i] : piece[i])) return NOT_ALL;
@@ -35,24 +34,24 @@ static Begins begins_with(DataLoader *loader, int index, bool (*such)(const Text
     return ALL_SUCH;
 }
 
-static bool is_byte(const TextIds *unused, uint32_t token) {
+static bool is_byte(const SpecialIds *unused, uint32_t token) {
     (void)unused;
     return token <= 256;
 }
 
-static bool divides_nothing(const TextIds *ids, uint32_t token) {
-    return ids->begin >= 0 ? (int32_t)token != ids->begin : !ends_text(ids, (int32_t)token);
+static bool divides_nothing(const SpecialIds *ids, uint32_t token) {
+    return ids->bos >= 0 ? (int32_t)token != ids->bos : !is_eos(ids, (int32_t)token);
 }
 
-bool data_has_ids(DataLoader *loader, const TextIds *ids) {
+bool data_has_ids(DataLoader *loader, const SpecialIds *ids) {
     for (int i = 0; i < loader->count; i++)
-        if (!loader->shards[i].starts && begins_with(loader, i, divides_nothing, ids) == NOT_ALL) return true;
+        if (!loader->files[i].starts && begins_with(loader, i, divides_nothing, ids) == NOT_ALL) return true;
     return false;
 }
 
-// Whether a file begins as one of bytes does; false too where it is too short to say.
+// True if a file looks like one of --tokenizer bytes; false, too, if it has too few tokens to tell.
 static bool begins_with_bytes(DataLoader *loader, int index) {
-    return is_telling(&loader->shards[index]) && begins_with(loader, index, is_byte, NULL) == ALL_SUCH;
+    return is_telling(&loader->files[index]) && begins_with(loader, index, is_byte, NULL) == ALL_SUCH;
 }
 
 bool data_begins_with_bytes(DataLoader *loader) {
@@ -63,7 +62,7 @@ PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different
     PromptFormat found = PROMPT_FORMAT_NONE;
     different[0] = different[1] = PROMPT_FORMAT_NONE;
     for (int i = 0; i < loader->count; i++) {
-        const PromptFormat named = loader->shards[i].prompt_format;
+        const PromptFormat named = loader->files[i].prompt_format;
         if (named == PROMPT_FORMAT_NONE) continue;
         if (found != PROMPT_FORMAT_NONE && found != named) {
             different[0] = found, different[1] = named;
@@ -77,47 +76,47 @@ PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different
 bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other) {
     *bytes = *other = NULL;
     for (int i = 0; i < loader->count; i++) {
-        if (!is_telling(&loader->shards[i])) continue;
+        if (!is_telling(&loader->files[i])) continue;
         const char **kind = begins_with_bytes(loader, i) ? bytes : other;
-        if (!*kind) *kind = loader->shards[i].path;
+        if (!*kind) *kind = loader->files[i].path;
     }
     return *bytes && *other;
 }
 
-static bool is_same_file(const Shard *a, const Shard *b) {
+static bool is_same_file(const TokenFile *a, const TokenFile *b) {
     return a->inode == b->inode && a->device == b->device;
 }
 
 const char *data_shared_file(const DataLoader *a, const DataLoader *b) {
     for (int i = 0; i < a->count; i++)
         for (int j = 0; j < b->count; j++)
-            if (is_same_file(&a->shards[i], &b->shards[j])) return b->shards[j].path;
+            if (is_same_file(&a->files[i], &b->files[j])) return b->files[j].path;
     return NULL;
 }
 
 const char *data_file_of_two_sets(const DataLoader *loader) {
     for (int k = 1; k < loader->set_count; k++)
-        for (int i = 0; i < loader->sets[k].first_shard; i++) {
-            const int end = k + 1 < loader->set_count ? loader->sets[k + 1].first_shard : loader->count;
-            for (int j = loader->sets[k].first_shard; j < end; j++)
-                if (is_same_file(&loader->shards[i], &loader->shards[j])) return loader->shards[j].path;
+        for (int i = 0; i < loader->sets[k].first_file; i++) {
+            const int end = k + 1 < loader->set_count ? loader->sets[k + 1].first_file : loader->count;
+            for (int j = loader->sets[k].first_file; j < end; j++)
+                if (is_same_file(&loader->files[i], &loader->files[j])) return loader->files[j].path;
         }
     return NULL;
 }
 
 const char *data_narrow_file(const DataLoader *loader) {
     for (int i = 0; i < loader->count; i++)
-        if (loader->shards[i].token_bytes == 2) return loader->shards[i].path;
+        if (loader->files[i].token_bytes == 2) return loader->files[i].path;
     return NULL;
 }
 
 const char *data_repeated_file(const DataLoader *loader) {
     for (int i = 0; i < loader->count; i++)
-        if (loader->shards[i].again) return loader->shards[i].path;
+        if (loader->files[i].again) return loader->files[i].path;
     return NULL;
 }
 
-// 1234567 -> "1,234,567".
+// Writes 1234567 as "1,234,567".
 static void format_thousands(int64_t value, char text[32]) {
     char digits[24];
     int length = snprintf(digits, sizeof digits, "%" PRId64, value), out = 0;
@@ -145,16 +144,16 @@ DataExamples data_examples(const DataLoader *loader) {
     DataExamples all = {0, 0, 0, 0, 0};
     int64_t places = 0;
     for (int i = 0; i < loader->count; i++) {
-        const Shard *shard = &loader->shards[i];
-        const Packing *packing = &shard->packing;
+        const TokenFile *file = &loader->files[i];
+        const Packing *packing = &file->packing;
         if (!packing->members) continue;
         const int32_t kept = packing->first[packing->rows];
-        all.examples += shard->examples;
+        all.examples += file->examples;
         all.sequences += packing->rows;
-        all.cut += shard->cut;
-        all.left_out += shard->examples - kept;
+        all.cut += file->cut;
+        all.left_out += file->examples - kept;
         for (int32_t k = 0; k < kept; k++) {
-            const int64_t length = shard->starts[packing->members[k] + 1] - (int64_t)shard->starts[packing->members[k]];
+            const int64_t length = file->starts[packing->members[k] + 1] - (int64_t)file->starts[packing->members[k]];
             places += length < loader->T ? length : loader->T;
         }
     }
@@ -170,7 +169,7 @@ bool data_describes_mask(const char *text) {
 
 const char *data_describe(const DataLoader *loader, char *text, size_t size) {
     int wide = 0;
-    for (int i = 0; i < loader->count; i++) wide += loader->shards[i].token_bytes == 4;
+    for (int i = 0; i < loader->count; i++) wide += loader->files[i].token_bytes == 4;
     char tokens[32];
     format_thousands(loader->tokens, tokens);
     int used = loader->set_count == 1 ? 0 : snprintf(text, size, "%d sets of ", loader->set_count);

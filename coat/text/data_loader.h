@@ -1,4 +1,4 @@
-// What data.c and data_about.c have in common: the reader of tokens from inside.
+// The token reader's struct, shared by data.c and data_about.c.
 #pragma once
 #include "data.h"
 #include "data_files.h"
@@ -9,43 +9,43 @@
 extern "C" {
 #endif
 
-// Files open at a time. A shuffled epoch jumps between all files, and there may be more of them than a process
-// may hold open: file i shares its descriptor with the files i + k * OPEN_FILES.
+// Maximum number of open files. A shuffled epoch reads all files in turn, which may be more than a process may open.
+// File i shares its descriptor with the files i + k * OPEN_FILES.
 #define OPEN_FILES 256
 
-// The files whose sequences are shuffled together.
+// A set of files, whose sequences are shuffled together.
 typedef struct {
-    char *name;    // its patterns, for people
-    double weight; // as given
-    int first_shard;
+    char *name;    // its patterns, for messages
+    double weight; // from --train-weight
+    int first_file;
     int64_t first_sequence, sequences, tokens;
 } Set;
 
 struct DataLoader {
-    Shard *shards;
+    TokenFile *files;
     int count;
     Set sets[MAX_SETS];
     int set_count;
-    Mixture mixture;             // of several sets
-    ExamplesKind examples;       // what becomes of those of files with masks
+    Mixture mixture;             // if there are several sets
+    ExamplesKind examples;       // how examples of files with masks become sequences
     int descriptors[OPEN_FILES]; // -1 = closed
-    int open_shard[OPEN_FILES];  // whose descriptor it is
+    int open_file[OPEN_FILES];   // number of the file that the descriptor is of
     int B, T, rank, ranks, vocab;
     uint64_t seed, fingerprint;
     bool shuffle;
-    TextIds ids;                        // that begin and end the documents of files that do not say where these are
-    int64_t tokens, sequences, counted; // tokens that count as targets
-    bool masked;                        // not all do, or a file says so of each
-    bool fills;                         // validation data: sequences without a target fill up the last micro-batch
-    void *buffer;                       // (T + 1) tokens as stored
+    SpecialIds ids;                     // mark document boundaries in files that do not record them
+    int64_t tokens, sequences, counted; // counted: unmasked tokens
+    bool masked;                        // a file has a mask
+    bool fills;                         // validation data: the last micro-batch is padded
+    void *buffer;                       // (T + 1) tokens as stored in the file
     Verifier verifier;
 };
 
-// Whether a file that does not say where its documents begin has one of the ids that do at its beginning.
-bool data_has_ids(DataLoader *loader, const TextIds *ids);
+// True if one of the ids that mark document boundaries is among the first tokens of a file that does not record them.
+bool data_has_ids(DataLoader *loader, const SpecialIds *ids);
 
-// The descriptor of a shard, opened when it is not. -1 with err.
-int shard_descriptor(DataLoader *loader, int index, Error *err);
+// Returns the descriptor of a file, which is opened if necessary. -1 with err.
+int token_file_descriptor(DataLoader *loader, int index, Error *err);
 
 #ifdef __cplusplus
 }

@@ -7,21 +7,21 @@
 #include "io/files.h"
 
 #define PIECE 4096 // bytes read at a time
-#define HASH_AT 32 // of the header: the checksum, which is of the file with 0 in its place
+#define HASH_AT 32 // byte of the header where the checksum is, computed with 0 in its place
 
 static bool damaged(const char *path, Error *err, const char *what) {
-    return error_set(err, EXIT_DATA, "%s is damaged: %s: copy or make it again", path, what);
+    return error_set(err, EXIT_DATA, "%s is damaged: %s; copy the file again or regenerate it", path, what);
 }
 
-// A file while it is read.
+// A file that is being read.
 typedef struct {
     const char *path;
     int fd;
-    uint64_t at; // what is next
+    uint64_t at; // offset of the next byte to read
     XXH64_state_t *hash;
     int vocab;
-    int64_t foreign; // the first token that is not below it; -1: none
-    uint32_t foreign_id;
+    int64_t out_of_vocab; // number of the first token >= vocab; -1: none
+    uint32_t out_of_vocab_id;
 } Reader;
 
 static bool read_next(Reader *r, void *to, size_t bytes, Error *err) {
@@ -37,17 +37,17 @@ static bool read_tokens(Reader *r, const MaskedFile *file, Error *err) {
     for (int64_t at = 0; at < file->tokens; at += most) {
         const int64_t count = file->tokens - at < most ? file->tokens - at : most;
         if (!read_next(r, piece, (size_t)(count * file->token_bytes), err)) return false;
-        for (int64_t i = 0; i < count && r->foreign < 0; i++) {
+        for (int64_t i = 0; i < count && r->out_of_vocab < 0; i++) {
             const uint32_t token = file->token_bytes == 2 ? ((const uint16_t *)piece)[i] : piece[i];
             if (token < (uint32_t)r->vocab) continue;
-            r->foreign = at + i;
-            r->foreign_id = token;
+            r->out_of_vocab = at + i;
+            r->out_of_vocab_id = token;
         }
     }
     return true;
 }
 
-// The examples' first tokens: the file's, then later ones.
+// Reads the first token of each example and checks that they start at 0 and increase.
 static bool read_examples(Reader *r, MaskedFile *file, Error *err) {
     uint32_t *starts = (uint32_t *)xmalloc((size_t)(file->examples + 1) * sizeof *starts);
     file->starts = starts;
@@ -65,20 +65,20 @@ static bool read_mask(Reader *r, MaskedFile *file, Error *err) {
     if (!read_next(r, file->mask, (size_t)bytes, err)) return false;
     for (int64_t i = 0; i < bytes; i++) counted += __builtin_popcount(file->mask[i]);
     if (file->tokens % 8 && file->mask[bytes - 1] >> (file->tokens % 8))
-        return damaged(r->path, err, "its mask continues behind the last token");
+        return damaged(r->path, err, "its mask continues after the last token");
     return counted == file->counted || damaged(r->path, err, "its mask and its header count differently");
 }
 
-// Here, where the file is read whole, rather than once training comes to it. Of a damaged file that is said instead.
+// Fails if a token is outside the vocabulary. Called after the checksum, because damage is the better explanation.
 static bool is_of_vocabulary(const Reader *r, Error *err) {
-    if (r->foreign < 0) return true;
+    if (r->out_of_vocab < 0) return true;
     return error_set(err, EXIT_DATA,
-                     "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d: the file was made for "
-                     "another --tokenizer, which is to be named",
-                     r->path, r->foreign, r->foreign_id, r->vocab - 1);
+                     "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d; use the --tokenizer "
+                     "that the file was made with",
+                     r->path, r->out_of_vocab, r->out_of_vocab_id, r->vocab - 1);
 }
 
-// The whole file, in its order, and its checksum.
+// Reads the file in order and compares its checksum.
 static bool read_all(Reader *r, const int32_t *header, MaskedFile *file, Error *err) {
     int32_t cleared[DATA_HEADER_BYTES / 4];
     uint64_t said;
@@ -87,7 +87,7 @@ static bool read_all(Reader *r, const int32_t *header, MaskedFile *file, Error *
     memset((char *)cleared + HASH_AT, 0, sizeof said);
     XXH64_update(r->hash, cleared, sizeof cleared);
     return read_tokens(r, file, err) && read_examples(r, file, err) && read_mask(r, file, err) &&
-           (XXH64_digest(r->hash) == said || damaged(r->path, err, "its checksum is another")) &&
+           (XXH64_digest(r->hash) == said || damaged(r->path, err, "its checksum does not match")) &&
            is_of_vocabulary(r, err);
 }
 
@@ -108,14 +108,15 @@ bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header,
         file->examples > file->tokens || file->counted < 1 || file->counted > file->tokens)
         return error_set(err, EXIT_DATA,
                          "%s is damaged: its header says %" PRId64 " tokens of %d bytes, %" PRId64 " examples, %" PRId64
-                         " tokens that count: copy or make it again",
+                         " unmasked tokens; copy the file again or regenerate it",
                          path, file->tokens, file->token_bytes, file->examples, file->counted);
     const int64_t said =
         DATA_HEADER_BYTES + file->tokens * file->token_bytes + 4 * file->examples + (file->tokens + 7) / 8;
     if (bytes != said)
         return error_set(err, EXIT_DATA,
-                         "%s is %s: %" PRId64 " bytes, but its header says %" PRId64 ": copy or make it again", path,
-                         bytes < said ? "truncated" : "damaged", bytes, said);
+                         "%s is %s: %" PRId64 " bytes, but its header says %" PRId64
+                         "; copy the file again or regenerate it",
+                         path, bytes < said ? "truncated" : "damaged", bytes, said);
     Reader r = {path, fd, DATA_HEADER_BYTES, XXH64_createState(), vocab, -1, 0};
     if (!r.hash) fatal(EXIT_DEVICE, "host memory: could not allocate the state of a checksum");
     XXH64_reset(r.hash, 0);

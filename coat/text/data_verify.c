@@ -42,33 +42,33 @@ bool data_checksum(int fd, const char *path, int64_t bytes, const bool *stop, ui
     return good;
 }
 
-static bool verify(const Verifier *v, const Shard *shard, Error *err) {
+static bool verify(const Verifier *v, const TokenFile *file, Error *err) {
     uint32_t crc;
-    if (!shard->has_crc) return true;
-    const int fd = shard_open(shard, err);
+    if (!file->has_crc) return true;
+    const int fd = token_file_open(file, err);
     if (fd < 0) return false;
-    const bool read = data_checksum(fd, shard->path, shard->bytes - DATA_HEADER_BYTES, &v->stop, &crc, err);
+    const bool read = data_checksum(fd, file->path, file->bytes - DATA_HEADER_BYTES, &v->stop, &crc, err);
     close(fd);
-    if (!read || crc == shard->crc || __atomic_load_n(&v->stop, __ATOMIC_RELAXED)) return read;
+    if (!read || crc == file->crc || __atomic_load_n(&v->stop, __ATOMIC_RELAXED)) return read;
     return error_set(err, EXIT_DATA, "%s is damaged: its checksum does not match; copy the file again or regenerate it",
-                     shard->path);
+                     file->path);
 }
 
 static void *verify_all(void *argument) {
     Verifier *v = (Verifier *)argument;
     bool good = true;
-    for (int i = v->rank; i < v->count && good; i += v->ranks) good = verify(v, &v->shards[i], &v->err);
+    for (int i = v->rank; i < v->count && good; i += v->ranks) good = verify(v, &v->files[i], &v->err);
     __atomic_store_n(&v->damaged, !good, __ATOMIC_RELEASE);
     return NULL;
 }
 
-void verifier_begin(Verifier *v, const Shard *shards, int count, int rank, int ranks) {
+void verifier_begin(Verifier *v, const TokenFile *files, int count, int rank, int ranks) {
     int64_t bytes = 0;
-    v->shards = shards;
+    v->files = files;
     v->count = count;
     v->rank = rank;
     v->ranks = ranks;
-    for (int i = rank; i < count; i += ranks) bytes += shards[i].has_crc ? shards[i].bytes : 0;
+    for (int i = rank; i < count; i += ranks) bytes += files[i].has_crc ? files[i].bytes : 0;
     if (bytes > FOREGROUND_BYTES)
         background_begin(&v->thread, verify_all, v);
     else

@@ -15,17 +15,17 @@ bool data_checksum(int fd, const char *path, int64_t bytes, const bool *stop, ui
 
 // The files of one process while they are verified.
 typedef struct {
-    const Shard *shards;
+    const TokenFile *files;
     int count, rank, ranks;
     bool stop, damaged; // damaged: err says which file
     Error err;
     BackgroundTask thread;
 } Verifier;
 
-// Begins to verify the files whose number is `rank` modulo `ranks`: at once if they have 64 MB or less, otherwise in a
-// thread, so that a large data set does not delay the first step. The files must stay checked (shard_check()) until
-// verifier_end().
-void verifier_begin(Verifier *verifier, const Shard *shards, int count, int rank, int ranks);
+// Starts to verify the files whose number is `rank` modulo `ranks`. 64 MB or less are verified before it returns, more
+// in a thread, so that a large data set does not delay the first step. The files must have passed token_file_check()
+// and must outlive verifier_end().
+void verifier_begin(Verifier *verifier, const TokenFile *files, int count, int rank, int ranks);
 
 // True unless a file has been found that is damaged or has changed; then false with err (EXIT_DATA).
 bool verifier_good(const Verifier *verifier, Error *err);

@@ -13,23 +13,23 @@
 #define HEADER_BYTES 1024
 #define FILE_LIMIT ((size_t)1 << 30)
 #define START 65535
-#define FIELDS 6 // words before the situation's tokens, their count included
+#define FIELDS 6 // words before the situation's tokens, including their count
 
 typedef struct {
-    const uint32_t *situation, *ending; // in the set's words
+    const uint32_t *situation, *ending; // in HellaSwag.words
     int situation_tokens, ending_tokens;
-    float mean; // loss per token of the ending, once taken
+    float mean; // loss per token of the ending; NAN until it is added
 } Row;
 
 struct HellaSwag {
-    uint32_t *words; // of the file behind its header, whatever their width there
+    uint32_t *words; // of the file after its header, widened to 32 bits
     int examples, longest;
     Row *rows;      // 4 per example
     uint8_t *label; // which ending is right
     uint64_t fingerprint;
 };
 
-// Where reading stands, and what for.
+// State of reading a file.
 typedef struct {
     const char *path;
     const uint32_t *at, *end;
@@ -38,10 +38,11 @@ typedef struct {
 } Cursor;
 
 static bool damaged(const Cursor *c, const char *what, Error *err) {
-    return error_set(err, EXIT_DATA, "%s is damaged: example %d %s: copy or make it again", c->path, c->example, what);
+    return error_set(err, EXIT_DATA, "%s is damaged: example %d %s; copy the file again or regenerate it", c->path,
+                     c->example, what);
 }
 
-// Takes `count` and as many tokens.
+// Reads the count of a text's tokens and the tokens.
 static bool read_tokens(Cursor *c, const uint32_t **tokens, int *count, Error *err) {
     if (c->at >= c->end) return damaged(c, "ends early", err);
     const uint32_t said = *c->at++;
@@ -52,14 +53,14 @@ static bool read_tokens(Cursor *c, const uint32_t **tokens, int *count, Error *e
     for (int i = 0; i < *count; i++)
         if (c->at[i] >= (uint32_t)c->vocab)
             return error_set(err, EXIT_DATA,
-                             "%s: example %d holds token %u, but the vocabulary ends at %d: the file was made for "
-                             "another --tokenizer, or is damaged",
+                             "%s: example %d holds token %u, but the vocabulary ends at %d; use the "
+                             "--tokenizer that the file was made with, or copy the file again if it is damaged",
                              c->path, c->example, c->at[i], c->vocab - 1);
     c->at += *count;
     return true;
 }
 
-// One example of `bytes` bytes as its head says; the cursor stands behind its number.
+// Reads an example from the number of its right ending on, up to c->end.
 static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
     const uint32_t label = c->at[0], endings = c->at[1], *situation;
     int situation_tokens;
@@ -99,12 +100,13 @@ static bool read_examples(HellaSwag *set, Cursor *c, const uint32_t *end, Error 
         if (!read_example(set, c, err)) return false;
     }
     if (c->at != end)
-        return error_set(err, EXIT_DATA, "%s is damaged: %lld bytes follow its last example: copy or make it again",
+        return error_set(err, EXIT_DATA,
+                         "%s is damaged: %lld bytes follow its last example; copy the file again or regenerate it",
                          c->path, (long long)(end - c->at) * c->width);
     return true;
 }
 
-// The words behind the header, by malloc.
+// Returns the words after the header, widened to 32 bits, allocated with malloc().
 static uint32_t *widen(const char *data, size_t size, uint32_t width) {
     const size_t count = (size - HEADER_BYTES) / width;
     uint32_t *words = (uint32_t *)xmalloc(count * sizeof *words);
@@ -122,14 +124,15 @@ static bool read_file(HellaSwag *set, const char *path, const char *data, size_t
     int32_t header[4] = {0, 0, 0, 0};
     if (size >= HEADER_BYTES) memcpy(header, data, sizeof header);
     if (header[0] != MAGIC)
-        return error_set(err, EXIT_DATA, "%s is not a HellaSwag file (magic %d): make one with %s --hellaswag", path,
+        return error_set(err, EXIT_DATA, "%s is not a HellaSwag file (magic %d); make one with %s --hellaswag", path,
                          header[0], prepare_name());
     if (header[1] != NARROW && header[1] != WIDE)
-        return error_set(err, EXIT_DATA, "%s: version %d is not known, only %d and %d: make it again", path, header[1],
-                         NARROW, WIDE);
+        return error_set(err, EXIT_DATA, "%s: version %d is not supported, only %d and %d are; make the file again",
+                         path, header[1], NARROW, WIDE);
     const uint32_t width = header[1] == WIDE ? 4 : 2;
     if (header[2] < 1 || header[2] > 65536 || size % width != 0) // examples are numbered in 16 bits
-        return error_set(err, EXIT_DATA, "%s is damaged: %d example%s in %zu bytes: copy or make it again", path,
+        return error_set(err, EXIT_DATA,
+                         "%s is damaged: %d example%s in %zu bytes; copy the file again or regenerate it", path,
                          header[2], plural(header[2]), size);
     set->examples = header[2];
     set->rows = (Row *)xcalloc((size_t)set->examples * HELLASWAG_ENDINGS, sizeof *set->rows);
@@ -182,7 +185,7 @@ uint64_t hellaswag_fingerprint(const HellaSwag *set) {
 }
 
 int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks) {
-    // passes that begin and end with whole examples
+    // number of passes in a group that begins and ends with complete examples
     const int together = batch % HELLASWAG_ENDINGS == 0 ? 1 : batch % 2 == 0 ? 2 : HELLASWAG_ENDINGS;
     const int64_t round = (int64_t)(n / together) * ranks * together, rows = hellaswag_rows(set);
     if ((round + n % together) * batch >= rows) return -1; // rank 0, whose rows come first, has none left
@@ -207,7 +210,7 @@ void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t 
     }
 }
 
-void hellaswag_take(HellaSwag *set, int first, int count, int T, const float *losses) {
+void hellaswag_add_losses(HellaSwag *set, int first, int count, int T, const float *losses) {
     for (int r = 0; r < count && first + r < hellaswag_rows(set); r++) {
         Row *row = &set->rows[first + r];
         const float *loss = losses + (int64_t)r * T + row->situation_tokens - 1;

@@ -11,13 +11,13 @@ void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t se
     for (int k = 0; k < sets; k++) sum += weights[k];
     for (int k = 0; k < sets; k++) mixture->units[k] = (uint64_t)fmax(1, nearbyint(weights[k] / sum * 0x1p40));
     mixture->sets = sets;
-    mixture->seed = seed ^ 0xa0761d6478bd642fu; // other draws than those of the sequences
+    mixture->seed = seed ^ 0xa0761d6478bd642fu; // differs from the seed that shuffles the sequences
     mixture->shuffle = shuffle;
     mixture->block = -1;
 }
 
-// How many of `positions` each set has when they take turns. The first set has its share, rounded; what is left is
-// divided among the others in the same way. So one more position is one more of exactly one set.
+// Divides `positions` among the sets by weight. The first set gets its fraction, rounded; the remainder is divided
+// among the others in the same way. So one more position increases the count of exactly one set.
 static void even_counts(const Mixture *mixture, uint64_t positions, uint64_t counts[MAX_SETS]) {
     uint64_t left = positions, total = 0;
     for (int k = 0; k < mixture->sets; k++) total += mixture->units[k];
@@ -29,7 +29,7 @@ static void even_counts(const Mixture *mixture, uint64_t positions, uint64_t cou
     }
 }
 
-// Fills the table of a block: its positions take the turns of a permutation.
+// Fills the tables of a block: the sets alternate evenly, then a permutation shuffles the block.
 static void enter_block(Mixture *mixture, int64_t block) {
     if (mixture->block == block) return;
     uint8_t turns[MIXTURE_BLOCK];

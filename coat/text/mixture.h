@@ -1,5 +1,5 @@
-// Which of several sets of training data each sequence of a run comes from, so that every set has its share. Stateless:
-// the seed and the position alone decide, so a run resumes by its number of sequences, on any number of processes.
+// Decides from which of several sets of training data each sequence of a run comes, in the ratio of their weights. The
+// result depends only on the seed and the position, so a run can resume at any position, on any number of processes.
 #pragma once
 #include "config/config.h"
 
@@ -7,27 +7,27 @@
 extern "C" {
 #endif
 
-#define MIXTURE_BLOCK 256 // positions whose order is drawn together
+#define MIXTURE_BLOCK 256 // number of positions whose order is drawn together
 
 typedef struct {
     int sets;
-    uint64_t units[MAX_SETS]; // a set's weight as a whole number
+    uint64_t units[MAX_SETS]; // weight of each set as an integer
     uint64_t seed;
     bool shuffle;
-    int64_t block;                // whose positions the rest is of; -1 = none yet
-    uint8_t set[MIXTURE_BLOCK];   // of each position
-    int64_t index[MIXTURE_BLOCK]; // how many sequences of its set come before it
+    int64_t block;                // number of the block in the two tables below; -1: none
+    uint8_t set[MIXTURE_BLOCK];   // set of each position
+    int64_t index[MIXTURE_BLOCK]; // number of earlier positions of the same set
 } Mixture;
 
-// weights: of `sets` <= MAX_SETS sets, each finite and above 0; only their ratios count. The first s positions hold
-// a set's share of s, but for a rounding, wherever s is a multiple of MIXTURE_BLOCK. In between, the order of the sets
-// is drawn from `seed`; without `shuffle` they take turns evenly.
+// Opens a mixture of `sets` <= MAX_SETS sets. weights: finite and positive; only their ratios matter. After every
+// multiple of MIXTURE_BLOCK positions each set has its fraction of them, rounded. Within a block the order of the sets
+// is drawn from `seed`; without `shuffle` they alternate evenly.
 void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t seed, bool shuffle);
 
-// The set that position >= 0 of the run is of; *index: how many positions before it are of this set.
+// Returns the set of position >= 0 of the run, and sets *index to the number of earlier positions of this set.
 int mixture_at(Mixture *mixture, int64_t position, int64_t *index);
 
-// How many of the positions before `position` >= 0 are of the set.
+// Returns how many of the positions before `position` >= 0 are of the set.
 int64_t mixture_count(Mixture *mixture, int set, int64_t position);
 
 #ifdef __cplusplus

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 
-// The places that are left in each row, as a tree of maxima: node 1 is the root, those of the rows begin at `leaves`.
+// Free tokens of each row, as a binary tree of maxima: node 1 is the root, the rows begin at node `leaves`.
 typedef struct {
     int64_t leaves;
     int32_t *most;
@@ -16,7 +16,7 @@ static Room room_open(int64_t rows, int T) {
     return room;
 }
 
-// Takes `length` places of the first row that has them; which one.
+// Takes `length` tokens of the first row that has that many. Returns the row.
 static int32_t room_take(Room *room, int32_t length) {
     int64_t at = 1;
     while (at < room->leaves) at = 2 * at + (room->most[2 * at] < length);
@@ -29,7 +29,7 @@ static int32_t room_take(Room *room, int32_t length) {
     return row;
 }
 
-// The examples that are not left out, the longest first, equal ones in their order. Returns how many.
+// Sorts the examples that are not dropped, the longest first, equal ones by number. Returns their count.
 static int64_t sort_by_length(const int32_t *lengths, int64_t examples, int T, int32_t *sorted) {
     int64_t *begin = (int64_t *)xcalloc((size_t)T + 1, sizeof *begin), count = 0;
     for (int64_t i = 0; i < examples; i++) begin[lengths[i]]++;
@@ -44,9 +44,9 @@ static int64_t sort_by_length(const int32_t *lengths, int64_t examples, int T, i
     return count;
 }
 
-// Numbers the rows by the first example of each, and lists the examples row by row. rows: of each example.
+// Numbers the rows by their first examples and lists the examples row by row. rows[i]: row of example i before that.
 static void list_rows(Packing *packing, const int32_t *lengths, int64_t examples, int64_t most, const int32_t *rows) {
-    int32_t *number = (int32_t *)xcalloc((size_t)most + 1, sizeof *number); // + 1; 0: has none yet
+    int32_t *number = (int32_t *)xcalloc((size_t)most + 1, sizeof *number); // number of the row + 1; 0: none yet
     int64_t *next = (int64_t *)xcalloc((size_t)most + 1, sizeof *next);
     for (int64_t i = 0; i < examples; i++) {
         if (lengths[i] == 0) continue;
@@ -73,7 +73,7 @@ Packing pack_examples(const int32_t *lengths, int64_t examples, int T) {
     int64_t places = 0;
     const int64_t count = sort_by_length(lengths, examples, T, packing.members);
     for (int64_t i = 0; i < examples; i++) places += lengths[i];
-    int64_t most = 2 * places / T + 2; // all rows but one are more than half full
+    int64_t most = 2 * places / T + 2; // because all rows but one are more than half full
     if (most > count) most = count;
     Room room = room_open(most, T);
     for (int64_t i = 0; i < count; i++) rows[packing.members[i]] = room_take(&room, lengths[packing.members[i]]);

@@ -1,4 +1,4 @@
-// Which examples of a file go into which sequence of training: whole ones, several where they fit.
+// Packs the complete examples of a file into sequences (rows) of T tokens.
 #pragma once
 #include <stdint.h>
 
@@ -8,12 +8,12 @@ extern "C" {
 
 typedef struct {
     int64_t rows;     // sequences
-    int32_t *first;   // of each row the place of its first example in members; rows + 1
-    int32_t *members; // examples, row by row, in the file's order within each
+    int32_t *first;   // (rows + 1): index in members of each row's first example, then the number of members
+    int32_t *members; // numbers of the examples, row by row, ascending within a row
 } Packing;
 
-// lengths[i]: the places in a row that example i takes, 1 ... T; 0: it is left out. By first fit, the longest examples
-// first; rows are in the order of the first example of each. So the same examples and T give the same rows.
+// Packs the examples by first fit, the longest first. Rows are ordered by their first example. The result depends only
+// on the arguments. lengths[i]: tokens of example i, 1 to T; 0: it is dropped.
 Packing pack_examples(const int32_t *lengths, int64_t examples, int T);
 void packing_free(Packing *packing);
 

@@ -1,4 +1,4 @@
-// Orders of the training data, without a table: one element of a permutation at a time.
+// Computes single elements of a pseudorandom permutation, for the order of training data, without a table.
 #pragma once
 #include <stdint.h>
 
@@ -8,10 +8,10 @@ static inline uint64_t permute_mix(uint64_t x) { // a bijection whose every outp
     return x ^ (x >> 32);
 }
 
-// Element i of the permutation of 0 .. n-1 that (seed, epoch) names, 0 <= i < n. Constant memory.
+// Returns element i of the permutation of 0 .. n-1 that (seed, epoch) selects, 0 <= i < n.
 static inline int64_t permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch) {
-    // A Feistel network permutes 0 .. 4^half - 1; walking along its cycles until a number below n comes permutes
-    // 0 .. n-1. At least 8 bits, because a network on fewer reaches only few of the permutations.
+    // A Feistel network permutes 0 .. 4^half - 1. Following its cycle from i to the next number below n gives a
+    // permutation of 0 .. n-1. It has at least 8 bits, because a smaller network reaches few of the permutations.
     int half = 4;
     while (((uint64_t)1 << (2 * half)) < (uint64_t)n) half++;
     const uint64_t mask = ((uint64_t)1 << half) - 1, key = permute_mix(permute_mix(seed) + (uint64_t)epoch);

@@ -5,16 +5,16 @@
 #include "unicode.h"
 
 #define NAME_BYTES 256 // of a special token
-#define BEGIN "\1"     // in a template: the token that begins texts, if any,
-#define END "\2"       // and the one that ends them
+#define BEGIN "\1"     // in a template: BOS, if the vocabulary has one
+#define END "\2"       // in a template: EOS, if the vocabulary has one
 
 // clang-format off
 static const struct {
     const char *name;
-    const char *before, *after; // what is around the text of a prompt, with special tokens as <|NAME|>
-    bool trims;                 // that text, of blanks at both ends
-    const char *end;            // the special token that ends an answer; NULL: what ends texts
-    const char *chat;           // the template of all turns, on one line
+    const char *before, *after; // text around a prompt, with special tokens as <|NAME|>
+    bool trims;                 // white space at both ends of the prompt is removed
+    const char *end;            // special token that ends an answer; NULL: EOS
+    const char *chat;           // chat template, on one line
 } formats[PROMPT_FORMAT_DATA] = {
 #define CHATML_CHAT \
     "{% for message in messages %}" \
@@ -60,7 +60,7 @@ const char *prompt_format_name(PromptFormat format) {
     return formats[format].name;
 }
 
-// A prompt under way: the text behind its last special token, which is encoded by itself.
+// A prompt that is being encoded. text: the text after the last special token, which is encoded separately.
 typedef struct {
     const Tokenizer *tokenizer;
     PromptFormat format;
@@ -92,7 +92,7 @@ static bool find_token(const Tokenizer *t, PromptFormat format, const char *name
                                  formats[format].name, name);
 }
 
-// What the format itself says.
+// Adds text of the format, in which <|NAME|> is a special token.
 static bool add_format(Prompt *p, const char *text) {
     for (const char *token; (token = strstr(text, "<|")); text = strstr(token, "|>") + 2) {
         char name[NAME_BYTES];
@@ -101,17 +101,17 @@ static bool add_format(Prompt *p, const char *text) {
         add_text(p, text, (size_t)(token - text));
         if (!find_token(p->tokenizer, p->format, name, &id, p->err) || !encode_text(p)) return false;
         if (p->count == p->max)
-            return error_set(p->err, EXIT_USER, "--prompt: it has more than %d tokens; shorten it", p->max);
+            return error_set(p->err, EXIT_USER, "--prompt has more than %d tokens; shorten it", p->max);
         p->ids[p->count++] = id;
     }
     add_text(p, text, strlen(text));
     return true;
 }
 
-// What Python's strip() leaves of a text: it takes white space, and what separates records of ASCII.
+// Removes what Python's strip() removes from both ends: white space and the ASCII separators 0x1c to 0x1f.
 static void strip(const char **text, size_t *length) {
     const char *const end = *text + *length;
-    const char *first = end, *last = end; // of what is left
+    const char *first = end, *last = end; // of the remaining text
     size_t bytes;
     for (const char *at = *text; at < end; at += bytes) {
         const uint32_t code = utf8_read(at, (size_t)(end - at), &bytes);
@@ -138,14 +138,14 @@ int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *t
 
 bool prompt_end(const Tokenizer *tokenizer, PromptFormat format, int *id, Error *err) {
     const char *name = formats[format].end;
-    *id = tokenizer_end_of_text(tokenizer);
+    *id = tokenizer_eos(tokenizer);
     return !name || find_token(tokenizer, format, name, id, err);
 }
 
 char *prompt_template(const Tokenizer *tokenizer, PromptFormat format) {
     const char *at = formats[format].chat;
-    const int tokens[] = {tokenizer_begin(tokenizer), tokenizer_end_of_text(tokenizer)}; // of BEGIN and END
-    char *text = (char *)xmalloc(strlen(at) + 2 * NAME_BYTES + 1), *out = text; // none has more than two of these
+    const int tokens[] = {tokenizer_bos(tokenizer), tokenizer_eos(tokenizer)};  // of BEGIN and END
+    char *text = (char *)xmalloc(strlen(at) + 2 * NAME_BYTES + 1), *out = text; // no template has more than two of them
     for (; *at; at++) {
         const int which = *at - *BEGIN;
         if (which > 1) {

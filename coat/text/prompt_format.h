@@ -1,5 +1,5 @@
-// Prompts in the format that a model was fine-tuned in, and the chat template that tells it to other programs.
-// data/prepare_prompts.py makes examples in the same formats.
+// Formats prompts as in fine-tuning, and writes the chat template for other programs. data/prepare_prompts.py makes
+// examples in these formats.
 #pragma once
 #include "config/config.h"
 #include "tokenizer.h"
@@ -10,15 +10,15 @@ extern "C" {
 
 const char *prompt_format_name(PromptFormat format);
 
-// Encodes text as a user's one turn, with the answer still to come, and without what a text begins with. As
-// tokenizer_encode(), and -1 with err (EXIT_USER) where the vocabulary has not the format's special tokens, too.
+// Encodes text as one turn of the user, up to where the answer begins, without BOS. Returns the number of ids as
+// tokenizer_encode() does; -1 with err (EXIT_USER), too, if the vocabulary lacks a special token of the format.
 int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *text, int32_t *ids, int max, Error *err);
 
-// The token that ends an answer; -1 where the format has what ends texts, and the vocabulary has none. False with err
-// (EXIT_USER) where the vocabulary has not the format's own.
+// Sets *id to the token that ends an answer: the format's own or else EOS, -1 if the vocabulary has no EOS. False with
+// err (EXIT_USER) if the vocabulary lacks the format's own token.
 bool prompt_end(const Tokenizer *tokenizer, PromptFormat format, int *id, Error *err);
 
-// What transformers reads as chat_template.jinja, by malloc.
+// Returns the contents of chat_template.jinja, which transformers reads, allocated with malloc().
 char *prompt_template(const Tokenizer *tokenizer, PromptFormat format);
 
 #ifdef __cplusplus

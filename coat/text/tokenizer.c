@@ -6,13 +6,13 @@
 #include "io/files.h"
 #include "tokenizer_parts.h"
 
-#define FILE_BYTES_MAX (64 << 20) // the largest vocabularies in use take a third of this
+#define FILE_BYTES_MAX (64 << 20) // three times the largest vocabulary in use
 #define HEAD_BYTES 4096
 #define BIN_MAGIC 20240328 // llm.c's, in the first word
 
 // --- files -------------------------------------------------------------------------------------------------
 
-// Reads a whole file into memory that the caller frees; NULL with err.
+// Reads a file into memory that the caller frees; NULL with err.
 static char *read_vocabulary(const char *path, size_t *size, Error *err) {
     char *text;
     if (!file_read_all(path, FILE_BYTES_MAX, &text, size, err)) return NULL;
@@ -22,8 +22,8 @@ static char *read_vocabulary(const char *path, size_t *size, Error *err) {
     return NULL;
 }
 
-// Writes the path of `name` in the folder of `path` (in the folder `path` itself where `inside`) if there is
-// such a file.
+// True if the folder of `path`, or the folder `path` itself if inside, contains a file `name`. Writes its path to
+// found[size].
 static bool find_beside(const char *path, bool inside, const char *name, char *found, size_t size) {
     const char *slash = strrchr(path, '/');
     int folder = inside ? (int)strlen(path) : slash ? (int)(slash - path) + 1 : 0;
@@ -33,7 +33,7 @@ static bool find_beside(const char *path, bool inside, const char *name, char *f
 
 typedef enum { FILE_JSON, FILE_BIN, FILE_MODEL, FILE_TIKTOKEN } FileKind;
 
-// What a vocabulary's first bytes tell.
+// Returns the kind of a vocabulary by its first bytes.
 static FileKind kind_of(const char *text, size_t size) {
     int32_t magic = 0;
     if (size >= sizeof magic) memcpy(&magic, text, sizeof magic);
@@ -42,7 +42,7 @@ static FileKind kind_of(const char *text, size_t size) {
     while (at < size && strchr(" \t\r\n", text[at]) && text[at]) at++;
     if (at < size && text[at] == '{') return FILE_JSON;
     if (text[0] == '\n') return FILE_MODEL; // a message's field 1
-    // tiktoken: a token in base64, a blank, its rank
+    // tiktoken: a token in base64, a space, its rank
     size_t digits = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=");
     return digits >= 4 && digits % 4 == 0 && text[digits] == ' ' && strchr("0123456789", text[digits + 1]) &&
                    text[digits + 1]
@@ -55,7 +55,7 @@ static bool ends_in(const char *text, const char *end) {
     return length > n && strcmp(text + length - n, end) == 0;
 }
 
-// Reads a file's first bytes, and puts a zero behind them; returns their number, 0 where it cannot be read.
+// Reads a file's first bytes and appends a 0. Returns their number, 0 if the file cannot be read.
 static size_t read_head(const char *path, char head[HEAD_BYTES + 1]) {
     int fd;
     uint64_t size;
@@ -82,7 +82,8 @@ const char *tokenizer_usual_name(const char *path) {
 }
 
 // Reads the JSON object `name` in the folder of `path` into *root; NULL if there is no such file, or it is not JSON.
-// False with err if the file cannot be read. transformers writes a model_max_length that no integer holds.
+// False with err if the file cannot be read. Integers are read as reals, because transformers writes a model_max_length
+// that exceeds 64 bits.
 static bool read_beside(const char *path, const char *name, json_t **root, Error *err) {
     char found[TOKENIZER_PATH_BYTES], *text;
     size_t size;
@@ -100,8 +101,8 @@ static Tokenizer *tokenizer_new(const char *name) {
     Tokenizer *t = (Tokenizer *)xcalloc(1, sizeof *t);
     snprintf(t->name, sizeof t->name, "%s", name);
     bpe_init(&t->bpe);
-    t->end_of_text = t->begin = -1;
-    t->pieces.kind = PIECES_GPT2;
+    t->eos = t->bos = -1;
+    t->pretokens.kind = PRETOKENS_GPT2;
     return t;
 }
 
@@ -116,11 +117,11 @@ Tokenizer *tokenizer_bytes(void) {
     vocabulary_set(v, BYTES_END_OF_TEXT, END_OF_TEXT_NAME, strlen(END_OF_TEXT_NAME));
     vocabulary_index(v);
     t->bytes = true;
-    t->end_of_text = BYTES_END_OF_TEXT;
+    t->eos = BYTES_END_OF_TEXT;
     return t;
 }
 
-// The pair of files lacks the rule that cuts text, and GPT-2's is taken: the pairs of other models are not read.
+// Fails if a pair of files is not GPT-2's. The files do not contain the pre-tokenization rule, so GPT-2's is used.
 static bool check_gpt2(const Tokenizer *t, const char *path, const json_t *config, Error *err) {
     static const char advice[] =
         "so GPT-2's rule may not be the one that cuts its text; name a tokenizer.json, which has "
@@ -129,16 +130,16 @@ static bool check_gpt2(const Tokenizer *t, const char *path, const json_t *confi
     if (class_name && strcmp(class_name, "GPT2Tokenizer") != 0 && strcmp(class_name, "GPT2TokenizerFast") != 0)
         return error_set(err, EXIT_DATA, "tokenizer %s: tokenizer_config.json says %.60s, %s", path, class_name,
                          advice);
-    return t->end_of_text == tokenizer_vocab(t) - 1 ||
+    return t->eos == tokenizer_vocab(t) - 1 ||
            error_set(err, EXIT_DATA, "tokenizer %s: its last token is not " END_OF_TEXT_NAME ", %s", path, advice);
 }
 
-// GPT-2's pair of files, whose first one has been read.
+// Loads GPT-2's pair of files, of which `root` is the first.
 static bool load_pair(Tokenizer *t, const char *path, json_t *root, Error *err) {
     char merges[TOKENIZER_PATH_BYTES], *text;
     size_t size;
     if (!tokenizer_read_pair(t, path, root, err)) return false;
-    t->end_of_text = tokenizer_token(t, END_OF_TEXT_NAME);
+    t->eos = tokenizer_token(t, END_OF_TEXT_NAME);
     t->can_merge = find_beside(path, false, "vocab.bpe", merges, sizeof merges) ||
                    find_beside(path, false, "merges.txt", merges, sizeof merges);
     if (!t->can_merge) return true;
@@ -192,7 +193,7 @@ static bool load(Tokenizer *t, const char *path, Error *err) {
     return good;
 }
 
-// The file of a vocabulary in a folder.
+// True if the folder contains a vocabulary, whose path is written to `found`.
 static bool find_in(const char *folder, char found[TOKENIZER_PATH_BYTES]) {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model", "encoder.json", "vocab.json",
                                         "gpt2_tokenizer.bin"};
@@ -201,12 +202,13 @@ static bool find_in(const char *folder, char found[TOKENIZER_PATH_BYTES]) {
     return false;
 }
 
-bool tokenizer_lies_in(const char *path) {
+bool tokenizer_is_in(const char *path) {
     char found[TOKENIZER_PATH_BYTES];
     return path_is_folder(path) && find_in(path, found);
 }
 
-// Whether a tokenizer.json is made of the tokenizer.model beside it, whose path is found.
+// True if tokenizer_write_json() made a tokenizer.json from the tokenizer.model in its folder. Writes that path to
+// `found`.
 static bool is_made(const char *path, char found[TOKENIZER_PATH_BYTES]) {
     char head[HEAD_BYTES + 1];
     return read_head(path, head) > 0 && strstr(head, "\"" MADE_KEY "\":\"" MADE_OF "\"") &&
@@ -242,12 +244,12 @@ int tokenizer_vocab(const Tokenizer *t) {
     return t->bpe.vocabulary.count;
 }
 
-int tokenizer_end_of_text(const Tokenizer *t) {
-    return t->end_of_text;
+int tokenizer_eos(const Tokenizer *t) {
+    return t->eos;
 }
 
-int tokenizer_begin(const Tokenizer *t) {
-    return t->begin;
+int tokenizer_bos(const Tokenizer *t) {
+    return t->bos;
 }
 
 int tokenizer_unknown(const Tokenizer *t) {
@@ -278,7 +280,7 @@ int tokenizer_differing(const Tokenizer *own, const Tokenizer *other) {
     return differing;
 }
 
-bool tokenizer_merges_alike(const Tokenizer *a, const Tokenizer *b) {
+bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b) {
     return merges_equal(&a->bpe.merges, &b->bpe.merges);
 }
 
@@ -291,8 +293,8 @@ int tokenizer_token(const Tokenizer *t, const char *name) {
     return -1;
 }
 
-bool tokenizer_puts_blank(const Tokenizer *t) {
-    return t->put_blank || (t->marks && t->prefix != PREFIX_NEVER);
+bool tokenizer_adds_space(const Tokenizer *t) {
+    return t->add_space || (t->marks && t->prefix != PREFIX_NEVER);
 }
 
 size_t tokenizer_decode(const Tokenizer *t, int32_t id, char *out, size_t size) {

@@ -1,4 +1,4 @@
-// Text to token ids: added tokens are taken out, what is between them is normalized, cut into pieces, and merged.
+// Encodes text: finds added tokens, normalizes the text between them, cuts it into pretokens and merges these.
 #include <string.h>
 
 #include "tokenizer_parts.h"
@@ -11,7 +11,7 @@ typedef struct {
     Error *err;
 } Encoder;
 
-size_t blanks_of_marks(char *text, size_t length) {
+size_t spaces_from_marks(char *text, size_t length) {
     size_t kept = 0;
     for (size_t i = 0; i < length; kept++) {
         const bool mark = length - i >= strlen(MARK) && !memcmp(text + i, MARK, strlen(MARK));
@@ -22,36 +22,36 @@ size_t blanks_of_marks(char *text, size_t length) {
 }
 
 char *tokenizer_normalize(const Tokenizer *t, const char *text, size_t length, size_t *out_length) {
-    size_t put = t->put_blank && length > 0, bytes = length;
+    size_t put = t->add_space && length > 0, bytes = length;
     char *form = t->nfc ? unicode_nfc(text, length, &bytes) : NULL, *out = (char *)xmalloc(bytes + put);
     if (put) out[0] = ' ';
     if (bytes > 0) memcpy(out + put, form ? form : text, bytes);
     free(form);
-    *out_length = t->marks && !t->late_marks ? blanks_of_marks(out, bytes + put) : bytes + put;
+    *out_length = t->marks && !t->late_marks ? spaces_from_marks(out, bytes + put) : bytes + put;
     return out;
 }
 
 static bool put_ids(Encoder *e, const int32_t *ids, int count) {
     if (count > e->max - e->count)
-        return error_set(e->err, EXIT_USER,
-                         "the text has more than the %d tokens that there is room for: shorten the prompt", e->max);
+        return error_set(e->err, EXIT_USER, "the text has more than %d tokens, the maximum; shorten the prompt",
+                         e->max);
     memcpy(e->ids + e->count, ids, (size_t)count * sizeof *ids);
     e->count += count;
     return true;
 }
 
-// Normalized text without added tokens.
-static bool put_pieces(Encoder *e, const char *text, size_t length) {
+// Encodes normalized text without added tokens.
+static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     const Tokenizer *t = e->t;
     size_t largest = 0;
     for (size_t at = 0, n; at < length; at += n) {
-        n = pieces_next(t->pieces, text + at, length - at);
+        n = pretoken_length(t->pretokens, text + at, length - at);
         if (n > largest) largest = n;
     }
     int32_t *ids = (int32_t *)xmalloc(largest * sizeof *ids);
     bool good = true;
     for (size_t at = 0, n; good && at < length; at += n) {
-        n = pieces_next(t->pieces, text + at, length - at);
+        n = pretoken_length(t->pretokens, text + at, length - at);
         const int count = bpe_encode(&t->bpe, text + at, n, ids);
         if (count < 0)
             good = error_set(e->err, EXIT_DATA, "tokenizer %s has no token for a byte of '%.*s'", t->name,
@@ -63,23 +63,23 @@ static bool put_pieces(Encoder *e, const char *text, size_t length) {
     return good;
 }
 
-// Normalized text between added tokens; `first`: it begins the text.
+// Encodes normalized text between added tokens. first: it is at the start of the text.
 static bool put_stretch(Encoder *e, const char *text, size_t length, bool first) {
     const Tokenizer *t = e->t;
     if (length == 0) return true;
     char *prefixed = (char *)xmalloc(length + 1);
     prefixed[0] = ' ';
     memcpy(prefixed + 1, text, length);
-    if (t->late_marks) length = blanks_of_marks(prefixed + 1, length);
+    if (t->late_marks) length = spaces_from_marks(prefixed + 1, length);
     const bool prefix = prefixed[1] != ' ' && (t->prefix == PREFIX_MISSING || (t->prefix == PREFIX_FIRST && first));
-    const bool good = put_pieces(e, prefixed + !prefix, length + prefix);
+    const bool good = put_pretokens(e, prefixed + !prefix, length + prefix);
     free(prefixed);
     return good;
 }
 
 static bool put_text(Encoder *e, const char *text, size_t length, bool first, bool normalized);
 
-// Text without the added tokens that are looked for before it is normalized.
+// Encodes text that contains none of the added tokens that are searched before normalization.
 static bool put_plain(Encoder *e, const char *text, size_t length, bool first) {
     size_t bytes;
     if (length == 0) return true;
@@ -113,10 +113,11 @@ int tokenizer_encode(const Tokenizer *t, const char *text, int32_t *ids, int max
             good = put_ids(&e, &id, 1);
         }
     } else if (!t->can_merge) {
-        good = error_set(err, EXIT_DATA,
-                         "tokenizer %s cannot encode text: put its merges beside it (vocab.bpe or merges.txt), or "
-                         "leave the prompt out",
-                         t->name);
+        good =
+            error_set(err, EXIT_DATA,
+                      "tokenizer %s cannot encode text without merges; put vocab.bpe or merges.txt into its folder, or "
+                      "remove --prompt",
+                      t->name);
     } else {
         good = put_text(&e, text, length, true, false);
     }

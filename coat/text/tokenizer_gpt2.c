@@ -1,4 +1,4 @@
-// Vocabularies as GPT-2's encoder.json with its merges, and as llm.c's gpt2_tokenizer.bin.
+// Reads GPT-2's encoder.json and its merges, and llm.c's gpt2_tokenizer.bin.
 #include <string.h>
 
 #include "tokenizer_parts.h"
@@ -11,7 +11,7 @@
 // --- GPT-2's way of writing bytes as characters ------------------------------------------------------------
 
 // JSON cannot hold arbitrary bytes, so GPT-2 writes the printable ones of Latin-1 as themselves and the others,
-// in order, as the characters from U+0100 on. Returns the byte that a character stands for, -1 if none.
+// in order, as the characters from U+0100 on. Returns the byte that a character stands for; -1 if there is none.
 static int byte_of_character(uint32_t code) {
     if (code < 0x100) return (code > 0x20 && code < 0x7f) || (code > 0xa0 && code != 0xad) ? (int)code : -1;
     if (code < 0x121) return (int)(code - 0x100);        // 0x00 .. 0x20
@@ -72,7 +72,7 @@ bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *er
         json_object_foreach(root, key, value) {
             int id = (int)json_integer_value(value);
             int64_t length = bytes_of_characters(key, strlen(key), bytes);
-            // a token that is not written in GPT-2's way is a special one and stands for its own name
+            // a token with other characters is special: its text is its name
             const char *token = length < 0 ? key : bytes;
             ok = ok && vocabulary_set(&t->bpe.vocabulary, id, token, length < 0 ? strlen(key) : (size_t)length);
             if (!ok) {
@@ -122,7 +122,7 @@ bool tokenizer_read_merges(Tokenizer *t, const char *path, const char *text, siz
         ok = add_merge(t, line, length, rank++, scratch);
         if (!ok)
             error_set(err, EXIT_DATA,
-                      "tokenizer %s: line %d is not a merge of two tokens of %s: the two files do not belong together",
+                      "tokenizer %s: line %d is not a merge of two tokens of %s; use files of the same vocabulary",
                       path, number, t->name);
     }
     free(scratch);
@@ -133,15 +133,15 @@ bool tokenizer_read_merges(Tokenizer *t, const char *path, const char *text, siz
 
 bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t size, Error *err) {
     int32_t header[4];
-    if (size < BIN_HEADER) return error_set(err, EXIT_DATA, "tokenizer %s: truncated in its header", path);
+    if (size < BIN_HEADER) return error_set(err, EXIT_DATA, "tokenizer %s is truncated in its header", path);
     memcpy(header, text, sizeof header);
     int version = header[1], count = header[2];
     if (version != 1 && version != 2)
-        return error_set(err, EXIT_DATA, "tokenizer %s: version %d; versions 1 and 2 are known", path, version);
+        return error_set(err, EXIT_DATA, "tokenizer %s: version %d is not supported, only 1 and 2 are", path, version);
     if (count < 1 || count > VOCABULARY_MAX)
         return error_set(err, EXIT_DATA, "tokenizer %s: its header says %d tokens", path, count);
-    if ((size_t)count > size - BIN_HEADER) // each takes a byte at least
-        return error_set(err, EXIT_DATA, "tokenizer %s: truncated: its header says %d token%s, %zu byte%s follow%s",
+    if ((size_t)count > size - BIN_HEADER) // each token takes at least 1 byte
+        return error_set(err, EXIT_DATA, "tokenizer %s is truncated: its header says %d token%s, %zu byte%s follow%s",
                          path, count, plural(count), size - BIN_HEADER, plural(size - BIN_HEADER),
                          singular(size - BIN_HEADER));
     int end_of_text = version == 2 ? header[3] : count == GPT2_VOCAB ? GPT2_VOCAB - 1 : -1;
@@ -149,22 +149,22 @@ bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t
         return error_set(err, EXIT_DATA, "tokenizer %s: its end-of-text token %d is not one of its %d token%s", path,
                          end_of_text, count, plural(count));
     vocabulary_init(&t->bpe.vocabulary, count, size);
-    t->end_of_text = end_of_text;
+    t->eos = end_of_text;
     size_t at = BIN_HEADER;
-    int single = 0; // of the first 256 tokens, how many are one byte
+    int single = 0; // number of one-byte tokens among the first 256
     for (int id = 0; id < count; id++) {
         size_t length = at < size ? (unsigned char)text[at] : 0;
         if (at >= size || length > size - at - 1)
-            return error_set(err, EXIT_DATA, "tokenizer %s: truncated in token %d of %d", path, id, count);
+            return error_set(err, EXIT_DATA, "tokenizer %s is truncated in token %d of %d", path, id, count);
         vocabulary_set(&t->bpe.vocabulary, id, text + at + 1, length);
         single += id < 256 && length == 1;
         at += 1 + length;
     }
     if (at != size)
-        return error_set(err, EXIT_DATA, "tokenizer %s: %zu byte%s after its last token: the file is damaged", path,
-                         size - at, plural(size - at));
+        return error_set(err, EXIT_DATA, "tokenizer %s is damaged: %zu byte%s after its last token", path, size - at,
+                         plural(size - at));
     vocabulary_index(&t->bpe.vocabulary);
-    // GPT-2 numbered its tokens in the order of their merges, so that the file needs no merges of its own.
+    // GPT-2 numbered its tokens in the order of their merges, so the ids are the ranks.
     t->can_merge = t->bpe.merges.by_text = single == 256;
     return true;
 }

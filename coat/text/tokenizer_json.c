@@ -1,5 +1,5 @@
-// Hugging Face's tokenizer.json: byte-pair encoding on bytes, or on characters as SentencePiece has it. What text goes
-// through first is read by tokenizer_json_text.c.
+// Reads Hugging Face's tokenizer.json: BPE on bytes, or on characters like SentencePiece's. tokenizer_json_text.c reads
+// the normalizer and the pre_tokenizer.
 #include <string.h>
 
 #include "tokenizer_parts.h"
@@ -8,7 +8,7 @@ static bool refuse(const char *path, const char *what, Error *err) {
     return error_set(err, EXIT_DATA, "tokenizer %s: %s", path, what);
 }
 
-// The id of a value; -1 with err.
+// Returns the id in a JSON value; -1 with err.
 static int id_of(const char *path, const char *token, const json_t *value, Error *err) {
     const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
     if (id >= 0 && id < VOCABULARY_MAX) return (int)id;
@@ -18,7 +18,7 @@ static int id_of(const char *path, const char *token, const json_t *value, Error
 
 // --- tokens ------------------------------------------------------------------------------------------------
 
-// The byte that a token stands for where characters without a token become bytes; -1: none.
+// Returns the byte of a token named BYTE_NAME; -1 if it is another token.
 static int byte_of_name(const Tokenizer *t, const char *key) {
     char name[8];
     unsigned byte;
@@ -27,11 +27,11 @@ static int byte_of_name(const Tokenizer *t, const char *key) {
     return strcmp(name, key) == 0 ? (int)byte : -1;
 }
 
-// Writes what a token of the file is in text; returns its length, -1 where no text becomes it.
+// Converts a token of the file to the text that it stands for. Returns its length; -1 if it stands for no text.
 static int64_t text_of_key(const Tokenizer *t, const char *key, size_t length, char *out) {
     if (!t->bpe.characters) return bytes_of_characters(key, length, out);
     memcpy(out, key, length);
-    return memchr(key, ' ', length) ? -1 : (int64_t)blanks_of_marks(out, length);
+    return memchr(key, ' ', length) ? -1 : (int64_t)spaces_from_marks(out, length);
 }
 
 static bool set_token(Tokenizer *t, const char *path, const char *key, int id, bool fallback, char *scratch,
@@ -50,7 +50,7 @@ static bool set_token(Tokenizer *t, const char *path, const char *key, int id, b
     return true;
 }
 
-// The largest id and the bytes of all tokens. False with err.
+// Sets *count to the largest id + 1 and *bytes to the length of all tokens. False with err.
 static bool measure(const char *path, json_t *tokens, json_t *added, int *count, size_t *bytes, Error *err) {
     const char *key;
     json_t *value;
@@ -78,7 +78,7 @@ static bool is_true(const json_t *object, const char *key) {
     return json_is_true(json_object_get(object, key));
 }
 
-// The added tokens that the vocabulary has not; all are found in text.
+// Reads the added tokens, and adds those to the vocabulary that it lacks.
 static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *added, Error *err) {
     const size_t count = json_array_size(added);
     AddedToken *list = (AddedToken *)xcalloc(count, sizeof *list);
@@ -101,8 +101,8 @@ static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *a
         }
         if (!token.special && (is_true(value, "single_word") || is_true(value, "lstrip") || is_true(value, "rstrip"))) {
             good = error_set(err, EXIT_DATA,
-                             "tokenizer %s: the added token '%.40s' has lstrip, rstrip or single_word, which only "
-                             "special ones may have here",
+                             "tokenizer %s: the added token '%.40s' has lstrip, rstrip or single_word, which is "
+                             "only supported for special tokens",
                              path, content);
             break;
         }
@@ -110,7 +110,7 @@ static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *a
             token.text = tokenizer_normalize(t, content, strlen(content), &token.length);
         else
             token.text = strdup(content);
-        if (token.normalized && t->added_alone && token.length > 0) // the blank
+        if (token.normalized && t->added_alone && token.length > 0) // the prepended space
             memmove(token.text, token.text + 1, --token.length);
         list[i] = token;
     }
@@ -122,7 +122,7 @@ static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *a
 
 // --- merges ------------------------------------------------------------------------------------------------
 
-// The two parts of a merge, "left right" or [left, right]; false where it is neither.
+// Gets the two parts of a merge, "left right" or [left, right]; false if it is neither.
 static bool parts_of_merge(const json_t *merge, const char *parts[2], size_t lengths[2]) {
     if (json_is_array(merge) && json_array_size(merge) == 2) {
         for (size_t i = 0; i < 2; i++) {
@@ -168,7 +168,10 @@ static bool read_merges(Tokenizer *t, const char *path, json_t *merges, char *sc
     merges_init(&t->bpe.merges, (int)count);
     json_array_foreach(merges, i, value) {
         if (!add_merge(t, value, (int)i, scratch, room))
-            return error_set(err, EXIT_DATA, "tokenizer %s: merge %zu is not one of two of its tokens", path, i + 1);
+            return error_set(
+                err, EXIT_DATA,
+                "tokenizer %s: merge %zu uses a token that is not in the vocabulary; download the file again", path,
+                i + 1);
     }
     t->can_merge = true;
     return true;
@@ -180,20 +183,20 @@ static bool check_model(const char *path, const json_t *model, Error *err) {
     const json_t *type = json_object_get(model, "type");
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0))
-        return error_set(err, EXIT_DATA, "tokenizer %s: its model is %.40s; only BPE is known", path,
-                         json_is_string(type) ? json_string_value(type) : "of no kind");
+        return error_set(err, EXIT_DATA, "tokenizer %s: its model %.40s is not supported, only BPE is", path,
+                         json_is_string(type) ? json_string_value(type) : "without a type");
     for (int i = 0; i < 2; i++) {
         const char *affix = json_string_value(json_object_get(model, affixes[i]));
         if (affix && affix[0])
-            return error_set(err, EXIT_DATA, "tokenizer %s: its model has a %s, which is not known here", path,
+            return error_set(err, EXIT_DATA, "tokenizer %s: its model has a %s, which is not supported", path,
                              affixes[i]);
     }
     if (json_number_value(json_object_get(model, "dropout")) != 0)
-        return refuse(path, "its model has a dropout, with which encoding is random; set it to null", err);
+        return refuse(path, "its model has a dropout, which makes encoding random; set it to null", err);
     return true;
 }
 
-// What every text begins with: the first special token of the template.
+// Sets BOS to the first special token of the post_processor's template.
 static void read_template(Tokenizer *t, const json_t *processor) {
     const char *type = json_string_value(json_object_get(processor, "type"));
     json_t *value;
@@ -206,19 +209,19 @@ static void read_template(Tokenizer *t, const json_t *processor) {
     } else if (type && strcmp(type, "TemplateProcessing") == 0) {
         const json_t *first = json_array_get(json_object_get(processor, "single"), 0);
         const char *name = json_string_value(json_object_get(json_object_get(first, "SpecialToken"), "id"));
-        if (name) t->begin = tokenizer_token(t, name);
+        if (name) t->bos = tokenizer_token(t, name);
     }
 }
 
-// What separates texts: the special token that has the first of these names. Of other tokens `</s>` is text.
+// Sets EOS to the special token with the first of these names. A token `</s>` that is not special is ordinary text.
 static void find_end(Tokenizer *t, json_t *added) {
     static const char *const ends[] = {END_OF_TEXT_NAME, "<|end_of_text|>", "</s>", "<eos>"};
     json_t *value;
     size_t k;
-    for (size_t i = 0; t->end_of_text < 0 && i < sizeof ends / sizeof *ends; i++) {
+    for (size_t i = 0; t->eos < 0 && i < sizeof ends / sizeof *ends; i++) {
         json_array_foreach(added, k, value) {
             if (is_true(value, "special") && strcmp(json_string_value(json_object_get(value, "content")), ends[i]) == 0)
-                t->end_of_text = (int)json_integer_value(json_object_get(value, "id"));
+                t->eos = (int)json_integer_value(json_object_get(value, "id"));
         }
     }
 }
@@ -253,7 +256,7 @@ bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *er
     return true;
 }
 
-// A token of tokenizer_config.json: its name, or an object with it.
+// Returns the id of a token of tokenizer_config.json, which is a name or an object with its name; -1 if there is none.
 static int config_token(const Tokenizer *t, const json_t *config, const char *key) {
     const json_t *value = json_object_get(config, key);
     const char *name = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
@@ -262,7 +265,7 @@ static int config_token(const Tokenizer *t, const json_t *config, const char *ke
 
 void tokenizer_read_config(Tokenizer *t, const json_t *config) {
     const json_t *add = json_object_get(config, "add_bos_token");
-    if (json_is_false(add)) t->begin = -1;
-    if (json_is_true(add) && config_token(t, config, "bos_token") >= 0) t->begin = config_token(t, config, "bos_token");
-    if (t->end_of_text < 0) t->end_of_text = config_token(t, config, "eos_token");
+    if (json_is_false(add)) t->bos = -1;
+    if (json_is_true(add) && config_token(t, config, "bos_token") >= 0) t->bos = config_token(t, config, "bos_token");
+    if (t->eos < 0) t->eos = config_token(t, config, "eos_token");
 }

@@ -1,16 +1,16 @@
-// What tokenizer.json says about text before tokens merge: its normalizer and its pre_tokenizer.
+// Reads the normalizer and the pre_tokenizer of a tokenizer.json, which process text before BPE.
 #include <string.h>
 
 #include "tokenizer_parts.h"
 
-#define MAX_STEPS 8 // of a sequence
+#define MAX_STEPS 8 // in a Sequence
 
 static const char *string_of(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : "";
 }
 
-// The steps of a part: those of a sequence, or itself. Returns their number, -1 where it is none.
+// Gets the steps of a part: those of a Sequence, or the part itself. Returns their number; -1 if they are malformed.
 static int steps_of(const json_t *part, const char *list, const json_t *steps[MAX_STEPS]) {
     if (!part || json_is_null(part)) return 0;
     if (strcmp(string_of(part, "type"), "Sequence") != 0) {
@@ -27,24 +27,24 @@ static int steps_of(const json_t *part, const char *list, const json_t *steps[MA
 static bool unknown_step(const char *path, const char *part, const json_t *step, Error *err) {
     const char *type = string_of(step, "type");
     return error_set(err, EXIT_DATA,
-                     "tokenizer %s: its %s '%.40s' is not known, or not as it is set; known are those of GPT-2, OLMo, "
-                     "Llama, Mistral and Qwen",
+                     "tokenizer %s: its %s '%.40s', or a setting of it, is not supported; those of GPT-2, OLMo, "
+                     "Llama, Mistral and Qwen are",
                      path, part, type[0] ? type : "without a type");
 }
 
 static bool read_normalizer(Tokenizer *t, const json_t *step) {
     const char *type = string_of(step, "type");
     if (strcmp(type, "NFC") == 0) return t->nfc = true;
-    if (strcmp(type, "Prepend") == 0) return (t->put_blank = strcmp(string_of(step, "prepend"), MARK) == 0);
+    if (strcmp(type, "Prepend") == 0) return (t->add_space = strcmp(string_of(step, "prepend"), MARK) == 0);
     if (strcmp(type, "Replace") != 0) return false;
     const char *regex = string_of(json_object_get(step, "pattern"), "Regex");
     if (strncmp(regex, ADDED_ALONE, strlen(ADDED_ALONE)) == 0 && !string_of(step, "content")[0])
-        return (t->added_alone = t->put_blank);
+        return (t->added_alone = t->add_space);
     if (strcmp(string_of(step, "content"), MARK) != 0) return false;
     return (t->marks = strcmp(string_of(json_object_get(step, "pattern"), "String"), " ") == 0);
 }
 
-// Metaspace: blanks become marks, one is put before text, and it is cut before each.
+// Reads Metaspace: spaces become markers, one is prepended to the text, and pretokens begin at markers.
 static bool read_metaspace(Tokenizer *t, const json_t *step) {
     const char *scheme = string_of(step, "prepend_scheme");
     if (strcmp(string_of(step, "replacement"), MARK) != 0) return false;
@@ -54,28 +54,28 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
                                                : PREFIX_NEVER;
     t->late_marks = !t->marks; // unless the normalizer replaces them
     t->marks = true;
-    if (!json_is_false(json_object_get(step, "split"))) t->pieces.kind = PIECES_BLANK;
+    if (!json_is_false(json_object_get(step, "split"))) t->pretokens.kind = PRETOKENS_SPACE;
     return true;
 }
 
 static bool read_split(Tokenizer *t, const json_t *step) {
     const char *behavior = string_of(step, "behavior");
     const bool inverted = json_is_true(json_object_get(step, "invert"));
-    // the rules leave no text out, so these two are the same
+    // both mean the same, because the rules match all text
     const bool isolated = strcmp(behavior, "Isolated") == 0 && !inverted;
     const bool kept = strcmp(behavior, "Removed") == 0 && inverted;
-    return (isolated || kept) && t->pieces.kind == PIECES_NONE &&
-           pieces_of_regex(string_of(json_object_get(step, "pattern"), "Regex"), &t->pieces);
+    return (isolated || kept) && t->pretokens.kind == PRETOKENS_NONE &&
+           pretokens_from_regex(string_of(json_object_get(step, "pattern"), "Regex"), &t->pretokens);
 }
 
 static bool read_bytes(Tokenizer *t, const json_t *step, bool *bytes) {
     const bool cuts = !json_is_false(json_object_get(step, "use_regex"));
-    const bool first = t->pieces.kind == PIECES_NONE && !t->pieces.alone_digits && !t->marks;
+    const bool first = t->pretokens.kind == PRETOKENS_NONE && !t->pretokens.alone_digits && !t->marks;
     *bytes = true;
     if (json_is_true(json_object_get(step, "add_prefix_space"))) t->prefix = PREFIX_MISSING;
-    if (t->prefix == PREFIX_MISSING && !first) return false; // each piece would get one
-    if (cuts && t->pieces.kind != PIECES_NONE) return false;
-    if (cuts) t->pieces.kind = PIECES_GPT2;
+    if (t->prefix == PREFIX_MISSING && !first) return false; // every pretoken would get a space
+    if (cuts && t->pretokens.kind != PRETOKENS_NONE) return false;
+    if (cuts) t->pretokens.kind = PRETOKENS_GPT2;
     return true;
 }
 
@@ -85,9 +85,9 @@ static bool read_pre_tokenizer(Tokenizer *t, const json_t *step, bool *bytes) {
     if (strcmp(type, "ByteLevel") == 0) return read_bytes(t, step, bytes);
     if (strcmp(type, "Split") == 0) return read_split(t, step);
     if (strcmp(type, "Metaspace") == 0)
-        return t->pieces.kind == PIECES_NONE && !t->pieces.alone_digits && read_metaspace(t, step);
+        return t->pretokens.kind == PRETOKENS_NONE && !t->pretokens.alone_digits && read_metaspace(t, step);
     if (strcmp(type, "Digits") != 0 || !json_is_true(json_object_get(step, "individual_digits"))) return false;
-    return (t->pieces.alone_digits = t->pieces.kind == PIECES_NONE);
+    return (t->pretokens.alone_digits = t->pretokens.kind == PRETOKENS_NONE);
 }
 
 bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *root, Error *err) {
@@ -99,13 +99,13 @@ bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *roo
     if (count < 0) return unknown_step(path, "normalizer", part, err);
     part = json_object_get(root, "pre_tokenizer");
     count = steps_of(part, "pretokenizers", steps);
-    t->pieces.kind = PIECES_NONE;
+    t->pretokens.kind = PRETOKENS_NONE;
     for (int i = 0; i < count; i++)
         if (!read_pre_tokenizer(t, steps[i], &bytes)) return unknown_step(path, "pre_tokenizer", steps[i], err);
     if (count < 0) return unknown_step(path, "pre_tokenizer", part, err);
-    if (bytes == t->marks || (t->put_blank && !t->marks))
+    if (bytes == t->marks || (t->add_space && !t->marks))
         return error_set(err, EXIT_DATA,
-                         "tokenizer %s: it is neither of bytes (ByteLevel) nor of characters with a mark for blanks "
+                         "tokenizer %s: it is neither of bytes (ByteLevel) nor of characters with a space marker "
                          "(Metaspace or Replace)",
                          path);
     t->bpe.characters = !bytes;

@@ -1,13 +1,13 @@
-// tokenizer.json of SentencePiece's model. Hugging Face's libraries make one of tokenizer.model too, but not all of
-// them, nor in all versions, one that encodes text as SentencePiece does.
+// Writes the tokenizer.json of a SentencePiece model. Hugging Face's libraries can convert tokenizer.model, too, but
+// not every library and version makes a file that encodes text as SentencePiece does.
 #include <string.h>
 
 #include "tokenizer_parts.h"
 
 typedef struct {
     const Tokenizer *t;
-    bool *found; // (vocabulary) the tokens that are found in text before anything merges
-    char *name;  // of a token, or of two
+    bool *found; // (vocabulary) true for tokens that are found in text before BPE
+    char *name;  // buffer for the name of a token or of two
     JsonText *out;
 } Writer;
 
@@ -15,7 +15,7 @@ bool tokenizer_is_sentencepiece(const Tokenizer *t) {
     return t->bpe.merges.by_text;
 }
 
-// Writes the text of a token with marks for blanks, and a zero; returns its end.
+// Writes the text of a token with markers for spaces, and a final 0. Returns its end.
 static char *put_marked(const Vocabulary *v, int id, char *to) {
     for (int32_t i = 0; i < v->length[id]; i++) {
         *to = v->text[v->offset[id] + (size_t)i];
@@ -25,7 +25,7 @@ static char *put_marked(const Vocabulary *v, int id, char *to) {
     return to;
 }
 
-// What a token is called; until the next call.
+// Returns the name of a token in the file, valid until the next call.
 static const char *name_of(const Writer *w, int id) {
     const Vocabulary *v = &w->t->bpe.vocabulary;
     if (tokenizer_is_byte(w->t, id))
@@ -37,7 +37,7 @@ static const char *name_of(const Writer *w, int id) {
     return w->name;
 }
 
-// Every way to make a token of two; returns their number. out NULL: only that.
+// Finds every pair of tokens that forms a token. Returns their number; out is NULL or receives them.
 static int find_merges(const Tokenizer *t, Merge *out) {
     const Vocabulary *v = &t->bpe.vocabulary;
     int count = 0;
@@ -55,7 +55,7 @@ static int find_merges(const Tokenizer *t, Merge *out) {
     return count;
 }
 
-// Of tokens with one score, as runs of blanks have in Llama-2, the one of the lower id merges first.
+// Orders merges by rank. Of equal ranks, which Llama-2 has for runs of spaces, the lower id is first.
 static int compare_merges(const void *a, const void *b) {
     const Merge *x = (const Merge *)a, *y = (const Merge *)b;
     if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
@@ -115,7 +115,7 @@ static void write_added(const Writer *w) {
     json_text_close(w->out, ']');
 }
 
-// A step that puts `content` in the place of a pattern.
+// Writes a step that replaces a pattern with `content`.
 static void write_replace(JsonText *out, const char *kind, const char *pattern, const char *content) {
     json_text_open(out, NULL, '{');
     json_text_string(out, "type", "Replace");
@@ -126,7 +126,8 @@ static void write_replace(JsonText *out, const char *kind, const char *pattern, 
     json_text_close(out, '}');
 }
 
-// Takes the blank away that was put before a name of those tokens. A text that is nothing but such a name loses it too.
+// Writes the step that removes the prepended space from the names of added tokens. It also removes it from a text that
+// consists only of such a name.
 static void write_added_alone(const Writer *w) {
     const Vocabulary *v = &w->t->bpe.vocabulary;
     char *pattern = (char *)xmalloc(sizeof ADDED_ALONE + 3 * v->text_used + (size_t)v->count + 8);
@@ -137,7 +138,7 @@ static void write_added_alone(const Writer *w) {
             if (strchr(".*+?()[]{}|\\^$", *c)) *end++ = '\\';
         *end++ = '|';
     }
-    strcpy(end - 1, ")\\z)"); // in the place of the last |
+    strcpy(end - 1, ")\\z)"); // replaces the last |
     write_replace(w->out, "Regex", pattern, "");
     free(pattern);
 }
@@ -146,14 +147,14 @@ static void write_normalizer(const Writer *w) {
     json_text_open(w->out, "normalizer", '{');
     json_text_string(w->out, "type", "Sequence");
     json_text_open(w->out, "normalizers", '[');
-    if (w->t->put_blank) {
+    if (w->t->add_space) {
         json_text_open(w->out, NULL, '{');
         json_text_string(w->out, "type", "Prepend");
         json_text_string(w->out, "prepend", MARK);
         json_text_close(w->out, '}');
     }
     write_replace(w->out, "String", " ", MARK);
-    if (w->t->put_blank && w->t->added.count > 0) write_added_alone(w);
+    if (w->t->add_space && w->t->added.count > 0) write_added_alone(w);
     json_text_close(w->out, ']');
     json_text_close(w->out, '}');
 }
@@ -167,14 +168,14 @@ static void write_part(JsonText *out, const char *kind, const char *id, int type
     json_text_close(out, '}');
 }
 
-// What is put around a text, and around two.
+// Writes the template for one text and for two: BOS before each.
 static void write_template(const Writer *w) {
     static const char *const texts[] = {"A", "B"};
-    if (w->t->begin < 0) {
+    if (w->t->bos < 0) {
         json_text_null(w->out, "post_processor");
         return;
     }
-    const char *begin = name_of(w, w->t->begin);
+    const char *begin = name_of(w, w->t->bos);
     json_text_open(w->out, "post_processor", '{');
     json_text_string(w->out, "type", "TemplateProcessing");
     for (int count = 1; count <= 2; count++) {
@@ -189,7 +190,7 @@ static void write_template(const Writer *w) {
     json_text_open(w->out, begin, '{');
     json_text_string(w->out, "id", begin);
     json_text_open(w->out, "ids", '[');
-    json_text_int(w->out, NULL, w->t->begin);
+    json_text_int(w->out, NULL, w->t->bos);
     json_text_close(w->out, ']');
     json_text_open(w->out, "tokens", '[');
     json_text_string(w->out, NULL, begin);
@@ -212,7 +213,7 @@ static void write_decoder(const Writer *w) {
     write_replace(w->out, "String", MARK, " ");
     write_kind(w->out, "ByteFallback");
     write_kind(w->out, "Fuse");
-    if (w->t->put_blank) {
+    if (w->t->add_space) {
         json_text_open(w->out, NULL, '{');
         json_text_string(w->out, "type", "Strip");
         json_text_string(w->out, "content", " ");
@@ -236,7 +237,7 @@ void tokenizer_write_json(const Tokenizer *t, JsonText *out) {
     json_text_string(out, "version", "1.0");
     json_text_null(out, "truncation");
     json_text_null(out, "padding");
-    write_model(&w); // near the begin, where what it is made of is looked for
+    write_model(&w); // early, because MADE_KEY is searched in the first bytes of the file
     write_added(&w);
     write_normalizer(&w);
     json_text_null(out, "pre_tokenizer");

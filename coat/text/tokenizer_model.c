@@ -1,5 +1,5 @@
-// SentencePiece's tokenizer.model: a protobuf message ModelProto of sentencepiece_model.proto. Models of byte pairs
-// whose text is not normalized are read, as Llama's and Mistral's are.
+// Reads SentencePiece's tokenizer.model, a protobuf message ModelProto of sentencepiece_model.proto. Supports BPE
+// models without normalization, such as Llama-2's and Mistral's.
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 typedef enum { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE } PieceType;
 
-// A message's bytes that are not read yet.
+// The unread bytes of a message.
 typedef struct {
     const unsigned char *at, *end;
     bool bad;
@@ -17,8 +17,8 @@ typedef struct {
 
 typedef struct {
     int number;     // 0 at the end
-    uint64_t value; // of a number; of bytes, how many
-    Reader content; // of bytes, and of what has 4 or 8
+    uint64_t value; // a number, or the length of bytes
+    Reader content; // bytes, or a number of 4 or 8 bytes
 } Field;
 
 typedef struct {
@@ -31,8 +31,8 @@ typedef struct {
 typedef struct {
     Piece *pieces;
     int count, room;
-    int64_t kind, unknown, begin, end; // of the model: 1 unigram, 2 byte pairs, ...; ids
-    bool byte_fallback, suffix, prefix, remove_blanks, escape, normalized;
+    int64_t kind, unknown, begin, end; // kind: 1 unigram, 2 BPE, ...; unknown, begin, end: ids
+    bool byte_fallback, suffix, prefix, remove_spaces, escape, normalized;
 } Model;
 
 static uint64_t read_number(Reader *r) {
@@ -47,7 +47,7 @@ static uint64_t read_number(Reader *r) {
     return 0;
 }
 
-// The next field of a message; number 0 at its end, and where it is damaged (r->bad).
+// Reads the next field of a message. Its number is 0 at the end or if the message is damaged (r->bad).
 static Field read_field(Reader *r) {
     Field field = {0, 0, {NULL, NULL, false}};
     if (r->bad || r->at >= r->end) return field;
@@ -101,7 +101,7 @@ static bool read_normalizer(Model *m, Reader r) {
     for (Field f; (f = read_field(&r)).number > 0;) {
         if (f.number == 2) m->normalized = f.content.end > f.content.at;
         if (f.number == 3) m->prefix = f.value != 0;
-        if (f.number == 4) m->remove_blanks = f.value != 0;
+        if (f.number == 4) m->remove_spaces = f.value != 0;
         if (f.number == 5) m->escape = f.value != 0;
     }
     return !r.bad;
@@ -118,18 +118,17 @@ static bool read_message(Model *m, Reader r) {
 }
 
 static bool check_model(const Model *m, const char *path, Error *err) {
-    static const char advice[] = "make a tokenizer.json of it with transformers, and name that";
-    if (m->count == 0) return error_set(err, EXIT_DATA, "tokenizer %s: it holds no pieces", path);
+    static const char advice[] = "convert it to tokenizer.json with transformers and use that";
+    if (m->count == 0) return error_set(err, EXIT_DATA, "tokenizer %s has no pieces", path);
     if (m->kind != 2)
-        return error_set(err, EXIT_DATA,
-                         "tokenizer %s: its model is not of byte pairs (SentencePiece's BPE), which "
-                         "alone are known",
+        return error_set(err, EXIT_DATA, "tokenizer %s: its model is not SentencePiece's BPE, which alone is supported",
                          path);
-    if (m->normalized || m->remove_blanks || m->suffix || !m->escape)
-        return error_set(err, EXIT_DATA, "tokenizer %s: it normalizes text otherwise than Llama's; %s", path, advice);
+    if (m->normalized || m->remove_spaces || m->suffix || !m->escape)
+        return error_set(err, EXIT_DATA, "tokenizer %s: its normalization is not supported, only Llama's is; %s", path,
+                         advice);
     for (int i = 0; i < m->count; i++)
         if (m->pieces[i].type == PIECE_UNUSED || m->pieces[i].type < PIECE_NORMAL)
-            return error_set(err, EXIT_DATA, "tokenizer %s: piece %d is unused or of no known type; %s", path, i,
+            return error_set(err, EXIT_DATA, "tokenizer %s: piece %d is unused or of an unknown type; %s", path, i,
                              advice);
     return true;
 }
@@ -139,7 +138,7 @@ static int compare_scores(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-// Ranks of merges: the higher a token's score, the earlier it merges.
+// Sets the ranks of merges: the higher a token's score, the earlier it merges. False if a score is not finite.
 static bool rank_pieces(Tokenizer *t, const Model *m) {
     float *scores = (float *)xmalloc((size_t)m->count * sizeof *scores);
     t->bpe.merges.rank = (int32_t *)xmalloc((size_t)m->count * sizeof *t->bpe.merges.rank);
@@ -150,7 +149,7 @@ static bool rank_pieces(Tokenizer *t, const Model *m) {
     }
     qsort(scores, (size_t)m->count, sizeof *scores, compare_scores);
     for (int i = 0; good && i < m->count; i++) {
-        int low = 0, high = m->count - 1; // the first of equal scores
+        int low = 0, high = m->count - 1; // finds the first of equal scores
         while (low < high) {
             const int middle = low + (high - low) / 2;
             if (scores[middle] > m->pieces[i].score)
@@ -183,7 +182,7 @@ static bool set_piece(Tokenizer *t, const char *path, const Piece *piece, int id
         scratch[0] = (char)byte;
         length = 1;
     } else if (piece->type != PIECE_CONTROL && piece->type != PIECE_UNKNOWN) {
-        length = blanks_of_marks(scratch, length);
+        length = spaces_from_marks(scratch, length);
     }
     vocabulary_set(&t->bpe.vocabulary, id, scratch, length);
     t->bpe.vocabulary.hidden[id] = piece->type != PIECE_NORMAL;
@@ -211,13 +210,13 @@ static bool set_pieces(Tokenizer *t, const Model *m, const char *path, size_t si
     return good;
 }
 
-// What begins or ends a text is a control piece; -1 where it is none.
+// Returns id if it is a control piece, as BOS and EOS must be; else -1.
 static int control_id(const Model *m, int64_t id) {
     return id >= 0 && id < m->count && m->pieces[id].type == PIECE_CONTROL ? (int)id : -1;
 }
 
 bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size_t size, Error *err) {
-    Model m = {.unknown = 0, .begin = 1, .end = 2, .kind = 1, .prefix = true, .remove_blanks = true, .escape = true};
+    Model m = {.unknown = 0, .begin = 1, .end = 2, .kind = 1, .prefix = true, .remove_spaces = true, .escape = true};
     const Reader all = {(const unsigned char *)text, (const unsigned char *)text + size, false};
     bool good = read_message(&m, all);
     if (!good)
@@ -229,10 +228,10 @@ bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size
     if (good) {
         t->bpe.characters = t->bpe.merges.by_text = t->bpe.fuse_unknown = t->can_merge = t->marks = true;
         t->bpe.unknown = m.unknown >= 0 && m.unknown < m.count ? (int)m.unknown : -1;
-        t->put_blank = m.prefix;
-        t->pieces.kind = PIECES_NONE;
-        t->begin = control_id(&m, m.begin);
-        t->end_of_text = control_id(&m, m.end);
+        t->add_space = m.prefix;
+        t->pretokens.kind = PRETOKENS_NONE;
+        t->bos = control_id(&m, m.begin);
+        t->eos = control_id(&m, m.end);
     }
     free(m.pieces);
     return good;

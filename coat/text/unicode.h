@@ -1,4 +1,4 @@
-// Characters of UTF-8 text, the classes that tokenizers tell apart, and normalization form C.
+// Classes of Unicode characters, as tokenizers distinguish them, and normalization form C.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,13 +12,14 @@ extern "C" {
 
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE } CharClass;
 
-// Writes what utf8_read() gave, at most 4 bytes; returns their number.
+// Writes a result of utf8_read() as UTF-8, an invalid byte unchanged. Returns the number of bytes, at most 4.
 size_t utf8_write(uint32_t code, char *out);
 
-// A byte that is not part of valid UTF-8 is CHAR_OTHER.
+// Returns the class of a result of utf8_read(). An invalid byte is CHAR_OTHER.
 CharClass unicode_class(uint32_t code);
 
-// Normalization form C of text, by malloc; bytes that are not valid UTF-8 stay. *out_length: its bytes.
+// Returns text in normalization form C, allocated with malloc(), and sets *out_length to its length. Copies bytes that
+// are not valid UTF-8.
 char *unicode_nfc(const char *text, size_t length, size_t *out_length);
 
 #ifdef __cplusplus

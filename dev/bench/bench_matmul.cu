@@ -192,7 +192,7 @@ int main(int argc, char **argv) {
         wrong += bench_model(&bench, &models[m], false, limit_bf16);
         if (fp8) wrong += bench_model(&bench, &models[m], true, limit_fp8);
     }
-    char *rows = bench.autotune ? bench.exec.ops->choices_text(&bench.exec) : NULL;
+    char *rows = bench.autotune ? bench.exec.ops->algos_text(&bench.exec) : NULL;
     if (rows) fputs(rows, stdout);
     free(rows);
     bench_close(&bench);

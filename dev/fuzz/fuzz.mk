@@ -9,7 +9,7 @@ FUZZ_BUILD := build/fuzz
 FUZZ_NAMES := $(patsubst dev/fuzz/%.c,%,$(wildcard dev/fuzz/fuzz_*.c))
 FUZZ_TARGETS := $(addprefix $(FUZZ_BUILD)/,$(FUZZ_NAMES))
 # the modules that read files and, of the CPU backend, those that plan memory
-FUZZ_MODULES := $(filter-out coat/cpu/% coat/run/%,$(wildcard coat/*.c coat/*/*.c)) coat/cpu/cpu_workspace.c
+FUZZ_MODULES := $(filter-out coat/cpu/% coat/run/%,$(wildcard coat/*.c coat/*/*.c coat/*/*/*.c)) coat/cpu/cpu_workspace.c
 .PHONY: fuzz fuzz-short fuzz-targets
 
 ifneq ($(filter fuzz%,$(GOALS)),)

@@ -1,7 +1,8 @@
-// The table of matmul algorithms (coat/io/matmul_choices.c), from a checkpoint or --matmul-table. Input: the file.
+// Fuzzes coat/cuda/matmul/matmul_algos.c: a table of GEMM algorithms, from a checkpoint or --matmul-table.
+// Input: the file.
 #include "dev/fuzz/fuzz.h"
 
-#include "coat/io/matmul_choices.h"
+#include "coat/cuda/matmul/matmul_algos.h"
 
 #define GPU "NVIDIA H200"
 #define VERSION 130100
@@ -10,34 +11,34 @@ static bool aligned(int bytes) {
     return bytes >= 1 && bytes <= 256 && (bytes & (bytes - 1)) == 0;
 }
 
-static void check_row(const MatmulChoice *choice) {
+static void check_row(const MatmulAlgo *choice) {
     const MatmulKey *key = &choice->key;
     const MatmulShape *s = &key->shape;
     fuzz_check(s->m > 0 && s->n > 0 && s->k > 0);
     fuzz_check((unsigned)s->a < FMT_COUNT && (unsigned)s->b < FMT_COUNT && (unsigned)s->d < FMT_COUNT);
     fuzz_check((unsigned)s->bias < FMT_COUNT);
-    fuzz_check(matmul_choice_fits(choice, key, false));
-    fuzz_check(matmul_choice_fits(choice, key, true) == !choice->any_memory);
+    fuzz_check(algo_matches(choice, key, false));
+    fuzz_check(algo_matches(choice, key, true) == !choice->any_memory);
     if (choice->any_memory) return;
     fuzz_check(key->lda > 0 && key->ldb > 0 && key->ldd > 0);
     fuzz_check(aligned(key->align_a) && aligned(key->align_b) && aligned(key->align_d));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    MatmulChoices read, again;
+    MatmulAlgos read, again;
     Error err;
-    if (!matmul_choices_read_file(fuzz_file("matmul_table.txt", data, size), GPU, VERSION, &read, &err)) {
+    if (!algos_read_file(fuzz_file("matmul_table.txt", data, size), GPU, VERSION, &read, &err)) {
         fuzz_refused(&err, "matmul_table.txt"); // a Git LFS pointer
         return 0;
     }
     for (int i = 0; i < read.count; i++) check_row(&read.rows[i]);
     // writing the rows, reading that text and writing again gives the same text
-    char *text = matmul_choices_text(read.rows, read.count, GPU, VERSION);
+    char *text = algos_text(read.rows, read.count, GPU, VERSION);
     fuzz_check((text == NULL) == (read.count == 0));
     if (!text) return 0;
-    again = matmul_choices_read(text, GPU, VERSION);
+    again = algos_read(text, GPU, VERSION);
     fuzz_check(again.count > 0 && again.count <= read.count);
-    char *same = matmul_choices_text(again.rows, again.count, GPU, VERSION);
+    char *same = algos_text(again.rows, again.count, GPU, VERSION);
     fuzz_check(strcmp(text, same) == 0);
     free(same);
     free(again.rows);

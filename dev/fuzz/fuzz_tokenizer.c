@@ -11,7 +11,7 @@
 
 static void check_ids(const Tokenizer *t) {
     char bytes[64];
-    const int vocab = tokenizer_vocab(t), end = tokenizer_end_of_text(t), begin = tokenizer_begin(t);
+    const int vocab = tokenizer_vocab(t), end = tokenizer_eos(t), begin = tokenizer_bos(t);
     fuzz_check(vocab >= 1 && vocab <= VOCABULARY_MAX && end >= -1 && end < vocab && begin >= -1 && begin < vocab);
     for (int id = 0; id < vocab && id < 1000; id++) tokenizer_decode(t, id, bytes, sizeof bytes);
     fuzz_check(tokenizer_decode(t, vocab, bytes, sizeof bytes) == 0);

@@ -37,12 +37,12 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
             fuzz_check(targets[k] >= 0 || data_masked(loader));
             if ((k + 1) % (size_t)T) fuzz_check(targets[k] == inputs[k + 1] || targets[k] < 0);
         }
-        for (int row = 0; row < B; row++) fuzz_check(data_count(targets + (size_t)row * (size_t)T, T) > 0);
+        for (int row = 0; row < B; row++) fuzz_check(data_unmasked_targets(targets + (size_t)row * (size_t)T, T) > 0);
     }
     int32_t *positions = (int32_t *)xmalloc(count * sizeof *positions);
-    const TextIds ids = {vocab / 2, 0, {0}};
+    const SpecialIds ids = {vocab / 2, 0, {0}};
     bool found;
-    fuzz_check(data_keep_apart(loader, &ids, 1, &found, err));
+    fuzz_check(data_mask_documents(loader, &ids, 1, &found, err));
     for (int64_t first = 0; first < 3; first++) {
         if (!data_batch_at(loader, first, inputs, targets, positions, err)) continue;
         for (size_t k = 0; k < count; k++)
@@ -68,7 +68,7 @@ static void check_validation(const char *pattern, ExamplesKind examples, int B, 
     const int last = data_batches(loader, -1) - 1;
     if (data_batch(loader, last, inputs, targets, &err))
         for (int64_t row = 0; row < B; row++)
-            fuzz_check((data_count(targets + row * T, T) > 0) == (last * (int64_t)B + row < all));
+            fuzz_check((data_unmasked_targets(targets + row * T, T) > 0) == (last * (int64_t)B + row < all));
     free(inputs);
     data_close(loader);
 }

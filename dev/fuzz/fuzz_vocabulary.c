@@ -10,7 +10,7 @@
 // Decodes every token, complete or cut at 64 bytes.
 static void decode_all(const Tokenizer *t) {
     char bytes[64];
-    int vocab = tokenizer_vocab(t), end = tokenizer_end_of_text(t);
+    int vocab = tokenizer_vocab(t), end = tokenizer_eos(t);
     fuzz_check(vocab >= 1 && vocab <= VOCABULARY_MAX && end >= -1 && end < vocab);
     for (int id = 0; id < vocab && id < 1000; id++) tokenizer_decode(t, id, bytes, sizeof bytes);
     fuzz_check(tokenizer_decode(t, vocab, bytes, sizeof bytes) == 0 &&

@@ -15,7 +15,7 @@ static Config documents_config(DeviceKind device, int B, int T, bool bf16) {
     Config c = small_config((Small){2, 2, device == DEVICE_CUDA && bf16 ? 128 : 32, 50, B, T, bf16, 0});
     c.device = device;
     c.shape.positions = DOCUMENT_ROW + 3;
-    c.documents = DOCUMENTS_APART;
+    c.documents = DOCUMENTS_MASKED;
     return c;
 }
 

@@ -343,16 +343,16 @@ UNIT_TEST(test_tokenizer_config) {
     run_close(run);
 }
 
-static char choices_told[64]; // text passed to choices_load()
+static char loaded_algos[64]; // text passed to algos_load()
 
-static char *fake_choices_text(Exec *exec) {
+static char *fake_algos_text(Exec *exec) {
     (void)exec;
     return strdup("a row\n");
 }
 
-static void fake_choices_load(Exec *exec, const char *text) {
+static void fake_algos_load(Exec *exec, const char *text) {
     (void)exec;
-    snprintf(choices_told, sizeof choices_told, "%s", text);
+    snprintf(loaded_algos, sizeof loaded_algos, "%s", text);
 }
 
 // The GEMM algorithm cache is saved if the device has one, loaded by a device that has one, and always checked.
@@ -363,8 +363,8 @@ UNIT_TEST(test_choices) {
     char plain[TEST_PATH], folder[TEST_PATH], table[TEST_PATH * 2];
     snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs)); // as on a CPU, or by earlier versions
     assert_false(path_is_file(in(plain, "matmul_table.txt")));
-    run->ops.choices_text = fake_choices_text;
-    snprintf(folder, sizeof folder, "%s", save(run, "choices", &rs));
+    run->ops.algos_text = fake_algos_text;
+    snprintf(folder, sizeof folder, "%s", save(run, "algos", &rs));
     snprintf(table, sizeof table, "%s", in(folder, "matmul_table.txt"));
     size_t size;
     char *text = read_file(table, &size);
@@ -373,27 +373,27 @@ UNIT_TEST(test_choices) {
     assert_same_files(in(folder, "state.json"), in(plain, "state.json"));
     assert_true(find("choices", -1, &err));
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err)); // on a device without a cache
-    assert_string_equal(choices_told, "");
-    run->ops.choices_load = fake_choices_load;
+    assert_string_equal(loaded_algos, "");
+    run->ops.algos_load = fake_algos_load;
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
-    assert_string_equal(choices_told, "a row\n");
+    assert_string_equal(loaded_algos, "a row\n");
     // a file that the manifest does not list is ignored
-    choices_told[0] = 0;
+    loaded_algos[0] = 0;
     write_text(in(plain, "matmul_table.txt"), "another");
     assert_true(checkpoint_load(plain, &run->arena, &run->exec, &rs, &err));
-    assert_string_equal(choices_told, "");
+    assert_string_equal(loaded_algos, "");
     for (int kind = 0; kind < 3; kind++) {
         if (kind == 0) flip_byte(table, 2);
         if (kind == 1) write_file(table, text, size - 1);
         if (kind == 2) assert_int_equal(unlink(table), 0);
         int kept = quiet_begin();
-        assert_false(find("choices", -1, &err));
+        assert_false(find("algos", -1, &err));
         free(quiet_end(kept));
-        assert_false(find("choices", 20, &err));
+        assert_false(find("algos", 20, &err));
         assert_says(&err, "matmul_table.txt");
         assert_false(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
         assert_says(&err, "matmul_table.txt");
-        assert_string_equal(choices_told, "");
+        assert_string_equal(loaded_algos, "");
         write_file(table, text, size);
     }
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));

@@ -67,7 +67,7 @@ said=$(resumed | head -n 2)
 
 # --- several sets of training data
 gpt2=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
-refuses "one of several sets that is missing" 2 "no file matches $folder/none.bin: " "${small[@]}" --train "$data" --train "$folder/none.bin"
+refuses "one of several sets that is missing" 2 "no file matches $folder/none.bin; " "${small[@]}" --train "$data" --train "$folder/none.bin"
 # a guess from the first tokens may be wrong: it is noted, and the run continues
 mixed="note: $data seems to have byte tokens, but $folder/beyond.bin has not; check that one tokenizer made both"
 for weight in "" --train-weight=0.5; do
@@ -78,7 +78,7 @@ for weight in "" --train-weight=0.5; do
     [ $status -eq 0 ] && ok "$name" || bad "$name" "$said"
 done
 refuses "a set of another vocabulary" 2 "beyond.bin: token 0 is 1799, but the vocabulary ends at 256" "${small[@]}" --train "$data" --train-weight 1 --train "$folder/beyond.bin" --train-weight 1
-refuses "a set without a sequence" 2 "few.bin: 40 tokens make no sequence of 64 \+ 1 tokens: use a smaller --seq-len, or remove this set" "${small[@]}" --seq-len 64 --train "$data" --train-weight 1 --train "$folder/few.bin" --train-weight 1
+refuses "a set without a sequence" 2 "few.bin: 40 tokens make no sequence of 64 \+ 1 tokens; use a smaller --seq-len, or remove this set" "${small[@]}" --seq-len 64 --train "$data" --train-weight 1 --train "$folder/few.bin" --train-weight 1
 
 # --- validation tokens of another vocabulary are found before the first step, and what --out held is as it was
 "$program" "${run[@]}" --out "$folder/kept" >/dev/null 2>&1 && cp -r "$folder/kept" "$folder/kept-before"

@@ -491,9 +491,9 @@ static void assert_ids(const char *flags, int begin, int end) {
     char line[256];
     snprintf(line, sizeof line, "--plan --device cpu %s", flags);
     accept_run(line, 1);
-    const TextIds *ids = &config.shape.ids;
-    if (ids->begin != begin || (ids->end_count ? ids->ends[0] : -1) != end || ids->end_count > 1)
-        fail_msg("%s: %d, and %d: %d", flags, ids->begin, ids->end_count, ids->ends[0]);
+    const SpecialIds *ids = &config.shape.ids;
+    if (ids->bos != begin || (ids->eos_count ? ids->eos[0] : -1) != end || ids->eos_count > 1)
+        fail_msg("%s: %d, and %d: %d", flags, ids->bos, ids->eos_count, ids->eos[0]);
 }
 
 static void assert_range(const char *flags, double range) {

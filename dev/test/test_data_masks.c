@@ -78,7 +78,7 @@ UNIT_TEST(test_targets) {
                 assert_int_equal(target[t], counts ? 7 + at : -1);
                 counted += counts;
             }
-            assert_int_equal(data_count(target, T), counted);
+            assert_int_equal(data_unmasked_targets(target, T), counted);
         }
         char text[128];
         assert_string_equal(data_describe(loader, text, sizeof text),
@@ -110,7 +110,7 @@ UNIT_TEST(test_empty_sequences) {
     for (int n = 0; n < 6; n++) {
         assert_true(data_batch(loader, n, in, target, &err));
         assert_int_equal(in[0], first[n]);
-        assert_int_equal(data_count(target, T), first[n] < 1000 ? 1 : T);
+        assert_int_equal(data_unmasked_targets(target, T), first[n] < 1000 ? 1 : T);
     }
     char text[128];
     assert_string_equal(data_describe(loader, text, sizeof text), "2 shards, 50 tokens, uint16, 26 % in the loss");
@@ -212,7 +212,7 @@ UNIT_TEST(test_packed) {
     bool seen[58] = {false};
     for (int row = 0; row < 5; row++) {
         assert_true(data_batch(loader, row, in, target, &err));
-        counted += data_count(target, 16);
+        counted += data_unmasked_targets(target, 16);
         for (int t = 0; t < 16; t++) {
             if (in[t] == 0) { // padding
                 assert_true(target[t] == -1 && (t == 15 || in[t + 1] == 0));
@@ -263,7 +263,7 @@ UNIT_TEST(test_cut) {
     data_close(loader);
     assert_null(open_packed("c.bin", EXAMPLES_WHOLE, 1, T, &err));
     assert_int_equal(err.code, EXIT_DATA);
-    assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence: use --seq-len 5"));
+    assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence; use --seq-len 5"));
 }
 
 // A token id outside the vocabulary is detected when the file is opened. A damaged file is reported as damaged.
@@ -281,7 +281,7 @@ UNIT_TEST(test_vocabulary) {
         expect_refused("v.bin", 1, T, 1, "v.bin: token 1490 is ", "but the vocabulary ends at ");
         f.header[8] ^= 1;
         write_as("v.bin", &f);
-        expect_refused("v.bin", 1, T, 1, "v.bin is damaged", "its checksum is another");
+        expect_refused("v.bin", 1, T, 1, "v.bin is damaged", "its checksum does not match");
     }
 }
 
@@ -314,7 +314,7 @@ UNIT_TEST(test_validation) {
     Error err;
     bool found;
     int32_t in[8 * 16], target[8 * 16], position[8 * 16];
-    const TextIds nothing = {-1, 0, {0}};
+    const SpecialIds nothing = {-1, 0, {0}};
     const File f = make_file(2, 58, 100, 6, "011111"); // 5 sequences, as in test_packed()
     write_as("p.bin", &f);
     write_u16("plain.bin", 5 * 16 + 1 + 15, 1); // 5 sequences and 15 tokens
@@ -324,7 +324,7 @@ UNIT_TEST(test_validation) {
         DataLoader *loader =
             data_open_validation(path_of(plain ? "plain.bin" : "p.bin"), EXAMPLES_CUT, B, 16, VOCAB, &err);
         assert_non_null(loader);
-        assert_true(plain || data_keep_apart(loader, &nothing, 1, &found, &err));
+        assert_true(plain || data_mask_documents(loader, &nothing, 1, &found, &err));
         const int batches = (5 + B - 1) / B;
         assert_int_equal(data_batches(loader, -1), batches);
         assert_int_equal(data_batches(loader, 2), batches < 2 ? batches : 2);
@@ -332,7 +332,7 @@ UNIT_TEST(test_validation) {
         int64_t counted = 0;
         for (int n = 0; n < batches; n++) {
             assert_true(data_batch_at(loader, (int64_t)n * B, in, target, plain ? NULL : position, &err));
-            counted += data_count(target, (int64_t)B * 16);
+            counted += data_unmasked_targets(target, (int64_t)B * 16);
             for (int at = 0; at < B * 16; at++)
                 if (n * B + at / 16 >= 5) assert_true(in[at] == 0 && target[at] == -1 && (plain || position[at] == 0));
         }
@@ -352,13 +352,13 @@ UNIT_TEST(test_positions) {
     Error err;
     bool found;
     int32_t in[16], target[16], position[16];
-    const TextIds nothing = {-1, 0, {0}};
+    const SpecialIds nothing = {-1, 0, {0}};
     const File f = make_file(2, 58, 100, 6, "011111");
     write_as("p.bin", &f);
     for (int split = 0; split < 2; split++) {
         DataLoader *loader = open_packed("p.bin", split ? EXAMPLES_SPLIT : EXAMPLES_CUT, 1, 16, &err);
         assert_non_null(loader);
-        assert_true(data_keep_apart(loader, &nothing, 1, &found, &err));
+        assert_true(data_mask_documents(loader, &nothing, 1, &found, &err));
         for (int row = 0; row < data_sequences(loader); row++) {
             assert_true(data_batch_at(loader, row, in, target, position, &err));
             for (int t = 0, since = 0; t < 16; t++, since++) {
@@ -375,27 +375,27 @@ UNIT_TEST(test_text_positions) {
     Error err;
     bool found;
     int32_t in[10], target[10], position[10];
-    const TextIds nothing = {-1, 0, {0}}, begins = {104, 1, {103}}, ends = {-1, 2, {104, 117}};
+    const SpecialIds nothing = {-1, 0, {0}}, begins = {104, 1, {103}}, ends = {-1, 2, {104, 117}};
     const int32_t after_begin[] = {0, 1, 2, 3, 0, 1, 2, 3, 4, 5}, after_end[] = {0, 1, 2, 3, 4, 0, 1, 2, 3, 4};
     const int32_t second_end[] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1};
     write_u16("t.bin", 40, 100);
     DataLoader *loader = open_one("t.bin", 1, 10, false);
-    assert_false(data_keep_apart(loader, &nothing, 1, &found, &err));
-    assert_non_null(strstr(err.text, "t.bin does not say where documents begin"));
-    assert_true(data_keep_apart(loader, &begins, 1, &found, &err) &&
+    assert_false(data_mask_documents(loader, &nothing, 1, &found, &err));
+    assert_non_null(strstr(err.text, "t.bin does not record where documents begin"));
+    assert_true(data_mask_documents(loader, &begins, 1, &found, &err) &&
                 data_batch_at(loader, 0, in, target, position, &err));
     assert_memory_equal(position, after_begin, sizeof position);
-    assert_true(data_keep_apart(loader, &ends, 1, &found, &err) &&
+    assert_true(data_mask_documents(loader, &ends, 1, &found, &err) &&
                 data_batch_at(loader, 0, in, target, position, &err));
     assert_memory_equal(position, after_end, sizeof position);
     assert_true(data_batch_at(loader, 1, in, target, position, &err));
     assert_memory_equal(position, second_end, sizeof position);
     // the first candidate whose ids occur, or else the first that names an id
-    const TextIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
-    assert_true(data_keep_apart(loader, ways, 4, &found, &err) && found);
+    const SpecialIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
+    assert_true(data_mask_documents(loader, ways, 4, &found, &err) && found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));
     assert_memory_equal(position, after_end, sizeof position);
-    assert_true(data_keep_apart(loader, ways, 2, &found, &err) && !found);
+    assert_true(data_mask_documents(loader, ways, 2, &found, &err) && !found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));
     for (int t = 0; t < 10; t++) assert_int_equal(position[t], t);
     data_close(loader);
@@ -414,7 +414,7 @@ UNIT_TEST(test_damaged) {
             ((unsigned char *)f.header)[at] ^= 0x10;
         else
             f.rest[at - sizeof f.header] ^= 0x10;
-        refused(&f, at < 4 ? "not a token file" : at < 8 ? "version" : "make it again");
+        refused(&f, at < 4 ? "not a token file" : at < 8 ? "version" : "regenerate it");
     }
     for (size_t bytes = 0; bytes < good.bytes; bytes += 7) {
         File f = good;
@@ -438,7 +438,7 @@ UNIT_TEST(test_hostile) {
     } heads[] = {{1, 2, "version 2"},         {2, 0, "says 0 tokens"},     {2, -1, "says -1 tokens"},
                  {2, INT32_MAX, "truncated"}, {3, 3, "of 3 bytes"},        {3, 0, "of 0 bytes"},
                  {3, 4, "truncated"},         {4, 0, "0 examples"},        {4, 102, "102 examples"},
-                 {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 tokens"},
+                 {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 unmasked tokens"},
                  {5, 102, "102 tokens"},      {5, 51, "count differently"}};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         File f = good;
@@ -466,7 +466,7 @@ UNIT_TEST(test_hostile) {
     refused(&f, "big-endian");
     f = make_file(2, 9, 50250, 9, "1"); // outside the vocabulary
     write_as("bad.bin", &f);
-    expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "another --tokenizer");
+    expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "use the --tokenizer");
 }
 
 RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

@@ -123,7 +123,7 @@ static void take(HellaSwag *set, int row, float mean) {
     int32_t inputs[8], targets[8];
     hellaswag_batch(set, row, 1, 8, inputs, targets);
     for (int t = 0; t < 8; t++) losses[t] = targets[t] >= 0 ? mean : -1000.0f;
-    hellaswag_take(set, row, 1, 8, losses);
+    hellaswag_add_losses(set, row, 1, 8, losses);
 }
 
 UNIT_TEST(smallest_mean_wins) {
@@ -151,7 +151,7 @@ UNIT_TEST(smallest_mean_wins) {
     float losses[4 * 8];
     for (int i = 0; i < 32; i++) losses[i] = i < 8 ? 1 : 0.125f;
     take(set, 5, 2), take(set, 7, 2), take(set, 4, 0.5f);
-    hellaswag_take(set, 6, 4, 8, losses);
+    hellaswag_add_losses(set, 6, 4, 8, losses);
     assert_int_equal(hellaswag_right(set), 1);
     take(set, 7, 0.75f);
     assert_int_equal(hellaswag_right(set), 2);

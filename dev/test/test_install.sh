@@ -90,7 +90,7 @@ for name in prepare-bytes plot-loss quant-error gradient-stats; do
 done
 is "coat-prepare-bytes --nonsense" "$(coat-prepare-bytes --nonsense 2>&1)" "coat-prepare-bytes: unknown flag --nonsense: see coat-prepare-bytes --help"
 is "the help names them" "$(train_gpt2_fp8_cpu --help | grep -c '^coat-prepare-bytes --out .* --headers$\|^  train_gpt2_fp8_cpu --') $(train_gpt2_fp8_cpu --help | grep -c 'build/\|\./')" "4 0"
-is "so do messages" "$(train_gpt2_fp8_cpu --train 'none*' 2>&1)" "error: no file matches none*: make token files with coat-prepare or coat-prepare-bytes, or correct the pattern"
+is "so do messages" "$(train_gpt2_fp8_cpu --train 'none*' 2>&1)" "error: no file matches none*; make token files with coat-prepare or coat-prepare-bytes, or correct the pattern"
 if command -v python3 >/dev/null; then
     is "coat-prepare --help" "$(coat-prepare --help | grep -o '^usage: [a-z.-]*\|^ *coat-prepare --out .* tinyshakespeare\|prepare\.py')" "usage: coat-prepare"$'\n'"    coat-prepare --out data/tokens/shakespeare tinyshakespeare"
     is "coat-prepare --nonsense" "$(coat-prepare --nonsense 2>&1 | grep -o '^coat-prepare: ')" "coat-prepare: "

@@ -219,7 +219,7 @@ lost_process() { # NAME PATTERN FLAGS...: kills one of three processes once PATT
 lost_process killed "$folder/killed/step-00000050" --save-every 25 --keep 0 --out "$folder/killed"
 step=0 whole=yes # one process may know of a save before the other
 while read -r line; do
-    step=$(sed -n "s|^nothing is saved since step \([0-9]*\): go on with --out $folder/killed --resume\$|\1|p" <<<"$line")
+    step=$(sed -n "s|^nothing is saved since step \([0-9]*\): continue with --out $folder/killed --resume\$|\1|p" <<<"$line")
     [ "${step:-0}" -ge 25 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=
 done <<<"$advice"
 if [ $status -ne 0 ] && [ "$whole" ]; then

@@ -100,7 +100,7 @@ UNIT_TEST(test_writer_refuses) {
         if (began) {
             assert_true(safewriter_write(&writer, "abc", 3, &err));
             assert_false(safewriter_end(&writer, &hash, &err));
-            assert_says(&err, "'x' was not written whole");
+            assert_says(&err, "'x' was not written completely");
             assert_false(safewriter_write(&writer, "de", 2, &err));
             assert_says(&err, "more bytes");
         } else {

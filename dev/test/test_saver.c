@@ -71,7 +71,7 @@ static void test_copy(void **state) {
 
 static int rows_said;
 
-static char *changing_choices(Exec *exec) {
+static char *changing_algos(Exec *exec) {
     (void)exec;
     char text[32];
     snprintf(text, sizeof text, "row %d\n", rows_said++);
@@ -86,10 +86,10 @@ static void assert_text(const char *path, const char *expected) {
 }
 
 // The matmuls' algorithms are those of the moment of saving; with --autotune people find them in the run's folder.
-static void test_choices(void **state) {
+static void test_algos(void **state) {
     (void)state;
     Run *run = run_new(RECIPE_BF16);
-    run->ops.choices_text = changing_choices;
+    run->ops.algos_text = changing_algos;
     RunState rs = fill(run, 3);
     for (int tunes = 0; tunes < 2; tunes++) {
         Saving s = saving_open(run, tunes ? "tuned" : "untuned");
@@ -452,7 +452,7 @@ static void test_exit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy),           cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_copy),           cmocka_unit_test(test_algos),
         cmocka_unit_test(test_without_memory), cmocka_unit_test(test_keep),
         cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_failing_save),
         cmocka_unit_test(test_folder_gone),    cmocka_unit_test(test_folder_unavailable),

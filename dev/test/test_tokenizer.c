@@ -42,7 +42,7 @@ static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expe
 UNIT_TEST(test_bytes) {
     Tokenizer *t = tokenizer_bytes();
     assert_int_equal(tokenizer_vocab(t), 257);
-    assert_int_equal(tokenizer_end_of_text(t), 256);
+    assert_int_equal(tokenizer_eos(t), 256);
     const int32_t ids[] = {'H', 'i', 0xc3, 0xa9, 0xff, '\n'};
     expect_ids(t, "Hi\xc3\xa9\xff\n", ids, 6);
     for (int id = 0; id < 256; id++) {
@@ -99,7 +99,7 @@ static const Known known[] = {
 
 static void check_gpt2(const Tokenizer *t) {
     assert_int_equal(tokenizer_vocab(t), 50257);
-    assert_int_equal(tokenizer_end_of_text(t), 50256);
+    assert_int_equal(tokenizer_eos(t), 50256);
     char out[32] = {0};
     tokenizer_decode(t, 50256, out, sizeof out);
     assert_string_equal(out, "<|endoftext|>");
@@ -111,7 +111,7 @@ static void check_gpt2(const Tokenizer *t) {
 static void write_bin(const char *name, const Tokenizer *t, int32_t version) {
     static unsigned char file[4 << 20];
     memset(file, 0, sizeof file);
-    int32_t header[4] = {20240328, version, tokenizer_vocab(t), version == 2 ? tokenizer_end_of_text(t) : 0};
+    int32_t header[4] = {20240328, version, tokenizer_vocab(t), version == 2 ? tokenizer_eos(t) : 0};
     memcpy(file, header, sizeof header);
     size_t at = 1024;
     for (int id = 0; id < tokenizer_vocab(t); id++) {
@@ -214,7 +214,7 @@ UNIT_TEST(test_small_vocabulary) {
     write_text(path_of("merges.txt"), "#version: 0.2\r\nb c\r\na b\r\na bc\r\n\xc4\xa0 a\r\n");
     Tokenizer *t = open_good(path_of("vocab.json"));
     assert_int_equal(tokenizer_vocab(t), 13);
-    assert_int_equal(tokenizer_end_of_text(t), 12);
+    assert_int_equal(tokenizer_eos(t), 12);
     const int32_t abc[] = {5}, aabb[] = {0, 3, 1}, spaced[] = {3, 6, 3, 9};
     expect_ids(t, "abc", abc, 1); // "b c" has the lower rank, then "a bc"
     expect_ids(t, "aabb", aabb, 3);
@@ -319,7 +319,7 @@ UNIT_TEST(test_bad_bin) {
     write_small_bin("good.bin", 2, 20, 19, 1024 + 40);
     Tokenizer *t = open_good(path_of("good.bin"));
     assert_int_equal(tokenizer_vocab(t), 20);
-    assert_int_equal(tokenizer_end_of_text(t), 19);
+    assert_int_equal(tokenizer_eos(t), 19);
     assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1); // ids not in GPT-2's order: no merges
     tokenizer_close(t);
     static const struct {

@@ -1,6 +1,6 @@
 // Tests of tokenizer.json and tokenizer.model: ids of the Python libraries (dev/test/tokenizers, written by
 // make_tokenizers.py), decoding, BOS and EOS, and damaged or unsupported files.
-#include "coat/text/pieces.h"
+#include "coat/text/pretokenize.h"
 #include "coat/text/tokenizer.h"
 #include "coat/text/unicode.h"
 #include "test_folder.h"
@@ -72,9 +72,9 @@ UNIT_TEST(test_ids) {
         char path[128];
         snprintf(path, sizeof path, FOLDER "%s", kinds[k].name);
         Tokenizer *t = open_good(path);
-        assert_int_equal(tokenizer_begin(t), kinds[k].begin);
-        assert_int_equal(tokenizer_end_of_text(t), kinds[k].end);
-        assert_int_equal(tokenizer_puts_blank(t), kinds[k].blank);
+        assert_int_equal(tokenizer_bos(t), kinds[k].begin);
+        assert_int_equal(tokenizer_eos(t), kinds[k].end);
+        assert_int_equal(tokenizer_adds_space(t), kinds[k].blank);
         assert_string_equal(tokenizer_usual_name(path), strstr(path, ".model") ? "tokenizer.model" : "tokenizer.json");
         strcpy(strrchr(path, '.'), ".ids");
         assert_true(read_into(path, ids_text) > 0);
@@ -120,18 +120,18 @@ UNIT_TEST(test_folder_and_config) {
     write_file(path_of("tokenizer.json"), file_text, size);
     write_text(path_of("vocab.json"), "{\"a\": 0}"); // has no pre-tokenization rule, so tokenizer.json is used
     Tokenizer *t = open_good(path_of(""));
-    assert_int_equal(tokenizer_begin(t), 0);
+    assert_int_equal(tokenizer_bos(t), 0);
     assert_true(tokenizer_vocab(t) > 300);
     tokenizer_close(t);
     write_text(path_of("tokenizer_config.json"),
                "{\"model_max_length\": 1000000000000000019884624838656, \"add_bos_token\": false}");
     t = open_good(path_of("tokenizer.json"));
-    assert_int_equal(tokenizer_begin(t), -1);
+    assert_int_equal(tokenizer_bos(t), -1);
     tokenizer_close(t);
     write_text(path_of("tokenizer_config.json"),
                "{\"add_bos_token\": true, \"bos_token\": {\"content\": \"<|end_of_text|>\"}}");
     t = open_good(path_of("tokenizer.json"));
-    assert_int_equal(tokenizer_begin(t), 1);
+    assert_int_equal(tokenizer_bos(t), 1);
     tokenizer_close(t);
 }
 
@@ -156,10 +156,10 @@ UNIT_TEST(test_made_json) {
         Tokenizer *model = open_good(path), *json = open_good(path_of("made.json"));
         assert_false(tokenizer_is_sentencepiece(json));
         assert_int_equal(tokenizer_vocab(json), tokenizer_vocab(model));
-        assert_int_equal(tokenizer_begin(json), tokenizer_begin(model));
-        assert_int_equal(tokenizer_end_of_text(json), tokenizer_end_of_text(model));
+        assert_int_equal(tokenizer_bos(json), tokenizer_bos(model));
+        assert_int_equal(tokenizer_eos(json), tokenizer_eos(model));
         assert_int_equal(tokenizer_unknown(json), tokenizer_unknown(model));
-        assert_int_equal(tokenizer_puts_blank(json), tokenizer_puts_blank(model));
+        assert_int_equal(tokenizer_adds_space(json), tokenizer_adds_space(model));
         for (int id = 0; id < tokenizer_vocab(model); id++) {
             char a[256], b[256];
             const size_t length = tokenizer_decode(model, id, a, sizeof a);
@@ -212,7 +212,7 @@ static void expect_refused(const char *name, const char *text, size_t size, cons
 
 UNIT_TEST(test_bad_json) {
     static const char *const cases[][2] = {
-        {"{\"model\":{\"type\":\"Unigram\"}}", "its model is Unigram; only BPE"},
+        {"{\"model\":{\"type\":\"Unigram\"}}", "its model Unigram is not supported"},
         {"{\"model\":{}," BYTES "}", "no vocab"},
         {"{\"model\":{\"vocab\":{}}," BYTES "}", "no vocab"},
         {"{\"model\":{\"vocab\":{\"a\":\"0\"}}," BYTES "}", "'a' has no id"},
@@ -273,8 +273,8 @@ UNIT_TEST(test_differing) {
         write_text(path_of("other.json"), cases[i].text);
         Tokenizer *other = open_good(path_of("other.json"));
         assert_int_equal(tokenizer_differing(t, other), cases[i].differing);
-        assert_int_equal(tokenizer_merges_alike(t, other), cases[i].merges);
-        assert_int_equal(tokenizer_merges_alike(other, t), cases[i].merges);
+        assert_int_equal(tokenizer_same_merges(t, other), cases[i].merges);
+        assert_int_equal(tokenizer_same_merges(other, t), cases[i].merges);
         tokenizer_close(other);
     }
     tokenizer_close(t);
@@ -282,7 +282,7 @@ UNIT_TEST(test_differing) {
     t = open_good(FOLDER "llama.model");
     Tokenizer *other = open_good(FOLDER "legacy.json");
     assert_int_equal(tokenizer_differing(t, other), 0);
-    assert_true(tokenizer_merges_alike(t, other));
+    assert_true(tokenizer_same_merges(t, other));
     tokenizer_close(other);
     tokenizer_close(t);
 }
@@ -293,10 +293,10 @@ UNIT_TEST(test_bad_model) {
     for (size_t i = 0; i < 4; i++) expect_refused("t.model", file_text, cuts[i], "damaged");
     static const char unigram[] = "\n\x03\n\x01"
                                   "a";
-    expect_refused("t.model", unigram, 5, "not of byte pairs");
+    expect_refused("t.model", unigram, 5, "not SentencePiece's BPE");
     static const char blanks[] = "\n\x03\n\x01"
                                  "a\x12\x02\x18\x02"; // remove_extra_whitespaces is true by default
-    expect_refused("t.model", blanks, 9, "normalizes text");
+    expect_refused("t.model", blanks, 9, "normalization is not supported");
     static const char unused[] = "\n\x05\n\x01"
                                  "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";
     expect_refused("t.model", unused, 15, "unused");

@@ -110,11 +110,8 @@ UNIT_TEST(test_killed) {
     assert_int_equal(results[1].status, 128 + SIGKILL);
     bool advised = false; // set by the first rank that notices; the others follow it
     for (int r = 0; r < 3; r++)
-        advised |=
-            strstr(
-                results[r].said,
-                "rank 1, which hangs or is lost; nothing is saved since step 32: go on with --out runs/x --resume\n") !=
-            NULL;
+        advised |= strstr(results[r].said, "rank 1, which hangs or is lost; nothing is saved since step 32: continue "
+                                           "with --out runs/x --resume\n") != NULL;
     assert_true(advised);
 }
 

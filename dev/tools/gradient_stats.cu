@@ -240,7 +240,7 @@ static bool run_batch(Model *m, int64_t batch, Error *err) {
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof *inputs);
     const bool good = data_batch(loader, batch, inputs, inputs + tokens, err);
     if (good) {
-        step_begin(m, 0.0f, data_count(inputs + tokens, (int64_t)tokens));
+        step_begin(m, 0.0f, data_unmasked_targets(inputs + tokens, (int64_t)tokens));
         batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens, NULL);
         micro_step(m, false, true);
         state_download(m);

@@ -36,7 +36,7 @@ static bool run(int argc, char **argv, Error *err) {
     if ((argc != 2 && argc != 3) || argv[1][0] == '-') return error_set(err, EXIT_USER, USAGE_LINE(usage));
     Tokenizer *t = strcmp(argv[1], "bytes") == 0 ? tokenizer_bytes() : tokenizer_open(argv[1], err);
     const bool good = t && (argc == 2 || write_texts(t, argv[2], err));
-    if (good && argc == 2) printf("%d %d %d\n", tokenizer_begin(t), tokenizer_end_of_text(t), tokenizer_vocab(t));
+    if (good && argc == 2) printf("%d %d %d\n", tokenizer_bos(t), tokenizer_eos(t), tokenizer_vocab(t));
     tokenizer_close(t);
     return good;
 }

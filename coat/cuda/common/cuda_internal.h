@@ -92,7 +92,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
 #undef OPERATION
 
 // Opens cuBLASLt's state (cuda_matmul.cu); NULL with err on failure. The algorithm of each matmul shape comes from a
-// table (matmul_choices.h) or from cuBLASLt's heuristics. Its result is checked, and with --autotune its time measured,
+// table (matmul_algos.h) or from cuBLASLt's heuristics. Its result is checked, and with --autotune its time measured,
 // when the shape first occurs. This overwrites the matmul's output before the final result is written.
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);

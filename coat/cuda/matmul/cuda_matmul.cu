@@ -91,18 +91,18 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
 // --- open, close, tables ------------------------------------------------------------------------------------
 // Returns the committed table's rows for this GPU. Any Hopper GPU with 132 SMs also uses the H200's rows for shapes
 // without a row of its own, because an 80 GB H100 is the same chip with other memory.
-static MatmulChoices committed_choices(const CudaBackend *backend, size_t cublas_version) {
-    MatmulChoices choices = matmul_choices_read(matmul_table_rows, backend->device_name, cublas_version);
+static MatmulAlgos committed_algos(const CudaBackend *backend, size_t cublas_version) {
+    MatmulAlgos algos = algos_read(matmul_table_rows, backend->device_name, cublas_version);
     if (backend->capability == 90 && backend->sm_count == 132)
-        matmul_choices_add(&choices, matmul_table_rows, "NVIDIA H200", cublas_version);
-    return choices;
+        algos_add(&algos, matmul_table_rows, "NVIDIA H200", cublas_version);
+    return algos;
 }
 
 static bool read_tables(MatmulState *state, const Exec *exec, const Config *config, Error *err) {
     const char *file = config->matmul_table, *gpu = state->gpu;
-    state->committed = committed_choices((const CudaBackend *)exec->backend, state->cublas_version);
+    state->committed = committed_algos((const CudaBackend *)exec->backend, state->cublas_version);
     if (!file[0]) return true;
-    if (!matmul_choices_read_file(file, gpu, state->cublas_version, &state->given, err)) return false;
+    if (!algos_read_file(file, gpu, state->cublas_version, &state->given, err)) return false;
     if (state->given.count > 0 || exec->rank > 0 || config->quiet) return true;
     Error note;
     error_set(&note, EXIT_DONE, "--matmul-table %s has no row for %s with cuBLAS %zu", file, gpu,
@@ -129,9 +129,9 @@ MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err) {
     return NULL;
 }
 
-char *cuda_choices_text(Exec *exec) {
+char *cuda_algos_text(Exec *exec) {
     const MatmulState *state = cuda_backend(exec)->matmul;
-    MatmulChoice *rows = (MatmulChoice *)xcalloc((size_t)state->count, sizeof *rows);
+    MatmulAlgo *rows = (MatmulAlgo *)xcalloc((size_t)state->count, sizeof *rows);
     int count = 0;
     for (int i = 0; i < state->count; i++) {
         const Plan *plan = &state->plans[i];
@@ -139,15 +139,15 @@ char *cuda_choices_text(Exec *exec) {
         rows[count].key = plan->key;
         memcpy(rows[count++].algorithm, &plan->algorithm, sizeof rows->algorithm);
     }
-    char *text = matmul_choices_text(rows, count, state->gpu, state->cublas_version);
+    char *text = algos_text(rows, count, state->gpu, state->cublas_version);
     free(rows);
     return text;
 }
 
-void cuda_choices_load(Exec *exec, const char *text) {
+void cuda_algos_load(Exec *exec, const char *text) {
     MatmulState *state = cuda_backend(exec)->matmul;
     free(state->resumed.rows);
-    state->resumed = matmul_choices_read(text, state->gpu, state->cublas_version);
+    state->resumed = algos_read(text, state->gpu, state->cublas_version);
 }
 
 void matmul_visit(Exec *exec, MatmulVisitor visitor) {

@@ -172,10 +172,10 @@ static float timed(Exec *exec, const Matmul *p, const Plan *plan) {
 
 // Takes the algorithm from the table's row for this matmul or, if `others`, from a row of the same shape. Returns false
 // if no usable row exists.
-static bool from_table(MatmulState *state, const MatmulChoices *table, bool others, Plan *plan) {
+static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others, Plan *plan) {
     for (int i = 0; i < (others ? 2 : 1) * table->count; i++) {
-        const MatmulChoice *choice = &table->rows[i % table->count];
-        if (!matmul_choice_fits(choice, &plan->key, i < table->count)) continue;
+        const MatmulAlgo *algo = &table->rows[i % table->count];
+        if (!algo_matches(algo, &plan->key, i < table->count)) continue;
         cublasLtMatmulAlgo_t algorithm;
         static_assert(sizeof algorithm == sizeof choice->algorithm, "a table row stores an algorithm in 64 bytes");
         memcpy(&algorithm, choice->algorithm, sizeof algorithm);

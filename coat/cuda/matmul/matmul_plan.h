@@ -10,7 +10,7 @@
 // A matmul that adds to D uses the algorithm of the one that overwrites D.
 #pragma once
 #include "cuda/common/cuda_internal.h"
-#include "io/matmul_choices.h"
+#include "matmul_algos.h"
 #include "matmul_samples.h"
 
 #include <cublasLt.h>
@@ -39,7 +39,7 @@ struct MatmulState {
     char gpu[256];
     bool fast_data, autotune;
     // tables from the checkpoint, --matmul-table and the program; searched in this order
-    MatmulChoices resumed, given, committed;
+    MatmulAlgos resumed, given, committed;
     MatmulSamples *samples;
     MatmulVisitor visitor; // report NULL: no visitor
     Plan plans[MAX_PLANS];

@@ -2,7 +2,7 @@
 // all of k, or with fewer bits, as the tensor cores' fast accumulation does.
 #pragma once
 #include "cuda/common/cuda_internal.h"
-#include "io/matmul_choices.h"
+#include "matmul_algos.h"
 
 // D (m, n) = A (m, k) * B (k, n), column-major, with k contiguous in A and B, as cuBLASLt requires for FP8 on Hopper.
 typedef struct {

@@ -1,4 +1,4 @@
-// The committed table of matmul algorithms: rows of matmul_choices.h as --autotune writes them to OUT/matmul_table.txt,
+// The committed table of matmul algorithms: rows of matmul_algos.h as --autotune writes them to OUT/matmul_table.txt,
 // without the part in parentheses, so that they apply to any strides and alignments.
 #pragma once
 

@@ -1,13 +1,14 @@
-#include "matmul_choices.h"
+#include "matmul_algos.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#include "files.h"
+#include "io/files.h"
+#include "ops.h"
 
 #define ROW_LENGTH 1024
-#define LARGEST_SIZE ((uint64_t)1 << 40) // of a dimension or stride
-#define LARGEST_ALIGNMENT 256
+#define MAX_SIZE ((uint64_t)1 << 40) // of a dimension or stride
+#define MAX_ALIGNMENT 256
 
 bool matmul_same_key(const MatmulKey *x, const MatmulKey *y) {
     return matmul_same_shape(&x->shape, &y->shape) && x->lda == y->lda && x->ldb == y->ldb && x->ldd == y->ldd &&
@@ -15,26 +16,26 @@ bool matmul_same_key(const MatmulKey *x, const MatmulKey *y) {
            x->accumulate == y->accumulate;
 }
 
-bool matmul_choice_fits(const MatmulChoice *choice, const MatmulKey *key, bool exact) {
-    const MatmulKey *row = &choice->key;
-    if (exact) return !choice->any_memory && matmul_same_key(row, key);
+bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact) {
+    const MatmulKey *row = &algo->key;
+    if (exact) return !algo->any_memory && matmul_same_key(row, key);
     if (!matmul_same_shape(&row->shape, &key->shape)) return false;
-    return choice->any_memory ||
+    return algo->any_memory ||
            (row->align_a <= key->align_a && row->align_b <= key->align_b && row->align_d <= key->align_d);
 }
 
 // ---------------------------------------------------------------- reading
-// Each function reads at *at, which it moves on, within a line that ends with '\n' or 0.
+// Each read_ function parses one item at *at, in a line that ends with '\n' or 0, and advances *at past it.
 
 static int digit_value(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : 16;
 }
 
-static bool read_number(const char **at, int base, uint64_t most, uint64_t *value) {
+static bool read_number(const char **at, int base, uint64_t max, uint64_t *value) {
     const char *p = *at + strspn(*at, " "), *first = p;
     for (*value = 0; digit_value(*p) < base; p++) {
         uint64_t digit = (uint64_t)digit_value(*p);
-        if (digit > most || *value > (most - digit) / (uint64_t)base) return false;
+        if (digit > max || *value > (max - digit) / (uint64_t)base) return false;
         *value = *value * (uint64_t)base + digit;
     }
     *at = p;
@@ -43,14 +44,14 @@ static bool read_number(const char **at, int base, uint64_t most, uint64_t *valu
 
 static bool read_size(const char **at, int64_t *size) {
     uint64_t value;
-    bool good = read_number(at, 10, LARGEST_SIZE, &value) && value > 0;
+    bool good = read_number(at, 10, MAX_SIZE, &value) && value > 0;
     *size = (int64_t)value;
     return good;
 }
 
 static bool read_alignment(const char **at, int *alignment) {
     uint64_t value;
-    bool good = read_number(at, 10, LARGEST_ALIGNMENT, &value) && value > 0 && (value & (value - 1)) == 0;
+    bool good = read_number(at, 10, MAX_ALIGNMENT, &value) && value > 0 && (value & (value - 1)) == 0;
     *alignment = (int)value;
     return good;
 }
@@ -80,12 +81,12 @@ static bool read_shape(const char **at, MatmulShape *s) {
            read_flag(at, &s->transpose_a) && read_flag(at, &s->transpose_b) && read_flag(at, &s->fast);
 }
 
-// What is in parentheses, where there are any.
-static bool read_memory(const char **at, MatmulChoice *choice) {
-    MatmulKey *key = &choice->key;
+// Parses the parentheses with strides and alignments, if the row has them.
+static bool read_memory(const char **at, MatmulAlgo *algo) {
+    MatmulKey *key = &algo->key;
     *at += strspn(*at, " ");
-    choice->any_memory = **at != '(';
-    if (choice->any_memory) return true;
+    algo->any_memory = **at != '(';
+    if (algo->any_memory) return true;
     ++*at;
     if (!read_size(at, &key->lda) || !read_size(at, &key->ldb) || !read_size(at, &key->ldd) ||
         !read_alignment(at, &key->align_a) || !read_alignment(at, &key->align_b) ||
@@ -94,55 +95,54 @@ static bool read_memory(const char **at, MatmulChoice *choice) {
     return *(*at)++ == ')';
 }
 
-static bool read_row(const char *at, const char *gpu, size_t cublas_version, MatmulChoice *choice) {
+static bool read_row(const char *at, const char *gpu, size_t cublas_version, MatmulAlgo *algo) {
     uint64_t version;
-    memset(choice, 0, sizeof *choice);
+    memset(algo, 0, sizeof *algo);
     if (!read_number(&at, 10, UINT64_MAX, &version) || version != cublas_version) return false;
-    if (!read_shape(&at, &choice->key.shape) || !read_memory(&at, choice)) return false;
+    if (!read_shape(&at, &algo->key.shape) || !read_memory(&at, algo)) return false;
     for (int i = 0; i < 8; i++)
-        if (!read_number(&at, 16, UINT64_MAX, &choice->algorithm[i])) return false;
+        if (!read_number(&at, 16, UINT64_MAX, &algo->algorithm[i])) return false;
     at += strspn(at, " ");
     size_t length = strcspn(at, "\r\n");
     return length == strlen(gpu) && memcmp(at, gpu, length) == 0;
 }
 
-void matmul_choices_add(MatmulChoices *choices, const char *text, const char *gpu, size_t cublas_version) {
-    for (int capacity = choices->count; *text; text += strcspn(text, "\n"), text += *text == '\n') {
-        MatmulChoice choice;
-        if (!read_row(text, gpu, cublas_version, &choice)) continue;
-        if (choices->count == capacity) {
+void algos_add(MatmulAlgos *algos, const char *text, const char *gpu, size_t cublas_version) {
+    for (int capacity = algos->count; *text; text += strcspn(text, "\n"), text += *text == '\n') {
+        MatmulAlgo algo;
+        if (!read_row(text, gpu, cublas_version, &algo)) continue;
+        if (algos->count == capacity) {
             capacity = capacity ? 2 * capacity : 64;
-            choices->rows = (MatmulChoice *)realloc(choices->rows, (size_t)capacity * sizeof choice);
-            if (!choices->rows) fatal(EXIT_DEVICE, "host memory: could not grow the table of matmuls");
+            algos->rows = (MatmulAlgo *)realloc(algos->rows, (size_t)capacity * sizeof algo);
+            if (!algos->rows) fatal(EXIT_DEVICE, "host memory: could not grow the table of matmuls");
         }
-        choices->rows[choices->count++] = choice;
+        algos->rows[algos->count++] = algo;
     }
 }
 
-MatmulChoices matmul_choices_read(const char *text, const char *gpu, size_t cublas_version) {
-    MatmulChoices choices = {NULL, 0};
-    matmul_choices_add(&choices, text, gpu, cublas_version);
-    return choices;
+MatmulAlgos algos_read(const char *text, const char *gpu, size_t cublas_version) {
+    MatmulAlgos algos = {NULL, 0};
+    algos_add(&algos, text, gpu, cublas_version);
+    return algos;
 }
 
-bool matmul_choices_read_file(const char *path, const char *gpu, size_t cublas_version, MatmulChoices *choices,
-                              Error *err) {
+bool algos_read_file(const char *path, const char *gpu, size_t cublas_version, MatmulAlgos *algos, Error *err) {
     char *text;
     size_t size;
     if (!file_read_all(path, MATMUL_TABLE_LIMIT, &text, &size, err)) return false;
-    *choices = matmul_choices_read(text, gpu, cublas_version);
+    *algos = algos_read(text, gpu, cublas_version);
     free(text);
     return true;
 }
 
 // ---------------------------------------------------------------- writing
 
-static void write_row(char row[ROW_LENGTH], const MatmulChoice *choice, const char *gpu, size_t cublas_version) {
-    const MatmulKey *key = &choice->key;
+static void write_row(char row[ROW_LENGTH], const MatmulAlgo *algo, const char *gpu, size_t cublas_version) {
+    const MatmulKey *key = &algo->key;
     const MatmulShape *s = &key->shape;
-    const uint64_t *w = choice->algorithm;
+    const uint64_t *w = algo->algorithm;
     char memory[160] = "";
-    if (!choice->any_memory)
+    if (!algo->any_memory)
         snprintf(memory, sizeof memory, " (%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d)", key->lda, key->ldb,
                  key->ldd, key->align_a, key->align_b, key->align_d, key->accumulate);
     snprintf(row, ROW_LENGTH,
@@ -157,7 +157,7 @@ static int compare_rows(const void *a, const void *b) {
     return strcmp((const char *)a, (const char *)b);
 }
 
-char *matmul_choices_text(const MatmulChoice rows[], int count, const char *gpu, size_t cublas_version) {
+char *algos_text(const MatmulAlgo rows[], int count, const char *gpu, size_t cublas_version) {
     if (count == 0) return NULL;
     char(*lines)[ROW_LENGTH] = (char(*)[ROW_LENGTH])xmalloc((size_t)count * ROW_LENGTH);
     for (int i = 0; i < count; i++) write_row(lines[i], &rows[i], gpu, cublas_version);

@@ -1,9 +1,9 @@
-// Tests of the GEMM algorithm cache (coat/io/matmul_choices.h): rows are written and read in any order, invalid rows
+// Tests of the GEMM algorithm cache (coat/io/matmul_algos.h): rows are written and read in any order, invalid rows
 // and those of other devices are ignored, and a matmul finds its own row or one that fits its shape.
 #include "dev/test/test_folder.h"
 
+#include "coat/cuda/matmul/matmul_algos.h"
 #include "coat/cuda/matmul/matmul_table_rows.h"
-#include "coat/io/matmul_choices.h"
 
 #define GPU "NVIDIA H200"
 #define VERSION 130100
@@ -12,8 +12,8 @@
     "H200\n"
 #define SHORT "130100 768 1024 64 e4m3 e5m2 bf16 none 1 0 1 a b c d e f 0 1 NVIDIA H200\n"
 
-static MatmulChoice choice_of(int64_t m, int align, bool accumulate) {
-    MatmulChoice c;
+static MatmulAlgo choice_of(int64_t m, int align, bool accumulate) {
+    MatmulAlgo c;
     memset(&c, 0, sizeof c);
     c.key.shape = (MatmulShape){m, 32, 48, FMT_BF16, FMT_BF16, FMT_FP32, FMT_BF16, true, false, false};
     c.key.lda = c.key.ldb = c.key.ldd = m;
@@ -24,27 +24,27 @@ static MatmulChoice choice_of(int64_t m, int align, bool accumulate) {
 }
 
 UNIT_TEST(test_round_trip) {
-    MatmulChoice rows[] = {choice_of(96, 256, false), choice_of(96, 16, false), choice_of(16, 256, true),
-                           choice_of(96, 256, true), choice_of(16, 256, true)};
-    MatmulChoice turned[] = {rows[4], rows[3], rows[1], rows[0]};
-    assert_null(matmul_choices_text(rows, 0, GPU, VERSION));
-    char *text = matmul_choices_text(rows, 5, GPU, VERSION), *other = matmul_choices_text(turned, 4, GPU, VERSION);
+    MatmulAlgo rows[] = {choice_of(96, 256, false), choice_of(96, 16, false), choice_of(16, 256, true),
+                         choice_of(96, 256, true), choice_of(16, 256, true)};
+    MatmulAlgo turned[] = {rows[4], rows[3], rows[1], rows[0]};
+    assert_null(algos_text(rows, 0, GPU, VERSION));
+    char *text = algos_text(rows, 5, GPU, VERSION), *other = algos_text(turned, 4, GPU, VERSION);
     assert_string_equal(text, other); // in the same order, without duplicates
-    MatmulChoices read = matmul_choices_read(text, GPU, VERSION);
+    MatmulAlgos read = algos_read(text, GPU, VERSION);
     assert_int_equal(read.count, 4);
     for (int i = 0; i < 4; i++) {
         int same = 0;
         for (int k = 0; k < 4; k++) {
-            if (!matmul_choice_fits(&read.rows[i], &turned[k].key, true)) continue;
+            if (!algo_matches(&read.rows[i], &turned[k].key, true)) continue;
             assert_memory_equal(read.rows[i].algorithm, turned[k].algorithm, sizeof turned[k].algorithm);
             same++;
         }
         assert_int_equal(same, 1);
     }
-    char *again = matmul_choices_text(read.rows, read.count, GPU, VERSION);
+    char *again = algos_text(read.rows, read.count, GPU, VERSION);
     assert_string_equal(text, again);
-    assert_int_equal(matmul_choices_read(text, "NVIDIA H100", VERSION).count, 0);
-    assert_int_equal(matmul_choices_read(text, GPU, VERSION + 1).count, 0);
+    assert_int_equal(algos_read(text, "NVIDIA H100", VERSION).count, 0);
+    assert_int_equal(algos_read(text, GPU, VERSION + 1).count, 0);
     free(again);
     free(read.rows);
     free(other);
@@ -52,7 +52,7 @@ UNIT_TEST(test_round_trip) {
 }
 
 UNIT_TEST(test_rows) {
-    MatmulChoices read = matmul_choices_read("# a remark\n\n" ROW "rubbish\r\n" SHORT, GPU, VERSION);
+    MatmulAlgos read = algos_read("# a remark\n\n" ROW "rubbish\r\n" SHORT, GPU, VERSION);
     assert_int_equal(read.count, 2);
     const MatmulKey *key = &read.rows[0].key;
     assert_false(read.rows[0].any_memory);
@@ -65,13 +65,13 @@ UNIT_TEST(test_rows) {
     // a matmul's own row, or one for a compatible shape
     MatmulKey other = *key;
     other.accumulate = true;
-    assert_true(matmul_choice_fits(&read.rows[0], key, true) && !matmul_choice_fits(&read.rows[0], &other, true));
-    assert_true(matmul_choice_fits(&read.rows[0], &other, false));
+    assert_true(algo_matches(&read.rows[0], key, true) && !algo_matches(&read.rows[0], &other, true));
+    assert_true(algo_matches(&read.rows[0], &other, false));
     other.align_b = 8; // less alignment than the algorithm needs
-    assert_false(matmul_choice_fits(&read.rows[0], &other, false));
-    assert_true(matmul_choice_fits(&read.rows[1], &other, false) && !matmul_choice_fits(&read.rows[1], key, true));
+    assert_false(algo_matches(&read.rows[0], &other, false));
+    assert_true(algo_matches(&read.rows[1], &other, false) && !algo_matches(&read.rows[1], key, true));
     other.shape.fast = false;
-    assert_false(matmul_choice_fits(&read.rows[1], &other, false));
+    assert_false(algo_matches(&read.rows[1], &other, false));
     free(read.rows);
 }
 
@@ -99,7 +99,7 @@ UNIT_TEST(test_bad_rows) {
         "130100 1 1 1 bf16 bf16\nbf16 none 0 0 0 1 2 3 4 5 6 7 8 NVIDIA H200",
         "18446744073709551616130100 1 1 1 bf16 bf16 bf16 none 0 0 0 1 2 3 4 5 6 7 8 NVIDIA H200"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        MatmulChoices read = matmul_choices_read(bad[i], GPU, VERSION);
+        MatmulAlgos read = algos_read(bad[i], GPU, VERSION);
         if (read.count) fail_msg("'%s' was read", bad[i]);
     }
 }
@@ -107,12 +107,12 @@ UNIT_TEST(test_bad_rows) {
 UNIT_TEST(test_committed) {
     int lines = 0;
     for (const char *c = matmul_table_rows; *c; c++) lines += *c == '\n';
-    MatmulChoices h100 = matmul_choices_read(matmul_table_rows, "NVIDIA H100 80GB HBM3", VERSION);
-    MatmulChoices h200 = matmul_choices_read(matmul_table_rows, GPU, VERSION), both = h100;
+    MatmulAlgos h100 = algos_read(matmul_table_rows, "NVIDIA H100 80GB HBM3", VERSION);
+    MatmulAlgos h200 = algos_read(matmul_table_rows, GPU, VERSION), both = h100;
     assert_true(h100.count > 0 && h200.count > 0);
     both.rows = malloc((size_t)h100.count * sizeof *both.rows);
     memcpy(both.rows, h100.rows, (size_t)h100.count * sizeof *both.rows);
-    matmul_choices_add(&both, matmul_table_rows, GPU, VERSION); // rows for H100 come first
+    algos_add(&both, matmul_table_rows, GPU, VERSION); // rows for H100 come first
     assert_int_equal(both.count, lines);
     assert_memory_equal(both.rows, h100.rows, (size_t)h100.count * sizeof *both.rows);
     assert_memory_equal(both.rows + h100.count, h200.rows, (size_t)h200.count * sizeof *both.rows);
@@ -123,11 +123,11 @@ UNIT_TEST(test_committed) {
 
 UNIT_TEST(test_file) {
     Error err;
-    MatmulChoices read;
-    assert_false(matmul_choices_read_file(path_of("none"), GPU, VERSION, &read, &err));
+    MatmulAlgos read;
+    assert_false(algos_read_file(path_of("none"), GPU, VERSION, &read, &err));
     assert_says(&err, "/none");
     write_text(path_of("table"), ROW "\n" SHORT);
-    assert_true(matmul_choices_read_file(path_of("table"), GPU, VERSION, &read, &err));
+    assert_true(algos_read_file(path_of("table"), GPU, VERSION, &read, &err));
     assert_int_equal(read.count, 2);
     free(read.rows);
 }

@@ -1,4 +1,4 @@
-#include "pieces.h"
+#include "pretokenize.h"
 
 #include <string.h>
 
@@ -8,15 +8,15 @@
 #define ANY_CASE "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 #define LINES "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-bool pieces_of_regex(const char *regex, PieceRule *rule) {
+bool pretokens_from_regex(const char *regex, PretokenRule *rule) {
     static const struct {
         const char *regex;
-        PieceKind kind;
+        PretokenKind kind;
         int digits;
-    } known[] = {{"'s|'t|'re|'ve|'m|'ll|'d|" GPT2, PIECES_GPT2, 0},
-                 {"'(?:[sdmt]|ll|ve|re)|" GPT2, PIECES_GPT2, 0},
-                 {ANY_CASE "\\p{N}{1,3}" LINES, PIECES_CL100K, 3},
-                 {ANY_CASE "\\p{N}" LINES, PIECES_CL100K, 1}};
+    } known[] = {{"'s|'t|'re|'ve|'m|'ll|'d|" GPT2, PRETOKENS_GPT2, 0},
+                 {"'(?:[sdmt]|ll|ve|re)|" GPT2, PRETOKENS_GPT2, 0},
+                 {ANY_CASE "\\p{N}{1,3}" LINES, PRETOKENS_CL100K, 3},
+                 {ANY_CASE "\\p{N}" LINES, PRETOKENS_CL100K, 1}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(regex, known[i].regex) != 0) continue;
         rule->kind = known[i].kind;
@@ -26,22 +26,22 @@ bool pieces_of_regex(const char *regex, PieceRule *rule) {
     return false;
 }
 
-// The class of the first character of text (length > 0) and its number of bytes.
+// Returns the class of the first character of text (length > 0) and sets *bytes to its number of bytes.
 static CharClass next_class(const char *text, size_t length, size_t *bytes) {
     return unicode_class(utf8_read(text, length, bytes));
 }
 
-// The end of the characters of a class from `at` on, at most `most`.
-static size_t run_end(const char *text, size_t at, size_t length, CharClass kind, int most) {
+// Returns the end of the run of characters of class `kind` from `at` on, at most `max` characters.
+static size_t run_end(const char *text, size_t at, size_t length, CharClass kind, int max) {
     size_t bytes;
-    for (; at < length && most > 0 && next_class(text + at, length - at, &bytes) == kind; most--) at += bytes;
+    for (; at < length && max > 0 && next_class(text + at, length - at, &bytes) == kind; max--) at += bytes;
     return at;
 }
 
 static size_t contraction(const char *text, size_t length, bool any_case) {
     static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
     if (text[0] != '\'') return 0;
-    // U+017F is an s, too, where case does not count
+    // U+017F equals s if case is ignored
     if (any_case && length > 2 && memcmp(text + 1, "\xc5\xbf", 2) == 0) return 3;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         const size_t n = strlen(endings[i]);
@@ -51,14 +51,15 @@ static size_t contraction(const char *text, size_t length, bool any_case) {
     return 0;
 }
 
-// White space: all of it at the end of the text; else the last one is left to what follows, unless it is the only one.
+// Returns the end of the white space at the start of text. Unless the text ends there, the last of several spaces is
+// left to the next pretoken.
 static size_t space_end(const char *text, size_t length) {
     size_t end, bytes, last = 0;
     for (end = 0; end < length && next_class(text + end, length - end, &bytes) == CHAR_SPACE; end += bytes) last = end;
     return end == length || last == 0 ? end : last;
 }
 
-static size_t gpt2_piece(const char *text, size_t length) {
+static size_t gpt2_pretoken(const char *text, size_t length) {
     size_t bytes, end = contraction(text, length, false);
     if (end > 0) return end;
     end = text[0] == ' ' && length > 1 ? 1 : 0; // a space belongs to the word after it
@@ -70,7 +71,7 @@ static bool is_line_end(char c) {
     return c == '\r' || c == '\n';
 }
 
-static size_t cl100k_piece(const char *text, size_t length, int digits) {
+static size_t cl100k_pretoken(const char *text, size_t length, int digits) {
     size_t bytes, next, end = contraction(text, length, true);
     if (end > 0) return end;
     const CharClass kind = next_class(text, length, &bytes);
@@ -86,18 +87,18 @@ static size_t cl100k_piece(const char *text, size_t length, int digits) {
         while (end < length && is_line_end(text[end])) end++; // with the line ends after it
         return end;
     }
-    size_t last_line = 0; // behind the last line end of this white space
+    size_t last_line = 0; // offset after the last line end in this white space
     for (end = 0; end < length && next_class(text + end, length - end, &bytes) == CHAR_SPACE; end += bytes)
         if (is_line_end(text[end])) last_line = end + 1;
     return last_line > 0 ? last_line : space_end(text, length);
 }
 
-static size_t blank_piece(const char *text, size_t length) {
+static size_t space_pretoken(const char *text, size_t length) {
     const char *blank = (const char *)memchr(text + 1, ' ', length - 1);
     return blank ? (size_t)(blank - text) : length;
 }
 
-size_t pieces_next(PieceRule rule, const char *text, size_t length) {
+size_t pretoken_length(PretokenRule rule, const char *text, size_t length) {
     if (rule.alone_digits) {
         size_t bytes, end = 0;
         if (next_class(text, length, &bytes) == CHAR_NUMBER) return bytes;
@@ -105,10 +106,10 @@ size_t pieces_next(PieceRule rule, const char *text, size_t length) {
         length = end;
     }
     switch (rule.kind) {
-    case PIECES_NONE: return length;
-    case PIECES_BLANK: return blank_piece(text, length);
-    case PIECES_GPT2: return gpt2_piece(text, length);
-    case PIECES_CL100K: return cl100k_piece(text, length, rule.digits);
+    case PRETOKENS_NONE: return length;
+    case PRETOKENS_SPACE: return space_pretoken(text, length);
+    case PRETOKENS_GPT2: return gpt2_pretoken(text, length);
+    case PRETOKENS_CL100K: return cl100k_pretoken(text, length, rule.digits);
     }
     return length;
 }

@@ -1,11 +1,11 @@
-// How messages are written: piece by piece, sizes with their unit, counts with their noun.
+// Parts of messages: text appended to text, sizes with their unit, the plural of nouns and verbs.
 #pragma once
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-// Adds to a text what there is room for.
+// Appends formatted text to `text` in a buffer of `size` bytes; cuts off what does not fit.
 __attribute__((format(printf, 3, 4))) static inline void text_append(char *text, size_t size, const char *format, ...) {
     const size_t used = strlen(text);
     va_list args;
@@ -16,7 +16,7 @@ __attribute__((format(printf, 3, 4))) static inline void text_append(char *text,
 
 #define MEMORY_TEXT 24
 
-// "35.81 GB", below 1 GB "512.30 MB", and "8.19 KB" or "1 B" where that would be 0.00; returns text.
+// Writes a size such as "35.81 GB", "512.30 MB", "8.19 KB" or "1 B". Returns text.
 static inline const char *memory_text(char text[MEMORY_TEXT], size_t bytes) {
     const double value = (double)bytes;
     if (bytes < 1000)
@@ -30,12 +30,12 @@ static inline const char *memory_text(char text[MEMORY_TEXT], size_t bytes) {
     return text;
 }
 
-// What a noun ends in behind its count, as in "%d file%s", or a number that %.3g shows: nothing behind 1.
+// Returns the ending of a noun after its count, as in "%d file%s": "" if %.3g prints the count as 1, else "s".
 static inline const char *plural(double count) {
     return count >= 0.9995 && count < 1.005 ? "" : "s";
 }
 
-// What its verb ends in then: "1 file holds", "2 files hold".
+// Returns the ending of the verb that follows a count and its noun: "1 file holds", "2 files hold".
 static inline const char *singular(double count) {
     return *plural(count) ? "" : "s";
 }

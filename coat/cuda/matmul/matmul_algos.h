@@ -1,0 +1,73 @@
+// Tables of GEMM algorithms, as text with one row per GPU, cuBLAS version, shape and memory layout. Tables come from
+//   - the program: matmul_table_rows.h;
+//   - --matmul-table FILE; --autotune writes such a file to the run's folder;
+//   - a checkpoint, which records the algorithms of the run that wrote it, for runs that resume from it.
+// A GEMM without a row gets the library's first choice (matmul_plan.h). Only --autotune measures times, so without it
+// the same command gives the same bits.
+//
+// A row: cuBLAS version; m n k; formats of A, B, D and the bias; A, B transposed; fast accumulation; in parentheses the
+// strides of A, B, D, their alignments in bytes, and 1 if the GEMM adds to D; the algorithm; the GPU:
+//   130100 768 1024 768 bf16 bf16 bf16 none 0 0 0 (768 768 768 256 256 256 0) 1d00000042 ... 44000e000e 0 NVIDIA H200
+// A row without parentheses holds for every memory layout.
+#pragma once
+#include "base/error.h"
+#include "numerics/formats.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// D (m, n) = op(A) (m, k) * op(B) (k, n), column-major.
+typedef struct {
+    int64_t m, n, k;
+    Format a, b, d, bias; // bias FMT_NONE: none
+    bool transpose_a, transpose_b;
+    bool fast; // FP8: the tensor cores' fast accumulation
+} MatmulShape;
+
+// Everything that the choice of an algorithm depends on.
+typedef struct {
+    MatmulShape shape;
+    int64_t lda, ldb, ldd;
+    int align_a, align_b, align_d; // bytes: powers of two up to 256
+    bool accumulate;               // adds to D
+} MatmulKey;
+
+typedef struct {
+    MatmulKey key;
+    bool any_memory;       // the row has no parentheses: only key.shape is set
+    uint64_t algorithm[8]; // cublasLtMatmulAlgo_t, valid for one version of the library
+} MatmulAlgo;
+
+typedef struct {
+    MatmulAlgo *rows; // malloc'ed
+    int count;
+} MatmulAlgos;
+
+static inline bool matmul_same_shape(const MatmulShape *x, const MatmulShape *y) {
+    return x->m == y->m && x->n == y->n && x->k == y->k && x->a == y->a && x->b == y->b && x->d == y->d &&
+           x->bias == y->bias && x->transpose_a == y->transpose_a && x->transpose_b == y->transpose_b &&
+           x->fast == y->fast;
+}
+
+bool matmul_same_key(const MatmulKey *x, const MatmulKey *y);
+
+// True if the row is for this GEMM: for exactly this key or, if !exact, for its shape and for memory that is aligned no
+// better than the key's.
+bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact);
+
+// Returns the rows of a table that are for this GPU and cuBLAS version, in their order. Other rows and lines that are
+// not rows are skipped.
+MatmulAlgos algos_read(const char *text, const char *gpu, size_t cublas_version);
+// Appends the rows of a table that are for another GPU. For a shape that both have, the earlier row is used.
+void algos_add(MatmulAlgos *algos, const char *text, const char *gpu, size_t cublas_version);
+// Reads the file `path` by algos_read(). False with err (EXIT_DATA) if it cannot be read.
+bool algos_read_file(const char *path, const char *gpu, size_t cublas_version, MatmulAlgos *algos, Error *err);
+
+// Returns the rows as text, sorted, so that it does not depend on the order of the GEMMs. Allocated with malloc(); NULL
+// if there are no rows.
+char *algos_text(const MatmulAlgo rows[], int count, const char *gpu, size_t cublas_version);
+
+#ifdef __cplusplus
+}
+#endif
