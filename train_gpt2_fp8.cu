@@ -69,11 +69,11 @@ static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, 
 }
 
 // Returns the clipping, QK-norm and RoPE that a layer applies to q and k; GPT-2 has none of them.
-static Heads qk_rope(const Model *m, int layer, int cached_tokens) {
-    Heads h;
+static QkRope qk_rope(const Model *m, int layer, int cached_tokens) {
+    QkRope h;
     h.shape = attention_shape(&m->config->shape, m->B, m->T);
     h.positions = positions(m);
-    h.rotations = of_positions(m, arena_tensor(&m->arena, ROPE_TABLE, VALUE, 0), cached_tokens);
+    h.rope_table = of_positions(m, arena_tensor(&m->arena, ROPE_TABLE, VALUE, 0), cached_tokens);
     h.q_weight = param(m, QNORMW, layer);
     h.k_weight = param(m, KNORMW, layer);
     h.eps = m->config->shape.norm_eps;
@@ -83,10 +83,10 @@ static Heads qk_rope(const Model *m, int layer, int cached_tokens) {
 
 // Returns the RoPE table and removes it from h if attention's backward applies RoPE's backward. With QK-norm it does
 // not, because the norm's backward reads unrounded values.
-static Tensor detach_rope(Heads *h) {
-    const Tensor rope_table = h->rotations;
+static Tensor detach_rope(QkRope *h) {
+    const Tensor rope_table = h->rope_table;
     if (h->q_weight.data) return no_tensor();
-    h->rotations = no_tensor();
+    h->rope_table = no_tensor();
     return rope_table;
 }
 
@@ -113,8 +113,8 @@ static bool bias_in_fc_matmul(const Model *m) {
 // r_in + post(y), where `post` is the previous sublayer's norm.
 static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out, Tensor r_in, Tensor y,
                            Tensor y_bias) {
-    if (m->config->shape.norm_place == NORM_AFTER)
-        m->ops->branch_norm_forward(&m->exec, n, post, r_out, r_in, y);
+    if (m->config->shape.norm_place == NORM_POST)
+        m->ops->postnorm_residual_forward(&m->exec, n, post, r_out, r_in, y);
     else
         m->ops->residual_norm_forward(&m->exec, n, pre, r_out, r_in, y, y_bias);
 }
@@ -188,8 +188,8 @@ void model_forward(Model *m, KvCache cache) {
         y_bias = param(m, FCPROJB, l);
     }
     Tensor last = act(m, RESID_FINAL, 0);
-    if (m->config->shape.norm_place == NORM_AFTER) {
-        ops->branch_norm_forward(ex, no_tensor(), second_norm(m, L - 1), last, r, y);
+    if (m->config->shape.norm_place == NORM_POST) {
+        ops->postnorm_residual_forward(ex, no_tensor(), second_norm(m, L - 1), last, r, y);
         r = last;
         y = y_bias = no_tensor();
     }
@@ -237,7 +237,7 @@ static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) 
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
     InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
     ex->trains = false; // checkpoints record only the algorithms of training's own matmuls
-    const bool post = m->config->shape.norm_place == NORM_AFTER; // n1 is then the stream itself, not a norm's output
+    const bool post = m->config->shape.norm_place == NORM_POST; // n1 is then the stream itself, not a norm's output
     m->ops->norm_recompute(ex, n1, post ? saved(m, N1, l) : no_tensor(), input);
     m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);
     ex->trains = true;
@@ -285,7 +285,7 @@ static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t
 // w and b are the norm's parameters.
 static Tensor sublayer_backward_begin(Model *m, int l, TensorId w, TensorId b, Norm n, bool accumulate) {
     Tensor dsublayer = act(m, DSUBLAYER, l);
-    if (m->config->shape.norm_place == NORM_AFTER)
+    if (m->config->shape.norm_place == NORM_POST)
         m->ops->norm_backward(&m->exec, dsublayer, grad(m, w, l), grad(m, b, l), act(m, DRESID, l), n, false,
                               accumulate);
     return dsublayer;
@@ -295,7 +295,7 @@ static Tensor sublayer_backward_begin(Model *m, int l, TensorId w, TensorId b, N
 // With pre-norm this runs the norm's backward.
 static void sublayer_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn, Norm n, bool accumulate) {
     Tensor dresid = act(m, DRESID, l);
-    if (m->config->shape.norm_place == NORM_AFTER)
+    if (m->config->shape.norm_place == NORM_POST)
         m->ops->residual_backward(&m->exec, dresid, dn);
     else
         m->ops->norm_backward(&m->exec, dresid, grad(m, w, l), grad(m, b, l), dn, n, true, accumulate);
@@ -334,9 +334,9 @@ static void block_backward(Model *m, int l, bool accumulate) {
     Attention a = attention(m, recomputed_qkv_rope(m, l), l, 0);
     Tensor dq, dk, dv;
     split_qkv(&m->config->shape, dqkv, &dq, &dk, &dv);
-    Heads h = qk_rope(m, l, 0);
+    QkRope h = qk_rope(m, l, 0);
     const Tensor rope_table = detach_rope(&h);
-    if (heads_changed(&h)) dq.amax = NULL; // qk_norm_rope_backward changes the values and writes their amaxes
+    if (qk_norm_rope_active(&h)) dq.amax = NULL; // qk_norm_rope_backward changes the values and writes their amaxes
     ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), rope_table,
                             a.shape);
     ops->qk_norm_rope_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), h, accumulate);
@@ -350,13 +350,13 @@ static void block_backward(Model *m, int l, bool accumulate) {
 // beginning. Does nothing for the last block, whose activations still exist. The post-norm of its MLP, which forward
 // fuses with the next block's first operation, is recomputed here, too.
 static void block_recompute(Model *m, int l) {
-    if (!config_repeats_blocks(m->config) || l + 1 == m->config->shape.layers) return;
+    if (!config_recomputes_blocks(m->config) || l + 1 == m->config->shape.layers) return;
     shards_weights_needed(&m->shards, l, -1, false);
     block_forward(m, l, act(m, RESID_IN, l), no_tensor(), no_tensor(), NO_KV_CACHE);
-    if (m->config->shape.norm_place != NORM_AFTER) return;
+    if (m->config->shape.norm_place != NORM_POST) return;
     block_output(m, l);
-    m->ops->branch_norm_forward(&m->exec, no_tensor(), second_norm(m, l), act(m, RESID_IN, l + 1), act(m, RESID_MID, l),
-                                act(m, Y, l));
+    m->ops->postnorm_residual_forward(&m->exec, no_tensor(), second_norm(m, l), act(m, RESID_IN, l + 1),
+                                      act(m, RESID_MID, l), act(m, Y, l));
 }
 
 // Backward from DN to the embedding: writes or adds to the gradients of all parameters, and sums them over the
@@ -539,7 +539,7 @@ static bool complete(Run *run, Config *config, Error *err) {
     if (config->model_from_files && !checkpoint_check_files(config->model, false, err)) return false;
     if (!checkpoint_check_files(config->tokenizer_file, false, err)) return false;
     if (config->shape_files[0] && !model_shape_from_files(config->shape_files, &config->shape, err)) return false;
-    if (!run_take_vocabulary(run, config, err)) return false;
+    if (!run_open_tokenizer(run, config, err)) return false;
 #ifdef COAT_CUDA
     if (!config->plan && config->device != DEVICE_CPU) {
         config->no_gpu = !cuda_present();
@@ -572,7 +572,7 @@ int main(int argc, char **argv) {
     bool found = comm_discover(&line.flags, &run.place, ok ? &err : &why);
     if (ok && !exit_now) {
         ok = found && complete(&run, &config, &err);
-        if (ok) ok = config.plan ? report_plan(&config, stdout, &err) : run_whole(&run, &config, &err);
+        if (ok) ok = config.plan ? report_plan(&config, stdout, &err) : run_main(&run, &config, &err);
     }
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))
         ok = error_set(&err, EXIT_DATA,

@@ -31,7 +31,7 @@ OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Ten
 //   r_out = r_in + norm(y), or r_in + norm(norm.x) if norm.from_saved    y.data NULL: r_out = r_in
 //   n = r_out                                                            n.data NULL: not computed
 // n is unscaled and shares r_out's memory, or is FP8 as in residual_norm_forward.
-OPERATION_BY_FORMAT(branch_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y))
+OPERATION_BY_FORMAT(postnorm_residual_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y))
 
 // Matmul: y (M, out) = x (M, in) * w^T + bias.
 //   x unscaled: reads w.value. x E4M3 SCALE_TENSOR: reads w.codes.
@@ -41,7 +41,7 @@ OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias
 // Clips q, k and v and applies QK-norm and RoPE, as qk_rope describes. Unscaled.
 //   out, qkv (M, heads of q, k and v). RoPE rotates column i of a head together with column i + head_dim / 2.
 // Aliasing: out may be qkv.
-OPERATION(qk_norm_rope_forward, (Exec *exec, Tensor out, Tensor qkv, Heads qk_rope))
+OPERATION(qk_norm_rope_forward, (Exec *exec, Tensor out, Tensor qkv, QkRope qk_rope))
 
 // Causal attention: o (M, heads*head_dim), and lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
 //   A token attends to itself and to earlier tokens of its document, which begins where row_position() is 0.
@@ -137,7 +137,7 @@ OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tens
 
 // Backward of qk_norm_rope_forward, in place: dqkv becomes the gradient of qkv, which is qk_norm_rope_forward's input.
 // Writes the row amaxes to dqkv.amax if that exists. dq_weight, dk_weight FP32, shaped as the weights.
-OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads qk_rope,
+OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, QkRope qk_rope,
                            bool accumulate))
 
 // --- update ------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, Ste
 //   loading a checkpoint, computes them.
 OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count))
 // *w.codes.amax = the amax of w.value, for the weights that have FP8 values; 0 if a weight has no rows.
-OPERATION(weights_maxima, (Exec *exec, const Parameter *parameters, int count))
+OPERATION(weights_amax, (Exec *exec, const Parameter *parameters, int count))
 
 // --- log ------------------------------------------------------------------------------------------------
 // out[i], in host memory, from the FP8 values and scales of tensors[i]; no tensor is transposed. A tensor with data

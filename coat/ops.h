@@ -11,7 +11,7 @@
 // itself stored (r_out). A norm or activation computed from a saved tensor reads its dequantized values, so that
 // recomputing it in backward gives the same bits.
 //
-// FP8 values with granularity SCALE_ROW have one scale per row, row_scale_from_maximum() of the row's amax, and are
+// FP8 values with granularity SCALE_ROW have one scale per row, row_scale_from_amax() of the row's amax, and are
 // written in the pass that computes the row; amax is then neither read nor written. Their matmul ignores the scales.
 // Its BF16 output is SCALE_ROW too and has the same scale pointer, so that the kernel that reads it multiplies by the
 // scale. Their transpose, for sums over rows, has a single scale, the largest of the rows' scales:
@@ -88,16 +88,16 @@ static inline int64_t row_position(Tensor positions, int64_t row, int64_t T) {
 // to q and k, over all heads together or over each head; applies RoPE to q and k by row_position().
 typedef struct {
     AttentionShape shape;
-    Tensor positions; // as for row_position()
-    Tensor rotations; // RoPE table (T, head_dim) FP32: a row has the cosines of head_dim / 2 angles, then their sines;
-                      // data NULL: no RoPE
+    Tensor positions;  // as for row_position()
+    Tensor rope_table; // RoPE table (T, head_dim) FP32: a row has the cosines of head_dim / 2 angles, then their sines;
+                       // data NULL: no RoPE
     Tensor q_weight, k_weight; // (1, head_dim), or as wide as q and k; data NULL: no norm
     float eps, clip;           // clip 0: no clipping
-} Heads;
+} QkRope;
 
 // True if qk_norm_rope_forward() changes any value. False for GPT-2.
-static inline bool heads_changed(const Heads *heads) {
-    return heads->rotations.data || heads->q_weight.data || heads->clip > 0;
+static inline bool qk_norm_rope_active(const QkRope *rope) {
+    return rope->rope_table.data || rope->q_weight.data || rope->clip > 0;
 }
 
 // One parameter tensor with its gradient and optimizer states.
@@ -157,10 +157,10 @@ struct Exec {
 };
 
 // Applies RoPE's backward to d, which is dq or dk with the given number of heads, if attention's kernel does not.
-static inline void qk_norm_rope_rotate_back(Exec *exec, Tensor d, int heads, Tensor positions, Tensor rotations,
+static inline void qk_norm_rope_rotate_back(Exec *exec, Tensor d, int heads, Tensor positions, Tensor rope_table,
                                             AttentionShape shape) {
     const Tensor none = no_tensor();
-    Heads h = {shape, positions, rotations, none, none, 0.0f, 0.0f};
+    QkRope h = {shape, positions, rope_table, none, none, 0.0f, 0.0f};
     h.shape.heads = heads, h.shape.kv_heads = 0;
     d.amax = NULL; // d is a column range of a packed tensor
     exec->ops->qk_norm_rope_backward(exec, d, none, none, d, h, false);

@@ -20,7 +20,7 @@ extern "C" {
 #define VOCAB_PADDING 128     // the vocabulary is padded to a multiple of this for the matmuls
 
 typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // plain: LayerNorm without weights
-typedef enum { NORM_BEFORE, NORM_AFTER } NormPlace;         // pre-norm; post-norm on the output of a sublayer (OLMo 2)
+typedef enum { NORM_PRE, NORM_POST } NormPlace;             // pre-norm; post-norm on the output of a sublayer (OLMo 2)
 typedef enum { ACT_GELU_TANH, ACT_SWIGLU } ActivationKind;
 typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
 typedef enum { QK_NORM_NONE, QK_NORM_ROW, QK_NORM_HEAD } QkNormKind; // RMSNorm of q and k: over all heads, per head
@@ -71,7 +71,7 @@ typedef struct {
 } ModelShape;
 
 // Limits of a shape's values, for flags and config.json.
-enum { MAX_LAYERS = 1024, MAX_HEADS = 1024, WIDEST_HEAD = 4096, MAX_CHANNELS = 1 << 16, MAX_FFN = 1 << 20 };
+enum { MAX_LAYERS = 1024, MAX_HEADS = 1024, MAX_HEAD_WIDTH = 4096, MAX_CHANNELS = 1 << 16, MAX_FFN = 1 << 20 };
 enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
 #define MIN_NORM_EPS 1e-12
 #define MAX_NORM_EPS 1e-1
@@ -85,12 +85,12 @@ enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
 
 // Widest rows of the GPU's FP8 kernels: of a norm; with scales per token also of the activation function's output
 // (SwiGLU reads rows twice as wide) and of attention's output.
-enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_ACTIVATION = 32768, FP8_WIDEST_CAST = 16384 };
+enum { FP8_MAX_NORM_WIDTH = 8192, FP8_MAX_ACTIVATION_WIDTH = 32768, FP8_MAX_CAST_WIDTH = 16384 };
 
 // How examples of training data become sequences. CUT packs whole examples and truncates longer ones; WHOLE refuses
 // longer ones; SPLIT concatenates all examples and splits them at sequence ends.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
-typedef enum { DOCUMENTS_JOINED, DOCUMENTS_MASKED } DocumentsKind; // APART: documents cannot attend to each other
+typedef enum { DOCUMENTS_UNMASKED, DOCUMENTS_MASKED } DocumentsKind; // APART: documents cannot attend to each other
 // Chat format that wraps a prompt. Token files of examples store these numbers. DATA: the format that the token files
 // name.
 typedef enum {
@@ -313,7 +313,7 @@ static inline int64_t config_micro_tokens(const Config *c) {
 #define SAMPLE_STEP 64 // the pass over a prompt has a multiple of this number of tokens
 
 // Returns the smallest number of tokens of a pass. FP8 matmuls need multiples of 16.
-static inline int config_fewest_tokens(const Config *c) {
+static inline int config_min_tokens(const Config *c) {
     return c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16 ? 16 : 1;
 }
 
@@ -324,7 +324,7 @@ static inline int config_sample_logits(const Config *c) {
 
 // Returns the number of sequences in the passes of a sample: 1, or more if FP8 matmuls need more tokens than one has.
 static inline int config_sample_sequences(const Config *c) {
-    const int tokens = config_fewest_tokens(c);
+    const int tokens = config_min_tokens(c);
     int B = 1;
     while (c->seq_len < tokens && B * c->seq_len % tokens != 0) B++;
     return B;
@@ -349,12 +349,12 @@ static inline int config_sample_rows(int length, int T) {
 
 // True if backward recomputes the norms' outputs instead of reading those that forward saved.
 static inline bool config_recomputes_norms(const Config *c) {
-    return c->shape.norm_place == NORM_BEFORE && c->recipe.recompute >= (c->recipe.saved == SAVED_COAT ? 1 : 2);
+    return c->shape.norm_place == NORM_PRE && c->recipe.recompute >= (c->recipe.saved == SAVED_COAT ? 1 : 2);
 }
 
 // True if backward repeats the forward pass of each block from its saved input. Other activations then exist for one
 // block at a time.
-static inline bool config_repeats_blocks(const Config *c) {
+static inline bool config_recomputes_blocks(const Config *c) {
     return c->recipe.recompute >= 3 && !config_forward_only(c);
 }
 

@@ -109,21 +109,21 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // --plan still has to find the micro-batch
     bool linear = r->linear == LINEAR_FP8, head = r->head != HEAD_BF16, saved = r->saved == SAVED_COAT;
     const bool samples = config_samples_only(c);
-    int64_t tokens = samples ? config_fewest_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
+    int64_t tokens = samples ? config_min_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
     if ((linear || head || saved) && !check_multiple("--channels", "the width", s->channels, 16, err)) return false;
     if ((linear || head) && !search && !check_multiple("--micro-batch, --seq-len", "their product", tokens, 16, err))
         return false;
     if (linear && !check_multiple("--heads, --head-dim", "the width of q, k and v together", qkv, 16, err))
         return false;
     if ((linear || saved) && !check_multiple("--ffn", "the width", s->ffn, 16, err)) return false;
-    if ((linear || head || saved) && !check_most(c, "--channels", s->channels, FP8_WIDEST_NORM,
+    if ((linear || head || saved) && !check_most(c, "--channels", s->channels, FP8_MAX_NORM_WIDTH,
                                                  "use --recipe bf16 without --linear, --head and --saved", err))
         return false;
     const bool by_token = linear && !recipe_is_paper(r), gated = s->activation == ACT_SWIGLU;
-    if (by_token && !check_most(c, "--ffn", s->ffn, FP8_WIDEST_ACTIVATION, "use --recipe coat-paper", err))
+    if (by_token && !check_most(c, "--ffn", s->ffn, FP8_MAX_ACTIVATION_WIDTH, "use --recipe coat-paper", err))
         return false;
-    if (by_token &&
-        !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_WIDEST_CAST, "use --recipe coat-paper", err))
+    if (by_token && !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_MAX_CAST_WIDTH,
+                                "use --recipe coat-paper", err))
         return false;
     // because a group of the saved activation must not span gate and up
     if (saved && gated && on_gpu(c) && !check_multiple("--ffn, --group-size", "the width", s->ffn, r->group_size, err))

@@ -30,7 +30,7 @@ void architecture_shape(Architecture architecture, ModelShape *s) {
     s->position_kind = POSITIONS_ROTARY;
     s->qkv_biases = architecture == ARCHITECTURE_QWEN2;
     if (architecture == ARCHITECTURE_OLMO2) {
-        s->norm_place = NORM_AFTER;
+        s->norm_place = NORM_POST;
         s->qk_norm = QK_NORM_ROW;
         s->norm_eps = 1e-6f;
         s->rope_theta = 5e5f;
@@ -128,9 +128,9 @@ bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channe
     if (channels % heads)
         return error_set(err, EXIT_DATA, "%s: %lld channel%s cannot be divided among %lld heads", path,
                          (long long)channels, plural(channels), (long long)heads);
-    if (channels / heads > WIDEST_HEAD)
+    if (channels / heads > MAX_HEAD_WIDTH)
         return error_set(err, EXIT_DATA, "%s: %lld channels of %lld head%s make a head wider than %d", path,
-                         (long long)channels, (long long)heads, plural(heads), WIDEST_HEAD);
+                         (long long)channels, (long long)heads, plural(heads), MAX_HEAD_WIDTH);
     shape_gpt2(shape, (int)layers, (int)heads, (int)channels, (int)positions);
     if (ffn) shape->ffn = (int)ffn;
     model_shape_vocab(shape, (int)vocab);

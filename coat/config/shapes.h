@@ -81,7 +81,7 @@ static inline int64_t shape_hidden_width(const ModelShape *shape) {
 }
 
 // True if QK-norm or clipping changes q and k between their matmul and attention. RoPE alone can be undone.
-static inline bool shape_changes_heads(const ModelShape *shape) {
+static inline bool shape_changes_qkv(const ModelShape *shape) {
     return shape->qk_norm != QK_NORM_NONE || shape->clip_qkv > 0;
 }
 

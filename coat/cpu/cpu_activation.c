@@ -138,7 +138,7 @@ static float largest_scale(Tensor h, int64_t row, int64_t begin, int64_t end) {
 // Returns a bound on the activation function's derivative for one row of h; `width` is the number of columns of g. With
 // SwiGLU, a group may contain columns of both gate and up.
 static float largest_slope(Tensor h, int64_t row, int64_t width) {
-    if (h.cols == width) return GELU_LARGEST_SLOPE;
+    if (h.cols == width) return GELU_MAX_SLOPE;
     const int64_t gate_end = (width + h.group - 1) / h.group, end = (h.cols + h.group - 1) / h.group;
     return swiglu_slope(largest_scale(h, row, 0, gate_end), largest_scale(h, row, width / h.group, end));
 }
@@ -154,7 +154,7 @@ void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h
     for (int64_t row = 0; row < dy.rows; row++) {
         const float bound = gradient_bound(row_squares(dy, row, dy.cols), largest, *(const float *)dy.scale,
                                            *(const float *)columns.scale, largest_slope(h, row, columns.cols));
-        ((float *)dh_q.scale)[row] = row_scale_from_maximum(float_bits(bound), dh_q.format);
+        ((float *)dh_q.scale)[row] = row_scale_from_amax(float_bits(bound), dh_q.format);
         amax = larger_bits(amax, float_bits(bound));
     }
     note_amax(exec, amax);

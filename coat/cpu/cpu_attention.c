@@ -198,7 +198,7 @@ static void backward_document(const Cpu *cpu, Scratch slot, const Tensor gradien
 }
 
 void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                            Tensor k, Tensor v, Tensor positions, Tensor rotations, AttentionShape shape) {
+                            Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape) {
     require_plain("attention_backward", dq);
     require_plain("attention_backward", d_o);
     require_plain("attention_backward", q);
@@ -216,7 +216,7 @@ void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor 
                               end - at);
         }
     }
-    qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
-    qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
+    qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
+    qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
     if (dq.amax) store_amaxes(cpu, &scratch, threads, dq.amax, gradients, D);
 }

@@ -63,7 +63,7 @@ static void VARIANT(encode_fp8)(uint8_t *restrict codes, const real *restrict x,
 INLINE uint32_t VARIANT(encode_group)(uint8_t *restrict codes, uint16_t *restrict scale, const real *restrict x,
                                       int64_t n) {
     uint32_t largest = VARIANT(amax_bits_of)(x, n);
-    *scale = group_scale_from_maximum(largest, E4M3_MAX);
+    *scale = group_scale_from_amax(largest, E4M3_MAX);
     float r = scale_reciprocal(bf16_decode(*scale));
     for (int64_t i = 0; i < n; i++) codes[i] = VARIANT(encode_one)((float)x[i] * r, FMT_E4M3);
     return largest;

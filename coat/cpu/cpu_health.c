@@ -37,7 +37,7 @@ static Health count_group(Tensor t, Walk w, int64_t group) {
     const int64_t row = group / w.groups, begin = group % w.groups * w.group;
     const int64_t count = smaller(w.group, w.cols - begin);
     const uint8_t *codes = (const uint8_t *)t.data + row * w.stride + begin;
-    const uint32_t top = moment_largest_code(t.format);
+    const uint32_t top = moment_max_code(t.format);
     uint32_t largest = 0, zero = 0, saturated = 0;
     for (int64_t i = 0; i < count; i++) {
         uint32_t code = codes[i] & 0x7fu;
@@ -47,7 +47,7 @@ static Health count_group(Tensor t, Walk w, int64_t group) {
     }
     Health h = {saturated, zero, 0, magnitude_bits(group_amax(t, group, largest)), largest};
     if (t.granularity != SCALE_TENSOR && h.saturated > 0) h.saturated--;
-    if (t.granularity == SCALE_EXPAND) h.clamped = t.exponent[group] <= 1 || t.exponent[group] == MOMENT_K_LARGEST;
+    if (t.granularity == SCALE_EXPAND) h.clamped = t.exponent[group] <= 1 || t.exponent[group] == MOMENT_K_MAX;
     return h;
 }
 
@@ -71,7 +71,7 @@ static Health count_tensor(const Cpu *cpu, Tensor t) {
 
 // Estimates a tensor's amax from its scales alone, for a tensor whose FP8 values are gone.
 static Health from_scale(Tensor t) {
-    float scale = *(const float *)t.scale, none = t.granularity == SCALE_ROW ? SCALE_SMALLEST : 1.0f;
+    float scale = *(const float *)t.scale, none = t.granularity == SCALE_ROW ? SCALE_MIN : 1.0f;
     for (int64_t row = 1; t.granularity == SCALE_ROW && row < t.rows; row++)
         scale = fmaxf(scale, ((const float *)t.scale)[row]);
     return (Health){.amax = scale == none ? 0 : magnitude_bits(scale * format_max(t.format))};
@@ -133,7 +133,7 @@ void cpu_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
               format_name(codes.format));
     const int64_t lines = codes.transposed ? codes.cols : codes.rows;
     const int64_t length = codes.transposed ? codes.rows : codes.cols;
-    const uint32_t top = moment_largest_code(codes.format), normal = fp8_smallest_normal_code(codes.format);
+    const uint32_t top = moment_max_code(codes.format), normal = fp8_smallest_normal_code(codes.format);
     uint64_t saturated = 0, zero = 0, small = 0;
 #pragma omp parallel for num_threads(cpu_of(exec)->threads) schedule(static) reduction(+ : saturated, zero, small)
     for (int64_t line = 0; line < lines; line++) {

@@ -106,8 +106,8 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     }
 }
 
-void cpu_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
-    const char *operation = "branch_norm_forward";
+void cpu_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
+    const char *operation = "postnorm_residual_forward";
     require_readable(operation, norm.x);
     require_plain(operation, r_out);
     require_plain(operation, r_in);

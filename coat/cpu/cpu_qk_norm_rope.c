@@ -24,11 +24,11 @@ static void rotate(real *x, const real *rotation, int64_t head_dim, real sign) {
     }
 }
 
-static void rotate_row(real *row, const HeadColumns *c, const Heads *heads, int64_t token, real sign) {
+static void rotate_row(real *row, const HeadColumns *c, const QkRope *heads, int64_t token, real sign) {
     const int64_t D = heads->shape.head_dim;
-    if (!heads->rotations.data) return;
+    if (!heads->rope_table.data) return;
     const real *rotation =
-        (const real *)row_address(heads->rotations, row_position(heads->positions, token, heads->shape.T));
+        (const real *)row_address(heads->rope_table, row_position(heads->positions, token, heads->shape.T));
     for (int64_t head = 0; head < c->heads; head++) rotate(row + c->begin + head * D, rotation, D, sign);
 }
 
@@ -36,7 +36,7 @@ static void clip_row(real *row, int64_t cols, real clip) {
     for (int64_t i = 0; i < cols; i++) row[i] = row[i] > clip ? clip : row[i] < -clip ? -clip : row[i];
 }
 
-static void norm_row(const Cpu *cpu, real *row, const HeadColumns *c, const Heads *heads, real *buffer) {
+static void norm_row(const Cpu *cpu, real *row, const HeadColumns *c, const QkRope *heads, real *buffer) {
     const int64_t end = c->begin + c->heads * heads->shape.head_dim;
     for (int64_t at = c->begin; c->weight && at < end; at += c->width) {
         const NormStatistics s = cpu->kernels->norm_statistics(row + at, c->width, heads->eps, false);
@@ -46,7 +46,7 @@ static void norm_row(const Cpu *cpu, real *row, const HeadColumns *c, const Head
 }
 
 // Replaces the gradient of the norms' output by that of their input x, and adds to dweight.
-static void norm_gradient_row(const Cpu *cpu, real *gradient, const real *x, const HeadColumns *c, const Heads *heads,
+static void norm_gradient_row(const Cpu *cpu, real *gradient, const real *x, const HeadColumns *c, const QkRope *heads,
                               real *dweight, real *buffer) {
     const int64_t end = c->begin + c->heads * heads->shape.head_dim;
     for (int64_t at = c->begin; c->weight && at < end; at += c->width) {
@@ -56,17 +56,17 @@ static void norm_gradient_row(const Cpu *cpu, real *gradient, const real *x, con
     }
 }
 
-static int64_t k_begin(const Heads *heads) {
+static int64_t k_begin(const QkRope *heads) {
     return (int64_t)heads->shape.heads * heads->shape.head_dim;
 }
 
-void cpu_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
+void cpu_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, QkRope heads) {
     const char *operation = "qk_norm_rope_forward";
     require_plain(operation, out);
     require_plain(operation, qkv);
     const Cpu *cpu = cpu_of(exec);
     const int64_t cols = qkv.cols;
-    if (out.data == qkv.data && !heads_changed(&heads)) return;
+    if (out.data == qkv.data && !qk_norm_rope_active(&heads)) return;
     Scratch scratch = scratch_begin(exec);
     const HeadColumns q = head_columns(&scratch, cpu, 0, heads.shape.heads, heads.q_weight);
     const HeadColumns k = head_columns(&scratch, cpu, k_begin(&heads), heads.shape.kv_heads, heads.k_weight);
@@ -91,14 +91,14 @@ void cpu_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
     }
 }
 
-void cpu_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
+void cpu_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, QkRope heads,
                                bool accumulate) {
     const char *operation = "qk_norm_rope_backward";
     require_plain(operation, dqkv);
     require_plain(operation, qkv);
     const Cpu *cpu = cpu_of(exec);
     const int64_t M = dqkv.rows, cols = dqkv.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
-    if (!heads_changed(&heads)) return;
+    if (!qk_norm_rope_active(&heads)) return;
     Scratch scratch = scratch_begin(exec);
     const HeadColumns q = head_columns(&scratch, cpu, 0, heads.shape.heads, heads.q_weight);
     const HeadColumns k = head_columns(&scratch, cpu, k_begin(&heads), heads.shape.kv_heads, heads.k_weight);

@@ -19,7 +19,7 @@ void note_amax(Exec *exec, uint32_t amax) {
 
 void write_scale(Exec *exec, Tensor q, uint32_t amax) {
     note_amax(exec, amax);
-    *(float *)q.scale = scale_from_maximum(amax, format_max(q.format));
+    *(float *)q.scale = scale_from_amax(amax, format_max(q.format));
 }
 
 // out[j * out_stride + i] = in[i * in_stride + j], i < rows, j < cols.
@@ -68,7 +68,7 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
 
 uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values) {
     uint32_t bits = cpu->kernels->amax_bits(values, q.cols);
-    float scale = row_scale_from_maximum(bits, q.format);
+    float scale = row_scale_from_amax(bits, q.format);
     ((float *)q.scale)[row] = scale;
     cpu->kernels->encode_fp8((uint8_t *)row_address(q, row), values, q.cols, scale_reciprocal(scale), q.format);
     return bits;
@@ -92,7 +92,7 @@ static uint32_t largest_of_rows(Tensor t) {
 void scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
     if (q.amax && !format_is_fp8(q.format) && format_is_fp8(q_t.format)) write_scale(exec, q_t, largest_of_rows(q));
     if (q.granularity != SCALE_ROW) return;
-    float largest = SCALE_SMALLEST;
+    float largest = SCALE_MIN;
     for (int64_t row = 0; row < q.rows; row++) largest = fmaxf(largest, ((const float *)q.scale)[row]);
     *(float *)q_t.scale = scale_in_format(largest, q.format, q_t.format);
 }
@@ -247,7 +247,7 @@ void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     }
 }
 
-void cpu_weights_maxima(Exec *exec, const Parameter *parameters, int count) {
+void cpu_weights_amax(Exec *exec, const Parameter *parameters, int count) {
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
         if (w.codes.data) *w.codes.amax = stored_amax(exec, w.value, NULL, (Tensor){0});

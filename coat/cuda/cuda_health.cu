@@ -72,7 +72,7 @@ __device__ inline void warp_add(uint64_t *sum, uint64_t value) {
 }
 
 __global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, Health *out) {
-    const uint32_t top = moment_largest_code(w.format), normal = fp8_smallest_normal_code(w.format);
+    const uint32_t top = moment_max_code(w.format), normal = fp8_smallest_normal_code(w.format);
     uint64_t saturated = 0, zero = 0, clamped = 0;
     uint32_t amax = 0, largest = 0;
     const int64_t step = (int64_t)gridDim.x * HEALTH_THREADS;
@@ -82,7 +82,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, He
         const Counts c = count_codes(w.codes + g / w.groups * w.stride + begin, count, top, normal);
         zero += c.zero;
         saturated += w.granularity == SCALE_TENSOR || c.top == 0 ? c.top : c.top - 1;
-        if (w.granularity == SCALE_EXPAND) clamped += w.exponent[g] <= 1 || w.exponent[g] == MOMENT_K_LARGEST;
+        if (w.granularity == SCALE_EXPAND) clamped += w.exponent[g] <= 1 || w.exponent[g] == MOMENT_K_MAX;
         amax = max(amax, magnitude_bits(group_amax(w, g, c.largest)));
         largest = max(largest, c.largest);
     }
@@ -109,7 +109,7 @@ __global__ void health_scale_kernel(const float *scale, int64_t rows, float none
 __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8_t *codes, int64_t lines,
                                                                      int64_t length, int64_t stride, int64_t pieces,
                                                                      Format format, CodeCounts *out) {
-    const uint32_t top = moment_largest_code(format), normal = fp8_smallest_normal_code(format);
+    const uint32_t top = moment_max_code(format), normal = fp8_smallest_normal_code(format);
     uint64_t all = 0, saturated = 0, zero = 0, small = 0;
     const int64_t step = (int64_t)gridDim.x * HEALTH_THREADS;
     for (int64_t p = (int64_t)blockIdx.x * HEALTH_THREADS + threadIdx.x; p < lines * pieces; p += step) {
@@ -244,7 +244,7 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         } else {
             const bool by_row = t.granularity == SCALE_ROW;
             health_scale_kernel<<<1, WARP, 0, backend->stream>>>((const float *)t.scale, by_row ? t.rows : 1,
-                                                                 by_row ? SCALE_SMALLEST : 1.0f, format_max(t.format),
+                                                                 by_row ? SCALE_MIN : 1.0f, format_max(t.format),
                                                                  found + i);
             LAUNCH_CHECK("health_scale_kernel");
         }

@@ -24,20 +24,20 @@ void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k
 }
 
 void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                             Tensor k, Tensor v, Tensor positions, Tensor rotations, AttentionShape shape) {
+                             Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
     require_format("attention_backward", "positions", positions, FMT_I32);
-    require_format("attention_backward", "the RoPE table", rotations, FMT_FP32);
+    require_format("attention_backward", "the RoPE table", rope_table, FMT_FP32);
     if (q.format == FMT_BF16 &&
-        attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, rotations, shape))
+        attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, rope_table, shape))
         return;
     if (q.format == FMT_FP32 || positions.data)
         attention_plain_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
     else
         attention_backward(backend->attention, dq, dk, dv, d_o, o, lse, q, k, v, shape, exec->workspace,
                            exec->workspace_bytes);
-    qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rotations, shape);
-    qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rotations, shape);
+    qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
+    qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
     Tensor packed = dq; // row amaxes are computed separately, because these kernels do not write them
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);
@@ -72,7 +72,7 @@ void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, T
 // Copies an unscaled tensor to another of its format and shape. Does nothing if they share memory.
 static void copy_rows(Exec *exec, Tensor to, Tensor from) {
     if (!to.data || to.data == from.data || to.rows == 0) return;
-    require_format("branch_norm_forward", "a copy", to, from.format);
+    require_format("postnorm_residual_forward", "a copy", to, from.format);
     const size_t bytes = format_bytes(from.format);
     CUDA_CHECK(cudaMemcpy2DAsync(to.data, (size_t)to.stride * bytes, from.data, (size_t)from.stride * bytes,
                                  (size_t)from.cols * bytes, (size_t)from.rows, cudaMemcpyDeviceToDevice,
@@ -82,11 +82,11 @@ static void copy_rows(Exec *exec, Tensor to, Tensor from) {
 
 // The kernels write only r_out, so an unscaled n in other memory is copied from it. Models use neither that case nor
 // the one without y.
-void cuda_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
+void cuda_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
     if (y.data) {
         norm = with_weight(exec, norm, r_in);
-        (fp8 ? fp8_branch_norm_forward : plain_branch_norm_forward)(exec, n, norm, r_out, r_in, y);
+        (fp8 ? fp8_postnorm_residual_forward : plain_postnorm_residual_forward)(exec, n, norm, r_out, r_in, y);
     } else {
         copy_rows(exec, r_out, r_in);
         if (is_fp8(n)) fp8_quantize_forward(exec, n, r_out);

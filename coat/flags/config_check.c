@@ -37,9 +37,9 @@ static bool check_shape(const Config *c, Error *err) {
                          (double)s->rope.high);
     if (s->position_kind == POSITIONS_ROTARY && s->head_dim % 2)
         return error_set(err, EXIT_USER, "--head-dim %d: must be even for rotary positions", s->head_dim);
-    if (s->head_dim > WIDEST_HEAD)
+    if (s->head_dim > MAX_HEAD_WIDTH)
         return error_set(err, EXIT_USER, "--channels %d: of %d head%s each is wider than %d; use more --heads",
-                         s->channels, s->heads, plural(s->heads), WIDEST_HEAD);
+                         s->channels, s->heads, plural(s->heads), MAX_HEAD_WIDTH);
     if (c->seq_len > s->positions)
         return error_set(err, EXIT_USER, "--seq-len %d: the model has %d position%s; use --seq-len %d%s", c->seq_len,
                          s->positions, plural(s->positions), s->positions,

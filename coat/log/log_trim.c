@@ -67,7 +67,7 @@ static FILE *create_abandoned(char path[LOG_PATH + 64], const Config *config, in
     return file;
 }
 
-bool log_set_aside(const Config *config, int64_t first_step, bool other, Error *err) {
+bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Error *err) {
     char path[LOG_PATH], kept[LOG_PATH + 64];
     LogScan scan;
     // a run that continues from its newest checkpoint computes the later steps again; another run does not

@@ -20,7 +20,7 @@ void log_contradiction(const char *path, int64_t step, double loss, char *text, 
 // checkpoint is from another run. Call it on rank 0, before the checkpoints of the abandoned run are renamed and before
 // log_open() cuts these lines off. Then a crash at any time loses no line. Fails (EXIT_DATA) if the log cannot be
 // read or the new file cannot be written.
-bool log_set_aside(const Config *config, int64_t first_step, bool other, Error *err);
+bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Error *err);
 
 // What log_scan() finds in a log.
 typedef struct {

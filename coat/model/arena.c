@@ -274,7 +274,7 @@ static Tensor elements_of(Tensor t, int64_t begin, int64_t end, bool sharded) {
     return t;
 }
 
-Tensor arena_share(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin) {
+Tensor arena_shard(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin) {
     const TensorLayout *t = &arena->layout[id][role];
     Tensor whole = arena_tensor(arena, id, role, layer);
     int64_t elements = tensor_elements(whole), end = t->shard_elements * (arena->rank + 1);
@@ -282,8 +282,8 @@ Tensor arena_share(const Arena *arena, TensorId id, Role role, int layer, int64_
     return elements_of(whole, *begin, end < elements ? end : elements, t->sharded);
 }
 
-Tensor arena_held(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin) {
-    if (arena->layout[id][role].sharded) return arena_share(arena, id, role, layer, begin);
+Tensor arena_local(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin) {
+    if (arena->layout[id][role].sharded) return arena_shard(arena, id, role, layer, begin);
     *begin = 0;
     return arena_tensor(arena, id, role, layer);
 }

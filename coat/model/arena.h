@@ -62,9 +62,9 @@ Tensor arena_gradient(const Arena *arena, TensorId id, int layer);
 // Returns this process's shard of a parameter's tensor as a matrix of consecutive elements, whether its memory holds
 // the whole tensor or the shard only. *begin: index of the first element in the whole tensor. No rows if the shard is
 // empty.
-Tensor arena_share(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);
+Tensor arena_shard(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);
 // Returns what this process stores of a parameter's tensor: its shard if it is sharded, otherwise all (*begin is 0).
-Tensor arena_held(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);
+Tensor arena_local(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);
 
 // Fills list with all parameters in the table's order, all layers of each in turn, and returns their number, which is
 // arena_parameter_count(). ids and layers, if not NULL, receive which tensor each is. Sharded tensors have the shape of

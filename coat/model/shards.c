@@ -31,11 +31,11 @@ static Parameter updated_part(const Arena *a, const Parameter *whole, TensorId i
     if (a->zero == 0) return *whole;
     Parameter p = *whole;
     int64_t begin;
-    p.weight.value = arena_share(a, id, VALUE, layer, &begin);
-    p.grad = arena_share(a, id, GRAD, layer, &begin);
-    p.m = arena_share(a, id, MOMENT_M, layer, &begin);
-    p.v = arena_share(a, id, MOMENT_V, layer, &begin);
-    if (p.master.data) p.master = arena_share(a, id, MASTER, layer, &begin);
+    p.weight.value = arena_shard(a, id, VALUE, layer, &begin);
+    p.grad = arena_shard(a, id, GRAD, layer, &begin);
+    p.m = arena_shard(a, id, MOMENT_M, layer, &begin);
+    p.v = arena_shard(a, id, MOMENT_V, layer, &begin);
+    if (p.master.data) p.master = arena_shard(a, id, MASTER, layer, &begin);
     p.index = whole->index + (uint64_t)begin;
     return p;
 }
@@ -53,8 +53,8 @@ static Parameter coded_part(const Arena *a, TensorId id, int layer, int number) 
     if (!a->layout[id][CODES].sharded) return p;
     int64_t begin;
     p.weight.maximum = NULL;
-    p.weight.value = arena_share(a, id, VALUE, layer, &begin);
-    p.weight.codes = arena_share(a, id, CODES, layer, &begin);
+    p.weight.value = arena_shard(a, id, VALUE, layer, &begin);
+    p.weight.codes = arena_shard(a, id, CODES, layer, &begin);
     p.weight.codes.amax = (uint32_t *)(a->base + a->amax_offset) + number;
     memset(&p.weight.codes_t, 0, sizeof p.weight.codes_t);
     return p;
@@ -79,7 +79,7 @@ void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm) {
         int64_t begin;
         Parameter p = updated_part(arena, &all[i], ids[i], layers[i]);
         if (p.grad.rows > 0) s->updated[s->updated_count++] = p;
-        p.grad = arena_share(arena, ids[i], GRAD, layers[i], &begin);
+        p.grad = arena_shard(arena, ids[i], GRAD, layers[i], &begin);
         if (p.grad.rows > 0) s->squared[s->squared_count++] = p;
     }
     for (int l = 0; l < s->layers; l++) {
@@ -179,7 +179,7 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward) {
     s->slot_pending[slot] = false;
     if (next >= 0) {
         // the next layer's forward comes before its backward if backward recomputes blocks
-        fetch_layer(s, next, backward && !config_repeats_blocks(s->arena->config));
+        fetch_layer(s, next, backward && !config_recomputes_blocks(s->arena->config));
     }
 }
 
@@ -188,7 +188,7 @@ static void quantize_shards(Shards *s) {
     int count = s->coded_per_layer * s->layers;
     for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1; // they have the weights before the update
     if (count == 0) return;
-    s->exec->ops->weights_maxima(s->exec, s->coded, count);
+    s->exec->ops->weights_amax(s->exec, s->coded, count);
     comm_after_compute(s->comm);
     comm_all_reduce(s->comm, s->coded[0].weight.codes.amax, count, COMM_I32, COMM_MAX);
     comm_wait(s->comm, comm_mark(s->comm));
@@ -254,8 +254,8 @@ static void take_sums(Shards *s, int slot) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         if (!a->layout[id][UNREDUCED].exists) continue;
         int64_t begin;
-        sums[count] = arena_share(a, (TensorId)id, GRAD, s->grad_layer[slot], &begin);
-        parts[count] = arena_share(a, (TensorId)id, UNREDUCED, slot, &begin);
+        sums[count] = arena_shard(a, (TensorId)id, GRAD, s->grad_layer[slot], &begin);
+        parts[count] = arena_shard(a, (TensorId)id, UNREDUCED, slot, &begin);
         if (sums[count].rows > 0) count++;
     }
     s->exec->ops->gradients_add(s->exec, sums, parts, count);

@@ -261,7 +261,7 @@ static bool saves_groups(const Recipe *r) {
 
 // True if no saved tensor holds the residual stream unscaled, so that RESID passes it from block to block.
 static bool needs_resid(const Config *c) {
-    return c->shape.norm_place == NORM_AFTER ? blocks_in_fp8(&c->recipe) : saves_groups(&c->recipe);
+    return c->shape.norm_place == NORM_POST ? blocks_in_fp8(&c->recipe) : saves_groups(&c->recipe);
 }
 
 // True if the model has the tensor. A condition on the run counts as met.
@@ -366,7 +366,7 @@ static TensorLayout moment_layout(const TableRow *row, const Config *c) {
     return t;
 }
 
-int64_t tensor_share(int64_t elements, int ranks) {
+int64_t tensor_shard_elements(int64_t elements, int ranks) {
     int64_t per_rank = (elements + ranks - 1) / ranks;
     return ranks == 1 ? elements : (per_rank + MOMENT_GROUP - 1) / MOMENT_GROUP * MOMENT_GROUP;
 }
@@ -397,7 +397,7 @@ static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
 static void shard_parameter(const TableRow *row, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
     const int zero = config_zero(c, ranks);
     for (int role = VALUE; role <= MASTER; role++)
-        out[role].shard_elements = tensor_share(out[role].shard_elements, ranks);
+        out[role].shard_elements = tensor_shard_elements(out[role].shard_elements, ranks);
     if (zero == 0) return;
     for (int role = MOMENT_M; role <= MASTER; role++) store_shard(&out[role]);
     if (zero >= 2 && row->row.per_layer) {
@@ -473,7 +473,7 @@ static void use_fp8(TensorLayout *t, const TableRow *row, const Recipe *r) {
 static TensorLayout resolve_activation(TensorId id, const Config *c) {
     const TableRow *row = &table[id];
     const Recipe *r = &c->recipe;
-    const bool coat = saves_groups(r), post = c->shape.norm_place == NORM_AFTER;
+    const bool coat = saves_groups(r), post = c->shape.norm_place == NORM_POST;
     const bool fp8 = read_as_fp8(row, r), transpose = row->transpose_of != 0;
     const Format formats[] = {
         unscaled_format(r), [AS_FP32] = FMT_FP32, [AS_I32] = FMT_I32, [AS_BYTES] = FMT_U8, [AS_GRADS] = r->grads};
@@ -497,14 +497,14 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         t.has_amax = fp8 && row->amax;
         break;
     case RULE_ALIAS: scratch_or_source(&t, row, false); break;
-    case RULE_QKV_ROPE: scratch_or_source(&t, row, shape_changes_heads(&c->shape)); break;
+    case RULE_QKV_ROPE: scratch_or_source(&t, row, shape_changes_qkv(&c->shape)); break;
     case RULE_FC_OUT: scratch_or_source(&t, row, coat); break;
     case RULE_SUBLAYER_GRAD:
         scratch_or_source(&t, row, post);
         t.has_amax = fp8 && post;
         break;
     case RULE_BLOCK_IN:
-        if (config_repeats_blocks(c) && (coat || post)) break;
+        if (config_recomputes_blocks(c) && (coat || post)) break;
         // fall through
     case RULE_RESIDUAL: t.alias = needs_resid(c) ? RESID : post ? (int)row->input : (int)row->source; break;
     case RULE_OPERAND: {
@@ -668,8 +668,8 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
     free(bf16);
     if (layout[QKVW_REFERENCE][VALUE].exists) layout[DQKV][VALUE].last = layout[QKVW_REFERENCE][VALUE].last;
     if (config_forward_only(config)) resolve_forward_only(config_samples_only(config), layout);
-    if (config_repeats_blocks(config)) resolve_recomputed_blocks(layout);
+    if (config_recomputes_blocks(config)) resolve_recomputed_blocks(layout);
     for (int id = 0; id < TENSOR_COUNT; id++)
         for (int role = 0; role < ROLE_COUNT; role++) set_bytes(&layout[id][role]);
-    if (config_repeats_blocks(config) && config->sample_tokens > 0) add_kv_cache(config, &layout[QKV][VALUE]);
+    if (config_recomputes_blocks(config) && config->sample_tokens > 0) add_kv_cache(config, &layout[QKV][VALUE]);
 }

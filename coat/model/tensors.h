@@ -172,7 +172,7 @@ static inline TensorId head_weight(const ModelShape *shape) {
 int64_t model_parameters(const ModelShape *shape);
 
 // Returns the elements of one rank's shard of a tensor, rounded up to a multiple of 128. The last ranks may have fewer.
-int64_t tensor_share(int64_t elements, int ranks);
+int64_t tensor_shard_elements(int64_t elements, int ranks);
 
 // Returns the ZeRO stage in effect: 0 with one process.
 static inline int config_zero(const Config *config, int ranks) {

@@ -27,11 +27,11 @@ void parameter_set(Exec *exec, const Parameter *parameter, const float *values) 
     set_tensor(exec, parameter->master, values);
 }
 
-void parameter_set_held(const Arena *arena, Exec *exec, TensorId id, int layer, const float *values) {
+void parameter_set_local(const Arena *arena, Exec *exec, TensorId id, int layer, const float *values) {
     int64_t begin;
-    Tensor value = arena_held(arena, id, VALUE, layer, &begin);
+    Tensor value = arena_local(arena, id, VALUE, layer, &begin);
     set_tensor(exec, value, values + begin);
-    Tensor master = arena_held(arena, id, MASTER, layer, &begin);
+    Tensor master = arena_local(arena, id, MASTER, layer, &begin);
     set_tensor(exec, master, values + begin);
 }
 
@@ -53,8 +53,8 @@ void parameters_zero_moments(const Arena *arena, Exec *exec) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < arena->layout[id][MOMENT_M].layers; layer++) {
             int64_t begin;
-            moment_zero(exec, arena_held(arena, (TensorId)id, MOMENT_M, layer, &begin));
-            moment_zero(exec, arena_held(arena, (TensorId)id, MOMENT_V, layer, &begin));
+            moment_zero(exec, arena_local(arena, (TensorId)id, MOMENT_M, layer, &begin));
+            moment_zero(exec, arena_local(arena, (TensorId)id, MOMENT_V, layer, &begin));
         }
     }
 }
@@ -107,11 +107,11 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
         float *values = (float *)xmalloc((size_t)tensor_elements(t) * sizeof *values);
         uint64_t stream = (uint64_t)ids[i] << 32 | (uint64_t)layers[i];
         int64_t begin, used = tensor_used_rows(ids[i], t.rows, shape) * t.cols;
-        // draws only the elements that this process stores; parameter_set_held() reads no others
-        int64_t local = tensor_elements(arena_held(arena, ids[i], VALUE, layers[i], &begin));
+        // draws only the elements that this process stores; parameter_set_local() reads no others
+        int64_t local = tensor_elements(arena_local(arena, ids[i], VALUE, layers[i], &begin));
         init_values(values, begin, begin + local, used, t.cols, tensor_row(ids[i])->init, seed, stream, shape,
                     layers[i]);
-        parameter_set_held(arena, exec, ids[i], layers[i], values);
+        parameter_set_local(arena, exec, ids[i], layers[i], values);
         free(values);
     }
     parameters_zero_moments(arena, exec);

@@ -11,7 +11,7 @@ extern "C" {
 void parameter_set(Exec *exec, const Parameter *parameter, const float *values);
 
 // Sets what this process stores of a parameter, all or a shard, from the FP32 values of the whole tensor.
-void parameter_set_held(const Arena *arena, Exec *exec, TensorId id, int layer, const float *values);
+void parameter_set_local(const Arena *arena, Exec *exec, TensorId id, int layer, const float *values);
 
 // Sets all moments of this process to zero.
 void parameters_zero_moments(const Arena *arena, Exec *exec);

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define MOMENT_K_ONE 16       // k is stored in sixteenths, 1 .. 255
-#define MOMENT_K_LARGEST 255  // log2 of a group's range <= 16.8 / 15.9
+#define MOMENT_K_MAX 255      // log2 of a group's range <= 16.8 / 15.9
 #define MOMENT_TINY 0x1p-149f // the smallest FP32; a non-zero FP8 value never decodes to less
 
 // Stream of the random numbers that round weights without masters; the low bits hold the step.
@@ -90,7 +90,7 @@ COAT_HD static inline float element_exp2(float x) {
 COAT_HD static inline float moment_largest(Format format) {
     return format == FMT_E4M3 ? E4M3_MAX : E5M2_MAX;
 }
-COAT_HD static inline uint8_t moment_largest_code(Format format) {
+COAT_HD static inline uint8_t moment_max_code(Format format) {
     return format == FMT_E4M3 ? 0x7e : 0x7b;
 }
 COAT_HD static inline float moment_target(Format format) {
@@ -139,8 +139,8 @@ typedef struct {
 // encoded again. (Rounding k down may put it on the third or fourth value; the next encoding can then raise k, once.)
 COAT_HD static inline uint8_t moment_exponent_of(float range, Format format) {
     float scaled = MOMENT_K_ONE * moment_target(format);
-    if (!(range * MOMENT_K_LARGEST > scaled)) return MOMENT_K_LARGEST; // constant groups too
-    float k = scaled / range + 0.02f;                                  // the margin covers the rounding of logarithms
+    if (!(range * MOMENT_K_MAX > scaled)) return MOMENT_K_MAX; // constant groups too
+    float k = scaled / range + 0.02f;                          // the margin covers the rounding of logarithms
     return k < 1.0f ? 1 : (uint8_t)k;
 }
 

@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-#define SCALE_SMALLEST 1.17549435e-38f // 2^-126: a scale is never 0 or subnormal
-#define NONFINITE_BITS 0x7f800000u     // an amax of these bits or more is inf or NaN
+#define SCALE_MIN 1.17549435e-38f  // 2^-126: a scale is never 0 or subnormal
+#define NONFINITE_BITS 0x7f800000u // an amax of these bits or more is inf or NaN
 
 COAT_HD static inline uint32_t magnitude_bits(float x) {
     return float_bits(x) & 0x7fffffffu;
@@ -29,23 +29,23 @@ COAT_HD static inline uint8_t fp8_smallest_normal_code(Format f) {
 
 // Returns the FP32 scale of a tensor with this amax, for a format whose largest value is `largest`. amax 0 gives 1. A
 // non-finite amax gives the scale of the largest finite FP32; the caller then sets the step's nonfinite flag.
-COAT_HD static inline float scale_from_maximum(uint32_t amax, float largest) {
+COAT_HD static inline float scale_from_amax(uint32_t amax, float largest) {
     if (amax == 0) return 1.0f;
     float scale = bits_float(amax < NONFINITE_BITS ? amax : NONFINITE_BITS - 1u) / largest;
-    return scale < SCALE_SMALLEST ? SCALE_SMALLEST : scale;
+    return scale < SCALE_MIN ? SCALE_MIN : scale;
 }
 
 // Returns the scale of a group with this amax as BF16. If rounding makes the scale smaller, the largest element exceeds
 // the format by less than 2^-8 of itself, and the cast saturates it.
-COAT_HD static inline uint16_t group_scale_from_maximum(uint32_t amax, float largest) {
-    return bf16_encode(scale_from_maximum(amax, largest));
+COAT_HD static inline uint16_t group_scale_from_amax(uint32_t amax, float largest) {
+    return bf16_encode(scale_from_amax(amax, largest));
 }
 
 // Returns the scale of a row with this amax: the smallest power of two with which the amax is representable. Because
 // all row scales are powers of two, FP8 values can later take the scale of the whole tensor without a second rounding,
 // except those that become subnormal. A row of zeros gets the smallest scale, so the tensor's scale is the largest row
 // scale.
-COAT_HD static inline float row_scale_from_maximum(uint32_t amax, Format f) {
+COAT_HD static inline float row_scale_from_amax(uint32_t amax, Format f) {
     // both formats end at 1.75 times a power of two: 2^8, and 2^15
     const uint32_t largest_exponent = f == FMT_E5M2 ? 15u : 8u,
                    finite = amax < NONFINITE_BITS ? amax : NONFINITE_BITS - 1u;
@@ -57,7 +57,7 @@ COAT_HD static inline float row_scale_from_maximum(uint32_t amax, Format f) {
 // 2^-7 of the scale, because both formats' largest values are 1.75 times a power of two.
 COAT_HD static inline float scale_in_format(float scale, Format from, Format to) {
     const float other = scale * (format_max(from) / format_max(to));
-    return other < SCALE_SMALLEST ? SCALE_SMALLEST : other;
+    return other < SCALE_MIN ? SCALE_MIN : other;
 }
 
 // Returns the sum of squares of at most SQUARES_SPAN consecutive E4M3 values, in their order. Callers add spans in
@@ -78,7 +78,7 @@ COAT_HD static inline float gradient_bound(double row_squares, double column_squ
 
 // Upper bounds of the slope of GELU, and of silu(gate) * up by gate and by up. gate_scale and up_scale are the largest
 // group scales of a row. Uses |silu'| < 1.1 and |silu(x)| <= |x|.
-#define GELU_LARGEST_SLOPE 1.13f
+#define GELU_MAX_SLOPE 1.13f
 COAT_HD static inline float swiglu_slope(float gate_scale, float up_scale) {
     return fmaxf(E4M3_MAX * gate_scale, 1.1f * E4M3_MAX * up_scale);
 }
@@ -92,7 +92,7 @@ COAT_HD static inline float scale_reciprocal(float scale) {
 // become 0; together they are less than 2^-16 of a token's gradient if the vocabulary has at most 65536 tokens.
 COAT_HD static inline float loss_gradient_scale(float scale) {
     float quantum = scale * 0x1p-15f;
-    return quantum < SCALE_SMALLEST ? SCALE_SMALLEST : quantum;
+    return quantum < SCALE_MIN ? SCALE_MIN : quantum;
 }
 
 COAT_HD static inline uint8_t fp8_encode(Format f, float x) {

@@ -86,7 +86,7 @@ static void sample_pass(Model *m, const int32_t *ids, int length, int cached_tok
 
 void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, float *logits) {
     const Config *c = m->config;
-    const int window = c->seq_len, vocab = c->shape.vocab, rows = config_fewest_tokens(c);
+    const int window = c->seq_len, vocab = c->shape.vocab, rows = config_min_tokens(c);
     const int length = count < window ? count : window;
     const int head_rows = config_sample_logits(c);
     if (count > window || rows > window) incremental = false;

@@ -305,7 +305,7 @@ static int64_t hellaswag_every(const Config *c) {
     return c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every;
 }
 
-bool run_make_up(Run *run, bool val, bool hellaswag, Error *err) {
+bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err) {
     Comm *comm = run->model.comm;
     bool first = run->place.rank == 0;
     if (comm_max_i64(comm, first && val && !log_has_val(run->log, run->done.step)) && !run_validate(run, err))
@@ -358,10 +358,11 @@ bool run_train(Run *run, Error *err) {
     const char *reason = NULL;
     if (c->out[0]) open_saver(run);
     error_saved(c->out, begun);
-    bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
+    bool ok = m->exec.ranks == 1 || !run->saver || saver_set_shards(run->saver, &m->shards, err);
     ok = all_ranks_ok(&run->errors, ok, err);
     comm_set_timeout(m->comm, 0);
-    if (ok && begun > 0) ok = run_make_up(run, due(begun, c->val_every), due(begun, hellaswag_every(c)), err);
+    if (ok && begun > 0)
+        ok = run_missed_evaluations(run, due(begun, c->val_every), due(begun, hellaswag_every(c)), err);
     int64_t accumulation = config_accumulation(c, m->exec.ranks);
     run->next = (int32_t *)xmalloc((size_t)(BATCH_PLANES * accumulation * config_micro_tokens(c)) * sizeof(int32_t));
     for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);

@@ -44,11 +44,11 @@ typedef struct {
 
 // Opens the vocabulary of --tokenizer FILE for a new model. Sets the model's vocabulary size to the tokenizer's unless
 // --vocab or the model's name sets it. Fails if the size is smaller than the tokenizer's.
-bool run_take_vocabulary(Run *run, Config *config, Error *err);
+bool run_open_tokenizer(Run *run, Config *config, Error *err);
 
 // Does all that the configuration asks for, from opening the device to the last save, and ends the run on all
 // processes. False with err on failure.
-bool run_whole(Run *run, Config *config, Error *err);
+bool run_main(Run *run, Config *config, Error *err);
 
 // ---------------------------------------------------------------- shared by run.c and run_start.c
 
@@ -68,7 +68,7 @@ bool run_samples(Run *run, Error *err);
 
 // Runs the requested evaluations of the current step that the log does not have, because a signal or a kill prevented
 // them before the resume.
-bool run_make_up(Run *run, bool val, bool hellaswag, Error *err);
+bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err);
 
 // Runs the training loop to the last step, a signal or --time-limit, and saves.
 bool run_train(Run *run, Error *err);

@@ -37,7 +37,7 @@ static void take_ids(Run *run) {
     model_shape_ids(&run->config->shape, begin < 0 ? end : begin, end);
 }
 
-bool run_take_vocabulary(Run *run, Config *c, Error *err) {
+bool run_open_tokenizer(Run *run, Config *c, Error *err) {
     if (!c->tokenizer_file[0] || c->shape_files[0]) return true;
     run->tokenizer = tokenizer_open(c->tokenizer_file, err);
     if (!run->tokenizer) return false;

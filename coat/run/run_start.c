@@ -25,7 +25,7 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     char now[sizeof run->done.data];
     uint64_t fingerprint = data_fingerprint(run->train);
     if (run->done.data_fingerprint == fingerprint) {
-        run_state_keep_share(&run->done, data_sequences(run->train), run->config->seq_len);
+        run_state_scale_position(&run->done, data_sequences(run->train), run->config->seq_len);
         return true;
     }
     data_describe(run->train, now, sizeof now);
@@ -208,9 +208,9 @@ static bool set_old_run_aside(Run *run, Error *err) {
     if (contradiction[0])
         run_note_always(run, "the checkpoint of step %lld in %s is possibly from another run than the log: %s",
                         (long long)run->done.step, c->out, contradiction);
-    if (!log_set_aside(c, run->done.step + 1, contradiction[0] != '\0', err)) return false;
+    if (!log_copy_abandoned(c, run->done.step + 1, contradiction[0] != '\0', err)) return false;
     bool leaves = run->done.step > 0 && run->done.step < run->steps;
-    if (leaves && !checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err)) return false;
+    if (leaves && !checkpoint_rename_later(c->out, run->done.step, c->resume_step < 0, err)) return false;
     return out_clear(c, err);
 }
 
@@ -383,7 +383,7 @@ static bool end_again(Run *run, Error *err) {
     log_text(run->log, "nothing to do: the run is at step %lld of %lld; raise --%s to continue",
              (long long)run->done.step, (long long)run->steps, run->config->steps < 0 ? "epochs" : "steps");
     comm_set_timeout(run->model.comm, 0);
-    return run_validate(run, err) && run_make_up(run, false, true, err);
+    return run_validate(run, err) && run_missed_evaluations(run, false, true, err);
 }
 
 static bool run_all(Run *run, Error *err) {
@@ -401,7 +401,7 @@ static bool run_all(Run *run, Error *err) {
     return trains ? run_train(run, err) : end_again(run, err);
 }
 
-bool run_whole(Run *run, Config *config, Error *err) {
+bool run_main(Run *run, Config *config, Error *err) {
     static OutFolder folder;
     const CommPlace *place = &run->place;
     const bool trains = config_trains(config), writes = trains && config->out[0] && place->rank == 0;

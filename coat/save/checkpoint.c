@@ -223,7 +223,7 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
     Tokenizer *tokenizer = tokenizer_file ? tokenizer_open(tokenizer_file, &ignored) : NULL;
     snapshot_open(&snapshot, arena, exec);
     snapshot.tokenizer = tokenizer;
-    snapshot_take(&snapshot, run);
+    snapshot_copy(&snapshot, run);
     bool good = checkpoint_write(out, &snapshot, tokenizer_file, err);
     snapshot_close(&snapshot);
     tokenizer_close(tokenizer);
@@ -318,7 +318,7 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
     return good;
 }
 
-bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *err) {
+bool checkpoint_rename_later(const char *out, int64_t step, bool damaged, Error *err) {
     const char *why = damaged ? "is damaged" : "belongs to the run that is abandoned now";
     int64_t *steps;
     int count = checkpoint_steps(out, &steps, err);

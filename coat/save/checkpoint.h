@@ -88,7 +88,7 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
 
 // Renames the checkpoints of steps after `step` to abandoned-N-step-... (to damaged-N-step-... if `damaged`), N being
 // the first free number, because the run resumes from `step` and must not count or load them.
-bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *err);
+bool checkpoint_rename_later(const char *out, int64_t step, bool damaged, Error *err);
 
 #ifdef __cplusplus
 }

@@ -228,7 +228,7 @@ static bool load_parameters(HfWeights *weights, const char *path, Arena *arena, 
         for (int k = 0; good && k < pieces; k++)
             good = find_stored(weights, &parts[k], tensor_rank(ids[i]), &stored, path, err) &&
                    read_values(&stored, values + parts[k].first_row * value.cols + parts[k].first_col, err);
-        if (good) parameter_set_held(arena, exec, ids[i], layers[i], values);
+        if (good) parameter_set_local(arena, exec, ids[i], layers[i], values);
         free(values);
     }
     if (good) parameters_zero_moments(arena, exec);

@@ -62,7 +62,7 @@ static void add_state(List *list, const Arena *arena, TensorId id, Role role, in
     int64_t begin;
     Tensor t = arena_tensor(arena, id, role, layer);
     if (!t.data) return;
-    if (sharded) t = arena_share(arena, id, role, layer, &begin);
+    if (sharded) t = arena_shard(arena, id, role, layer, &begin);
     const int64_t elements = tensor_elements(t), groups = t.group ? (elements + t.group - 1) / t.group : 0;
     if (elements == 0) return;
     CheckpointTensor *state = add(list, arena, id, role, layer, "");
@@ -82,7 +82,7 @@ static List new_list(const Arena *arena, int per_parameter) {
 // Limits an entry to the elements [first, first + elements) of a parameter that are in this process's shard (ZeRO 3).
 static void cut_to_shard(CheckpointTensor *entry, const Arena *arena, int64_t first, int64_t elements) {
     int64_t begin, last = first + elements;
-    Tensor shard = arena_share(arena, entry->id, VALUE, entry->layer, &begin);
+    Tensor shard = arena_shard(arena, entry->id, VALUE, entry->layer, &begin);
     int64_t end = begin + tensor_elements(shard), from = begin > first ? begin : first, to = end < last ? end : last;
     entry->shared = true;
     entry->shard_begin = from - first;
@@ -135,7 +135,7 @@ int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **out) {
     return optimizer_tensors(arena, false, out);
 }
 
-int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **out) {
+int checkpoint_shard_tensors(const Arena *arena, CheckpointTensor **out) {
     return optimizer_tensors(arena, true, out);
 }
 

@@ -30,7 +30,7 @@ int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **list);
 // exponents, and master weights.
 int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **list);
 // Lists this process's shards of the optimizer's states, flattened to one dimension and without empty ones.
-int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **list);
+int checkpoint_shard_tensors(const Arena *arena, CheckpointTensor **list);
 
 // Returns the size of a tensor in the file and in its host copy.
 size_t checkpoint_tensor_bytes(const CheckpointTensor *tensor);

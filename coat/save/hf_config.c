@@ -246,14 +246,15 @@ static bool read_heads(const Reader *r, const ModelType *type, ModelShape *s) {
         return error_set(r->err, EXIT_DATA,
                          "%s: hidden_size %d is not divisible by num_attention_heads %d, and there is no head_dim",
                          r->path, s->channels, s->heads);
-    if (!get_int(r, "head_dim", WIDEST_HEAD, type->head_dim ? type->head_dim : s->channels / s->heads, &s->head_dim))
+    if (!get_int(r, "head_dim", MAX_HEAD_WIDTH, type->head_dim ? type->head_dim : s->channels / s->heads, &s->head_dim))
         return false;
     const char *source = find(r, "head_dim") ? "head_dim" : "hidden_size / num_attention_heads =";
     if (s->head_dim % 2)
         return error_set(r->err, EXIT_DATA, "%s: %s %d is odd; RoPE needs pairs of channels", r->path, source,
                          s->head_dim);
-    if (s->head_dim > WIDEST_HEAD)
-        return error_set(r->err, EXIT_DATA, "%s: %s %d, outside 1 ... %d", r->path, source, s->head_dim, WIDEST_HEAD);
+    if (s->head_dim > MAX_HEAD_WIDTH)
+        return error_set(r->err, EXIT_DATA, "%s: %s %d, outside 1 ... %d", r->path, source, s->head_dim,
+                         MAX_HEAD_WIDTH);
     const bool own_width = type->architecture == ARCHITECTURE_LLAMA || type->architecture == ARCHITECTURE_QWEN3;
     return own_width || s->head_dim * s->heads == s->channels ||
            error_set(r->err, EXIT_DATA,

@@ -61,7 +61,7 @@ static const HfName olmo2_names[PARAMETER_COUNT] = {
 
 static const HfName *find(const ModelShape *shape, TensorId id) {
     if (shape->position_kind == POSITIONS_LEARNED) return &gpt2_names[id];
-    return &(shape->norm_place == NORM_AFTER && olmo2_names[id].whole ? olmo2_names : llama_names)[id];
+    return &(shape->norm_place == NORM_POST && olmo2_names[id].whole ? olmo2_names : llama_names)[id];
 }
 
 // Writes a pattern of the maps above with the layer in place of %d.

@@ -154,7 +154,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
     return good;
 }
 
-void run_state_keep_share(RunState *run, int64_t pass, int seq_len) {
+void run_state_scale_position(RunState *run, int64_t pass, int seq_len) {
     if (run->pass == 0)
         run->sequences = run->tokens / seq_len;
     else if (run->pass != pass)

@@ -18,7 +18,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
 
 // Moves run->sequences to the same fraction of a pass of `pass` sequences, because another --seq-len or --examples cuts
 // the data into other sequences. If the checkpoint did not record a pass, the position is tokens / seq_len.
-void run_state_keep_share(RunState *run, int64_t pass, int seq_len);
+void run_state_scale_position(RunState *run, int64_t pass, int seq_len);
 
 // Reads the step and the data's description from folder/state.json. Sets step to -1 and data to "" if they cannot be
 // read, and all other fields to 0.

@@ -165,7 +165,7 @@ void saver_watch(Saver *s, OutFolder *folder) {
     s->folder = folder;
 }
 
-bool saver_share(Saver *s, Shards *shards, Error *err) {
+bool saver_set_shards(Saver *s, Shards *shards, Error *err) {
     s->shards = s->snapshot.shards = shards;
     bool gathers = shards->zero >= 3 && s->snapshot.exec->rank == 0;
     bool room = s->snapshot.memory || (gathers && snapshot_reserve(&s->snapshot));
@@ -220,7 +220,7 @@ void saver_save(Saver *s, const RunState *run) {
     if (!s->good) return;
     s->agreed = !s->shards;
     s->snapshot.others_failed = false;
-    snapshot_take(&s->snapshot, run);
+    snapshot_copy(&s->snapshot, run);
     s->ms = now_ms() - begin;
     atomic_store(&s->written, false);
     // without a copy, rank 0 cannot write and agree at the same time, so the others write first

@@ -31,7 +31,7 @@ void saver_watch(Saver *saver, OutFolder *folder);
 
 // Call after saver_open() with several processes, which then save together: all call saver_save() for the same steps,
 // and rank 0 prints the messages. Fails (EXIT_DEVICE) if rank 0 needs memory for the copy and has too little.
-bool saver_share(Saver *saver, Shards *shards, Error *err);
+bool saver_set_shards(Saver *saver, Shards *shards, Error *err);
 
 // Saves the state `run` and deletes older checkpoints as --keep says. Returns when the states are copied.
 void saver_save(Saver *saver, const RunState *run);

@@ -13,7 +13,7 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     snapshot->exec = exec;
     snapshot->generation = arena->rank == 0 ? hf_generation_open(arena->config->shape_files) : NULL;
     snapshot->model_count = checkpoint_model_tensors(arena, &snapshot->model);
-    snapshot->optimizer_count = arena->ranks > 1 ? checkpoint_share_tensors(arena, &snapshot->optimizer)
+    snapshot->optimizer_count = arena->ranks > 1 ? checkpoint_shard_tensors(arena, &snapshot->optimizer)
                                                  : checkpoint_optimizer_tensors(arena, &snapshot->optimizer);
     for (int i = 0; i < snapshot->model_count && arena->rank == 0; i++)
         snapshot->bytes += checkpoint_tensor_bytes(&snapshot->model[i]);
@@ -60,7 +60,7 @@ static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int cou
     }
 }
 
-void snapshot_take(Snapshot *snapshot, const RunState *run) {
+void snapshot_copy(Snapshot *snapshot, const RunState *run) {
     snapshot->run = *run;
     if (snapshot->shards) shards_weights_wait(snapshot->shards);
     Exec *exec = snapshot->exec;

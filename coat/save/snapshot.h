@@ -1,4 +1,4 @@
-// The state that a checkpoint is written from. Saving has two parts. snapshot_take() copies the states that a resumed
+// The state that a checkpoint is written from. Saving has two parts. snapshot_copy() copies the states that a resumed
 // run needs into host memory, in the thread that trains. checkpoint_write() writes files from this copy, in any thread,
 // while training continues. If there is no memory for a copy, the files are written from the device and training waits.
 #pragma once
@@ -37,7 +37,7 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec);
 bool snapshot_reserve(Snapshot *snapshot);
 
 // Stores `run`, and copies the tensors if there is memory for them. With several processes, all must call this.
-void snapshot_take(Snapshot *snapshot, const RunState *run);
+void snapshot_copy(Snapshot *snapshot, const RunState *run);
 
 void snapshot_close(Snapshot *snapshot);
 

@@ -244,7 +244,7 @@ typedef struct {
 
 static Local local(const Arena *arena, TensorId id, Role role, int layer) {
     Local h;
-    h.tensor = arena_held(arena, id, role, layer, &h.begin);
+    h.tensor = arena_local(arena, id, role, layer, &h.begin);
     return h;
 }
 
@@ -252,7 +252,8 @@ static Local local(const Arena *arena, TensorId id, Role role, int layer) {
 static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read, Found *found, Error *err) {
     char parameter[HF_NAME_LENGTH], name[NAME_BUFFER];
     int64_t elements = tensor_elements(arena_tensor(r->arena, id, VALUE, layer));
-    int64_t shard = tensor_share(elements, r->ranks), first = shard * r->rank, last = smaller(first + shard, elements);
+    int64_t shard = tensor_shard_elements(elements, r->ranks), first = shard * r->rank,
+            last = smaller(first + shard, elements);
     if (first >= last) return true;
     hf_whole_name(&r->arena->config->shape, id, layer, parameter);
     snprintf(name, sizeof name, "%s%s", parameter, role_suffix(role));

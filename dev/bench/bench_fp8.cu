@@ -65,7 +65,7 @@ static Norm norm_of(const Operands *o, int s) {
         e->ops->operation(e, __VA_ARGS__);                                                                             \
     }
 OPERATION(residual_norm_forward, residual_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s], o->bias)
-OPERATION(branch_norm_forward, branch_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s])
+OPERATION(postnorm_residual_forward, postnorm_residual_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s])
 OPERATION(residual_backward, residual_backward, o->a[s], o->b[s])
 OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
 OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, is_paper(o))
@@ -83,7 +83,7 @@ OPERATION(norm_recompute, norm_recompute, o->codes_t[s], scale_only(o->codes[s])
 OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
 OPERATION(quantize_recompute, quantize_recompute, o->codes_t[s], o->codes[s], o->a[s])
 OPERATION(weights_quantize, weights_quantize, o->parameters, o->count)
-OPERATION(weights_maxima, weights_maxima, o->parameters, o->count)
+OPERATION(weights_amax, weights_amax, o->parameters, o->count)
 OPERATION(health, health, &o->saved[s], 1, o->health)
 OPERATION(codes_count, codes_count, o->grad[s], (CodeCounts *)o->sums.data)
 #undef OPERATION
@@ -205,7 +205,7 @@ static void bench_narrow(Block *block, Operands *o) {
     const double group = 1 + 2.0 / GROUP;
     make_operands(bench, o, M, C, FMT_E4M3);
     report_pass(block, o, "residual_norm_forward", M, C, 6 + 2 * group + 1, 1, run_residual_norm_forward);
-    report_pass(block, o, "branch_norm_forward", M, C, 8 + group + 1, 0, run_branch_norm_forward);
+    report_pass(block, o, "postnorm_residual_forward", M, C, 8 + group + 1, 0, run_postnorm_residual_forward);
     report_pass(block, o, "norm_recompute", M, C, group + 1, 2, run_norm_recompute);
     for (int s = 0; s < SETS; s++) give_maxima(bench, &o->a[s]);
     report_pass(block, o, "norm_backward", M, C, 6 + group, 2, run_norm_backward);
@@ -217,7 +217,8 @@ static void bench_narrow(Block *block, Operands *o) {
     report_pass(block, o, "quantize_recompute", M, C, 3, 1, run_quantize_recompute);
     carry_scales(o, o->b);
     report_pass(block, o, "residual_norm_forward, per token", M, C, 6 + group + 1, 1, run_residual_norm_forward);
-    report_pass(block, o, "branch_norm_forward, per token", M, C, 6 + group + 1, 0, run_branch_norm_forward);
+    report_pass(block, o, "postnorm_residual_forward, per token", M, C, 6 + group + 1, 0,
+                run_postnorm_residual_forward);
     report_pass(block, o, "residual_backward, per token", M, C, 6, 0, run_residual_backward);
     free_operands(bench, o);
 }
@@ -305,7 +306,7 @@ static void bench_weights(Block *block, Operands *o) {
     report_pass(block, o, "weights_quantize", 12 * C, C * LAYERS, 6, 0, run_weights_quantize);
     for (int i = 0; i < o->count; i++) // as for a shard of a weight
         parameters[i].weight.codes.amax = (uint32_t *)bench_allocate(bench, sizeof(uint32_t));
-    report_pass(block, o, "weights_maxima", 12 * C, C * LAYERS, 2, 0, run_weights_maxima);
+    report_pass(block, o, "weights_amax", 12 * C, C * LAYERS, 2, 0, run_weights_amax);
     for (int i = 0; i < o->count; i++) {
         parameters[i].weight.codes_t.scale = NULL;
         release_maxima(bench, &parameters[i].weight.codes);

@@ -33,7 +33,7 @@ static Norm norm_of(const Operands *o, Tensor x) {
 // clang-format off
 OPERATION(embed_forward)(e, o->r[s], o->tokens, Tensor{}, o->wte, o->wpe, o->model.T) END
 OPERATION(residual_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->x[s], o->r[s], o->y[s], o->bias) END
-OPERATION(branch_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->n[s], o->r[s], o->y[s]) END
+OPERATION(postnorm_residual_forward)(e, o->n[s], norm_of(o, o->x[s]), o->n[s], o->r[s], o->y[s]) END
 OPERATION(residual_backward)(e, o->r[s], o->y[s]) END
 OPERATION(norm_recompute)(e, o->n[s], Tensor{}, norm_of(o, o->x[s])) END
 OPERATION(norm_backward)(e, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x[s]), true, true) END
@@ -173,7 +173,7 @@ static void bench_narrow(Report *r, Operands *o, bool with_variants) {
     const double embed_bytes = row + 2 * (positions + tokens) + 4 * (double)M;
     report(r, o, "embed_forward", shape, embed_bytes, run_embed_forward);
     report(r, o, "residual_norm_forward", shape, 4 * row + 8 * (double)M, run_residual_norm_forward);
-    report(r, o, "branch_norm_forward", shape, 4 * row + 8 * (double)M, run_branch_norm_forward);
+    report(r, o, "postnorm_residual_forward", shape, 4 * row + 8 * (double)M, run_postnorm_residual_forward);
     report(r, o, "residual_backward", shape, 3 * row, run_residual_backward);
     report(r, o, "gradients_add", shape, 3 * row, run_gradients_add);
     report(r, o, "norm_recompute", shape, 2 * row + 8 * (double)M, run_norm_recompute);
@@ -244,7 +244,7 @@ static void bench_heads(Report *r, int B, int T, int heads, int head_dim, bool n
     make_sets(bench, o.wide, M, cols);
     make_sets(bench, o.wide_out, M, cols);
     o.heads.shape = AttentionShape{B, T, heads, heads, head_dim};
-    o.heads.rotations = bench_tensor(bench, T, head_dim, FMT_FP32, 0.7f); // of length 1 on average
+    o.heads.rope_table = bench_tensor(bench, T, head_dim, FMT_FP32, 0.7f); // of length 1 on average
     o.heads.eps = 1e-6f;
     uint32_t *maxima = (uint32_t *)bench_allocate(bench, (size_t)M * sizeof *maxima);
     for (Tensor &t : o.wide) t.amax = maxima;
@@ -262,7 +262,7 @@ static void bench_heads(Report *r, int B, int T, int heads, int head_dim, bool n
         for (Tensor t : once) bench_release(bench, t);
     }
     bench->exec.ops->release(&bench->exec, maxima);
-    bench_release(bench, o.heads.rotations);
+    bench_release(bench, o.heads.rope_table);
     release_sets(bench, o.wide);
     release_sets(bench, o.wide_out);
 }

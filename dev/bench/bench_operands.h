@@ -14,7 +14,7 @@ typedef struct {
     Tensor r[SETS], y[SETS], x[SETS], n[SETS];
     Tensor wide[SETS], wide_out[SETS];
     Tensor tokens, wte, wpe, dwte, dwpe, bias, weight, mean, rstd, sums, sums2, losses;
-    Heads heads;
+    QkRope heads;
     StepState *state;
     Parameter *parameters;
     int count;

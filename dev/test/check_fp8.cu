@@ -187,7 +187,7 @@ static void check_stream_operand(Check *c, CheckShape s, CheckPair n, CheckPair 
 }
 
 // Checks postnorm residuals: the next matmul reads r_out. RMS norms are computed in place.
-static void check_branch_norm(Check *c, CheckShape s) {
+static void check_postnorm_residual(Check *c, CheckShape s) {
     const CheckPair none = {};
     const CheckPair r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_matmul(c, s, s.rows > 0, 1);
     const CheckPair r = s.rms ? r_in : check_plain(c, s.M, s.C, FMT_BF16);
@@ -199,24 +199,24 @@ static void check_branch_norm(Check *c, CheckShape s) {
     norm.rstd = check_plain(c, s.M, 1, FMT_FP32);
     norm.from_saved = s.from_saved;
     const CheckPair n = s.fp8 ? check_operand(c, s, s.C, FMT_E4M3, s.rows == 2) : r;
-    CHECK_BOTH(c, branch_norm_forward, (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y)));
+    CHECK_BOTH(c, postnorm_residual_forward, (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y)));
     if (s.group) {
-        check_scales(c, norm.x, 0, "branch_norm_forward: x");
-        check_code_bytes(c, norm.x, 0, "branch_norm_forward: x");
+        check_scales(c, norm.x, 0, "postnorm_residual_forward: x");
+        check_code_bytes(c, norm.x, 0, "postnorm_residual_forward: x");
     } else {
-        check_values(c, norm.x, 0, "branch_norm_forward: x");
+        check_values(c, norm.x, 0, "postnorm_residual_forward: x");
     }
-    if (!s.rms) check_values(c, norm.mean, 1e-5, "branch_norm_forward: mean");
-    check_values(c, norm.rstd, 1e-5, "branch_norm_forward: rstd");
-    check_values(c, r, 5e-4, "branch_norm_forward: r"); // rounded once; rounding twice would exceed this
-    check_stream_operand(c, s, n, r, "branch_norm_forward: n");
-    check_flag(c, 0, "branch_norm_forward");
+    if (!s.rms) check_values(c, norm.mean, 1e-5, "postnorm_residual_forward: mean");
+    check_values(c, norm.rstd, 1e-5, "postnorm_residual_forward: rstd");
+    check_values(c, r, 5e-4, "postnorm_residual_forward: r"); // rounded once; rounding twice would exceed this
+    check_stream_operand(c, s, n, r, "postnorm_residual_forward: n");
+    check_flag(c, 0, "postnorm_residual_forward");
 
     if (s.fp8) {
         const CheckPair first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2); // as in the first block
-        check_gpu(c)->ops->branch_norm_forward(check_gpu(c), first.gpu, check_norm_of(&norm, 1), r.gpu, r.gpu,
-                                               Tensor{});
-        check_stream_operand(c, s, first, r, "branch_norm_forward of nothing: n");
+        check_gpu(c)->ops->postnorm_residual_forward(check_gpu(c), first.gpu, check_norm_of(&norm, 1), r.gpu, r.gpu,
+                                                     Tensor{});
+        check_stream_operand(c, s, first, r, "postnorm_residual_forward of nothing: n");
         const CheckPair decoded = check_plain(c, s.M, s.C, FMT_BF16);
         CHECK_BOTH(c, norm_recompute, (e, SIDE(decoded), SIDE(n), check_norm_of(&norm, gpu)));
         check_values(c, decoded, 0, "norm_recompute from FP8 values to BF16");
@@ -227,8 +227,8 @@ static void check_branch_norm(Check *c, CheckShape s) {
 
     ((uint16_t *)y.cpu.data)[s.C + 3] = bf16_encode(s.rms ? INFINITY : NAN);
     check_upload(c, y);
-    check_gpu(c)->ops->branch_norm_forward(check_gpu(c), n.gpu, check_norm_of(&norm, 1), r.gpu, r_in.gpu, y.gpu);
-    check_flag(c, 1, "branch_norm_forward");
+    check_gpu(c)->ops->postnorm_residual_forward(check_gpu(c), n.gpu, check_norm_of(&norm, 1), r.gpu, r_in.gpu, y.gpu);
+    check_flag(c, 1, "postnorm_residual_forward");
     check_free(c);
 }
 
@@ -437,10 +437,10 @@ static void check_weight_shares(Check *c) {
             w->codes.amax = (uint32_t *)SIDE(maxima).data + i;
         }
     }
-    CHECK_BOTH(c, weights_maxima, (e, side[gpu], SHARES));
+    CHECK_BOTH(c, weights_amax, (e, side[gpu], SHARES));
     uint32_t *want = (uint32_t *)maxima.cpu.data;
     uint32_t *have = (uint32_t *)check_download(c, maxima.gpu.data, SHARES * sizeof *have);
-    check_say(c, memcmp(want, have, SHARES * sizeof *have) == 0 && have[2] == 0, "weights_maxima", "wrong amax");
+    check_say(c, memcmp(want, have, SHARES * sizeof *have) == 0 && have[2] == 0, "weights_amax", "wrong amax");
     for (int i = 0; i < SHARES; i++) want[i] = have[0] > have[1] ? have[0] : have[1];
     free(have);
     check_upload(c, maxima);
@@ -474,7 +474,7 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
         if (C <= 8192 && (s.rows < 2 || group)) { // without groups n has one scale
             check_norm(c, s);
             check_first_blocks(c, s);
-            check_branch_norm(c, s);
+            check_postnorm_residual(c, s);
         }
         if (s.rms || s.rows == 1) continue;
         check_activation(c, s, false);

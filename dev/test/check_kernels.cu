@@ -91,7 +91,7 @@ static void check_norm(Check *c, CheckShape s, bool rms) {
 }
 
 // Checks postnorm residuals, whose sum with the residual stream is rounded once, and the gradient of the stream.
-static void check_branch_norm(Check *c, CheckShape s, bool rms) {
+static void check_postnorm_residual(Check *c, CheckShape s, bool rms) {
     const int64_t M = (int64_t)s.B * s.T, C = s.C;
     const double limit = s.format == FMT_BF16 ? 5e-4 : 1e-5;
     CheckPair none = {};
@@ -100,15 +100,15 @@ static void check_branch_norm(Check *c, CheckShape s, bool rms) {
               bias = rms ? none : check_random(c, 1, C, s.format, 0, 1);
     CheckPair x = check_plain(c, M, C, s.format), r = check_plain(c, M, C, s.format);
     CheckPair mean = rms ? none : check_plain(c, M, 1, FMT_FP32), rstd = check_plain(c, M, 1, FMT_FP32);
-    CHECK_BOTH(c, branch_norm_forward,
+    CHECK_BOTH(c, postnorm_residual_forward,
                (e, SIDE(r), check_norm_of(x, mean, rstd, weight, bias, gpu), SIDE(r), SIDE(r_in), SIDE(y)));
-    check_values(c, x, 0, "branch_norm_forward: x");
-    check_values(c, r, limit, "branch_norm_forward: r");
-    if (!rms) check_values(c, mean, 1e-5, "branch_norm_forward: mean");
-    check_values(c, rstd, 1e-5, "branch_norm_forward: rstd");
-    CHECK_BOTH(c, branch_norm_forward, // in place; the branch is saved
+    check_values(c, x, 0, "postnorm_residual_forward: x");
+    check_values(c, r, limit, "postnorm_residual_forward: r");
+    if (!rms) check_values(c, mean, 1e-5, "postnorm_residual_forward: mean");
+    check_values(c, rstd, 1e-5, "postnorm_residual_forward: rstd");
+    CHECK_BOTH(c, postnorm_residual_forward, // in place; the branch is saved
                (e, Tensor{}, check_norm_of(y, mean, rstd, weight, bias, gpu), SIDE(r_in), SIDE(r_in), SIDE(y)));
-    check_same(c, r, r_in, "branch_norm_forward in place: r");
+    check_same(c, r, r_in, "postnorm_residual_forward in place: r");
     CheckPair g = check_random(c, M, C, s.format, 0, 1);
     CHECK_BOTH(c, residual_backward, (e, SIDE(g), SIDE(y)));
     check_values(c, g, 0, "residual_backward: g");
@@ -293,8 +293,8 @@ static void check_shapes(Check *c, const CheckShape *shapes, size_t count) {
         snprintf(c->shape, sizeof c->shape, "B %d, T %d, C %d", s.B, s.T, s.C);
         check_norm(c, s, false);
         check_norm(c, s, true);
-        check_branch_norm(c, s, false);
-        check_branch_norm(c, s, true);
+        check_postnorm_residual(c, s, false);
+        check_postnorm_residual(c, s, true);
         check_gelu(c, s);
         check_embedding(c, s);
     }

@@ -309,7 +309,7 @@ static void compare_bare_norm(Backends *b, OpShape o) {
 
 // Compares postnorm residuals (OLMo 2): with mean and bias; without both, in place, nothing saved; with n and r_out
 // as copies.
-static void compare_branch_norm(Backends *b, OpShape o) {
+static void compare_postnorm_residual(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, C = o.C;
     Pair r = pair_random(b, M, C, o.format, 1.0f, 81), y = pair_random(b, M, C, o.format, 0.5f, 82);
     Pair w = pair_random(b, 1, C, o.format, 1.0f, 83), bias = pair_random(b, 1, C, o.format, 1.0f, 84);
@@ -319,11 +319,11 @@ static void compare_branch_norm(Backends *b, OpShape o) {
          rstd2 = pair_poisoned(b, M, 1, FMT_FP32);
     ON_BOTH(b) {
         Norm norm = pair_norm(x, mean, rstd, w, bias, s), bare = norm;
-        CALL(b, branch_norm_forward, out.t[s], norm, out.t[s], r.t[s], y.t[s]);
+        CALL(b, postnorm_residual_forward, out.t[s], norm, out.t[s], r.t[s], y.t[s]);
         bare.x = bare.mean = bare.weight = bare.bias = no_tensor();
         bare.rstd = rstd2.t[s];
-        CALL(b, branch_norm_forward, n.t[s], bare, r.t[s], r.t[s], y.t[s]);
-        CALL(b, branch_norm_forward, moved.t[s], bare, moved.t[s], y.t[s], no_tensor());
+        CALL(b, postnorm_residual_forward, n.t[s], bare, r.t[s], r.t[s], y.t[s]);
+        CALL(b, postnorm_residual_forward, moved.t[s], bare, moved.t[s], y.t[s], no_tensor());
         CALL(b, residual_backward, y.t[s], r.t[s]);
     }
     pair_check(b, x, 0, "branch + norm", "x");
@@ -492,7 +492,7 @@ static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
     const Tensor d = c->dqkv.t[1];
     const char *name =
         c->masked ? "attention backward, rotated back, documents masked" : "attention backward, rotated back";
-    Pair rotations = pair_random(b, shape.T, shape.head_dim, FMT_FP32, 1.0f, 34),
+    Pair rope_table = pair_random(b, shape.T, shape.head_dim, FMT_FP32, 1.0f, 34),
          maxima = pair_poisoned(b, d.rows, 1, FMT_FP32);
     Pair made = pair_poisoned(b, d.rows, d.cols, d.format), separate = pair_poisoned(b, d.rows, d.cols, d.format);
     ON_BOTH(b) {
@@ -503,16 +503,16 @@ static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
         for (int i = 0; i < 3; i++) made_part[i] = attention_part(shape, packed, i);
         for (int i = 0; i < 3; i++) separate_part[i] = attention_part(shape, separate.t[s], i);
         CALL(b, attention_backward, made_part[0], made_part[1], made_part[2], c->d_o.t[s], c->o.t[s], c->lse.t[s],
-             part[0], part[1], part[2], at, rotations.t[s], shape);
+             part[0], part[1], part[2], at, rope_table.t[s], shape);
         CALL(b, attention_backward, separate_part[0], separate_part[1], separate_part[2], c->d_o.t[s], c->o.t[s],
              c->lse.t[s], part[0], part[1], part[2], at, none, shape);
-        const Heads h = {shape, at, rotations.t[s], none, none, 0.0f, 0.0f};
+        const QkRope h = {shape, at, rope_table.t[s], none, none, 0.0f, 0.0f};
         CALL(b, qk_norm_rope_backward, separate.t[s], none, none, c->qkv.t[s], h, false);
     }
     pair_check(b, made, c->limit, name, "dqkv");
     check_repeated(b, separate, made, name);
     if (d.format == FMT_BF16) check_maxima(b, made, maxima, name);
-    Pair all[] = {rotations, maxima, made, separate};
+    Pair all[] = {rope_table, maxima, made, separate};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
@@ -596,7 +596,7 @@ static void compare_heads(Backends *b, OpShape o) {
     const AttentionShape shape = {o.B, o.T, o.heads, o.heads % 2 ? o.heads : o.heads / 2, (int)D};
     const int64_t widths[3][2] = {{0, 0}, {D, D}, {shape.heads * D, shape.kv_heads * D}};
     const int64_t cols = (shape.heads + 2 * shape.kv_heads) * D;
-    Pair rotations = pair_random(b, o.T, D, FMT_FP32, 1.0f, 51), positions = pair_positions(b, o.B, o.T);
+    Pair rope_table = pair_random(b, o.T, D, FMT_FP32, 1.0f, 51), positions = pair_positions(b, o.B, o.T);
     for (int way = 0; way < 3; way++) {
         const int64_t q_width = way ? widths[way][0] : 1, k_width = way ? widths[way][1] : 1;
         Pair qkv = pair_random(b, M, cols, o.format, 1.0f, 52), kept = pair_random(b, M, cols, o.format, 1.0f, 52);
@@ -609,13 +609,13 @@ static void compare_heads(Backends *b, OpShape o) {
         Pair out = way ? separate : qkv;
         ON_BOTH(b) {
             const Tensor none = no_tensor();
-            Heads h = {shape,
-                       way == 1 ? positions.t[s] : none,
-                       rotations.t[s],
-                       way ? q_weight.t[s] : none,
-                       way ? k_weight.t[s] : none,
-                       1e-5f,
-                       way == 2 ? 0.7f : 0.0f};
+            QkRope h = {shape,
+                        way == 1 ? positions.t[s] : none,
+                        rope_table.t[s],
+                        way ? q_weight.t[s] : none,
+                        way ? k_weight.t[s] : none,
+                        1e-5f,
+                        way == 2 ? 0.7f : 0.0f};
             d.t[s].amax = (uint32_t *)maxima.t[s].data;
             CALL(b, qk_norm_rope_forward, out.t[s], qkv.t[s], h);
             CALL(b, qk_norm_rope_forward, again.t[s], again.t[s], h);
@@ -633,7 +633,7 @@ static void compare_heads(Backends *b, OpShape o) {
         Pair all[] = {qkv, kept, again, separate, d, q_weight, k_weight, dq, dk, maxima};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
     }
-    pair_free(b, rotations);
+    pair_free(b, rope_table);
     pair_free(b, positions);
 }
 
@@ -682,7 +682,7 @@ static void compare_shape(OpShape o, const char *how) {
     snprintf(b.shape, sizeof b.shape, " (B %d, T %d, C %d%s)", o.B, o.T, o.C, how);
     compare_norm(&b, o);
     compare_bare_norm(&b, o);
-    compare_branch_norm(&b, o);
+    compare_postnorm_residual(&b, o);
     compare_gelu(&b, o);
     compare_swiglu(&b, o);
     compare_linear(&b, o);

@@ -102,7 +102,7 @@ static inline void assert_quantised(Tensor q, Tensor x) {
         if (q.amax) assert_int_equal(q.amax[i], row);
         largest = row > largest ? row : largest;
     }
-    float scale = scale_from_maximum(largest, format_max(q.format)), r = scale_reciprocal(scale);
+    float scale = scale_from_amax(largest, format_max(q.format)), r = scale_reciprocal(scale);
     assert_int_equal(float_bits(*(const float *)q.scale), float_bits(scale));
     for (int64_t i = 0; i < x.rows; i++)
         for (int64_t j = 0; j < x.cols; j++)
@@ -117,7 +117,7 @@ static inline void assert_quantised_rows(Tensor q, Tensor x) {
             uint32_t bits = magnitude_bits(element(x, i, j));
             largest = bits > largest ? bits : largest;
         }
-        float scale = SCALE_SMALLEST; // the smallest power of two for which amax / scale is in range
+        float scale = SCALE_MIN; // the smallest power of two for which amax / scale is in range
         while (bits_float(largest) / scale > format_max(q.format)) scale *= 2;
         assert_int_equal(float_bits(row_scale(q, i)), float_bits(scale));
         assert_int_equal(q.amax[i], 0xffffffffu);
@@ -131,7 +131,7 @@ static inline void assert_quantised_rows(Tensor q, Tensor x) {
 static inline void assert_scale_over_rows(Tensor q_t, Tensor q, Tensor x) {
     float largest = 0;
     for (int64_t i = 0; i < q.rows; i++) largest = row_scale(q, i) > largest ? row_scale(q, i) : largest;
-    if (q_t.format != q.format && (largest /= 128) < SCALE_SMALLEST) largest = SCALE_SMALLEST; // 128 = 57344 / 448
+    if (q_t.format != q.format && (largest /= 128) < SCALE_MIN) largest = SCALE_MIN; // 128 = 57344 / 448
     assert_int_equal(float_bits(*(const float *)q_t.scale), float_bits(largest));
     for (int64_t i = 0; i < q.rows; i++)
         for (int64_t j = 0; j < q.cols; j++)
@@ -148,7 +148,7 @@ static inline void assert_quantised_groups(Tensor q, Tensor x) {
                 uint32_t bits = magnitude_bits(element(x, i, j));
                 largest = bits > largest ? bits : largest;
             }
-            float scale = bf16_decode(group_scale_from_maximum(largest, E4M3_MAX)), r = scale_reciprocal(scale);
+            float scale = bf16_decode(group_scale_from_amax(largest, E4M3_MAX)), r = scale_reciprocal(scale);
             assert_int_equal(float_bits(group_scale(q, i, begin)), float_bits(scale));
             for (int64_t j = begin; j < end; j++) assert_int_equal(code_at(q, i, j), e4m3_encode(element(x, i, j) * r));
         }

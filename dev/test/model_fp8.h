@@ -92,7 +92,7 @@ static void test_fp8_gradients(void) {
         char name[160];
         snprintf(name, sizeof name, "against fp32: loss %.5f and %.5f, worst gradient %s, %.3f", loss, expected, worst,
                  error);
-        const double limit = rows[i / 2].limit * (m.config->shape.norm_place == NORM_AFTER ? 3 : 1);
+        const double limit = rows[i / 2].limit * (m.config->shape.norm_place == NORM_POST ? 3 : 1);
         check_fp8_recipe(fabs(loss - expected) < 2e-3 * expected && error < limit, recipe, name);
         snprintf(name, sizeof name, "%s%s, against fp32", recipe.name, recipe.paper ? ", as in the paper" : "");
         print_gradient_errors(name, &m, &full);
@@ -156,7 +156,7 @@ static void test_fp8_first_blocks(Fp8Recipe recipe) {
         for (int i = 0; i < s.B * s.T; i++) off[n] += (losses[i] - expected[i]) * (losses[i] - expected[i]);
         off[n] = sqrt(off[n] / (s.B * s.T));
         error[n] = gradients_differ(&m, &full, &worst);
-        near &= error[n] < (c.shape.norm_place == NORM_AFTER ? 2 : 1.3) * error[0];
+        near &= error[n] < (c.shape.norm_place == NORM_POST ? 2 : 1.3) * error[0];
         free(losses);
         model_destroy(&m);
     }

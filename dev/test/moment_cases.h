@@ -102,7 +102,7 @@ static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths,
     const double here = (double)fp8_decode(format, (uint8_t)magnitude);
     if (magnitude > (second ? 1 : 0))
         if (position < ((double)fp8_decode(format, (uint8_t)(magnitude - 1)) + here) / 2 - slack) return false;
-    if (magnitude < moment_largest_code(format))
+    if (magnitude < moment_max_code(format))
         if (position > (here + (double)fp8_decode(format, (uint8_t)(magnitude + 1))) / 2 + slack) return false;
     if (magnitude == 0) return true;
     // the FP8 value must decode to a (code / F)^(1/k)

@@ -65,7 +65,7 @@ static void order_replay_end(Exec *exec, int id) {
 }
 
 // When bytes are counted, v is left out, because the GPU does not touch it unless it is clipped.
-static Tensor without_values(Tensor qkv, const Heads *heads) {
+static Tensor without_values(Tensor qkv, const QkRope *heads) {
     if (count_access && !(heads->clip > 0))
         qkv.cols = (int64_t)(heads->shape.heads + heads->shape.kv_heads) * heads->shape.head_dim;
     return qkv;
@@ -109,11 +109,11 @@ static void order_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor 
     }
 }
 
-static void order_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
+static void order_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const bool moved = y.data || !same_memory(r_out.data, r_in.data),
                wanted = n.data && !same_memory(n.data, r_out.data);
     if (!moved && !wanted) return;
-    begin("branch_norm_forward");
+    begin("postnorm_residual_forward");
     reads(r_in);
     reads(y);
     if (y.data) {
@@ -143,14 +143,14 @@ static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tenso
     writes_data(y);
 }
 
-static void order_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
+static void order_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, QkRope heads) {
     (void)exec;
-    if (same_memory(out.data, qkv.data) && !heads_changed(&heads)) return;
+    if (same_memory(out.data, qkv.data) && !qk_norm_rope_active(&heads)) return;
     begin("qk_norm_rope_forward");
     if (same_memory(out.data, qkv.data)) out = qkv = without_values(qkv, &heads);
     reads(heads.positions);
     reads(qkv);
-    reads(heads.rotations);
+    reads(heads.rope_table);
     reads_data(heads.q_weight);
     reads_data(heads.k_weight);
     writes(out);
@@ -362,12 +362,12 @@ static void order_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Ten
 }
 
 static void order_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
-                                     Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rotations,
+                                     Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rope_table,
                                      AttentionShape shape) {
     (void)exec, (void)shape;
     begin("attention_backward");
     reads(positions);
-    reads(rotations);
+    reads(rope_table);
     const Tensor read[] = {d_o, o, lse, q, k, v}, written[] = {dq, dk, dv};
     for (int i = 0; i < 6; i++) reads(read[i]);
     for (int i = 0; i < 3; i++) writes(written[i]);
@@ -375,12 +375,12 @@ static void order_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv
 }
 
 static void order_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv,
-                                        Heads heads, bool accumulate) {
+                                        QkRope heads, bool accumulate) {
     (void)exec;
-    if (!heads.rotations.data && !heads.q_weight.data && !(heads.clip > 0)) return;
+    if (!heads.rope_table.data && !heads.q_weight.data && !(heads.clip > 0)) return;
     begin("qk_norm_rope_backward");
     reads(heads.positions);
-    reads(heads.rotations);
+    reads(heads.rope_table);
     reads_data(heads.q_weight);
     reads_data(heads.k_weight);
     if (heads.q_weight.data || heads.clip > 0) reads(qkv);
@@ -448,9 +448,9 @@ static void order_weights_quantize(Exec *exec, const Parameter *parameters, int 
     may_raise(exec->state);
 }
 
-static void order_weights_maxima(Exec *exec, const Parameter *parameters, int count) {
+static void order_weights_amax(Exec *exec, const Parameter *parameters, int count) {
     (void)exec;
-    begin_update("weights_maxima");
+    begin_update("weights_amax");
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
         if (!w.codes.data) continue;

@@ -165,13 +165,13 @@ UNIT_TEST(test_replace_and_prune) {
     checkpoint_prune(path_of("prune"), 23, 0, 0);
     assert_false(path_is_folder(path_of("prune/.step-00000032.old")));
     // steps after the one that is resumed are renamed, so they are neither deleted nor found
-    assert_true(checkpoint_set_aside(path_of("prune"), 23, true, &why));
+    assert_true(checkpoint_rename_later(path_of("prune"), 23, true, &why));
     assert_false(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_folder(path_of("prune/damaged-1-step-00000024")));
     for (int number = 1; number <= 2; number++) {
         rs.step = 25;
         save(run, "prune", &rs);
-        assert_true(checkpoint_set_aside(path_of("prune"), 23, false, &why));
+        assert_true(checkpoint_rename_later(path_of("prune"), 23, false, &why));
         assert_false(path_is_folder(path_of("prune/step-00000025")));
         assert_true(path_is_folder(
             path_of(number == 1 ? "prune/abandoned-1-step-00000025" : "prune/abandoned-2-step-00000025")));

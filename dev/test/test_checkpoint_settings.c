@@ -303,7 +303,7 @@ UNIT_TEST(test_position_in_data) {
                  {(int64_t)1 << 53, 1, 0, (int64_t)1 << 53, (int64_t)1 << 53}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         RunState run = {.sequences = cases[i].sequences, .pass = cases[i].pass, .tokens = cases[i].tokens};
-        run_state_keep_share(&run, cases[i].now, 64);
+        run_state_scale_position(&run, cases[i].now, 64);
         assert_int_equal(run.sequences, cases[i].expected);
         assert_int_equal(run.pass, cases[i].now);
     }

@@ -435,11 +435,20 @@ UNIT_TEST(test_hostile) {
         int word;
         int32_t value;
         const char *words;
-    } heads[] = {{1, 2, "version 2"},         {2, 0, "says 0 tokens"},     {2, -1, "says -1 tokens"},
-                 {2, INT32_MAX, "truncated"}, {3, 3, "of 3 bytes"},        {3, 0, "of 0 bytes"},
-                 {3, 4, "truncated"},         {4, 0, "0 examples"},        {4, 102, "102 examples"},
-                 {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 unmasked tokens"},
-                 {5, 102, "102 tokens"},      {5, 51, "count differently"}};
+    } heads[] = {{1, 2, "version 2"},
+                 {2, 0, "says 0 tokens"},
+                 {2, -1, "says -1 tokens"},
+                 {2, INT32_MAX, "truncated"},
+                 {3, 3, "of 3 bytes"},
+                 {3, 0, "of 0 bytes"},
+                 {3, 4, "truncated"},
+                 {4, 0, "0 examples"},
+                 {4, 102, "102 examples"},
+                 {4, -1, "-1 examples"},
+                 {4, INT32_MAX, "examples"},
+                 {5, 0, "0 unmasked tokens"},
+                 {5, 102, "102 unmasked tokens"},
+                 {5, 51, "count differently"}};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         File f = good;
         f.header[heads[i].word] = heads[i].value;

@@ -169,13 +169,13 @@ UNIT_TEST(split_masters) {
 // Checks a row scale: the smallest power of two, at least 2^-126, for which amax / scale is in range.
 static void check_row_scale(const Fp8 *format, Format f, uint32_t amax) {
     const double largest = format->values[format->finite - 1], maximum = (double)bits_float(amax);
-    const uint32_t bits = float_bits(row_scale_from_maximum(amax, f));
+    const uint32_t bits = float_bits(row_scale_from_amax(amax, f));
     const double scale = (double)bits_float(bits);
     bool good = (bits & 0x807fffffu) == 0 && bits >> 23 >= 1 && bits >> 23 < 255; // normal, positive, mantissa 0
     if (amax < 0x7f800000u)
         good = good && maximum / scale <= largest && (scale == 0x1p-126 || maximum / scale > largest / 2);
     else // inf and NaN: scale of the largest finite amax
-        good = good && bits == float_bits(row_scale_from_maximum(0x7f7fffffu, f));
+        good = good && bits == float_bits(row_scale_from_amax(0x7f7fffffu, f));
     if (!good)
         fail_msg("the row scale in %s of the maximum %.9g (bits %08x) is %g", format->name, maximum, amax, scale);
 }
@@ -196,12 +196,12 @@ UNIT_TEST(row_scales) {
         for (uint64_t u = 0; u < 1ULL << 31; u += stride) check_row_scale(&formats[f], kinds[f], (uint32_t)u);
         check_row_scale(&formats[f], kinds[f], 0x7fffffffu);
     }
-    assert_true(row_scale_from_maximum(float_bits(448.0f), FMT_E4M3) == 1.0f);
-    assert_true(row_scale_from_maximum(float_bits(448.0f) + 1, FMT_E4M3) == 2.0f);
-    assert_true(row_scale_from_maximum(float_bits(57344.0f), FMT_E5M2) == 1.0f);
-    assert_true(row_scale_from_maximum(float_bits(57344.0f) + 1, FMT_E5M2) == 2.0f);
-    assert_true(row_scale_from_maximum(0, FMT_E4M3) == SCALE_SMALLEST);
-    assert_true(row_scale_from_maximum(0, FMT_E5M2) == SCALE_SMALLEST);
+    assert_true(row_scale_from_amax(float_bits(448.0f), FMT_E4M3) == 1.0f);
+    assert_true(row_scale_from_amax(float_bits(448.0f) + 1, FMT_E4M3) == 2.0f);
+    assert_true(row_scale_from_amax(float_bits(57344.0f), FMT_E5M2) == 1.0f);
+    assert_true(row_scale_from_amax(float_bits(57344.0f) + 1, FMT_E5M2) == 2.0f);
+    assert_true(row_scale_from_amax(0, FMT_E4M3) == SCALE_MIN);
+    assert_true(row_scale_from_amax(0, FMT_E5M2) == SCALE_MIN);
 }
 
 UNIT_TEST(names_and_sizes) {

@@ -73,10 +73,10 @@ template <Format F> COAT_HD uint32_t position_expected(uint32_t x) {
     return fp8_encode(F, position_of<F>(x));
 }
 template <Format F> COAT_HD uint32_t magnitude_single(uint32_t code) {
-    return float_bits(code_magnitude((uint8_t)(code % (moment_largest_code(F) + 1)), F));
+    return float_bits(code_magnitude((uint8_t)(code % (moment_max_code(F) + 1)), F));
 }
 template <Format F> COAT_HD uint32_t magnitude_expected(uint32_t code) {
-    return float_bits(fp8_decode(F, (uint8_t)(code % (moment_largest_code(F) + 1))));
+    return float_bits(fp8_decode(F, (uint8_t)(code % (moment_max_code(F) + 1))));
 }
 
 template <int V> struct Bf16Packed {
@@ -190,7 +190,7 @@ struct GroupReciprocal {
     }
 };
 uint32_t group_scale_expected(uint32_t x) {
-    return group_scale_from_maximum(x & 0x7fffffffu, E4M3_MAX);
+    return group_scale_from_amax(x & 0x7fffffffu, E4M3_MAX);
 }
 uint32_t group_reciprocal_expected(uint32_t x) {
     return float_bits(scale_reciprocal(bf16_decode((uint16_t)group_scale_expected(x))));

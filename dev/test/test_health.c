@@ -69,7 +69,7 @@ static void scale_per_row(Fixture *f) {
         random_codes(f, t);
         memset(t.data, 0, 271); // a row of zeros
         for (int64_t row = 0; row < t.rows; row++) {
-            float scale = row ? (float)exp2(floor(20 * draw(f))) : SCALE_SMALLEST;
+            float scale = row ? (float)exp2(floor(20 * draw(f))) : SCALE_MIN;
             ((float *)t.scale)[row] = scale;
             largest = fmaxf(largest, scale);
             count(&h, t, row * t.cols, (row + 1) * t.cols, scale, false);
@@ -78,7 +78,7 @@ static void scale_per_row(Fixture *f) {
         assert_health(f, t, h);
         t.data = NULL; // only the scales are stored
         assert_health(f, t, (Health){.amax = float_bits(largest * format_max(t.format))});
-        for (int64_t row = 0; row < t.rows; row++) ((float *)t.scale)[row] = SCALE_SMALLEST;
+        for (int64_t row = 0; row < t.rows; row++) ((float *)t.scale)[row] = SCALE_MIN;
         assert_health(f, t, (Health){0});
     }
 }

@@ -94,7 +94,7 @@ UNIT_TEST(test_config) {
 UNIT_TEST(test_bounds) {
     ModelShape s;
     architecture_shape(ARCHITECTURE_LLAMA, &s);
-    s.layers = MAX_LAYERS, s.heads = s.kv_heads = MAX_HEADS, s.head_dim = WIDEST_HEAD, s.channels = MAX_CHANNELS;
+    s.layers = MAX_LAYERS, s.heads = s.kv_heads = MAX_HEADS, s.head_dim = MAX_HEAD_WIDTH, s.channels = MAX_CHANNELS;
     s.ffn = MAX_FFN, s.positions = MAX_POSITIONS;
     s.norm_eps = (float)MIN_NORM_EPS, s.rope_theta = (float)MAX_ROPE_THETA;
     s.rope = (RopeScaling){(float)MAX_ROPE_FACTOR, (float)MIN_ROPE_BAND, (float)MAX_ROPE_BAND, MAX_POSITIONS};
@@ -251,7 +251,7 @@ UNIT_TEST(test_absent_keys) {
         assert_int_equal(s.positions, cases[i].positions);
         assert_true(!s.tied_head && s.rope_theta == 10000.0f);
         assert_true(s.norm_eps == (strncmp(cases[i].type, "olmo", 4) == 0 ? 1e-5f : 1e-6f));
-        assert_int_equal(s.norm_place, strcmp(cases[i].type, "olmo2") == 0 ? NORM_AFTER : NORM_BEFORE);
+        assert_int_equal(s.norm_place, strcmp(cases[i].type, "olmo2") == 0 ? NORM_POST : NORM_PRE);
     }
 }
 

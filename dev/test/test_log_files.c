@@ -133,7 +133,7 @@ static void lines_of_the_run_before(void **state) {
         config.resume = cases[i].resume;
         config.resume_step = cases[i].resume_step;
         capture(STDERR_FILENO);
-        assert_true(log_set_aside(&config, cases[i].first_step, false, &err));
+        assert_true(log_copy_abandoned(&config, cases[i].first_step, false, &err));
         assert_string_equal(contents(path), torn); // the log itself is as it was
         log_close(log_open(&config, 0, 9, cases[i].first_step, 0, 1000, &err));
         const char *said = strstr(captured(), "are kept in ");

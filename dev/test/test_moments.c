@@ -75,7 +75,7 @@ UNIT_TEST(positive_codes) {
     for (int f = 0; f < 2; f++) {
         Format format = formats[f];
         float largest = moment_largest(format);
-        for (int c = 0; c <= moment_largest_code(format); c++) {
+        for (int c = 0; c <= moment_max_code(format); c++) {
             float x = (float)code_value(c, format);
             assert_true(code_magnitude((uint8_t)c, format) == x);
         }

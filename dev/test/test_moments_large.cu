@@ -92,7 +92,7 @@ static Parts parts_make(void) {
         p.k[i] = (uint8_t *)bench_allocate(&bench, ELEMENT_GROUPS);
         p.a[i] = (float *)bench_allocate(&bench, ELEMENT_GROUPS * sizeof(float));
         device_fill(&bench, p.codes[i], 0, ELEMENTS);
-        device_fill(&bench, p.k[i], MOMENT_K_LARGEST, ELEMENT_GROUPS);
+        device_fill(&bench, p.k[i], MOMENT_K_MAX, ELEMENT_GROUPS);
         device_fill(&bench, p.a[i], 0, ELEMENT_GROUPS * sizeof(float));
     }
     return p;

@@ -10,7 +10,7 @@ static Tensor carried(Fixture *f, int64_t rows, int64_t cols, double size) {
     t.granularity = SCALE_ROW;
     t.scale = poisoned(f, FMT_FP32, rows, 1).data;
     for (int64_t i = 0; i < rows; i++)
-        ((float *)t.scale)[i] = draw(f) < -0.6 ? SCALE_SMALLEST : (float)exp2(floor(log2(size) + 4 * draw(f)));
+        ((float *)t.scale)[i] = draw(f) < -0.6 ? SCALE_MIN : (float)exp2(floor(log2(size) + 4 * draw(f)));
     return t;
 }
 
@@ -173,7 +173,7 @@ static void norm_of_zeros(Fixture *f) {
     Norm norm = make_norm(f, r, true);
     norm.bias = norm.mean = no_tensor();
     f->exec.ops->residual_norm_forward(&f->exec, n, norm, r, r, no_tensor(), no_tensor());
-    assert_true(row_scale(n, 1) == SCALE_SMALLEST && row_scale(n, 0) > SCALE_SMALLEST);
+    assert_true(row_scale(n, 1) == SCALE_MIN && row_scale(n, 0) > SCALE_MIN);
     for (int64_t j = 0; j < 48; j++) assert_int_equal(code_at(n, 1, j) & 0x7f, 0);
 }
 
@@ -259,7 +259,7 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
             assert_int_equal(code_at(dh_q, i, j), fp8_encode(FMT_E4M3, element(dh, i, j) / scale));
         }
         assert_true(largest <= format_max(FMT_E4M3) * scale);
-        if (i == M - 1) assert_true(largest == 0 && scale == SCALE_SMALLEST);
+        if (i == M - 1) assert_true(largest == 0 && scale == SCALE_MIN);
         if (largest > 0) assert_true(largest * 0x1p8f > format_max(FMT_E4M3) * scale);
     }
     assert_rescaled(f, dh_qt, dh_q);

@@ -11,8 +11,8 @@ typedef struct {
     bool rotates;
 } HeadCase;
 
-static Heads heads_of(Fixture *f, HeadCase c) {
-    Heads h;
+static QkRope heads_of(Fixture *f, HeadCase c) {
+    QkRope h;
     memset(&h, 0, sizeof h);
     h.shape = c.shape;
     h.eps = 1e-5f;
@@ -21,12 +21,12 @@ static Heads heads_of(Fixture *f, HeadCase c) {
     if (c.q_width) h.k_weight = random_tensor(f, f->format, 1, c.k_width, 1);
     if (!c.rotates) return h;
     const int64_t half = c.shape.head_dim / 2;
-    h.rotations = poisoned(f, FMT_FP32, c.shape.T, 2 * half);
+    h.rope_table = poisoned(f, FMT_FP32, c.shape.T, 2 * half);
     for (int64_t t = 0; t < c.shape.T; t++)
         for (int64_t i = 0; i < half; i++) {
             const double angle = (double)t * pow(10000, -(double)i / (double)half);
-            set_value(h.rotations, t, i, cos(angle));
-            set_value(h.rotations, t, half + i, sin(angle));
+            set_value(h.rope_table, t, i, cos(angle));
+            set_value(h.rope_table, t, half + i, sin(angle));
         }
     return h;
 }
@@ -37,7 +37,7 @@ static double clip_of(double x, float clip) {
 
 // Applies clip, QK norm and RoPE to one row of q, k and v in double precision.
 //   given: gradient of out, or NULL. From it, computes the gradient of the row; adds to the weights' gradients dq, dk.
-static void reference_row(const Heads *h, Tensor qkv, int64_t row, double *out, const double *given, double *gradient,
+static void reference_row(const QkRope *h, Tensor qkv, int64_t row, double *out, const double *given, double *gradient,
                           double *dq, double *dk) {
     const int64_t D = h->shape.head_dim, half = D / 2, q_cols = h->shape.heads * D, k_cols = h->shape.kv_heads * D;
     const int64_t position = row % h->shape.T;
@@ -45,9 +45,9 @@ static void reference_row(const Heads *h, Tensor qkv, int64_t row, double *out, 
         out[j] = clip_of(value(qkv, row, j), h->clip);
         if (given) gradient[j] = given[j];
     }
-    for (int64_t head = 0; given && h->rotations.data && head < h->shape.heads + h->shape.kv_heads; head++)
+    for (int64_t head = 0; given && h->rope_table.data && head < h->shape.heads + h->shape.kv_heads; head++)
         for (int64_t i = 0; i < half; i++) {
-            const double c = value(h->rotations, position, i), s = value(h->rotations, position, half + i);
+            const double c = value(h->rope_table, position, i), s = value(h->rope_table, position, half + i);
             gradient[head * D + i] = given[head * D + i] * c + given[head * D + half + i] * s;
             gradient[head * D + half + i] = given[head * D + half + i] * c - given[head * D + i] * s;
         }
@@ -72,9 +72,9 @@ static void reference_row(const Heads *h, Tensor qkv, int64_t row, double *out, 
     }
     for (int64_t j = 0; given && j < qkv.cols; j++)
         if (h->clip > 0 && fabs(value(qkv, row, j)) > (double)h->clip) gradient[j] = 0;
-    for (int64_t head = 0; h->rotations.data && head < h->shape.heads + h->shape.kv_heads; head++)
+    for (int64_t head = 0; h->rope_table.data && head < h->shape.heads + h->shape.kv_heads; head++)
         for (int64_t i = 0; i < half; i++) {
-            const double c = value(h->rotations, position, i), s = value(h->rotations, position, half + i);
+            const double c = value(h->rope_table, position, i), s = value(h->rope_table, position, half + i);
             const double a = out[head * D + i], b = out[head * D + half + i];
             out[head * D + i] = a * c - b * s;
             out[head * D + half + i] = b * c + a * s;
@@ -85,7 +85,7 @@ static void check_heads(Fixture *f, HeadCase c) {
     const Ops *ops = f->exec.ops;
     const int64_t M = (int64_t)c.shape.B * c.shape.T, D = c.shape.head_dim;
     const int64_t cols = (c.shape.heads + 2 * c.shape.kv_heads) * D;
-    const Heads h = heads_of(f, c);
+    const QkRope h = heads_of(f, c);
     const bool changes = c.q_width || c.clip > 0;
     Tensor qkv = random_tensor(f, f->format, M, cols, 1), kept = copy_of(f, qkv);
     Tensor out = changes ? poisoned(f, f->format, M, cols) : qkv;

@@ -179,7 +179,7 @@ static void evaluate_short(Model *m) {
 // Samples: a pass over half a sequence, then two passes with the KV cache. Only the last token's logits are computed.
 static void sample(Model *m) {
     const int T = m->config->seq_len / 2, rows = config_sample_logits(m->config);
-    const int more = config_fewest_tokens(m->config);
+    const int more = config_min_tokens(m->config);
     Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
     order.sample_pass = order.pass + 1;
     for (int i = 0; i < 3; i++) {
@@ -233,7 +233,7 @@ static void train(Model *m, int steps) {
             free(health_json(&m->arena, &m->exec, &warned, warning));
             if (m->config->health_products > 0) free(health_matmuls_json(&m->arena, &m->exec, &warned, warning));
         }
-        if (after_steps[i] & SAVE) snapshot_take(&snapshot, &run);
+        if (after_steps[i] & SAVE) snapshot_copy(&snapshot, &run);
         if (after_steps[i] & EVALUATE) evaluate(m, 2);
         if (after_steps[i] & EVALUATE_SHORT) evaluate_short(m);
         if (after_steps[i] & SAMPLE) sample(m);

@@ -44,7 +44,7 @@ UNIT_TEST(shards_cover_everything) {
                         if (!t->exists || role == CODES_T) continue;
                         int64_t next = 0, begin, elements = t->rows * t->cols;
                         for (arena->rank = 0; arena->rank < ranks; arena->rank++) {
-                            Tensor shard = arena_share(arena, (TensorId)id, (Role)role, 0, &begin);
+                            Tensor shard = arena_shard(arena, (TensorId)id, (Role)role, 0, &begin);
                             if (shard.rows == 0) continue;
                             assert_int_equal(begin, next);
                             assert_int_equal(begin % 128, 0);
@@ -71,17 +71,17 @@ UNIT_TEST(local_tensors_are_whole_or_sharded) {
     int64_t begin;
     plan(arena, RECIPE_COAT, 3, 4);
     arena->rank = 2;
-    Tensor embedding = arena_held(arena, WTE, VALUE, 0, &begin);
+    Tensor embedding = arena_local(arena, WTE, VALUE, 0, &begin);
     assert_true(begin == 0 && embedding.rows == 384 && embedding.cols == 48);
-    Tensor matrix = arena_held(arena, FCW, VALUE, 1, &begin);
+    Tensor matrix = arena_local(arena, FCW, VALUE, 1, &begin);
     assert_int_equal(begin, 2 * 2304); // 192 x 48 over 4
     assert_int_equal(tensor_elements(matrix), 2304);
-    Tensor moment = arena_share(arena, FCW, MOMENT_M, 1, &begin), whole = arena_tensor(arena, FCW, MOMENT_M, 1);
+    Tensor moment = arena_shard(arena, FCW, MOMENT_M, 1, &begin), whole = arena_tensor(arena, FCW, MOMENT_M, 1);
     assert_ptr_equal(moment.data, whole.data); // only the shard is in memory
     assert_ptr_equal(moment.scale, whole.scale);
     plan(arena, RECIPE_COAT, 0, 4);
     arena->rank = 2;
-    moment = arena_share(arena, FCW, MOMENT_M, 1, &begin);
+    moment = arena_shard(arena, FCW, MOMENT_M, 1, &begin);
     whole = arena_tensor(arena, FCW, MOMENT_M, 1);
     assert_ptr_equal(moment.data, (char *)whole.data + begin);
     assert_ptr_equal(moment.scale, (float *)whole.scale + begin / 128);

@@ -395,7 +395,7 @@ static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState 
         free(said);
         Snapshot snapshot;
         snapshot_open(&snapshot, &run->arena, &run->exec);
-        snapshot_take(&snapshot, rs);
+        snapshot_copy(&snapshot, rs);
         if (!checkpoint_write(out, &snapshot, NULL, &err)) fail_msg("%s", err.text);
         snapshot_close(&snapshot);
         run_close(run);
@@ -415,7 +415,7 @@ static void assert_held(Run *whole, Run *rank) {
             for (int i = 0; i < 4; i++) {
                 int64_t begin;
                 Tensor want = arena_tensor(&whole->arena, (TensorId)id, saved_roles[i], layer);
-                Tensor have = arena_held(&rank->arena, (TensorId)id, saved_roles[i], layer, &begin);
+                Tensor have = arena_local(&rank->arena, (TensorId)id, saved_roles[i], layer, &begin);
                 int64_t count = tensor_elements(have), groups = (count + 127) / 128;
                 assert_int_equal(want.data != NULL, have.data != NULL);
                 if (!have.data || count == 0) continue;

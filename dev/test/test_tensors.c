@@ -157,7 +157,7 @@ UNIT_TEST(test_shared_parts) {
         }
         for (int layer = 0; layer < 2; layer++) {
             int64_t begin;
-            Tensor share = arena_share(&run->arena, QKVW, VALUE, layer, &begin);
+            Tensor share = arena_shard(&run->arena, QKVW, VALUE, layer, &begin);
             const uint16_t *expected = (const uint16_t *)arena_tensor(&whole->arena, QKVW, VALUE, layer).data + begin;
             assert_memory_equal(share.data, expected, (size_t)tensor_elements(share) * sizeof *expected);
         }

@@ -146,7 +146,7 @@ static float imitate_step(const Check *c, int i, Mistake mistake) {
     const MomentGroup group_v = moment_group(mem->a[1][i / 128], mem->k[1][i / 128], FMT_E4M3);
     if (mistake == K_OFF) group_m.k_inv = 16.0f / (float)(mem->k[0][i / 128] + 1);
     uint8_t code_v = mem->codes[1][i];
-    if (mistake == NEXT_CODE && code_v && code_v < moment_largest_code(FMT_E4M3)) code_v++;
+    if (mistake == NEXT_CODE && code_v && code_v < moment_max_code(FMT_E4M3)) code_v++;
     float lr = s->lr, beta1 = s->beta1, beta2 = s->beta2;
     if (mistake == LR_OFF) lr *= 1.0001f;
     if (mistake == BETAS_SWAPPED) beta1 = s->beta2, beta2 = s->beta1;

@@ -240,7 +240,7 @@ static void save_slowly(Config *config, Exec *exec, const char *folder) {
     Log *log = log_open(config, rank, 2, 1, 0, 1, &err);
     if (!log) fatal(err.code, "%s", err.text);
     Saver *saver = saver_open(config, arena, exec, log);
-    if (!saver_share(saver, &shards, &err)) fatal(err.code, "%s", err.text);
+    if (!saver_set_shards(saver, &shards, &err)) fatal(err.code, "%s", err.text);
     slow_disk = rank == 0;
     double waited = now_ms();
     for (state.step = 1; state.step <= 2; state.step++) {

@@ -10,7 +10,7 @@ static const Format gradient_formats[GRADIENT_FORMATS] = {FMT_E4M3, FMT_E5M2};
 
 typedef struct {
     const char *name;
-    int64_t rows;  // rows per scale, a power of two (row_scale_from_maximum); 0: one scale_from_maximum for all rows
+    int64_t rows;  // rows per scale, a power of two (row_scale_from_amax); 0: one scale_from_amax for all rows
     bool by_parts; // separate scales for each part of the columns
 } ScaleRule;
 
@@ -19,7 +19,7 @@ static const ScaleRule scale_rules[SCALE_RULES] = {
 
 static inline float rule_scale(const ScaleRule *rule, float maximum, Format format) {
     const uint32_t bits = float_bits(maximum);
-    return rule->rows ? row_scale_from_maximum(bits, format) : scale_from_maximum(bits, format_max(format));
+    return rule->rows ? row_scale_from_amax(bits, format) : scale_from_amax(bits, format_max(format));
 }
 
 // --- results ------------------------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ template <int HEAD> static void launch(const CudaBackend *backend, const Rows &r
 }
 
 extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
-                                          Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rotations,
+                                          Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rope_table,
                                           AttentionShape shape) {
     const CudaBackend *backend = cuda_backend(exec);
     const Tensor views[] = {dq, dk, dv, d_o, o, q, k, v};
@@ -228,7 +228,7 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     x.sequence_heads = shape.heads, x.sequence_kv_heads = shape.kv_heads, x.group = shape.heads / shape.kv_heads;
     x.T = shape.T, x.blocks = rows.blocks;
     x.scale = 1.0f / sqrtf((float)shape.head_dim);
-    x.rotations = (const float *)rotations.data;
+    x.rope_table = (const float *)rope_table.data;
     x.heads_together = attention_heads_together(shape);
     x.kv_heads_together = kv_heads_together(x, backend->sm_count);
     if (positions.data) {

@@ -259,7 +259,7 @@ __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Prob
     for (int row = 0; row < 2; row++) {
         const int t = min(unit.block * TILE + place.row + 8 * row, x.T - 1);
         const int position = x.positions ? x.positions[(int64_t)unit.sequence * x.T + t] : t;
-        const float *cosines = x.rotations + (int64_t)position * HEAD + place.pair, *sines = cosines + HEAD / 2;
+        const float *cosines = x.rope_table + (int64_t)position * HEAD + place.pair, *sines = cosines + HEAD / 2;
 #pragma unroll
         for (int i = 0; i < HEAD / 16; i++) {
             const float2 cosine = *(const float2 *)(cosines + 8 * i), sine = *(const float2 *)(sines + 8 * i);
@@ -282,8 +282,8 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
     const int64_t token = (int64_t)unit.sequence * x.T + t, column = unit.head * HEAD;
     bf16 *const stored = shared->stored[warp];
     uint32_t largest = 0;
-    if (x.rotations) sum_rotate_back<HEAD>(sums.first, x, place_get(warpgroup), unit);
-    const float scale = x.rotations ? 1.0f : x.scale;
+    if (x.rope_table) sum_rotate_back<HEAD>(sums.first, x, place_get(warpgroup), unit);
+    const float scale = x.rope_table ? 1.0f : x.scale;
     if constexpr (KEYS) {
         largest = sum_store(sums.first, scale, x.dk + token * x.dk_stride + column, x.dk_stride, rows, stored, 0);
         largest = sum_store(sums.second, 1.0f, x.dv + token * x.dv_stride + column, x.dv_stride, rows, stored, largest);

@@ -19,7 +19,7 @@ struct Problem {
     bf16 *dq, *dk, *dv;
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     const int *tiles;         // (B, 2, blocks) lengths of units of queries, then of keys, with document masking
-    const float *rotations;   // RoPE table (T, HEAD) of q and k; NULL: no RoPE
+    const float *rope_table;  // RoPE table (T, HEAD) of q and k; NULL: no RoPE
     uint32_t *amax; // (B * T) amaxes over dq, dk and dv; the amax of 16 rows is stored at the first; may be NULL
     int64_t dq_stride, dk_stride, dv_stride;
     int heads, kv_heads;                   // query heads and key/value heads of all sequences

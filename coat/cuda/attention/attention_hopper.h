@@ -42,7 +42,7 @@ bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
 // anything if the kernel does not support the shape, GPU or views (see attention_forward_hopper) or the workspace is
 // too small.
 bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                               Tensor k, Tensor v, Tensor positions, Tensor rotations, AttentionShape shape);
+                               Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape);
 
 #ifdef __cplusplus
 }

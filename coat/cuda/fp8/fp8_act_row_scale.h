@@ -52,7 +52,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
         for (int s = 0; s < SPANS; s++) parameters[s][threadIdx.x] = op.parameter(min(column_of(s), w.cols - SPAN));
     }
     typename Op::Loaded next[SPANS];
-    float next_factor, own = 0.0f, largest_scale = SCALE_SMALLEST;
+    float next_factor, own = 0.0f, largest_scale = SCALE_MIN;
     float sum[Op::sums ? SPANS : 1][SPAN] = {};
     fetch((int)blockIdx.x, next, &next_factor);
     int turn = 0;
@@ -147,11 +147,11 @@ void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Ten
     if (w.rows == 0 || w.cols == 0) return;
     if (!Op::sums && dbias.data)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU does not support biases", operation);
-    static_assert(2048 * SPAN == FP8_WIDEST_ACTIVATION, "the widest activation must fit 2048 spans");
+    static_assert(2048 * SPAN == FP8_MAX_ACTIVATION_WIDTH, "the widest activation must fit 2048 spans");
     if (spans > 2048)
         fatal(EXIT_DEVICE,
               "%s on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
-              operation, FP8_WIDEST_ACTIVATION, w.cols);
+              operation, FP8_MAX_ACTIVATION_WIDTH, w.cols);
     const auto launch = [&](auto run) { run(exec, operation, op, w, dbias, accumulate); };
     if constexpr (Op::gated) // 512 threads would spill ten times as many registers
         if (spans > 1024 && spans <= 1280) return launch(act_rows_launch<640, 2, 1, Op>);

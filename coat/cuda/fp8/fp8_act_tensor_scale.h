@@ -38,8 +38,8 @@ struct WalkAt {
 // Combines the blocks' amaxes; the last block writes the scales, and sets nonfinite if the amax is inf or NaN.
 __device__ inline void walk_scale(const Walk &w, uint32_t amax) {
     if (!last_block(w.tally, &amax)) return;
-    *w.scale = scale_from_maximum(amax, w.largest);
-    if (w.scale_transposed) *w.scale_transposed = scale_from_maximum(amax, w.largest_transposed);
+    *w.scale = scale_from_amax(amax, w.largest);
+    if (w.scale_transposed) *w.scale_transposed = scale_from_amax(amax, w.largest_transposed);
     if (amax >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
 }
 

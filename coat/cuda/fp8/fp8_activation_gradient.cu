@@ -97,7 +97,7 @@ struct Slopes {
         }
     }
     __device__ float of_row(int64_t row, int lane) const {
-        if (!scales) return GELU_LARGEST_SLOPE;
+        if (!scales) return GELU_MAX_SLOPE;
         float of[2] = {0.0f, 0.0f};
         if (wide)
             largest<8>(row, lane, of);

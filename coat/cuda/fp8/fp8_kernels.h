@@ -197,13 +197,13 @@ __device__ static inline float lanes_amax(float amax, int lanes) {
     return amax;
 }
 
-// Returns the BF16 scale of an E4M3 group and its value: group_scale_from_maximum() in fewer instructions. One
+// Returns the BF16 scale of an E4M3 group and its value: group_scale_from_amax() in fewer instructions. One
 // correction step after multiplying by 1 / 448 gives the correctly rounded quotient for every FP32 amax.
 __device__ static inline __nv_bfloat16 group_scale(float amax, float *scale) {
     constexpr float part = 1.0f / E4M3_MAX;
     const float finite = fminf(amax, bits_float(NONFINITE_BITS - 1u)); // also for NaN
     const float approximate = finite * part, quotient = fmaf(fmaf(-E4M3_MAX, approximate, finite), part, approximate);
-    const float largest = amax == 0.0f ? 1.0f : fmaxf(quotient, SCALE_SMALLEST);
+    const float largest = amax == 0.0f ? 1.0f : fmaxf(quotient, SCALE_MIN);
     const __nv_bfloat16 rounded = __float2bfloat16_rn(largest);
     *scale = __bfloat162float(rounded);
     return rounded;
@@ -263,7 +263,7 @@ template <int THREADS> __device__ static inline uint32_t block_amax(const uint32
 
 // Writes the scale for an amax in a format with the given largest value; sets nonfinite if the amax is inf or NaN.
 __device__ static inline void scale_write(float *scale, uint32_t amax, float largest, StepState *state) {
-    *scale = scale_from_maximum(amax, largest);
+    *scale = scale_from_amax(amax, largest);
     if (amax >= NONFINITE_BITS && state) state->nonfinite = 1;
 }
 
@@ -273,7 +273,7 @@ __device__ static inline void scale_write(float *scale, uint32_t amax, float lar
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 // Returns the E4M3 scale of a row whose amax has these bits. The thread with `first` true stores it at `address`.
 __device__ static inline float row_scale(uint32_t bits, float *address, bool first, StepState *state) {
-    const float scale = row_scale_from_maximum(bits, FMT_E4M3);
+    const float scale = row_scale_from_amax(bits, FMT_E4M3);
     if (first) {
         *address = scale;
         if (bits >= NONFINITE_BITS && state) state->nonfinite = 1;

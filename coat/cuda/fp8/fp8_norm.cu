@@ -8,7 +8,7 @@
 //   residual_norm_forward, a scale per row     2 + 2    2 + 1.125 + 1
 //   with a scale per tensor, first pass        2 + 2    2 + 1.125
 //                            second pass       1.125    1               (reads 2 with --norm-input residual)
-//   branch_norm_forward, its second pass       2        1               (its first as above)
+//   postnorm_residual_forward, its second pass       2        1               (its first as above)
 //   norm_recompute                               1.125    1
 #include "fp8_cast.h"
 #include "fp8_norm.h"
@@ -118,7 +118,7 @@ template <NormPlace PLACE, typename Shape>
 __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at, Bf16Words<ROW_WIDTH> *r,
                                Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
-    constexpr bool AFTER = PLACE == NORM_AFTER;
+    constexpr bool AFTER = PLACE == NORM_POST;
     const bf16 *const r_in = a.r_in.at(at.row, at.column);
 #pragma unroll
     for (int k = 0; k < VECTORS; k++)
@@ -168,7 +168,7 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &
         parameters<V>(norm_bias ? norm_bias + k * STEP : NULL, bias);
 #pragma unroll
         for (int i = 0; i < V; i++) value[k][i] = norm_affine(value[k][i], hat, weight[i], bias[i]);
-        if constexpr (PLACE == NORM_AFTER) {
+        if constexpr (PLACE == NORM_POST) {
             float stream[V];
             unpack<V>(r[k], stream);
 #pragma unroll
@@ -193,7 +193,7 @@ __global__
 __launch_bounds__(ROW_THREADS,
                   Shape::WARPS == 1 ? 4 : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
-    constexpr bool AFTER = PLACE == NORM_AFTER;
+    constexpr bool AFTER = PLACE == NORM_POST;
     second_stage_allow();
     const int64_t row = a.rows - 1 - RowPart<Shape>::index();
     if (row < 0) return; // whole warps or the whole block return, so that no barrier is missed
@@ -235,7 +235,7 @@ template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStr
         LAUNCH_CHECK("fp8_norm_forward_kernel");
     };
     if (for_rows_of_a_warp(a.cols, run)) return;
-    static_assert(8 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_NORM, "the widest norm must fit 8 vectors per thread");
+    static_assert(8 * ROW_THREADS * ROW_WIDTH == FP8_MAX_NORM_WIDTH, "the widest norm must fit 8 vectors per thread");
     switch (ceil_div(a.cols, ROW_THREADS * ROW_WIDTH)) {
     case 2: return run(RowShape<4, 2>{});
     case 3: return run(RowShape<4, 3>{});
@@ -245,8 +245,8 @@ template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStr
     case 7: return run(RowShape<4, 7>{});
     case 8: return run(RowShape<4, 8>{});
     }
-    fatal(EXIT_DEVICE, "internal error: norms on the GPU support at most %d channels in FP8 (are %d)", FP8_WIDEST_NORM,
-          a.cols);
+    fatal(EXIT_DEVICE, "internal error: norms on the GPU support at most %d channels in FP8 (are %d)",
+          FP8_MAX_NORM_WIDTH, a.cols);
 }
 
 // Runs the first pass. Returns the row amaxes of n if n is FP8 with one scale per tensor, which needs a second pass;
@@ -381,20 +381,20 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     if (sum_is_input && r_out.data == r_in.data) r_out.data = NULL;
     if (cast && y.data && !r_out.data && !grouped && !norm.x.data)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: the second pass needs r_out or x", operation);
-    const uint32_t *amaxes = norm_forward<NORM_BEFORE>(exec, operation, n, norm, r_out, r_in, y, y_bias, from_saved);
+    const uint32_t *amaxes = norm_forward<NORM_PRE>(exec, operation, n, norm, r_out, r_in, y, y_bias, from_saved);
     if (!amaxes) return;
     scale_after_amaxes(exec, n, amaxes, r_in.rows);
     norm_cast(exec, operation, n, from_saved ? norm.x : residual, norm, true);
 }
 
-void fp8_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
-    const char *operation = "branch_norm_forward";
+void fp8_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
+    const char *operation = "postnorm_residual_forward";
     require_residual(operation, {r_out, r_in, y});
     require_norm(operation, n, norm);
     if (r_in.rows == 0) return;
     if (norm.x.data == y.data) norm.x.data = NULL; // norm.x already is y
     const uint32_t *amaxes =
-        norm_forward<NORM_AFTER>(exec, operation, n, norm, r_out, r_in, y, Tensor{}, norm.from_saved);
+        norm_forward<NORM_POST>(exec, operation, n, norm, r_out, r_in, y, Tensor{}, norm.from_saved);
     if (amaxes) fp8_cast_after_amaxes(exec, operation, n, r_out, amaxes);
 }
 

@@ -33,7 +33,7 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *s
     first_stage_wait();
     second_stage_allow();
     const uint32_t largest = block_amax<SCALE_THREADS>((const uint32_t *)scales, rows);
-    if (threadIdx.x == 0) *scale = scale_in_format(fmaxf(__uint_as_float(largest), SCALE_SMALLEST), from, to);
+    if (threadIdx.x == 0) *scale = scale_in_format(fmaxf(__uint_as_float(largest), SCALE_MIN), from, to);
 }
 
 // --- row amaxes of BF16 ----------------------------------------------------------------------------------------------
@@ -184,11 +184,11 @@ void row_cast_launch(cudaStream_t stream, const RowCast &a) {
     if (vectors <= 4) return run(RowShape<4, 4>{});
     if (vectors <= 8) return run(RowShape<4, 8>{});
     if (vectors <= 16) return run(RowShape<4, 16>{});
-    static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_CAST, "the widest cast must fit 16 vectors per thread");
+    static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_MAX_CAST_WIDTH, "the widest cast must fit 16 vectors per thread");
     fatal(
         EXIT_DEVICE,
         "quantize_forward on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
-        FP8_WIDEST_CAST, a.cols);
+        FP8_MAX_CAST_WIDTH, a.cols);
 }
 
 } // namespace

@@ -195,6 +195,6 @@ void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     weights_run(exec, "weights_quantize", parameters, count, shards ? QUANTIZE_SHARDS : QUANTIZE_WEIGHTS);
 }
 
-void cuda_weights_maxima(Exec *exec, const Parameter *parameters, int count) {
-    weights_run(exec, "weights_maxima", parameters, count, SHARD_AMAXES);
+void cuda_weights_amax(Exec *exec, const Parameter *parameters, int count) {
+    weights_run(exec, "weights_amax", parameters, count, SHARD_AMAXES);
 }

@@ -211,11 +211,11 @@ __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
 }
 
 // --- launch ---------------------------------------------------------------------------------------------------------
-template <typename T, int V> HeadsOf<T> heads_of(Tensor out, Tensor qkv, const Heads &h, int threads) {
+template <typename T, int V> HeadsOf<T> heads_of(Tensor out, Tensor qkv, const QkRope &h, int threads) {
     HeadsOf<T> a = {};
     a.out = (T *)out.data;
     a.qkv = (const T *)qkv.data;
-    a.rotations = (const float *)h.rotations.data;
+    a.rope_table = (const float *)h.rope_table.data;
     a.weight[0] = (const T *)h.q_weight.data;
     a.weight[1] = (const T *)h.k_weight.data;
     a.amax = out.amax;
@@ -244,7 +244,7 @@ template <typename T, int V> HeadsOf<T> heads_of(Tensor out, Tensor qkv, const H
 }
 
 // Calls fatal() if the tensors' formats differ from out's.
-void require_heads(const char *operation, Tensor out, Tensor qkv, const Heads &h) {
+void require_heads(const char *operation, Tensor out, Tensor qkv, const QkRope &h) {
     require_format(operation, "qkv", qkv, out.format);
     require_format(operation, "positions", h.positions, FMT_I32);
     require_format(operation, "the weight of q's norm", h.q_weight, out.format);
@@ -252,8 +252,8 @@ void require_heads(const char *operation, Tensor out, Tensor qkv, const Heads &h
 }
 
 // True if 8 values at a time can be loaded and lie in the same half of a head.
-bool heads_wide(Tensor out, Tensor qkv, const Heads &h) {
-    return h.shape.head_dim % 16 == 0 && tensor_wide(out) && tensor_wide(qkv) && tensor_wide(h.rotations) &&
+bool heads_wide(Tensor out, Tensor qkv, const QkRope &h) {
+    return h.shape.head_dim % 16 == 0 && tensor_wide(out) && tensor_wide(qkv) && tensor_wide(h.rope_table) &&
            tensor_wide(h.q_weight) && tensor_wide(h.k_weight);
 }
 
@@ -280,9 +280,9 @@ void norms_backward(Exec *exec, const char *operation, Tensor dq_weight, Tensor 
 
 } // namespace
 
-void cuda_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
+void cuda_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, QkRope heads) {
     const char *operation = "qk_norm_rope_forward";
-    if ((out.data == qkv.data && !heads_changed(&heads)) || out.rows == 0) return;
+    if ((out.data == qkv.data && !qk_norm_rope_active(&heads)) || out.rows == 0) return;
     require_heads(operation, out, qkv, heads);
     for_layout(operation, out.format, heads_wide(out, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {
         const HeadsOf<T> a = heads_of<T, V>(out, qkv, heads, HEADS_THREADS);
@@ -297,10 +297,10 @@ void cuda_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) 
     });
 }
 
-void cuda_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
+void cuda_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, QkRope heads,
                                 bool accumulate) {
     const char *operation = "qk_norm_rope_backward";
-    if (!heads_changed(&heads) || dqkv.rows == 0) return;
+    if (!qk_norm_rope_active(&heads) || dqkv.rows == 0) return;
     require_heads(operation, dqkv, qkv, heads);
     require_format(operation, "the gradient of a weight", dq_weight, FMT_FP32);
     for_layout(operation, dqkv.format, heads_wide(dqkv, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {

@@ -15,7 +15,7 @@ constexpr int HEADS_THREADS = 64, HEADS_BLOCKS_PER_SM = 16, NORMS_THREADS = 256,
 template <typename T> struct HeadsOf {
     T *out;                   // forward: (tokens, columns); backward: the gradient, in place
     const T *qkv;             // input of clip, norm and RoPE
-    const float *rotations;   // RoPE table (T, 2 half); NULL: no RoPE
+    const float *rope_table;  // RoPE table (T, 2 half); NULL: no RoPE
     const int32_t *positions; // position of each token with document masking; NULL: token % T_length
     const T *weight[2];       // weights of q's and of k's norm; NULL: no norm
     float *partials[2];       // (blocks, width): each block's sums of these weights' gradients
@@ -32,9 +32,9 @@ template <typename T> struct HeadsOf {
 
 // Returns the RoPE table's row for a token's position; NULL without RoPE.
 template <typename T> __device__ inline const float *rotation_of(const HeadsOf<T> &a, int64_t token) {
-    if (!a.rotations) return nullptr;
+    if (!a.rope_table) return nullptr;
     const int64_t position = a.positions ? a.positions[token] : (uint32_t)token % (uint32_t)a.T_length;
-    return a.rotations + position * 2 * a.half;
+    return a.rope_table + position * 2 * a.half;
 }
 
 // Calls body(head, i, cosines, sines) for every half head of this thread, with V values from index i on. All heads of a

@@ -94,10 +94,10 @@ void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, 
     norm_any<false>(exec, operation, n, norm, r_out, r_in, y, y_bias, Tensor{});
 }
 
-void plain_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
-    const char *operation = "branch_norm_forward";
+void plain_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
+    const char *operation = "postnorm_residual_forward";
     if (fp8_norm_supports(operation, r_in.format, {n, norm.x, r_out, r_in, y, norm.weight, norm.bias})) {
-        fp8_branch_norm_forward(exec, n, norm, r_out, r_in, y);
+        fp8_postnorm_residual_forward(exec, n, norm, r_out, r_in, y);
         return;
     }
     if (norm.x.data == y.data) norm.x.data = NULL; // norm.x already is y

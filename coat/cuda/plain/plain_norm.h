@@ -17,7 +17,7 @@ static inline bool fp8_norm_supports(const char *operation, Format format, std::
     bool takes = format == FMT_BF16;
     for (const Tensor &t : tensors) {
         require_format(operation, "a tensor", t, format);
-        takes = takes && (!t.data || (t.cols <= FP8_WIDEST_NORM && t.cols % SPAN == 0 && t.stride % SPAN == 0 &&
+        takes = takes && (!t.data || (t.cols <= FP8_MAX_NORM_WIDTH && t.cols % SPAN == 0 && t.stride % SPAN == 0 &&
                                       (uintptr_t)t.data % 16 == 0));
     }
     return takes;
