@@ -231,7 +231,7 @@ typedef struct {
     int64_t sample_every;            // 0: only at the end
     int sample_tokens;               // 0: no samples
     int64_t health_every;            // steps between statistics of the FP8 tensors; 0: never
-    int64_t health_products;         // steps between comparisons of FP8 wgrad with BF16; 0: never
+    int64_t health_matmuls;         // steps between comparisons of FP8 wgrad with BF16; 0: never
     char prompt[4096];
     PromptFormat prompt_format;
     int samples; // number of samples each time

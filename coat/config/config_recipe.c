@@ -44,7 +44,7 @@ static const NotBuilt not_built[] = {
     {uses_autotune, true, "--autotune", "it times the matmuls of a GPU, and this runs on the CPU", "remove it"},
     {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
      "remove it, and use perf or gprof as for any program"},
-    {tunes_together, true, "--autotune", "one process tunes, so that all compute alike",
+    {tunes_together, true, "--autotune", "only one process may tune, because all must use the same algorithms",
      "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
     {has_matmul_table, true, "--matmul-table", "it is of the matmuls of a GPU, and this runs on the CPU",
      "remove it"},
@@ -71,7 +71,7 @@ static bool check_built(const Config *c, int ranks, Error *err) {
 
 static bool check_health(const Config *c, Error *err) {
     const bool fp8 = c->recipe.linear == LINEAR_FP8 && c->recipe.precision != PRECISION_FP32;
-    if (c->health_products == 0 || fp8) return true;
+    if (c->health_matmuls == 0 || fp8) return true;
     return error_set(
         err, EXIT_USER,
         "--health-products: the blocks' matmuls are not in FP8 here, so there is nothing to compare; remove "

@@ -248,7 +248,7 @@ static int depth_of(const char *name) {
     size_t digits = name[0] == 'd' ? strspn(name + 1, "0123456789") : 0;
     if (digits < 1 || digits > 2 || name[1 + digits] || name[1] == '0') return 0;
     int depth = atoi(name + 1);
-    return depth <= DEEPEST_MODEL ? depth : 0;
+    return depth <= MAX_MODEL_DEPTH ? depth : 0;
 }
 
 bool model_shape_named(const char *name, ModelShape *shape) {

@@ -35,7 +35,7 @@ int shape_mismatches(const ModelShape *shape, Architecture architecture, const c
 // Returns the first architecture that supports all settings of `shape`; ARCHITECTURE_COUNT if none does.
 Architecture shape_architecture(const ModelShape *shape);
 
-#define DEEPEST_MODEL 96 // most layers of a model named by its depth, such as dN
+#define MAX_MODEL_DEPTH 96 // most layers of a model named by its depth, such as dN
 
 // Sets the shape of a named model: gpt2, gpt2-medium, gpt2-large, gpt2-xl; llama2-7b and the other rows of the table;
 // by depth d1 ... d96 and llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN, with 64 channels per layer; llm.c's gpt2:dN

@@ -81,7 +81,7 @@ static bool choose_model(Config *flags, Error *err) {
     if (is_by_depth(lower))
         return error_set(err, EXIT_USER,
                          "--model %s: neither a file nor a name; by depth it is %.*sdN, of 1 to %d layers", model,
-                         lower[0] == 'd' ? 0 : (int)strcspn(lower, ":") + 1, lower, DEEPEST_MODEL);
+                         lower[0] == 'd' ? 0 : (int)strcspn(lower, ":") + 1, lower, MAX_MODEL_DEPTH);
     return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the names %s", model, model_names());
 }
 
@@ -419,7 +419,7 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     if (config->epochs_given && !given(p, "steps")) config->steps = -1; // overrides a recorded number of steps
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
     if (config->plan == PLAN_TABLE && config->json) config->plan = PLAN_JSON;
-    // because the user wants only the text
+    // because the user asked for the text only
     if (config->prompt[0] && !config->train[0] && !given(p, "no-quiet")) config->quiet = true;
     recipe_apply(&chosen->recipe, RECIPE_BF16);
     if (!set_all(p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;

@@ -199,7 +199,7 @@ static const Flag table[] = {
      "number of tokens per sample; a sample from --prompt ends earlier at an end-of-text token; 0: no samples"},
     {GROUP_EVALUATION, "health-every", FLAG_INT64, AT(health_every), SHARED | LOGGED, "STEPS", 0, BIG, NULL,
      "number of steps between log lines about clipping and underflow in the FP8 tensors; 0: none"},
-    {GROUP_EVALUATION, "health-products", FLAG_INT64, AT(health_products), SHARED | LOGGED, "STEPS", 0, BIG, NULL,
+    {GROUP_EVALUATION, "health-products", FLAG_INT64, AT(health_matmuls), SHARED | LOGGED, "STEPS", 0, BIG, NULL,
      "number of steps between comparisons of each layer's FP8 weight gradient with BF16; 0: none"},
     {GROUP_EVALUATION, "prompt", FLAG_STRING, AT(prompt), SHARED | LOGGED, "TEXT", 0, 0, "none",
      "text that samples begin with; without --train, print the samples and exit"},

@@ -287,7 +287,7 @@ static bool run_has(const TableRow *row, const Config *c) {
     case WITH_DOCUMENT_MASK: return c->documents == DOCUMENTS_MASKED;
     case WITH_RESID: return needs_resid(c);
     case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
-    case WITH_COMPARISONS: return trains && c->health_products > 0 && fp8;
+    case WITH_COMPARISONS: return trains && c->health_matmuls > 0 && fp8;
     default: return model_has(row, &c->shape);
     }
 }

@@ -63,7 +63,7 @@ static void train_step(Run *run) {
     const bool logs = m->exec.rank == 0;
     const int64_t step = run->done.step + 1;
     m->counts_codes = logs && due(step, c->health_every) && m->arena.layout[CODE_COUNTS][VALUE].exists;
-    m->compares_matmuls = logs && due(step, c->health_products) && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
+    m->compares_matmuls = logs && due(step, c->health_matmuls) && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     for (int64_t i = 0; i < accumulation; i++) {
         if (stop_at_once(m)) return;
         const MicroBatch b = micro_batch(run, i);
@@ -337,7 +337,7 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
     log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens, tokens,
              m->host.skipped);
     if (due(step, c->health_every)) log_health(run, "fp8", health_json);
-    if (due(step, c->health_products)) log_health(run, "products", health_matmuls_json);
+    if (due(step, c->health_matmuls)) log_health(run, "products", health_matmuls_json);
     if (validates) log_sets(run, false);
     bool ok = check_skips(run, err);
     if (ok && run->saver && saves) saver_save(run->saver, &run->done);

@@ -32,7 +32,7 @@ void run_note_always(const Run *run, const char *format, ...) {
 }
 
 // Sets the BOS and EOS ids of a new model to those of its vocabulary. Without a BOS token, EOS is BOS.
-static void take_ids(Run *run) {
+static void set_special_ids(Run *run) {
     const int begin = tokenizer_bos(run->tokenizer), end = tokenizer_eos(run->tokenizer);
     model_shape_ids(&run->config->shape, begin < 0 ? end : begin, end);
 }
@@ -102,7 +102,7 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
         run_note_always(run, "%s; samples print token ids, and checkpoints copy the tokenizer's files unread",
                         unread.text);
     if (!c->tokenizer_file[0]) return true;
-    if (!c->shape_files[0]) take_ids(run);
+    if (!c->shape_files[0]) set_special_ids(run);
     return config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
 }
 

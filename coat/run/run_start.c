@@ -67,7 +67,7 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
 
 // Sets the folder from which checkpoints copy files to the resumed checkpoint. An earlier choice may have been damaged,
 // and is then renamed. A model's own files stay those of --model.
-static void take_files(Run *run, const char *folder) {
+static void set_source_folder(Run *run, const char *folder) {
     Config *c = run->config;
     if (c->model_from_files) return;
     if (strcmp(c->vocabulary, c->shape_files) == 0) snprintf(c->vocabulary, sizeof c->vocabulary, "%s", folder);
@@ -84,7 +84,7 @@ static bool start_or_resume(Run *run, Error *err) {
     if (folder[0]) {
         if (!all_ranks_ok(&run->errors, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err))
             return false;
-        take_files(run, folder);
+        set_source_folder(run, folder);
         if (run->train && !same_data(run, folder, err)) return false;
         if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= MIN_WITHOUT_BYTES)
             run_note_always(
@@ -199,7 +199,7 @@ static bool same_documents(Run *run, Error *err) {
 }
 
 // Renames the files of another run in --out, or deletes them with --overwrite.
-static bool set_old_run_aside(Run *run, Error *err) {
+static bool rename_old_run(Run *run, Error *err) {
     const Config *c = run->config;
     char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
     snprintf(path, sizeof path, "%s/log.jsonl", c->out);
@@ -368,7 +368,7 @@ static bool open_log(Run *run, Error *err) {
     const Config *c = m->config;
     comm_set_timeout(m->comm,
                      FILES_TIMEOUT_S); // because rank 0 may have a large old run to delete; run_train() resets it
-    if (!all_ranks_ok(&run->errors, !c->out[0] || m->exec.rank > 0 || set_old_run_aside(run, err), err)) return false;
+    if (!all_ranks_ok(&run->errors, !c->out[0] || m->exec.rank > 0 || rename_old_run(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
     run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);

@@ -28,7 +28,7 @@ static inline bool parse_words(int argc, char **argv) {
     return false;
 }
 
-// Splits a command line at blanks ('' stands for an empty value) and parses it.
+// Splits a command line at spaces ('' stands for an empty value) and parses it.
 static inline bool parse(const char *line) {
     static char text[8192];
     char *argv[128];

@@ -353,7 +353,7 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     Config c = fp8_config(s, recipe);
     c.device = device;
     fp8_create(&plain, c);
-    c.health_every = c.health_products = 1;
+    c.health_every = c.health_matmuls = 1;
     fp8_create(&watched, c);
     for (int step = 0; step < steps; step++) {
         watched.counts_codes = watched.compares_matmuls = looks[step];

@@ -222,7 +222,7 @@ UNIT_TEST(matmul_comparison_in_log) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);
-    run.config.health_products = 1;
+    run.config.health_matmuls = 1;
     run_plan(&run, 1);
     for (int turn = 0; turn < 3; turn++) {
         for (int layer = 0; layer < 3; layer++) set_matmuls(&run, layer, -0.0199, 0.199); // within the limits
@@ -262,7 +262,7 @@ UNIT_TEST(matmuls_in_plan) {
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);
     assert_true(!run.arena.layout[QKVW_REFERENCE][VALUE].exists && !run.arena.layout[INNER_PRODUCTS][VALUE].exists);
     const int64_t before = (int64_t)run.arena.total_bytes;
-    run.config.health_products = 100;
+    run.config.health_matmuls = 100;
     for (int fp32 = 0; fp32 < 2; fp32++) {
         run.config.recipe.grads = fp32 ? FMT_FP32 : FMT_BF16;
         run_plan(&run, 1);

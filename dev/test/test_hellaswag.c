@@ -81,7 +81,7 @@ UNIT_TEST(rows) {
     hellaswag_close(set);
 }
 
-// The same examples in 32-bit words, with ids above 65,535.
+// Examples in 32-bit words, with ids above 65,535.
 UNIT_TEST(wide_words) {
     two_examples();
     static uint32_t words[4096];

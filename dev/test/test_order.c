@@ -231,7 +231,7 @@ static void train(Model *m, int steps) {
         if (health) {
             shards_weights_wait(&m->shards);
             free(health_json(&m->arena, &m->exec, &warned, warning));
-            if (m->config->health_products > 0) free(health_matmuls_json(&m->arena, &m->exec, &warned, warning));
+            if (m->config->health_matmuls > 0) free(health_matmuls_json(&m->arena, &m->exec, &warned, warning));
         }
         if (after_steps[i] & SAVE) snapshot_copy(&snapshot, &run);
         if (after_steps[i] & EVALUATE) evaluate(m, 2);

@@ -177,8 +177,8 @@ static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others
         const MatmulAlgo *algo = &table->rows[i % table->count];
         if (!algo_matches(algo, &plan->key, i < table->count)) continue;
         cublasLtMatmulAlgo_t algorithm;
-        static_assert(sizeof algorithm == sizeof choice->algorithm, "a table row stores an algorithm in 64 bytes");
-        memcpy(&algorithm, choice->algorithm, sizeof algorithm);
+        static_assert(sizeof algorithm == sizeof algo->algorithm, "a table row stores an algorithm in 64 bytes");
+        memcpy(&algorithm, algo->algorithm, sizeof algorithm);
         if (!usable(state, plan, &algorithm)) continue;
         plan->algorithm = algorithm;
         return true;
