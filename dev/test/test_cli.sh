@@ -13,6 +13,20 @@ refuses() {
     [ "$status" -eq "$2" ] && [ "$(wc -l <<<"$text")" -eq 1 ] && grep -qE "$3" <<<"$text"
     check "$1" $? "exit code $status, expected $2 and one line that matches /$3/:" "$text"
 }
+runs() { # NAME FLAGS...: the program must succeed
+    local text
+    text=$("$program" "${@:2}" 2>&1 >/dev/null)
+    check "$1" $? "$text"
+}
+is() { # NAME ACTUAL EXPECTED
+    [ "$2" = "$3" ]
+    check "$1" $? "actual: $2" "expected: $3"
+}
+like() { # NAME TEXT PATTERN: the entire text must match a pattern of the shell
+    # shellcheck disable=SC2053 # a pattern
+    [[ $2 == $3 ]]
+    check "$1" $? "$2"
+}
 # prints FLAGS...: sets $said to what the program prints on standard error
 prints() { said=$("$program" "$@" 2>&1 >/dev/null); }
 # hashes FOLDER: prints the names and checksums of all its files
@@ -50,8 +64,7 @@ prints --layers 2 --channels 64 --seq-len 32 --train "$folder/few.bin"
 check "too few tokens: only the error is printed, without a note about the vocabulary" $? "$said"
 plain=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --train "$data" --steps 1 --schedule constant)
 prints "${plain[@]}"
-[[ $said == "note: $data seems to have byte tokens; "*"--tokenizer bytes" ]]
-check "byte tokens without --tokenizer bytes print a note" $? "$said"
+like "byte tokens without --tokenizer bytes print a note" "$said" "note: $data seems to have byte tokens; *--tokenizer bytes"
 prints "${plain[@]}" --tokenizer bytes
 [ -z "$said" ]
 check "byte tokens with --tokenizer bytes print no note" $? "$said"
@@ -92,20 +105,16 @@ done
 refuses "the last batch of --val has a token beyond the vocabulary" 2 "late.bin: token 1500 is 1799" "${run[@]}" --val "$folder/late.bin" --val-every 0 --out "$folder/kept" --overwrite
 diff -r "$folder/kept" "$folder/kept-before" >/dev/null
 check "a late token beyond the vocabulary in --val leaves the old run unchanged" $?
-"$program" "${run[@]}" --val "$folder/late.bin" --val-batches 11 >/dev/null 2>"$folder/said"
-check "tokens of --val after --val-batches are not checked" $? "$(cat "$folder/said")"
+runs "tokens of --val after --val-batches are not checked" "${run[@]}" --val "$folder/late.bin" --val-batches 11
 refuses "truncated --val file" 2 "cut.bin is truncated" "${run[@]}" --val-every 0 --val "$folder/cut.bin"
 prints "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --schedule constant --steps 1
-[[ $said == "note: $val "*"--tokenizer bytes" ]]
-check "byte tokens in --val only print a note" $? "$said"
+like "byte tokens in --val only print a note" "$said" "note: $val *--tokenizer bytes"
 
 # --- a file that is named twice
 prints "${small[@]/--quiet/--no-json}" --train "$data" --train "$data" --schedule constant --steps 1
-[[ $said == "note: --train names $data more than once"* ]]
-check "a file twice in one --train prints a note" $? "$said"
+like "a file twice in one --train prints a note" "$said" "note: --train names $data more than once*"
 prints "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$data" --train-weight 1 --schedule constant --steps 1
-[[ $said == "note: $data is in two sets of --train"* ]]
-check "a file in two weighted --train prints a note" $? "$said"
+like "a file in two weighted --train prints a note" "$said" "note: $data is in two sets of --train*"
 prints "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$folder/[s]rc_val.bin" --train-weight 1 --schedule constant --steps 1
 [ -z "$said" ]
 check "different files in two weighted --train print no note" $? "$said"
@@ -114,18 +123,15 @@ check "different files in two weighted --train print no note" $? "$said"
 ln -s "$data" "$folder/link.bin"
 for file in "$data" "$folder/link.bin"; do
     prints "${small[@]/--quiet/--no-json}" --train "$data" --train "$folder/[s]rc_val.bin" --val "$file" --val-batches 1 --schedule constant --steps 1
-    [[ $said == "note: $file is in --train and --val"* ]]
-    check "a file in --train and --val prints a note" $? "$said"
+    like "a file in --train and --val prints a note" "$said" "note: $file is in --train and --val*"
     prints "${small[@]}" --quiet --train "$data" --val "$file" --val-batches 1 --schedule constant --steps 1
-    [[ $said == "note: $file is in --train and --val"* ]]
-    check "a file in --train and --val prints a note with --quiet" $? "$said"
+    like "a file in --train and --val prints a note with --quiet" "$said" "note: $file is in --train and --val*"
 done
 
 refuses "--hellaswag file does not exist" 2 "\-\-hellaswag: cannot open .*none.bin.*prepare.py \-\-hellaswag" "${run[@]}" --hellaswag "$folder/none.bin"
 cp "$data" "$folder/src_more.bin"
 said=$(cd "$folder" && "$program" "${plain[@]:0:10}" --tokenizer bytes --train src_[mt]*.bin --steps 1 --schedule constant 2>&1) # the shell expands the pattern
-grep -q '^train       2 shards, ' <<<"$said"
-check "a --train pattern that the shell expands names several files" $? "$said"
+has "a --train pattern that the shell expands names several files" "$said" '^train       2 shards, '
 refuses "a text file as --train" 2 "(token file|text)" "${small[@]}" --train README.md
 
 # --- flags
@@ -172,8 +178,7 @@ done
 refuses "--device cuda in the CPU program" 3 "CUDA" "${run[@]}" --device cuda
 
 prints "${run[@]}" --steps 1 --threads $(($(nproc --all) + 1))
-[[ $said == "note: --threads "*": more than this machine's "*" core"* ]]
-check "more --threads than cores print a note" $? "$said"
+like "more --threads than cores print a note" "$said" "note: --threads *: more than this machine's * core*"
 
 # --- --out
 : >"$folder/file"
@@ -186,12 +191,10 @@ if [ "$(id -u)" -ne 0 ]; then
 else
     refuses "--out has no write permission" 2 "/proc/none" "${run[@]}" --out /proc/none/run
 fi
-"$program" "${run[@]}" --out "$folder/a" >/dev/null
-check "--out creates the folder of a run" $?
+runs "--out creates the folder of a run" "${run[@]}" --out "$folder/a"
 before=$(hashes "$folder/a")
 refuses "--out with an existing run, without --resume and --overwrite" 2 "\-\-resume.*\-\-overwrite" "${run[@]}" --out "$folder/a"
-[ "$before" = "$(hashes "$folder/a")" ]
-check "a refused --out is unchanged" $?
+is "a refused --out is unchanged" "$before" "$(hashes "$folder/a")"
 mkdir "$folder/several" && touch "$folder/several"/{loss.svg,log.jsonl} && mkdir "$folder/several"/step-0000000{9,1,5}
 refuses "a refused --out: the error names the newest checkpoint" 2 "several: holds a run already .step-00000009." "${run[@]}" --out "$folder/several"
 for step in "$folder/a"/step-*; do mkdir -p "$step/gguf" && touch "$step/gguf/model.gguf"; done
@@ -200,8 +203,7 @@ check "--overwrite deletes the old run, including folders in its checkpoints" $?
 
 before=$(hashes "$folder/a")
 refuses "--overwrite with --train that does not exist" 2 "none.bin" "${small[@]}" --train "$folder/none.bin" --out "$folder/a" --overwrite
-[ "$before" = "$(hashes "$folder/a")" ]
-check "--overwrite with --train that does not exist leaves the old run unchanged" $?
+is "--overwrite with --train that does not exist leaves the old run unchanged" "$before" "$(hashes "$folder/a")"
 refuses "--eval-only --resume without a checkpoint" 2 "no checkpoint" "${small[@]}" --val "$val" --eval-only --out "$folder/typo" --resume
 [ ! -e "$folder/typo" ]
 check "--eval-only --resume without a checkpoint does not create --out" $?
@@ -264,8 +266,7 @@ check "a damaged checkpoint is renamed damaged-1-step-00000020" $? "$(ls "$folde
 # --resume=10 abandons step 20: it is renamed, and --keep does not count it
 cp -r "$folder/straight" "$folder/course"
 "$program" "${long[@]}" --steps 12 --save-every 1 --keep 2 --out "$folder/course" --resume=10 >/dev/null 2>&1
-[ "$(cd "$folder/course" && echo *step-*)" = "abandoned-1-step-00000020 step-00000011 step-00000012" ]
-check "resuming from an earlier step renames later checkpoints abandoned-1-step-*" $? "$(ls "$folder/course")"
+is "resuming from an earlier step renames later checkpoints abandoned-1-step-*" "$(cd "$folder/course" && echo *step-*)" "abandoned-1-step-00000020 step-00000011 step-00000012"
 [ "$(strip "$folder/course/log-abandoned-00000010.jsonl")" = "$(strip "$folder/straight/log.jsonl" | grep '"step":\(1[1-9]\|20\),')" ]
 check "resuming from an earlier step copies later lines to log-abandoned-*.jsonl" $? "$(ls "$folder/course")"
 loud=()
@@ -375,11 +376,9 @@ refuses "--resume without a checkpoint is reported before a token beyond the voc
 refuses "--resume=STEP in a folder that does not exist" 2 "no checkpoint of step 7, nor any other; name the run" "${long[@]}" --out "$folder/typo" --resume=7
 rm -rf "$folder/over" && cp -r "$folder/straight" "$folder/over"
 said=$("$program" "${loud[@]}" --steps 5 --out "$folder/over" --resume --val "$val" --val-batches 1 2>/dev/null | grep -A 9 nothing)
-[[ $said == "nothing to do: the run is at step 20 of 5; "*"done: 20 of 20 steps"* ]]
-check "--steps smaller than the steps done: nothing is trained" $? "$said"
+like "--steps smaller than the steps done: nothing is trained" "$said" "nothing to do: the run is at step 20 of 5; *done: 20 of 20 steps*"
 said=$("$program" "${small[@]}" --val "$val" --val-batches 1 --micro-batch 2 --eval-only --quiet --out "$folder/straight" --resume 2>&1)
-[[ $said == "step 20  val loss "* ]]
-check "--eval-only prints no notes about settings of training" $? "$said"
+like "--eval-only prints no notes about settings of training" "$said" "step 20  val loss *"
 rm -rf "$folder/other" && cp -r "$folder/straight" "$folder/other"
 "$program" "${long[@]}" --steps 22 --micro-batch 3 --out "$folder/other" --resume >"$folder/said" 2>&1 && [ -d "$folder/other/step-00000022" ]
 check "resuming with another --micro-batch" $? "$(cat "$folder/said")"
@@ -390,8 +389,7 @@ for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 
     # shellcheck disable=SC2086 # flags are words
     {
         said=$("$program" $flag --val "$val" --val-batches 1 --eval-only --quiet --out "$folder/straight" --resume 2>&1)
-        [[ $said == "step 20  val loss "* ]]
-        check "--resume accepts the model's own $flag" $? "$said"
+        like "--resume accepts the model's own $flag" "$said" "step 20  val loss *"
     }
     [[ $flag == *" "[0-9]* && $flag != *eps* ]] || continue
     name=${flag% *} value=${flag#* }
@@ -400,8 +398,7 @@ for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 
         refuses "--resume with another $name, ${what%% *}" 1 "^error: $name $((value + 1)): the run's model has $value; remove $name$" $what $name $((value + 1)) --out "$folder/straight" --resume
     done
 done
-"$program" --prompt x --sample-tokens 2 --heads 2 --out "$folder/straight" --resume >/dev/null 2>"$folder/said"
-check "--prompt --resume accepts the model's own --heads 2" $? "$(cat "$folder/said")"
+runs "--prompt --resume accepts the model's own --heads 2" --prompt x --sample-tokens 2 --heads 2 --out "$folder/straight" --resume
 rm -rf "$folder/further" && cp -r "$folder/straight" "$folder/further"
 "$program" --train "$data" --steps 21 --sample-tokens 0 --quiet --channels 32 --out "$folder/further" --resume >/dev/null 2>"$folder/said" && [ -d "$folder/further/step-00000021" ]
 check "training with --resume accepts the model's own --channels 32" $? "$(cat "$folder/said")"
@@ -437,11 +434,9 @@ prints --val "$val" --val-batches 1 --eval-only --quiet --model "$folder/straigh
 check "--out without training or --resume prints a note" $? "$said"
 # without training, the checkpoint sets the shape
 resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --json --out "$folder/straight" --resume 2>/dev/null | loss)
-[ "$resumed" = "$logged" ]
-check "--eval-only --resume without flags of the shape has the validation loss of training" $? "$resumed" "$logged"
+is "--eval-only --resume without flags of the shape has the validation loss of training" "$resumed" "$logged"
 said=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --quiet --out "$folder/straight" --resume=10 2>&1)
-[[ $said == "step 10  val loss "* ]]
-check "--eval-only --resume=10 evaluates step 10" $? "$said"
+like "--eval-only --resume=10 evaluates step 10" "$said" "step 10  val loss *"
 refuses "--eval-only --resume with other --layers" 1 "\-\-layers 3: the run's model has 2; remove \-\-layers" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
 refuses "--prompt without a model" 1 "\-\-out DIR \-\-resume" --prompt hello
 said=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --out "$folder/straight" --resume 2>&1)
@@ -479,19 +474,16 @@ refuses "a --tokenizer with more tokens than the named model" 1 'vocabulary has 
 rows() { sed -n 's/.*"vocab_size": \([0-9]*\),.*/\1/p' "$folder/$1/step-00000001/config.json"; }
 "$program" "${run[@]}" --tokenizer dev/test/tokenizers/llama.model --steps 1 --out "$folder/follows" >/dev/null && [ "$(rows follows)" -gt 257 ] && [ "$(rows follows)" -le 560 ]
 check "the vocabulary size of a new model is its tokenizer's" $? "$(rows follows)"
-[ "$(rows llama)" = 560 ]
-check "--vocab overrides the tokenizer's vocabulary size" $? "$(rows llama)"
+is "--vocab overrides the tokenizer's vocabulary size" "$(rows llama)" 560
 said=$("$program" --prompt 'the model' --sample-tokens 1 --json --quiet --model "$folder/llama/step-00000001" 2>/dev/null)
-[ "$(cut -d[ -f2 <<<"$said" | cut -d] -f1)" = "1,$(sed -n 7p dev/test/tokenizers/llama.ids | tr ' ' ,)" ]
-check "a prompt begins with the BOS token of a SentencePiece vocabulary" $? "$said"
+is "a prompt begins with the BOS token of a SentencePiece vocabulary" "$(cut -d[ -f2 <<<"$said" | cut -d] -f1)" "1,$(sed -n 7p dev/test/tokenizers/llama.ids | tr ' ' ,)"
 tr -d ' \n' <"$folder/llama/step-00000001/config.json" | grep -q '"bos_token_id":1,"eos_token_id":2,'
 check "config.json records the BOS and EOS ids of a SentencePiece vocabulary" $? "$(grep token_id "$folder/llama/step-00000001/config.json")"
 said=$("$program" --prompt 'the model' --sample-tokens 1 --model "$folder/llama/step-00000001" 2>/dev/null)
 [[ $said == '<s>the model'* ]]
 check "the space that SentencePiece inserts before a text is not printed" $? "$said"
 said=$("$program" --train "$data" --model llama2-7b --layers 1 --channels 64 --heads 2 --seq-len 32 --steps 1 --sample-tokens 2 2>&1)
-grep -qE '^1 [0-9]+ [0-9]+ $' <<<"$said"
-check "a sample without a vocabulary begins with the model's BOS id" $? "$said"
+has "a sample without a vocabulary begins with the model's BOS id" "$said" '^1 [0-9]+ [0-9]+ $'
 "$program" --train "$data" --resume --steps 4 --save-every 1 --keep 1 --sample-tokens 0 --out "$folder/llama" >/dev/null 2>&1
 [ "$(cd "$folder/llama" && echo step-*)" = step-00000004 ] && cmp -s dev/test/tokenizers/llama.model "$folder/llama/step-00000004/tokenizer.model"
 check "a resumed run copies tokenizer.model from checkpoint to checkpoint" $? "$(ls "$folder"/llama/*)"
@@ -508,8 +500,7 @@ for file in model.safetensors tokenizer.model; do
 done
 rm -rf "$folder/alone" && mkdir "$folder/alone" && mv "$folder/fallen/step-00000008" "$folder/alone/" && truncate -s -7 "$folder/alone/step-00000008/tokenizer.model"
 said=$("$program" --train "$data" --resume --steps 9 --out "$folder/alone" --quiet 2>&1)
-[[ $said == *"skipping the checkpoint "*"tokenizer.model is damaged: "*"error: $folder/alone: none of its checkpoints (1) is valid; "* ]]
-check "the only checkpoint has a damaged tokenizer.model: the error names it" $? "$said"
+like "the only checkpoint has a damaged tokenizer.model: the error names it" "$said" "*skipping the checkpoint *tokenizer.model is damaged: *error: $folder/alone: none of its checkpoints (1) is valid; *"
 # files that are added to the folder of --model later, such as a vocabulary
 cp -r "$folder/onward/step-00000001" "$folder/bare" && rm "$folder/bare"/{token*,generation_config.json,manifest.json}
 later() { "$program" --train "$data" --model "$folder/bare" --seq-len 32 --steps "$1" --sample-tokens 0 --quiet --out "$folder/later" "${@:2}"; }
@@ -562,8 +553,7 @@ check "a refused --tokenizer writes no checkpoint" $?
 refuses "--tokenizer gpt2 for a model with 300 tokens" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, and the model's vocabulary 300; name the vocabulary that the model was trained with$" --model "$folder/v300/step-00000002" --tokenizer gpt2 --prompt hello
 refuses "a --tokenizer with one token more than --vocab" 1 "^error: \-\-vocab 300: the vocabulary of \-\-tokenizer $folder/words has 301 tokens; use \-\-vocab 301$" "${run[@]}" --tokenizer "$folder/words" --vocab 300
 refuses "--tokenizer gpt2 with a smaller --vocab" 1 "^error: \-\-vocab 300: the vocabulary of \-\-tokenizer gpt2 has 50257 tokens; use \-\-vocab 50257$" "${run[@]}" --tokenizer gpt2 --vocab 300
-"$program" "${run[@]}" --tokenizer "$folder/words" --vocab 301 --steps 1 >/dev/null
-check "the --vocab that the error names is accepted" $?
+runs "the --vocab that the error names is accepted" "${run[@]}" --tokenizer "$folder/words" --vocab 301 --steps 1
 refuses "--tokenizer bytes for a model with 300 tokens" 1 "\-\-tokenizer bytes: it has 257 tokens, and the model's vocabulary 300; name the vocabulary" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
 # output of --prompt
 sample() { "$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 "$@" >"$folder/text" 2>"$folder/said"; }
@@ -616,21 +606,17 @@ saved_bytes() { grep -o '"saved": [0-9]*' <<<"$1"; }
 forward=$("$program" --plan=json --eval-only --model d48 --recipe coat)
 [[ $forward == *'"gradients": 0, "moments": 0, "master": 0, '* ]] && [ "$(saved_bytes "$forward")" = "$(saved_bytes "$("$program" --plan=json --eval-only --layers 1 --heads 25 --channels 1600 --recipe coat)")" ]
 check "--plan --eval-only has no gradients, and saved activations of one layer" $? "$forward"
-[ "$plan" = "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)" ]
-check "--plan --json prints the same as --plan=json" $?
+is "--plan --json prints the same as --plan=json" "$plan" "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)"
 tiny=(--tokenizer bytes --layers 1 --heads 1 --channels 32 --seq-len 24 --recipe coat)
 two=$("$program" --plan=json "${tiny[@]}" --micro-batch 2 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/')
 refuses "--memory-limit: one sequence fits, but FP8 does not support it" 1 "\-\-memory-limit: 1 sequence of 24 tokens fits in [0-9.]+ MB, but --recipe coat accepts no " --plan "${tiny[@]}" --memory-limit $((two - 1))B
 said=$("$program" --plan "${tiny[@]}" --recipe bf16 --seq-len 1 --micro-batch 1 | head -n 2)
-[[ $said == "model       1 layer, 1 head, 32 channels"*"micro-batch 1 x 1 token, 1 process, "* ]]
-check "--plan prints counts of 1 in the singular" $? "$said"
+like "--plan prints counts of 1 in the singular" "$said" "model       1 layer, 1 head, 32 channels*micro-batch 1 x 1 token, 1 process, *"
 refuses "--memory-limit: no micro-batch fits" 1 "the limit is 20\.00 GB; .*moments [0-9.]+ GB \(use --moments coat .*master .*--master split16" --plan --model gpt2-xl --recipe bf16 --memory-limit 20GB
 limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'; }
 # memory alone would allow 118 and 7, which a run would refuse
-[ "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)" = 112 ]
-check "--memory-limit: the largest micro-batch is a multiple that FP8 matmuls support" $? "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)"
-[ "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)" = 4 ]
-check "--memory-limit: the largest micro-batch divides --batch-tokens" $? "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)"
+is "--memory-limit: the largest micro-batch is a multiple that FP8 matmuls support" "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)" 112
+is "--memory-limit: the largest micro-batch divides --batch-tokens" "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)" 4
 refuses "--memory-limit: no micro-batch that fits is supported by FP8" 1 "6 sequences of 1001 tokens fit.*--recipe coat accepts no .*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
 found=$("$program" --plan --model gpt2-xl --recipe coat --memory-limit 40GB | sed '$d')
 [ -n "$found" ] && [ "$found" = "$("$program" --plan --model gpt2-xl --recipe coat --micro-batch 19)" ] &&
