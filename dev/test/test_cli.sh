@@ -279,12 +279,12 @@ for quiet in "" --quiet; do
     check "--resume $quiet in a folder without a checkpoint starts at step 1 and prints a note" $? "$(cat "$folder/said")"
 done
 # a mistyped --out is not the start of another run
-refuses "--resume in a folder that does not exist" 1 "^error: \-\-out $folder/absent: there is no such folder" "${run[@]}" --out "$folder/absent" --resume
-refuses "--resume without a model in a folder that does not exist" 1 "^error: \-\-out $folder/absent: there is no such folder" --train "$data" --steps 1 --out "$folder/absent" --resume
+refuses "--resume in a folder that does not exist" 1 "^error: \-\-out $folder/absent: " "${run[@]}" --out "$folder/absent" --resume
+refuses "--resume without a model in a folder that does not exist" 1 "^error: \-\-out $folder/absent: " --train "$data" --steps 1 --out "$folder/absent" --resume
 [ ! -e "$folder/absent" ]
 check "--resume does not create a folder that does not exist" $?
 mkdir "$folder/bare-out"
-refuses "--resume without a model in an empty folder" 1 "^error: \-\-resume: $folder/bare-out has neither a checkpoint nor a log with settings" --train "$data" --steps 1 --out "$folder/bare-out" --resume
+refuses "--resume without a model in an empty folder" 1 "^error: \-\-resume: $folder/bare-out " --train "$data" --steps 1 --out "$folder/bare-out" --resume
 "$program" "${run[@]}" --steps 1 --out "$folder/llmc-out" -y 1 >/dev/null 2>"$folder/said" && [ -d "$folder/llmc-out/step-00000001" ]
 check "-y 1 in a folder that does not exist starts a run" $? "$(cat "$folder/said")"
 # A run that ended before its first checkpoint is started again with the settings in its log.jsonl. Flags override them.
@@ -319,7 +319,7 @@ tuned=(--model "$folder/lost.whole/step-00000006" --seq-len 32 --micro-batch 4 -
 check "--resume without a checkpoint starts from the weights of the logged --model" $? "$(cat "$folder/said")" "$said"
 for change in 's/"schedule":"wsd"/"schedule":"polynomial"/' 's/"lr":0.01/"lr":-1/' 's/"micro-batch":2/&,"lr-power":2/' 's/"layers":2/"layers":0/'; do
     rm -rf "$folder/lost3" && cp -r "$folder/lost.whole" "$folder/lost3" && rm -r "$folder"/lost3/step-* && sed -i "$change" "$folder/lost3/log.jsonl"
-    refuses "log.jsonl has an unknown setting: $change" 2 "^error: $folder/lost3/log.jsonl: this version does not support the setting \"(schedule|lr|lr-power|layers)\": (\"polynomial\"|-1|2|0); " --train "$data" --out "$folder/lost3" --resume
+    refuses "log.jsonl has an unknown setting: $change" 2 "^error: $folder/lost3/log.jsonl: .*\"(schedule|lr|lr-power|layers)\": (\"polynomial\"|-1|2|0); " --train "$data" --out "$folder/lost3" --resume
 done
 # The folder has a checkpoint of another run: a note is printed, and the later lines of the log are copied.
 "$program" "${long[@]}" --seed 2 --out "$folder/stranger" >/dev/null 2>&1
@@ -370,10 +370,10 @@ check "a refused --out is not created" $?
 into "with --plan" "$folder/straight/step-00000020: .* is a checkpoint; $resumes, .*" "$folder/straight/step-00000020" --resume --plan
 [ "$before" = "$(hashes "$folder/straight")" ] && [ ! -e "$folder/straight/step-00000030" ] && diff -r "$folder/copied" "$folder/copied-before"
 check "a checkpoint as --out is unchanged" $? "$(ls "$folder/straight" "$folder/copied")"
-refuses "--resume=STEP of a step that was not saved" 2 "no checkpoint of step 7, but of 20, 10; use one of these" "${long[@]}" --out "$folder/straight" --resume=7
-refuses "--resume=STEP of a missing step is reported before a token beyond the vocabulary" 2 "no checkpoint of step 7, but of 20, 10; use one of these" --train "$data" --vocab 50 --out "$folder/straight" --resume=7
+refuses "--resume=STEP of a step that was not saved" 2 "step 7, .*20, 10; " "${long[@]}" --out "$folder/straight" --resume=7
+refuses "--resume=STEP of a missing step is reported before a token beyond the vocabulary" 2 "step 7, .*20, 10; " --train "$data" --vocab 50 --out "$folder/straight" --resume=7
 refuses "--resume without a checkpoint is reported before a token beyond the vocabulary" 2 "no checkpoint in $folder/typo; name the run" --val "$data" --vocab 50 --eval-only --out "$folder/typo" --resume
-refuses "--resume=STEP in a folder that does not exist" 2 "no checkpoint of step 7, nor any other; name the run" "${long[@]}" --out "$folder/typo" --resume=7
+refuses "--resume=STEP in a folder that does not exist" 2 "step 7, .*; name the run" "${long[@]}" --out "$folder/typo" --resume=7
 rm -rf "$folder/over" && cp -r "$folder/straight" "$folder/over"
 said=$("$program" "${loud[@]}" --steps 5 --out "$folder/over" --resume --val "$val" --val-batches 1 2>/dev/null | grep -A 9 nothing)
 like "--steps smaller than the steps done: nothing is trained" "$said" "nothing to do: the run is at step 20 of 5; *done: 20 of 20 steps*"
@@ -382,9 +382,9 @@ like "--eval-only prints no notes about settings of training" "$said" "step 20  
 rm -rf "$folder/other" && cp -r "$folder/straight" "$folder/other"
 "$program" "${long[@]}" --steps 22 --micro-batch 3 --out "$folder/other" --resume >"$folder/said" 2>&1 && [ -d "$folder/other/step-00000022" ]
 check "resuming with another --micro-batch" $? "$(cat "$folder/said")"
-refuses "--resume with other --channels" 1 "^error: \-\-channels 64: the run's model has 32; remove \-\-channels$" "${long[@]}" --channels 64 --out "$folder/straight" --resume
-refuses "--resume with --no-biases" 1 "^error: \-\-no-biases: the run's model has biases; remove \-\-no-biases$" --train "$data" --no-biases --out "$folder/straight" --resume
-refuses "--resume with another --model" 1 "\-\-model d1: the run's model has layers 2, and this has 1; remove \-\-model" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume
+refuses "--resume with other --channels" 1 "^error: \-\-channels 64: .*32; remove \-\-channels$" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+refuses "--resume with --no-biases" 1 "^error: \-\-no-biases: .*biases; remove \-\-no-biases$" --train "$data" --no-biases --out "$folder/straight" --resume
+refuses "--resume with another --model" 1 "\-\-model d1: .*layers 2, .*1; remove \-\-model" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume
 for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 32" "--ffn 128" "--vocab 257" "--positions 1024" "--norm layer" "--biases" "--norm-eps 1e-5"; do
     # shellcheck disable=SC2086 # flags are words
     {
@@ -395,7 +395,7 @@ for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 
     name=${flag% *} value=${flag#* }
     for what in "--train $data --steps 21" "--prompt x" "--val $val --eval-only"; do
         # shellcheck disable=SC2086
-        refuses "--resume with another $name, ${what%% *}" 1 "^error: $name $((value + 1)): the run's model has $value; remove $name$" $what $name $((value + 1)) --out "$folder/straight" --resume
+        refuses "--resume with another $name, ${what%% *}" 1 "^error: $name $((value + 1)): .*has $value; remove $name$" $what $name $((value + 1)) --out "$folder/straight" --resume
     done
 done
 runs "--prompt --resume accepts the model's own --heads 2" --prompt x --sample-tokens 2 --heads 2 --out "$folder/straight" --resume
@@ -437,7 +437,7 @@ resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --jso
 is "--eval-only --resume without flags of the shape has the validation loss of training" "$resumed" "$logged"
 said=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --quiet --out "$folder/straight" --resume=10 2>&1)
 like "--eval-only --resume=10 evaluates step 10" "$said" "step 10  val loss *"
-refuses "--eval-only --resume with other --layers" 1 "\-\-layers 3: the run's model has 2; remove \-\-layers" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
+refuses "--eval-only --resume with other --layers" 1 "\-\-layers 3: .*2; remove \-\-layers" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
 refuses "--prompt without a model" 1 "\-\-out DIR \-\-resume" --prompt hello
 said=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --out "$folder/straight" --resume 2>&1)
 same=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --model "$folder/straight/step-00000020" 2>&1)
@@ -461,14 +461,14 @@ sed -i "s/\"eos_token_id\": 256/\"eos_token_id\": $end/" "$folder/ended/config.j
 [ -n "$end" ] && [ "$(ended)" = "${said%,*}]}" ]
 check "a sample ends at eos_token_id of config.json" $? "$said; $(ended)"
 # names of models
-refuses "--model llama:d97 has too many layers" 1 '^error: \-\-model llama:d97: neither a file nor a name; by depth it is llama:dN, of 1 to 96 layers$' --model llama:d97 --plan
+refuses "--model llama:d97 has too many layers" 1 '^error: \-\-model llama:d97: .*llama:dN, of 1 to 96 layers$' --model llama:d97 --plan
 refuses "--model in capitals" 1 'did you mean llama2-7b\?' --model LLAMA2-7B --plan
-refuses "--model with a Hugging Face name" 2 'no such file or folder; one of Hugging Face.s models is named by the folder that it was downloaded to$' --model Qwen/Qwen2.5-0.5B --plan
-refuses "--channels not divisible by --heads" 1 'not divisible by \-\-heads 5; use \-\-channels 240$' --model llama:d3 --channels 192 --heads 5 --plan
-refuses "--channels not divisible by the default heads" 1 'not divisible by \-\-heads 3; use \-\-channels 128$' --model llama:d3 --channels 100 --plan
+refuses "--model with a Hugging Face name" 2 '^error: \-\-model Qwen/Qwen2.5-0.5B: .*folder' --model Qwen/Qwen2.5-0.5B --plan
+refuses "--channels not divisible by --heads" 1 '\-\-channels 192: .*\-\-heads 5; use \-\-channels 240$' --model llama:d3 --channels 192 --heads 5 --plan
+refuses "--channels not divisible by the default heads" 1 '\-\-channels 100: .*\-\-heads 3; use \-\-channels 128$' --model llama:d3 --channels 100 --plan
 mkdir "$folder/large" && echo '#version: 0.2' >"$folder/large/merges.txt" # 32,001 tokens
 { for i in $(seq 0 31999); do echo "\"t$i\": $i"; done && echo '"<|endoftext|>": 32000'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/large/vocab.json"
-refuses "a --tokenizer with more tokens than the named model" 1 'vocabulary has 32000 tokens, that of \-\-tokenizer .* has 32001; use \-\-vocab 32001$' --model llama2-7b --tokenizer "$folder/large" --plan
+refuses "a --tokenizer with more tokens than the named model" 1 '32000 tokens.*\-\-tokenizer .*32001; use \-\-vocab 32001$' --model llama2-7b --tokenizer "$folder/large" --plan
 # a vocabulary with a BOS token, which prompts begin with, and which checkpoints contain
 "$program" "${run[@]}" --tokenizer dev/test/tokenizers/llama.model --vocab 560 --steps 1 --out "$folder/llama" >/dev/null 2>"$folder/said" || bad "a run with a SentencePiece vocabulary succeeds" "$(cat "$folder/said")"
 rows() { sed -n 's/.*"vocab_size": \([0-9]*\),.*/\1/p' "$folder/$1/step-00000001/config.json"; }
@@ -527,7 +527,7 @@ for how in "--model $folder/llama/step-00000004 --prompt hello" "--out $folder/l
 done
 for how in "--prompt hello" "--train $data --steps 5"; do
     # shellcheck disable=SC2086 # flags are words
-    refuses "--resume with --model llama:d9, $how" 1 '^error: \-\-model llama:d9: the run.s model has layers [0-9]+, and this has 9; remove \-\-model$' --out "$folder/llama" --resume $how --model llama:d9 --quiet
+    refuses "--resume with --model llama:d9, $how" 1 '^error: \-\-model llama:d9: .*layers [0-9]+, .*9; remove \-\-model$' --out "$folder/llama" --resume $how --model llama:d9 --quiet
 done
 LC_ALL=C sed 's/\(\xe2\x96\x81\)the\x15/\1thx\x15/' dev/test/tokenizers/llama.model >"$folder/one.model"
 refuses "a --tokenizer in which one token differs from the checkpoint's" 1 "one.model: 1 of its first 560 tokens differs from those $of_llama" --out "$folder/llama" --resume --train "$data" --steps 5 --quiet --tokenizer "$folder/one.model"
@@ -538,7 +538,7 @@ refuses "--prompt for a model without a vocabulary" 1 "tokenizer" --model "$fold
 mkdir "$folder/words" # 301 tokens
 { for i in $(seq 0 299); do echo "\"t$i\": $i"; done; echo '"<|endoftext|>": 300'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
 echo '#version: 0.2' >"$folder/words/merges.txt"
-bytes_are="and the model's vocabulary 257, which are bytes; use \-\-tokenizer bytes"
+bytes_are="and .*257, .*; use \-\-tokenizer bytes"
 for how in "--model $folder/straight/step-00000020" "--out $folder/straight --resume"; do
     for what in "--prompt hello" "--val $val --val-batches 1 --eval-only" "--train $data --steps 30"; do
         # shellcheck disable=SC2086 # flags are words
@@ -550,11 +550,11 @@ for how in "--model $folder/straight/step-00000020" "--out $folder/straight --re
 done
 [ ! -e "$folder/straight/step-00000030" ]
 check "a refused --tokenizer writes no checkpoint" $?
-refuses "--tokenizer gpt2 for a model with 300 tokens" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, and the model's vocabulary 300; name the vocabulary that the model was trained with$" --model "$folder/v300/step-00000002" --tokenizer gpt2 --prompt hello
-refuses "a --tokenizer with one token more than --vocab" 1 "^error: \-\-vocab 300: the vocabulary of \-\-tokenizer $folder/words has 301 tokens; use \-\-vocab 301$" "${run[@]}" --tokenizer "$folder/words" --vocab 300
-refuses "--tokenizer gpt2 with a smaller --vocab" 1 "^error: \-\-vocab 300: the vocabulary of \-\-tokenizer gpt2 has 50257 tokens; use \-\-vocab 50257$" "${run[@]}" --tokenizer gpt2 --vocab 300
+refuses "--tokenizer gpt2 for a model with 300 tokens" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, .*300; name the vocabulary" --model "$folder/v300/step-00000002" --tokenizer gpt2 --prompt hello
+refuses "a --tokenizer with one token more than --vocab" 1 "^error: \-\-vocab 300: .*\-\-tokenizer $folder/words has 301 tokens; use \-\-vocab 301$" "${run[@]}" --tokenizer "$folder/words" --vocab 300
+refuses "--tokenizer gpt2 with a smaller --vocab" 1 "^error: \-\-vocab 300: .*\-\-tokenizer gpt2 has 50257 tokens; use \-\-vocab 50257$" "${run[@]}" --tokenizer gpt2 --vocab 300
 runs "the --vocab that the error names is accepted" "${run[@]}" --tokenizer "$folder/words" --vocab 301 --steps 1
-refuses "--tokenizer bytes for a model with 300 tokens" 1 "\-\-tokenizer bytes: it has 257 tokens, and the model's vocabulary 300; name the vocabulary" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
+refuses "--tokenizer bytes for a model with 300 tokens" 1 "\-\-tokenizer bytes: it has 257 tokens, .*300; name the vocabulary" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
 # output of --prompt
 sample() { "$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 "$@" >"$folder/text" 2>"$folder/said"; }
 sample && [[ $(tr -d '\0' <"$folder/text") == 'static '* ]] && [ "$(wc -c <"$folder/text")" -ge 28 ] && [ ! -s "$folder/said" ]
