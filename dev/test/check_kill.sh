@@ -49,7 +49,7 @@ finish() { # waits for start(); returns the exit code
     process=''
     return $status
 }
-reason() { grep -m 1 '^error: ' "$folder/$1.log" || tail -n 1 "$folder/$1.log"; } # NAME
+reason() { grep -m 1 '^error: ' "$folder/$1.log" || tail -n 1 "$folder/$1.log"; } # NAME: prints the error, or the last line, of NAME.log
 
 # --- kill -9 --------------------------------------------------------------------------------------------------------
 survive=("${run[@]}" --steps 200 --save-every 20 --keep 3)
@@ -78,9 +78,9 @@ done
 start killed "${survive[@]}" --out "$folder/killed" --resume
 finish || { failed=1; reason killed >&2; }
 if diff -r "$folder/alone/step-00000200" "$folder/killed/step-00000200" >"$folder/diff.log" 2>&1; then
-    echo "ok - $kills kills, $in_save of them during a save: the last checkpoint is equal byte for byte"
+    echo "ok - $kills kills, $in_save of them during a save: the last checkpoint equals the uninterrupted run's byte for byte"
 else
-    echo "not ok - the last checkpoints differ: $(head -n 1 "$folder/diff.log")"
+    echo "not ok - the last checkpoint differs from the uninterrupted run's: $(head -n 1 "$folder/diff.log")"
     failed=1
 fi
 
@@ -89,10 +89,10 @@ for every in 0 50 0 50 0 50; do
     begin=$(date +%s%N)
     start timed "${run[@]}" --micro-batch 64 --batch-tokens 65536 --steps "$steps" --save-every $every --out "$folder/timed" --overwrite
     finish || { reason timed >&2; exit 1; }
-    echo "$every $((($(date +%s%N) - begin) / 1000000))"
+    echo "$every $((($(date +%s%N) - begin) / 1000000))" # a --save-every and its milliseconds
 done >"$folder/times"
 awk '{ printf "--save-every %d: %d ms\n", $1, $2 }' "$folder/times"
-# uses the fastest run of each, because other load only adds time
+# the fastest run of each, because other load can only add time
 awk -v steps="$steps" '!($1 in best) || $2 < best[$1] { best[$1] = $2 }
     END { printf "a step: %.2f ms without, %.2f ms with a save every 50 steps: %+.2f %%\n", best[0] / steps, best[50] / steps, 100 * (best[50] / best[0] - 1) }' "$folder/times"
 exit $failed

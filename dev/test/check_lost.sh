@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tests the loss of a process on GPUs: one process is killed, stopped, or has no
+# Tests a run on several GPUs of which one process is killed, stopped, or out of
 # memory. The checkpoint is resumed on the same number of GPUs, on two and on one.
-# Prints a Markdown table: exit code, seconds, and what was compared. Ends with 1
-# if an exit code or a byte is wrong. Takes about 6 minutes on four H100s with
-# Llama-2-7B, whose checkpoints need 200 GB of RAM or disk.
+# Prints a Markdown table of exit codes, seconds and comparisons. Exits with 1 if an
+# exit code or a byte is wrong. Takes about 6 minutes on four H100s with Llama-2-7B,
+# whose checkpoints need 200 GB of RAM or disk.
 #
 #   dev/test/check_lost.sh 'data/tokens/mine_train_*.bin'
 #       token ids must be in the model's vocabulary
@@ -62,35 +62,35 @@ finish() {
     wait $launcher || status=$?
     seconds=$(awk -v ns=$(($(date +%s%N) - begun)) 'BEGIN { printf "%.1f", ns / 1e9 }')
 }
-row() { # NAME EXPECTED_STATUS TEXT
+row() { # NAME EXPECTED_STATUSES TEXT: prints a row of the table; sets $failed if $status is not expected
     [[ " $2 " == *" $status "* ]] || failed=1
     echo "| $1 | $status$([[ " $2 " == *" $status "* ]] || echo " (**not $2**)") | $seconds | $3 |"
 }
-branch() { # NAME: makes a copy of `whole` at step 3
+branch() { # NAME: starts a folder with hard links to the uninterrupted run's checkpoint of step 3
     mkdir -p "$out/$1"
     cp -rl "$out/whole/step-00000003" "$out/$1/"
 }
-said() { grep -m 1 -o 'error: .*' "$out/$1.log" | cut -c 1-160; } # NAME
+said() { grep -m 1 -o 'error: .*' "$out/$1.log" | cut -c 1-160; } # NAME: prints the first error in its output
 gigabytes() { du -sb "$out/$1/step-00000006" | awk '{ printf "%.3g GB", $1 / 1e9 }'; } # NAME: prints the size of its last checkpoint
 
-# same, apart: compare a run with `whole` for a row; set $what, and $failed if it differs
-same() { # NAME: compares its last checkpoint byte for byte
+# same, apart: compare a run with the uninterrupted one; set $what to the text of a row, and $failed if they differ
+same() { # NAME: compares the last checkpoints byte for byte
     what="the checkpoint of the uninterrupted run, byte for byte"
     diff -r "$out/whole/step-00000006" "$out/$1/step-00000006" >/dev/null || { what="**another checkpoint**" && failed=1; }
 }
-losses() { sed -n 's/.*"step":\([456]\),"loss":\([0-9.]*\).*/\2/p' "$out/$1/log.jsonl"; } # NAME
-apart() { # NAME: compares its three losses
+losses() { sed -n 's/.*"step":\([456]\),"loss":\([0-9.]*\).*/\2/p' "$out/$1/log.jsonl"; } # NAME: prints those of steps 4 to 6
+apart() { # NAME: compares the losses of steps 4 to 6
     what=$(paste <(losses "$1") <(losses whole) | awk 'NF == 2 { d = 100 * ($1 / $2 - 1); if (d < 0) d = -d; if (d > most) most = d; n++ }
         END { printf "three losses, at most %.3f %% from those of the uninterrupted run", most; exit n != 3 }') || { what="**no three losses**" && failed=1; }
 }
-# victim: prints the youngest process of the launcher
+# victim: prints the id of the newest process that the launcher has started
 victim() { pgrep -n -P $launcher -f "$(basename "$program")"; }
 
 echo "| $gpus processes, ZeRO 3: \`${FLAGS:-${flags[*]:0:8}}\` | exit code | seconds | |"
 echo "| --- | --- | --- | --- |"
 begin "$gpus" whole --overwrite
 finish
-row "uninterrupted" 0 "a checkpoint has $(gigabytes whole)"
+row "uninterrupted run" 0 "a checkpoint has $(gigabytes whole)"
 [ "$status" -eq 0 ] || { said whole >&2; exit "$status"; }
 
 branch killed
@@ -99,11 +99,11 @@ wait_for_step 4 killed
 begun=$(date +%s%N)
 kill -KILL "$(victim)"
 finish
-row "one is killed after step 4" "5 137 143" "since the kill; $(find "$out/killed" -maxdepth 1 -name 'step-*' -printf '%f remains')"
+row "one process is killed after step 4" "5 137 143" "time since the kill; $(find "$out/killed" -maxdepth 1 -name 'step-*' -printf '%f remains')"
 begin "$gpus" killed --resume
 finish
 same killed
-row "continues" 0 "$what"
+row "the killed run is resumed" 0 "$what"
 rm -rf "$out/killed"
 
 branch stopped
@@ -116,7 +116,7 @@ while kill -0 $launcher 2>/dev/null && ! grep -q 'error: ' "$out/stopped.log"; d
 told=$(awk -v ns=$(($(date +%s%N) - begun)) 'BEGIN { printf "%.1f", ns / 1e9 }')
 finish
 kill -KILL "$stopped" 2>/dev/null
-row "one is stopped after step 4" "5 137 143" "reported after $told s: $(said stopped)"
+row "one process is stopped after step 4" "5 137 143" "reported after $told s: $(said stopped)"
 rm -rf "$out/stopped"
 
 if [ "$device" = cuda ]; then
@@ -128,7 +128,7 @@ if [ "$device" = cuda ]; then
     finish
     kill -KILL $filler
     wait $filler 2>/dev/null
-    row "the last one's GPU is full" 3 "$(said starved)"
+    row "the GPU of the last process is full" 3 "$(said starved)"
     rm -rf "$out/starved"
 fi
 
@@ -137,7 +137,7 @@ for count in ${FEWER:-2 1}; do
     begin "$count" "on$count" --resume
     finish
     apart "on$count"
-    row "continues, on $count" 0 "$what; a checkpoint has $(gigabytes "on$count")"
+    row "resumed on $count GPUs" 0 "$what; a checkpoint has $(gigabytes "on$count")"
     rm -rf "$out/on$count"
 done
 exit $failed

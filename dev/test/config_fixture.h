@@ -1,22 +1,16 @@
-// What the tests of the command line share: parsing a line, and judging the message of a refusal.
+// Fixture for tests of the command line: parses lines, and checks the errors of refused ones.
 #pragma once
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"
 #include "coat/flags/flags.h"
 #include "coat/run/checkpoint_settings.h"
+#include "dev/test/unit.h"
 
 static Config config;
 static Error error;
-static bool printed;
+static bool printed; // --help or --version was printed
 
+// Parses arguments, with the settings of the checkpoint that they name. Returns false with `error` if they are refused.
 static inline bool parse_words(int argc, char **argv) {
     static CommandLine words;
     static Config recorded;
@@ -28,7 +22,7 @@ static inline bool parse_words(int argc, char **argv) {
     return false;
 }
 
-// Splits a command line at spaces ('' stands for an empty value) and parses it.
+// Splits a command line at spaces and parses it. The word '' stands for an empty value.
 static inline bool parse(const char *line) {
     static char text[8192];
     char *argv[128];
@@ -41,16 +35,18 @@ static inline bool parse(const char *line) {
     return parse_words(argc, argv);
 }
 
+// Asserts that the command line is parsed.
 static inline void accept(const char *line) {
     if (!parse(line)) fail_msg("%s\n  refused: %s", line, error.text);
 }
 
+// Asserts that the command line is parsed and describes a valid run on `ranks` processes.
 static inline void accept_run(const char *line, int ranks) {
     accept(line);
     if (!config_check(&config, ranks, &error)) fail_msg("%s\n  refused: %s", line, error.text);
 }
 
-// Accepts the command line. Each "flag value" of `values`, separated by commas, is then a setting of the config.
+// Asserts that the command line is accepted and sets the flags in `values`, such as "steps 5, shuffle off".
 static inline void sets(const char *line, const char *values) {
     char copy[512], name[64], wanted[FLAG_TEXT_LENGTH], now[FLAG_TEXT_LENGTH];
     bool negated;
@@ -63,7 +59,7 @@ static inline void sets(const char *line, const char *values) {
     }
 }
 
-// The message must hold all parts of `parts`, separated by '&', and be one line.
+// Asserts that the error has this code and is one line that contains all of `parts`, separated by '&'.
 static inline void assert_message(const char *line, ExitCode code, const char *parts) {
     char copy[512];
     snprintf(copy, sizeof copy, "%s", parts);
@@ -73,11 +69,24 @@ static inline void assert_message(const char *line, ExitCode code, const char *p
     assert_int_equal(error.code, code);
 }
 
+// Asserts that parsing the command line fails with this error.
 static inline void refuse(const char *line, ExitCode code, const char *parts) {
     if (parse(line)) fail_msg("%s\n  was accepted", line);
     assert_message(line, code, parts);
 }
 
+// Refuses each command line "BEFORE FLAGS" (EXIT_USER), for entries "FLAGS" or "FLAGS&PART&PART" of `lines`. The error
+// must contain FLAGS and every PART.
+static inline void refuse_each(const char *before, const char *const *lines, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "%s %.*s", before, (int)strcspn(lines[i], "&"), lines[i]);
+        refuse(line, EXIT_USER, lines[i]);
+    }
+}
+#define REFUSE_EACH(before, lines) refuse_each(before, lines, sizeof(lines) / sizeof *(lines))
+
+// Asserts that the command line is parsed, but does not describe a valid run on `ranks` processes.
 static inline void refuse_run(const char *line, int ranks, const char *parts) {
     accept(line);
     if (config_check(&config, ranks, &error)) fail_msg("%s\n  was accepted", line);

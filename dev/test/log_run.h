@@ -1,4 +1,4 @@
-// A small run that writes a log in a folder of a test's own, and what the process prints meanwhile.
+// Fixture for tests of the log: a small run that writes a log in the test's folder, and capture of what it prints.
 #pragma once
 #include <fcntl.h>
 #include <inttypes.h>
@@ -7,12 +7,13 @@
 #include "coat/log/log.h"
 #include "dev/test/test_folder.h"
 
-static char path[PATH_MAX_LENGTH + 16]; // of the log
+static char path[PATH_MAX_LENGTH + 16]; // of log.jsonl
 static Config config;
 static Error err;
 
+// Empties the test's folder and sets config to a small run in its subfolder a/b, which does not exist yet.
 static inline int fresh_config(void **state) {
-    (void)state;
+    test_folder_empty(state);
     memset(&config, 0, sizeof config);
     snprintf(config.out, sizeof config.out, "%s/a/b", test_folder);
     snprintf(path, sizeof path, "%s/log.jsonl", config.out);
@@ -23,13 +24,7 @@ static inline int fresh_config(void **state) {
     return 0;
 }
 
-// The next test finds no log.
-static inline int remove_out(void **state) {
-    (void)state;
-    return folder_remove(config.out, &err) ? 0 : -1;
-}
-
-// The contents of a file, "" where there is none.
+// Returns the contents of a file, or "" if it does not exist. The text stays valid until the next call.
 static inline const char *contents(const char *name) {
     static char text[1 << 16];
     FILE *f = fopen(name, "r");
@@ -44,8 +39,9 @@ static inline void write_log(const char *text) {
     write_text(path, text);
 }
 
-// Between the two, what the process prints goes to the file `terminal`; the second gives it back.
 static int saved_stdout, saved_stderr;
+
+// Redirects `stream` (STDOUT_FILENO or STDERR_FILENO) to a file until captured(), and discards the other stream.
 static inline void capture(int stream) {
     fflush(stdout);
     saved_stdout = dup(STDOUT_FILENO);
@@ -58,6 +54,7 @@ static inline void capture(int stream) {
     close(none);
 }
 
+// Restores both streams. Returns what was printed to the captured one, valid until the next call of contents().
 static inline const char *captured(void) {
     fflush(stdout);
     dup2(saved_stdout, STDOUT_FILENO);
@@ -67,7 +64,8 @@ static inline const char *captured(void) {
     return contents(path_of("terminal"));
 }
 
-// A small run: steps first .. last of 4, a validation after step 2, 1000 tokens and 10 ms per step.
+// Logs steps first to last of 4, with 1000 tokens and 10 ms each, and a validation after step 2. peak: FLOP/s of the
+// device.
 static inline void run(int rank, int64_t first, int64_t last, double peak) {
     Log *log = log_open(&config, rank, 4, first, peak, 1000, &err);
     assert_non_null(log);
@@ -86,5 +84,3 @@ static const char expected[] =
     "{\"step\":3,\"loss\":1,\"grad_norm\":0.5,\"lr\":0.25,\"tokens\":3000,\"ms\":10.000,\"tokens_per_s\":100000.0}\n"
     "{\"step\":4,\"loss\":0.75,\"grad_norm\":0.5,\"lr\":0.25,\"tokens\":4000,\"ms\":10.000,\"tokens_per_s\":100000.0}"
     "\n";
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, fresh_config, remove_out)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs test_kill.sh with a hundred killed runs; `make test` has ten.
+# Runs test_kill.sh with 100 killed runs instead of 10.
 #
 #   dev/test/long_kill.sh [SEED]
 set -euo pipefail

@@ -1,4 +1,4 @@
-// Tests of the configuration: defaults, recipes, named models, contradictions, what is not built yet.
+// Tests of the configuration: defaults, recipes, named models, contradictory flags, and limits of the backends.
 #include <unistd.h>
 
 #include "coat/config/shapes.h"
@@ -6,8 +6,7 @@
 #include "coat/model/tensors.h"
 #include "config_fixture.h"
 
-static void test_defaults(void **state) {
-    (void)state;
+UNIT_TEST(test_defaults) {
     sets("--train x.bin",
          "layers 12, vocab 50257, positions 1024, micro-batch 4, seq-len 1024, steps -1, lr 0.0003, lr-final 1, "
          "weight-decay 0, beta1 0.9, beta2 0.95, eps 1e-08, grad-clip 1, warmup 0, schedule cosine, val-every 20, "
@@ -20,38 +19,35 @@ static void test_defaults(void **state) {
     assert_true(config_accumulation(&config, 1) == 1);
 }
 
-// Flags that nothing reads where nothing is trained.
-static void check_batch_notes(void) {
+// A note names the flags that have no effect because nothing is trained or evaluated.
+UNIT_TEST(test_flags_without_effect) {
     static const struct {
-        const char *line, *notes;
+        const char *line, *note; // "": no note is printed
     } cases[] = {
-        {"--prompt x --micro-batch 4", "note: --micro-batch: without effect, as nothing is trained or evaluated\n"},
+        {"--prompt x --micro-batch 4", "note: --micro-batch: "},
         {"--prompt x --logits-chunk 64 --batch-tokens 77 --seq-len 64 --micro-batch 4",
-         "note: --batch-tokens, --micro-batch, --logits-chunk: without effect, as nothing is trained or evaluated\n"},
-        {"--prompt x --plan --micro-batch 4",
-         "note: --micro-batch: without effect, as nothing is trained or evaluated\n"},
-        {"--prompt x --val y --hellaswag z",
-         "note: --val, --hellaswag: without effect, as nothing is trained or evaluated\n"},
+         "note: --batch-tokens, --micro-batch, --logits-chunk: "},
+        {"--prompt x --plan --micro-batch 4", "note: --micro-batch: "},
+        {"--prompt x --val y --hellaswag z", "note: --val, --hellaswag: "},
         {"--prompt x --train y --micro-batch 4", ""},
         {"--prompt x --seq-len 64", ""},
-        {"--eval-only --val x --micro-batch 3 --batch-tokens 77",
-         "note: --batch-tokens: without effect, as nothing is trained\n"},
+        {"--eval-only --val x --micro-batch 3 --batch-tokens 77", "note: --batch-tokens: "},
         {"--eval-only --val x --micro-batch 3", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char line[128];
+        const char *note = cases[i].note;
         snprintf(line, sizeof line, "%s --recipe bf16 --out . --resume", cases[i].line);
         accept_run(line, 1);
-        assert_string_equal(config.notes, cases[i].notes);
+        if (strncmp(config.notes, note, note[0] ? strlen(note) : 1) != 0) fail_msg("%s: %s", line, config.notes);
     }
 }
 
-static void test_contradictions(void **state) {
-    (void)state;
-    refuse("", EXIT_USER, "--train is missing");
-    refuse("--val x", EXIT_USER, "--train is missing");
+UNIT_TEST(test_contradictions) {
+    refuse("", EXIT_USER, "--train");
+    refuse("--val x", EXIT_USER, "--train");
     refuse("--train x --profile 0", EXIT_USER, "--profile");
-    refuse("--train x --out o --resume --overwrite", EXIT_USER, "--resume contradicts --overwrite");
+    refuse("--train x --out o --resume --overwrite", EXIT_USER, "--resume&--overwrite");
     refuse("--train x --resume", EXIT_USER, "--resume&--out DIR");
     refuse("--train x --save-every 5", EXIT_USER, "--save-every&--out DIR");
     refuse("--train x --keep 5", EXIT_USER, "--keep&--out DIR");
@@ -61,33 +57,31 @@ static void test_contradictions(void **state) {
     refuse("--prompt hello --out o --resume --autotune", EXIT_USER, "--autotune&training");
     accept("--train x --save-every 5 --save-every 0 --keep 0");
     refuse("--eval-only", EXIT_USER, "--eval-only&--val");
-    refuse("--eval-only --val x", EXIT_USER, "--eval-only&no trained weights&--model");
-    refuse("--eval-only --val x --out y", EXIT_USER, "--eval-only&no trained weights&add --resume&--out y");
-    refuse("--prompt x --out y", EXIT_USER, "--prompt&no trained weights&add --resume&--out y");
+    refuse("--eval-only --val x", EXIT_USER, "--eval-only&--model");
+    refuse("--eval-only --val x --out y", EXIT_USER, "--eval-only&add --resume&--out y");
+    refuse("--prompt x --out y", EXIT_USER, "--prompt&add --resume&--out y");
     accept("--eval-only --val x --out o --resume");
-    refuse("--eval-only --val x --prompt y", EXIT_USER, "--eval-only contradicts --prompt");
+    refuse("--eval-only --val x --prompt y", EXIT_USER, "--eval-only&--prompt");
     refuse("--prompt hello", EXIT_USER, "--prompt&--model FOLDER&or --train");
-    refuse("--out o --prompt=", EXIT_USER, "--prompt: the text is empty");
+    refuse("--out o --prompt=", EXIT_USER, "--prompt: ");
     accept("--prompt hello --out o --resume");
     accept("--prompt hello --train x");
-    check_batch_notes();
     refuse("--train x --memory-limit 80GB", EXIT_USER, "--memory-limit&--plan");
-    refuse("--train x --moments-fp32 c_attn", EXIT_USER, "--moments-fp32 c_attn: no parameter&qkvw");
-    refuse("--train x --moments-fp32 wte,fc", EXIT_USER, "--moments-fp32 fc: no parameter&fc*");
-    refuse("--train x --moments-fp32 *w,,wte", EXIT_USER, "--moments-fp32 : no parameter");
+    refuse("--train x --moments-fp32 c_attn", EXIT_USER, "--moments-fp32 c_attn&qkvw");
+    refuse("--train x --moments-fp32 wte,fc", EXIT_USER, "--moments-fp32 fc&fc*");
+    refuse("--train x --moments-fp32 *w,,wte", EXIT_USER, "--moments-fp32 : ");
     accept("--train x --moments-fp32 wte,fc*,headw");
     accept("--train x --moments-fp32 *");
     refuse("--train x --gpus 8", EXIT_USER, "--gpus&--plan");
-    refuse_run("--train x --recipe bf16 --health-products 10", 1, "--health-products&nothing to compare");
-    refuse_run("--train x --precision fp32 --health-products 10", 1, "--health-products&nothing to compare");
+    refuse_run("--train x --recipe bf16 --health-products 10", 1, "--health-products");
+    refuse_run("--train x --precision fp32 --health-products 10", 1, "--health-products");
     accept_run("--train x --recipe bf16 --linear fp8 --health-products 10", 1);
     accept_run("--train x --recipe bf16 --health-products 0", 1);
     refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");
     refuse("--train x --rendezvous /shared/file", EXIT_USER, "--rendezvous /shared/file&--rendezvous HOST[:PORT]");
     refuse("--train x --rendezvous ./file", EXIT_USER, "--rendezvous ./file&--rendezvous HOST[:PORT]");
     refuse("--train x --rendezvous file:///shared", EXIT_USER, "--rendezvous file:///shared&--rendezvous HOST[:PORT]");
-    refuse("--train x --channels 100 --heads 3", EXIT_USER,
-           "--channels 100: not divisible by --heads 3; use --channels 144");
+    refuse("--train x --channels 100 --heads 3", EXIT_USER, "--channels 100: &--heads 3&use --channels 144");
     refuse("--plan --model llama:d4 --channels 100", EXIT_USER, "--channels 100: &use --channels 128");
     refuse("--plan --model llama:d4 --heads 256", EXIT_USER, "--heads 256: &even");
     refuse("--train x --epochs 3 --steps 5", EXIT_USER, "--epochs 3 &--steps 5");
@@ -95,16 +89,15 @@ static void test_contradictions(void **state) {
     refuse("--train x --top-p 0", EXIT_USER, "--top-p 0: ");
     refuse("--train x --samples 0", EXIT_USER, "--samples 0: ");
     refuse("--train x --val-batches 0", EXIT_USER, "--val-batches 0: ");
-    refuse_run("--train x --kv-heads 5", 1, "--kv-heads 5: must divide --heads 12");
-    refuse("--train x --precision fp32 --recipe coat", EXIT_USER, "--precision fp32 contradicts --recipe");
-    refuse("--train x --precision fp32 --linear fp8", EXIT_USER, "--precision fp32 contradicts --linear");
-    refuse("--train x --precision fp32 --moments coat", EXIT_USER, "--precision fp32 contradicts --moments");
+    refuse_run("--train x --kv-heads 5", 1, "--kv-heads 5: &--heads 12");
+    refuse("--train x --precision fp32 --recipe coat", EXIT_USER, "--precision fp32&--recipe");
+    refuse("--train x --precision fp32 --linear fp8", EXIT_USER, "--precision fp32&--linear");
+    refuse("--train x --precision fp32 --moments coat", EXIT_USER, "--precision fp32&--moments");
     refuse("--train x --model /tmp --layers 3", EXIT_USER, "--layers&--model /tmp");
     refuse("--train x --model /tmp --no-biases", EXIT_USER, "--no-biases&--model /tmp");
 }
 
-static void test_check(void **state) {
-    (void)state;
+UNIT_TEST(test_check) {
     refuse_run("--train x --batch-tokens 5000", 1, "--batch-tokens 5000&4096&use 4096 or 8192");
     refuse_run("--train x --batch-tokens 100", 1, "--batch-tokens 100&use 4096");
     refuse_run("--plan --batch-tokens 12288", 2, "use 8192 or 16384");
@@ -115,7 +108,7 @@ static void test_check(void **state) {
     accept_run("--train x --seq-len 2048", 1);
     assert_int_equal(config.shape.positions, 2048);
     refuse_run("--train x --micro-batch 65535 --seq-len 100000", 1, "--micro-batch 65535&2^31&--micro-batch 21474");
-    refuse("--train x --heads 1025", EXIT_USER, "--heads 1025&between 1 and 1024"); // which no config.json may say
+    refuse("--train x --heads 1025", EXIT_USER, "--heads 1025&between 1 and 1024"); // the limit of config.json, too
     refuse("--train x --channels 65537", EXIT_USER, "--channels 65537&65536");
     refuse("--train x --ffn 1048577", EXIT_USER, "--ffn 1048577&1048576");
     refuse_run("--train x --channels 8192 --heads 1", 1, "--channels 8192&wider than 4096&more --heads");
@@ -130,21 +123,22 @@ static void test_check(void **state) {
     refuse_run("--plan --saved coat --ffn 1000", 1, "--ffn&multiple of 16");
     refuse_run("--plan --recipe fp8-linear --model llama:d1 --heads 5 --kv-heads 1 --head-dim 8 --channels 48", 1,
                "--head-dim&multiple of 16");
-    // what a GPU's kernels are built for: attention's output with scales per token, whole groups of gate and of up;
-    // both directions of SwiGLU take an FFN as wide as GELU's
+    // limits of the CUDA kernels: at most 16384 values per row of attention's output with a scale per token, and, for
+    // SwiGLU, a width of gate and up that is a multiple of the group size
     refuse_run("--plan --recipe coat --model llama:d1 --heads 160 --kv-heads 8 --head-dim 128 --channels 2048", 1,
                "--head-dim 20480&at most 16384&--recipe coat-paper");
     refuse_run("--plan --recipe coat --model qwen2:d1 --ffn 1040 --group-size 32", 1, "--group-size&of 32; use 1056");
     accept_run("--plan --recipe coat --model qwen2:d1 --ffn 1040 --group-size 32 --device cpu", 1);
     accept_run("--plan --recipe coat --model qwen2:d1 --ffn 1040", 1);
     accept_run("--plan --recipe coat --model qwen2.5-7b", 1);
-    accept_run("--plan --saved coat --micro-batch 1 --seq-len 100", 1); // of channels alone
+    accept_run("--plan --saved coat --micro-batch 1 --seq-len 100",
+               1); // because saved activations only need --channels and --ffn to be multiples of 16
     accept_run("--plan --head fp8 --ffn 1000 --micro-batch 2 --seq-len 24 --logits-chunk 100", 1);
     accept_run("--train x --layers 1 --heads 1 --channels 40 --micro-batch 1 --seq-len 100", 1);
 }
 
-static void test_not_built(void **state) {
-    (void)state;
+// Which settings need a GPU, one process or several, and that --zero without other processes prints a note.
+UNIT_TEST(test_backends) {
     accept_run("--train x --recipe coat --device cuda", 1);
     accept_run("--train x --recipe fp8-linear --device cuda", 1);
     accept_run("--train x --recipe fp8-linear --device cpu", 1);
@@ -163,7 +157,7 @@ static void test_not_built(void **state) {
     accept_run("--train x --profile 3 --device cuda", 1);
     accept_run("--train x --zero 1", 2);
     accept_run("--train x --recipe coat --zero 3", 2);
-    assert_false(config.recipe.cache_transposed); // what is gathered is transposed on demand
+    assert_false(config.recipe.cache_transposed); // because gathered weights are transposed on demand
     static const char *const blocks[] = {"gpt2", "llama:d2", "olmo:d2", "qwen2:d2", "qwen3:d2"};
     for (size_t i = 0; i < 2 * sizeof blocks / sizeof blocks[0]; i++) {
         char line[80];
@@ -171,11 +165,11 @@ static void test_not_built(void **state) {
         accept_run(line, 1);
     }
     accept_run("--plan --model llama:d2 --device cuda", 1);
-    refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps&remove it");
+    refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps");
     refuse_run("--train x --model llama:d2 --rope-factor 8 --rope-low 4 --device cpu", 1, "--rope-low&--rope-high");
-    accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to share
+    accept_run("--train x --recipe coat --zero 3", 1); // accepted, although one process has nothing to shard
     assert_true(config.recipe.cache_transposed);
-    assert_string_equal(config.notes, "note: --zero 3: one process shares nothing; mpirun -np N starts several\n");
+    assert_non_null(strstr(config.notes, "note: --zero 3: "));
     accept_run("--train x --recipe coat --zero 3", 2);
     assert_string_equal(config.notes, "");
     accept_run("--train x --master split16 --recompute 2", 1);
@@ -184,7 +178,8 @@ static void test_not_built(void **state) {
     accept_run("--plan --recipe coat --zero 3 --head fp8 --master none --autotune", 8);
 }
 
-// Refuses a command line because of its block. Repeating it with the values that the errors suggest is then accepted.
+// Asserts that `flags` describe an unsupported block, and that the command line is accepted after at most 5 suggestions
+// of the errors have been appended.
 static void refuse_block(const char *flags, const char *parts) {
     char line[512];
     snprintf(line, sizeof line, "--plan --device cpu %s", flags);
@@ -197,10 +192,9 @@ static void refuse_block(const char *flags, const char *parts) {
     }
 }
 
-// An impossible block is refused with a flag to change.
-static void test_blocks(void **state) {
-    (void)state;
-    static const char *const blocks[] = {// the last flag of each is the wrong one
+// The error about an unsupported combination of a block's settings names the flag and a value to use.
+UNIT_TEST(test_blocks) {
+    static const char *const blocks[] = {// the last flag of each is unsupported
                                          "--norm rms",
                                          "--activation swiglu",
                                          "--no-biases",
@@ -241,16 +235,16 @@ static void test_blocks(void **state) {
     refuse_run("--plan --channels 100 --heads 3 --head-dim 32", 1, "--heads 3: &--channels 100");
 }
 
-// A flag that would change nothing is refused, with the one that it needs.
-static void test_idle(void **state) {
-    (void)state;
+// A flag that has no effect without another flag is refused. The error names the other flag.
+UNIT_TEST(test_missing_flag) {
     static const char *const scaled[] = {"--rope-low 2", "--rope-high 8", "--rope-positions 4096"};
     char line[256], says[64];
     for (int i = 0; i < 3; i++) {
         snprintf(says, sizeof says, "%.*s: &--rope-factor", (int)strcspn(scaled[i], " "), scaled[i]);
         snprintf(line, sizeof line, "--train x --model llama:d2 %s", scaled[i]);
         refuse(line, EXIT_USER, says);
-        snprintf(line, sizeof line, "--train x --model llama3.1-8b %s --device cpu", scaled[i]); // which has a factor
+        snprintf(line, sizeof line, "--train x --model llama3.1-8b %s --device cpu",
+                 scaled[i]); // this model has a RoPE factor
         accept_run(line, 1);
         snprintf(line, sizeof line, "--train x %s", scaled[i]);
         refuse(line, EXIT_USER, "learned positions");
@@ -259,7 +253,7 @@ static void test_idle(void **state) {
     refuse("--train x --rope-factor 8", EXIT_USER, "--rope-factor: ");
     refuse("--train x --qkv-biases", EXIT_USER, "--qkv-biases: &--biases");
     refuse("--train x --no-qkv-biases", EXIT_USER, "--no-qkv-biases: &--biases");
-    accept_run("--train x --model llama:d2 --rope-theta 5e5 --qkv-biases --device cpu", 1); // a Qwen 2 by flags
+    accept_run("--train x --model llama:d2 --rope-theta 5e5 --qkv-biases --device cpu", 1); // the flags describe Qwen 2
     assert_int_equal(shape_architecture(&config.shape), ARCHITECTURE_QWEN2);
 }
 
@@ -271,8 +265,7 @@ static void assert_recipe(LinearKind linear, SavedKind saved, int recompute, Mom
     assert_int_equal(config.recipe.master, master);
 }
 
-static void test_recipes(void **state) {
-    (void)state;
+UNIT_TEST(test_recipes) {
     sets("--plan --recipe bf16", "linear bf16, saved bf16, recompute 0, moments fp32, master fp32");
     sets("--plan --recipe fp8-linear", "recipe fp8-linear, linear fp8, saved bf16, recompute 0, moments fp32");
     sets("--plan --recipe coat",
@@ -281,7 +274,7 @@ static void test_recipes(void **state) {
     sets("--plan --recipe coat-paper",
          "linear fp8, saved coat, recompute 1, moments coat, master split16, bf16-blocks 0");
     assert_int_equal(recipe_gradient_format(&config.recipe), FMT_E5M2);
-    // a single flag overrides the recipe on either side of it
+    // a single flag overrides the recipe, before and after --recipe
     sets("--plan --recipe coat --moments fp32 --recompute 0",
          "linear fp8, saved coat, recompute 0, moments fp32, master split16");
     sets("--plan --moments fp32 --recompute 0 --recipe coat",
@@ -290,9 +283,9 @@ static void test_recipes(void **state) {
          "linear fp8, saved coat, recompute 1, moments fp8, master none, cache-transposed off");
 }
 
-// What FP8 cannot compute: a note and bf16 where the recipe is the default, an error where it was named.
-static void test_fallback(void **state) {
-    (void)state;
+// A shape that FP8 does not support: with the default recipe, bf16 replaces it with a note; with --recipe coat, an
+// error.
+UNIT_TEST(test_fallback) {
     static const struct {
         const char *flags, *because;
     } cannot[] = {{"--layers 1 --heads 1 --channels 40", "--channels: FP8 needs the width, here 40, to be a multiple"},
@@ -315,46 +308,47 @@ static void test_fallback(void **state) {
             accept_run(line, 1);
             assert_string_equal(config.notes, "");
         }
-    // single flags hold in both: under coat, and under bf16 where that is fallen back to
+    // single flags override the default recipe, and bf16 if that replaces it
     accept_run("--train x --moments fp8 --head fp8 --master none", 1);
     assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_FP8, MASTER_NONE);
     accept_run("--train x --ffn 1000 --head fp8 --moments fp8 --master none --recompute 2", 1);
     assert_recipe(LINEAR_BF16, SAVED_BF16, 2, MOMENTS_FP8, MASTER_NONE);
     assert_int_equal(config.recipe.head, HEAD_FP8);
-    refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // FP8 was asked for
-    accept_run("--train x --precision fp32 --ffn 1000", 1);                     // no recipe, and none to fall back from
+    refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // because --linear fp8 is given
+    accept_run("--train x --precision fp32 --ffn 1000", 1); // uses no recipe, so that none is replaced
     assert_string_equal(config.notes, "");
-    // what was found possible stays: a check of another batch does not change the recipe
+    // the recipe is chosen once: a check of another batch does not change it
     accept_run("--plan", 1);
     config.micro_batch = 1, config.seq_len = 100;
     assert_false(config_check(&config, 1, &error));
     assert_int_equal(config.recipe.kind, RECIPE_COAT);
 }
 
+// Parses and checks the command line as on a GPU without FP8.
 static bool check_on_old_gpu(const char *line) {
     accept(line);
     snprintf(config.gpu_without_fp8, sizeof config.gpu_without_fp8, "NVIDIA A100 has compute capability 8.0");
     return config_check(&config, 1, &error);
 }
 
-// A GPU that has no FP8. Where the recipe was named, the device refuses it (device_check.h).
-static void test_fallback_of_gpu(void **state) {
-    (void)state;
+// On a GPU without FP8, bf16 replaces the default recipe with a note. A given --recipe does not change; device_check.h
+// refuses it.
+UNIT_TEST(test_fallback_of_gpu) {
     assert_true(check_on_old_gpu("--train x --device cuda --moments coat"));
     assert_recipe(LINEAR_BF16, SAVED_BF16, 0, MOMENTS_COAT, MASTER_FP32);
-    assert_string_equal(config.notes, "note: --recipe bf16: not coat, the default, because NVIDIA A100 has compute "
-                                      "capability 8.0\n");
+    assert_non_null(strstr(config.notes, "note: --recipe bf16: "));
+    assert_non_null(strstr(config.notes, config.gpu_without_fp8));
     assert_true(check_on_old_gpu("--train x --recipe coat"));
     assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
     assert_string_equal(config.notes, "");
-    assert_true(check_on_old_gpu("--train x --linear bf16")); // FP8 is stored, not multiplied
+    assert_true(check_on_old_gpu("--train x --linear bf16")); // because FP8 is only stored, without FP8 matmuls
     assert_recipe(LINEAR_BF16, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
     assert_true(check_on_old_gpu("--train x --precision fp32"));
     assert_string_equal(config.notes, "");
 }
 
-static void test_fingerprint(void **state) {
-    (void)state;
+// The fingerprints of recipe and training change exactly with the flags that results depend on.
+UNIT_TEST(test_fingerprint) {
     accept_run("--train x", 1);
     const int64_t coat = recipe_fingerprint(&config);
     accept_run("--train x --recipe coat --lr 1", 1);
@@ -388,6 +382,7 @@ static void test_fingerprint(void **state) {
     }
 }
 
+// Returns the fingerprint of the flag `name` for a command line; 0: processes may set the flag differently.
 static int64_t fingerprint_of(const char *name, const char *line) {
     bool negated;
     const Flag *flag = flag_find(name, strlen(name), &negated);
@@ -395,9 +390,8 @@ static int64_t fingerprint_of(const char *name, const char *line) {
     return flag_fingerprint(&config, flag);
 }
 
-// Which flags several processes must have the same.
-static void test_flag_fingerprint(void **state) {
-    (void)state;
+// Which flags must be the same on all processes. Of paths, only whether they are given.
+UNIT_TEST(test_flag_fingerprint) {
     static const char *const common[] = {
         "--lr 1",     "--val x",       "--val-every 3", "--sample-every 3",       "--sample-tokens 3",
         "--prompt y", "--hellaswag x", "--out x",       "--save-every 3 --out x", "--zero 2"};
@@ -433,8 +427,8 @@ static void assert_shape(const char *name, int layers, int heads, int channels) 
     assert_int_equal(s.ffn, 4 * channels);
 }
 
-static void test_named_models(void **state) {
-    (void)state;
+// gpt2-*, dN, gpt2:dN and gpt3:cN name shapes of GPT-2.
+UNIT_TEST(test_named_models) {
     ModelShape s;
     static const char *const bad[] = {"",    "d",    "d0",  "d97", "d012",  "d1x",
                                       "d-1", "d100", "D12", "gpt", "gpt2:", "gpt3:c5"};
@@ -457,9 +451,8 @@ static void test_named_models(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(model_shape_named(bad[i], &s));
 }
 
-// Against the published numbers of parameters.
-static void test_named_llamas(void **state) {
-    (void)state;
+// Named models of other families have the published number of parameters.
+UNIT_TEST(test_named_llamas) {
     static const struct {
         const char *name;
         int64_t parameters;
@@ -481,12 +474,13 @@ static void test_named_llamas(void **state) {
     assert_true(model_shape_named("llama:d12", &s) && s.channels == 768 && s.ffn == 2048 && s.heads == 12);
     static const char *const bad[] = {"llama", "llama:", "llama:d0", "llama:12", "llama:d97", "lama:d2", "llama2:d2"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(model_shape_named(bad[i], &s));
-    // a flag changes one size; what follows from the width changes with it
+    // a flag changes one size; sizes that are derived from the width change with --channels
     sets("--train x --model llama3.2-1b --layers 2 --device cpu", "layers 2, kv-heads 8, head-dim 64, ffn 8192");
     sets("--train x --model llama:d12 --kv-heads 4 --device cpu", "kv-heads 4");
     sets("--train x --model qwen2:d1 --channels 192 --device cpu", "heads 3, kv-heads 3, ffn 512");
 }
 
+// Asserts the BOS id `begin` and the EOS id `end` of the vocabulary; -1: none.
 static void assert_ids(const char *flags, int begin, int end) {
     char line[256];
     snprintf(line, sizeof line, "--plan --device cpu %s", flags);
@@ -501,9 +495,8 @@ static void assert_range(const char *flags, double range) {
     assert_true(config.shape.init_range == range);
 }
 
-// What checkpoints say that texts begin and end with, and how weights were drawn.
-static void test_carried_along(void **state) {
-    (void)state;
+// The BOS and EOS ids, and the standard deviation of initial weights, which checkpoints record.
+UNIT_TEST(test_recorded_in_checkpoints) {
     assert_range("--plan --device cpu --model llama:d2", 0.02);
     assert_range("--plan --device cpu --model llama:d2 --init mitchell", 0.0);
     assert_range("--plan --device cpu --model olmo:d2", 0.0);
@@ -516,7 +509,7 @@ static void test_carried_along(void **state) {
     assert_ids("--model llama3-8b", 128000, 128001);
     assert_ids("--model llama3.2-1b --layers 2", 128000, 128001);
     assert_ids("--model llama3-8b --vocab 128256", 128000, 128001);
-    assert_ids("--model llama3-8b --vocab 200000", -1, -1); // another vocabulary
+    assert_ids("--model llama3-8b --vocab 200000", -1, -1); // because 200000 is not the size of Llama 3's vocabulary
     assert_ids("--model mistral-7b", 1, 2);
     assert_ids("--model smollm2-135m", 0, 0);
     assert_ids("--model olmo-1b", -1, 50279);
@@ -525,8 +518,8 @@ static void test_carried_along(void **state) {
     assert_ids("--vocab 50304", -1, -1);
 }
 
-static void test_explicit_shapes(void **state) {
-    (void)state;
+// Shapes that flags and --tokenizer set.
+UNIT_TEST(test_explicit_shapes) {
     sets("--train x --tokenizer bytes --layers 2 --heads 2 --channels 64", "layers 2, head-dim 32, ffn 256, vocab 257");
     assert_string_equal(config.model, "");
     assert_false(config.model_from_files);
@@ -534,7 +527,7 @@ static void test_explicit_shapes(void **state) {
     sets("--train x --vocab 300 --tokenizer bytes", "vocab 300");
     assert_int_equal(config.shape.vocab_padded, 384);
     static const char *const models[] = {"llama2-7b", "llama3-8b", "olmo-1b", "llama:d2", "d6"};
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) { // a tokenizer that is named fixes the vocabulary
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) { // --tokenizer sets the vocabulary
         char line[256];
         snprintf(line, sizeof line, "--plan --device cpu --tokenizer gpt2 --model %s", models[i]);
         sets(line, "vocab 50257");
@@ -542,7 +535,7 @@ static void test_explicit_shapes(void **state) {
         snprintf(line, sizeof line, "--plan --device cpu --model %s --tokenizer bytes", models[i]);
         sets(line, "vocab 257");
         snprintf(line, sizeof line, "--plan --device cpu --vocab 50300 --model %s --tokenizer gpt2", models[i]);
-        sets(line, "vocab 50300"); // more rows than tokens
+        sets(line, "vocab 50300"); // --vocab may be larger than the tokenizer's
         snprintf(line, sizeof line, "--plan --device cpu --vocab 32000 --model %s --tokenizer gpt2", models[i]);
         refuse_run(line, 1, "32000&50257&use --vocab 50257");
     }
@@ -553,8 +546,8 @@ static void test_explicit_shapes(void **state) {
     sets("--train x --seq-len 4096 --positions 8192", "positions 8192");
 }
 
-static void test_model_files(void **state) {
-    (void)state;
+// --model FOLDER: config.json sets the shape and limits --seq-len.
+UNIT_TEST(test_model_files) {
     char folder[PATH_MAX_LENGTH], line[2 * PATH_MAX_LENGTH];
     const char *base = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/test_config_XXXXXX", base && *base ? base : "/tmp");
@@ -581,25 +574,4 @@ static void test_model_files(void **state) {
     rmdir(folder);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_check),
-        cmocka_unit_test(test_not_built),
-        cmocka_unit_test(test_carried_along),
-        cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_recipes),
-
-        cmocka_unit_test(test_named_models),
-        cmocka_unit_test(test_named_llamas),
-        cmocka_unit_test(test_explicit_shapes),
-        cmocka_unit_test(test_model_files),
-        cmocka_unit_test(test_fallback),
-        cmocka_unit_test(test_fallback_of_gpu),
-        cmocka_unit_test(test_fingerprint),
-        cmocka_unit_test(test_flag_fingerprint),
-    };
-    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,5 +1,5 @@
-// Tests of the TensorBoard event files: the checksum, the records and messages of a file, how files of several
-// starts follow each other, and what a full disk does. The reader here knows nothing of the writer's code.
+// Tests of TensorBoard event files (coat/log/events.h): checksums, records and messages, the order of the files of
+// several starts, and a full disk. The reader in this file shares no code with the writer.
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
@@ -11,11 +11,11 @@
 
 static Error err;
 
-static void checksum(void **state) {
-    (void)state;
+UNIT_TEST(test_checksum) {
     uint8_t bytes[32];
     assert_int_equal(crc32c("", 0), 0);
-    assert_int_equal(crc32c("123456789", 9), 0xE3069283); // RFC 3720, appendix B.4, and the catalogue of CRCs
+    assert_int_equal(crc32c("123456789", 9),
+                     0xE3069283); // the CRC catalogue's check value; the next three: RFC 3720, appendix B.4
     memset(bytes, 0, sizeof bytes);
     assert_int_equal(crc32c(bytes, 32), 0x8A9136AA);
     memset(bytes, 0xFF, sizeof bytes);
@@ -116,7 +116,8 @@ static void read_event(Reader r, Event *event) {
     }
 }
 
-// All events of a file; asserts that every record's checksums are right and that it ends with a whole one.
+// Reads all events of a file, at most `room`, and returns their number. Asserts that every record is complete and its
+// checksums match.
 static int read_events(const char *path, Event *events, int room) {
     size_t size;
     char *data = read_file(path, &size);
@@ -139,15 +140,14 @@ static int read_events(const char *path, Event *events, int room) {
 
 // --- files ---------------------------------------------------------------------------------------------------------
 
-static void scalars_come_back(void **state) {
-    (void)state;
+UNIT_TEST(scalars_are_read_back) {
     static Event events[8];
     EventWriter *writer = events_open(test_folder, 1, &err);
     assert_non_null(writer);
     const Scalar first[] = {{"loss", 3.25}, {"lr", 6e-4}}, second[] = {{"val_loss", NAN}},
                  third[] = {{"loss", INFINITY}};
     assert_true(events_write(writer, 1, first, 2));
-    assert_int_equal(read_events(events_path(writer), events, 8), 3); // there at once
+    assert_int_equal(read_events(events_path(writer), events, 8), 3); // in the file at once
     assert_true(events_write(writer, 300, second, 1));
     assert_true(events_write(writer, (int64_t)1 << 40, third, 1));
     char path[TEST_PATH];
@@ -169,14 +169,16 @@ static void scalars_come_back(void **state) {
     unlink(path);
 }
 
-static void files_sort_by_start(void **state) {
-    (void)state;
+// The names of event files sort in the order of the starts, even if the clock goes back. A file without scalars is
+// removed.
+UNIT_TEST(files_sort_by_start) {
     static Event events[4];
     char last[TEST_PATH] = "", name[TEST_PATH];
-    snprintf(name, sizeof name, "%s/events.out.tfevents.4000000000.elsewhere", test_folder); // a clock ahead of ours
+    snprintf(name, sizeof name, "%s/events.out.tfevents.4000000000.elsewhere",
+             test_folder); // from a clock that is ahead
     write_text(name, "");
     snprintf(last, sizeof last, "%s", name);
-    for (int i = 0; i < 3; i++) { // within a second
+    for (int i = 0; i < 3; i++) { // several starts within a second
         EventWriter *writer = events_open(test_folder, 7 + i, &err);
         assert_non_null(writer);
         assert_true(strcmp(events_path(writer), last) > 0);
@@ -186,7 +188,7 @@ static void files_sort_by_start(void **state) {
         const Scalar scalar = {"loss", 1};
         if (i < 2) assert_true(events_write(writer, 7 + i, &scalar, 1));
         events_close(writer);
-        assert_int_equal(access(last, F_OK), i < 2 ? 0 : -1); // nothing was drawn in the last one
+        assert_int_equal(access(last, F_OK), i < 2 ? 0 : -1); // the last file has no scalars
         if (i < 2) assert_int_equal(read_events(last, events, 4), 3);
         assert_true(events[1].session_start);
         assert_int_equal(events[1].step, 7 + i);
@@ -195,8 +197,7 @@ static void files_sort_by_start(void **state) {
     assert_false(events_is_name("events"));
 }
 
-static void too_long_is_refused(void **state) {
-    (void)state;
+UNIT_TEST(too_long_tag_is_refused) {
     static Event events[4];
     EventWriter *writer = events_open(test_folder, 1, &err);
     assert_non_null(writer);
@@ -206,16 +207,16 @@ static void too_long_is_refused(void **state) {
     const Scalar scalar = {tag, 1};
     assert_false(events_write(writer, 1, &scalar, 1));
     const Scalar next = {"loss", 1};
-    assert_true(events_write(writer, 2, &next, 1)); // which the long one does not disturb
+    assert_true(events_write(writer, 2, &next, 1)); // the refused tag left nothing in the file
     assert_int_equal(read_events(events_path(writer), events, 4), 3);
     assert_int_equal(events[2].step, 2);
     events_close(writer);
 }
 
-// A limit of the file size acts as a full disk: events wait, the file always ends with a whole record, and with space
-// again it gets all events in order. Each change prints one line.
-static void full_disk(void **state) {
-    (void)state;
+// On a full disk (here, a limit of the file size) events are queued, and the file ends with a complete record. When
+// there is space, all queued events are written in order. One line is printed when writing fails and one when it
+// succeeds again.
+UNIT_TEST(full_disk_queues_events) {
     static Event events[16];
     signal(SIGXFSZ, SIG_IGN);
     fflush(stderr);
@@ -228,7 +229,7 @@ static void full_disk(void **state) {
     for (int step = 1; step <= 6; step++) {
         struct stat file;
         assert_int_equal(stat(events_path(writer), &file), 0);
-        if (step == 3) limit_files((rlim_t)file.st_size + 20); // a part of a record
+        if (step == 3) limit_files((rlim_t)file.st_size + 20); // space for a part of a record
         if (step == 6) limit_files(RLIM_INFINITY);
         good[step] = events_write(writer, step, &scalar, 1);
         if (step == 5) assert_int_equal(read_events(events_path(writer), events, 16), 4);
@@ -243,12 +244,11 @@ static void full_disk(void **state) {
     close(said);
     const char *note = strstr(text, "\nnote: ");
     assert_true(strncmp(text, "warning: ", 9) == 0 && strstr(text, "step 3 ") && note);
-    assert_true(strchr(note + 1, '\n')[1] == '\0'); // two lines
+    assert_true(strchr(note + 1, '\n')[1] == '\0'); // the output has two lines
     events_close(writer);
 }
 
-static void unwritable_is_an_error(void **state) {
-    (void)state;
+UNIT_TEST(missing_folder_is_an_error) {
     assert_null(events_open(path_of("missing"), 1, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "events.out.tfevents.");
@@ -256,7 +256,7 @@ static void unwritable_is_an_error(void **state) {
 
 // --- with the log --------------------------------------------------------------------------------------------------
 
-// The one event file in the folder, or "" where there is none.
+// Returns the path of the folder's newest event file, or "" if it has none. Valid until the next call.
 static const char *event_file(const char *folder) {
     static char path[TEST_PATH];
     char command[TEST_PATH + 64];
@@ -278,8 +278,8 @@ static Config *new_config(const char *name) {
     return &config;
 }
 
-static void log_writes_both(void **state) {
-    (void)state;
+// The log writes every scalar of log.jsonl to the event file, too, on rank 0 only.
+UNIT_TEST(log_writes_event_files) {
     static Event events[8];
     Config *config = new_config("run");
     Log *log = log_open(config, 0, 4, 3, 0, 1000, &err);
@@ -301,14 +301,16 @@ static void log_writes_both(void **state) {
     assert_string_equal(events[3].tag[0], "val_loss");
     assert_true(events[3].step == 3 && events[3].value[0] == 2.625f);
     assert_true(events[4].step == 4 && isnan(events[4].value[0]) && events[4].value[5] == 1);
-    assert_true(events[5].step == 4 && events[5].scalars == 2 && events[6].scalars == 1); // the largest over the layers
+    assert_true(events[5].step == 4 && events[5].scalars == 2 &&
+                events[6].scalars ==
+                    1); // one scalar per tensor and statistic: the value of largest magnitude over the layers
     assert_string_equal(events[5].tag[0], "fp8/h/amax");
     assert_string_equal(events[5].tag[1], "fp8/h/bias");
     assert_string_equal(events[6].tag[0], "fp8/w.m/amax");
     assert_true(events[5].value[0] == 4 && events[5].value[1] == -0.75f && isnan(events[6].value[0]));
     log_close(log);
 
-    // null in the first blocks means a BF16 matmul; null in later ones, a number that is not finite
+    // null means a BF16 matmul in the first --bf16-blocks blocks, and a value that is not finite in later blocks
     config = new_config("blocks");
     config->recipe.linear = LINEAR_FP8;
     config->recipe.bf16_blocks = 2;
@@ -324,23 +326,22 @@ static void log_writes_both(void **state) {
     assert_true(events[4].scalars == 2 && events[4].value[1] == 0);
     log_close(log);
 
-    // other ranks write none
+    // rank 1 writes no event file
     config = new_config("other");
     log_close(log_open(config, 1, 4, 1, 0, 1000, &err));
     assert_string_equal(event_file(config->out), "");
 }
 
-static void overwrite_removes_them(void **state) {
-    (void)state;
+UNIT_TEST(overwrite_removes_event_files) {
     Config *config = new_config("again");
     log_close(log_open(config, 0, 4, 1, 0, 1000, &err));
-    assert_false(event_file(config->out)[0]); // of a run without a step
+    assert_false(event_file(config->out)[0]); // none, because the run has no steps
     write_text(path_of("again/events.out.tfevents.1.host"), "");
     unlink(path_of("again/log.jsonl"));
     write_text(path_of("again/matmul_table.txt"), "");
     write_text(path_of("again/notes.txt"), "mine");
     OutFolder folder;
-    assert_false(out_prepare(config, &folder, &err)); // event files alone are a run too
+    assert_false(out_prepare(config, &folder, &err)); // because event files alone count as a run
     out_close(&folder);
     assert_says(&err, "--overwrite");
     config->overwrite = true;
@@ -353,16 +354,4 @@ static void overwrite_removes_them(void **state) {
     assert_true(path_is_file(path_of("again/notes.txt")));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checksum),
-        cmocka_unit_test(scalars_come_back),
-        cmocka_unit_test(files_sort_by_start),
-        cmocka_unit_test(too_long_is_refused),
-        cmocka_unit_test(full_disk),
-        cmocka_unit_test(unwritable_is_an_error),
-        cmocka_unit_test(log_writes_both),
-        cmocka_unit_test(overwrite_removes_them),
-    };
-    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -1,7 +1,7 @@
-// Tests of the table of flags: every flag, its values, malformed ones.
+// Tests of the table of flags (coat/flags/flags.h): every flag, valid values, and malformed ones.
 #include "config_fixture.h"
 
-// A value that differs from the default, for each kind of flag.
+// Returns a valid value of the flag that differs from its default. NULL: the flag takes no value.
 static const char *sample_value(const Flag *flag, const Config *defaults) {
     static char text[64];
     int first = (int)strcspn(flag->placeholder, "|");
@@ -34,8 +34,7 @@ static const char *sample_value(const Flag *flag, const Config *defaults) {
     return text;
 }
 
-static void test_every_flag_parses(void **state) {
-    (void)state;
+UNIT_TEST(test_every_flag_parses) {
     int count;
     const Flag *table = flag_table(&count);
     assert_true(count > 70);
@@ -52,7 +51,7 @@ static void test_every_flag_parses(void **state) {
                 snprintf(text, sizeof text, "--%s%c%s", flag->name, form ? ' ' : '=', value);
             else
                 snprintf(text, sizeof text, "--%s%s", opposite ? "no-" : "", flag->name);
-            // the width is set so that 48 heads divide it
+            // --channels 768 is a multiple of 48, the sample number of heads
             const bool rotary = strncmp(flag->name, "rope-", 5) == 0 || strcmp(flag->name, "qkv-biases") == 0;
             snprintf(line, sizeof line, "--plan --train t --val v --out o --channels 768 --heads 48 %s %s",
                      rotary ? "--model llama:d2 --rope-factor 2" : "", text);
@@ -60,7 +59,7 @@ static void test_every_flag_parses(void **state) {
             const char *now = (const char *)&config + flag->offset, *before = (const char *)defaults + flag->offset;
             if (flag->size && strcmp(flag->name, "channels")) assert_memory_not_equal(now, before, flag->size);
         }
-        // by its kind, a value is wanted or unwanted
+        // a missing value, and a value of a flag that takes none
         char line[256];
         snprintf(line, sizeof line, "--train t --%s", flag->name);
         if (flag_needs_value(flag)) refuse(line, EXIT_USER, "needs a value");
@@ -70,8 +69,7 @@ static void test_every_flag_parses(void **state) {
     free(defaults);
 }
 
-static void test_names_are_unique(void **state) {
-    (void)state;
+UNIT_TEST(test_names_are_unique) {
     int count;
     bool negated;
     const Flag *table = flag_table(&count);
@@ -79,8 +77,7 @@ static void test_names_are_unique(void **state) {
         assert_ptr_equal(flag_find(table[i].name, strlen(table[i].name), &negated), &table[i]);
 }
 
-static void test_values(void **state) {
-    (void)state;
+UNIT_TEST(test_values) {
     sets("--train x --lr 1e-3 --lr=6e-4 --steps 10 --steps=20", "lr 0.0006, steps 20");
     accept("--train x --out o --resume");
     assert_true(config.resume && config.resume_step == -1);
@@ -110,9 +107,8 @@ static void test_values(void **state) {
     sets("--train x --grads fp32 --device cpu --schedule wsd", "grads fp32, device cpu, schedule wsd");
 }
 
-// Counts as people write them: of tokens k is 1024, of steps 1000, elsewhere it is refused.
-static void test_counts(void **state) {
-    (void)state;
+// Counts with a suffix: k is 1024 for TOKENS and 1000 for STEPS. Other flags refuse it.
+UNIT_TEST(test_counts) {
     static const struct {
         const char *flag;
         int64_t value;
@@ -147,30 +143,29 @@ static void test_counts(void **state) {
     accept("--train x --out o --save-every 5k --resume=20k");
     assert_int_equal(config.save_every, 5000);
     assert_int_equal(config.resume_step, 20000);
-    // a power of two rounded to thousands is not a number of 1024s
-    refuse("--train x --batch-tokens 524k", EXIT_USER,
-           "--batch-tokens 524k: of tokens k is 1024, M 1024 k; write 512k for 524288, or 536576");
-    refuse("--train x --batch-tokens 262k", EXIT_USER, "write 256k for 262144, or 268288");
-    refuse("--train x --batch-tokens 65.5k", EXIT_USER, "write 64k for 65536, or 67072");
-    refuse("--train x --batch-tokens 2.1M", EXIT_USER, "not a whole number");
-    refuse("--train x --batch-tokens 1049k", EXIT_USER, "write 1024k for 1048576, or 1074176");
-    refuse("--train x --channels 4k", EXIT_USER,
-           "--channels 4k: k and M are for TOKENS and STEPS alone; write the number out");
-    refuse("--train x --vocab 32k", EXIT_USER, "--vocab 32k: k and M are for TOKENS and STEPS alone");
+    // with TOKENS, k is 1024: a power of two that was divided by 1000 and rounded is refused, with the counts next to
+    // it
+    static const char *const counts[] = {"--batch-tokens 524k&512k for 524288&536576",
+                                         "--batch-tokens 262k&256k for 262144&268288",
+                                         "--batch-tokens 65.5k&64k for 65536&67072",
+                                         "--batch-tokens 2.1M",
+                                         "--batch-tokens 1049k&1024k for 1048576&1074176",
+                                         "--channels 4k&TOKENS and STEPS",
+                                         "--vocab 32k&TOKENS and STEPS",
+                                         "--steps 1e16&-1",
+                                         "--steps 1e9999999999999999999",
+                                         "--steps 9999999999999M",
+                                         "--seq-len 20M&16777216"};
+    REFUSE_EACH("--train x", counts);
     static const char *const bad[] = {"1.3k", "10kk", "1e",   "1e+",   "1e3k", "k",
                                       ".",    "1e-3", "0x10", "1.2.3", "5g",   "''"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         snprintf(line, sizeof line, "--train x --batch-tokens=%s", strcmp(bad[i], "''") ? bad[i] : "");
-        refuse(line, EXIT_USER, "--batch-tokens&: not a whole number");
+        refuse(line, EXIT_USER, "--batch-tokens");
     }
-    refuse("--train x --steps 1e16", EXIT_USER, "--steps 1e16: must be between -1 and");
-    refuse("--train x --steps 1e9999999999999999999", EXIT_USER, "must be between");
-    refuse("--train x --steps 9999999999999M", EXIT_USER, "must be between");
-    refuse("--train x --seq-len 20M", EXIT_USER, "--seq-len 20M: must be between 1 and 16777216");
 }
 
-static void test_sizes(void **state) {
-    (void)state;
+UNIT_TEST(test_sizes) {
     static const struct {
         const char *text;
         int64_t bytes;
@@ -183,16 +178,14 @@ static void test_sizes(void **state) {
         accept(line);
         assert_true(config.memory_limit == sizes[i].bytes);
     }
-    refuse("--plan --memory-limit 80", EXIT_USER, "--memory-limit 80: a size needs its unit; 80GB?");
-    refuse("--plan --memory-limit 79.5", EXIT_USER, "79.5GB?");
-    refuse("--plan --memory-limit 80000000000", EXIT_USER, "needs its unit; 80000000000B?");
-    refuse("--plan --memory-limit 999999999999TB", EXIT_USER, "999999999999TB: must be at most 9e18 bytes");
-    refuse("--plan --memory-limit 80Gi", EXIT_USER, "--memory-limit 80Gi: must be a size such as 80GB or 80G (10^9");
+    static const char *const bad[] = {"--memory-limit 80&80GB?", "--memory-limit 79.5&79.5GB?",
+                                      "--memory-limit 80000000000&80000000000B?", "--memory-limit 999999999999TB&9e18",
+                                      "--memory-limit 80Gi&80GB"};
+    REFUSE_EACH("--plan", bad);
 }
 
-// --train adds up, however often the command line is read; weights are of the one before them.
-static void test_sets(void **state) {
-    (void)state;
+// Every --train adds a set, and --train-weight sets the weight of the --train before it: either all have one or none.
+UNIT_TEST(test_sets) {
     accept("--train a --steps 3 --train=b/*.bin -i c");
     assert_string_equal(config.train, "a\n\nb/*.bin\n\nc");
     assert_int_equal(config.train_sets, 3);
@@ -202,126 +195,108 @@ static void test_sets(void **state) {
     assert_true(config_weights(&config)[0] == 0.7 && config_weights(&config)[1] == 0.3);
     accept("--train a --train-weight 1");
     assert_string_equal(config.train, "a");
-    refuse("--train a --train-weight 0", EXIT_USER, "--train-weight 0: must be above 0; remove a --train");
-    refuse("--train a --train-weight -2", EXIT_USER, "--train-weight -2: must be above 0");
-    refuse("--train a --train-weight 1e10", EXIT_USER, "--train-weight 1e10: must be between 1e-09 and");
-    refuse("--train a --train-weight 70%", EXIT_USER, "--train-weight 70%: not a number");
-    refuse("--train a --train-weight nan", EXIT_USER, "--train-weight nan: not a number");
-    refuse("--train-weight 0.5 --train a", EXIT_USER, "--train-weight 0.5: no --train stands before it");
+    static const char *const bad[] = {"--train-weight 0&remove a --train", "--train-weight -2",
+                                      "--train-weight 1e10&1e-09", "--train-weight 70%", "--train-weight nan"};
+    REFUSE_EACH("--train a", bad);
+    refuse("--train-weight 0.5 --train a", EXIT_USER, "--train-weight 0.5: no --train ");
     refuse("--train a --train b --train-weight 0.5 --train c --train-weight 0.5", EXIT_USER,
-           "--train a: has no --train-weight, but others have");
+           "--train a: &--train-weight");
     refuse("--train a --train-weight 0.5 --train b --train c --train-weight 0.5", EXIT_USER,
-           "--train b: has no --train-weight, but others have");
+           "--train b: &--train-weight");
     char many[4000] = "", *end = many;
     for (int k = 0; k <= MAX_SETS; k++) end += sprintf(end, "--train=s%d ", k);
     accept(many);
     assert_int_equal(config.train_sets, MAX_SETS + 1);
     sprintf(end, "--train-weight 1");
-    refuse(many, EXIT_USER, "--train-weight: at most 64 --train can have one");
+    refuse(many, EXIT_USER, "--train-weight: &64");
 }
 
-static void test_malformed(void **state) {
-    (void)state;
-    refuse("--tran x", EXIT_USER, "--tran: unknown flag&did you mean --train?");
-    refuse("--no-shufle --train x", EXIT_USER, "--no-shufle: unknown flag; did you mean --no-shuffle?");
-    refuse("--nosuchthingatall 5", EXIT_USER, "--nosuchthingatall: unknown flag&--help");
-    refuse("-train x", EXIT_USER, "-train: &did you mean --train?");
+// The error of a malformed flag names the flag and the value.
+UNIT_TEST(test_malformed) {
+    refuse("--tran x", EXIT_USER, "--tran: &--train?");
+    refuse("--no-shufle --train x", EXIT_USER, "--no-shufle: &--no-shuffle?");
+    refuse("--nosuchthingatall 5", EXIT_USER, "--nosuchthingatall: &--help");
+    refuse("-train x", EXIT_USER, "-train: &--train?");
     refuse("-- --train x", EXIT_USER, "--");
-    refuse("x.bin", EXIT_USER, "x.bin: not a flag");
+    refuse("x.bin", EXIT_USER, "x.bin: ");
     refuse("--plan json", EXIT_USER, "--plan=json");
     refuse("--train x --resume 20", EXIT_USER, "--resume=20");
-    // what is suggested is not refused in its turn
-    refuse("--train x --resume runs/x", EXIT_USER,
-           "--resume runs/x: not a whole number; the run's folder goes to --out: --out runs/x --resume");
+    // the suggested flags are accepted
+    refuse("--train x --resume runs/x", EXIT_USER, "--resume runs/x: &--out runs/x --resume");
     refuse("--train x --resume=./2x/step-00000020/", EXIT_USER,
-           "--resume ./2x/step-00000020/: not a whole number; the run's folder goes to --out: --out ./2x --resume=20");
+           "--resume ./2x/step-00000020/: &--out ./2x --resume=20");
     accept("--train x --out ./2x --resume=20");
-    refuse("--train x --out o --resume=", EXIT_USER, "--resume=: the value is empty; write --resume, or --resume=STEP");
-    refuse("--plan x", EXIT_USER, "--plan=x: must be --plan or --plan=json");
-    refuse("--train x --shuffle false", EXIT_USER,
-           "false: not a flag, and --shuffle takes no value; write --shuffle or --no-shuffle");
-    refuse("--train x --no-shuffle 1", EXIT_USER, "1: not a flag, and --no-shuffle takes no value; write --shuffle or");
-    refuse("--train x --no-resume 1", EXIT_USER, "1: not a flag, and --no-resume takes no value; write --resume or");
-    refuse("--version 2", EXIT_USER, "2: not a flag, and --version takes no value");
+    refuse("--train x --out o --resume=", EXIT_USER, "--resume=: &--resume=STEP");
+    refuse("--plan x", EXIT_USER, "--plan=x: &--plan=json");
+    refuse("--train x --shuffle false", EXIT_USER, "false: &write --shuffle or --no-shuffle");
+    refuse("--train x --no-shuffle 1", EXIT_USER, "1: &write --shuffle or --no-shuffle");
+    refuse("--train x --no-resume 1", EXIT_USER, "1: &write --resume or");
+    refuse("--version 2", EXIT_USER, "2: &--version");
     refuse("--lr", EXIT_USER, "--lr needs a value: --lr RATE");
     refuse("--lr --train x", EXIT_USER, "--lr needs a value");
     refuse("--out -b 4", EXIT_USER, "--out needs a value");
     refuse("--train x -b", EXIT_USER, "-b needs a value");
     refuse("-h", EXIT_USER, "--help");
-    refuse("--train x --lr=", EXIT_USER, "--lr&not a number");
-    refuse("--train x --lr ''", EXIT_USER, "--lr&not a number");
-    refuse("--train x --lr fast", EXIT_USER, "--lr fast: not a number");
-    refuse("--train x --lr 1e-3x", EXIT_USER, "--lr 1e-3x: not a number");
-    refuse("--train x --lr nan", EXIT_USER, "not a number");
-    refuse("--train x --lr inf", EXIT_USER, "not a number");
-    refuse("--train x --lr 0x1p3", EXIT_USER, "not a number");
-    refuse("--train x --lr 1e99", EXIT_USER, "--lr 1e99: must be between");
-    refuse("--train x --lr 1e999", EXIT_USER, "must be between");
-    refuse("--train x --lr -5", EXIT_USER, "--lr -5: must be between 0 and");
-    refuse("--train x --grad-clip 1e-320", EXIT_USER, "--grad-clip 1e-320: must be 0 or at least 1.17549e-38");
-    refuse("--train x --grad-clip 1e-40", EXIT_USER, "--grad-clip 1e-40: must be 0 or at least");
-    refuse("--train x --grad-clip 1e-999", EXIT_USER, "--grad-clip 1e-999: must be 0 or at least");
-    refuse("--train x --steps 1.5", EXIT_USER, "--steps 1.5: not a whole number");
-    refuse("--train x --steps -2", EXIT_USER, "--steps -2: must be between -1 and");
-    refuse("--train x --steps 99999999999999999999", EXIT_USER, "must be between");
-    refuse("--train x --micro-batch 0", EXIT_USER, "--micro-batch 0: must be between 1 and");
-    refuse("--train x --micro-batch 4294967297", EXIT_USER, "must be between");
+    refuse("--train x --lr=", EXIT_USER, "--lr");
+    refuse("--train x --lr ''", EXIT_USER, "--lr");
+    static const char *const values[] = {"--lr fast",
+                                         "--lr 1e-3x",
+                                         "--lr nan",
+                                         "--lr inf",
+                                         "--lr 0x1p3",
+                                         "--lr 1e99",
+                                         "--lr 1e999",
+                                         "--lr -5&between 0",
+                                         "--grad-clip 1e-320&1.17549e-38",
+                                         "--grad-clip 1e-40",
+                                         "--grad-clip 1e-999",
+                                         "--steps 1.5",
+                                         "--steps -2&-1",
+                                         "--steps 99999999999999999999",
+                                         "--micro-batch 0&1",
+                                         "--micro-batch 4294967297",
+                                         "--seed -1",
+                                         "--seed 18446744073709551616",
+                                         "--seed 1e20&2^64 - 1",
+                                         "--seed -1e3",
+                                         "--seed 1k",
+                                         "--seed 0.5",
+                                         "--beta2 1&0.999999",
+                                         "--eps 0",
+                                         "--recipe int8&bf16|fp8-linear|coat",
+                                         "--recipe bf16|coat",
+                                         "--grads e4m3&bf16|fp32",
+                                         "--group-size 64&16, 32 or 128"};
+    REFUSE_EACH("--train x", values);
+    static const char *const sizes[] = {"--memory-limit 8x&80GB", "--memory-limit GB", "--memory-limit -8GB",
+                                        "--memory-limit 1.2.3GB", "--memory-limit 0"};
+    REFUSE_EACH("--plan", sizes);
     static const char *const times[] = {"90", "m3", "3m4h", "1h1h", "-1h", "0s", "1e3s", "3.5.1h", "3h50", "''"};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
         char line[64];
         snprintf(line, sizeof line, "--train x --time-limit=%s", times[i]);
         refuse(line, EXIT_USER, "--time-limit&3h50m");
     }
-    refuse("--train x --seed -1", EXIT_USER, "--seed -1: must be a whole number from 0");
-    refuse("--train x --seed 18446744073709551616", EXIT_USER, "must be a whole number from 0");
-    refuse("--train x --seed 1e20", EXIT_USER, "--seed 1e20: must be a whole number from 0 to 2^64 - 1");
-    refuse("--train x --seed -1e3", EXIT_USER, "--seed -1e3: must be a whole number from 0");
-    refuse("--train x --seed 1k", EXIT_USER, "--seed 1k: must be a whole number from 0");
-    refuse("--train x --seed 0.5", EXIT_USER, "--seed 0.5: must be a whole number from 0");
-    refuse("--train x --beta2 1", EXIT_USER, "--beta2 1: must be between 0 and 0.999999");
-    refuse("--train x --eps 0", EXIT_USER, "--eps 0: must be between");
-    refuse("--train x --recipe int8", EXIT_USER, "--recipe int8: must be one of bf16|fp8-linear|coat");
-    refuse("--train x --recipe bf16|coat", EXIT_USER, "must be one of");
-    refuse("--train x --grads e4m3", EXIT_USER, "--grads e4m3: must be one of bf16|fp32");
-    refuse("--train x --group-size 64", EXIT_USER, "--group-size 64: must be 16, 32 or 128");
-    refuse("--train x --out o --resume=abc", EXIT_USER, "--resume abc: not a whole number");
-    refuse("--train x --out o --resume=-1", EXIT_USER, "--resume -1: must be between 0");
-    refuse("--train x --no-resume=3", EXIT_USER, "takes no value");
+    refuse("--train x --out o --resume=abc", EXIT_USER, "--resume abc: ");
+    refuse("--train x --out o --resume=-1", EXIT_USER, "--resume -1: ");
+    refuse("--train x --no-resume=3", EXIT_USER, "--no-resume");
     refuse("--plan=yaml", EXIT_USER, "--plan=yaml&--plan=json");
     refuse("--help=html", EXIT_USER, "--help html: &data, model, recipe, &markdown");
     refuse("--help schedule", EXIT_USER, "--help schedule: &processes, markdown");
     refuse("--help=man", EXIT_USER, "--help man: ");
-    refuse("--version=2", EXIT_USER, "--version=2: takes no value");
-    refuse("--train ''", EXIT_USER, "--train: the value is empty");
-    refuse("--train=", EXIT_USER, "--train: the value is empty");
-    refuse("--plan --memory-limit 8x", EXIT_USER, "--memory-limit 8x&80GB");
-    refuse("--plan --memory-limit GB", EXIT_USER, "--memory-limit GB");
-    refuse("--plan --memory-limit -8GB", EXIT_USER, "--memory-limit -8GB");
-    refuse("--plan --memory-limit 1.2.3GB", EXIT_USER, "--memory-limit 1.2.3GB");
-    refuse("--plan --memory-limit 0", EXIT_USER, "--memory-limit 0");
-    refuse("--tokenizer byte", EXIT_DATA, "--tokenizer byte: no such file&bytes");
+    refuse("--version=2", EXIT_USER, "--version=2: ");
+    refuse("--train ''", EXIT_USER, "--train: ");
+    refuse("--train=", EXIT_USER, "--train: ");
+    refuse("--tokenizer byte", EXIT_DATA, "--tokenizer byte: &bytes");
     refuse("--model gpt5", EXIT_USER, "--model gpt5&gpt2-xl");
-    refuse("--model no/such/folder", EXIT_DATA, "--model no/such/folder: no such file");
-    refuse("-e nosuch.bin", EXIT_DATA, "nosuch.bin: no such file");
+    refuse("--model no/such/folder", EXIT_DATA, "--model no/such/folder: ");
+    refuse("-e nosuch.bin", EXIT_DATA, "nosuch.bin: ");
 }
 
-static void test_too_long(void **state) {
-    (void)state;
+UNIT_TEST(test_too_long) {
     char line[4000] = "--train x --out ";
     memset(line + 16, 'a', 2000);
-    refuse(line, EXIT_USER, "--out: the value has 2000 characters, the limit is 1023");
+    refuse(line, EXIT_USER, "--out: &2000&1023");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_flag_parses),
-        cmocka_unit_test(test_names_are_unique),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_sets),
-        cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_too_long),
-    };
-    return cmocka_run_group_tests_name("flags", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

@@ -1,20 +1,9 @@
-// Tests of the ways to give flags: llm.c's command lines, unknown names, lists of files, files of flags.
+// Tests of llm.c's short flags, unknown flags and models, lists of files, and files of flags (--config).
 #include "config_fixture.h"
 #include "test_folder.h"
 
-// Refuses each command line "FLAG: &PARTS" with an error that has FLAG and the parts.
-static void refuse_each(const char *before, const char *const *lines, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        char line[256];
-        snprintf(line, sizeof line, "%s %.*s", before, (int)strcspn(lines[i], "&") - 2, lines[i]);
-        refuse(line, EXIT_USER, lines[i]);
-    }
-}
-#define REFUSE_EACH(before, lines) refuse_each(before, lines, sizeof(lines) / sizeof *(lines))
-
-// The command lines of llm.c's launch scripts, with their shell variables filled in.
-static void test_llmc_scripts(void **state) {
-    (void)state;
+// The command lines of llm.c's launch scripts, with their shell variables expanded, are accepted.
+UNIT_TEST(test_llmc_scripts) {
     sets("-i fineweb_train_*.bin -j fineweb_val_*.bin -o log_gpt2_124M -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 "
          "-d 524288 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -y 1 -e d12",
          "val-every 250, sample-every 20000, sample-tokens 144, micro-batch 64, batch-tokens 524288, weight-decay 0.1, "
@@ -42,7 +31,7 @@ static void test_llmc_scripts(void **state) {
     // a batch that FP8 does not support runs in BF16; the short flags keep their meaning
     sets("-i a -j b -o c -b 3 -t 60 -r 1 -w 1 -e d12", "recipe bf16, linear bf16, recompute 1, master fp32");
     assert_non_null(strstr(config.notes, "note: --recipe bf16: "));
-    // several nodes: with a shared folder, TCP, and MPI
+    // several nodes: through a shared folder, TCP and MPI
     accept(
         "-i a -j b -o c -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 -d 2097152 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 "
         "-n 5000 -y 1 -e d12 -pn 16 -pr 3 -pg 8 -pf /shared -pi fs");
@@ -55,8 +44,8 @@ static void test_llmc_scripts(void **state) {
     accept("-i data/TinyStories -v 250 -s 250 -g 144 -l 0.0001 -o stories1.log");
 }
 
-static void test_short_flags(void **state) {
-    (void)state;
+// llm.c's short flags can be mixed with long flags. Those with another meaning or none here are refused.
+UNIT_TEST(test_short_flags) {
     sets("-i a -d -1 -m -1 -x -1 -a 1 -w 0 -f 1 -lg -1 -h 0 -k wsd",
          "batch-tokens 0, val-batches -1, steps -1, overfit-one-batch on, master none, schedule wsd");
     assert_string_equal(config.notes, "");
@@ -65,60 +54,53 @@ static void test_short_flags(void **state) {
     accept("-i a -o o -y 0 -y 1");
     assert_true(config.resume && !config.overwrite);
     sets("-i a -e d60", "channels 1920");
-    static const char *const bad[] = {"-y 2: &0 or 1",     "-b4: &unknown flag", "-v: &--val-every&--version",
-                                      "-n: &--save-every", "-f: &remove",        "-y: &--resume&--no-resume"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        char line[64];
-        snprintf(line, sizeof line, "-i a -o o %.*s", (int)strcspn(bad[i], ":"), bad[i]);
-        refuse(line, EXIT_USER, strchr(bad[i], '&'));
-    }
+    static const char *const bad[] = {"-y 2&0 or 1",     "-b4&unknown flag", "-v&--val-every&--version",
+                                      "-n&--save-every", "-f&remove",        "-y&--resume&--no-resume"};
+    REFUSE_EACH("-i a -o o", bad);
     refuse("-i a -b x", EXIT_USER, "--micro-batch x: ");
 }
 
-// Another trainer's flag is refused with its name here, a misspelled one with the nearest name.
-static void test_unknown(void **state) {
-    (void)state;
+// An error about another trainer's flag names this program's flag; one about a misspelled flag names the nearest.
+UNIT_TEST(test_unknown) {
     static const char *const flags[] = {
-        "--learning-rate: &use --lr", "--max_steps: &use --steps", "--max-iters: &use --steps",
-        "--train-iters: &use --steps", "--num-train-epochs: &use --epochs",
-        "--per_device_train_batch_size: &use --micro-batch", "--batch-size: &use --micro-batch",
-        "--gradient-accumulation-steps: &use --batch-tokens", "--block-size: &use --seq-len",
-        "--warmup_iters: &use --warmup", "--clip-grad: &use --grad-clip", "--out_dir: &use --out",
-        "--dataset: &use --train", "-init-from: &use --model", "--n_layer: &use --layers", "--n-head: &use --heads",
-        "--hidden-size: &use --channels", "--dtype: &use --recipe",
-        // other letters and dashes
-        "--batch_tokens: &mean --batch-tokens?", "--LR: &mean --lr?", "-train: &mean --train?",
-        "--no_shuffle: &mean --no-shuffle?",
-        // misspelled, or only the beginning
-        "--stpes: &mean --steps?", "--micro-bacth: &mean --micro-batch?", "--overfit: &mean --overfit-one-batch?",
-        "--lrr: &mean --lr?", "--fast: &mean --fast-accumulation-data?", "--no-quite: &mean --no-quiet?",
-        "--no-val: &--val has no",
-        // far from every name
-        "--maximum: &--help", "--mask: &--help", "--stop: &--help", "--no-dropout: &--help", "---: &--help",
-        "-1: &--help"};
+        "--learning-rate&use --lr", "--max_steps&use --steps", "--max-iters&use --steps", "--train-iters&use --steps",
+        "--num-train-epochs&use --epochs", "--per_device_train_batch_size&use --micro-batch",
+        "--batch-size&use --micro-batch", "--gradient-accumulation-steps&use --batch-tokens",
+        "--block-size&use --seq-len", "--warmup_iters&use --warmup", "--clip-grad&use --grad-clip",
+        "--out_dir&use --out", "--dataset&use --train", "-init-from&use --model", "--n_layer&use --layers",
+        "--n-head&use --heads", "--hidden-size&use --channels", "--dtype&use --recipe",
+        // upper case, underscores and single dashes
+        "--batch_tokens&mean --batch-tokens?", "--LR&mean --lr?", "-train&mean --train?",
+        "--no_shuffle&mean --no-shuffle?",
+        // misspelled or abbreviated
+        "--stpes&mean --steps?", "--micro-bacth&mean --micro-batch?", "--overfit&mean --overfit-one-batch?",
+        "--lrr&mean --lr?", "--fast&mean --fast-accumulation-data?", "--no-quite&mean --no-quiet?",
+        "--no-val&--val has no",
+        // not similar to any flag
+        "--maximum&--help", "--mask&--help", "--stop&--help", "--no-dropout&--help", "---&--help", "-1&--help"};
     REFUSE_EACH("--train x", flags);
-    refuse("--max-steps=5", EXIT_USER, "--max-steps: &use --steps");
+    refuse("--max-steps=5", EXIT_USER, "--max-steps&use --steps");
     char longest[200] = "--";
     memset(longest + 2, 'x', sizeof longest - 3);
     refuse(longest, EXIT_USER, "unknown flag; --help");
 }
 
-static void test_unknown_models(void **state) {
-    (void)state;
+// An error about an unknown model names a similar model, or a list of models.
+UNIT_TEST(test_unknown_models) {
     static const char *const models[] = {
-        "--model lama:d4: &mean llama:d4?", "--model llama: &mean llama:dN?", "--model lama:d100: &mean llama:dN?",
-        "--model gtp2: &mean gpt2?", "--model gpt2-larg: &mean gpt2-large?", "--model mistral: &mean mistral-7b?",
-        "--model qwen2.5-0.5: &mean qwen2.5-0.5b?", "--model olno2:d8: &mean olmo2:d8?",
-        "--model llama:d100: &llama:dN, of 1 to 96 layers", "--model d100: &dN, of 1 to 96 layers",
-        // another number is another model
-        "--model gpt5: &gpt2, ", "--model llama2: &gpt2, ", "--model llama2-70b: &gpt2, ", "--model qwen:d4: &gpt2, ",
-        "--model xyz: &gpt2, ", "--model :: &gpt2, ", "--model d: &gpt2, "};
+        "--model lama:d4&mean llama:d4?", "--model llama&mean llama:dN?", "--model lama:d100&mean llama:dN?",
+        "--model gtp2&mean gpt2?", "--model gpt2-larg&mean gpt2-large?", "--model mistral&mean mistral-7b?",
+        "--model qwen2.5-0.5&mean qwen2.5-0.5b?", "--model olno2:d8&mean olmo2:d8?",
+        "--model llama:d100&llama:dN, of 1 to 96 layers", "--model d100&dN, of 1 to 96 layers",
+        // a name with another number is not similar
+        "--model gpt5&gpt2, ", "--model llama2&gpt2, ", "--model llama2-70b&gpt2, ", "--model qwen:d4&gpt2, ",
+        "--model xyz&gpt2, ", "--model :&gpt2, ", "--model d&gpt2, "};
     REFUSE_EACH("", models);
 }
 
-// What a shell makes of a pattern without quotes: one list, a name per line.
-static void test_files(void **state) {
-    (void)state;
+// --train and --val accept several names, because a shell expands patterns without quotes. They are stored one per
+// line.
+UNIT_TEST(test_files) {
     accept("--train a.bin b.bin c*.bin --val v.bin w.bin --steps 3");
     assert_string_equal(config.train, "a.bin\nb.bin\nc*.bin");
     assert_string_equal(config.val, "v.bin\nw.bin");
@@ -138,7 +120,7 @@ static void test_files(void **state) {
     refuse("--train a.bin '' b.bin", EXIT_USER, "not a flag");
     refuse("--train a.bin --train=", EXIT_USER, "--train: the value is empty");
     refuse("--train --val v.bin", EXIT_USER, "--train needs a value: --train GLOB");
-    // 120 names of 40 characters are taken, 600 are not
+    // 120 names of 40 characters are accepted, 600 are too long
     static char names[600][48];
     char *argv[602] = {(char *)"./train_gpt2_fp8", (char *)"--train"};
     for (int i = 0; i < 600; i++) {
@@ -148,17 +130,17 @@ static void test_files(void **state) {
     assert_true(parse_words(122, argv));
     assert_int_equal(strlen(config.train), 120 * 45 - 1);
     assert_false(parse_words(602, argv));
-    assert_message("--train with 600 names", EXIT_USER,
-                   "--train: its files' names have 26999 characters, the limit is 16383; quote the pattern");
+    assert_message("--train with 600 names", EXIT_USER, "--train: &26999 characters&16383&quote the pattern");
 }
 
+// Writes a file of flags and returns its path.
 static const char *config_file(const char *name, const char *text) {
     const char *path = path_of(name);
     write_text(path, text);
     return path;
 }
 
-// Refuses a file of flags with an error that begins with the file and line `number`.
+// Asserts that a file of flags is refused, with an error that begins with its path and line `number`.
 static void refuse_file(const char *text, int number, const char *parts) {
     char line[4096], said[2048];
     const char *path = config_file("bad", text);
@@ -168,8 +150,7 @@ static void refuse_file(const char *text, int number, const char *parts) {
     if (strncmp(error.text, said, strlen(said)) != 0) fail_msg("%s\n  says: %s", text, error.text);
 }
 
-static void test_config_file(void **state) {
-    (void)state;
+UNIT_TEST(test_config_file) {
     char line[4096], sets_file[TEST_PATH];
     const char *path = config_file("run", "# a run\n"
                                           "--train 'data/my tokens.bin' b*.bin c#.bin  # three\n"
@@ -183,32 +164,32 @@ static void test_config_file(void **state) {
     sets(line, "lr 0.0006, steps 20000, micro-batch 16, shuffle off");
     assert_string_equal(config.train, "data/my tokens.bin\nb*.bin\nc#.bin");
     assert_string_equal(config.prompt, "a # b");
-    // flags of the command line win, before and after --config
+    // flags on the command line override the file's, before and after --config
     snprintf(line, sizeof line, "--lr 1e-4 --config=%s --train d.bin --shuffle --micro-batch 8", path);
     sets(line, "lr 0.0001, shuffle on, micro-batch 8, steps 20000");
     assert_string_equal(config.train, "d.bin");
-    // of two files the later one wins
+    // the later of two files overrides the earlier
     snprintf(line, sizeof line, "--config %s --config %s --moments fp8", path_of("run"),
              config_file("more", "--steps 5\n--recipe bf16\n--train e.bin\n"));
     sets(line, "steps 5, recipe bf16, moments fp8");
     assert_string_equal(config.train, "e.bin");
     snprintf(line, sizeof line, "--config %s --train x", config_file("empty", ""));
     accept(line);
-    // a byte order mark, and the line ends of Windows
+    // a byte order mark, and CR LF at line ends
     snprintf(
         line, sizeof line, "--config %s",
         config_file("windows", "\xEF\xBB\xBF--train 'a b.bin'\r\n\r\n# \\\r\n--steps 7 # \\\r\n--prompt \"c\\\"\r\n"));
     sets(line, "steps 7");
     assert_string_equal(config.train, "a b.bin");
     assert_string_equal(config.prompt, "c\\");
-    // --train on the command line replaces the file's, and their weights
+    // --train on the command line replaces the file's --train and their weights
     config_file("sets", "--train a\n--train-weight 1\n--train b\n--train-weight 2\n");
     snprintf(sets_file, sizeof sets_file, "%s", path_of("sets"));
     snprintf(line, sizeof line, "--config %s --train y z --train w", sets_file);
     accept(line);
     assert_string_equal(config.train, "y\nz\n\nw");
     assert_null(config_weights(&config));
-    // a weight on the command line requires a --train before it there
+    // --train-weight on the command line needs a --train before it on the command line
     snprintf(line, sizeof line, "--config %s --train y --train-weight 3 --train z --train-weight 4", sets_file);
     accept(line);
     assert_string_equal(config.train, "y\n\nz");
@@ -222,8 +203,7 @@ static void test_config_file(void **state) {
     refuse(line, EXIT_USER, "weight:2: --train-weight 2: no --train ");
 }
 
-static void test_config_file_errors(void **state) {
-    (void)state;
+UNIT_TEST(test_config_file_errors) {
     char line[4096];
     static const struct {
         const char *text;
@@ -249,11 +229,11 @@ static void test_config_file_errors(void **state) {
                  {"--config=bad\n", 1, ":1: --config: "}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         refuse_file(files[i].text, files[i].number, files[i].parts);
-    // a wrong flag in the file is refused although the command line replaces it
+    // an invalid flag in the file is refused, even if the command line overrides it
     snprintf(line, sizeof line, "--train x --lr 1 --config %s", config_file("bad", "--lr fast\n"));
     refuse(line, EXIT_USER, "bad:1: --lr fast: ");
     snprintf(line, sizeof line, "--train x --out o --overwrite --config %s", config_file("good", "--resume\n"));
-    refuse(line, EXIT_USER, "--resume contradicts --overwrite");
+    refuse(line, EXIT_USER, "--resume&--overwrite");
     snprintf(line, sizeof line, "--train x --config %s", path_of("none"));
     refuse(line, EXIT_DATA, "--config: &/none: ");
     snprintf(line, sizeof line, "--train x --config %s", test_folder);
@@ -266,15 +246,4 @@ static void test_config_file_errors(void **state) {
     refuse(line, EXIT_DATA, "--config: &is not a text file");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llmc_scripts),
-        cmocka_unit_test(test_short_flags),
-        cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_unknown_models),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_config_file),
-        cmocka_unit_test(test_config_file_errors),
-    };
-    return cmocka_run_group_tests_name("flags as given", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)

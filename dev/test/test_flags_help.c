@@ -1,9 +1,9 @@
-// Tests of --help, its groups and its Markdown.
+// Tests of --help, --help GROUP, --help=markdown and --version.
 #include <unistd.h>
 
 #include "config_fixture.h"
 
-// Reads what print() writes.
+// Returns the text that print() writes, of 200 to 65,534 bytes. The caller frees it.
 static char *capture(void (*print)(FILE *out)) {
     char *text = (char *)xcalloc(1, 1 << 16);
     FILE *file = tmpfile();
@@ -20,8 +20,8 @@ static void print_help(FILE *out) {
     flags_help(out, "train_gpt2_fp8_cpu", -1);
 }
 
-static void test_help(void **state) {
-    (void)state;
+// --help and --help=markdown list every flag once. No line of --help is wider than 80 columns.
+UNIT_TEST(test_help) {
     int count, rows = 0;
     const Flag *table = flag_table(&count);
     char *help = capture(print_help), *markdown = capture(flags_help_markdown);
@@ -42,8 +42,8 @@ static void test_help(void **state) {
     free(markdown);
 }
 
-static void test_help_defaults(void **state) {
-    (void)state;
+// --help=markdown shows a default for every flag that has a value.
+UNIT_TEST(test_help_defaults) {
     int count;
     const Flag *table = flag_table(&count);
     char *markdown = capture(flags_help_markdown), cell[256];
@@ -51,7 +51,7 @@ static void test_help_defaults(void **state) {
         "| `--seq-len TOKENS` | 1024 | `-t` | ", "| `--linear bf16\\|fp8` | fp8, by --recipe |",
         "| `--layers N` | 12, from --model |", "| `--resume[=STEP], --no-resume` | off |"};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) assert_non_null(strstr(markdown, rows[i]));
-    for (int i = 0; i < count; i++) { // each has one
+    for (int i = 0; i < count; i++) { // every flag but --help and --version has a default
         if (table[i].kind == FLAG_HELP || table[i].kind == FLAG_VERSION) continue;
         snprintf(cell, sizeof cell, "| `--%s", table[i].name);
         const char *row = strstr(markdown, cell), *value = row ? strstr(row, "` | ") : NULL;
@@ -73,9 +73,8 @@ static void print_group(FILE *out) {
     flags_help(out, "train_gpt2_fp8_cpu", (int)group_shown);
 }
 
-// --help GROUP has the lines of the page for its flags, and nothing else.
-static void test_help_groups(void **state) {
-    (void)state;
+// --help GROUP prints exactly the group's part of --help.
+UNIT_TEST(test_help_groups) {
     char *help = capture(print_help), groups[FLAG_TEXT_LENGTH];
     flag_group_list(groups);
     int seen = 0;
@@ -94,8 +93,8 @@ static void test_help_groups(void **state) {
     free(help);
 }
 
-static void test_exit_now(void **state) {
-    (void)state;
+// --help and --version print and end the program, with any other flags.
+UNIT_TEST(test_exit_now) {
     FILE *file = tmpfile();
     assert_non_null(file);
     fflush(stdout);
@@ -115,12 +114,4 @@ static void test_exit_now(void **state) {
     assert_true(version && help && group && joined && markdown && none);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_help_defaults),
-        cmocka_unit_test(test_help_groups),
-        cmocka_unit_test(test_exit_now),
-    };
-    return cmocka_run_group_tests_name("flags in the help", tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

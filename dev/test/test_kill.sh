@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs that end badly: killed at any moment, on a full or read-only disk, with damaged checkpoints, in one folder with
-# another. Each is resumed to its end and must then be the run without interruption, byte for byte.
+# Tests of interrupted runs: killed at random moments, on a full or read-only disk, or with damaged checkpoints. Each is
+# resumed to its end, and must then equal the uninterrupted run byte for byte.
 #
-#   dev/test/test_kill.sh [RUNS [SEED]]     how many runs are killed (default 10), and where their random moments come from
+#   dev/test/test_kill.sh [RUNS [SEED]]     number of killed runs (default 10), seed of the random moments
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 runs=${1:-10} seed=${2:-20241031}
@@ -21,14 +21,14 @@ begin=$(date +%s%N)
 straight
 ms=$((($(date +%s%N) - begin) / 1000000))
 
-# --- SIGKILL, at a random moment or in the middle of a save
+# --- SIGKILL at a random moment or during a save
 killed=0 in_save=0
-kill_once() { # OUT: starts or continues, and is killed
+kill_once() { # OUT: starts or resumes the run and kills it; counts in $killed and $in_save
     local out=$1 pid wait_ms=$((RANDOM % ms)) save=$((RANDOM % 2)) number=$((1 + RANDOM % 6))
     mkdir -p "$out"
     "$program" "${run[@]}" --out "$out" --resume >/dev/null 2>>"$folder/said" &
     pid=$!
-    if [ $save -eq 1 ]; then # when the `number`th save that is seen has begun
+    if [ $save -eq 1 ]; then # when the `number`th visible save has begun
         local seen=0 name before=
         while [ $seen -lt $number ] && kill -0 $pid 2>/dev/null; do
             name=$(compgen -G "$out/.step-*.tmp")
@@ -50,22 +50,22 @@ good=0
 for ((i = 1; i <= runs; i++)); do
     out=$folder/killed
     before_run=$killed
-    for ((tries = 5; tries > 0 && killed == before_run; tries--)); do # again if the run was faster than every kill
+    for ((tries = 5; tries > 0 && killed == before_run; tries--)); do # again if the run ended before every kill
         rm -rf "$out"
         for ((kills = 1 + RANDOM % 3; kills > 0; kills--)); do kill_once "$out" 2>/dev/null; done
     done
     if resume "$out" 2>>"$folder/said" && same "$out" 2>"$folder/differs"; then good=$((good + 1)); else
-        bad "run $i of seed $seed, resumed after SIGKILL" "$(head -n 20 "$folder/differs")" "$(tail -n 5 "$folder/said")"
+        bad "run $i of seed $seed, resumed after SIGKILL, ends with the same bytes" "$(head -n 20 "$folder/differs")" "$(tail -n 5 "$folder/said")"
         break
     fi
 done
 [ $good -eq "$runs" ]
-check "$good of $runs runs, killed $killed times ($in_save in the middle of a save; seed $seed), end with the same bytes" $?
+check "$runs runs, killed $killed times ($in_save during a save; seed $seed), end with the same bytes" $? "only $good"
 [ $killed -ge "$runs" ] && [ $in_save -ge 1 ]
-check "that many kills came in time" $? "killed $killed, in a save $in_save"
+check "every run was killed at least once, and one during a save" $? "killed: $killed, during a save: $in_save"
 
-# --- a full disk: a limit of the files' size, and where mounting is permitted a small file system
-# full NAME OUT COMMAND...: the run continues to its end with a line per failed save, fails at last, leaves nothing half
+# --- a full disk: a limit of the file size and, if mounting is permitted, a small file system
+# full NAME OUT COMMAND...: it must warn about failed saves, train to its end, exit with 2 and leave no partial files
 full() {
     local name=$1 out=$2 status=0
     shift 2
@@ -74,28 +74,28 @@ full() {
         [ "$(grep -c '^warning: the checkpoint of step' "$folder/said")" -ge 1 ] &&
         [ "$(grep -vc '^warning: \(the checkpoint of step\|.*: cannot be written\)\|^note: .*: can be written again\|^error: ' "$folder/said")" -eq 0 ] &&
         [ -z "$(find "$out" -name '.*' ! -path "$out")" ]
-    check "$name: training continues, and ends with 2" $? "status $status" "$(cat "$folder/said")" "$(ls -a "$out")"
+    check "$name: training continues to its end, and the exit code is 2" $? "status $status" "$(cat "$folder/said")" "$(ls -a "$out")"
 }
 limited() { (ulimit -f 40 && exec "$program" "$@"); }
-full "files that may not grow" "$folder/limited" limited
+full "a limit of the file size" "$folder/limited" limited
 resume "$folder/limited" && same "$folder/limited"
-check "and with room the run is made up for" $?
+check "a run with failed saves is resumed without the limit" $?
 
 mount_tmpfs() { mkdir -p "$1" && mount -t tmpfs -o "size=$2" coat-test "$1" 2>/dev/null && mounts+=("$1"); }
 if mount_tmpfs "$folder/disk" "$(($(du -sk "$folder/straight/$last" | cut -f1) * 7 / 2))k"; then
     full "a full disk" "$folder/disk/out" "$program"
     kept=("$folder"/disk/out/step-*)
     [ ${#kept[@]} -ge 2 ]
-    check "the checkpoints from before it was full are there" $? "${kept[@]}"
+    check "checkpoints from before the disk was full remain" $? "${kept[@]}"
     mount -o remount,size=64m "$folder/disk"
     resume "$folder/disk/out" && same "$folder/disk/out"
-    check "and with room the run continues from them" $?
+    check "a run is resumed after its full disk has space" $?
 else
-    echo "skip - a full disk: mounting is not permitted"
+    echo "skip - a full disk: this user cannot mount a file system"
 fi
 
-# --- a folder that becomes read-only, or goes away, in the middle of the run
-lose() { # OUT COMMAND...: runs, and does COMMAND once the first checkpoint is there; sets $status
+# --- the folder becomes read-only or is renamed during the run
+lose() { # OUT COMMAND...: trains in OUT and runs COMMAND after the first checkpoint; sets $status
     local out=$1 pid
     shift
     "$program" "${run[@]}" --out "$out" >/dev/null 2>"$folder/said" &
@@ -114,20 +114,20 @@ writable() {
 if [ "$(id -u)" -ne 0 ] || [ ${#mounts[@]} -gt 0 ]; then
     lose "$folder/locked" read_only "$folder/locked"
     [ $status -eq 2 ] && grep -qE "^error: .*step $steps could not be saved: cannot .*(Read-only|Permission).*; .* from step [0-9]+ with --resume$" "$folder/said"
-    check "a folder that becomes read-only" $? "status $status" "$(cat "$folder/said")"
+    check "a run in a folder that becomes read-only ends with 2" $? "status $status" "$(cat "$folder/said")"
     writable "$folder/locked"
     resume "$folder/locked" && same "$folder/locked"
-    check "and writable again" $?
+    check "a run is resumed after its folder is writable again" $?
 else
-    echo "skip - a folder that becomes read-only: mounting is not permitted, and root may write everywhere"
+    echo "skip - a folder that becomes read-only: root may write everywhere, and this user cannot mount a file system"
 fi
 away() { mv "$folder/mount" "$folder/unmounted"; }
 lose "$folder/mount/out" away
 [ $status -eq 0 ] && [ "$(grep -c '^warning: ' "$folder/said")" -eq 1 ] && grep -q "^warning: --out $folder/mount/out" "$folder/said" &&
     diff -r "$folder/straight/$last" "$folder/mount/out/$last"
-check "a folder that goes away is created again" $? "status $status" "$(cat "$folder/said")"
+check "the parent of the folder is renamed: the folder is recreated" $? "status $status" "$(cat "$folder/said")"
 
-# --- a flipped bit, and a cut, in any file of a checkpoint: the one before is taken
+# --- a flipped bit in a file of a checkpoint, or a truncated file: the checkpoint before it is used
 flip_bit() { # FILE
     local size at byte
     size=$(stat -c %s "$1")
@@ -135,18 +135,18 @@ flip_bit() { # FILE
     byte=$(od -An -tu1 -j $at -N 1 "$1")
     printf "$(printf '\\x%02x' $((byte ^ 1 << RANDOM % 8)))" | dd of="$1" bs=1 seek=$at conv=notrunc status=none
 }
-cut_file() { truncate -s $(((RANDOM * 32768 + RANDOM) % $(stat -c %s "$1"))) "$1"; }
+truncate_file() { truncate -s $(((RANDOM * 32768 + RANDOM) % $(stat -c %s "$1"))) "$1"; }
 for file in "$folder/straight/$last"/*; do
     name=$(basename "$file")
-    for damage in flip_bit cut_file; do
+    for damage in flip_bit truncate_file; do
         rm -rf "$folder/damaged" && cp -r "$folder/straight" "$folder/damaged"
         $damage "$folder/damaged/$last/$name"
         resume "$folder/damaged" 2>"$folder/said" && grep -q "skipping the checkpoint .*$last: .*$name" "$folder/said" &&
             same "$folder/damaged"
-        check "$damage in $name" $? "$(cat "$folder/said")"
+        check "$damage $name: the checkpoint before it is resumed" $? "$(cat "$folder/said")"
     done
 done
-rm -rf "$folder/damaged" && cp -r "$folder/straight" "$folder/damaged" && cut_file "$folder/damaged/$last/model.safetensors"
-resume "$folder/damaged" --no-quiet 2>"$folder/said" && grep -q "^note: the settings are those of the checkpoint of step $steps, which itself is damaged$" "$folder/said"
-check "whose settings would have been taken, and a note says so" $? "$(cat "$folder/said")"
+rm -rf "$folder/damaged" && cp -r "$folder/straight" "$folder/damaged" && truncate_file "$folder/damaged/$last/model.safetensors"
+resume "$folder/damaged" --no-quiet 2>"$folder/said" && grep -q "^note: the settings .* step $steps, .*damaged" "$folder/said"
+check "a note is printed if the settings are those of the damaged checkpoint" $? "$(cat "$folder/said")"
 exit $failures

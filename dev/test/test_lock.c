@@ -1,4 +1,4 @@
-// Tests of the lock of a run's folder (coat/save/lock.h).
+// Tests of the lock on a run's folder (coat/save/lock.h).
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -9,11 +9,11 @@
 
 #include "coat/save/lock.h"
 
-static int flock_fails; // errno of flock(); 0: it works
+static int flock_fails; // errno that flock() fails with; 0: it succeeds
 static Error err;
 static Lock lock, second;
 
-// Replaces the C library's flock().
+// Replaces the C library's flock(). Fails with errno flock_fails, if that is set.
 int flock(int fd, int operation) {
     if (flock_fails == 0) return (int)syscall(SYS_flock, fd, operation);
     errno = flock_fails;
@@ -30,6 +30,7 @@ static bool acquire(Lock *l) {
     return lock_acquire(l, path_of("run"), &err);
 }
 
+// Asserts that acquiring the lock a second time fails, with an error that contains `part`.
 static void assert_refused(const char *part) {
     assert_false(acquire(&second));
     assert_true(second.taken);
@@ -40,7 +41,7 @@ static void assert_refused(const char *part) {
     assert_true(path_is_file(path_of("run/.lock")));
 }
 
-// Starts another process that locks the folder and stays.
+// Starts a process that locks the folder and runs until it is killed. Returns its id.
 static pid_t other_holder(void) {
     int ready[2];
     char byte;
@@ -58,8 +59,7 @@ static pid_t other_holder(void) {
     return child;
 }
 
-static void test_one_at_a_time(void **state) {
-    (void)state;
+UNIT_TEST(test_one_at_a_time) {
     char pid[32];
     if (!acquire(&lock)) fail_msg("%s", err.text);
     assert_refused("process "); // also within this process
@@ -71,7 +71,7 @@ static void test_one_at_a_time(void **state) {
     assert_refused(pid);
     assert_int_equal(kill(holder, SIGKILL), 0);
     assert_int_equal(waitpid(holder, NULL, 0), holder);
-    assert_true(path_is_file(path_of("run/.lock"))); // the file of a killed run locks nothing
+    assert_true(path_is_file(path_of("run/.lock"))); // the file of a killed run does not lock the folder
     assert_true(acquire(&lock));
     lock_release(&lock);
     assert_false(lock_acquire(&lock, path_of("none"), &err));
@@ -79,9 +79,8 @@ static void test_one_at_a_time(void **state) {
     assert_says(&err, "none/.lock");
 }
 
-// A folder that is replaced may be locked by another run: releasing the old lock leaves the new file.
-static void test_replaced_folder(void **state) {
-    (void)state;
+// If another run has replaced and locked the folder, releasing the old lock keeps the other run's .lock file.
+UNIT_TEST(test_replaced_folder) {
     assert_true(acquire(&lock));
     assert_true(lock_is_held(&lock));
     assert_int_equal(rename(path_of("run"), path_of("away")), 0);
@@ -95,9 +94,8 @@ static void test_replaced_folder(void **state) {
     assert_false(path_is_file(path_of("run/.lock")));
 }
 
-// Without flock() the existence of the file is the lock; an error of the disk is an error.
-static void test_flock_fails(void **state) {
-    (void)state;
+// If the file system does not support flock(), the existence of .lock is the lock. EIO is an error.
+UNIT_TEST(test_flock_fails) {
     static const int unsupported[] = {EINVAL, ENOSYS, EOPNOTSUPP, ENOTTY, EBADF, EPERM, EACCES, ENOLCK};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         flock_fails = unsupported[i];
@@ -107,20 +105,20 @@ static void test_flock_fails(void **state) {
         assert_false(path_is_file(path_of("run/.lock")));
     }
     write_text(path_of("run/.lock"), "");
-    assert_refused("does not say which");
+    assert_refused(".lock");
     flock_fails = EIO;
     assert_false(acquire(&lock));
     assert_false(lock.taken);
     assert_says(&err, "run/.lock: ");
     flock_fails = EWOULDBLOCK;
-    assert_refused("does not say which");
+    assert_refused(".lock");
     flock_fails = 0;
-    assert_true(acquire(&lock)); // a file that nobody has locked
+    assert_true(acquire(&lock)); // .lock exists, but no process has locked it
     lock_release(&lock);
 }
 
-static void test_hostile_names(void **state) {
-    (void)state;
+// A .lock that is a link, a hard link or a pipe is refused, and the target of the link does not change.
+UNIT_TEST(test_hostile_names) {
     size_t size;
     write_text(path_of("precious"), "mine");
     for (int i = 0; i < 4; i++) {
@@ -142,10 +140,4 @@ static void test_hostile_names(void **state) {
     assert_false(path_is_file(path_of("outside")));
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, begin)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_one_at_a_time), TEST(test_replaced_folder), TEST(test_flock_fails),
-                                       TEST(test_hostile_names)};
-    return cmocka_run_group_tests_name("lock", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, begin)

@@ -1,12 +1,11 @@
-// Tests of log.jsonl as a file (coat/log/log.h, coat/log/log_trim.h): what a resumed run keeps of it.
+// Tests of log.jsonl as a file (coat/log/log.h, coat/log/log_trim.h): which lines a resumed run retains, and errors.
 #include <signal.h>
 
 #include "dev/test/log_run.h"
 
 #include "coat/log/log_trim.h"
 
-static void resumed_run_continues(void **state) {
-    (void)state;
+UNIT_TEST(resumed_run_appends_to_the_log) {
     capture(STDOUT_FILENO);
     run(0, 1, 4, 0); // killed after step 4, with a checkpoint of step 2
     run(0, 3, 4, 0);
@@ -14,8 +13,7 @@ static void resumed_run_continues(void **state) {
     assert_string_equal(contents(path), expected);
 }
 
-static void fresh_run_empties(void **state) {
-    (void)state;
+UNIT_TEST(new_run_empties_the_log) {
     for (int64_t first = 0; first <= 1; first++) {
         write_log("{\"step\":1,\"loss\":9}\n{\"step\":0,\"val_loss\":9}\n");
         capture(STDOUT_FILENO);
@@ -25,20 +23,19 @@ static void fresh_run_empties(void **state) {
     }
 }
 
-// The log is cut off at the first line of the resumed step or a later one, and after the last valid line.
-static void the_log_is_cut_off(void **state) {
-    (void)state;
+// A resumed run truncates the log at the first line of its first step or a later one, and after the last valid line.
+UNIT_TEST(the_log_is_cut_off) {
     static const char head[] = "{\"step\":0,\"settings\":{}}\n{\"step\":1,\"loss\":3}\n";
     static const char *const tails[] = {
         "{\"step\":3,\"loss\":2}\n{\"step\":4,\"loss\":2}\n",     // later steps
         "{\"step\":7,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n", // out of order
-        "{\"step\":2,\"loss\":2}",                                // without its end, although it parses
+        "{\"step\":2,\"loss\":2}",                                // valid JSON, but without a newline
         "{\"step\":2,\"val",
         "{\"step\":\"2\",\"loss\":3}\n\n[1]\n\xff\xfe\n{\"loss\":3}\n",
     };
     char text[512];
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
-        for (int damaged = 0; damaged < 2; damaged++) { // a damaged line before valid ones stays
+        for (int damaged = 0; damaged < 2; damaged++) { // a damaged line before valid ones is retained
             char before[256];
             snprintf(before, sizeof before, "%s%s", damaged ? "{\"step\"\n" : "", head);
             snprintf(text, sizeof text, "%s%s", before, tails[i]);
@@ -51,9 +48,9 @@ static void the_log_is_cut_off(void **state) {
     }
 }
 
-// After the files are replaced or their folder vanishes, log_reopen() continues in new ones, with later lines only.
-static void files_that_vanish_are_reopened(void **state) {
-    (void)state;
+// If the files were removed or replaced, or their folder removed, log_reopen() creates new ones, which get later lines
+// only.
+UNIT_TEST(removed_files_are_reopened) {
     static const char *const commands[] = {"rm -r %s", "rm %s/log.jsonl", "cd %s && sed -i s/loss/lost/ log.jsonl"};
     for (int i = 0; i < 3; i++) {
         char command[2 * TEST_PATH];
@@ -77,12 +74,10 @@ static void files_that_vanish_are_reopened(void **state) {
         assert_int_equal(system(command), 0);
         assert_true(folder_remove(config.out, &err));
     }
-    write_log(""); // for remove_out()
 }
 
-// An evaluation that the file contains is not written twice; one that is missing is written.
-static void evaluations_of_a_resumed_run(void **state) {
-    (void)state;
+// A resumed run writes an evaluation of its checkpoint's step only if log.jsonl does not contain it.
+UNIT_TEST(evaluations_of_a_resumed_run) {
     static const char *const with[] = {"{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n",
                                        "{\"step\":2,\"loss\":2}\n{\"step\":2,\"hellaswag\":0.25}\n"};
     for (int i = 0; i < 4; i++) {
@@ -106,22 +101,22 @@ static void evaluations_of_a_resumed_run(void **state) {
     }
 }
 
-// Lines of an abandoned run are copied to another file. Lines that the resumed run writes again are not.
-static void lines_of_the_run_before(void **state) {
-    (void)state;
+// log_copy_abandoned() copies the lines after --resume=STEP to another file, but not lines that the resumed run
+// rewrites.
+UNIT_TEST(abandoned_lines_are_copied) {
     static const char before[] = "{\"step\":1,\"loss\":3}\n",
                       after[] = "{\"step\":2,\"loss\":2}\n{\"step\":3,\"fp8\":{}}\n";
     static const struct {
         bool resume;
         int64_t resume_step, first_step;
-        const char *kept; // where; NULL: nowhere
-        const char *text; // what
+        const char *kept; // name of the copy; NULL: no copy is made
+        const char *text; // the copy's contents; NULL: the entire log
     } cases[] = {
         {true, -1, 2, NULL, NULL},
         {true, 1, 2, "log-abandoned-00000001.jsonl", after},
-        {true, 1, 2, "log-abandoned-00000001-2.jsonl", after}, // the first is still there
-        {true, 3, 4, NULL, NULL},                              // nothing is dropped
-        {true, -1, 1, "log-abandoned-00000000.jsonl", NULL},   // no checkpoint was there: all of them
+        {true, 1, 2, "log-abandoned-00000001-2.jsonl", after}, // the first copy still exists
+        {true, 3, 4, NULL, NULL},                              // no line is dropped
+        {true, -1, 1, "log-abandoned-00000000.jsonl", NULL},   // no checkpoint existed: all lines
         {false, -1, 1, NULL, NULL},
     };
     char whole[256], file[PATH_MAX_LENGTH + 64];
@@ -134,7 +129,7 @@ static void lines_of_the_run_before(void **state) {
         config.resume_step = cases[i].resume_step;
         capture(STDERR_FILENO);
         assert_true(log_copy_abandoned(&config, cases[i].first_step, false, &err));
-        assert_string_equal(contents(path), torn); // the log itself is as it was
+        assert_string_equal(contents(path), torn); // the log itself does not change
         log_close(log_open(&config, 0, 9, cases[i].first_step, 0, 1000, &err));
         const char *said = strstr(captured(), "are kept in ");
         assert_int_equal(said != NULL, cases[i].kept != NULL);
@@ -148,9 +143,8 @@ static void lines_of_the_run_before(void **state) {
     assert_int_equal(system(file), 0);
 }
 
-// A checkpoint of another run has another loss than the log has for its step, or one that the log does not have.
-static void checkpoints_of_other_runs(void **state) {
-    (void)state;
+// log_contradiction() reports a checkpoint whose loss differs from the log's for its step, or whose step the log lacks.
+UNIT_TEST(checkpoints_of_other_runs) {
     static const struct {
         const char *log;
         int64_t step;
@@ -165,7 +159,8 @@ static void checkpoints_of_other_runs(void **state) {
         {"{\"step\":1,\"loss\":null}\n", 1, NAN, ""},
         {"{\"step\":1,\"loss\":null}\n", 1, 3.5, "has the loss nan for step 1"},
         {"{\"step\":1,\"loss\":3.5}\n", 1, INFINITY, "has the loss 3.5 for step 1"},
-        {"{\"step\":0,\"settings\":{\"lr\":1}}\n{\"step\":2,\"val_loss\":3.5}\n", 2, 3.5, ""}, // no step to compare
+        {"{\"step\":0,\"settings\":{\"lr\":1}}\n{\"step\":2,\"val_loss\":3.5}\n", 2, 3.5,
+         ""}, // the log has no step to compare with
         {"", 2, 3.5, ""},
     };
     char text[1024];
@@ -179,43 +174,38 @@ static void checkpoints_of_other_runs(void **state) {
     assert_string_equal(text, "");
 }
 
-static void resume_without_a_log(void **state) {
-    (void)state;
+UNIT_TEST(resume_without_a_log) {
     capture(STDOUT_FILENO);
     run(0, 3, 4, 0);
     captured();
     assert_string_equal(contents(path), strstr(expected, "{\"step\":3"));
 }
 
-static void unwritable_folder_is_an_error(void **state) {
-    (void)state;
+UNIT_TEST(unwritable_folder_is_an_error) {
     write_log("");
     config.out[0] = '\0';
     snprintf(config.out, sizeof config.out, "%s/below", path); // below a file
     assert_null(log_open(&config, 0, 4, 1, 0, 1000, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(strstr(err.text, "log.jsonl"));
-    fresh_config(NULL);
 }
 
-static void full_disk_does_not_stop_the_run(void **state) {
-    (void)state;
+UNIT_TEST(full_disk_does_not_stop_the_run) {
     write_log("");
     unlink(path);
     signal(SIGXFSZ, SIG_IGN);
     capture(STDERR_FILENO);
-    limit_files(300); // the first lines
+    limit_files(300); // space for the first lines
     run(0, 1, 4, 0);
     limit_files(RLIM_INFINITY);
     const char *text = captured();
     const char *warning = strstr(text, "log.jsonl: cannot be written");
     assert_non_null(warning);
-    assert_null(strstr(warning + 1, "log.jsonl: cannot be written")); // said once
+    assert_null(strstr(warning + 1, "log.jsonl: cannot be written")); // printed once
 }
 
-// A link as log.jsonl is refused, and its target is not written, whether the run is fresh or resumed.
-static void a_link_is_refused(void **state) {
-    (void)state;
+// A link or hard link as log.jsonl is refused, by a new and by a resumed run, and its target does not change.
+UNIT_TEST(a_link_is_refused) {
     static const char mine[] = "{\"step\":7,\"loss\":1}\nmine\n";
     char target[TEST_PATH], outside[TEST_PATH];
     snprintf(target, sizeof target, "%s", path_of("precious"));
@@ -235,24 +225,9 @@ static void a_link_is_refused(void **state) {
     }
     assert_string_equal(contents(target), mine);
     assert_int_equal(access(outside, F_OK), -1);
-    assert_int_equal(link(target, path), 0); // a hard link
+    assert_int_equal(link(target, path), 0);
     assert_null(log_open(&config, 0, 4, 1, 0, 1000, &err));
     assert_string_equal(contents(target), mine);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(resumed_run_continues),
-        TEST(fresh_run_empties),
-        TEST(the_log_is_cut_off),
-        TEST(evaluations_of_a_resumed_run),
-        TEST(lines_of_the_run_before),
-        TEST(checkpoints_of_other_runs),
-        TEST(resume_without_a_log),
-        TEST(unwritable_folder_is_an_error),
-        TEST(full_disk_does_not_stop_the_run),
-        TEST(a_link_is_refused),
-        TEST(files_that_vanish_are_reopened),
-    };
-    return cmocka_run_group_tests_name("log files", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, fresh_config)

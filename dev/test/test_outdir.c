@@ -1,5 +1,5 @@
-// Tests of a run's folder (coat/save/outdir.h): it is locked, removed, renamed or replaced during the run, or taken by
-// another run; the space on its disk; and --overwrite.
+// Tests of a run's folder (coat/save/outdir.h): its lock, the checks that it was not removed, replaced or taken by
+// another run, the free space on its disk, and --overwrite.
 #include <fcntl.h>
 
 #include "dev/test/test_folder.h"
@@ -7,12 +7,13 @@
 #include "coat/save/outdir.h"
 
 static Config config;
-static OutFolder out;
+static OutFolder out = {.fd = -1, .lock = {.fd = -1}};
 static Error err;
 static char text[4096], run_folder[TEST_PATH];
 
-// Locks a folder for each test.
+// Closes the folder of the test before, and creates and locks an empty one.
 static int begin(void **state) {
+    out_close(&out);
     test_folder_empty(state);
     memset(&config, 0, sizeof config);
     snprintf(run_folder, sizeof run_folder, "%s", path_of("disk/run"));
@@ -20,17 +21,11 @@ static int begin(void **state) {
     return out_prepare(&config, &out, &err) ? 0 : -1;
 }
 
-static int end(void **state) {
-    (void)state;
-    out_close(&out);
-    return 0;
-}
-
 static void assert_text(const char *part) {
     if (!strstr(text, part)) fail_msg("'%s' does not say '%s'", text, part);
 }
 
-// Calls out_ensure() and returns the number of lines that it prints.
+// Calls out_ensure(), which must return `good` and set *taken to `taken`. Returns the number of lines that it prints.
 static int ensure(bool good, bool taken) {
     bool is_taken;
     fflush(stderr);
@@ -57,8 +52,7 @@ static void assert_locked(void) {
     assert_true(other.taken);
 }
 
-static void test_undisturbed(void **state) {
-    (void)state;
+UNIT_TEST(test_undisturbed) {
     assert_locked();
     config.resume = true;
     OutFolder other;
@@ -68,9 +62,9 @@ static void test_undisturbed(void **state) {
     assert_false(path_is_file(path_of("disk/run/.lock")));
 }
 
-// A folder that is gone, also with its parent, and one that an empty folder or a link has replaced is locked again.
-static void test_gone(void **state) {
-    (void)state;
+// A folder that was removed or renamed, alone or with its parent, or replaced by an empty folder or a link, is locked
+// again.
+UNIT_TEST(test_gone) {
     const char *const commands[] = {"rm -r run",
                                     "mv run aside",
                                     "rm -r ../disk",
@@ -88,9 +82,8 @@ static void test_gone(void **state) {
     }
 }
 
-// A folder that cannot be created is not lost to the run: a later call may succeed.
-static void test_unavailable(void **state) {
-    (void)state;
+// If the folder cannot be created, the run does not give it up: a later call may succeed.
+UNIT_TEST(test_unavailable) {
     assert_int_equal(rename(path_of("disk"), path_of("unmounted")), 0);
     write_text(path_of("disk"), "mine");
     for (int i = 0; i < 2; i++) {
@@ -102,9 +95,8 @@ static void test_unavailable(void **state) {
     assert_locked();
 }
 
-// Another run writes in the folder, or its files are there: nothing of them is touched.
-static void test_taken(void **state) {
-    (void)state;
+// If the folder has files of another run, or another run has locked it, its files do not change.
+UNIT_TEST(test_taken) {
     Lock other;
     const char *const files[] = {"log.jsonl", "events.out.tfevents.1.host", "step-00000020"};
     for (int i = 0; i < 5; i++) {
@@ -124,18 +116,19 @@ static void test_taken(void **state) {
         if (i < 3) continue;
         assert_true(lock_is_held(&other));
         lock_release(&other);
-        assert_int_equal(ensure(true, false), 1); // that run has ended and left nothing
+        assert_int_equal(ensure(true, false), 1); // the other run ended without a checkpoint or log
     }
 }
 
-// Calls out_fits() for checkpoints of 1.7 GB: free space, existing checkpoints, and a run from `begun` to step 1000.
+// Calls out_fits() for checkpoints of 1.7 GB with `gigabytes` of free space, `held` existing checkpoints, and a run
+// from step `begun` to step 1000.
 static bool fits(double gigabytes, int64_t held, int64_t begun) {
     const OutRoom room = {gigabytes * 1e9, held, 4096};
     return out_fits(&config, room, begun, 1000, 1.7e9, text, sizeof text, &err);
 }
 
-// Asserts that this run has at most `count` new checkpoints at a time: they fit, and with less space a note is given.
-// The space includes 2 %, 512 bytes of log per step, and rounding to blocks.
+// Asserts that out_fits() plans space for `count` new checkpoints: they fit without a note, and with slightly less
+// space there is a note. The space includes a margin of 2 %, 512 bytes of log per step, and rounding to blocks.
 static void fits_all(int64_t count, int64_t held, int64_t begun) {
     const double room = (double)count * 1.02 * (1.7 + 12 * 4096e-9) + (double)(1000 - begun) * 512e-9;
     assert_true(fits(room + 1e-6, held, begun));
@@ -144,46 +137,46 @@ static void fits_all(int64_t count, int64_t held, int64_t begun) {
     snprintf(part, sizeof part, "for %d of the %d more that", (int)count - 1, (int)count);
     assert_true(fits(room - 1e-6, held, begun) || count == 0);
     if (count > 1) assert_text(part);
-    if (count == 1) assert_string_equal(text, ""); // a single one needs no margin
+    if (count == 1) assert_string_equal(text, ""); // a single checkpoint needs no margin
 }
 
-static void test_room(void **state) {
-    (void)state;
+UNIT_TEST(test_room) {
     assert_false(fits(0.9, 0, 0));
     assert_int_equal(err.code, EXIT_DATA);
-    assert_says(
-        &err, "disk/run: a checkpoint takes 1.70 GB, and 900.00 MB are free there; make room or choose another folder");
+    assert_says(&err, "disk/run: ");
+    assert_says(&err, "1.70 GB");
+    assert_says(&err, "900.00 MB");
     assert_false(fits(4e-6, 0, 0));
-    assert_says(&err, "a checkpoint takes 1.70 GB, and 4.00 KB are free there");
-    fits_all(1, 0, 0); // that of the end
+    assert_says(&err, "4.00 KB");
+    fits_all(1, 0, 0); // the last step's
     config.save_every = 100;
     fits_all(10, 0, 0);
-    fits_all(10, 7, 0); // nothing of what is there goes
+    fits_all(10, 7, 0); // the existing ones are retained
     fits_all(3, 0, 700);
-    config.save_every = 300; // and the end
+    config.save_every = 300; // saves the last step, too
     fits_all(4, 0, 0);
     fits_all(1, 3, 900);
     config.save_every = 100;
-    config.keep = 3; // and the one that is being written
+    config.keep = 3; // the one that is being written is the fourth
     fits_all(4, 0, 0);
     fits_all(3, 1, 100);
     fits_all(1, 3, 300);
-    fits_all(1, 5, 500); // of a run that kept more
+    fits_all(1, 5, 500); // more exist than --keep retains
     fits_all(2, 0, 800);
     assert_true(fits(5.25, 0, 0));
-    assert_text("for 3 of the 4 more that --save-every and --keep need at a time; make room, or set --keep 2");
-    assert_true(fits(3.4, 0, 0));            // two without a margin
-    assert_text("for 1 of the 4 more that"); // the next is written before one goes
+    assert_text("for 3 of the 4 more that");
+    assert_text("--keep 2");
+    assert_true(fits(3.4, 0, 0));            // space for two, without a margin
+    assert_text("for 1 of the 4 more that"); // a checkpoint is written before an old one is removed
     assert_null(strstr(text, "or set --keep"));
-    config.keep_every = 250; // steps 500 and 1000 are saved, and kept
+    config.keep_every = 250; // retains steps 500 and 1000
     fits_all(6, 0, 0);
     config.save_every = 0;
     fits_all(1, 0, 0);
 }
 
-// Checkpoints that the start deletes, and incomplete ones, are not counted. (dev/test/test_out.sh checks their bytes.)
-static void test_room_on_the_disk(void **state) {
-    (void)state;
+// Incomplete checkpoints, and checkpoints that --overwrite deletes at the start, are not counted.
+UNIT_TEST(test_room_on_the_disk) {
     OutRoom room;
     assert_int_equal(mkdir(path_of("disk/run/step-00000010"), 0777), 0);
     assert_int_equal(mkdir(path_of("disk/run/.step-00000020.tmp"), 0777), 0);
@@ -204,9 +197,9 @@ static bool clear_as_user(void) {
     return cleared;
 }
 
-// The old run is deleted entirely, with folders that others made in it, or not at all. Links are not followed.
-static void test_overwrite(void **state) {
-    (void)state;
+// --overwrite deletes the old run entirely, including folders that a user has created in it, or nothing at all. It does
+// not follow links.
+UNIT_TEST(test_overwrite) {
     const char *const folders[] = {"disk/run/step-00000010", "disk/run/step-00000010/gguf",
                                    "disk/run/step-00000010/gguf/deep", "disk/run/step-00000020"};
     for (int i = 0; i < 4; i++) assert_int_equal(mkdir(path_of(folders[i]), 0777), 0);
@@ -232,16 +225,13 @@ static void test_overwrite(void **state) {
     OutFolder fresh;
     out_close(&out);
     config.overwrite = false;
-    assert_true(out_prepare(&config, &fresh, &err)); // nothing of a run is left
+    assert_true(out_prepare(&config, &fresh, &err)); // the folder has no files of a run
     out_close(&fresh);
     assert_true(path_is_file(path_of("disk/a")));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
-
-// Names of the user's copies of a checkpoint are not those of a run's files.
-static void test_names(void **state) {
-    (void)state;
+// out_is_run_file() is false for names that users give to copies of a checkpoint.
+UNIT_TEST(test_names) {
     const char *const own[] = {"step-00000020", "step-123456789", ".step-00000020.tmp", ".step-00000020.old",
                                "log.jsonl"};
     const char *const others[] = {"step-00000020-good", "step-00000020.bak", "step-20",
@@ -250,9 +240,4 @@ static void test_names(void **state) {
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) assert_false(out_is_run_file(others[i]));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names), TEST(test_undisturbed), TEST(test_gone),
-                                       TEST(test_unavailable),       TEST(test_taken),       TEST(test_room),
-                                       TEST(test_room_on_the_disk),  TEST(test_overwrite)};
-    return cmocka_run_group_tests_name("outdir", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, begin)

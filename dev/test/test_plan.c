@@ -1,5 +1,5 @@
-// Tests of the memory plan: the advice for a run that needs too much, what a device that refuses makes of it, states on
-// the host, bytes as text, bytes saved per layer.
+// Tests of the memory plan (coat/model/plan.h): the advice if a run needs too much memory or an allocation fails,
+// optimizer states in host memory, sizes as text, and the bytes of saved activations per layer.
 #include "coat/config/shapes.h"
 #include "coat/model/plan.h"
 #include "config_fixture.h"
@@ -8,7 +8,7 @@
 static char advice[ADVICE_TEXT];
 static Arena plan;
 
-// Plans a command line with more flags, as a user would try it.
+// Plans the command line `line` with `flags` appended.
 static const Arena *plan_with(const char *line, const char *flags, int ranks) {
     char longer[1024];
     snprintf(longer, sizeof longer, "--plan %s %s", line, flags);
@@ -33,8 +33,9 @@ static Category category_of(const char *name) {
     return (Category)c;
 }
 
-// Tries every flag of the advice "; most memory is for saved 2.50 GB (use --a or --b), moments 1.25 GB": a run accepts
-// it, and it shrinks its category. The categories are the three largest. Returns the number of flags.
+// Checks advice of the form "; most memory is for saved 2.50 GB (use --a or --b), moments 1.25 GB". It must name the
+// three largest categories. Every flag that it names must be accepted and shrink its category. Returns the number of
+// flags.
 static int try_flags(const char *line, int ranks) {
     size_t bytes[CATEGORY_COUNT], last = SIZE_MAX;
     char list[ADVICE_TEXT], text[MEMORY_TEXT];
@@ -68,8 +69,7 @@ static int try_flags(const char *line, int ranks) {
 
 #define XL "--model gpt2-xl --recipe"
 
-static void flags_shrink_their_category(void **state) {
-    (void)state;
+UNIT_TEST(flags_shrink_their_category) {
     static const struct {
         const char *line;
         int ranks;
@@ -96,13 +96,12 @@ static void flags_shrink_their_category(void **state) {
         char *wanted = strdup(cases[i].named);
         for (char *part = strtok(wanted, "&"); part; part = strtok(NULL, "&")) has(part);
         free(wanted);
-        assert_null(strstr(advice, "use --micro-batch")); // without a limit
+        assert_null(strstr(advice, "use --micro-batch")); // because no limit is given
         assert_true(try_flags(cases[i].line, cases[i].ranks) > 0);
     }
 }
 
-static void micro_batch_that_fits(void **state) {
-    (void)state;
+UNIT_TEST(micro_batch_that_fits) {
     const char *line = XL " bf16 --micro-batch 64";
     const size_t limit = (size_t)80e9;
     int fits;
@@ -113,7 +112,7 @@ static void micro_batch_that_fits(void **state) {
     assert_true(plan_with(line, flags, 1)->total_bytes <= limit);
     snprintf(flags, sizeof flags, "--micro-batch %d", fits + 1);
     assert_true(plan_with(line, flags, 1)->total_bytes > limit);
-    // FP8 accepts multiples of 16 tokens
+    // FP8 needs a multiple of 16 tokens, which not every micro-batch has
     advise("--model gpt2 --recipe coat --seq-len 1001 --micro-batch 128", 1, (size_t)20e9);
     has("; use --micro-batch 112; ");
     advise(line, 1, (size_t)16e9);
@@ -122,7 +121,7 @@ static void micro_batch_that_fits(void **state) {
     assert_null(strstr(advice, "micro-batch"));
 }
 
-// --- a device that refuses
+// --- failed allocations
 
 static int64_t device_bytes;
 
@@ -151,12 +150,11 @@ static void fail_to_allocate(const char *line, int64_t has_bytes) {
     assert_false(plan_advise(&arena, &exec, &error));
 }
 
-static void a_failed_allocation(void **state) {
-    (void)state;
+UNIT_TEST(a_failed_allocation) {
     const char *line = "--train x --model gpt2-xl --recipe coat --micro-batch 32";
     fail_to_allocate(line, (int64_t)20e9);
     assert_message(line, EXIT_DEVICE, "memory: &(the device refuses)&--micro-batch &saved &--recompute 3");
-    fail_to_allocate(line, 0); // a device that does not tell how much it has
+    fail_to_allocate(line, 0); // the device does not report its free memory
     assert_null(strstr(error.text, "use --micro-batch"));
     assert_non_null(strstr(error.text, "saved "));
 }
@@ -169,9 +167,8 @@ static void *no_host_memory(Exec *exec, size_t bytes) {
     return NULL;
 }
 
-// --offload-states moves moments and master weights, and nothing else, to the host's memory.
-static void states_on_the_host(void **state) {
-    (void)state;
+// --offload-states moves exactly the moments and the master weights to host memory.
+UNIT_TEST(states_on_the_host) {
     static Arena whole, arena;
     Exec exec;
     Ops ops;
@@ -180,7 +177,7 @@ static void states_on_the_host(void **state) {
     ops.host_release = fake_release;
     accept_run("--train x --layers 3 --heads 2 --channels 64 --seq-len 32 --recipe coat --offload-states", 1);
     arena_plan(&arena, &config, 1, DEVICE_CPU);
-    assert_true(arena.host_bytes == 0); // it is there anyway
+    assert_true(arena.host_bytes == 0); // because the CPU backend has everything in host memory
     config.offload_states = false;
     arena_plan(&whole, &config, 1, DEVICE_CUDA);
     config.offload_states = true;
@@ -207,15 +204,14 @@ static void states_on_the_host(void **state) {
     assert_null(arena.host);
     ops.host_allocate = no_host_memory;
     assert_false(arena_allocate(&arena, &exec, &error));
-    assert_null(arena.base); // given back
+    assert_null(arena.base); // the device memory is released
     assert_message("a host without memory", EXIT_DEVICE, "--offload-states: the host does not give &");
     assert_false(plan_advise(&arena, &exec, &error));
     assert_message("a host without memory", EXIT_DEVICE, "--offload-states: &moments &--no-offload-states");
 }
 
 // A size above 0 is never shown as 0.
-static void sizes_as_text(void **state) {
-    (void)state;
+UNIT_TEST(sizes_as_text) {
     static const struct {
         size_t bytes;
         const char *text;
@@ -236,8 +232,7 @@ static void sizes_as_text(void **state) {
 }
 
 // A noun is plural after every count except those that %.3g shows as 1.
-static void counts_as_text(void **state) {
-    (void)state;
+UNIT_TEST(counts_as_text) {
     static const double counts[] = {0, 0.999, 0.9996, 1, 1.004, 1.01, 2, 1e12};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         char shown[16];
@@ -248,7 +243,7 @@ static void counts_as_text(void **state) {
     }
 }
 
-// --- what is saved ----------------------------------------------------------------------------------------------
+// Returns the bytes of saved activations for one sequence of 1024 tokens.
 static int64_t bytes_saved_of(const char *model, int layers) {
     char line[256];
     snprintf(line, sizeof line, "--plan --model %s --layers %d --seq-len 1024 --micro-batch 1", model, layers);
@@ -260,14 +255,15 @@ static int64_t bytes_saved_of(const char *model, int layers) {
     return bytes;
 }
 
-// COAT of every family, per token and layer: the residual twice and what the activation function reads, 9/8 bytes per
-// value (E4M3, and a scale of two bytes for 16); qkv and o in BF16; log-sum-exp and the norms' statistics in FP32.
-static void bytes_of_a_layer(void **state) {
-    (void)state;
+// Saved bytes per token and layer of every family with --recipe coat.
+//   the residual stream twice, and the input of the activation function: E4M3 with a 2-byte scale per 16 values
+//   qkv and o: BF16
+//   log-sum-exp and the norms' statistics: FP32
+UNIT_TEST(bytes_of_a_layer) {
     static const struct {
         const char *model;
-        int statistics; // of a norm
-        bool keeps_n;   // norms after, whose results are what the matmuls read: codes, with a scale per token
+        int statistics; // FP32 values per norm and token
+        bool keeps_n;   // post-norm: the matmuls' FP8 inputs are saved, with one scale per token
     } families[] = {{"gpt2", 2, false},        {"llama2-7b", 1, false},  {"llama3-8b", 1, false},
                     {"llama3.2-1b", 1, false}, {"mistral-7b", 1, false}, {"olmo-1b", 2, false},
                     {"olmo2-1b", 1, true},     {"olmo2-7b", 1, true},    {"qwen2.5-7b", 1, false},
@@ -278,22 +274,11 @@ static void bytes_of_a_layer(void **state) {
         const int64_t o = (int64_t)s->heads * s->head_dim;
         int64_t bytes = 9 * (2 * s->channels + shape_hidden_width(s)) / 8 + 2 * (shape_qkv_width(s) + o) + 4 * s->heads;
         bytes += 2 * 4 * families[i].statistics + (families[i].keeps_n ? 2 * s->channels + 4 : 0);
-        const int64_t found = (four - two) / 2 - bytes * 1024; // alignment, and one scale of a whole tensor
+        const int64_t found = (four - two) / 2 - bytes * 1024; // found: alignment and one scale per tensor
         if (found < 0 || found > 1024)
             fail_msg("%s saves %lld bytes per token and layer, and %lld more", families[i].model, (long long)bytes,
                      (long long)found);
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_as_text),
-        cmocka_unit_test(counts_as_text),
-        cmocka_unit_test(flags_shrink_their_category),
-        cmocka_unit_test(micro_batch_that_fits),
-        cmocka_unit_test(a_failed_allocation),
-        cmocka_unit_test(states_on_the_host),
-        cmocka_unit_test(bytes_of_a_layer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL, NULL)

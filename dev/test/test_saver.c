@@ -1,5 +1,5 @@
-// Tests of checkpoints in the background (coat/save/saver.h): the files contain the state at the call of saver_save(),
-// a failed save is reported once and leaves no files, and the folder is checked before each save.
+// Tests of background checkpoints (coat/save/saver.h): the files contain the state at the call of saver_save(), a
+// failed save is reported once and leaves no files, and the folder is checked before each save.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -46,9 +46,8 @@ static void assert_same_checkpoints(const char *a, const char *b, const char *st
     for (size_t i = 0; i < FILES; i++) assert_same_files(in(one, files[i]), in(other, files[i]));
 }
 
-// The run continues at once; what it then does to its states does not reach the files.
-static void test_copy(void **state) {
-    (void)state;
+// Changes to the run's states after saver_save() has returned do not reach the files.
+UNIT_TEST(test_copy) {
     for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe += RECIPE_COAT - RECIPE_BF16) {
         Run *run = run_new((RecipeKind)recipe);
         RunState rs = fill(run, 3);
@@ -69,7 +68,7 @@ static void test_copy(void **state) {
     }
 }
 
-static int rows_said;
+static int rows_said; // number of calls of changing_algos()
 
 static char *changing_algos(Exec *exec) {
     (void)exec;
@@ -85,9 +84,9 @@ static void assert_text(const char *path, const char *expected) {
     free(text);
 }
 
-// The matmuls' algorithms are those of the moment of saving; with --autotune people find them in the run's folder.
-static void test_algos(void **state) {
-    (void)state;
+// A checkpoint's matmul_table.txt has the algorithms at the call of saver_save(). With --autotune the run's folder has
+// it, too.
+UNIT_TEST(test_algos) {
     Run *run = run_new(RECIPE_BF16);
     run->ops.algos_text = changing_algos;
     RunState rs = fill(run, 3);
@@ -118,8 +117,8 @@ static void *no_memory(Exec *exec, size_t bytes) {
     return NULL;
 }
 
-static void test_without_memory(void **state) {
-    (void)state;
+// If host memory for a copy cannot be allocated, or only the last step is saved, saver_save() writes before it returns.
+UNIT_TEST(test_without_memory) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 4);
     save(run, "plain4", &rs);
@@ -132,11 +131,12 @@ static void test_without_memory(void **state) {
     assert_non_null(strstr(said, "note: there is no room for a copy"));
     free(said);
     saver_save(s.saver, &rs);
-    assert_true(path_is_file(path_of("foreground/step-00000020/manifest.json"))); // before it returns
+    assert_true(
+        path_is_file(path_of("foreground/step-00000020/manifest.json"))); // written before saver_save() returned
     each_state(run, fill_rubbish, NULL);
     saving_close(&s);
     assert_same_checkpoints("plain4", "foreground", "step-00000020");
-    // nor is there any where only the end is saved
+    // only the last step is saved: no copy is made
     run->ops.host_allocate = NULL;
     rs = fill(run, 4);
     s = saving_open(run, "single");
@@ -149,13 +149,12 @@ static void test_without_memory(void **state) {
     run_close(run);
 }
 
-// One save after the other, each pruning: the newest and the multiples stay.
-static void test_keep(void **state) {
-    (void)state;
+// Every save deletes old checkpoints: the newest two (--keep 2) and multiples of 30 (--keep-every 30) remain.
+UNIT_TEST(test_keep) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 5);
-    each_state(run, fill_rubbish, NULL); // any bits at all would not be finite
+    each_state(run, fill_rubbish, NULL); // because random bits contain NaN
     Saving s = saving_open(run, "keep");
     s.config.keep = 2;
     s.config.keep_every = 30;
@@ -173,7 +172,7 @@ static void test_keep(void **state) {
         snprintf(name, sizeof name, "keep/step-%08d", step);
         assert_int_equal(path_is_folder(path_of(name)), step % 30 == 0 || step >= 90);
     }
-    // while updates are skipped nothing from before is removed
+    // while updates are being skipped, no checkpoint is deleted
     s = saving_open(run, "skipping");
     s.config.keep = 1;
     s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
@@ -188,10 +187,9 @@ static void test_keep(void **state) {
     run_close(run);
 }
 
-// Weights that are not finite are noticed where they are saved, copied or not, and in either format; nothing from
-// before is removed, and the run's last line says so until a checkpoint is well again.
-static void test_not_finite(void **state) {
-    (void)state;
+// A save detects weights that are not finite, with --recipe bf16 and coat, with and without a copy. It then deletes no
+// checkpoint, and the run ends with a warning unless a later checkpoint is finite.
+UNIT_TEST(test_not_finite) {
     static const struct {
         TensorId id;
         const char *name;
@@ -211,7 +209,7 @@ static void test_not_finite(void **state) {
             Saving s = saving_open(run, name);
             s.config.keep = 1;
             s.config.json = true;
-            if (variant % 2) s.config.save_every = 0; // then nothing is copied
+            if (variant % 2) s.config.save_every = 0; // writes without a copy
             s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
             log_step(s.log, 1, 3, 1, 1, 1, 1, 1, 0);
             Tensor t = arena_tensor(&run->arena, spoilt[variant % 2].id, VALUE, variant % 2);
@@ -243,9 +241,9 @@ static int lines_of(const char *text) {
     return lines;
 }
 
-// As on a full disk, which a limit of the files' size stands for.
-static void test_failing_save(void **state) {
-    (void)state;
+// A save fails on a full disk, for which a limit of the file size stands in. The failed step is named once, without
+// files left.
+UNIT_TEST(test_failing_save) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 6);
@@ -259,13 +257,13 @@ static void test_failing_save(void **state) {
     int kept = quiet_begin();
     saver_save(s.saver, &rs);
     rs.step = 40;
-    saver_save(s.saver, &rs); // waits for the first, which failed, and says so
+    saver_save(s.saver, &rs); // waits for the save of step 30 and reports its failure
     assert_false(saver_finish(s.saver, &err));
     assert_true(saver_poll(s.saver, &err));
     limit_files(RLIM_INFINITY);
     char *said = quiet_end(kept);
     assert_int_equal(lines_of(said), 1);
-    assert_non_null(strstr(said, "warning: the checkpoint of step 30 could not be saved: cannot write "));
+    assert_non_null(strstr(said, "warning: the checkpoint of step 30 "));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "step 40");
     free(said);
@@ -273,7 +271,7 @@ static void test_failing_save(void **state) {
     assert_false(path_is_folder(path_of("full/step-00000030")));
     assert_false(path_is_folder(path_of("full/.step-00000030.tmp")));
     assert_false(path_is_folder(path_of("full/.step-00000040.tmp")));
-    rs.step = 50; // there is room again
+    rs.step = 50; // the disk has room again
     saver_save(s.saver, &rs);
     wait_for(&s);
     assert_true(path_is_file(path_of("full/step-00000050/manifest.json")));
@@ -281,7 +279,7 @@ static void test_failing_save(void **state) {
     run_close(run);
 }
 
-// Opens the saver in a locked folder, saves step 10, and runs `command` in the folder's parent.
+// Opens the saver in a locked folder, saves step 10, runs `command` in the folder's parent, and logs step 11.
 static void disturb(Saving *s, OutFolder *out, const char *command) {
     Error err;
     char line[2 * TEST_PATH];
@@ -296,12 +294,11 @@ static void disturb(Saving *s, OutFolder *out, const char *command) {
     wait_for(s);
     snprintf(line, sizeof line, "cd '%s/..' && %s", s->config.out, command);
     assert_int_equal(system(line), 0);
-    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // into the file that is open
+    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // writes to the open file, wherever it is now
 }
 
-// If the folder or its files vanished, the next save recreates the folder, and the log continues there.
-static void test_folder_gone(void **state) {
-    (void)state;
+// If the folder or its files were removed, the next save recreates the folder, and the log continues there.
+UNIT_TEST(test_folder_gone) {
     const char *const commands[] = {"rm -r gone0", "mv gone1 aside1", "rm gone2/.lock",
                                     "rm gone3/log.jsonl gone3/events.*"};
     Run *run = run_new(RECIPE_BF16);
@@ -325,7 +322,7 @@ static void test_folder_gone(void **state) {
         log_step(s.log, 21, 3, 1, 1, 1, 1, 1, 0);
         size_t size;
         char *lines = read_file(in(s.config.out, "log.jsonl"), &size);
-        assert_int_equal(strstr(lines, "\"step\":11,\"loss\"") != NULL, i == 2); // later lines only
+        assert_int_equal(strstr(lines, "\"step\":11,\"loss\"") != NULL, i == 2); // a new log has later lines only
         assert_int_equal(strstr(lines, "\"note\":") != NULL, i != 2);
         assert_non_null(strstr(lines, "{\"step\":21,"));
         free(lines);
@@ -339,8 +336,7 @@ static void test_folder_gone(void **state) {
 }
 
 // While the folder cannot be created, saves fail and the run continues.
-static void test_folder_unavailable(void **state) {
-    (void)state;
+UNIT_TEST(test_folder_unavailable) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     Saving s = saving_open(run, "mount/run");
@@ -366,9 +362,8 @@ static void test_folder_unavailable(void **state) {
     run_close(run);
 }
 
-// Another run writes in the folder, or has left its files: the run ends and writes nothing there.
-static void test_folder_taken(void **state) {
-    (void)state;
+// If another run has locked the folder or left its files there, the run ends and writes nothing there.
+UNIT_TEST(test_folder_taken) {
     Error err;
     Lock other;
     Run *run = run_new(RECIPE_BF16);
@@ -405,9 +400,8 @@ static void test_folder_taken(void **state) {
     run_close(run);
 }
 
-// A checkpoint that was removed after the last save is saved again at the end, once.
-static void test_removed_before_the_end(void **state) {
-    (void)state;
+// If the last checkpoint was removed after it was saved, saver_save_last() saves it once more.
+UNIT_TEST(test_removed_before_the_end) {
     Run *run = run_new(RECIPE_BF16);
     Saving s = saving_open(run, "last");
     RunState rs = fill(run, 7);
@@ -427,9 +421,8 @@ static void test_removed_before_the_end(void **state) {
     run_close(run);
 }
 
-// exit() in the middle of a write: the process ends when the files are whole.
-static void test_exit(void **state) {
-    (void)state;
+// exit() during a save ends the process only after the checkpoint is complete.
+UNIT_TEST(test_exit) {
     Error err;
     char folder[TEST_PATH];
     Run *run = run_new(RECIPE_BF16);
@@ -450,14 +443,4 @@ static void test_exit(void **state) {
     run_close(run);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy),           cmocka_unit_test(test_algos),
-        cmocka_unit_test(test_without_memory), cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_failing_save),
-        cmocka_unit_test(test_folder_gone),    cmocka_unit_test(test_folder_unavailable),
-        cmocka_unit_test(test_folder_taken),   cmocka_unit_test(test_removed_before_the_end),
-        cmocka_unit_test(test_exit),
-    };
-    return cmocka_run_group_tests_name("saver", tests, test_folder_make, test_folder_remove);
-}
+RUN_TESTS(test_folder_make, test_folder_remove, NULL)
