@@ -12,7 +12,7 @@ typedef struct {
     int driver_version;  // newest CUDA version that the driver supports, 1000 * major + 10 * minor; 0: no driver
     int runtime_version; // CUDA version that the program was built with
     bool driver_too_old; // true if the driver is too old for the CUDA runtime
-    char failure[160];   // the runtime's message if querying the GPUs failed for another reason, else ""
+    char failure[160];   // the CUDA runtime's error message if querying the GPUs failed for another reason, else ""
     int count;           // number of GPUs that this process may use
     int index;           // index of the GPU to use, which is this process's rank on this machine
     char name[256];      // name of GPU `index`; undefined, like the following fields, if that GPU does not exist
