@@ -43,9 +43,9 @@ typedef struct {
     const char *name;
     const CheckpointTensor *list;
     int count;
-    const char *
-        *nonfinite; // out: name of the first BF16 or FP32 tensor with an infinity or NaN, NULL if all are finite;
-                    // may be NULL: not checked
+    // output: name of the first BF16 or FP32 tensor with an infinity or NaN; NULL if all are finite. nonfinite may be
+    // NULL: not checked
+    const char **nonfinite;
 } TensorFile;
 
 // Writes safetensors files into `folder` and adds them to the manifest in order. Writes in parallel from host copies,
