@@ -28,8 +28,8 @@ typedef enum {
     RULE_QKV_ROPE, // uses the qkv matmul's output if only RoPE changes it, in place; scratch with clipping or QK-norm
     RULE_FC_OUT,   // uses h's memory if h is unscaled; otherwise scratch
     RULE_SUBLAYER_GRAD, // uses the memory of the residual stream's gradient; with post-norm, scratch
-    // uses the tensor that holds the residual stream at this point: a norm's saved input; with post-norm, the saved input
-    // of the next matmul; or RESID if neither is unscaled
+    // uses the tensor that holds the residual stream at this point: a norm's saved input; with post-norm, the saved
+    // input of the next matmul; or RESID if neither is unscaled
     RULE_RESIDUAL,
     // like RULE_RESIDUAL, but saved if --recompute 3 recomputes blocks from it and X_IN does not contain it
     RULE_BLOCK_IN,
@@ -81,14 +81,14 @@ typedef struct {
     TensorId matmul_of;    // operand of the matmul that writes this tensor, which has that operand's scales per token
     bool head;             // true: operand of the output head's matmuls
     bool gradient;         // true: operand that is a gradient
-    // true: has row amaxes. A gradient has them for the operation that quantizes it, an FP8 operand with one scale for the
-    // passes of the operation that writes it
+    // true: has row amaxes. A gradient has them for the operation that quantizes it, an FP8 operand with one scale for
+    // the passes of the operation that writes it
     bool amax;
     RowScales scales;
     // fields of activations and parameters
     When when;
-    // For a block's weight matrix: the activation that its forward matmul reads. For a point of the residual stream: the
-    // next matmul's input, which has the same values with post-norm
+    // For a block's weight matrix: the activation that its forward matmul reads. For a point of the residual stream:
+    // the next matmul's input, which has the same values with post-norm
     TensorId input;
 } TableRow;
 

@@ -120,8 +120,8 @@ typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 // A tensor's format, shape and place in the arena, for one configuration.
 typedef struct {
     bool exists;
-    // TensorId whose memory this tensor uses; -1: separate memory. A PLAIN tensor with its own id uses the memory of its
-    // VALUE, without scales and amax
+    // TensorId whose memory this tensor uses; -1: separate memory. A PLAIN tensor with its own id uses the memory of
+    // its VALUE, without scales and amax
     int alias;
     int scale_source; // TensorId whose scale this tensor uses (for a transpose or a matmul's output); -1: none
     Category category;
