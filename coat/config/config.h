@@ -203,85 +203,90 @@ typedef struct {
     char vocabulary[PATH_MAX_LENGTH + 64];
     bool vocab_of_tokenizer; // tokenizer_file sets shape.vocab, because neither --vocab nor a model's name does
     bool shuffle;
-    // model
-    char model[PATH_MAX_LENGTH]; // name (gpt2, d12 ...), checkpoint folder or weight file; "": the shape is given
-    bool model_from_files;       // model is a folder or file whose weights are loaded
-    char shape_files[PATH_MAX_LENGTH + 64]; // source of the shape for model_shape_from_files(); "": the flags
+    // settings of the model and the recipe
+    char model[PATH_MAX_LENGTH];
+    bool model_from_files; // true: `model` is a folder or file whose weights are loaded
+    // folder or file from which model_shape_from_files() reads the shape; "": flags set it
+    char shape_files[PATH_MAX_LENGTH + 64];
     ModelShape shape;
     Recipe recipe;
-    Recipe plain_recipe;       // the flags on top of --recipe bf16: recipe_decide() falls back to it
-    bool recipe_final;         // named by --recipe, or known to be possible: an impossible recipe is then an error
-    bool recipe_recorded;      // the recipe is that of the checkpoint that the run continues from
-    bool settings_recorded;    // a checkpoint or a log provided settings
-    int64_t recorded_step;     // step of that checkpoint
-    bool settings_logged;      // settings and model are from OUT/log.jsonl, because there is no checkpoint yet
-    bool nothing_to_resume;    // --resume finds neither a checkpoint in OUT nor settings in its log
-    bool model_named;          // a flag names the model, the tokenizer or the batch
-    bool batch_recorded;       // batch_tokens is from the checkpoint, because no flag sets it
-    bool micro_batch_recorded; // micro_batch is from the checkpoint, because no flag sets it
-    char gpu_without_fp8[320]; // why this machine's GPU cannot multiply in FP8; "": it can, or the CPU computes
-    bool no_gpu;               // this machine has no GPU (not set for --plan)
-    // batch
+    Recipe plain_recipe; // --recipe bf16 with the other flags applied; recipe_decide() uses it if FP8 is not possible
+    // true: --recipe names the recipe, or it is known to be possible; if it is impossible, that is an error
+    bool recipe_final;
+    bool recipe_recorded;   // true: the recipe is that of the checkpoint that the run continues from
+    bool settings_recorded; // true: settings were read from a checkpoint or a log
+    int64_t recorded_step;  // step of the checkpoint whose settings were read
+    bool settings_logged;   // true: settings and model were read from OUT/log.jsonl, because there is no checkpoint yet
+    bool nothing_to_resume; // true: --resume has found neither a checkpoint in OUT nor settings in its log
+    bool model_named;       // true: a flag sets the model, the tokenizer or the batch
+    bool batch_recorded;    // true: batch_tokens was read from the checkpoint, because no flag sets it
+    bool micro_batch_recorded; // true: micro_batch was read from the checkpoint, because no flag sets it
+    // why this machine's GPU does not support FP8 matmuls; "": it does, or the run uses the CPU
+    char gpu_without_fp8[320];
+    bool no_gpu; // true: this machine has no GPU (not set for --plan)
+    // settings of the batch
     int micro_batch, seq_len;
     ExamplesKind examples;
     DocumentsKind documents;
     int64_t batch_tokens; // tokens per optimizer step over all ranks; 0: one micro-batch per rank
-    int logits_chunk;     // tokens whose logits are computed at a time; 0: automatic
-    // optimizer
-    int64_t steps;     // -1: as epochs says
-    int epochs;        // passes over the training data
-    bool epochs_given; // epochs is from a flag
+    int logits_chunk;     // number of tokens whose logits are computed at a time; 0: automatic
+    // settings of the optimizer
+    int64_t steps;     // number of steps; -1: determined by epochs
+    int epochs;        // number of passes over the training data
+    bool epochs_given; // true: a flag sets epochs
     float lr, beta1, beta2, eps, weight_decay, grad_clip;
     float lr_final; // final learning rate as a fraction of lr
     int64_t warmup;
-    float decay_fraction; // wsd: fraction of the steps in the final decay
+    float decay_fraction; // fraction of the steps that the final decay of schedule wsd takes
     ScheduleKind schedule;
     uint64_t seed;
-    int max_skipped;                // number of skipped updates in a row that ends the run
-    float skip_loss_z, skip_grad_z; // standard deviations of loss, gradient norm that skip an update; 0: never
-    // evaluation and samples
-    int64_t val_every;               // 0: only at the end
-    int val_batches;                 // -1: all of the validation data
-    char hellaswag[PATH_MAX_LENGTH]; // file of examples; "": none
-    int64_t hellaswag_every;         // 0: only at the end, -1: as val_every
-    int64_t sample_every;            // 0: only at the end
-    int sample_tokens;               // 0: no samples
-    int64_t health_every;            // steps between statistics of the FP8 tensors; 0: never
+    int max_skipped; // number of consecutive skipped updates that ends the run
+    // an update is skipped if the loss or gradient norm is this many standard deviations too high; 0: never
+    float skip_loss_z, skip_grad_z;
+    // settings of evaluations and samples
+    int64_t val_every;               // steps between validations; 0: only at the end
+    int val_batches;                 // number of validation batches; -1: all of the validation data
+    char hellaswag[PATH_MAX_LENGTH]; // file of HellaSwag examples; "": none
+    int64_t hellaswag_every;         // steps between HellaSwag evaluations; 0: only at the end; -1: same as val_every
+    int64_t sample_every;            // steps between samples; 0: only at the end
+    int sample_tokens;               // number of tokens of a sample; 0: no samples
+    int64_t health_every;            // steps between FP8 statistics in the log; 0: never
     int64_t health_matmuls;          // steps between comparisons of FP8 wgrad with BF16; 0: never
     char prompt[4096];
     PromptFormat prompt_format;
-    int samples; // number of samples each time
+    int samples; // number of samples that are generated each time
     float temperature, top_p;
     int top_k;
     bool eval_only, overfit_one_batch;
-    // files
-    char out[PATH_MAX_LENGTH]; // "": nothing is written
-    int64_t save_every;        // 0: only at the end
-    int keep;                  // number of newest checkpoints to keep; 0: all
-    int64_t keep_every;        // checkpoints whose step is a multiple are never removed; 0: none
+    // settings of files
+    char out[PATH_MAX_LENGTH]; // folder that the run writes to; "": nothing is written
+    int64_t save_every;        // steps between checkpoints; 0: only at the end
+    int keep;                  // number of newest checkpoints that are retained; 0: all
+    int64_t keep_every;        // checkpoints whose step is a multiple of this are never deleted; 0: none
     bool resume;
-    int64_t resume_step;   // -1: the newest
-    bool allow_other_data; // on resume
+    int64_t resume_step;   // step of the checkpoint to resume from; -1: the newest
+    bool allow_other_data; // true: a resumed run may use other training data
     bool overwrite;
-    // device and run
+    // settings of the device and of the run
     DeviceKind device;
-    int threads; // CPU backend; 0: all cores
-    int zero;    // ZeRO stage
-    int gpus;    // --plan only: number of GPUs to plan for
+    int threads; // number of threads of the CPU backend; 0: all cores
+    int zero;    // ZeRO stage, 0 to 3
+    int gpus;    // number of GPUs to plan for; --plan only
     PlanKind plan;
-    bool offload_states;  // moments and master weights are in host memory
-    int64_t memory_limit; // bytes; --plan finds the largest micro-batch within it; 0: none
-    int64_t profile;      // step marked for a profiler; -1: none
+    bool offload_states;  // true: moments and master weights are in host memory
+    int64_t memory_limit; // memory limit in bytes, within which --plan finds the largest micro-batch; 0: none
+    int64_t profile;      // step that is marked for a profiler; -1: none
     bool autotune;
     char matmul_table[PATH_MAX_LENGTH]; // file of GEMM algorithms; "": none
-    int64_t time_limit_ms;              // the run ends before this time since the program's start; 0: none
-    int64_t log_every;                  // steps between lines on the terminal
+    // time since the program's start at which the run has ended at the latest, in ms; 0: no limit
+    int64_t time_limit_ms;
+    int64_t log_every; // steps between lines on the terminal
     bool quiet, json;
-    // processes; values that are not given come from the launcher's environment variables
-    int world_size;       // 0: from the environment
-    int rank;             // -1: from the environment
-    char rendezvous[256]; // HOST[:PORT] of rank 0; "": from the environment
-    char notes[1024];     // remarks on the flags that rank 0 prints on stderr; each ends with a newline
+    // settings of processes; those without a flag are read from the launcher's environment variables
+    int world_size;       // number of processes; 0: read from the environment
+    int rank;             // rank of this process; -1: read from the environment
+    char rendezvous[256]; // address HOST[:PORT] of rank 0; "": read from the environment
+    char notes[1024];     // remarks on the flags, which rank 0 prints on stderr; each ends with a newline
 } Config;
 
 // Sets config to the values of a run without flags: recipe coat, GPT-2's shape, llm.c's values for the rest.
