@@ -10,7 +10,7 @@ extern "C" {
 // collectives have finished when they return and end the run if they fail.
 typedef struct {
     const char *name;
-    void (*close)(Comm *);           // called between the last collective and watchdog_close()
+    void (*close)(Comm *);           // closes the connection and calls watchdog_close()
     void (*abort)(Comm *, int code); // tells the launcher to end the other ranks; may return
     void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);
     void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
