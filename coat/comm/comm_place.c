@@ -42,8 +42,9 @@ static bool read_number(const char *name, int *number, Error *err) {
     errno = 0;
     const long value = strtol(getenv(name), &end, 10);
     if (*end || errno || value < 0 || value > INT_MAX)
-        return error_set(err, EXIT_USER, "%s=%s in the environment: not a number from 0 on; correct it or unset it",
-                         name, getenv(name));
+        return error_set(err, EXIT_USER,
+                         "%s=%s in the environment: must be a whole number, at least 0; correct it or unset it", name,
+                         getenv(name));
     *number = (int)value;
     return true;
 }

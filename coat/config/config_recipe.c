@@ -64,7 +64,7 @@ static bool check_built(const Config *c, int ranks, Error *err) {
             return error_set(err, EXIT_USER,
                              "--recipe %s: %s; use --recipe bf16 or --device cpu (--plan works for every recipe)",
                              choice_name(RECIPE_NAMES, c->recipe.kind).text, n->text);
-        return error_set(err, EXIT_USER, "%s: %s; %s (--plan takes it)", n->flag, n->text, n->fix);
+        return error_set(err, EXIT_USER, "%s: %s; %s (--plan supports it)", n->flag, n->text, n->fix);
     }
     return true;
 }

@@ -108,7 +108,7 @@ typedef struct {
     int64_t m, n, k;
     bool accumulate;
     // matmul_on_thread() and matmul_on_all() set the following fields.
-    real scale; // product of the operands' scales, which multiplies the sum
+    real scale; // factor of the sum: scale of a times scale of b
     int64_t tile_m, tile_n;
 } Matmul;
 

@@ -65,8 +65,9 @@ typedef struct {
     unsigned uses;       // bits RECORDED, RESUMED, ...
     const char *placeholder;
     double min, max; // limits of a number, inclusive
-    const char *
-        default_shown; // default in --help; NULL: the value in the default Config, which "%s" at its start stands for; "": no default
+    // default in --help, in which a leading "%s" is replaced by the value in the default Config; NULL: that value; "":
+    // none
+    const char *default_shown;
     const char *help;
     // returns true if the value has an effect and must be recorded; NULL: always true
     bool (*matters)(const Config *config);

@@ -62,8 +62,9 @@ static bool check_weight(const Arguments *args, const Flag *flag, const char *va
         if (train && i >= args->first) return true;
         elsewhere = elsewhere || train;
     }
-    return error_set(err, EXIT_USER, "--%s %s: no --train stands before it%s; write it behind the one that it is of",
-                     flag->name, value, elsewhere ? " here, and that of --config keeps what the file says" : "");
+    return error_set(err, EXIT_USER, "--%s %s: no --train precedes it%s; write it after the --train that it belongs to",
+                     flag->name, value,
+                     elsewhere ? " here, and a --train in a --config file takes its weight from that file" : "");
 }
 
 static bool rewrite_long(Arguments *args, const char *text, const char *next, const Flag **flag, bool *took_next,

@@ -159,7 +159,7 @@ enum { TEXT_COLUMN = 12 }; // column in which the text of an item begins
 // Prints label and text as one line. Pads the label to `indent` columns.
 static void put_line(FILE *out, int indent, const char *label, const char *text, int length) {
     char *shown = strndup(text, (size_t)length);
-    if (!shown) fatal(EXIT_DEVICE, "host memory: could not hold a line of %d bytes", length);
+    if (!shown) fatal(EXIT_DEVICE, "host memory: could not allocate a line of %d bytes", length);
     text_printable(shown, strlen(shown), "");
     fprintf(out, "%-*s%s\n", indent, label, shown);
     free(shown);

@@ -75,9 +75,8 @@ void model_destroy(Model *m);
 void state_upload(Model *m);
 void state_download(Model *m);
 
-// Uploads the tokens of the next pass (B, T) and sets m->B and m->T.
-// targets: NULL if the pass computes no loss.
-// positions: position of each token within its document, for document masking (--documents apart). NULL: no masking.
+// Uploads the tokens of the next pass (B, T) and sets m->B and m->T. targets: NULL if the pass computes no loss.
+// positions: position of each token within its document, for document masking (--documents). NULL: no masking.
 void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets, const int32_t *positions);
 
 // Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens.

@@ -16,7 +16,7 @@ extern "C" {
 // scale per tensor or row. Groups have separate amaxes, so several of their values may equal the amax without harm.
 #define HEALTH_SATURATED 0.01
 // A warning is printed if more than this fraction of the FP8 values of a gradient that wgrad reads is zero or
-// subnormal. Zeros of masked targets do not count.
+// subnormal. Zeros of masked targets are ignored.
 #define HEALTH_SMALL 0.5
 // A warning is printed if the bias of an FP8 wgrad relative to BF16 exceeds this limit; HEALTH_ERROR limits its error.
 #define HEALTH_BIAS 0.02

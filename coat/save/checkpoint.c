@@ -268,7 +268,7 @@ bool checkpoint_expect(const char *out, int64_t step, Error *err) {
     if (found || count < 0) return found;
     if (count > 0)
         return error_set(err, EXIT_DATA,
-                         "%s: there is no checkpoint of step %" PRId64 ", but of %s%s; use one of these, or --resume "
+                         "%s: there is no checkpoint of step %" PRId64 ", only of %s%s; use one of these, or --resume "
                          "without a step for the newest valid one",
                          out, step, newest, count > 3 ? " and others" : "");
     if (step >= 0)

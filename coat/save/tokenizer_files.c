@@ -93,7 +93,7 @@ static bool copy_config(const char *folder, const char *path, JsonText *manifest
         const char *comma = at || rest[strspn(rest, " \t\r\n")] == '}' ? "" : ",";
         const int before = (int)((at ? at : rest) - text);
         if (asprintf(&out, "%.*s%s: \"%s\"%s%s", before, text, key, JSON_CLASS, comma, rest) < 0)
-            fatal(EXIT_DEVICE, "host memory: could not hold %s", path);
+            fatal(EXIT_DEVICE, "host memory: could not allocate a copy of %s", path);
     }
     const bool good = manifest_write(manifest, folder, CONFIG_NAME, out ? out : text, out ? strlen(out) : size, err);
     free(out);

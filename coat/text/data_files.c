@@ -308,7 +308,7 @@ static bool add_matches(const char *pattern, TokenFile **files, int *count, Erro
                          pattern, prepare_name(), prepare_bytes_name());
     }
     *files = (TokenFile *)realloc(*files, ((size_t)*count + found.gl_pathc) * sizeof **files);
-    if (!*files) fatal(EXIT_DEVICE, "host memory: could not hold a list of the token files");
+    if (!*files) fatal(EXIT_DEVICE, "host memory: could not allocate the list of token files");
     for (size_t i = 0; i < found.gl_pathc; i++) {
         size_t length = strlen(found.gl_pathv[i]) + 1;
         TokenFile *file = &(*files)[(*count)++];

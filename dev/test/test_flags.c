@@ -207,7 +207,7 @@ static void test_sets(void **state) {
     refuse("--train a --train-weight 1e10", EXIT_USER, "--train-weight 1e10: must be between 1e-09 and");
     refuse("--train a --train-weight 70%", EXIT_USER, "--train-weight 70%: not a number");
     refuse("--train a --train-weight nan", EXIT_USER, "--train-weight nan: not a number");
-    refuse("--train-weight 0.5 --train a", EXIT_USER, "--train-weight 0.5: no --train stands before it");
+    refuse("--train-weight 0.5 --train a", EXIT_USER, "--train-weight 0.5: no --train precedes it");
     refuse("--train a --train b --train-weight 0.5 --train c --train-weight 0.5", EXIT_USER,
            "--train a: has no --train-weight, but others have");
     refuse("--train a --train-weight 0.5 --train b --train c --train-weight 0.5", EXIT_USER,

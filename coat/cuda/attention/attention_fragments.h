@@ -91,7 +91,7 @@ __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t ow
     wgmma_commit();
 }
 
-// Starts the matmul d = (own rows) * (HALF rows of another tile)^T, with the own rows in registers.
+// Starts the matmul d = (own rows) * (HALF rows of another tile)^T, whose first operand is in registers.
 template <int COUNT>
 __device__ static inline void multiply_rows(float (&d)[HALF / 2], const uint32_t (&own)[COUNT], uint64_t other) {
 #pragma unroll
@@ -108,8 +108,8 @@ template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUN
         wgmma_operand_load(own + 4 * k, tile + (k / 4 * HALF + row) * PANEL + (k % 4 * 2 + chunk ^ row % 8) * 8);
 }
 
-// Applies the causal mask: sets the scores of keys that come after their query to -inf. KEYS: true if the own rows are
-// keys and the streamed rows are queries. from: first streamed row, relative to the start of the unit of work.
+// Applies the causal mask: sets the scores of keys that come after their query to -inf. KEYS: true if the owned rows
+// are keys and the streamed rows are queries. from: first streamed row, relative to the start of the unit of work.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
     const int ahead = place.row - place.pair - from; // own row minus streamed row, for this thread's first score
@@ -126,7 +126,7 @@ __device__ static inline int document_begin(const int32_t *positions, int t) {
     return max(t - positions[t], 0);
 }
 
-// State for document masking: the token positions of a sequence of T tokens, the first tokens of the own rows and of
+// State for document masking: the token positions of a sequence of T tokens, the first tokens of the owned rows and of
 // the streamed tile, and the first tokens that this thread's two queries and the warpgroup's last query can see (if own
 // rows are queries).
 struct Documents {
