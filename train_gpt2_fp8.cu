@@ -32,7 +32,7 @@ static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, Tenso
     return n;
 }
 
-// Returns the norm of the attention sublayer, and that of the MLP sublayer.
+// Return the norm of layer l's attention sublayer (first_norm) and of its MLP sublayer (second_norm).
 static Norm first_norm(const Model *m, int l) {
     return norm(m, X_IN, MEAN1, RSTD1, LN1W, LN1B, l);
 }
@@ -40,17 +40,17 @@ static Norm second_norm(const Model *m, int l) {
     return norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
 }
 
-// Returns each token's position within its document; data NULL if documents are not masked from each other.
+// Returns each token's position within its document; data is NULL without document masking.
 static Tensor positions(const Model *m) {
     return m->masks_documents ? act(m, POSITIONS, 0) : no_tensor();
 }
 
-// Returns the rows of a per-position table that a pass after cached_tokens positions uses.
+// Returns the rows of a per-position table that a pass uses if the KV cache has cached_tokens positions.
 static Tensor of_positions(const Model *m, Tensor table, int cached_tokens) {
     return tensor_rows(table, cached_tokens, m->T);
 }
 
-// Returns a pass's keys or values together with the rows of the KV cache before them.
+// Returns the keys or values of a pass together with the preceding rows of the KV cache.
 static Tensor with_cached_rows(Tensor t, int cached_tokens) {
     return tensor_rows(t, -cached_tokens, cached_tokens + t.rows);
 }
@@ -68,7 +68,7 @@ static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, 
     *v = tensor_cols(packed, nq + nk, nk);
 }
 
-// Returns the clipping, QK-norm and RoPE that a layer applies to q and k; GPT-2 has none of them.
+// Returns the clipping, QK-norm and RoPE parameters for a layer's q and k. GPT-2 uses none of them.
 static QkRope qk_rope(const Model *m, int layer, int cached_tokens) {
     QkRope h;
     h.shape = attention_shape(&m->config->shape, m->B, m->T);
@@ -81,7 +81,7 @@ static QkRope qk_rope(const Model *m, int layer, int cached_tokens) {
     return h;
 }
 
-// Returns the RoPE table and removes it from h if attention's backward applies RoPE's backward. With QK-norm it does
+// Removes the RoPE table from h and returns it, if attention's backward applies RoPE's backward. With QK-norm it does
 // not, because the norm's backward reads unrounded values.
 static Tensor detach_rope(QkRope *h) {
     const Tensor rope_table = h->rope_table;
@@ -119,7 +119,7 @@ static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, pre, r_out, r_in, y, y_bias);
 }
 
-// Counts the FP8 values of a gradient as matmuls read them, and those of its transpose if that has its own scale. Does
+// Counts the FP8 values of a gradient that matmuls read, and those of its transpose if that has a separate scale. Does
 // nothing in passes that FP8 health does not examine.
 static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q, Tensor dy_qt) {
     if (!m->counts_codes || !format_is_fp8(dy_q.format)) return;
@@ -132,16 +132,15 @@ static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q
 // ---------------------------------------------------------------------------------------------------------------
 // Forward
 
-// One block without its last matmul (COAT: saved activations): r + proj(attention(norm(r))), then
-// + fcproj(gelu(fc(norm(.)))). "gelu" stands for SwiGLU, too; fc then computes gate and up.
-// A sublayer's output is added to the residual stream by the next sublayer's norm. r_in is the stream before the
-// previous block's output y and y_bias are added (y.data NULL: nothing to add).
-// Backward calls this, too, to recompute a block (--recompute 3).
+// Computes one block without its last matmul (COAT: saved activations): r + proj(attention(norm(r))), then +
+// fcproj(gelu(fc(norm(.)))). With SwiGLU instead of GELU, fc computes gate and up. The norm of the next sublayer adds a
+// sublayer's output to the residual stream. r_in: residual stream before the previous block's output y and y_bias are
+// added (y.data NULL: nothing is added). Backward also calls this, to recompute a block (--recompute 3).
 static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
 
-    // attention sublayer; n1 (M, C), qkv (M, 3C), o (M, C). The KV cache holds q, k and v after RoPE.
+    // Attention sublayer: n1 (M, C), qkv (M, 3C), o (M, C). The KV cache stores q, k and v after RoPE.
     sublayer_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
                    y_bias);
     Tensor qkv = tensor_rows(act(m, QKV, l), cache.cached_tokens, (int64_t)m->B * m->T);
@@ -153,7 +152,7 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
 
-    // MLP sublayer; n2 (M, C), h and g (M, F)
+    // MLP sublayer: n2 (M, C), h and g (M, F).
     bool in_matmul = bias_in_fc_matmul(m);
     Tensor bias = param(m, FCB, l);
     sublayer_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
@@ -163,7 +162,7 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
                             recipe_is_paper(&m->config->recipe));
 }
 
-// The last matmul of a block: y = fcproj(g), which the next norm adds to the residual stream.
+// Computes the last matmul of a block: y = fcproj(g). The next norm adds y to the residual stream.
 static void block_output(Model *m, int l) {
     m->ops->linear_forward(&m->exec, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
 }
@@ -196,9 +195,9 @@ void model_forward(Model *m, KvCache cache) {
     ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), last, r, y, y_bias);
 }
 
-// The head and the loss, in chunks of tokens, so that the whole logits (M, Vp) never exist. Adds the losses' sum, times
-// the step's scale, to the state. With `backward`, also computes DN = d loss / d NF (M, C) and the head's gradient.
-// dlogits overwrites the logits, or is a separate FP8 tensor (--head).
+// Computes the output head and the loss in chunks of tokens, so that the complete logits (M, Vp) are never in memory.
+// Adds the sum of the losses, times the step's scale, to the state. With `backward`, also computes DN = d loss / d NF
+// (M, C) and the head's gradient. dlogits overwrites the logits, or is a separate FP8 tensor (--head).
 void model_loss(Model *m, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -230,21 +229,22 @@ void model_loss(Model *m, bool backward, bool accumulate) {
 // ---------------------------------------------------------------------------------------------------------------
 // Backward
 
-// Computes wgrad of qkv again in BF16 and compares it with dw, the FP8 result of this micro-batch (--health-products).
-// dqkv still exists, and n1 is recomputed into the memory of dn.
+// Computes the wgrad of qkv a second time, in BF16, and compares it with dw, the FP8 result of this micro-batch
+// (--health-products). dqkv still exists, and n1 is recomputed into the memory of dn.
 static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) {
     Exec *ex = &m->exec;
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
     InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
-    ex->trains = false; // checkpoints record only the algorithms of training's own matmuls
-    const bool post = m->config->shape.norm_place == NORM_POST; // n1 is then the stream itself, not a norm's output
+    ex->trains = false; // cleared, because checkpoints record only the algorithms of matmuls used in training
+    // with post-norm, n1 is the residual stream instead of a norm's output
+    const bool post = m->config->shape.norm_place == NORM_POST;
     m->ops->norm_recompute(ex, n1, post ? saved(m, N1, l) : no_tensor(), input);
     m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);
     ex->trains = true;
     m->ops->inner_products(ex, dw, reference, found + l);
 }
 
-// Returns a matmul's input as its wgrad reads it: saved, or recomputed from saved activations.
+// Returns a matmul's input as wgrad reads it: saved, or recomputed from saved activations.
 static Tensor recomputed_input(Model *m, TensorId x_t, int l) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -266,14 +266,15 @@ static Tensor recomputed_qkv_rope(Model *m, int l) {
     return recomputed;
 }
 
-// dgrad of y = x w^T: dx = dy_q w. dy_qt, the transpose of dy for wgrad, is only counted.
+// Computes the dgrad of y = x w^T: dx = dy_q w. The FP8 values of dy_qt, the transpose of dy for wgrad, are only
+// counted.
 static void matmul_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor dy_q, Tensor dy_qt,
                                  QuantizedGradient gradient) {
     count_codes(m, gradient, l, dy_q, dy_qt);
     m->ops->linear_backward_data(&m->exec, dx, dy_q, weight(m, w, l));
 }
 
-// dgrad and wgrad of y = x w^T: dx = dy_q w, then the gradient of w from dy_qt and the recomputed x.
+// Computes dgrad and wgrad of y = x w^T: dx = dy_q w, then the gradient of w from dy_qt and the recomputed x.
 static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
                             QuantizedGradient gradient, bool accumulate) {
     matmul_backward_data(m, l, dx, w, dy_q, dy_qt, gradient);
@@ -281,8 +282,8 @@ static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t
     m->ops->linear_backward_weight(&m->exec, grad(m, w, l), dy_qt, x, accumulate);
 }
 
-// Begins the backward of a sublayer: returns the gradient of its output. With post-norm this runs the norm's backward;
-// w and b are the norm's parameters.
+// Begins the backward of a sublayer and returns the gradient of the sublayer's output. With post-norm, runs the norm's
+// backward; w and b are the norm's parameters.
 static Tensor sublayer_backward_begin(Model *m, int l, TensorId w, TensorId b, Norm n, bool accumulate) {
     Tensor dsublayer = act(m, DSUBLAYER, l);
     if (m->config->shape.norm_place == NORM_POST)
@@ -291,8 +292,8 @@ static Tensor sublayer_backward_begin(Model *m, int l, TensorId w, TensorId b, N
     return dsublayer;
 }
 
-// Ends the backward of a sublayer: adds dn, the gradient of its first matmul's input, to that of the residual stream.
-// With pre-norm this runs the norm's backward.
+// Ends the backward of a sublayer: adds dn, the gradient of its first matmul's input, to the gradient of the residual
+// stream. With pre-norm, runs the norm's backward.
 static void sublayer_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn, Norm n, bool accumulate) {
     Tensor dresid = act(m, DRESID, l);
     if (m->config->shape.norm_place == NORM_POST)
@@ -301,15 +302,15 @@ static void sublayer_backward_end(Model *m, int l, TensorId w, TensorId b, Tenso
         m->ops->norm_backward(&m->exec, dresid, grad(m, w, l), grad(m, b, l), dn, n, true, accumulate);
 }
 
-// Backward of one block (COAT: FP8 flow). DRESID (M, C) is the gradient of the residual stream after the block and
-// becomes the gradient before it.
+// Computes the backward of one block (COAT: FP8 flow). DRESID (M, C), the gradient of the residual stream after the
+// block, becomes the gradient before the block.
 static void block_backward(Model *m, int l, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     Tensor dresid_q = act(m, DRESID_Q, l), dresid_qt = act(m, DRESID_QT, l);
     Tensor dn = act(m, DN, 0), dn2 = act(m, DN2, l);
 
-    // MLP sublayer
+    // Backward of the MLP sublayer.
     Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
     Tensor dsublayer = sublayer_backward_begin(m, l, LN2W, LN2B, second_norm(m, l), accumulate);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dsublayer, accumulate);
@@ -326,7 +327,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     matmul_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, GRADIENT_DH, accumulate);
     sublayer_backward_end(m, l, LN2W, LN2B, dn2, second_norm(m, l), accumulate);
 
-    // attention sublayer
+    // Backward of the attention sublayer.
     Tensor d_o = act(m, DO, 0), dqkv = act(m, DQKV, l), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
     dsublayer = sublayer_backward_begin(m, l, LN1W, LN1B, first_norm(m, l), accumulate);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dsublayer, accumulate);
@@ -336,7 +337,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     split_qkv(&m->config->shape, dqkv, &dq, &dk, &dv);
     QkRope h = qk_rope(m, l, 0);
     const Tensor rope_table = detach_rope(&h);
-    if (qk_norm_rope_active(&h)) dq.amax = NULL; // qk_norm_rope_backward changes the values and writes their amaxes
+    if (qk_norm_rope_active(&h)) dq.amax = NULL; // qk_norm_rope_backward() changes the values and writes their amaxes
     ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), rope_table,
                             a.shape);
     ops->qk_norm_rope_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), h, accumulate);
@@ -346,9 +347,9 @@ static void block_backward(Model *m, int l, bool accumulate) {
     if (m->compares_matmuls) compare_matmul(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }
 
-// With --recompute 3, recomputes a block's saved activations, with the same bits, from the residual stream at its
-// beginning. Does nothing for the last block, whose activations still exist. The post-norm of its MLP, which forward
-// fuses with the next block's first operation, is recomputed here, too.
+// Recomputes a block's saved activations from the residual stream at its beginning, with identical bits (--recompute
+// 3). Does nothing for the last block, whose activations still exist. Also recomputes the post-norm of its MLP, which
+// forward fuses with the next block's first operation.
 static void block_recompute(Model *m, int l) {
     if (!config_recomputes_blocks(m->config) || l + 1 == m->config->shape.layers) return;
     shards_weights_needed(&m->shards, l, -1, false);
@@ -359,8 +360,8 @@ static void block_recompute(Model *m, int l) {
                                       act(m, RESID_MID, l), act(m, Y, l));
 }
 
-// Backward from DN to the embedding: writes or adds to the gradients of all parameters, and sums them over the
-// processes, at the latest in the last micro-batch of a step.
+// Runs backward from DN to the embedding: writes the gradients of all parameters (or adds to them), and sums them over
+// the processes, at the latest in the last micro-batch of a step.
 static void model_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -377,7 +378,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
         ops->range_pop(ex);
     }
     Tensor dwte = grad(m, WTE, 0);
-    if (!m->config->shape.tied_head && !accumulate) // a tied head's gradient is already there
+    if (!m->config->shape.tied_head && !accumulate) // the gradient of a tied head has already been written
         ops->zero(ex, dwte.data, (size_t)tensor_elements(dwte) * format_bytes(dwte.format));
     ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), positions(m), m->T, accumulate);
     shards_pass_end(&m->shards, last);
@@ -403,9 +404,9 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
     if (positions) m->ops->upload(&m->exec, act(m, POSITIONS, 0).data, positions, bytes);
 }
 
-// Forward and backward of one micro-batch. The operations are the same in every step, so a device may replay them from
-// a recording (a CUDA graph): one for the first micro-batch, which overwrites the gradients, one for the others. Passes
-// that communicate or that FP8 health examines are not recorded.
+// Runs forward and backward of one micro-batch. The operations are equal in every step, so a device may record them (as
+// a CUDA graph) and replay them: one recording for the first micro-batch, which overwrites the gradients, and one for
+// the others. Passes that communicate or that FP8 health examines are not recorded.
 void micro_step(Model *m, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
     bool watched = m->counts_codes || m->compares_matmuls;
@@ -422,7 +423,7 @@ void micro_step(Model *m, bool accumulate, bool last) {
     if (record) m->ops->replay_end(&m->exec, recording);
 }
 
-// Writes a step's settings to the device: learning rate, loss scale 1 / targets, AdamW's coefficients.
+// Writes a step's parameters to the device: learning rate, loss scale 1 / targets, AdamW's coefficients.
 void step_begin(Model *m, float lr, int64_t targets) {
     const Config *c = m->config;
     m->host.lr = lr;
@@ -443,7 +444,7 @@ void step_begin(Model *m, float lr, int64_t targets) {
 static void step_guard(Model *m) {
     const Config *c = m->config;
     state_download(m);
-    if (m->host.nonfinite) return; // the device already skips it
+    if (m->host.nonfinite) return; // the device already skips this update
     if (outlier_should_skip(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
         m->host.nonfinite = SKIP_OUTLIER;
         state_upload(m);
@@ -482,9 +483,9 @@ static bool open_device(Model *m, Error *err) {
     return m->ops->open(&m->exec, c, err);
 }
 
-#define ALLOCATION_TIMEOUT_S 600 // for the other processes to lock their host memory
+#define ALLOCATION_TIMEOUT_S 600 // seconds that a rank waits while the other ranks page-lock their host memory
 
-// Allocates the arena. Processes lock host memory one after the other, so that each sees how much is left.
+// Allocates the arena. Processes page-lock host memory one after the other, so that each sees how much remains.
 static bool allocate(Model *m, Error *err) {
     if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
     comm_set_timeout(m->comm, ALLOCATION_TIMEOUT_S);
@@ -495,7 +496,7 @@ static bool allocate(Model *m, Error *err) {
     return ok;
 }
 
-// Opens the device, connects to the other processes, and allocates memory. The parameters' values are still undefined.
+// Opens the device, connects to the other processes, and allocates memory. Does not initialize the parameters.
 bool model_create(Model *m, const Config *config, const CommPlace *place, Error *err) {
     memset(m, 0, sizeof *m);
     m->config = config;
@@ -524,7 +525,7 @@ void model_destroy(Model *m) {
     if (m->ops) m->ops->close(&m->exec);
 }
 
-#ifndef TESTING // test_gpt2.cu includes everything above
+#ifndef TESTING // test_gpt2.cu includes the code above
 
 #include "coat/base/clock.h"
 #include "coat/base/signals.h"
@@ -558,12 +559,13 @@ int main(int argc, char **argv) {
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, "", 0}, why;
     bool exit_now = false;
-    on_all_ranks(&run.errors); // because errors of the flags are the same on all ranks
+    on_all_ranks(&run.errors); // errors in the flags are found by all ranks
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
-    if (!exit_now) signals_fail_writes(); // --help into a closed pipe ends silently
+    if (!exit_now) signals_fail_writes(); // not for --help, which should end silently if its output is a closed pipe
     if (ok && !exit_now) {
-        ok = checkpoint_settings(&recorded, &line.flags, &err); // of the checkpoint that the flags resume or load
+        // settings of the checkpoint that the flags resume or load
+        ok = checkpoint_settings(&recorded, &line.flags, &err);
         if (ok)
             ok = config_parse(&config, &line, &recorded, &err);
         else

@@ -49,8 +49,8 @@ OPERATION(qk_norm_rope_forward, (Exec *exec, Tensor out, Tensor qkv, QkRope qk_r
 OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape))
 
-// q = x in the FP8 format that the next matmul reads, with one scale per tensor or (SCALE_ROW, in one pass) per row.
-// Aliasing: does nothing if q is x.
+// Quantizes x to q, in the FP8 format that the next matmul reads, with one scale per tensor or (SCALE_ROW, in one pass)
+// per row. Does nothing if q is x.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
 // Bias, activation function, FP8 quantization, fused. Here and below "gelu" stands for SwiGLU, too: h (M, 2 F) then
@@ -70,7 +70,7 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 // A non-finite loss sets state->nonfinite.
 OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
                                   Tensor targets, int vocab, StepState *state))
-// state->loss_sum += state->loss_scale * sum of losses, in a fixed order.
+// Adds the sum of losses, times state->loss_scale, to state->loss_sum, in a fixed order.
 OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 
 // --- backward ------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ OPERATION_BY_FORMAT(norm_recompute, (Exec *exec, Tensor n_t, Tensor n, Norm norm
 OPERATION_BY_FORMAT(norm_backward, (Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm,
                                     bool add, bool accumulate))
 
-// g (M, C) += dn: gradient of the residual stream with post-norm. dn may be BF16 SCALE_ROW.
+// Adds a sublayer's gradient to the residual stream's gradient (post-norm): g (M, C) += dn. dn may be BF16 SCALE_ROW.
 OPERATION(residual_backward, (Exec *exec, Tensor g, Tensor dn))
 
 // Quantizes a gradient for dgrad (dy_q) and, transposed, for wgrad (dy_qt), and sums its columns.
@@ -141,22 +141,26 @@ OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Ten
                            bool accumulate))
 
 // --- update ------------------------------------------------------------------------------------------------
-// sums[i] += parts[i]: adds one more micro-batch. Unscaled, contiguous, same format and shape.
+// Adds the gradients of one more micro-batch: sums[i] += parts[i]. Tensors are unscaled and contiguous, of equal format
+// and shape.
 OPERATION(gradients_add, (Exec *exec, const Tensor sums[], const Tensor parts[], int count))
-// state->grad_sq = sum of squares over all gradients, state->grad_norm = its root. A non-finite root sets nonfinite.
+// Computes state->grad_sq = sum of squares over all gradients, and state->grad_norm = its root. A non-finite root sets
+// nonfinite.
 OPERATION(grad_norm, (Exec *exec, const Parameter *parameters, int count, StepState *state))
-// state->grad_norm = root of grad_sq, after grad_sq was summed over the processes. A non-finite root sets nonfinite.
+// Computes state->grad_norm = root of grad_sq, after grad_sq was summed over the processes. A non-finite root sets
+// nonfinite.
 OPERATION(grad_norm_root, (Exec *exec, StepState *state))
-// AdamW (COAT: optimizer states) on all parameters. Scales the gradient by grad_clip / grad_norm if the norm is larger.
-//   state->nonfinite: skips the whole update and counts it in state->skipped; otherwise advances t first.
-//   Writes the amax of every weight that has FP8 values, as now stored, to weight.maximum if that exists.
+// Runs AdamW (COAT: optimizer states) on all parameters. Multiplies the gradient by grad_clip / grad_norm if the norm
+// is larger than grad_clip. If state->nonfinite is set, skips the update and increments state->skipped; otherwise first
+// increments t. Writes the amax of every weight that has FP8 values, as stored after the update, to weight.maximum if
+// that exists.
 OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, StepState *state))
 // Quantizes w.value to w.codes for the weights that have them.
 //   w.codes.amax, if it exists, holds the amax of the whole weight, of which w.value is a shard.
 //   Otherwise uses the amaxes that adamw_update on the same parameters wrote just before; after anything else, such as
 //   loading a checkpoint, computes them.
 OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count))
-// *w.codes.amax = the amax of w.value, for the weights that have FP8 values; 0 if a weight has no rows.
+// Writes the amax of w.value to *w.codes.amax, for the weights that have FP8 values; 0 if a weight has no rows.
 OPERATION(weights_amax, (Exec *exec, const Parameter *parameters, int count))
 
 // --- log ------------------------------------------------------------------------------------------------
@@ -169,7 +173,8 @@ OPERATION(health, (Exec *exec, const Tensor tensors[], int count, Health out[]))
 // Adds the counts of an FP8 tensor, transposed or not, to *counts in device memory. All values of the largest magnitude
 // count as saturated.
 OPERATION(codes_count, (Exec *exec, Tensor codes, CodeCounts *counts))
-// *out, in device memory, for two unscaled contiguous tensors of the same format and shape; sums in double.
+// Computes the inner products of two unscaled contiguous tensors of equal format and shape, and writes them to *out in
+// device memory. Sums in double.
 OPERATION(inner_products, (Exec *exec, Tensor a, Tensor b, InnerProducts *out))
 
 #undef OPERATION_BY_FORMAT

@@ -31,26 +31,28 @@
 extern "C" {
 #endif
 
-#define MATMUL_TABLE_NAME "matmul_table.txt" // of GEMM algorithms: in a checkpoint, and in the folder of --autotune
-#define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // bytes of such a file
+// file with GEMM algorithms, in checkpoints and in the folder of a run with --autotune
+#define MATMUL_TABLE_NAME "matmul_table.txt"
+#define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // maximum size of a file of GEMM algorithms in bytes
 
 // Inputs and results of an optimizer step, in device memory, so that the device decides whether to skip the update and
 // a captured graph stays valid. The host writes the first part before a step and reads all of it afterwards.
 typedef struct {
-    // written by the host
-    float lr, beta1, beta2, eps, weight_decay, grad_clip; // grad_clip <= 0: no clipping
-    float loss_scale;                                     // 1 / unmasked targets of the step
+    // fields that the host writes
+    float lr, beta1, beta2, eps, weight_decay, grad_clip; // grad_clip <= 0: gradients are not clipped
+    float loss_scale;                                     // 1 / number of the step's unmasked targets
     uint64_t seed;
-    // updated by the device
+    // fields that the device updates
     int64_t t;           // number of updates so far, without skipped steps
     int64_t skipped;     // number of skipped updates so far
     int64_t skipped_run; // number of skipped updates since the last one that was not skipped
-    // written by the operations of a step
-    double loss_sum;   // sum of the token losses times loss_scale: the mean loss of the step
-    double grad_sq;    // sum of the squares of all gradients
-    float grad_norm;   // root of grad_sq
-    int32_t nonfinite; // not 0: the update is skipped. 1: a loss, gradient or value to quantize was inf or NaN.
-                       // SKIP_OUTLIER: set by the host between grad_norm and adamw_update (guard.h)
+    // fields that the operations of a step write
+    double loss_sum; // sum of the token losses times loss_scale: the mean loss of the step
+    double grad_sq;  // sum of the squares of all gradients
+    float grad_norm; // root of grad_sq
+    // not 0: the update is skipped. 1: a loss, gradient or value to quantize was inf or NaN. SKIP_OUTLIER: set by the
+    // host between grad_norm and adamw_update (guard.h)
+    int32_t nonfinite;
 } StepState;
 
 #define SKIP_OUTLIER 2
@@ -58,11 +60,11 @@ typedef struct {
 // A norm's parameters and the tensors that it saves for backward. x is its input: with BF16 saved activations the
 // residual stream itself, with COAT a copy in E4M3 with per-group scales.
 typedef struct {
-    Tensor x;      // (M, C) unscaled, or E4M3 SCALE_GROUP
-    Tensor mean;   // (M, 1) FP32; data NULL for RMSNorm
-    Tensor rstd;   // (M, 1) FP32
-    Tensor weight; // (1, C)
-    Tensor bias;   // (1, C); data NULL without biases
+    Tensor x;      // input of the norm, (M, C): unscaled, or E4M3 SCALE_GROUP
+    Tensor mean;   // mean of each row, (M, 1) FP32; data is NULL for RMSNorm
+    Tensor rstd;   // reciprocal standard deviation of each row, (M, 1) FP32
+    Tensor weight; // weight of the norm, (1, C)
+    Tensor bias;   // bias of the norm, (1, C); data is NULL if it has none
     float eps;
     bool from_saved; // the norm reads the dequantized x (recipe coat-paper) instead of the residual stream itself
 } Norm;
@@ -78,21 +80,23 @@ static inline AttentionShape attention_shape(const ModelShape *model, int B, int
     return shape;
 }
 
-// Returns the position of a row's token within its document, from 0. positions (M, 1) I32 holds it if documents in a
-// sequence are masked from each other; otherwise (data NULL) each sequence of T tokens is one document.
+// Returns the position of a row's token within its document, counted from 0. With document masking, positions (M, 1)
+// I32 contains it. Otherwise positions.data is NULL, and each sequence of T tokens is one document.
 static inline int64_t row_position(Tensor positions, int64_t row, int64_t T) {
     return positions.data ? ((const int32_t *)positions.data)[row] : row % T;
 }
 
-// What qk_norm_rope_forward() does to q, k and v, in this order: clips q, k and v to [-clip, clip]; applies an RMSNorm
-// to q and k, over all heads together or over each head; applies RoPE to q and k by row_position().
+// Parameters of qk_norm_rope_forward(), which clips q, k and v to [-clip, clip], then applies an RMSNorm to q and k
+// (over all heads together or over each head), then applies RoPE to q and k by row_position().
 typedef struct {
     AttentionShape shape;
-    Tensor positions;  // as for row_position()
-    Tensor rope_table; // RoPE table (T, head_dim) FP32: a row has the cosines of head_dim / 2 angles, then their sines;
-                       // data NULL: no RoPE
-    Tensor q_weight, k_weight; // (1, head_dim), or as wide as q and k; data NULL: no norm
-    float eps, clip;           // clip 0: no clipping
+    Tensor positions; // positions of tokens in their documents, as row_position() reads them
+    // RoPE table (T, head_dim) FP32: a row contains the cosines of head_dim / 2 angles, then their sines. data NULL: no
+    // RoPE
+    Tensor rope_table;
+    // weights of the norms of q and k: (1, head_dim), or as wide as q and k; data is NULL if there is no norm
+    Tensor q_weight, k_weight;
+    float eps, clip; // clip 0: values are not clipped
 } QkRope;
 
 // True if qk_norm_rope_forward() changes any value. False for GPT-2.
@@ -100,32 +104,34 @@ static inline bool qk_norm_rope_active(const QkRope *rope) {
     return rope->rope_table.data || rope->q_weight.data || rope->clip > 0;
 }
 
-// One parameter tensor with its gradient and optimizer states.
+// A parameter with its gradient and optimizer states.
 typedef struct {
-    Weight weight;  // value is BF16 or FP32; updated
-    Tensor grad;    // BF16 or FP32, same shape
-    Tensor m, v;    // FP32, BF16, or 8-bit with SCALE_EXPAND
-    Tensor master;  // FP32; or U16 low halves (split16); data NULL: none (or the value is FP32 already)
-    bool decay;     // decoupled weight decay applies
+    Weight weight; // weight (BF16 or FP32), which the optimizer updates
+    Tensor grad;   // gradient (BF16 or FP32), of the weight's shape
+    Tensor m, v;   // moments: FP32, BF16, or 8-bit with SCALE_EXPAND
+    // master weights: FP32, or U16 low halves (split16); data is NULL if there are none (or the value is FP32)
+    Tensor master;
+    bool decay;     // true: AdamW's decoupled weight decay applies
     uint64_t index; // index of its first element among all parameters; seeds stochastic rounding
 } Parameter;
 
 // Statistics of a whole FP8 tensor that show how well its scales fit.
 typedef struct {
-    uint64_t saturated; // values of the largest magnitude, minus one per scale, because a scale's amax has it
-    uint64_t zero;      // values 0: zeros, and values too small for the scale
-    uint64_t clamped;   // SCALE_EXPAND: groups whose exponent k is at an end of its range
-    uint32_t amax;      // bits of the largest dequantized magnitude
-    uint32_t largest;   // the largest FP8 value without its sign, as its 7 bits
+    // number of values of the largest magnitude, minus one per scale, because the scale's amax has that magnitude
+    uint64_t saturated;
+    uint64_t zero;    // number of FP8 values that are 0, including values too small for the scale
+    uint64_t clamped; // SCALE_EXPAND: number of groups whose exponent k is at an end of its range
+    uint32_t amax;    // FP32 bits of the largest dequantized magnitude
+    uint32_t largest; // lower 7 bits of the FP8 value of largest magnitude
 } Health;
 
-// Counts of a tensor's FP8 values that represent their values badly.
+// Counts of a tensor's FP8 values that represent the original values inaccurately.
 typedef struct {
-    uint64_t codes; // all values
+    uint64_t codes; // total number of FP8 values
     uint64_t saturated, zero, subnormal;
 } CodeCounts;
 
-// Inner products of two tensors a and b, taken as vectors.
+// Inner products of two tensors a and b, regarded as vectors: <a, b>, <a, a> and <b, b>.
 typedef struct {
     double ab, aa, bb;
 } InnerProducts;
@@ -134,7 +140,7 @@ typedef struct Exec Exec;
 
 typedef struct Ops {
     const char *name;  // "cpu" or "cuda"
-    DeviceKind device; // DEVICE_CPU or DEVICE_CUDA: where tensors and workspace are
+    DeviceKind device; // DEVICE_CPU or DEVICE_CUDA: where tensors and workspace are stored
 
 #define DEVICE_FUNCTION(name, result, parameters) result(*name) parameters;
 #include "device_functions.h"
@@ -144,16 +150,18 @@ typedef struct Ops {
 #undef OPERATION
 } Ops;
 
-// The device that operations run on, and their scratch memory. `backend` is private data of the backend in `ops`.
+// The device that operations run on, and their workspace. `backend` is private to the backend in `ops`.
 struct Exec {
     const Ops *ops;
     void *backend;
-    void *workspace; // device scratch of at least the bytes of ops_workspace(), for use within one operation
+    void *workspace; // scratch memory on the device, at least ops_workspace() bytes, for use within one operation
     size_t workspace_bytes;
-    bool trains;      // true in a training step, false in an evaluation or a sample
-    StepState *state; // in device memory; a non-finite value to quantize sets its nonfinite. NULL: not allocated yet
+    bool trains; // true in a training step, false in an evaluation or a sample
+    // state of the step, in device memory; a non-finite value to quantize sets its nonfinite flag. NULL: not allocated
+    // yet
+    StepState *state;
     int rank, ranks;
-    int local_rank; // rank among the processes of this machine; selects its GPU
+    int local_rank; // rank among the processes of this machine, which selects the GPU
 };
 
 // Applies RoPE's backward to d, which is dq or dk with the given number of heads, if attention's kernel does not.

@@ -4,7 +4,8 @@
 
 #include "error.h"
 
-#define STACK_BYTES ((size_t)1 << 20) // ulimit -v counts stacks, and the default is 8 MiB
+// stack size of the thread; small, because ulimit -v counts stacks, and the default is 8 MiB
+#define STACK_BYTES ((size_t)1 << 20)
 
 static void *work_in_background(void *argument) {
     const BackgroundTask *task = (const BackgroundTask *)argument;

@@ -14,14 +14,14 @@ typedef struct {
     bool running;
 } BackgroundTask;
 
-// Starts work(argument) in a thread that blocks all signals. If no thread can be created, runs it before returning. The
-// result of work is ignored.
+// Starts work(argument) in a thread that blocks all signals. If no thread can be created, runs the work before
+// returning. The return value of work is ignored.
 void background_begin(BackgroundTask *task, void *(*work)(void *argument), void *argument);
 
 // Starts work(argument) like background_begin(), but returns false and does nothing if no thread can be created.
 bool background_try(BackgroundTask *task, void *(*work)(void *argument), void *argument);
 
-// Waits until the work is done.
+// Waits until the task's work is done.
 void background_end(BackgroundTask *task);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// Monotonic time: setting the clock does not change it.
+// Reads monotonic time, which does not change when the system clock is set.
 #pragma once
 #include <time.h>
 

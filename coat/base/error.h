@@ -1,5 +1,6 @@
-// Errors. A function that can fail on the user's input returns false and fills an Error. main() prints the Error in one
-// line and exits with its code. Only fatal() ends the process elsewhere: if the device fails or memory is exhausted.
+// Error handling. A function that can fail because of the user's input returns false and fills an Error. main() prints
+// the Error in one line and exits with its code. Only fatal() ends the process elsewhere, if the device fails or memory
+// is exhausted.
 #pragma once
 #include <errno.h>
 #include <stdarg.h>
@@ -15,20 +16,21 @@
 extern "C" {
 #endif
 
-// The program's exit codes, part of its documented interface.
+// Exit codes of the program, which are documented for users.
 typedef enum {
-    EXIT_DONE = 0,     // finished
-    EXIT_USER = 1,     // a flag, or flags that contradict each other
+    EXIT_DONE = 0,     // the run has finished
+    EXIT_USER = 1,     // a flag is wrong, or flags contradict each other
     EXIT_DATA = 2,     // a file is missing, damaged, of the wrong kind, or cannot be written
-    EXIT_DEVICE = 3,   // the GPU, its driver, or its memory
+    EXIT_DEVICE = 3,   // the GPU, its driver or its memory failed
     EXIT_DIVERGED = 4, // the loss or gradient stayed non-finite
     EXIT_RANK = 5      // another process of the run was lost
 } ExitCode;
 
 typedef struct {
     ExitCode code;
-    char text[1024]; // one line: what was being done, to which thing, and what the user can change
-    int unread;      // errno if a file exists but could not be opened or read, so that its contents are unknown; else 0
+    char text[1024]; // one line: the failed action, its object, and what the user can change
+    // errno if a file exists but could not be opened or read, so that its contents are unknown; otherwise 0
+    int unread;
 } Error;
 
 // Replaces every control character of UTF-8 text with '?', in place: U+0000 to U+001F except those in `kept`, U+007F to
@@ -47,15 +49,15 @@ __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, 
     text_printable(err->text, strlen(err->text), "");
 }
 
-// Fills err and returns false, for `return error_set(...)`. A macro, because compilers do not inline variadic functions
-// and would not see that the result is always false.
+// Fills err and returns false, for use as `return error_set(...)`. It is a macro because compilers do not inline
+// variadic functions and would not see that the result is always false.
 #define error_set(...) (error_fill(__VA_ARGS__), error_result())
 static inline bool error_result(void) {
     return false;
 }
 
-// Returns the part of a help text after "usage: NAME". The printed name is the one that the program was called by,
-// because make install renames programs.
+// Returns the part of a help text that follows "usage: NAME". The name is omitted because `make install` renames
+// programs, and help shows the name by which the program was called.
 static inline const char *usage_flags(const char *usage) {
     const char *name = usage + strlen("usage: ");
     return name + strcspn(name, " ");
@@ -72,7 +74,7 @@ static inline bool usage_asked(int argc, char **argv, const char *usage) {
 #define USAGE_LINE(usage)                                                                                              \
     "usage: %s%.*s", program_invocation_short_name, (int)strcspn(usage_flags(usage), "\n"), usage_flags(usage)
 
-// The main() of a small program: prints help or calls `run`. Prints its error. Returns the exit code.
+// Implements main() of a small program: prints help, or calls `run` and prints its error. Returns the exit code.
 static inline int usage_main(int argc, char **argv, const char *usage, bool (*run)(int, char **, Error *)) {
     Error err;
     if (usage_asked(argc, argv, usage) || run(argc, argv, &err)) return EXIT_DONE;
@@ -80,25 +82,26 @@ static inline int usage_main(int argc, char **argv, const char *usage, bool (*ru
     return (int)err.code;
 }
 
-// Rank of this process, which fatal() prints; -1 if there is only one process.
+// rank of this process, which fatal() prints; -1 if there is only one process
 extern int error_rank;
 
-// Marks the calling thread as a background thread, in which fatal() ends the process by _exit(). exit() would destroy
-// objects that the training thread still uses. From glibc 2.41 on it could also deadlock: it waits for an exit() of the
-// training thread, which may itself wait for this thread.
+// Marks the calling thread as a background thread, in which fatal() ends the process with _exit(). exit() would destroy
+// objects that the training thread still uses. In glibc 2.41 and later it could also deadlock: it waits for an exit()
+// of the training thread, which may itself wait for this thread.
 void error_mark_background_thread(void);
-extern void (*error_exit_hook)(int code); // called before that _exit(); may be NULL
+extern void (*error_exit_hook)(int code); // called before fatal() calls _exit() in a background thread; may be NULL
 __attribute__((noreturn)) void error_exit(ExitCode code);
 
-// Sets error_advice() to the command that resumes from the last complete checkpoint: that of `step` in folder `out`.
-// step 0: there is no checkpoint yet. out "": the run saves nothing. Called by the training thread.
+// Sets the text of error_advice() to the command that resumes from the last complete checkpoint, which is that of
+// `step` in folder `out`. step 0: there is no checkpoint yet. out "": the run saves nothing. Called by the training
+// thread.
 void error_saved(const char *out, int64_t step);
 
 // Returns advice for the user if another process is lost, as set by error_saved(). The text stays valid until
 // error_saved() has been called twice more. Any thread or signal handler may call this.
 const char *error_advice(void);
 
-// Prints an error with one write, because several processes may share the stream, and exits.
+// Prints an error and exits. Uses a single write, because several processes may share the stream.
 __attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCode code, const char *format, ...) {
     char text[1024], who[32] = "";
     va_list args;

@@ -1,11 +1,11 @@
-// Parts of messages: text appended to text, sizes with their unit, the plural of nouns and verbs.
+// Builds parts of messages: appends text, writes sizes with a unit, and forms the plural of nouns and verbs.
 #pragma once
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-// Appends formatted text to `text` in a buffer of `size` bytes; cuts off what does not fit.
+// Appends formatted text to `text` in a buffer of `size` bytes, and truncates it if it does not fit.
 __attribute__((format(printf, 3, 4))) static inline void text_append(char *text, size_t size, const char *format, ...) {
     const size_t used = strlen(text);
     va_list args;

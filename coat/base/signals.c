@@ -16,14 +16,14 @@
 #define TERMINAL_TIMEOUT_S 2
 
 static volatile sig_atomic_t stop_signal, save_asked;
-static struct timespec stop_time; // of the first request
-static volatile pid_t writer;     // id of the thread of signals_writer(), 0: none
+static struct timespec stop_time; // time of the first request to end
+static volatile pid_t writer;     // id of the thread of signals_writer(); 0: none
 
-// Checks once a second, after a request to end, whether standard output and error accept data. One that has not for
-// TERMINAL_TIMEOUT_S, such as a terminal stopped by Ctrl-S, is replaced by /dev/null under the same descriptor. A write
-// that it blocks restarts there when this handler returns, so that the run can save and end.
+// Checks once a second, after a request to end, whether standard output and error accept data. If one has not for
+// TERMINAL_TIMEOUT_S, for example a terminal stopped by Ctrl-S, replaces it by /dev/null under the same descriptor. A
+// blocked write then restarts when this handler returns, so that the run can save and end.
 static void on_alarm(int number) {
-    static int refused[2]; // seconds
+    static int refused[2]; // seconds for which standard output and error have not accepted data
     int before = errno;
     bool given_up = false;
     (void)number;
@@ -38,7 +38,7 @@ static void on_alarm(int number) {
         close(nowhere);
         given_up = true;
     }
-    // a write restarts only in a thread that receives a signal, so the other thread gets one, too
+    // a blocked write restarts only if its thread receives a signal, so the other thread is also signaled
     pid_t other = gettid() == writer ? getpid() : writer;
     if (given_up && other) syscall(SYS_tgkill, getpid(), other, SIGALRM);
     alarm(1);
@@ -52,7 +52,7 @@ static size_t add(char *text, size_t size, size_t used, const char *more) {
     return used + length;
 }
 
-// Breaks a line at spaces to the width of the terminal.
+// Breaks a line of text at spaces to fit the width of the terminal.
 static void fold(char *text, size_t used) {
     struct winsize window;
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) return;
@@ -66,7 +66,7 @@ static void fold(char *text, size_t used) {
 }
 
 // Prints that the run will save and end. With several processes, a launcher may have sent the signal because a process
-// was lost, and may kill the others soon. Then this is their last line, so it includes error_advice().
+// was lost, and may soon kill the others. This may then be their last line, so it includes error_advice().
 static void say_stop(void) {
     char text[2048];
     size_t used = add(text, sizeof text, 0, "asked to end: saving what is done; once more ends the process at once");
@@ -80,18 +80,19 @@ static void say_stop(void) {
     if (write(STDERR_FILENO, text, used) < 0) errno = 0;
 }
 
-// Handles a request to end. Calls only async-signal-safe functions: POSIX lists alarm, clock_gettime, dup2, open, poll,
-// write, _exit, memcpy and strlen; gettid, ioctl and tgkill are plain system calls.
+// Handles a request to end (SIGTERM, SIGINT, SIGHUP). Calls only async-signal-safe functions: POSIX lists alarm,
+// clock_gettime, dup2, open, poll, write, _exit, memcpy and strlen; gettid, ioctl and tgkill are plain system calls.
 static void on_stop(int number) {
     int before = errno;
     struct timespec now;
     struct pollfd output = {STDERR_FILENO, POLLOUT, 0};
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (!stop_signal) {
-        stop_time = now; // set before stop_signal, because another thread may handle a second signal meanwhile
+        stop_time = now; // set before stop_signal, because another thread may handle a second signal concurrently
         stop_signal = number;
         alarm(1);
-        // a blocked write would make a second signal of the same moment look like a later one
+        // polled first, because a blocked write would make a second signal sent at the same moment look like a later
+        // one
         if (poll(&output, 1, 0) > 0) say_stop();
     } else if ((now.tv_sec - stop_time.tv_sec) * 1000000000LL + (now.tv_nsec - stop_time.tv_nsec) > REPEATED_NS) {
         _exit(128 + number);
@@ -142,7 +143,7 @@ int signals_stop(void) {
 
 bool signals_consume_save(void) {
     if (!save_asked) return false;
-    save_asked = 0; // a request between the two lines is answered by the same checkpoint
+    save_asked = 0; // a request that arrives at this point is served by the same checkpoint
     return true;
 }
 

@@ -11,25 +11,25 @@
 extern "C" {
 #endif
 
-// Installs the handlers for the rest of the process. SIGINT and SIGHUP stay ignored if the process was started so (in
-// the background, under nohup).
+// Installs the signal handlers for the rest of the process. SIGINT and SIGHUP stay ignored if they were ignored when
+// the process started (in the background, under nohup).
 void signals_open(void);
 
 // Ignores SIGPIPE and SIGXFSZ, so that a write to a closed pipe or beyond the file size limit fails instead of killing
 // the process.
 void signals_fail_writes(void);
 
-// Called by a thread that blocks signals and prints, when it begins and when it ends. If a terminal blocks its write
-// after a request to end, the write is interrupted as in the main thread. One such thread at a time.
+// Registers (begins) or unregisters a thread that prints and blocks signals. If a terminal blocks the thread's write
+// after a request to end, the write is interrupted as in the main thread. Only one such thread may exist at a time.
 void signals_writer(bool begins);
 
-// Returns the signal that asked the run to end, 0 if there was none.
+// Returns the signal that requested the end of the run; 0 if there was none.
 int signals_stop(void);
 
 // True if a checkpoint was requested since the last call.
 bool signals_consume_save(void);
 
-const char *signals_name(int number); // "SIGTERM"
+const char *signals_name(int number); // returns a name such as "SIGTERM"
 
 #ifdef __cplusplus
 }

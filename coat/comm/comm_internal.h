@@ -1,4 +1,4 @@
-// What the implementations of comm.h share.
+// Declarations that the implementations of comm.h (MPI, NCCL) share.
 #pragma once
 #include "comm.h"
 
@@ -6,18 +6,18 @@
 extern "C" {
 #endif
 
-// One implementation of comm.h. A function that is NULL has nothing to do: with one process, or because collectives
-// are done when they return and end the run if they fail.
+// Function table of an implementation of comm.h. A NULL function does nothing, because there is one process, or because
+// collectives have finished when they return and end the run if they fail.
 typedef struct {
     const char *name;
-    void (*close)(Comm *);           // with watchdog_close()
+    void (*close)(Comm *);           // closes the connection and calls watchdog_close()
     void (*abort)(Comm *, int code); // tells the launcher to end the other ranks; may return
     void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);
     void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*all_gather)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*group)(Comm *, bool begin);
-    void (*host_reduce)(Comm *, int64_t *values, int count, CommOp); // in host memory; returns when done.
-                                                                     // NULL: all_reduce is used
+    // reduces values in host memory and returns when done; NULL: all_reduce is used
+    void (*host_reduce)(Comm *, int64_t *values, int count, CommOp);
     void (*after_compute)(Comm *);
     int (*mark)(Comm *);
     void (*wait)(Comm *, int ticket);
@@ -28,26 +28,28 @@ struct Comm {
     const CommOps *ops;
     CommPlace place;
     Exec *exec;
-    void *backend;                 // private to the implementation
-    struct Watchdog *watchdog;     // NULL with one process
-    volatile uint32_t counters[2]; // collectives begun and finished, if the host counts them
-    volatile int timeout;          // seconds
+    void *backend;                 // state of the implementation
+    struct Watchdog *watchdog;     // ends the process if another rank is lost; NULL with one process
+    volatile uint32_t counters[2]; // [0]: number of collectives started, [1]: number finished; unused with NCCL
+    volatile int timeout;          // timeout in seconds
 };
 
-// Appends a rank to a list such as "1, 2, 7", or "..." if it has no room for more.
+// Appends a rank to a list such as "1, 2, 7"; appends "..." if there is no room for more.
 void comm_list_rank(char *list, size_t size, int rank);
 
 // --- MPI: comm_mpi.c ----------------------------------------------------------------------------------------------
-bool comm_mpi_open(Comm *comm, Error *err); // for CPUs
+bool comm_mpi_open(Comm *comm, Error *err); // for collectives between CPUs
 typedef struct CommMpi CommMpi;
-CommMpi *mpi_open(const CommPlace *place, Error *err); // NULL with err: no MPI here, or it has other processes
+// returns NULL with err if there is no MPI, or if MPI has other processes than the run
+CommMpi *mpi_open(const CommPlace *place, Error *err);
 void mpi_close(CommMpi *mpi);
-void mpi_broadcast(CommMpi *mpi, void *data, size_t bytes); // from rank 0
+void mpi_broadcast(CommMpi *mpi, void *data, size_t bytes); // copies rank 0's data to all ranks
 void mpi_abort(CommMpi *mpi, int code);
 
 // --- NCCL: coat/cuda/comm_nccl.cu, in programs with CUDA ----------------------------------------------------------
 bool comm_nccl_open(Comm *comm, const Config *config, Error *err);
-void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes); // within the GPU, in order with computation
+// copies within the GPU, in order with the computation
+void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes);
 
 #ifdef __cplusplus
 }

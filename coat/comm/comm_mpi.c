@@ -1,6 +1,6 @@
-// Collectives over MPI between CPUs, and the start of MPI, for NCCL too. MPI only moves the data. Sums are computed
-// here, in the order of the ranks, so that an element's bits are the same in every run and collective.
-// Empty in a program without MPI.
+// Collectives between CPUs over MPI, and the start of MPI, which NCCL also uses. MPI only moves data. Sums are computed
+// here in the order of the ranks, so that an element has the same bits in every run and collective. Empty in programs
+// built without MPI.
 #include "comm_internal.h"
 
 #ifdef COAT_MPI
@@ -13,15 +13,15 @@
 #include "base/clock.h"
 #include "watchdog.h"
 
-#define STAGING_BYTES ((int64_t)32 << 20) // for the values of all ranks that are reduced at a time
+#define STAGING_BYTES ((int64_t)32 << 20) // buffer for the values of all ranks that are reduced at a time
 #define SMALL_BYTES ((int64_t)16 << 10)   // an all-reduce of at most this size takes one exchange instead of two
 
 struct CommMpi {
     MPI_Comm comm;
     int rank, ranks;
-    char *staging; // (ranks, block) bytes
+    char *staging; // buffer of (ranks, block) bytes
     int64_t block;
-    int crowded; // number of next waits that sleep, because another program uses the core
+    int crowded; // number of following waits that sleep, because another program uses this core
 };
 
 static void check(int error) {
@@ -32,8 +32,9 @@ static void check(int error) {
     fatal(EXIT_RANK, "MPI failed, another rank may be lost: %s; %s", text, error_advice());
 }
 
-// Waits until an operation of MPI is done. Yields the core to other ranks, which soon need it no more. If another
-// program keeps the core, the next waits sleep, because a process that yields gets its core back last.
+// Waits until an MPI request is complete. Yields the core meanwhile, because other ranks on it may have to compute
+// first. If another program uses the core, the following waits sleep instead, because a process that yields gets its
+// core back last.
 static void finish(CommMpi *mpi, MPI_Request request) {
     double before = now_seconds();
     for (int tries = 0, done = 0;; tries++) {
@@ -53,9 +54,9 @@ static void finish(CommMpi *mpi, MPI_Request request) {
     if (mpi->crowded > 0) mpi->crowded--;
 }
 
-// out (count) = the sum or maximum over the ranks, in their order, of the staged values, (ranks, count).
+// Reduces the staged values (ranks, count) over the ranks, in rank order, to out (count): their sum or maximum.
 static void reduce(CommMpi *mpi, void *out, int64_t count, CommType type, CommOp op) {
-    if (type == COMM_BF16) { // summed in FP32 and rounded once
+    if (type == COMM_BF16) { // BF16 is summed in FP32 and rounded once
         const uint16_t *in = (const uint16_t *)(const void *)mpi->staging;
         for (int64_t i = 0; i < count; i++) {
             float sum = bf16_decode(in[i]);
@@ -77,7 +78,7 @@ static void reduce(CommMpi *mpi, void *out, int64_t count, CommType type, CommOp
 
 // --- collectives --------------------------------------------------------------------------------------------------
 
-// The type of blocks of `bytes` bytes that begin `stride` bytes apart.
+// Returns the MPI type of blocks of `bytes` bytes that begin `stride` bytes apart.
 static MPI_Datatype blocks(int64_t bytes, int64_t stride) {
     MPI_Datatype dense, strided;
     check(MPI_Type_contiguous((int)bytes, MPI_BYTE, &dense));
@@ -87,7 +88,8 @@ static MPI_Datatype blocks(int64_t bytes, int64_t stride) {
     return strided;
 }
 
-// out (count) = the reduction of the ranks' parts for this rank, in (ranks, count). `out` may be this rank's part.
+// Sends each rank its part of in (ranks, count) and reduces the parts for this rank to out (count). `out` may be this
+// rank's part.
 static void scatter(CommMpi *mpi, char *out, const char *in, int64_t count, CommType type, CommOp op) {
     const int64_t size = (int64_t)comm_type_bytes(type), step = mpi->block / size;
     for (int64_t at = 0; at < count; at += step) {
@@ -101,7 +103,7 @@ static void scatter(CommMpi *mpi, char *out, const char *in, int64_t count, Comm
     }
 }
 
-// data (ranks, bytes): every rank receives the parts of the others; its own is in place.
+// Sends each rank's part of data (ranks, bytes) to all other ranks. This rank's part must already be in place.
 static void gather(CommMpi *mpi, char *data, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += mpi->block) {
         MPI_Datatype part = blocks(bytes - at < mpi->block ? bytes - at : mpi->block, bytes);
@@ -136,8 +138,8 @@ static void mpi_all_gather(Comm *comm, void *out, const void *in, int64_t count_
     end(comm);
 }
 
-// Each rank reduces one part, which is then sent to all. A small array, and what does not divide by the number of
-// ranks, is sent to all ranks, which reduce it themselves.
+// Each rank reduces one part and sends it to all. Small arrays, and the remainder if the ranks do not divide the size,
+// are sent to all ranks, and each reduces them itself.
 static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     CommMpi *mpi = begin(comm);
     const int64_t size = (int64_t)comm_type_bytes(type), part = count * size <= SMALL_BYTES ? 0 : count / mpi->ranks;
@@ -217,7 +219,7 @@ static const CommOps mpi_ops = {
 bool comm_mpi_open(Comm *comm, Error *err) {
     uint64_t id[2] = {0, 0};
     comm->watchdog = watchdog_open(&comm->place, &comm->timeout, comm->counters);
-    watchdog_begin(comm->watchdog, "the start of MPI"); // because MPI itself waits for lost ranks without limit
+    watchdog_begin(comm->watchdog, "the start of MPI"); // watched, because MPI waits for lost ranks without limit
     CommMpi *mpi = mpi_open(&comm->place, err);
     if (!mpi) {
         watchdog_close(comm->watchdog);

@@ -1,4 +1,4 @@
-// Finds the rank of this process and the number of ranks, in the environment that launchers set and in the flags.
+// Finds the rank of this process and the number of ranks from the launcher's environment variables and the flags.
 #include "comm.h"
 
 #include <errno.h>
@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The variables of a kind of launcher.
+// Environment variables that a kind of launcher sets.
 typedef struct {
     const char *name;
     const char *rank, *ranks;
     const char *local_rank, *local_ranks;
-    const char *start; // of a command that starts N processes
+    const char *start; // example of a command that starts N processes
     bool mpi;
 } Launcher;
 
@@ -27,7 +27,7 @@ static const Launcher launchers[] = {
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "srun -n ", false},
 };
 // clang-format on
-enum { BY_ENVIRONMENT = 2, BY_SRUN }; // of the table
+enum { BY_ENVIRONMENT = 2, BY_SRUN }; // indices in the table of launchers
 #define LAUNCHERS ((int)(sizeof launchers / sizeof launchers[0]))
 
 static bool is_set(const char *name) {
@@ -35,20 +35,22 @@ static bool is_set(const char *name) {
     return value && *value;
 }
 
-// Reads the number in a variable. Keeps *number if the variable is not set.
+// Reads the number in an environment variable. Leaves *number unchanged if the variable is not set.
 static bool read_number(const char *name, int *number, Error *err) {
     if (!is_set(name)) return true;
     char *end;
     errno = 0;
     const long value = strtol(getenv(name), &end, 10);
     if (*end || errno || value < 0 || value > INT_MAX)
-        return error_set(err, EXIT_USER, "%s=%s in the environment: not a number from 0 on; correct it or unset it",
-                         name, getenv(name));
+        return error_set(err, EXIT_USER,
+                         "%s=%s in the environment: must be a whole number, at least 0; correct it or unset it", name,
+                         getenv(name));
     *number = (int)value;
     return true;
 }
 
-// True if the launcher has started this process. A batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, too.
+// True if the launcher has started this process. A Slurm batch script also has SLURM_PROCID=0 and the job's
+// SLURM_NTASKS, although it is not a rank.
 static bool applies(const Launcher *l) {
     if (!is_set(l->rank) || !is_set(l->ranks)) return false;
     const char *kind = getenv("ENVIRONMENT");
@@ -63,8 +65,8 @@ static bool read_launcher(const Launcher *l, CommPlace *place, Error *err) {
                      place->origin);
 }
 
-// Fails if the variables of two launchers contradict each other. Slurm's are left out, because what mpirun and torchrun
-// start in its jobs inherits them.
+// Fails if the variables of two launchers contradict each other. Ignores Slurm's, because processes that mpirun and
+// torchrun start in a Slurm job inherit them.
 static bool check_others(int chosen, const CommPlace *place, Error *err) {
     for (int i = chosen + 1; i < BY_SRUN; i++) {
         CommPlace other;
@@ -78,8 +80,8 @@ static bool check_others(int chosen, const CommPlace *place, Error *err) {
     return true;
 }
 
-// Returns the number of processes of this machine in a step of Slurm: entry SLURM_NODEID of a list such as 2(x3),1.
-// 0 = unknown.
+// Returns the number of processes of this machine in a Slurm step, which is entry SLURM_NODEID of a list such as
+// 2(x3),1. Returns 0 if it is unknown.
 static int slurm_local_ranks(void) {
     const char *list = getenv("SLURM_STEP_TASKS_PER_NODE"), *node_text = getenv("SLURM_NODEID");
     if (!list || !node_text) return 0;
@@ -95,15 +97,15 @@ static int slurm_local_ranks(void) {
     }
 }
 
-// Finds the place among the processes of this machine. l is NULL if the flags set the rank: then a launcher's own
-// variables may be of other processes. If a launcher does not set the local rank, another one may have set it.
+// Finds this process's local rank on its machine. l is NULL if flags set the rank, because a launcher's variables may
+// then describe other processes. If a launcher does not set the local rank, uses another launcher's variables.
 static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     const char *const names[] = {l ? l->local_rank : NULL, "LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
                                  "SLURM_LOCALID"};
     const size_t count = strcmp(place->launcher, "the flags") == 0 ? 2 : sizeof names / sizeof names[0];
     size_t i = 0;
     place->local_rank = place->rank;
-    place->local_ranks = 0; // unknown
+    place->local_ranks = 0; // 0: unknown
     while (i < count && !is_set(names[i])) i++;
     if (i < count && !read_number(names[i], &place->local_rank, err)) return false;
     if (!read_number(l && l->local_ranks ? l->local_ranks : "LOCAL_WORLD_SIZE", &place->local_ranks, err)) return false;
@@ -115,8 +117,8 @@ static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     return true;
 }
 
-// Finds the place by the flags. A flag that is missing is read from the environment. over: the flags contradict a
-// launcher, so that its variables about this machine are not used either.
+// Finds the rank from the flags; a missing flag is read from the environment. over: the flags contradict a launcher, so
+// its variables about this machine are ignored, too.
 static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
     const char *rank_name = c->rank >= 0 ? "--rank" : is_set("RANK") ? "RANK" : "PMIX_RANK";
     const char *ranks_name = c->world_size > 0 ? "--world-size" : "WORLD_SIZE";
@@ -136,7 +138,7 @@ static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
     if (ranks <= 1) return true;
     place->rank = place->local_rank = rank;
     place->ranks = ranks;
-    place->local_ranks = 0; // unknown
+    place->local_ranks = 0; // 0: unknown
     place->launcher = c->rank >= 0 && c->world_size > 0 ? "the flags" : "the environment";
     place->mpi = is_set("PMIX_RANK") && c->rank < 0;
     snprintf(place->origin, sizeof place->origin, "%s%c%d, %s%c%d", ranks_name, *ranks_name == '-' ? ' ' : '=', ranks,
@@ -154,8 +156,8 @@ bool comm_discover(const Config *c, CommPlace *place, Error *err) {
     memset(place, 0, sizeof *place);
     place->ranks = place->local_ranks = 1;
     place->launcher = "";
-    if (c->world_size == 1) return true; // also in a shell that a launcher of several processes has started
-    // torchrun sets a variable of its own, so it is known to be the last launcher
+    if (c->world_size == 1) return true; // true also in a shell that a launcher of several processes has started
+    // torchrun sets a variable that no other launcher sets, so it is known to be the innermost launcher
     const bool torchrun = is_set("TORCHELASTIC_RUN_ID") && applies(&launchers[BY_ENVIRONMENT]);
     int chosen = torchrun ? BY_ENVIRONMENT : 0;
     while (chosen < LAUNCHERS && !applies(&launchers[chosen])) chosen++;

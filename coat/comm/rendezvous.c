@@ -14,8 +14,8 @@
 #include "base/clock.h"
 #include "comm_internal.h"
 
-#define HELLO_S 5         // a connection that has not sent a complete hello by then is dropped
-#define OTHER_CLIENTS 128 // open connections that have not sent the hello of a rank, at most
+#define HELLO_S 5         // seconds after which a connection that has not sent a complete hello is closed
+#define OTHER_CLIENTS 128 // maximum number of open connections that have not sent the hello of a rank
 
 // --- where ----------------------------------------------------------------------------------------------------------
 
@@ -28,7 +28,7 @@ static bool read_port(const char *text, const char *source, int *port, Error *er
     return true;
 }
 
-// Reads HOST, HOST:PORT, an IPv6 address, or [IPv6 address]:PORT.
+// Parses HOST, HOST:PORT, an IPv6 address, or [IPv6 address]:PORT.
 static bool parse_address(const char *text, Rendezvous *r, Error *err) {
     const char *begin = text, *end = text + strlen(text), *colon = strrchr(text, ':');
     const char *bracket = *text == '[' ? strchr(text, ']') : NULL;
@@ -47,7 +47,7 @@ static bool parse_address(const char *text, Rendezvous *r, Error *err) {
     return !colon || read_port(colon + 1, "--rendezvous", &r->port, err);
 }
 
-// Copies the first machine of a list such as node[03-07,9],other.
+// Copies the first machine of a Slurm list such as node[03-07,9],other to `host`.
 static void first_machine(const char *list, char *host, size_t size) {
     size_t prefix = strcspn(list, ",[");
     const char *number = list[prefix] == '[' ? list + prefix + 1 : "";
@@ -71,10 +71,11 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
     r->run = XXH3_64bits(id, strlen(id));
     if (*port) {
         if (!read_port(port, "MASTER_PORT", &r->port, err)) return false;
-        // torchrun itself listens on that port; the next one is free for its processes
+        // uses the next port, because torchrun itself listens on MASTER_PORT
         if (strcmp(variable("TORCHELASTIC_USE_AGENT_STORE"), "True") == 0 && r->port < 65535) r->port++;
     } else if (*job) {
-        r->port += (int)(strtol(job, NULL, 10) % 1000); // several jobs may share a machine
+        // the port depends on the job, because several jobs may share a machine
+        r->port += (int)(strtol(job, NULL, 10) % 1000);
     }
     if (config->rendezvous[0]) return parse_address(config->rendezvous, r, err);
     if (*host)
@@ -93,23 +94,23 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
 
 // --- messages -------------------------------------------------------------------------------------------------------
 
-// What a process sends when it has connected. Numbers are in network byte order.
+// Message that a process sends after it has connected. Numbers are in network byte order.
 typedef struct {
     char magic[8];
     uint64_t run;
     uint32_t rank, ranks, bytes, unused;
 } Hello;
 
-// Rank 0's answer, before its bytes or instead of them.
+// Answer of rank 0, which precedes its data or, on failure, replaces it.
 typedef struct {
     char magic[8];
-    uint32_t code;   // EXIT_DONE: the bytes follow
-    char error[500]; // why the start has failed
+    uint32_t code;   // EXIT_DONE: the data follows
+    char error[500]; // reason why the start has failed
 } Answer;
 
 static const char magic[8] = {'C', 'O', 'A', 'T', 'r', 'd', 'v', '2'};
 
-// Opens a socket. connect() and send() wait for at most 5 seconds, accept() and recv() for `receive_s`.
+// Opens a socket on which connect() and send() wait for at most 5 seconds, and accept() and recv() for `receive_s`.
 static int open_socket(int family, int receive_s) {
     const struct timeval send_limit = {5, 0}, receive_limit = {receive_s, 0};
     int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
@@ -121,7 +122,7 @@ static int open_socket(int family, int receive_s) {
 }
 
 static bool send_all(int fd, const void *data, size_t bytes) {
-    return send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes; // little enough for a new socket's buffer
+    return send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes; // the message fits in a new socket's buffer
 }
 
 static bool receive_all(int fd, void *data, size_t bytes) {
@@ -152,18 +153,18 @@ static bool resolve(const Rendezvous *r, double until, struct addrinfo **found, 
 
 // --- rank 0 ---------------------------------------------------------------------------------------------------------
 
-// A connection to rank 0. fd -1: none.
+// A connection to rank 0. fd is -1 if there is none.
 typedef struct {
     int fd;
-    double until; // one that has not sent a complete hello by then is dropped
+    double until; // time at which the connection is closed if it has not sent a complete hello
 } Client;
 
 typedef struct {
     const Rendezvous *r;
     const CommPlace *place;
     size_t bytes;
-    Client *clients; // those of the ranks, by rank, before the OTHER_CLIENTS whose hello has not come
-    int strangers;   // processes of other runs that were refused
+    Client *clients; // connections of the ranks, followed by OTHER_CLIENTS connections that have not sent their hello
+    int strangers;   // number of refused processes of other runs
 } Server;
 
 static bool is_loopback(const struct sockaddr *a) {
@@ -172,9 +173,9 @@ static bool is_loopback(const struct sockaddr *a) {
     return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
 }
 
-// Listens at the first address of the list that this machine has. One exception: a machine may map its own name to a
-// loopback address (127.0.1.1 in Debian's /etc/hosts), which ranks on other machines cannot reach. Then rank 0 listens
-// at all addresses, because it cannot know which one the others use.
+// Listens at the first address in the list that this machine has. If that is a loopback address although there are
+// other machines, as with 127.0.1.1 in Debian's /etc/hosts, listens at all addresses instead, because other machines
+// cannot reach it.
 static int listen_at(const Rendezvous *r, const CommPlace *place, const struct addrinfo *list, Error *err) {
     const bool local = place->local_ranks == place->ranks || strncmp(r->host, "127.", 4) == 0 ||
                        strcmp(r->host, "::1") == 0 || strcmp(r->host, "localhost") == 0;
@@ -204,15 +205,16 @@ static void drop(Client *c) {
     c->fd = -1;
 }
 
-// True if the other end has not closed the connection.
+// True if the other end of the connection has not closed it.
 static bool is_open(const Client *c) {
     char byte;
     const ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return n > 0 || (n < 0 && errno == EAGAIN);
 }
 
-// Reads the hello of a connection and moves the connection to its rank. A restarted rank replaces its dead connection.
-// Drops other programs and processes of other runs. Fails if processes of this run contradict each other.
+// Reads the hello of a connection and assigns the connection to its rank. A restarted rank replaces its dead
+// connection. Closes connections of other programs and of processes of other runs. Fails if processes of this run
+// contradict each other.
 static bool admit(Server *s, Client *c, Error *err) {
     Hello h;
     Error refused;
@@ -269,7 +271,7 @@ static bool not_connected(const Server *s, int timeout, Error *err) {
     return true;
 }
 
-// Accepts connections and reads their hellos, from all at the same time, until all ranks are connected.
+// Accepts connections and reads their hellos concurrently, until all ranks are connected.
 static bool all_connected(Server *s, int listener, struct pollfd *p, int timeout, Error *err) {
     const int ranks = s->place->ranks, capacity = ranks + OTHER_CLIENTS;
     const double until = now_seconds() + timeout;
@@ -289,14 +291,14 @@ static bool all_connected(Server *s, int listener, struct pollfd *p, int timeout
         if (poll(p, (nfds_t)capacity + 1, 200) <= 0) continue;
         for (int i = 0; i < capacity; i++) {
             if (!p[i].revents) continue;
-            if (i < ranks) // lost, or sends more than its hello
+            if (i < ranks) // a connected rank closed its connection or sent more than its hello
                 drop(&s->clients[i]);
             else if (!admit(s, &s->clients[i], err))
                 return false;
         }
         const int fd = p[capacity].revents ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1, hello = sizeof(Hello);
         if (fd < 0) continue;
-        setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &hello, sizeof hello); // poll() waits for a complete hello
+        setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &hello, sizeof hello); // poll() then waits for a complete hello
         unused->fd = fd;
         unused->until = now + HELLO_S;
     }
@@ -315,7 +317,7 @@ static bool serve(const Rendezvous *r, const CommPlace *place, const void *data,
     if (ok) error_set(err, EXIT_DONE, "%s", "");
     for (int i = 0; i < capacity; i++) {
         if (clients[i].fd < 0) continue;
-        // a rank that is lost by now is noticed in the next collective
+        // A rank that is lost at this point is noticed in the next collective.
         if (i < place->ranks && send_answer(clients[i].fd, err) && ok) send_all(clients[i].fd, data, bytes);
         drop(&clients[i]);
     }
@@ -327,12 +329,13 @@ static bool serve(const Rendezvous *r, const CommPlace *place, const void *data,
 
 // --- the other ranks -------------------------------------------------------------------------------------------------
 
-// Connects to rank 0, which may start later than this rank, and receives its bytes.
+// Connects to rank 0, which may start later than this rank, and receives its data.
 static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout,
                  const struct addrinfo *list, Error *err) {
     const double until = now_seconds() + timeout;
     const struct addrinfo *a = list;
-    // rank 0 waits for all ranks as long as this rank has waited for rank 0, and a little longer
+    // Rank 0 waits for all ranks as long as this rank waits for rank 0, so this rank waits a little longer for the
+    // answer.
     int fd = open_socket(a->ai_family, timeout + 5);
     while (fd < 0 || connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
         if (fd >= 0) close(fd);

@@ -1,5 +1,5 @@
-// How processes without MPI find each other: rank 0 listens at an address that all ranks know, and the others connect.
-// Once all have connected, rank 0 sends a few bytes (NCCL's id) to all.
+// Connects processes without MPI: rank 0 listens at an address that all ranks know, and the other ranks connect. When
+// all are connected, rank 0 sends a few bytes (NCCL's id) to all.
 #pragma once
 #include "comm.h"
 
@@ -7,22 +7,22 @@
 extern "C" {
 #endif
 
-#define RENDEZVOUS_PORT 29500 // unless MASTER_PORT or --rendezvous sets another
+#define RENDEZVOUS_PORT 29500 // default port, which MASTER_PORT or --rendezvous overrides
 
 typedef struct {
-    char host[256]; // of rank 0, a name or an address
+    char host[256]; // name or address of rank 0
     int port;
-    uint64_t run; // identifies the run: rank 0 refuses processes of other runs
+    uint64_t run; // id of the run; rank 0 refuses processes with another id
 } Rendezvous;
 
-// Finds the address: --rendezvous HOST[:PORT]; else MASTER_ADDR and MASTER_PORT; else this machine if all processes are
-// on it; else the first machine of a Slurm step. The run is identified by the job of torchrun or srun and by --out.
-// EXIT_USER if nothing names an address, or if --rendezvous is not one.
+// Finds rank 0's address: --rendezvous HOST[:PORT]; else MASTER_ADDR and MASTER_PORT; else this machine if all
+// processes are on it; else the first machine of a Slurm step. The run's id is computed from the job of torchrun or
+// srun and from --out. Fails (EXIT_USER) if there is no address, or if --rendezvous is not valid.
 bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r, Error *err);
 
-// Copies data[bytes] of rank 0 to all other ranks. On rank 0 it returns when all ranks have received them. EXIT_RANK if
-// a rank has not connected within `timeout` seconds. EXIT_USER for an unknown host, a port in use, a process of another
-// run, or processes that disagree about their number.
+// Copies data[bytes] of rank 0 to all other ranks; rank 0 returns when all ranks have received it. Fails with EXIT_RANK
+// if a rank has not connected within `timeout` seconds, and with EXIT_USER for an unknown host, a port in use, a
+// process of another run, or processes that disagree about their number.
 bool rendezvous_share(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout, Error *err);
 
 #ifdef __cplusplus

@@ -14,37 +14,37 @@
 
 #define INTERVAL_MS 200
 
-enum { ABSENT, PRESENT, FINISHED, FAILED }; // FAILED + code: has ended the run with this exit code
+enum { ABSENT, PRESENT, FINISHED, FAILED }; // state of a rank; FAILED + code: it has ended the run with this exit code
 
-// One rank's part of the board. All zero until the rank shares it.
+// Entry of one rank on the board that the ranks of a machine share. All fields are 0 until the rank opens the board.
 typedef struct {
-    int64_t beat_ms; // when the rank's watchdog last ran, by the machine's clock
+    int64_t beat_ms; // time at which the rank's watchdog last ran, by the machine's monotonic clock
     int32_t status;
-    uint32_t begun; // collectives
+    uint32_t begun; // number of collectives that the rank has begun
 } Entry;
 
-// Times are in milliseconds.
+// State of a watchdog thread. Times are in milliseconds.
 struct Watchdog {
     CommPlace place;
     const volatile int *timeout;
     const volatile uint32_t *counters;
-    Entry *board; // (ranks)
+    Entry *board; // board with one entry per rank
     char name[64];
     pthread_t thread;
-    pthread_mutex_t lock; // for the fields below, and for `board` until all ranks are connected
+    pthread_mutex_t lock; // protects the fields below and, until all ranks are connected, `board`
     pthread_cond_t wake;
-    bool shared; // the board is in shared memory
+    bool shared; // true: the board is in shared memory
     bool closing;
-    const char *doing; // between watchdog_begin() and watchdog_end()
+    const char *doing; // work in progress between watchdog_begin() and watchdog_end()
     int64_t doing_since;
-    int64_t last;             // the thread last looked
-    int64_t since;            // this rank last began or finished a collective
-    int64_t busy;             // this rank's work between its last collective and the one in progress
-    int64_t judge_from;       // before this time the other ranks' signs of life may be out of date
-    uint32_t begun, finished; // collectives, when the thread last looked
+    int64_t last;             // time of the thread's last check
+    int64_t since;            // time at which this rank last began or finished a collective
+    int64_t busy;             // duration of this rank's work between its previous collective and the one in progress
+    int64_t judge_from;       // time before which the other ranks' entries may be out of date
+    uint32_t begun, finished; // number of collectives begun and finished at the thread's last check
 };
 
-static Watchdog *the_watchdog; // for exit(), which has no argument to pass; NULL after its report
+static Watchdog *the_watchdog; // watchdog for exit(), whose handlers have no argument; NULL after it has reported
 
 static int status_of(const Watchdog *w, int rank) {
     return __atomic_load_n(&w->board[rank].status, __ATOMIC_ACQUIRE);
@@ -63,22 +63,22 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     const int own = status_of(w, w->place.rank);
-    const bool reported = own >= FAILED; // this process is ending already and has printed its error
+    const bool reported = own >= FAILED; // true: this process is already ending and has printed its error
     if (reported)
         code = own - FAILED;
     else
         watchdog_report_exit(code);
-    if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout); // unless another thread is printing
+    if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout); // flushes stdout unless another thread is printing
     if (!reported) dprintf(STDERR_FILENO, "%s\n", text);
     _exit(code);
 }
 
-// True if this rank waits for `rank`, because that has begun fewer collectives or has left. A rank that has ended the
-// run but had come as far waited in vain, too, because all ranks have the same timeout.
+// True if this rank waits for `rank`, because that rank has begun fewer collectives or has left. A rank that has ended
+// the run after as many collectives is not late: it waited in vain, too, because all ranks have the same timeout.
 static bool is_late(const Watchdog *w, int rank) {
     const int status = status_of(w, rank);
     const uint32_t begun = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);
-    if (status == ABSENT) return w->place.local_ranks == w->place.ranks; // else it may be on another machine
+    if (status == ABSENT) return w->place.local_ranks == w->place.ranks; // an absent rank may be on another machine
     return status == FINISHED || (int32_t)(w->counters[0] - begun) > 0;
 }
 
@@ -116,14 +116,16 @@ static void look_at_others(Watchdog *w, int64_t now, bool judge) {
 
 // --- the thread -----------------------------------------------------------------------------------------------------
 
-// Tells the other ranks how far this rank is, and ends the process if something takes too long.
+// Writes this rank's progress to the board, and ends the process if something takes too long. Runs periodically in the
+// watchdog thread.
 static void look(Watchdog *w) {
     Entry *own = &w->board[w->place.rank];
     const int64_t now = (int64_t)now_ms(), limit = (int64_t)*w->timeout * 1000;
     const uint32_t begun = w->counters[0], finished = w->counters[1];
     __atomic_store_n(&own->beat_ms, now, __ATOMIC_RELEASE);
     __atomic_store_n(&own->begun, begun, __ATOMIC_RELEASE);
-    if (now - w->last > 10 * INTERVAL_MS) { // this process was stopped, and maybe all were: no rank is late yet
+    // this process, and maybe all others, were stopped, so no rank is considered late yet
+    if (now - w->last > 10 * INTERVAL_MS) {
         w->judge_from = now + 10 * INTERVAL_MS;
         w->since = w->doing_since = now;
     }
@@ -137,7 +139,7 @@ static void look(Watchdog *w) {
     look_at_others(w, now, now >= w->judge_from);
     char doing[64];
     snprintf(doing, sizeof doing, "collective %u", finished + 1);
-    // all ranks do the same work, so a rank that has worked long waits longer for the others
+    // All ranks do the same work, so a rank whose own work took long waits longer for the others.
     const int64_t collective_limit = 2 * w->busy > limit ? 2 * w->busy : limit;
     if (begun != finished && now - w->since > collective_limit) end_waiting(w, doing, collective_limit);
     if (w->doing && now - w->doing_since > limit) end_waiting(w, w->doing, limit);
@@ -176,7 +178,7 @@ static void report_at_exit(int code, void *unused) {
     watchdog_report_exit(code);
 }
 
-// Puts this rank on a board in the shared memory `fd`, or in memory of its own if fd < 0.
+// Moves this rank's entry to a board in the shared memory `fd`, or in private memory if fd < 0.
 static void set_board(Watchdog *w, int fd) {
     const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     Entry *board = (Entry *)mmap(NULL, board_bytes(w), PROT_READ | PROT_WRITE, flags, fd, 0);
@@ -205,7 +207,8 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
     w->last = w->since = (int64_t)now_ms();
     set_board(w, -1);
     pthread_mutex_init(&w->lock, NULL);
-    pthread_condattr_t monotonic; // because a wait must not become longer if the clock is set back
+    // the monotonic clock is used because setting the clock back must not lengthen a wait
+    pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&w->wake, &monotonic);
@@ -214,7 +217,7 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
     error_exit_hook = watchdog_report_exit;
     if (!registered) registered = on_exit(report_at_exit, NULL) == 0;
     the_watchdog = w;
-    sigset_t all, before; // signals are handled by the thread that trains
+    sigset_t all, before; // signals are blocked here, so that the thread that trains handles them
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int failed = pthread_create(&w->thread, NULL, watchdog_thread, w);
@@ -224,7 +227,7 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
 }
 
 void watchdog_all_connected(Watchdog *w) {
-    if (w->name[0]) shm_unlink(w->name); // every rank of the machine does; the first succeeds
+    if (w->name[0]) shm_unlink(w->name); // every rank of the machine removes the name; the first succeeds
 }
 
 void watchdog_report_exit(int code) {

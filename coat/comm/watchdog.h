@@ -1,6 +1,6 @@
-// A thread that ends this process if another rank of the run hangs or is lost, which the thread that trains cannot
-// notice while it waits in MPI or for a GPU. The ranks of one machine share a board in memory, on which each writes how
-// far it is, so that the late rank can be named.
+// Ends this process if another rank of the run hangs or is lost. This takes a separate thread, because the thread that
+// trains may be waiting in MPI or for a GPU. The ranks of one machine share a board in memory to which each writes its
+// progress, so that messages can name the late rank.
 #pragma once
 #include "comm.h"
 
@@ -19,15 +19,15 @@ typedef struct Watchdog Watchdog;
 // The exit code is EXIT_RANK otherwise.
 Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, const volatile uint32_t *counters);
 
-// Shares a board with the other ranks of this machine. `id` names the run: the same bytes on all of its ranks, and
-// different bytes in every other run. Without shared memory each rank keeps a board of its own.
+// Shares a board with the other ranks of this machine. `id` identifies the run: equal bytes on all of its ranks, and
+// different bytes in every other run. Without shared memory, each rank uses a private board.
 void watchdog_share(Watchdog *w, const void *id, size_t bytes);
-void watchdog_all_connected(Watchdog *w); // all ranks have shared the board: its name is removed
+void watchdog_all_connected(Watchdog *w); // removes the board's name when all ranks have opened it
 
 void watchdog_begin(Watchdog *w, const char *doing); // the text must outlive watchdog_end()
 void watchdog_end(Watchdog *w);
-void watchdog_report_exit(int code); // tells the other ranks that this one ends the run, if a watchdog is open
-void watchdog_close(Watchdog *w);    // this rank has finished, as all others will
+void watchdog_report_exit(int code); // tells the other ranks that this rank ends the run, if a watchdog is open
+void watchdog_close(Watchdog *w);    // called when this rank has finished its work normally
 
 #ifdef __cplusplus
 }

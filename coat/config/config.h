@@ -13,27 +13,34 @@ extern "C" {
 
 #define COAT_VERSION "0.1.0"
 #define PATH_MAX_LENGTH 1024
-#define FILES_LENGTH 16384    // bytes of a list of file names; a shell expands a pattern to 100 and more
-#define MAX_SETS 64           // sets of training data with a weight each
-#define MAX_SKIPPED 10        // default of --max-skipped
-#define MAX_MICRO_BATCH 65535 // sequences; CUDA's limit of blocks in a grid's second dimension
-#define VOCAB_PADDING 128     // the vocabulary is padded to a multiple of this for the matmuls
+// maximum bytes of a list of file names, because a shell may expand a pattern to more than 100
+#define FILES_LENGTH 16384
+#define MAX_SETS 64    // maximum number of training data sets that have a weight
+#define MAX_SKIPPED 10 // default of --max-skipped
+// maximum number of sequences in a micro-batch: CUDA's limit of blocks in a grid's second dimension
+#define MAX_MICRO_BATCH 65535
+#define VOCAB_PADDING 128 // the vocabulary is padded to a multiple of this for the matmuls
 
-typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // plain: LayerNorm without weights
-typedef enum { NORM_PRE, NORM_POST } NormPlace;             // pre-norm; post-norm on the output of a sublayer (OLMo 2)
+typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // NORM_PLAIN: LayerNorm without weights
+// NORM_PRE: norm of a sublayer's input; NORM_POST: norm of its output (OLMo 2)
+typedef enum { NORM_PRE, NORM_POST } NormPlace;
 typedef enum { ACT_GELU_TANH, ACT_SWIGLU } ActivationKind;
 typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
-typedef enum { QK_NORM_NONE, QK_NORM_ROW, QK_NORM_HEAD } QkNormKind; // RMSNorm of q and k: over all heads, per head
-typedef enum { INIT_KIND_NORMAL, INIT_KIND_MITCHELL, INIT_KIND_TRUNCATED } InitKind; // distributions: weights.h
+// RMSNorm of q and k: over all heads together (ROW) or per head (HEAD)
+typedef enum { QK_NORM_NONE, QK_NORM_ROW, QK_NORM_HEAD } QkNormKind;
+// distribution of random initial weights, see weights.h
+typedef enum { INIT_KIND_NORMAL, INIT_KIND_MITCHELL, INIT_KIND_TRUNCATED } InitKind;
 
-// RoPE scaling of Llama 3.1 and later: long wavelengths are multiplied by `factor`.
+// Parameters of Llama 3.1's RoPE scaling, which multiplies long wavelengths by `factor`.
 typedef struct {
-    float factor;    // 1: no scaling
-    float low, high; // wavelengths above positions / low are scaled, below positions / high not, between in part
-    int positions;   // longest sequence of the model before scaling
+    float factor; // factor that multiplies long wavelengths; 1: no scaling
+    // wavelengths above positions / low are scaled, those below positions / high are not, those between are in part
+    float low, high;
+    int positions; // longest sequence of the model before scaling, in tokens
 } RopeScaling;
 
-// BOS and EOS token ids of a model's vocabulary. begin -1 or no ends: the vocabulary has none, or they are not known.
+// BOS and EOS token ids of a model's vocabulary. begin is -1 or the list of EOS ids is empty if the vocabulary has none
+// or they are unknown.
 enum { MAX_EOS = 8 };
 typedef struct {
     int bos, eos_count, eos[MAX_EOS];
@@ -49,28 +56,28 @@ static inline bool is_eos(const SpecialIds *ids, int32_t id) {
 // tanh-GELU, learned positions, biases and a tied head. Llama-style models have other values.
 typedef struct {
     int layers, heads, kv_heads, head_dim, channels, ffn;
-    int vocab;        // token ids 0 .. vocab-1 exist
-    int vocab_padded; // rows of the token embedding, a multiple of VOCAB_PADDING
-    int positions;    // longest sequence, in tokens
+    int vocab;        // number of tokens; ids are 0 to vocab - 1
+    int vocab_padded; // number of rows of the token embedding, a multiple of VOCAB_PADDING
+    int positions;    // longest sequence that the model supports, in tokens
     NormKind norm;
     NormPlace norm_place;
     ActivationKind activation;
     PositionKind position_kind;
     bool biases, tied_head;
-    bool qkv_biases; // biases of q, k and v only; needs !biases
+    bool qkv_biases; // true: only q, k and v have biases; requires !biases
     float norm_eps;
     QkNormKind qk_norm;
     float clip_qkv;   // q, k and v are limited to [-clip_qkv, clip_qkv]; 0: no limit
     float rope_theta; // base of the RoPE frequencies
     RopeScaling rope;
     InitKind init;
-    // values of config.json that only checkpoints need
-    double init_range; // initializer_range; 0: none
+    // values of config.json that only checkpoints use
+    double init_range; // initializer_range in config.json; 0: none
     SpecialIds ids;
     int pad; // pad_token_id; transformers does not train its row of the embedding; -1: none
 } ModelShape;
 
-// Limits of a shape's values, for flags and config.json.
+// Limits on a model's dimensions and constants, for flags and config.json.
 enum { MAX_LAYERS = 1024, MAX_HEADS = 1024, MAX_HEAD_WIDTH = 4096, MAX_CHANNELS = 1 << 16, MAX_FFN = 1 << 20 };
 enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
 #define MIN_NORM_EPS 1e-12
@@ -80,19 +87,20 @@ enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
 #define MAX_ROPE_THETA 1e12
 #define MIN_ROPE_FACTOR 1.0
 #define MAX_ROPE_FACTOR 1e6
-#define MIN_ROPE_BAND 1e-3 // low and high
+#define MIN_ROPE_BAND 1e-3 // minimum of the RoPE scaling's low and high factors
 #define MAX_ROPE_BAND 1e6
 
-// Widest rows of the GPU's FP8 kernels: of a norm; with scales per token also of the activation function's output
+// Largest row widths of the GPU's FP8 kernels: of norms and, with scales per token, of the activation function's output
 // (SwiGLU reads rows twice as wide) and of attention's output.
 enum { FP8_MAX_NORM_WIDTH = 8192, FP8_MAX_ACTIVATION_WIDTH = 32768, FP8_MAX_CAST_WIDTH = 16384 };
 
-// How examples of training data become sequences. CUT packs whole examples and truncates longer ones; WHOLE refuses
-// longer ones; SPLIT concatenates all examples and splits them at sequence ends.
+// How examples of training data become sequences. CUT packs entire examples and truncates longer ones. WHOLE rejects
+// longer ones. SPLIT concatenates all examples and splits them at sequence ends.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
-typedef enum { DOCUMENTS_UNMASKED, DOCUMENTS_MASKED } DocumentsKind; // APART: documents cannot attend to each other
-// Chat format that wraps a prompt. Token files of examples store these numbers. DATA: the format that the token files
-// name.
+// masked: tokens can only attend to tokens of their own document
+typedef enum { DOCUMENTS_UNMASKED, DOCUMENTS_MASKED } DocumentsKind;
+// Chat format that wraps a prompt. Token files of examples store these numbers. PROMPT_FORMAT_DATA: the format that the
+// token files name.
 typedef enum {
     PROMPT_FORMAT_NONE,
     PROMPT_FORMAT_PLAIN,
@@ -110,15 +118,17 @@ static inline bool prompt_format_named(PromptFormat format) {
 
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT, RECIPE_COAT_PAPER } RecipeKind;
-typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind; // FP32: all tensors, for exact comparisons
+// PRECISION_FP32: all tensors are FP32, for exact comparisons
+typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind;
 typedef enum { LINEAR_BF16, LINEAR_FP8 } LinearKind;
-typedef enum { HEAD_BF16, HEAD_FP8, HEAD_FP8_BACKWARD } HeadKind; // FP8_BACKWARD: logits in BF16, gradients in FP8
+// HEAD_FP8_BACKWARD: the output head computes logits in BF16 and gradients in FP8
+typedef enum { HEAD_BF16, HEAD_FP8, HEAD_FP8_BACKWARD } HeadKind;
 typedef enum { SAVED_BF16, SAVED_COAT } SavedKind;
 typedef enum { MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT } MomentsKind;
 typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT } ScheduleKind;
 
-// Names of the values above, in their order, for flags, checkpoints and the start-up report.
+// Names of the enum values above, in their order, for flags, checkpoints and the start-up report.
 #define RECIPE_NAMES "bf16|fp8-linear|coat|coat-paper"
 #define PRECISION_NAMES "recipe|fp32"
 #define LINEAR_NAMES "bf16|fp8"
@@ -134,31 +144,36 @@ typedef struct {
     char text[16];
 } ChoiceName;
 
-// Returns the name of `value`, from 0, in a list like RECIPE_NAMES.
+// Returns the name of enum value `value` from a list of names like RECIPE_NAMES.
 ChoiceName choice_name(const char *names, int value);
 
 typedef enum { PLAN_NONE, PLAN_TABLE, PLAN_JSON } PlanKind;
-typedef enum { TOKENIZER_ANY, TOKENIZER_BYTES, TOKENIZER_GPT2, TOKENIZER_FILE } TokenizerKind; // ANY: no flag names one
+// TOKENIZER_ANY: no flag names a tokenizer
+typedef enum { TOKENIZER_ANY, TOKENIZER_BYTES, TOKENIZER_GPT2, TOKENIZER_FILE } TokenizerKind;
 
-// Returns the number of tokens of a vocabulary that needs no file, 0 for the others.
+// Returns the number of tokens of a vocabulary that does not need a file; 0 for other vocabularies.
 static inline int named_vocabulary(TokenizerKind kind) {
     return kind == TOKENIZER_BYTES ? 257 : kind == TOKENIZER_GPT2 ? 50257 : 0;
 }
 
-// Format of every part of the training state. --recipe sets all fields, and single flags override them.
+// Numeric format of every part of the training state. --recipe sets all fields, and single flags override them.
 typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
     LinearKind linear;
     HeadKind head;
-    int bf16_blocks; // first blocks whose norm and attention outputs feed BF16 matmuls in forward; -1: a third, 1 to 4
+    // number of first blocks whose norm and attention outputs are inputs of BF16 matmuls in forward; -1: a third of the
+    // blocks, 1 to 4
+    int bf16_blocks;
     SavedKind saved;
-    int recompute;  // in backward: 0 nothing, 1 activation function (coat: and norms), 2 and norms, 3 whole blocks
-    Format grads;   // of the linear layers' weights: FMT_BF16 or FMT_FP32; all other gradients are FP32
-    int group_size; // elements per scale of saved FP8 activations: 16, 32 or 128
+    // what backward recomputes. 0: nothing; 1: activation function (with coat also norms); 2: also norms; 3: entire
+    // blocks
+    int recompute;
+    Format grads;   // gradients of the linear layers' weights: FMT_BF16 or FMT_FP32; all other gradients are FP32
+    int group_size; // number of elements of saved FP8 activations that share a scale: 16, 32 or 128
     MomentsKind moments;
     MasterKind master;
-    char moments_fp32[256];      // comma-separated names or beginnings (fc*) of tensors with FP32 moments
+    char moments_fp32[256];      // comma-separated names or prefixes (fc*) of tensors with FP32 moments
     bool cache_transposed;       // store transposed FP8 weights instead of transposing them when needed
     bool fast_accumulation_data; // dgrad uses the tensor cores' fast accumulation
 } Recipe;
@@ -177,95 +192,101 @@ static inline Format recipe_gradient_format(const Recipe *r) {
 }
 
 typedef struct {
-    // data
-    // glob patterns of token files, one per line; "": none. An empty line separates the sets of two --train
+    // training and validation data: glob patterns of token files, one per line; "": none. An empty line separates the
+    // sets of two --train
     char train[FILES_LENGTH], val[FILES_LENGTH];
     int train_sets;                 // number of --train flags
-    double train_weights[MAX_SETS]; // of each set, all above 0; or all 0: then all files are one set
+    double train_weights[MAX_SETS]; // weight of each set, all above 0; or all 0: all files form one set
     TokenizerKind tokenizer;
     char tokenizer_file[PATH_MAX_LENGTH];
-    char vocabulary[PATH_MAX_LENGTH + 64]; // tokenizer file, or folder with one, that checkpoints copy; "": none
+    // tokenizer file, or folder that contains one, which is copied into checkpoints; "": none
+    char vocabulary[PATH_MAX_LENGTH + 64];
     bool vocab_of_tokenizer; // tokenizer_file sets shape.vocab, because neither --vocab nor a model's name does
     bool shuffle;
-    // model
-    char model[PATH_MAX_LENGTH]; // name (gpt2, d12 ...), checkpoint folder or weight file; "": the shape is given
-    bool model_from_files;       // model is a folder or file whose weights are loaded
-    char shape_files[PATH_MAX_LENGTH + 64]; // source of the shape for model_shape_from_files(); "": the flags
+    // settings of the model and the recipe
+    char model[PATH_MAX_LENGTH];
+    bool model_from_files; // true: `model` is a folder or file whose weights are loaded
+    // folder or file from which model_shape_from_files() reads the shape; "": flags set it
+    char shape_files[PATH_MAX_LENGTH + 64];
     ModelShape shape;
     Recipe recipe;
-    Recipe plain_recipe;       // the flags on top of --recipe bf16: recipe_decide() falls back to it
-    bool recipe_final;         // named by --recipe, or known to be possible: an impossible recipe is then an error
-    bool recipe_recorded;      // the recipe is that of the checkpoint that the run continues from
-    bool settings_recorded;    // a checkpoint or a log provided settings
-    int64_t recorded_step;     // step of that checkpoint
-    bool settings_logged;      // settings and model are from OUT/log.jsonl, because there is no checkpoint yet
-    bool nothing_to_resume;    // --resume finds neither a checkpoint in OUT nor settings in its log
-    bool model_named;          // a flag names the model, the tokenizer or the batch
-    bool batch_recorded;       // batch_tokens is from the checkpoint, because no flag sets it
-    bool micro_batch_recorded; // micro_batch is from the checkpoint, because no flag sets it
-    char gpu_without_fp8[320]; // why this machine's GPU cannot multiply in FP8; "": it can, or the CPU computes
-    bool no_gpu;               // this machine has no GPU (not set for --plan)
-    // batch
+    Recipe plain_recipe; // --recipe bf16 with the other flags applied; recipe_decide() uses it if FP8 is not possible
+    // true: --recipe names the recipe, or it is known to be possible; if it is impossible, that is an error
+    bool recipe_final;
+    bool recipe_recorded;   // true: the recipe is that of the checkpoint that the run continues from
+    bool settings_recorded; // true: settings were read from a checkpoint or a log
+    int64_t recorded_step;  // step of the checkpoint whose settings were read
+    bool settings_logged;   // true: settings and model were read from OUT/log.jsonl, because there is no checkpoint yet
+    bool nothing_to_resume; // true: --resume has found neither a checkpoint in OUT nor settings in its log
+    bool model_named;       // true: a flag sets the model, the tokenizer or the batch
+    bool batch_recorded;    // true: batch_tokens was read from the checkpoint, because no flag sets it
+    bool micro_batch_recorded; // true: micro_batch was read from the checkpoint, because no flag sets it
+    // why this machine's GPU does not support FP8 matmuls; "": it does, or the run uses the CPU
+    char gpu_without_fp8[320];
+    bool no_gpu; // true: this machine has no GPU (not set for --plan)
+    // settings of the batch
     int micro_batch, seq_len;
     ExamplesKind examples;
     DocumentsKind documents;
     int64_t batch_tokens; // tokens per optimizer step over all ranks; 0: one micro-batch per rank
-    int logits_chunk;     // tokens whose logits are computed at a time; 0: automatic
-    // optimizer
-    int64_t steps;     // -1: as epochs says
-    int epochs;        // passes over the training data
-    bool epochs_given; // epochs is from a flag
+    int logits_chunk;     // number of tokens whose logits are computed at a time; 0: automatic
+    // settings of the optimizer
+    int64_t steps;     // number of steps; -1: determined by epochs
+    int epochs;        // number of passes over the training data
+    bool epochs_given; // true: a flag sets epochs
     float lr, beta1, beta2, eps, weight_decay, grad_clip;
     float lr_final; // final learning rate as a fraction of lr
     int64_t warmup;
-    float decay_fraction; // wsd: fraction of the steps in the final decay
+    float decay_fraction; // fraction of the steps that the final decay of schedule wsd takes
     ScheduleKind schedule;
     uint64_t seed;
-    int max_skipped;                // number of skipped updates in a row that ends the run
-    float skip_loss_z, skip_grad_z; // standard deviations of loss, gradient norm that skip an update; 0: never
-    // evaluation and samples
-    int64_t val_every;               // 0: only at the end
-    int val_batches;                 // -1: all of the validation data
-    char hellaswag[PATH_MAX_LENGTH]; // file of examples; "": none
-    int64_t hellaswag_every;         // 0: only at the end, -1: as val_every
-    int64_t sample_every;            // 0: only at the end
-    int sample_tokens;               // 0: no samples
-    int64_t health_every;            // steps between statistics of the FP8 tensors; 0: never
-    int64_t health_matmuls;         // steps between comparisons of FP8 wgrad with BF16; 0: never
+    int max_skipped; // number of consecutive skipped updates that ends the run
+    // an update is skipped if the loss or gradient norm is this many standard deviations too high; 0: never
+    float skip_loss_z, skip_grad_z;
+    // settings of evaluations and samples
+    int64_t val_every;               // steps between validations; 0: only at the end
+    int val_batches;                 // number of validation batches; -1: all of the validation data
+    char hellaswag[PATH_MAX_LENGTH]; // file of HellaSwag examples; "": none
+    int64_t hellaswag_every;         // steps between HellaSwag evaluations; 0: only at the end; -1: same as val_every
+    int64_t sample_every;            // steps between samples; 0: only at the end
+    int sample_tokens;               // number of tokens of a sample; 0: no samples
+    int64_t health_every;            // steps between FP8 statistics in the log; 0: never
+    int64_t health_matmuls;          // steps between comparisons of FP8 wgrad with BF16; 0: never
     char prompt[4096];
     PromptFormat prompt_format;
-    int samples; // number of samples each time
+    int samples; // number of samples that are generated each time
     float temperature, top_p;
     int top_k;
     bool eval_only, overfit_one_batch;
-    // files
-    char out[PATH_MAX_LENGTH]; // "": nothing is written
-    int64_t save_every;        // 0: only at the end
-    int keep;                  // number of newest checkpoints to keep; 0: all
-    int64_t keep_every;        // checkpoints whose step is a multiple are never removed; 0: none
+    // settings of files
+    char out[PATH_MAX_LENGTH]; // folder that the run writes to; "": nothing is written
+    int64_t save_every;        // steps between checkpoints; 0: only at the end
+    int keep;                  // number of newest checkpoints that are retained; 0: all
+    int64_t keep_every;        // checkpoints whose step is a multiple of this are never deleted; 0: none
     bool resume;
-    int64_t resume_step;   // -1: the newest
-    bool allow_other_data; // on resume
+    int64_t resume_step;   // step of the checkpoint to resume from; -1: the newest
+    bool allow_other_data; // true: a resumed run may use other training data
     bool overwrite;
-    // device and run
+    // settings of the device and of the run
     DeviceKind device;
-    int threads; // CPU backend; 0: all cores
-    int zero;    // ZeRO stage
-    int gpus;    // --plan only: number of GPUs to plan for
+    int threads; // number of threads of the CPU backend; 0: all cores
+    int zero;    // ZeRO stage, 0 to 3
+    int gpus;    // number of GPUs to plan for; --plan only
     PlanKind plan;
-    bool offload_states;  // moments and master weights are in host memory
-    int64_t memory_limit; // bytes; --plan finds the largest micro-batch within it; 0: none
-    int64_t profile;      // step marked for a profiler; -1: none
+    bool offload_states;  // true: moments and master weights are in host memory
+    int64_t memory_limit; // memory limit in bytes, within which --plan finds the largest micro-batch; 0: none
+    int64_t profile;      // step that is marked for a profiler; -1: none
     bool autotune;
     char matmul_table[PATH_MAX_LENGTH]; // file of GEMM algorithms; "": none
-    int64_t time_limit_ms;              // the run ends before this time since the program's start; 0: none
-    int64_t log_every;                  // steps between lines on the terminal
+    // time since the program's start at which the run has ended at the latest, in ms; 0: no limit
+    int64_t time_limit_ms;
+    int64_t log_every; // steps between lines on the terminal
     bool quiet, json;
-    // processes; values that are not given come from the launcher's environment variables
-    int world_size;       // 0: from the environment
-    int rank;             // -1: from the environment
-    char rendezvous[256]; // HOST[:PORT] of rank 0; "": from the environment
-    char notes[1024];     // remarks on the flags that rank 0 prints on stderr; each ends with a newline
+    // settings of processes; those without a flag are read from the launcher's environment variables
+    int world_size;       // number of processes; 0: read from the environment
+    int rank;             // rank of this process; -1: read from the environment
+    char rendezvous[256]; // address HOST[:PORT] of rank 0; "": read from the environment
+    char notes[1024];     // remarks on the flags, which rank 0 prints on stderr; each ends with a newline
 } Config;
 
 // Sets config to the values of a run without flags: recipe coat, GPT-2's shape, llm.c's values for the rest.

@@ -5,12 +5,12 @@
 
 #include "shapes.h"
 
-// A flag that needs something that this run does not have.
+// A flag with a value that this run cannot use, and the message for it.
 typedef struct {
     bool (*used)(const Config *config, int ranks);
-    bool planned;     // --plan knows its memory
-    const char *flag; // for messages
-    const char *text; // why it cannot be used
+    bool planned;     // true: --plan can compute its memory
+    const char *flag; // flag as the message shows it
+    const char *text; // why the flag cannot be used
     const char *fix;
 } NotBuilt;
 
@@ -52,7 +52,7 @@ static const NotBuilt not_built[] = {
 // clang-format on
 
 static bool check_built(const Config *c, int ranks, Error *err) {
-    Config preset = *c; // the recipe without single flags
+    Config preset = *c; // the recipe's values before single flags change them
     if (c->recipe.precision == PRECISION_RECIPE) recipe_apply(&preset.recipe, c->recipe.kind);
     for (size_t i = 0; i < sizeof not_built / sizeof not_built[0]; i++) {
         const NotBuilt *n = &not_built[i];
@@ -64,7 +64,7 @@ static bool check_built(const Config *c, int ranks, Error *err) {
             return error_set(err, EXIT_USER,
                              "--recipe %s: %s; use --recipe bf16 or --device cpu (--plan works for every recipe)",
                              choice_name(RECIPE_NAMES, c->recipe.kind).text, n->text);
-        return error_set(err, EXIT_USER, "%s: %s; %s (--plan takes it)", n->flag, n->text, n->fix);
+        return error_set(err, EXIT_USER, "%s: %s; %s (--plan supports it)", n->flag, n->text, n->fix);
     }
     return true;
 }
@@ -101,12 +101,13 @@ static bool check_most(const Config *c, const char *flag, int value, int most, c
     return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU is built for at most %d; %s", flag, value, most, fix);
 }
 
-// Checks the shape's multiples for FP8: GEMM dimensions must be multiples of 16, and the GPU's kernels process 16
-// columns at a time. The vocabulary is padded, and samples run passes of multiples of 16 tokens.
+// Checks that the shape's dimensions are multiples that FP8 supports: GEMM dimensions must be multiples of 16, and the
+// GPU's kernels process 16 columns at a time. The vocabulary is padded, and samples run passes of multiples of 16
+// tokens, so neither is checked.
 static bool recipe_check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     const Recipe *r = &c->recipe;
-    bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // --plan still has to find the micro-batch
+    bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // --plan has not chosen the micro-batch yet
     bool linear = r->linear == LINEAR_FP8, head = r->head != HEAD_BF16, saved = r->saved == SAVED_COAT;
     const bool samples = config_samples_only(c);
     int64_t tokens = samples ? config_min_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
@@ -125,7 +126,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     if (by_token && !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_MAX_CAST_WIDTH,
                                 "use --recipe coat-paper", err))
         return false;
-    // because a group of the saved activation must not span gate and up
+    // a group of the saved activation must not span gate and up
     if (saved && gated && on_gpu(c) && !check_multiple("--ffn, --group-size", "the width", s->ffn, r->group_size, err))
         return false;
     return !head || samples || c->logits_chunk >= tokens ||
@@ -138,8 +139,8 @@ static void add_note(Config *c, const char *because) {
                 choice_name(RECIPE_NAMES, c->recipe.kind).text, whose, because);
 }
 
-// Decides the recipe, which is final afterwards. If FP8 cannot compute it here, a final recipe is refused (because of
-// the shape; the device refuses by itself), and another becomes bf16 with a note.
+// Chooses the final recipe. If the shape or the GPU does not support FP8, a recipe that --recipe names is rejected (for
+// the shape; opening the device rejects the GPU), and any other becomes bf16 with a note.
 static bool recipe_decide(Config *c, Error *err) {
     bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16;
     bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
@@ -148,15 +149,15 @@ static bool recipe_decide(Config *c, Error *err) {
     if (final || (fits && device)) return fits;
     add_note(c, fits ? c->gpu_without_fp8 : err->text);
     c->recipe = c->plain_recipe;
-    return recipe_check_shape(c, err); // because single flags may still ask for FP8
+    return recipe_check_shape(c, err); // checked again, because single flags may still select FP8
 }
 
 // Adapts a recorded batch that is not a multiple of the tokens of one pass of all ranks: lowers the recorded
-// micro-batch until it is one or, if none fits, rounds the batch.
+// micro-batch until the batch is a multiple or, if no micro-batch fits, rounds the batch.
 static void fit_recorded_batch(Config *c, int ranks) {
     int64_t per_pass = config_micro_tokens(c) * ranks;
     if (!c->batch_recorded || c->batch_tokens % per_pass == 0) return;
-    const int multiple = config_micro_tokens(c) % 16 ? 1 : 16; // FP8 needs multiples of 16
+    const int multiple = config_micro_tokens(c) % 16 ? 1 : 16; // the tokens of an FP8 pass must be a multiple of 16
     for (int rows = c->micro_batch; c->micro_batch_recorded && rows > 0; rows--) {
         int64_t tokens = (int64_t)rows * c->seq_len;
         if (tokens % multiple || c->batch_tokens % (tokens * ranks)) continue;
@@ -189,7 +190,7 @@ static void note_alone(Config *c) {
                 c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
 }
 
-// Shortens seq_len for a run that only samples to the tokens that the sample can have.
+// Shortens seq_len, in a run that only samples, to the largest number of tokens that a sample can have.
 static void fit_sample(Config *c) {
     const int tokens = (config_sample_length(c) + SAMPLE_STEP - 1) / SAMPLE_STEP * SAMPLE_STEP;
     if (tokens < c->seq_len) c->seq_len = tokens;
@@ -202,12 +203,14 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     if (!recipe_decide(config, err)) return false;
     if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
     if (!check_batch(config, ranks, err)) return false;
-    config->recipe.bf16_blocks = config_bf16_blocks(config); // the resolved number, for the report and checkpoints
+    // replaces -1 by the chosen number, for the report and checkpoints
+    config->recipe.bf16_blocks = config_bf16_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err)) return false;
     if (ranks == 1 && config->zero > 0) note_alone(config);
-    if (config_forward_only(config)) config->recipe.cache_transposed = false; // forward needs no transposed weights
-    // FP8 weights that are gathered layer by layer are transposed after the gather, because that halves the traffic
+    // forward does not need transposed weights
+    if (config_forward_only(config)) config->recipe.cache_transposed = false;
+    // FP8 weights that are gathered layer by layer are transposed after the gather, which halves the traffic.
     if (ranks > 1 && config->zero >= 3) config->recipe.cache_transposed = false;
     return true;
 }

@@ -12,7 +12,7 @@ const char *architecture_name(Architecture architecture) {
 }
 
 void architecture_shape(Architecture architecture, ModelShape *s) {
-    memset(s, 0, sizeof *s); // the bytes between fields too: shapes are compared
+    memset(s, 0, sizeof *s); // zeroes padding bytes, too, because shapes are compared with memcmp
     s->ids.bos = s->pad = -1;
     s->norm_eps = 1e-5f;
     s->rope_theta = 10000.0f;
@@ -152,7 +152,7 @@ static const Gpt2Name gpt2_names[] = {
     {"d24", 24, 16, 1024, 1024},
     {"d36", 36, 20, 1280, 1024},
     {"d48", 48, 25, 1600, 1024},
-    // llm.c's descriptors where they differ from dN
+    // llm.c's models by depth whose sizes differ from dN
     {"gpt2:d60", 60, 30, 1920, 1024},
     {"gpt2:d72", 72, 30, 2880, 1024},
     {"gpt2:d84", 84, 36, 3456, 1024},
@@ -173,13 +173,14 @@ typedef struct {
     int layers, channels, ffn, heads, kv_heads, head_dim, vocab, positions;
     float theta, eps;
     bool tied;
-    float stretched; // factor of the RoPE scaling, 0: none
-    int begin, end;  // BOS and EOS ids, -1: none
+    float stretched; // factor of the RoPE scaling; 0: none
+    int begin, end;  // BOS and EOS ids; -1: none
 } Name;
 
 // clang-format off
 static const Name other_names[] = {
-    // name          architecture         layers  C    ffn  heads kv  D   vocabulary positions theta eps    tied   stretched begin end
+    // columns: name, architecture, layers, channels, ffn, heads, kv_heads, head_dim, vocabulary, positions, theta, eps,
+    // tied head, RoPE scaling factor, BOS, EOS
     {"llama2-7b",    ARCHITECTURE_LLAMA, 32, 4096, 11008, 32, 32, 128,  32000,   4096, 1e4f, 1e-5f, false, 0, 1, 2},
     {"llama2-13b",   ARCHITECTURE_LLAMA, 40, 5120, 13824, 40, 40, 128,  32000,   4096, 1e4f, 1e-5f, false, 0, 1, 2},
     {"llama-30b",    ARCHITECTURE_LLAMA, 60, 6656, 17920, 52, 52, 128,  32000,   2048, 1e4f, 1e-6f, false, 0, 1, 2},
@@ -243,7 +244,7 @@ static void shape_of_name(const Name *n, ModelShape *s) {
     model_shape_ids(s, n->begin, n->end);
 }
 
-// The depth of "dN", or 0.
+// Returns the depth N of a model name "dN"; 0 if the name has another form.
 static int depth_of(const char *name) {
     size_t digits = name[0] == 'd' ? strspn(name + 1, "0123456789") : 0;
     if (digits < 1 || digits > 2 || name[1 + digits] || name[1] == '0') return 0;

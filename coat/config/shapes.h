@@ -1,4 +1,5 @@
-// Shapes of models: what an architecture fixes, and the sizes of models by name.
+// Model shapes: the settings that each architecture implies, and the sizes of models known by name (gpt2, llama3-8b,
+// ...).
 #pragma once
 #include "config.h"
 
@@ -6,10 +7,10 @@
 extern "C" {
 #endif
 
-// model_type in Hugging Face's config.json
+// Architectures of models, named like model_type in Hugging Face's config.json.
 typedef enum {
     ARCHITECTURE_GPT2,
-    ARCHITECTURE_LLAMA, // Llama 2 and 3, Mistral, TinyLlama, SmolLM2
+    ARCHITECTURE_LLAMA, // also Llama 3, Mistral, TinyLlama and SmolLM2
     ARCHITECTURE_OLMO,
     ARCHITECTURE_OLMO2,
     ARCHITECTURE_QWEN2,
@@ -17,15 +18,15 @@ typedef enum {
     ARCHITECTURE_COUNT
 } Architecture;
 
-const char *architecture_name(Architecture architecture); // "gpt2", "llama", ...
+const char *architecture_name(Architecture architecture); // name such as "gpt2" or "llama"
 
-// Returns the standard deviation of the initial weights of all matrices except residual projections. 0: each matrix has
-// its own.
+// Returns the standard deviation of the initial weights of all matrices except residual projections. 0: it differs
+// between matrices.
 static inline double init_deviation(InitKind kind) {
     return kind == INIT_KIND_MITCHELL ? 0.0 : 0.02;
 }
 
-// Sets the switches of the shape to the architecture's usual values. Sizes are 0.
+// Sets the settings of the shape to the architecture's usual values, and the sizes to 0.
 void architecture_shape(Architecture architecture, ModelShape *shape);
 
 // Returns how many settings of `shape` the architecture does not support, and sets *flag to the name of the first one's
@@ -35,21 +36,21 @@ int shape_mismatches(const ModelShape *shape, Architecture architecture, const c
 // Returns the first architecture that supports all settings of `shape`; ARCHITECTURE_COUNT if none does.
 Architecture shape_architecture(const ModelShape *shape);
 
-#define MAX_MODEL_DEPTH 96 // most layers of a model named by its depth, such as dN
+#define MAX_MODEL_DEPTH 96 // largest depth N of a model named by its depth, such as dN
 
-// Sets the shape of a named model: gpt2, gpt2-medium, gpt2-large, gpt2-xl; llama2-7b and the other rows of the table;
-// by depth d1 ... d96 and llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN, with 64 channels per layer; llm.c's gpt2:dN
-// and gpt3:cN. GPT-2 and models by depth have GPT-2's vocabulary. Returns false if the name is unknown.
+// Sets the shape of a model known by name: gpt2, gpt2-medium, gpt2-large, gpt2-xl; llama2-7b and the other rows of the
+// table; by depth d1 ... d96 and llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN, with 64 channels per layer; llm.c's
+// gpt2:dN and gpt3:cN. GPT-2 and models by depth have GPT-2's vocabulary. Returns false if the name is unknown.
 bool model_shape_named(const char *name, ModelShape *shape);
 
-// True if the named model has a vocabulary of its own, which may have more rows than tokens. Models by depth and GPT-2
-// take the size of the tokenizer's vocabulary.
+// True if the named model has a fixed vocabulary size, which may exceed the tokenizer's. GPT-2 and models named by
+// depth get the size of the tokenizer's vocabulary instead.
 bool model_keeps_vocabulary(const char *name);
 
-// Returns the names of models as a list for messages.
+// Returns the known model names as a list for messages.
 const char *model_names(void);
 
-// Returns the i-th name of a model with fixed sizes, NULL after the last one.
+// Returns the i-th name of a model with fixed sizes; NULL after the last one.
 const char *model_name(int i);
 
 // Sets a GPT-2 shape from its sizes and checks their range and divisibility. ffn 0: 4 * channels. `path` names their
@@ -57,20 +58,21 @@ const char *model_name(int i);
 bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
                 int64_t positions, const char *path, Error *err);
 
-// Sets vocab and vocab_padded. Also sets the BOS and EOS ids if `vocab` is the size of GPT-2's or the byte vocabulary.
+// Sets the vocabulary's size and padded size. Also sets the BOS and EOS ids if `vocab` is the size of GPT-2's or of the
+// byte vocabulary.
 void model_shape_vocab(ModelShape *shape, int vocab);
 
-// Sets the BOS and EOS ids. An id outside the vocabulary, such as -1, means none.
+// Sets the BOS and EOS ids of a model shape. An id outside the vocabulary, such as -1, means that there is none.
 void model_shape_ids(ModelShape *shape, int begin, int end);
 
-// Adds an EOS id if it is in the vocabulary. If the list is full, it replaces the last one.
+// Adds an EOS id to a model shape if it is in the vocabulary. If the list is full, replaces the last id.
 void model_shape_add_eos(ModelShape *shape, int id);
 
 // Returns the usual inner width of the MLP: 4 * channels; for SwiGLU two thirds of that, rounded up to a multiple of
 // 128.
 int shape_usual_ffn(const ModelShape *shape);
 
-// Returns the width of q, k and v together.
+// Returns the number of columns of q, k and v together.
 static inline int64_t shape_qkv_width(const ModelShape *shape) {
     return (int64_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim;
 }
@@ -80,7 +82,8 @@ static inline int64_t shape_hidden_width(const ModelShape *shape) {
     return (int64_t)shape->ffn * (shape->activation == ACT_SWIGLU ? 2 : 1);
 }
 
-// True if QK-norm or clipping changes q and k between their matmul and attention. RoPE alone can be undone.
+// True if QK-norm or clipping changes q and k between their matmul and attention. RoPE alone does not count, because it
+// can be undone.
 static inline bool shape_changes_qkv(const ModelShape *shape) {
     return shape->qk_norm != QK_NORM_NONE || shape->clip_qkv > 0;
 }

@@ -4,13 +4,13 @@
 #include "cpu_quantize.h"
 #include "numerics/quantize.h"
 
-// Source of the rows of g and of dh, recomputed with the same bits in every pass.
+// Inputs from which the rows of g and of dh are recomputed, with identical bits in every pass.
 typedef struct {
     Tensor h, dg;
     int64_t width; // columns of g; with SwiGLU, h has 2 * width columns: gate, then up
 } ActivationRows;
 
-// g = gelu(h), or silu(gate) * up if gated. width: columns of g.
+// Computes g = gelu(h), or silu(gate) * up if gated. width: number of columns of g.
 static void activate(const Cpu *cpu, real *g, const real *h, int64_t width, bool gated) {
     if (gated)
         cpu->kernels->swiglu(g, h, h + width, width);
@@ -62,7 +62,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     int64_t M = y.rows, F = y.cols, width = g.data ? g.cols : F;
     if (h.data == y.data && !bias.data && !g.data) return;
     bool codes = g.data && format_is_fp8(g.format);
-    from_saved |= has_second_pass(g); // a second pass over g reads the saved h, so this pass must use it, too
+    from_saved |= has_second_pass(g); // a second pass over g reads the saved h, so this pass must read it, too
     if (!codes) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
@@ -94,7 +94,8 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
 void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!g_t.data || g_t.data == g.data) return;
     if (!format_is_fp8(g_t.format)) {
-        cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true); // h is complete, so only g is computed
+        // passes h as its own input y, so that only g is computed
+        cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true);
     } else if (g.data) {
         scale_over_rows(exec, g_t, g);
         transpose_codes(exec, g_t, g);
@@ -107,7 +108,7 @@ void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     }
 }
 
-// Returns the sum of squares of row `row` of an E4M3 tensor's memory, `count` values without scales.
+// Returns the sum of squares of the `count` unscaled FP8 values in row `row` of an E4M3 tensor's memory.
 static double row_squares(Tensor codes, int64_t row, int64_t count) {
     const uint8_t *code = (const uint8_t *)codes.data + row * codes.stride;
     double sum = 0;
@@ -120,7 +121,7 @@ static double row_squares(Tensor codes, int64_t row, int64_t count) {
     return sum;
 }
 
-// Returns the largest scale of groups [begin, end) of a row. Groups of zeros, whose scale is 1, are ignored.
+// Returns the largest scale of groups [begin, end) of a row. Ignores groups of zeros, whose scale is 1.
 static float largest_scale(Tensor h, int64_t row, int64_t begin, int64_t end) {
     const uint16_t *scales = (const uint16_t *)h.scale + row * ((h.cols + h.group - 1) / h.group);
     const uint8_t *codes = (const uint8_t *)row_address(h, row);
@@ -135,7 +136,7 @@ static float largest_scale(Tensor h, int64_t row, int64_t begin, int64_t end) {
     return largest;
 }
 
-// Returns a bound on the activation function's derivative for one row of h; `width` is the number of columns of g. With
+// Returns an upper bound of the activation function's derivative over one row of h. width: number of columns of g. With
 // SwiGLU, a group may contain columns of both gate and up.
 static float largest_slope(Tensor h, int64_t row, int64_t width) {
     if (h.cols == width) return GELU_MAX_SLOPE;
@@ -144,7 +145,7 @@ static float largest_slope(Tensor h, int64_t row, int64_t width) {
 }
 
 void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
-    const Tensor columns = w.codes_t; // w stored transposed: the rows of this memory are w's columns
+    const Tensor columns = w.codes_t; // w is stored transposed, so the rows of this memory are w's columns
     const int threads = cpu_of(exec)->threads;
     double largest = 0;
     uint32_t amax = 0;
@@ -160,8 +161,8 @@ void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h
     note_amax(exec, amax);
 }
 
-// Computes dh, quantizes it to dh_q and dh_qt, and sums its columns. `scaled`: dh_q already has its row scales;
-// otherwise scales are computed from dh's amaxes.
+// Computes dh, quantizes it to dh_q and dh_qt, and sums its columns. scaled: dh_q already has row scales; otherwise
+// scales are computed from dh's amaxes.
 static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg,
                                 Tensor h, bool accumulate, bool scaled) {
     require_plain(operation, dg);

@@ -1,11 +1,11 @@
-// Causal self-attention on the CPU, in tiles of CPU_QUERY_ROWS queries: scores against all visible keys, softmax,
-// matmul with v. Backward recomputes the probabilities from the saved log-sum-exp.
+// Computes causal self-attention on the CPU, in tiles of CPU_QUERY_ROWS queries: scores against all visible keys,
+// softmax, matmul with v. Backward recomputes the probabilities from the saved log-sum-exp.
 #include "cpu_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-// Returns the end, within sequence b, of the document that starts at token `begin`.
+// Returns the index of the token in sequence b that follows the document starting at token `begin`.
 static int64_t document_end(Tensor positions, AttentionShape shape, int64_t b, int64_t begin) {
     int64_t end = positions.data ? begin + 1 : shape.T;
     while (end < shape.T && row_position(positions, b * shape.T + end, shape.T) != 0) end++;
@@ -23,8 +23,8 @@ static real score_scale(AttentionShape shape) {
     return 1 / (real)sqrt((double)shape.head_dim);
 }
 
-// Turns the scores of `rows` queries into unnormalized probabilities, 0 above the diagonal. The last query sees all
-// keys. Writes each row's sum and log-sum-exp.
+// Replaces the scores of `rows` queries by unnormalized probabilities, 0 above the diagonal. The last query sees all
+// keys. Writes the sum and log-sum-exp of each row.
 static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t keys, real scale, real *sums, real *lse) {
     for (int64_t i = 0; i < rows; i++) {
         real *row = scores + i * keys;
@@ -46,7 +46,7 @@ static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
     return t;
 }
 
-// Attention of one head over one document; k and v may start with cached rows.
+// Computes attention's forward for one head and one document. k and v may start with cached rows.
 static void forward_head(const Cpu *cpu, Scratch slot, Tensor o, real *lse, Tensor q, Tensor k, Tensor v, real scale) {
     int64_t T = q.rows, D = q.cols, before = k.rows - T;
     real *scores = scratch_take(&slot, CPU_QUERY_ROWS * k.rows), *sums = scratch_take(&slot, CPU_QUERY_ROWS);
@@ -91,12 +91,12 @@ void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k,
 
 // Keys and values of one head within a document, and their gradients, each (tokens, head_dim).
 typedef struct {
-    Tensor k, v;   // in their storage format
-    Tensor dk, dv; // FP32 in the thread's slot
+    Tensor k, v;   // keys and values in their storage format
+    Tensor dk, dv; // FP32 gradients of k and v in the thread's slot
     real scale;
 } KeyValueHead;
 
-// Recomputes a tile's probabilities from its scores in place: P = exp(S * scale - lse), 0 above the diagonal.
+// Recomputes a tile's probabilities in place from its scores: P = exp(S * scale - lse), 0 above the diagonal.
 static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t begin, real scale) {
     for (int64_t i = 0; i < p.rows; i++) {
         real *row = (real *)row_address(p, i);
@@ -106,7 +106,7 @@ static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t beg
     }
 }
 
-// Replaces P by the gradient of the scores: dS = P * (dP - rowsum(dO * O)) * scale.
+// Replaces P by the gradient of the attention scores: dS = P * (dP - rowsum(dO * O)) * scale.
 static void score_gradients(const Cpu *cpu, Tensor p, Tensor dp, Tensor d_o, Tensor o, int64_t begin, real scale,
                             real *buffer) {
     int64_t D = o.cols;
@@ -117,7 +117,7 @@ static void score_gradients(const Cpu *cpu, Tensor p, Tensor dp, Tensor d_o, Ten
     }
 }
 
-// Writes one query head's dq and adds its part of dk and dv: dV += P^T dO, dP = dO V^T, dQ = dS K, dK += dS^T Q.
+// Computes one query head's dq and adds its part to dk and dv: dV += P^T dO, dP = dO V^T, dQ = dS K, dK += dS^T Q.
 static void backward_head(const Cpu *cpu, Scratch slot, const KeyValueHead *kv, Tensor dq, Tensor d_o, Tensor o,
                           const real *lse, Tensor q) {
     int64_t T = q.rows, D = q.cols;
@@ -176,7 +176,8 @@ static void store_amaxes(const Cpu *cpu, Scratch *scratch, int threads, uint32_t
     }
 }
 
-// Backward of one document, `count` tokens from token `at`, for all query heads that share one key/value head.
+// Computes attention's backward for one document (`count` tokens starting with token `at`), for all query heads that
+// share one key/value head.
 static void backward_document(const Cpu *cpu, Scratch slot, const Tensor gradients[3], Tensor d_o, Tensor o, Tensor lse,
                               const Tensor values[3], AttentionShape shape, int64_t b, int64_t kv_head, int64_t at,
                               int64_t count) {

@@ -1,4 +1,5 @@
-// Matmuls by OpenBLAS, if the program is linked with it; otherwise stubs, and the panel kernels are used.
+// Computes matmuls with OpenBLAS if the program is linked with it. Otherwise these functions are stubs, and the panel
+// kernels are used.
 #include "cpu_internal.h"
 
 #ifdef COAT_OPENBLAS
@@ -9,14 +10,17 @@ extern char *openblas_get_corename(void);
 extern void *blas_memory_alloc(int) __attribute__((weak));
 extern void blas_memory_free(void *) __attribute__((weak));
 
-// Address space of one concurrent matmul in OpenBLAS: a buffer of 128 MiB and its bookkeeping.
+// Bytes of address space that OpenBLAS needs for one concurrent matmul: a buffer of 128 MiB and its bookkeeping.
 #define BLAS_BYTES ((size_t)129 << 20)
-#define MAX_RESERVED 64 // maximum number of buffers to reserve; OpenBLAS limits concurrent matmuls itself
+// maximum number of buffers to reserve; OpenBLAS limits the number of concurrent matmuls itself
+#define MAX_RESERVED 64
 
-// Sets OpenBLAS's environment variables before its own constructor reads them, if it is linked statically.
-// - One thread: OpenBLAS's own threads are not used, and it retries forever if there is no memory for their buffers.
-// - Kernels: OpenBLAS selects them by CPU model, and for models newer than itself (Zen 4 and 5 with version 0.3.21) it
-//   selects AVX2 kernels, which are half as fast. A value set by the user is kept.
+// Sets OpenBLAS's environment variables before its constructor reads them, if it is linked statically.
+// - Threads: 1, because OpenBLAS's threads are not used, and it retries forever if there is no memory for their
+// buffers.
+// - Kernels: OpenBLAS selects them by CPU model. For models newer than itself (Zen 4 and 5 with version 0.3.21) it
+// selects AVX2 kernels, which are half as fast.
+// A value set by the user is not changed.
 __attribute__((constructor(101))) static void prepare_library(void) {
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
 #ifdef __x86_64__
@@ -29,7 +33,7 @@ __attribute__((constructor(101))) static void prepare_library(void) {
 
 bool blas_open(void) {
     openblas_set_num_threads(
-        1); // needed if OpenBLAS is a shared library, which has read its environment variables earlier
+        1); // needed if OpenBLAS is a shared library, which has already read its environment variables
     return true;
 }
 
@@ -37,13 +41,13 @@ const char *blas_core(void) {
     return openblas_get_corename();
 }
 
-// Bytes of address space that OpenBLAS needs for matmuls on `threads` threads.
+// Returns the bytes of address space that OpenBLAS needs for matmuls on `threads` threads.
 int64_t blas_bytes(int threads) {
     return (int64_t)BLAS_BYTES * (threads < MAX_RESERVED ? threads : MAX_RESERVED);
 }
 
-// OpenBLAS allocates a buffer in each thread's first matmul and retries forever if that fails. So this function first
-// tests with mmap() whether the memory is available, then makes OpenBLAS allocate it.
+// Tests with mmap() whether OpenBLAS's memory is available, then makes OpenBLAS allocate it. Without this, OpenBLAS
+// would allocate a buffer in each thread's first matmul, and retry forever if that fails.
 bool blas_reserve(int threads) {
     void *taken[MAX_RESERVED];
     int count = threads < MAX_RESERVED ? threads : MAX_RESERVED, tried = 0;

@@ -1,4 +1,4 @@
-// The CPU as a device: opening it, memory, and its description for the start-up report.
+// Opens the CPU as a device and implements its memory and its description for the start-up report.
 #include "cpu_internal.h"
 
 #include <string.h>
@@ -6,14 +6,14 @@
 
 #include "base/memory.h"
 
-// Shortens the time that OpenMP threads spin while they wait. Spinning for milliseconds gains nothing on free cores and
-// is many times slower if another program uses one of them. A static OpenMP library reads the variable in its
-// constructor, after this one. A value set by the user is kept.
+// Shortens the time that OpenMP threads spin while they wait. Spinning for milliseconds gains nothing on free cores,
+// and is many times slower if another program uses one of them. A static OpenMP library reads the environment variable
+// in its constructor, which runs after this one. A value set by the user is not changed.
 __attribute__((constructor(101))) static void wait_briefly(void) {
     if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "500", 0);
 }
 
-// Writes "model name" of /proc/cpuinfo to text, or "CPU" if there is none.
+// Writes the CPU's "model name" from /proc/cpuinfo to text, or "CPU" if there is none.
 static void processor_name(char *text, size_t size) {
     snprintf(text, size, "CPU");
     FILE *file = fopen("/proc/cpuinfo", "r");
@@ -53,7 +53,7 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     const char *limit;
     const int64_t left = memory_limit_left(&limit);
     const bool limited = left < INT64_MAX && (double)left < (double)memory_whole_pages(bytes);
-    // The size is checked here, because Linux grants more memory than it has and kills the process that uses it.
+    // The size is checked first, because Linux grants more memory than it has and later kills the process that uses it.
     void *memory = bytes / page < pages && !limited ? memory_in_huge_pages(bytes) : NULL;
     if (!memory && limited) {
         error_set(err, EXIT_DEVICE, "could not allocate %zu MiB: %s leaves %zu MiB", bytes >> 20, limit,
@@ -75,8 +75,8 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     return memory;
 }
 
-// Returns the bytes that an allocation can get: the machine's available memory or, if lower, what the memory limit
-// leaves after the reserve and OpenBLAS's buffers (one thread more than configured).
+// Returns the bytes that can be allocated: the machine's available memory or, if lower, the memory limit minus the
+// reserve and OpenBLAS's buffers (for one thread more than configured).
 int64_t cpu_memory_free(Exec *exec) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     const int64_t available = memory_available();

@@ -1,5 +1,5 @@
-// FP8 loops of the CPU kernels, included by cpu_kernels_body.h. Their results equal those of formats.h and quantize.h
-// bit for bit; they have no branches, so that they vectorize.
+// FP8 loops of the CPU kernels, included by cpu_kernels_body.h. Their results are bit-identical to those of formats.h
+// and quantize.h. They have no branches, so that the compiler vectorizes them.
 #ifdef VARIANT
 
 // Decodes one FP8 value. Normal values: moves the bits to FP32's fields and corrects the exponent's bias. Subnormal
@@ -59,7 +59,7 @@ static void VARIANT(encode_fp8)(uint8_t *restrict codes, const real *restrict x,
         for (int64_t i = 0; i < n; i++) codes[i] = VARIANT(encode_one)((float)x[i] * r, FMT_E4M3);
 }
 
-// Quantizes one group and writes its scale; returns its amax as FP32 bits. Inlined with a constant n for full groups.
+// Quantizes one group and writes its scale. Returns the amax as FP32 bits. For full groups, inlined with a constant n.
 INLINE uint32_t VARIANT(encode_group)(uint8_t *restrict codes, uint16_t *restrict scale, const real *restrict x,
                                       int64_t n) {
     uint32_t largest = VARIANT(amax_bits_of)(x, n);

@@ -1,4 +1,4 @@
-// FP8 statistics for the log on the CPU: how well each tensor's scales fit its values.
+// Computes FP8 statistics for the log on the CPU, which show how well each tensor's scales fit its values.
 #include "cpu_internal.h"
 
 #include <stdlib.h>
@@ -6,17 +6,17 @@
 #include "numerics/moments.h"
 #include "numerics/quantize.h"
 
-#define TENSOR_GROUP 4096 // group size, in FP8 values, for a tensor with a single scale
+#define TENSOR_GROUP 4096 // number of FP8 values counted at a time, for a tensor with a single scale
 
-// How count_tensor() divides a tensor into groups that have one scale each.
+// Division of a tensor into groups that have one scale each, for count_tensor().
 typedef struct {
-    int64_t rows, cols, stride, group, groups; // groups per row
+    int64_t rows, cols, stride, group, groups; // groups: number of groups per row
 } Walk;
 
 static Walk walk_of(Tensor t) {
     int64_t group = t.granularity == SCALE_TENSOR ? TENSOR_GROUP : t.granularity == SCALE_ROW ? t.cols : t.group;
     Walk w = {t.rows, t.cols, t.stride, group, 0};
-    if (t.granularity == SCALE_EXPAND) { // 8-bit moments: a group may extend into the next row
+    if (t.granularity == SCALE_EXPAND) { // in 8-bit moments, a group may extend into the next row
         w.rows = 1;
         w.cols = w.stride = tensor_elements(t);
     }
@@ -24,7 +24,7 @@ static Walk walk_of(Tensor t) {
     return w;
 }
 
-// Returns a group's amax, given the largest of its FP8 values without sign.
+// Returns a group's amax, computed from its scale and the largest of its FP8 values without sign.
 static float group_amax(Tensor t, int64_t group, uint32_t largest) {
     float magnitude = fp8_decode(t.format, (uint8_t)largest);
     if (largest == 0) return 0.0f;
@@ -69,7 +69,7 @@ static Health count_tensor(const Cpu *cpu, Tensor t) {
     return (Health){saturated, zero, clamped, amax, largest};
 }
 
-// Estimates a tensor's amax from its scales alone, for a tensor whose FP8 values are gone.
+// Estimates a tensor's amax from its scales alone, if its FP8 values have been overwritten.
 static Health from_scale(Tensor t) {
     float scale = *(const float *)t.scale, none = t.granularity == SCALE_ROW ? SCALE_MIN : 1.0f;
     for (int64_t row = 1; t.granularity == SCALE_ROW && row < t.rows; row++)

@@ -16,7 +16,7 @@
 
 #pragma GCC diagnostic ignored "-Wpsabi" // GCC warns about vector arguments, but only inlined functions have them
 
-// Integer as wide as real, the element type of a shuffle's index vector.
+// Integer type as wide as real, used as the element type of a shuffle's index vector.
 #ifdef COAT_DOUBLE
 typedef int64_t lane_index;
 #else

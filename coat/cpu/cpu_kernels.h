@@ -1,16 +1,16 @@
-// Inner loops of the CPU backend: functions on contiguous rows of `real`. They are compiled once per instruction set,
-// and the best set that the machine supports is selected at run time, so one binary runs everywhere.
+// Inner loops of the CPU backend: functions on contiguous rows of `real`. They are compiled once per instruction set.
+// The best set that the machine supports is selected at run time, so one binary runs on all machines.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "numerics/formats.h"
 
-// Scalars of an AdamW step, equal for all parameters.
+// Scalars of an AdamW step that are equal for all parameters.
 typedef struct {
     real lr, beta1, beta2, eps;
-    real correction1, correction2; // 1 / (1 - beta^t) of the moments
-    real clip;                     // factor applied to every gradient element
+    real correction1, correction2; // bias corrections of the moments: 1 / (1 - beta^t)
+    real clip;                     // gradient clipping: factor that multiplies every gradient element
 } AdamwStep;
 
 // Mean and reciprocal standard deviation of a normalized row; mean is 0 for RMSNorm.
@@ -18,22 +18,23 @@ typedef struct {
     real mean, rstd;
 } NormStatistics;
 
-// Elements between the starts of two packed panels. The gap of 16 prevents cache conflicts between panels whose size is
-// a multiple of 4096 bytes.
+// Returns the number of elements between the starts of two packed panels. The gap of 16 elements prevents cache
+// conflicts between panels whose size is a multiple of 4096 bytes.
 static inline int64_t panel_stride(int64_t width, int64_t depth) {
     return width * depth + 16;
 }
 
 // Inner loops of matmuls, implemented in cpu_matmul_body.h.
 typedef struct {
-    int rows, columns; // rows of a panel of A, columns of a panel of B
-    // c (m, n) = (add ? c : 0) + a b from packed panels. Writes whole panels, so c needs memory for m and n rounded up.
+    int rows, columns; // rows in a panel of A, columns in a panel of B
+    // Computes c (m, n) = (add ? c : 0) + a b from packed panels. Writes entire panels, so c needs memory for m and n
+    // rounded up.
     void (*multiply)(real *c, int64_t ldc, const real *a, const real *b, int64_t m, int64_t n, int64_t depth, bool add);
     // Packs one panel from `rows` rows of x, whose columns are the summation index: out[k * width + r] = x[r * ld + k].
     void (*transpose_a)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
     void (*transpose_b)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
-    // Packs one row x of `count` elements into consecutive panels, for an operand whose rows are the summation index.
-    // out is that row within the first panel.
+    // Packs one row x of `count` elements into consecutive panels. Used for operands whose rows are the summation
+    // index. out: position of the row in the first panel.
     void (*deal_a)(real *out, const real *x, int64_t count, int64_t depth);
     void (*deal_b)(real *out, const real *x, int64_t count, int64_t depth);
 } PanelKernels;
@@ -43,42 +44,45 @@ typedef struct {
     const PanelKernels *panels;
 
     void (*decode_bf16)(real *out, const uint16_t *x, int64_t n);
-    void (*encode_bf16)(uint16_t *out, const real *x, int64_t n);                               // round to nearest even
-    void (*decode_fp8)(real *out, const uint8_t *codes, int64_t n, float scale, Format format); // FP8 value * scale
-    void (*encode_fp8)(uint8_t *codes, const real *x, int64_t n, float r, Format format);       // cast(x * r)
-    uint32_t (*amax_bits)(const real *x, int64_t n); // amax as FP32 bits; 0 if n is 0
-    // E4M3 with one BF16 scale per `group` elements; the last group may be shorter. encode returns the amax as FP32
-    // bits.
+    void (*encode_bf16)(uint16_t *out, const real *x, int64_t n); // rounds to nearest even
+    // out = FP8 value * scale
+    void (*decode_fp8)(real *out, const uint8_t *codes, int64_t n, float scale, Format format);
+    void (*encode_fp8)(uint8_t *codes, const real *x, int64_t n, float r, Format format); // codes = cast(x * r)
+    uint32_t (*amax_bits)(const real *x, int64_t n); // returns the amax as FP32 bits; 0 if n is 0
+    // Decode and encode E4M3 with one BF16 scale per `group` elements; the last group may be shorter. encode_groups
+    // returns the amax as FP32 bits.
     void (*decode_groups)(real *out, const uint8_t *codes, const uint16_t *scales, int64_t n, int group);
     uint32_t (*encode_groups)(uint8_t *codes, uint16_t *scales, const real *x, int64_t n, int group);
-    void (*add)(real *acc, const real *x, int64_t n); // acc += x
+    void (*add)(real *acc, const real *x, int64_t n); // computes acc += x
     real (*dot)(const real *x, const real *y, int64_t n);
-    real (*maximum)(const real *x, int64_t n); // NaN is ignored; -inf for n == 0
+    real (*maximum)(const real *x, int64_t n); // returns the largest element, ignoring NaN; -inf if n is 0
     double (*sum_of_squares)(const real *x, int64_t n);
 
-    // Computes the mean, then the variance around it. centred false: RMSNorm, mean 0.
+    // Computes a row's mean and then the variance around it. If centred is false (RMSNorm), the mean is 0.
     NormStatistics (*norm_statistics)(const real *x, int64_t n, real eps, bool centred);
-    // out = (x - mean) * rstd * weight + bias; bias may be NULL
+    // Computes the norm: out = (x - mean) * rstd * weight + bias. bias may be NULL.
     void (*norm_apply)(real *out, const real *x, NormStatistics s, const real *weight, const real *bias, int64_t n);
-    // g = (add ? g : 0) + dn * d norm / d x; dweight += dn * xhat; dbias += dn unless NULL
+    // Computes a norm's backward: g = (add ? g : 0) + dn * d norm / d x; dweight += dn * xhat; dbias += dn, unless
+    // dbias is NULL.
     void (*norm_gradient)(real *g, real *dweight, real *dbias, const real *dn, const real *x, NormStatistics s,
                           const real *weight, int64_t n, bool centred, bool add);
 
     void (*gelu)(real *g, const real *h, int64_t n);
-    void (*gelu_gradient)(real *dh, const real *dg, const real *h, int64_t n); // dh = dg * gelu'(h)
+    void (*gelu_gradient)(real *dh, const real *dg, const real *h, int64_t n); // computes dh = dg * gelu'(h)
 
-    void (*swiglu)(real *g, const real *gate, const real *up, int64_t n); // g = silu(gate) * up
+    void (*swiglu)(real *g, const real *gate, const real *up, int64_t n); // computes g = silu(gate) * up
     void (*swiglu_gradient)(real *dgate, real *dup, const real *dg, const real *gate, const real *up, int64_t n);
 
-    // p = exp(scale * x - shift); returns the sum of p. p may be x.
+    // Computes p = exp(scale * x - shift) and returns the sum of p. p may be x.
     real (*exponentials)(real *p, const real *x, real scale, real shift, int64_t n);
-    // p = p * (dp - delta) * scale: gradient of the attention scores from the probabilities p and their gradient dp
+    // Computes p = p * (dp - delta) * scale, the gradient of attention scores, from the probabilities p and their
+    // gradient dp.
     void (*score_gradient)(real *p, const real *dp, real delta, real scale, int64_t n);
 
-    // One AdamW step on n elements of a parameter p with moments m and v; decay is lr * weight_decay, or 0.
+    // Runs one AdamW step on n elements of a parameter p with moments m and v. decay: lr * weight_decay, or 0.
     void (*adamw)(real *p, real *m, real *v, const real *g, const AdamwStep *s, real decay, int64_t n);
 } CpuKernels;
 
-// Lists the kernel variants that this machine can run, best first. Returns their number.
+// Lists the kernel variants that this machine supports, best first. Returns their number.
 #define CPU_VARIANTS 3
 int cpu_kernels_supported(const CpuKernels *list[CPU_VARIANTS]);

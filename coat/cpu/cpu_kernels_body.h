@@ -1,6 +1,6 @@
-// Source of the inner loops, included by cpu_kernels.c once per instruction set; VARIANT(name) gives each copy its
-// name. Element-wise loops rely on the compiler's vectorizer. Sums use LANES independent partial sums that are added in
-// a fixed order, so the result depends on the length alone.
+// Inner loops of the CPU backend, included by cpu_kernels.c once per instruction set; VARIANT(name) gives each copy a
+// separate name. Element-wise loops rely on the compiler's vectorizer. Sums use LANES independent partial sums that are
+// added in a fixed order, so the result depends on the length alone.
 #ifdef VARIANT
 
 typedef real VARIANT(vector) __attribute__((vector_size(LANES * sizeof(real))));
@@ -25,7 +25,7 @@ static void VARIANT(decode_bf16)(real *restrict out, const uint16_t *restrict x,
     for (int64_t i = 0; i < n; i++) out[i] = (real)bf16_decode(x[i]);
 }
 
-// bf16_encode() for n values, without a branch.
+// Encodes n values to BF16 as bf16_encode() does, without branches.
 static void VARIANT(encode_bf16)(uint16_t *restrict out, const real *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         uint32_t u = float_bits((float)x[i]);
@@ -102,7 +102,7 @@ static void VARIANT(norm_apply)(real *restrict out, const real *restrict x, Norm
 static void VARIANT(norm_gradient)(real *restrict g, real *restrict dweight, real *restrict dbias,
                                    const real *restrict dn, const real *restrict x, NormStatistics s,
                                    const real *restrict weight, int64_t n, bool centred, bool add) {
-    VARIANT(vector) sum = {0}, dot = {0}; // sums of d = dn * weight and of d * xhat
+    VARIANT(vector) sum = {0}, dot = {0}; // sums over the row of d = dn * weight, and of d * xhat
     real sum_tail = 0, dot_tail = 0;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -131,16 +131,16 @@ INLINE real VARIANT(exponential)(real x) {
     return exp(x);
 }
 #else
-// exp(x) to within 2 ulp, without branches: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial in r, times 2^n. Returns
-// 0 if the result is below 2^-126 and infinity if x > 88.
+// Returns exp(x) to within 2 ulp, without branches: x = n ln 2 + r with |r| <= ln 2 / 2, then a polynomial in r times
+// 2^n. Returns 0 if the result is below 2^-126 and infinity if x > 88.
 INLINE float VARIANT(exponential)(float x) {
-    // round_shift is 1.5 * 2^23: adding it to a float rounds the float to an integer
+    // round_shift is 1.5 * 2^23. Adding it to a float rounds the float to an integer.
     const float lowest = -87.3365f, highest = 88.0f, round_shift = 12582912.0f;
     float clamped = x < lowest ? lowest : x;
     clamped = clamped > highest ? highest : clamped;
     float shifted = clamped * 1.44269504088896341f + round_shift;
     float n = shifted - round_shift;
-    float r = clamped - n * 0.693359375f; // ln 2 is split in two, so that n * the first part is exact
+    float r = clamped - n * 0.693359375f; // ln 2 is split into two parts, so that n * the first part is exact
     r = r - n * -2.12194440054690581e-4f;
     float p = 1.0f / 5040;
     p = p * r + 1.0f / 720;
@@ -149,14 +149,14 @@ INLINE float VARIANT(exponential)(float x) {
     p = p * r + 1.0f / 6;
     p = p * r + 0.5f;
     p = p * r * r + r + 1.0f;
-    float power = bits_float((float_bits(shifted) + (127u - 0x4b400000u)) << 23); // 2^n
+    float power = bits_float((float_bits(shifted) + (127u - 0x4b400000u)) << 23); // computes 2^n
     float result = x > highest ? INFINITY : p * power;
     return x < lowest ? 0.0f : result;
 }
 #endif
 
-// GELU in the tanh approximation: h (1 + tanh u) / 2 with u = sqrt(2/pi) (h + 0.044715 h^3). Computed as h / (1 +
-// exp(-2u)), which needs one exponential and has no cancellation when tanh u is near -1.
+// Constants of GELU in the tanh approximation: h (1 + tanh u) / 2 with u = sqrt(2/pi) (h + 0.044715 h^3). It is
+// computed as h / (1 + exp(-2u)), which needs one exponential and has no cancellation when tanh u is near -1.
 #define GELU_SLOPE ((real)1.59576912160573071176) // 2 sqrt(2/pi)
 #define GELU_CUBIC ((real)0.044715)
 
@@ -171,7 +171,7 @@ static void VARIANT(gelu_gradient)(real *dh, const real *dg, const real *h, int6
     for (int64_t i = 0; i < n; i++) {
         real x = h[i];
         real exponent = -GELU_SLOPE * (x + GELU_CUBIC * x * x * x);
-        real e = VARIANT(exponential)(exponent > 80 ? 80 : exponent); // limited, so that e * s stays finite
+        real e = VARIANT(exponential)(exponent > 80 ? 80 : exponent); // limited so that e * s stays finite
         real s = 1 / (1 + e), slope = GELU_SLOPE * (1 + 3 * GELU_CUBIC * x * x);
         dh[i] = dg[i] * (s + x * slope * (s * (e * s)));
     }
@@ -184,7 +184,7 @@ static void VARIANT(swiglu)(real *g, const real *gate, const real *up, int64_t n
 static void VARIANT(swiglu_gradient)(real *dgate, real *dup, const real *dg, const real *gate, const real *up,
                                      int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        real x = gate[i] < -80 ? -80 : gate[i], d = dg[i], u = up[i]; // below -80 the gradients are 0
+        real x = gate[i] < -80 ? -80 : gate[i], d = dg[i], u = up[i]; // below -80, the gradients are 0
         real e = VARIANT(exponential)(-x);
         real s = 1 / (1 + e);
         dgate[i] = d * u * (s + x * (s * (e * s)));
@@ -226,7 +226,7 @@ static void VARIANT(adamw)(real *restrict p, real *restrict m, real *restrict v,
 }
 
 #pragma GCC push_options
-#pragma GCC optimize("fp-contract=fast") // a multiply and an add become an FMA if the instruction set has it
+#pragma GCC optimize("fp-contract=fast") // compiles a multiply and an add to an FMA if the instruction set has it
 #include "cpu_matmul_body.h"
 #pragma GCC pop_options
 

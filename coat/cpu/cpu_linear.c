@@ -1,5 +1,5 @@
-// Linear layers on the CPU: the forward matmul, dgrad and wgrad. FP8 values are multiplied without their scales, which
-// is exact in FP32, and the sum is multiplied by both scales.
+// Computes linear layers on the CPU: the forward matmul, dgrad and wgrad. FP8 values are multiplied without their
+// scales, which is exact in FP32, and the sum is multiplied by both scales.
 #include "cpu_quantize.h"
 
 // Returns a tensor as a matmul operand. A transposed tensor is described as the untransposed matrix in its memory.
@@ -16,7 +16,7 @@ static Operand operand(const char *operation, Tensor t, bool k_is_column) {
     return f;
 }
 
-// If the result c is SCALE_ROW, removes a's row scales from the matmul: c is stored without them and shares a's scale
+// If the result c is SCALE_ROW, excludes a's row scales from the matmul: c is stored without them and shares a's scale
 // pointer. Calls fatal() if c's scales are not a's.
 static void keep_row_scales(const char *operation, Matmul *p) {
     require_matmul(operation, p->c);

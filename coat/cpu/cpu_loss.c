@@ -1,4 +1,5 @@
-// Cross-entropy loss of a chunk of tokens and its gradient on the CPU. The gradient overwrites the logits or is FP8.
+// Computes the cross-entropy loss of a chunk of tokens and its gradient on the CPU. The gradient overwrites the logits
+// or is FP8.
 #include "cpu_quantize.h"
 
 #include <math.h>
@@ -6,7 +7,7 @@
 
 #include "numerics/quantize.h"
 
-#define CHUNK 1024 // columns processed at a time, so that decoded logits stay in the L1 cache
+#define CHUNK 1024 // number of columns processed at a time, so that decoded logits stay in the L1 cache
 
 static real row_maximum(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab) {
     real buffer[CHUNK], best = -(real)INFINITY;
@@ -18,7 +19,7 @@ static real row_maximum(const Cpu *cpu, Tensor logits, int64_t row, int64_t voca
     return best;
 }
 
-// Returns the row's log-sum-exp; NaN if a logit is NaN or +inf.
+// Returns the log-sum-exp of a row of logits; NaN if a logit is NaN or +inf.
 static real row_log_sum(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab) {
     real buffer[CHUNK], highest = row_maximum(cpu, logits, row, vocab);
     double sum = 0;
@@ -35,7 +36,7 @@ static real element(Tensor t, int64_t row, int64_t column) {
                                 : (real)bf16_decode(((const uint16_t *)row_address(t, row))[column]);
 }
 
-// dlogits = (softmax - onehot) * scale for one row; log_sum is the row's log-sum-exp.
+// Computes dlogits = (softmax - onehot) * scale for one row. log_sum is the log-sum-exp of the row.
 static void gradient_row(const Cpu *cpu, Tensor dlogits, Tensor logits, int64_t row, int64_t vocab, int32_t target,
                          real log_sum, real scale) {
     const bool fp8 = format_is_fp8(dlogits.format);

@@ -1,10 +1,10 @@
-// CPU matmuls. C is divided into tiles that threads compute independently. The panels of A and B for a tile are decoded
-// to FP32 while they are packed, so BF16 and FP8 operands need no FP32 copy. Every element of C is summed in steps of
-// CPU_TILE_K in the same order whatever its tile, so the tiling may depend on the number of threads while the result
-// does not. OpenBLAS sums differently at the edges of a block; with it the tiling is fixed.
+// Computes matmuls on the CPU. C is divided into tiles that threads compute independently. Panels of A and B are
+// decoded to FP32 while they are packed, so BF16 and FP8 operands need no FP32 copy. Every element of C is summed in
+// steps of CPU_TILE_K in the same order in every tile, so the tiling may depend on the number of threads although the
+// result does not. OpenBLAS adds in another order at the edges of a block; with it, the tiling is fixed.
 #include "cpu_internal.h"
 
-#define BLAS_TILE_SHARE 16 // tiles are sized for this many threads when OpenBLAS is used
+#define BLAS_TILE_SHARE 16 // with OpenBLAS, tiles are sized for this many threads
 
 // Functions that pack an operand into panels of the given width.
 typedef struct {
@@ -13,7 +13,7 @@ typedef struct {
     int width;
 } Packing;
 
-// Packs elements [first, first + count) x [k, k + depth) of an operand into panels.
+// Packs elements [first, first + count) x [k, k + depth) of a matmul operand into panels.
 static void pack(const Cpu *cpu, Packing packing, Operand f, int64_t first, int64_t count, int64_t k, int64_t depth,
                  real *out, real *buffer) {
     int64_t width = packing.width;
@@ -29,7 +29,7 @@ static void pack(const Cpu *cpu, Packing packing, Operand f, int64_t first, int6
     }
 }
 
-// A tile's buffers in the thread's slot: packed A, packed B, the tile of C, and one panel before packing.
+// Buffers in a thread's slot for one tile of C: packed A, packed B, the tile, and one panel before packing.
 typedef struct {
     real *a, *b, *tile, *row;
 } TileBuffers;
@@ -43,7 +43,7 @@ static TileBuffers tile_buffers(Scratch slot) {
     return t;
 }
 
-// c (rows, cols) = (add ? c : 0) + the matmul's block at (i, j), summed over all k.
+// Computes c (rows, cols) = (add ? c : 0) + the matmul's block at (i, j), summed over all k.
 static void sum_block(const Cpu *cpu, TileBuffers t, const Matmul *p, int64_t i, int64_t rows, int64_t j, int64_t cols,
                       real *c, int64_t ldc, bool add) {
     const PanelKernels *panels = cpu->kernels->panels;
@@ -70,8 +70,8 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     const PanelKernels *panels = cpu->kernels->panels;
     TileBuffers t = tile_buffers(slot);
     int64_t rows = smaller(p->tile_m, p->m - i), cols = smaller(p->tile_n, p->n - j);
-    // Sums directly into C if C is FP32 and the tile consists of whole panels. With several steps over k and accumulate
-    // this is not done, because adding C first would round differently from the path below.
+    // If C is FP32 and the tile consists of entire panels, sums directly into C. This is not done with several steps
+    // over k and accumulate, because adding C first would round differently from the path below.
     bool whole = rows % (panels->rows / 3) == 0 && cols % panels->columns == 0;
     if (p->c.format == FMT_FP32 && whole && !p->bias && p->scale == 1 && (!p->accumulate || p->k <= CPU_TILE_K)) {
         sum_block(cpu, t, p, i, rows, j, cols, (real *)row_address(p->c, i) + j, p->c.stride, p->accumulate);
@@ -87,7 +87,8 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     }
 }
 
-// Returns the length of equal parts of n: at most `limit`, and a multiple of `unit`, which divides limit.
+// Returns the length of the parts when n is divided into equal parts: at most `limit`, and a multiple of `unit`, which
+// divides limit.
 static int64_t part_length(int64_t n, int64_t limit, int64_t unit) {
     int64_t parts = (n + limit - 1) / limit, length = (n + parts - 1) / parts;
     return (length + unit - 1) / unit * unit;
@@ -97,8 +98,8 @@ static int64_t tile_count(const Matmul *p) {
     return (p->m + p->tile_m - 1) / p->tile_m * ((p->n + p->tile_n - 1) / p->tile_n);
 }
 
-// Chooses the largest tiles that fit the cache, but at least 4 per thread. Prefers square tiles, because the packing
-// work per tile grows with its sides.
+// Chooses the largest tiles that fit in the cache but yield at least 4 tiles per thread. Prefers square tiles, because
+// the packing work per tile grows with its sides.
 static void choose_tiles(const Cpu *cpu, Matmul *p, int threads) {
     const int64_t unit_m = cpu->kernels->panels->rows, unit_n = cpu->kernels->panels->columns;
     p->tile_m = part_length(p->m, CPU_TILE_M, unit_m);
@@ -118,7 +119,7 @@ static void matmul_tile_number(const Cpu *cpu, Scratch slot, const Matmul *p, in
     matmul_tile(cpu, slot, p, number / columns * p->tile_m, number % columns * p->tile_n);
 }
 
-// Returns a tensor's scale and marks the tensor as unscaled, so that its FP8 values are read as they are.
+// Returns a tensor's scale and marks the tensor as unscaled, so that its FP8 values are then read without the scale.
 static real take_scale(Tensor *t) {
     if (t->granularity != SCALE_TENSOR) return 1;
     t->granularity = SCALE_NONE;

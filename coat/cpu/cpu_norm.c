@@ -1,11 +1,11 @@
-// Norms on the CPU: fused with the residual add in forward, and their backward.
+// Forward and backward of the norms on the CPU. The forward pass also adds the residual.
 #include "cpu_quantize.h"
 
 #include <string.h>
 
 #include "numerics/quantize.h"
 
-// Returns a norm's weight as reals; ones if it has no weight.
+// Returns a norm's weight as reals; a vector of ones if it has no weight.
 static const real *norm_weight(Scratch *scratch, const Cpu *cpu, Norm norm, int64_t cols) {
     if (norm.weight.data) return scratch_vector(scratch, cpu, norm.weight);
     real *ones = scratch_take(scratch, cols);
@@ -19,8 +19,8 @@ static NormStatistics saved_statistics(Norm norm, int64_t row) {
     return s;
 }
 
-// Computes one row of r_out = r_in + y + bias and stores it. Returns the row as stored, after rounding, so that
-// recomputing the norm from the saved residual gives the same bits.
+// Computes one row of r_out = r_in + y + bias and stores it. Returns the stored, rounded row, so that recomputing the
+// norm from the saved residual gives identical bits.
 static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tensor y, const real *y_bias, int64_t row,
                                 real *buffer, real *y_buffer) {
     int64_t C = r_in.cols;
@@ -39,7 +39,8 @@ static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tenso
     return r;
 }
 
-// Source of the rows of norm(x), recomputed from the saved input and statistics with the same bits in every pass.
+// Inputs from which the rows of norm(x) are recomputed (the saved input and its statistics), with identical bits in
+// every pass.
 typedef struct {
     Tensor x;
     Norm norm;
@@ -73,7 +74,8 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     const real *added = scratch_vector(&scratch, cpu, y_bias);
     bool save_x = norm.x.data && norm.x.data != r_out.data;
     if (save_x && !y.data && norm.x.data == r_in.data) save_x = false;
-    bool read_x = save_x && (norm.from_saved || !r_out.data); // true if the norm reads its saved input instead of r_out
+    // true if the norm reads its saved input instead of r_out
+    bool read_x = save_x && (norm.from_saved || !r_out.data);
     bool codes = n.data && format_is_fp8(n.format);
     if (!codes) require_plain(operation, n);
     uint32_t saved_amax = 0, amax = 0;

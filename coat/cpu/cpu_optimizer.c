@@ -1,4 +1,4 @@
-// Gradient norm and AdamW update on the CPU (COAT: optimizer states).
+// Computes the gradient norm and the AdamW update on the CPU (COAT: optimizer states).
 #include "cpu_internal.h"
 #include "numerics/moments_host.h"
 
@@ -7,9 +7,11 @@
 
 #include "numerics/moments.h"
 
-#define BLOCK 4096 // elements processed at a time: a multiple of every group size, and the buffers fit in the cache
+// number of elements processed at a time: a multiple of every group size, small enough that the buffers fit in the
+// cache
+#define BLOCK 4096
 
-// Returns a parameter tensor as a single row of all its elements.
+// Returns a parameter tensor viewed as one row with all its elements.
 static Tensor flat(Tensor t) {
     t.cols = t.stride = t.rows * t.cols;
     t.rows = 1;
@@ -45,7 +47,8 @@ void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState
     for (int p = 0; p < count; p++) {
         require_plain("grad_norm", parameters[p].grad);
         Tensor grad = flat(parameters[p].grad);
-        // The number of partial sums is fixed, so that the order of addition does not depend on the number of threads.
+        // partial sums of squares; their number is fixed, so that the order of addition does not depend on the number
+        // of threads
         double partial[CPU_REDUCTION_BLOCKS] = {0};
         int64_t blocks = block_count(grad.cols), share = (blocks + CPU_REDUCTION_BLOCKS - 1) / CPU_REDUCTION_BLOCKS;
 #pragma omp parallel for num_threads(cpu->threads) schedule(static) if (blocks > 1)
@@ -68,8 +71,8 @@ void cpu_grad_norm_root(Exec *exec, StepState *state) {
     if (!isfinite(state->grad_norm)) state->nonfinite = 1;
 }
 
-// Returns elements of a parameter in FP32: the FP32 master weights, the join of value and split16 low halves, or,
-// without master weights, the value.
+// Returns a parameter's elements in FP32: the FP32 master weights; or the value joined with the split16 lower halves;
+// or, without master weights, the value.
 static const real *load_master(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n, real *buffer) {
     Tensor value = flat(p->weight.value);
     if (!p->master.data) return row_load(cpu, value, 0, begin, n, buffer);
@@ -79,9 +82,9 @@ static const real *load_master(const Cpu *cpu, const Parameter *p, int64_t begin
     return buffer;
 }
 
-// Stores updated elements of a parameter. FP32 and split16 master weights round their BF16 value by the same rule, so
-// that both train identically. Without master weights a BF16 value is rounded stochastically, because rounding to
-// nearest would lose every update smaller than half a BF16 ulp.
+// Stores updated elements of a parameter. FP32 and split16 master weights use the same rule to round to BF16, so that
+// both train identically. Without master weights, a BF16 value is rounded stochastically, because rounding to nearest
+// would lose every update smaller than half a BF16 ulp.
 static void store_master(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n, const real *values,
                          const StepState *state) {
     Tensor value = flat(p->weight.value);
@@ -105,7 +108,7 @@ static void store_master(const Cpu *cpu, const Parameter *p, int64_t begin, int6
         row_store(cpu, value, 0, begin, n, values);
 }
 
-// Returns elements of a moment in FP32: in place if it is stored in FP32, else decoded into buffer.
+// Returns elements of a moment in FP32: in place if it is stored in FP32, otherwise decoded into buffer.
 static real *load_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, real *buffer) {
     if (moment.granularity == SCALE_EXPAND) {
         moments_load(moment, begin, n, buffer);
@@ -124,14 +127,15 @@ static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return true;
 }
 
-// Returns the amax of a block of a parameter's values as stored, because matmuls read the stored values.
+// Returns the amax of a block of a parameter's values after rounding to their storage format, because matmuls read the
+// stored values.
 static uint32_t block_amax(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n) {
     real buffer[BLOCK];
     return cpu->kernels->amax_bits(row_load(cpu, flat(p->weight.value), 0, begin, n, buffer), n);
 }
 
-// AdamW on n elements of a parameter. The update uses the new moments before they are rounded to their format. Returns
-// false if a moment was not finite.
+// Runs AdamW on n elements of a parameter. The update uses the new moments before they are rounded to their storage
+// format. Returns false if a moment was not finite.
 static bool update_block(const Cpu *cpu, const Parameter *p, const AdamwStep *step, const StepState *state,
                          int64_t begin, int64_t n) {
     real value[BLOCK], grad[BLOCK], m_buffer[BLOCK], v_buffer[BLOCK];
@@ -173,7 +177,7 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
     for (int i = 0; i < count; i++) {
         const Parameter *p = &parameters[i];
         int64_t elements = tensor_elements(p->weight.value);
-        uint32_t *maximum = p->weight.maximum, largest = 0; // amax of this thread's blocks
+        uint32_t *maximum = p->weight.maximum, largest = 0; // amax of the blocks that this thread processes
 #pragma omp for schedule(static) nowait
         for (int64_t b = 0; b < block_count(elements); b++) {
             int64_t n = smaller(BLOCK, elements - b * BLOCK);
@@ -189,5 +193,5 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
     }
     if (nonfinite) state->nonfinite = 1;
     ((Cpu *)exec->backend)->amaxes_valid =
-        exec->ranks <= 1; // with several processes, the amaxes cover only this process's shard
+        exec->ranks <= 1; // with several processes, the amaxes cover only the shard of this process
 }

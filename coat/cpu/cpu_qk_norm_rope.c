@@ -1,12 +1,13 @@
-// Clipping, QK-norm and RoPE of q, k and v between their matmul and attention, and their backward, on the CPU.
+// Clips q, k and v, and applies QK-norm and RoPE between the matmul and attention, and computes their backward, on the
+// CPU.
 #include "cpu_internal.h"
 
 #include <string.h>
 
-// q or k within a packed row: columns [begin, begin + heads * head_dim). `width` is the number of columns per norm.
+// The columns of q or of k in a packed row: [begin, begin + heads * head_dim). width: number of columns per norm.
 typedef struct {
     int64_t begin, heads, width;
-    const real *weight; // NULL: no norm
+    const real *weight; // weight of the norm; NULL: there is no norm
 } HeadColumns;
 
 static HeadColumns head_columns(Scratch *scratch, const Cpu *cpu, int64_t begin, int64_t heads, Tensor weight) {
@@ -14,7 +15,8 @@ static HeadColumns head_columns(Scratch *scratch, const Cpu *cpu, int64_t begin,
     return c;
 }
 
-// Applies RoPE to one head in place. rotation: head_dim / 2 cosines, then the sines. sign -1: the inverse rotation.
+// Applies RoPE to one head in place. rotation: head_dim / 2 cosines, followed by the sines. sign -1: applies the
+// inverse.
 static void rotate(real *x, const real *rotation, int64_t head_dim, real sign) {
     const int64_t half = head_dim / 2;
     for (int64_t i = 0; i < half; i++) {
@@ -45,7 +47,8 @@ static void norm_row(const Cpu *cpu, real *row, const HeadColumns *c, const QkRo
     }
 }
 
-// Replaces the gradient of the norms' output by that of their input x, and adds to dweight.
+// Replaces the gradient with respect to the norms' output by the gradient with respect to their input x, and adds to
+// dweight.
 static void norm_gradient_row(const Cpu *cpu, real *gradient, const real *x, const HeadColumns *c, const QkRope *heads,
                               real *dweight, real *buffer) {
     const int64_t end = c->begin + c->heads * heads->shape.head_dim;

@@ -1,4 +1,4 @@
-// Quantization of matmul inputs, gradients and weights to FP8 on the CPU (COAT: saved activations, FP8 flow).
+// Quantizes matmul inputs, gradients and weights to FP8 on the CPU (COAT: saved activations, FP8 flow).
 #include "cpu_quantize.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ void write_scale(Exec *exec, Tensor q, uint32_t amax) {
     *(float *)q.scale = scale_from_amax(amax, format_max(q.format));
 }
 
-// out[j * out_stride + i] = in[i * in_stride + j], i < rows, j < cols.
+// Transposes a matrix of bytes: out[j * out_stride + i] = in[i * in_stride + j] for i < rows, j < cols.
 static void transpose_bytes(uint8_t *out, int64_t out_stride, const uint8_t *in, int64_t in_stride, int64_t rows,
                             int64_t cols) {
     for (int64_t j = 0; j < cols; j++)
@@ -40,7 +40,7 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
     require_codes(q_t);
     if (!q.data && !q_t.data) return;
     const Cpu *cpu = cpu_of(exec);
-    const bool shared = q.data && q.format == q_t.format; // the transpose has the same FP8 values
+    const bool shared = q.data && q.format == q_t.format; // true: the transpose has the same FP8 values
     const float r = q.data ? scale_reciprocal(*(const float *)q.scale) : 0;
     const float r_t = q_t.data ? scale_reciprocal(*(const float *)q_t.scale) : 0;
     const int64_t M = source->rows, N = source->cols, blocks = (M + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;
@@ -104,8 +104,8 @@ const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers
     return row_load(cpu, *t, row, 0, t->cols, buffers.x);
 }
 
-// Returns the amax of x. Writes the rows' amaxes to amax unless it is NULL, and x quantized with a scale per row to
-// by_row if that exists.
+// Returns the amax of x. Unless they are absent, also writes the rows' amaxes to amax, and x quantized with a scale per
+// row to by_row.
 static uint32_t stored_amax(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row) {
     const Cpu *cpu = cpu_of(exec);
     Scratch scratch = scratch_begin(exec);
@@ -127,7 +127,7 @@ static uint32_t stored_amax(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row)
     return largest;
 }
 
-// Quantizes x to q and, transposed, to q_t, with the scales that they already have.
+// Quantizes x to q, and its transpose to q_t, with the scales that they already have.
 static void quantize_stored(Exec *exec, Tensor q, Tensor q_t, Tensor x) {
     RowSource source = {stored_row, &x, x.rows, x.cols, x.cols};
     quantize_rows(exec, scratch_begin(exec), &source, q, q_t);
@@ -147,7 +147,7 @@ void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
     }
 }
 
-// Copies x to q, converting between BF16 and FP32. Does nothing if q has no data or shares x's.
+// Copies x to q, converting between BF16 and FP32. Does nothing if q has no data or shares x's memory.
 static void copy_plain(Exec *exec, const char *operation, Tensor q, Tensor x) {
     if (!q.data || q.data == x.data) return;
     require_plain(operation, q);
@@ -189,7 +189,7 @@ void cpu_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
         copy_plain(exec, "quantize_recompute", q_t, x);
 }
 
-// dbias (1, N) = (accumulate ? dbias : 0) + column sums of dy (M, N).
+// Sums the columns of dy (M, N): dbias (1, N) = (accumulate ? dbias : 0) + column sums.
 static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
     const Cpu *cpu = cpu_of(exec);
     int64_t M = dy.rows, N = dy.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
@@ -212,8 +212,8 @@ static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
     reduce_partials(cpu, dbias, sums, blocks, accumulate);
 }
 
-// Returns a gradient's amax: from dy.amax if the operation that wrote dy stored the rows' amaxes there, else by reading
-// dy.
+// Returns a gradient's amax: from dy.amax if the operation that wrote dy stored the rows' amaxes there, otherwise by
+// reading dy.
 static uint32_t gradient_amax(Exec *exec, Tensor dy, uint32_t *amax) {
     return dy.amax ? largest_of_rows(dy) : stored_amax(exec, dy, amax, (Tensor){0});
 }
@@ -235,7 +235,8 @@ void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     Cpu *cpu = (Cpu *)exec->backend;
     const bool valid = cpu->amaxes_valid;
-    cpu->amaxes_valid = false; // the weights may change without the optimizer, for example by loading a checkpoint
+    // reset because the weights may change without the optimizer, for example by loading a checkpoint
+    cpu->amaxes_valid = false;
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
         if (!w.codes.data) continue;

@@ -1,4 +1,4 @@
-// Implements tensor row access, the workspace allocator and fixed-order row reductions, declared in cpu_internal.h.
+// Accesses tensor rows, allocates workspace and sums over rows in a fixed order, as declared in cpu_internal.h.
 #include "cpu_internal.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static uint16_t *group_scales(Tensor t, int64_t row) {
     return (uint16_t *)t.scale + row * ((t.cols + t.group - 1) / t.group);
 }
 
-// Decodes columns [begin, begin + count) of an FP8 row; for SCALE_GROUP, begin may be inside a group.
+// Decodes columns [begin, begin + count) of an FP8 row. With SCALE_GROUP, begin may be inside a group.
 static void codes_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *values) {
     const uint8_t *codes = (const uint8_t *)row_address(t, row) + begin;
     if (t.granularity != SCALE_GROUP) {
@@ -36,7 +36,7 @@ static void codes_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int
         return;
     }
     const uint16_t *scales = group_scales(t, row) + begin / t.group;
-    // rest of the group that `begin` is in
+    // The first group is decoded from `begin` to its end.
     int64_t first = smaller(count, begin % t.group ? t.group - begin % t.group : 0);
     if (first > 0) cpu->kernels->decode_fp8(values, codes, first, bf16_decode(*scales++), t.format);
     cpu->kernels->decode_groups(values + first, codes + first, scales, count - first, t.group);

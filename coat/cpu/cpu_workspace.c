@@ -1,4 +1,4 @@
-// The CPU backend's workspace size, for the memory plan: the largest need of any operation.
+// Computes the CPU backend's workspace size for the memory plan: the maximum over all operations.
 #include "cpu_workspace.h"
 
 #include "config/shapes.h"
@@ -12,7 +12,7 @@ static int64_t wider(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-// Columns of the widest activation other than the logits.
+// Returns the number of columns of the widest activation other than the logits.
 static int64_t widest_activation(const ModelShape *shape) {
     return wider(shape_qkv_width(shape), wider(shape_hidden_width(shape), shape->channels));
 }

@@ -1,5 +1,5 @@
-// Layout and size of the CPU backend's workspace: memory that all threads of an operation share, then one slot per
-// thread. The functions are pure arithmetic, so the memory plan can call them without opening the backend.
+// Computes layout and size of the CPU backend's workspace: memory that all threads of an operation share, then one slot
+// per thread. This is pure arithmetic, so the memory plan can use it without opening the backend.
 #pragma once
 #include "config/config.h"
 
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-// Maximum number of partial sums of a reduction over rows. It is independent of the number of threads, so the order of
+// Maximum number of partial sums of a reduction over rows. It does not depend on the number of threads, so the order of
 // addition depends on the shape alone.
 #define CPU_REDUCTION_BLOCKS 64
 
@@ -22,9 +22,10 @@ extern "C" {
 #define CPU_TILE_N 512
 #define CPU_TILE_K 256
 #define CPU_PANEL_WIDTH 32
-// Elements of a packed operand. A panel has at least 4 rows or columns and is followed by a gap of 16 elements.
+// Number of elements of a packed operand. A panel has at least 4 rows or columns and is followed by a gap of 16
+// elements.
 #define CPU_PACKED(size) ((size) * (CPU_TILE_K + 4))
-#define CPU_QUERY_ROWS 64 // query rows of an attention tile
+#define CPU_QUERY_ROWS 64 // number of query rows of an attention tile
 
 // Returns the number of threads that an operation uses: config->threads, or OpenMP's default if that is 0.
 static inline int cpu_threads(const Config *config) {
@@ -41,39 +42,39 @@ static inline size_t cpu_piece(int64_t count) {
     return ((size_t)count * sizeof(real) + 63) / 64 * 64;
 }
 
-// Bytes of a matmul's buffers per thread: packed A, packed B, the tile of C, and one panel before packing.
+// Returns the bytes of a matmul's buffers per thread: packed A, packed B, the tile of C, and one panel before packing.
 static inline size_t cpu_matmul_slot(void) {
     return cpu_piece(CPU_PACKED(CPU_TILE_M)) + cpu_piece(CPU_PACKED(CPU_TILE_N)) + cpu_piece(CPU_TILE_M * CPU_TILE_N) +
            cpu_piece(CPU_PANEL_WIDTH * CPU_TILE_K);
 }
 
-// Bytes of attention's buffers per thread: dk and dv of a head, scores and their gradient for a tile of queries, rows
-// of o and do, and a matmul's buffers.
+// Returns the bytes of attention's buffers per thread: dk and dv of a head, scores and their gradient for a tile of
+// queries, rows of o and do, and a matmul's buffers.
 static inline size_t cpu_attention_slot(int64_t T, int64_t head_dim) {
     return 2 * cpu_piece(T * head_dim) + 2 * cpu_piece(CPU_QUERY_ROWS * T) + cpu_piece(CPU_QUERY_ROWS * head_dim) +
            cpu_piece(CPU_QUERY_ROWS) + cpu_piece(2 * head_dim) + cpu_matmul_slot();
 }
 
-// Bytes per thread of the element-wise operations' row buffers, each `columns` wide.
+// Number of row buffers, each `columns` wide, that element-wise operations need per thread.
 #define CPU_ROW_BUFFERS 4
 static inline size_t cpu_row_slot(int64_t columns) {
     return CPU_ROW_BUFFERS * cpu_piece(columns);
 }
 
-// Rows of FP8 values that are collected before they are written transposed: 64, so that a whole cache line is written
-// at a time. cpu_code_block() returns the size of that buffer in reals.
+// Number of rows of FP8 values that are collected before they are written transposed: 64, so that entire cache lines
+// are written. cpu_code_block() returns the size of that buffer in reals.
 #define CPU_CODE_ROWS 64
 static inline int64_t cpu_code_block(int64_t columns) {
     return CPU_CODE_ROWS * columns / (int64_t)sizeof(real);
 }
 
-// Bytes per thread of an operation that quantizes: the row buffers and the block of FP8 values.
+// Returns the bytes that an operation that quantizes needs per thread: the row buffers and the block of FP8 values.
 static inline size_t cpu_quantize_slot(int64_t columns) {
     return cpu_row_slot(columns) + cpu_piece(cpu_code_block(columns));
 }
 
-// Bytes that the threads of an element-wise operation share: up to three row vectors and two sets of partial column
-// sums.
+// Returns the bytes that the threads of an element-wise operation share: up to three row vectors and two sets of
+// partial column sums.
 static inline size_t cpu_row_shared(int64_t columns) {
     return (3 + 2 * CPU_REDUCTION_BLOCKS) * cpu_piece(columns);
 }

@@ -1,5 +1,6 @@
-// Collectives between GPUs over NCCL, on a stream of their own. A kernel before and one after each collective count it
-// in host memory for the watchdog, because a GPU that waits for a lost rank reports nothing.
+// Collectives between GPUs over NCCL, on a separate CUDA stream. A kernel before and a kernel after each collective
+// increment counters in host memory, because a GPU that waits for a lost rank reports nothing itself. The watchdog
+// reads the counters.
 #include "comm/comm_internal.h"
 #include "cuda/common/cuda_internal.h"
 
@@ -14,10 +15,11 @@ void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
 
 #include <nccl.h>
 
-#define MARKS 64 // number of events for tickets; waiting for an older ticket waits for a later event, which implies it
+// number of CUDA events in the ring of tickets; to wait for an older ticket, a later event is waited for
+#define MARKS 64
 #define HOST_VALUES 8 // maximum number of values of host_reduce
 
-// Pinned host memory that the GPU writes.
+// Counters in pinned host memory, which kernels on the GPU increment.
 typedef struct {
     uint32_t counters[2]; // number of collectives started and finished on the GPU
     int64_t values[HOST_VALUES];
@@ -30,7 +32,7 @@ typedef struct {
     unsigned next_mark;
     bool in_group;
     Pinned *pinned;
-    int64_t *values; // HOST_VALUES values in device memory
+    int64_t *values; // device memory for HOST_VALUES values
     CommMpi *mpi;    // NULL if the NCCL id was exchanged over TCP instead of MPI
 } Nccl;
 
@@ -76,7 +78,8 @@ static void count(Nccl *n, int which) {
     LAUNCH_CHECK("comm_count");
 }
 
-// begin() and end() surround every collective outside a group, and every group, and count it for the watchdog.
+// begin() and end() are called before and after every NCCL group and every collective outside a group. They count it
+// for the watchdog.
 static Nccl *begin(Comm *comm) {
     Nccl *n = nccl_of(comm);
     if (!n->in_group) count(n, 0);
@@ -264,7 +267,7 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
         return false;
     }
     comm->ops = &nccl_ops;
-    comm_barrier(comm); // opens and tests NCCL's connections between the ranks
+    comm_barrier(comm); // makes NCCL open and test its connections between the ranks
     watchdog_all_connected(comm->watchdog);
     return true;
 }

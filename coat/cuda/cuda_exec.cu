@@ -1,4 +1,4 @@
-// The GPU as a device: opening it, memory, transfers, CUDA graphs of micro-steps, profiler ranges.
+// Opens the GPU and implements memory, transfers, CUDA graphs of micro-steps, and profiler ranges.
 #include "base/memory.h"
 #include "cuda/attention/attention.h"
 #include "cuda/common/cuda_internal.h"
@@ -10,12 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Uploads are copied in pieces through pinned memory, so that the host continues while the GPU copies.
+// Size in bytes of the pieces in which uploads are copied through pinned memory, so that the host does not wait for the
+// GPU.
 #define STAGING_PIECE ((size_t)1 << 20)
 #define STAGING_PIECES 8
 
 struct Staging {
-    char *pinned; // STAGING_PIECES pieces
+    char *pinned; // pinned host memory of STAGING_PIECES pieces
     cudaEvent_t done[STAGING_PIECES];
     int next;
 };
@@ -29,7 +30,8 @@ void cuda_fail(cudaError_t error, const char *doing, const char *file, int line)
 }
 
 // --- opening ------------------------------------------------------------------------------------------------
-// Never launched. If its machine code can be loaded, the program was built for this GPU.
+// Exists only to be looked up and is never launched. If its machine code can be loaded, the program was built for this
+// GPU.
 __global__ void probe_kernel(int *out) {
     *out = 1;
 }
@@ -45,7 +47,7 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
     q->driver_too_old = error == cudaErrorInsufficientDriver;
     if (error != cudaSuccess) q->count = 0;
     bool answered = error == cudaSuccess || error == cudaErrorNoDevice || q->driver_too_old;
-    // If several processes see one GPU each, their launcher has assigned the GPUs.
+    // If each of several processes sees only one GPU, the launcher has assigned the GPUs.
     if (q->count == 1 && exec->ranks > 1) q->index = 0;
     if (q->index >= 0 && q->index < q->count) {
         error = cudaGetDeviceProperties(prop, q->index);
@@ -57,7 +59,7 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
         q->kernels_match = answered && cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess;
     }
     if (!answered) snprintf(q->failure, sizeof q->failure, "%s", cudaGetErrorString(error));
-    cudaGetLastError(); // clears the CUDA error, which device_check() reports
+    cudaGetLastError(); // resets CUDA's error state; device_check() reports the error
 }
 
 static void open_staging(CudaBackend *backend) {
@@ -72,7 +74,7 @@ static void open_staging(CudaBackend *backend) {
                "zeroing the blocks' shared counters");
 }
 
-// Allocates backend->ones: `count` ones in FP32, then in BF16.
+// Allocates backend->ones: an array of `count` ones in FP32, followed by `count` ones in BF16.
 static void open_ones(CudaBackend *backend, int64_t count) {
     const size_t bytes = (size_t)count * (sizeof(float) + sizeof(uint16_t));
     float *host = (float *)xmalloc(bytes);
@@ -98,7 +100,7 @@ bool cuda_present(void) {
     int driver = 0, count = 0;
     cudaDriverGetVersion(&driver);
     cudaError_t answer = cudaGetDeviceCount(&count);
-    cudaGetLastError(); // clears the CUDA error, which cuda_open() reports
+    cudaGetLastError(); // resets CUDA's error state; cuda_open() reports the error
     return driver > 0 && answer != cudaErrorNoDevice;
 }
 
@@ -108,8 +110,8 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size) {
     why[0] = '\0';
     if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
     for (int device = 0; device < count && !why[0]; device++) {
-        // Checks the GPUs of this machine's other processes, too, so that all processes agree. If a process sees only
-        // one GPU, its launcher has assigned it.
+        // Also checks the GPUs of this machine's other processes, so that all processes reach the same decision. If a
+        // process sees only one GPU, its launcher has assigned it.
         const bool used = count == 1 || (local_ranks > 1 ? device < local_ranks : device == local_rank);
         if (!used) continue;
         if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
@@ -118,7 +120,7 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size) {
             continue;
         snprintf(why, size, "%s has compute capability %d.%d and FP8 needs 8.9", prop.name, major, minor);
     }
-    cudaGetLastError(); // clears the CUDA error, which cuda_open() reports
+    cudaGetLastError(); // resets CUDA's error state; cuda_open() reports the error
 }
 
 bool cuda_open(Exec *exec, const Config *config, Error *err) {
@@ -195,7 +197,8 @@ void cuda_release(Exec *exec, void *memory) {
     CUDA_CHECK(cudaFree(memory), "releasing memory");
 }
 
-// Finds the processors of the GPU's NUMA node from the kernel's list ("0-31,64-95"). Returns false if it is unknown.
+// Sets `set` to the CPU cores of the GPU's NUMA node, read from the kernel's list ("0-31,64-95"). Returns false if the
+// list is not available.
 static bool near_processors(cpu_set_t *set) {
     int device, node = -1;
     char path[64], text[4096] = "";
@@ -219,8 +222,8 @@ static bool near_processors(cpu_set_t *set) {
     return CPU_COUNT(set) > 0;
 }
 
-// Zeroes memory on threads that run on the GPU's NUMA node, if this process may run there, because Linux places a page
-// on the node of the thread that first writes it.
+// Zeroes memory on threads that run on the GPU's NUMA node, if this process may use these cores. Linux places a page on
+// the node of the thread that first writes to it.
 static void clear_near(char *memory, size_t size) {
     cpu_set_t near_cpus;
     const bool has_near = near_processors(&near_cpus);
@@ -236,8 +239,8 @@ static void clear_near(char *memory, size_t size) {
     }
 }
 
-// Allocates page-locked host memory, which is copied at full bus speed; NULL if it is refused. Uses huge pages that
-// many cores zero first, because cudaHostAlloc() zeroes on one core.
+// Allocates page-locked host memory, which the GPU copies at full bus speed; NULL on failure. Many cores zero the huge
+// pages in parallel, because cudaHostAlloc() would zero them on one core.
 void *cuda_host_allocate(Exec *exec, size_t bytes) {
     (void)exec;
     const size_t size = memory_whole_pages(bytes);
@@ -293,8 +296,9 @@ void cuda_synchronize(Exec *exec) {
 }
 
 // --- CUDA graphs of micro-steps --------------------------------------------------------------------------------------
-// The first run of a micro-step is not captured, because libraries then load code and choose algorithms, which capture
-// does not allow. The second run is captured into a graph; later runs replay it.
+// Runs, captures or replays a micro-step. The first run is not captured, because libraries then load code and choose
+// algorithms, which graph capture does not allow. The second run is captured into a CUDA graph. Later runs replay the
+// graph.
 bool cuda_replay_begin(Exec *exec, int id) {
     CudaBackend *backend = cuda_backend(exec);
     if (id < 0 || id >= MAX_REPLAYS || backend->replay_current >= 0)

@@ -1,5 +1,6 @@
-// FP8 statistics for the log: how well each tensor's scales fit its values. Reads each tensor once, a few times per
-// thousand steps. Counts are integers and amaxes unsigned, so atomics give the same result in any order.
+// Computes FP8 statistics for the log, which show how well each tensor's scales fit its values. Reads each tensor once,
+// a few times per thousand steps. Counts and amaxes are unsigned integers, so atomics give the same result in any
+// order.
 #include "cuda/fp8/fp8_kernels.h"
 #include "numerics/moments.h"
 
@@ -7,25 +8,27 @@ namespace {
 
 constexpr int HEALTH_THREADS = 256;
 constexpr int HEALTH_BLOCKS_PER_SM = 8;
-constexpr int TENSOR_GROUP = 128; // FP8 values that a thread counts at a time, for a tensor with a single scale
+// number of FP8 values that a thread counts at a time, for a tensor with a single scale
+constexpr int TENSOR_GROUP = 128;
 
-// How a tensor is divided into groups that have one scale each; a thread counts one group at a time.
+// Division of a tensor into groups that have one scale each. A thread counts the values of one group at a time.
 struct HealthWalk {
     const uint8_t *codes;
     const void *scale;
     const uint8_t *exponent;
-    int64_t cols, stride, groups, total; // groups: per row; total: in all rows
+    int64_t cols, stride, groups, total; // groups: number of groups per row; total: number of groups in all rows
     int group;
     Format format;
     Granularity granularity;
 };
 
-// Counts of FP8 values by magnitude. top: at least the largest finite value. small: below the smallest normal value.
+// Number of FP8 values in ranges of magnitude. top: at least the largest finite value. small: below the smallest normal
+// value.
 struct Counts {
     uint32_t largest = 0, zero = 0, top = 0, small = 0;
 };
 
-// Adds four FP8 values to the counts.
+// Adds the four FP8 values of a word to the counts.
 __device__ inline void count_word(Counts &c, uint32_t word, uint32_t top, uint32_t normal) {
     const uint32_t magnitude = word & 0x7f7f7f7fu;
     c.largest = __vmaxu4(c.largest, magnitude);
@@ -34,7 +37,7 @@ __device__ inline void count_word(Counts &c, uint32_t word, uint32_t top, uint32
     c.small += (uint32_t)__popc(__vcmpltu4(magnitude, normal * 0x01010101u)) / 8;
 }
 
-// Counts `count` FP8 values.
+// Counts `count` FP8 values by magnitude.
 __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t top, uint32_t normal) {
     Counts c;
     int i = 0;
@@ -45,7 +48,8 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t t
             for (uint32_t word : words.value) count_word(c, word, top, normal);
         }
     }
-    for (; i < count; i++) { // remaining values, one per word; the word's three zero bytes are not counted
+    // counts the remaining values one by one, each in a word whose three zero bytes are not counted
+    for (; i < count; i++) {
         const uint32_t code = codes[i] & 0x7fu;
         c.largest = __vmaxu4(c.largest, code);
         c.zero += code == 0;
@@ -56,7 +60,7 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t t
     return c;
 }
 
-// Returns a group's amax, given the largest of its FP8 values without sign.
+// Returns a group's amax, computed from its scale and the largest of its FP8 values without sign.
 __device__ inline float group_amax(const HealthWalk &w, int64_t group, uint32_t largest) {
     if (largest == 0) return 0.0f;
     if (w.granularity == SCALE_EXPAND) return ((const float *)w.scale)[group];
@@ -65,7 +69,7 @@ __device__ inline float group_amax(const HealthWalk &w, int64_t group, uint32_t 
     return fp8_decode(w.format, (uint8_t)largest) * scale;
 }
 
-// Adds `value` of every thread of the warp to *sum.
+// Adds the sum of `value` over the warp to *sum.
 __device__ inline void warp_add(uint64_t *sum, uint64_t value) {
     const uint64_t all = warp_sum((unsigned long long)value);
     if (threadIdx.x % WARP == 0 && all) atomicAdd((unsigned long long *)sum, (unsigned long long)all);
@@ -104,8 +108,8 @@ __global__ void health_scale_kernel(const float *scale, int64_t rows, float none
     if (threadIdx.x == 0) out->amax = most == none ? 0u : magnitude_bits(most * largest);
 }
 
-// Counts `lines` lines of `length` FP8 values, each divided into `pieces` pieces. Each thread counts every step-th
-// piece.
+// Counts the FP8 values of `lines` lines of `length` values. Each line is divided into `pieces` pieces; each thread
+// counts every step-th piece.
 __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8_t *codes, int64_t lines,
                                                                      int64_t length, int64_t stride, int64_t pieces,
                                                                      Format format, CodeCounts *out) {
@@ -128,10 +132,10 @@ __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8
 }
 
 // --- comparison of an FP8 wgrad with its BF16 reference --------------------------------------------------------------
-constexpr int INNER_BLOCKS = 512; // number of partial sums; equal on every GPU, so that the order of addition is fixed
+constexpr int INNER_BLOCKS = 512; // number of partial sums; fixed on every GPU, so that the order of addition is fixed
 constexpr int HEALTH_WARPS = HEALTH_THREADS / WARP;
 
-// Sums over the block's threads; thread 0 writes the result.
+// Adds the three inner products of the block's threads; thread 0 writes the results.
 __device__ inline void inner_products_store(double ab, double aa, double bb, InnerProducts *out) {
     __shared__ double shared[3][HEALTH_WARPS];
     ab = block_sum<HEALTH_WARPS>(ab, shared[0]);
@@ -172,7 +176,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void inner_products_sum_kernel(cons
 
 HealthWalk walk_of(Tensor t) {
     HealthWalk w = {};
-    const bool flat = t.granularity == SCALE_EXPAND; // 8-bit moments: a group may extend into the next row
+    const bool flat = t.granularity == SCALE_EXPAND; // in 8-bit moments, a group may extend into the next row
     w.codes = (const uint8_t *)t.data;
     w.scale = t.scale;
     w.exponent = t.exponent;
@@ -188,7 +192,7 @@ HealthWalk walk_of(Tensor t) {
 
 } // namespace
 
-// Returns the grid for `pieces` work items: one per thread, at most as many blocks as fill the GPU.
+// Returns the grid size for `pieces` work items: one thread each, but at most as many blocks as fill the GPU.
 static dim3 health_grid(const CudaBackend *backend, int64_t pieces) {
     const int64_t most = (int64_t)backend->sm_count * HEALTH_BLOCKS_PER_SM, blocks = ceil_div(pieces, HEALTH_THREADS);
     return grid_of(blocks < most ? blocks : most);
@@ -250,6 +254,6 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         }
     }
     cuda_download(exec, out, found, bytes);
-    for (int i = 0; i < count; i++) // the value that determines the scale does not count as saturated
+    for (int i = 0; i < count; i++) // the value that determines the scale is not counted as saturated
         if (tensors[i].granularity == SCALE_TENSOR && out[i].saturated > 0) out[i].saturated--;
 }

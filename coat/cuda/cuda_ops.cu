@@ -1,4 +1,4 @@
-// The CUDA backend's table of operations (operations.h), and the choice of a kernel by format, GPU and shape.
+// The CUDA backend's implementation table for operations.h. Chooses a kernel by format, GPU and shape.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_hopper.h"
 #include "cuda/common/cuda_kernels.h"
@@ -6,8 +6,8 @@
 
 // --- attention ----------------------------------------------------------------------------------------------
 
-// Attention in BF16 runs in the Hopper kernels (heads of 64 or 128), otherwise in cuDNN if documents are not masked.
-// All other cases and FP32 use slow kernels (cuda_attention_plain.cu). With a KV cache, k has more rows than q.
+// BF16 attention uses the Hopper kernels (head width 64 or 128) or, without document masking, cuDNN. All other cases
+// and FP32 use slow kernels (cuda_attention_plain.cu). With a KV cache, k has more rows than q.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
@@ -38,7 +38,8 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
                            exec->workspace_bytes);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
-    Tensor packed = dq; // row amaxes are computed separately, because these kernels do not write them
+    // row amaxes are computed by a separate kernel, because these attention kernels do not write them
+    Tensor packed = dq;
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);
 }
@@ -48,7 +49,7 @@ static bool is_fp8(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }
 
-// Returns the norm with a weight of ones if it has none. The weight is FP32 if `like` is FP32, else BF16.
+// Returns the norm; if it has no weight, with a weight of ones. The weight is FP32 if `like` is FP32, else BF16.
 static Norm with_weight(Exec *exec, Norm norm, Tensor like) {
     const CudaBackend *backend = cuda_backend(exec);
     if (norm.weight.data) return norm;
@@ -69,7 +70,7 @@ void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, T
     (fp8 ? fp8_residual_norm_forward : plain_residual_norm_forward)(exec, n, norm, r_out, r_in, y, y_bias);
 }
 
-// Copies an unscaled tensor to another of its format and shape. Does nothing if they share memory.
+// Copies an unscaled tensor to another tensor of equal format and shape. Does nothing if they share memory.
 static void copy_rows(Exec *exec, Tensor to, Tensor from) {
     if (!to.data || to.data == from.data || to.rows == 0) return;
     require_format("postnorm_residual_forward", "a copy", to, from.format);
@@ -80,8 +81,7 @@ static void copy_rows(Exec *exec, Tensor to, Tensor from) {
                "copying the residual stream");
 }
 
-// The kernels write only r_out, so an unscaled n in other memory is copied from it. Models use neither that case nor
-// the one without y.
+// The kernels write only r_out. An unscaled n that does not share its memory is copied from r_out.
 void cuda_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
     if (y.data) {

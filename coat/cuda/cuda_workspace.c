@@ -1,26 +1,27 @@
-// The CUDA backend's workspace size, for the memory plan. Pure arithmetic in C, so that it works without CUDA.
+// Computes the CUDA backend's workspace size for the memory plan. Pure arithmetic in C, so that it works without CUDA.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_hopper.h"
 #include "ops.h"
 
-#define CUBLASLT_WORKSPACE ((size_t)32 << 20) // bytes that cuBLASLt's fastest algorithms need
+#define CUBLASLT_WORKSPACE ((size_t)32 << 20) // workspace in bytes that cuBLASLt's fastest algorithms need
 #define SORT_CHUNK 64                         // number of sorted tokens per partial sum of the embedding gradient
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-// Bytes that reductions keep between their stages. The largest is the token embedding's gradient: the sort of the
-// tokens (keys and rows, in and out, and the library's copies) and two partial sums per chunk of sorted tokens. The
+// Returns the workspace bytes that reductions need. The token embedding's gradient needs most: the sort of the tokens
+// (keys and rows, input and output, and the library's buffers) and two partial sums per chunk of sorted tokens. The
 // norms' reductions need less than half of cuBLASLt's workspace: blocks * 2 * channels floats, with at most 8192
-// channels and as many blocks as fill the device. All others need less.
+// channels and as many blocks as fill the device.
 static size_t reductions_bytes(const Config *config) {
     size_t tokens = (size_t)config_micro_tokens(config);
     size_t sort = 24 * tokens + ((size_t)1 << 20);
     return sort + 2 * (tokens / SORT_CHUNK + 1) * (size_t)config->shape.channels * sizeof(float);
 }
 
-// Bytes that attention's backward needs: the maximum of cuDNN's and the Hopper kernels' needs, since either may run.
+// Returns the workspace bytes that attention's backward needs: the larger of cuDNN's and the Hopper kernels' sizes,
+// since either may run.
 static size_t attention_bytes(const Config *config) {
     if (config->recipe.precision == PRECISION_FP32) return 0;
     const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define OLDEST_MAJOR 8 // BF16 tensor cores came with compute capability 8.0
+#define OLDEST_MAJOR 8 // minimum compute capability: version 8.0 introduced BF16 tensor cores
 #define CPU_HINT "or run on the CPU with --device cpu"
 
 static bool check_driver(const DeviceQuery *q, Error *err) {
@@ -52,7 +52,8 @@ bool device_check(const DeviceQuery *q, Error *err) {
     return true;
 }
 
-// Returns the peak of the first row whose text occurs in the GPU's name. Longer names precede those that they contain.
+// Returns the peak FLOP/s of the first table row whose text occurs in the GPU's name. A longer name is listed before
+// the names that it contains.
 double device_peak_flops(const char *name) {
     static const struct {
         const char *part;

@@ -1,5 +1,5 @@
-// Decides whether this machine's GPU can run the program, in plain C from the driver's answers, so that the cases
-// without a GPU, with an old driver or with an old GPU can be tested on any machine.
+// Decides whether this machine's GPU can run the program. This is plain C that works on the driver's answers, so that
+// missing GPUs, old drivers and old GPUs can be tested on any machine.
 #pragma once
 #include "base/error.h"
 
@@ -7,21 +7,21 @@
 extern "C" {
 #endif
 
-// The CUDA runtime's answers about the GPU that this process is to use.
+// Answers of the CUDA runtime about the GPU that this process will use.
 typedef struct {
     int driver_version;  // newest CUDA version that the driver supports, 1000 * major + 10 * minor; 0: no driver
     int runtime_version; // CUDA version that the program was built with
-    bool driver_too_old; // true if the CUDA runtime does not support the driver
-    char failure[160];   // the runtime's message if querying the GPUs failed for another reason, else ""
-    int count;           // GPUs that this process may use
-    int index;           // index of the GPU to use: this process's rank on this machine
-    char name[256];      // this and the following fields describe GPU `index`; undefined if it does not exist
-    int major, minor;    // compute capability
+    bool driver_too_old; // true if the driver is too old for the CUDA runtime
+    char failure[160];   // the CUDA runtime's error message if querying the GPUs failed for another reason, else ""
+    int count;           // number of GPUs that this process may use
+    int index;           // index of the GPU to use, which is this process's rank on this machine
+    char name[256];      // name of GPU `index`; undefined, like the following fields, if that GPU does not exist
+    int major, minor;    // compute capability of the GPU
     bool kernels_match;  // true if the program contains machine code for this GPU
-    bool needs_fp8;      // the recipe uses FP8 matmuls
+    bool needs_fp8;      // true if the recipe uses FP8 matmuls
 } DeviceQuery;
 
-// True if the GPU can be used. Otherwise sets err to EXIT_DEVICE and one line with the reason and the remedy.
+// True if the GPU can be used. Otherwise sets err to EXIT_DEVICE and one line that has the reason and the remedy.
 bool device_check(const DeviceQuery *query, Error *err);
 
 // True if GPUs of this compute capability have FP8 matmuls.

@@ -30,7 +30,7 @@ static bool check_shape(const Config *c, Error *err) {
     if (s->heads % s->kv_heads)
         return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", s->kv_heads, s->heads);
     if (!config_check_block(c, err)) return false;
-    if (s->norm == NORM_PLAIN && s->norm_eps != 1e-5f) // its config.json does not store norm_eps
+    if (s->norm == NORM_PLAIN && s->norm_eps != 1e-5f) // config.json of such a model does not store norm_eps
         return error_set(err, EXIT_USER, "--norm-eps %g: OLMo's is 1e-5; remove it", (double)s->norm_eps);
     if (s->rope.factor != 1.0f && s->rope.low >= s->rope.high)
         return error_set(err, EXIT_USER, "--rope-low %g: must be below --rope-high %g", (double)s->rope.low,
@@ -47,8 +47,8 @@ static bool check_shape(const Config *c, Error *err) {
     return config_check_tokenizer(c, named_vocabulary(c->tokenizer), err);
 }
 
-// Checks that --resume without a checkpoint starts a run only if a flag names the model, so that a mistyped --out does
-// not start another run.
+// Checks that --resume without a checkpoint starts a new run only if a flag names the model, so that a mistyped --out
+// does not start one.
 static bool check_resumed(const Config *c, Error *err) {
     if (!c->nothing_to_resume || c->plan != PLAN_NONE) return true;
     if (!path_is_folder(c->out))

@@ -1,5 +1,5 @@
-// Checks of a configuration whose shape is complete. They fail with EXIT_USER, or with EXIT_DATA for an incomplete
-// shape.
+// Checks of a configuration with a complete model shape. They fail with EXIT_USER, or with EXIT_DATA if the shape is
+// incomplete.
 #pragma once
 #include "config/config.h"
 
@@ -7,11 +7,11 @@
 extern "C" {
 #endif
 
-// Checks the shape (divisibility, positions, combinations that no architecture supports), then calls
-// config_check_recipe() for `ranks` processes. Call it after model_shape_from_files().
+// Checks the shape (divisibility, positions, unsupported combinations), then calls config_check_recipe() for `ranks`
+// processes. Call it after model_shape_from_files().
 bool config_check(Config *config, int ranks, Error *err);
 
-// Checks that the model has a row for each of the `tokens` of the vocabulary that --tokenizer names.
+// Checks that the model's vocabulary has at least `tokens` rows, the number of tokens of --tokenizer.
 bool config_check_tokenizer(const Config *config, int tokens, Error *err);
 
 #ifdef __cplusplus

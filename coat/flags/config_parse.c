@@ -9,14 +9,14 @@
 #include "config_block.h"
 #include "model/tensors.h"
 
-// Inputs of config_parse(), and the Config that it fills.
+// Inputs of config_parse(), and the Config that it fills in.
 typedef struct {
     const Arguments *args;
     const Config *recorded;
     Config *config;
 } Parse;
 
-// True if the flag was given in this form ("shuffle" or "no-shuffle").
+// True if the flag was given in exactly this form ("shuffle" or "no-shuffle").
 static bool given(const void *parse, const char *name) {
     const Arguments *args = ((const Parse *)parse)->args;
     for (int i = 0; i < args->count; i++) {
@@ -28,7 +28,7 @@ static bool given(const void *parse, const char *name) {
 }
 
 static bool set_all(const Arguments *args, Config *config, Error *err) {
-    config->train[0] = '\0'; // because several --train add up
+    config->train[0] = '\0'; // cleared, because each --train flag appends to it
     config->train_sets = 0;
     memset(config->train_weights, 0, sizeof config->train_weights);
     for (int i = 0; i < args->count; i++) {
@@ -47,7 +47,7 @@ static bool ends_with(const char *text, const char *end) {
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-// True if `name` has the form of a model named by its depth, of any depth: "d97", "llama:3".
+// True if `name` looks like a model named by its depth, of any depth: "d97", "llama:3".
 static bool is_by_depth(const char *name) {
     const size_t family = strcspn(name, ":");
     bool known = name[0] == 'd' && name[1] && strspn(name + 1, "0123456789") == strlen(name + 1);
@@ -58,7 +58,7 @@ static bool is_by_depth(const char *name) {
     return known;
 }
 
-// Sets model_from_files, which tells a path from a name of a model.
+// Decides whether --model is a path or a model name, and sets model_from_files.
 static bool choose_model(Config *flags, Error *err) {
     struct stat status;
     ModelShape named;
@@ -85,13 +85,13 @@ static bool choose_model(Config *flags, Error *err) {
     return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the names %s", model, model_names());
 }
 
-// True if the model is the one in the run's log, which flags of the shape may still change.
+// True if the run uses the model recorded in its log. Flags of the shape may still change it.
 static bool keeps_logged_model(const Parse *p) {
     return p->recorded->settings_logged && !given(p, "model");
 }
 
-// Applies the values that --recipe, --model and --tokenizer stand for, before single flags refine them. `chosen` holds
-// the flags on top of the defaults.
+// Applies the values that --recipe, --model and --tokenizer imply; single flags override them later. `chosen` has the
+// values of all flags on top of the defaults.
 static void apply_presets(const Parse *p, const Config *chosen) {
     Config *config = p->config;
     if (!keeps_logged_model(p)) {
@@ -108,15 +108,15 @@ static void apply_presets(const Parse *p, const Config *chosen) {
     if (vocab) model_shape_vocab(&config->shape, vocab);
 }
 
-// Returns the first flag of the shape that was given, and its `name` as it was written; NULL: none. With `recorded`,
-// only flags whose value differs from it count.
+// Returns the first given flag of the model's shape and writes its name as given to `name`; returns NULL if none was
+// given. With `recorded`, ignores flags whose value equals the recorded one.
 static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[FLAG_TEXT_LENGTH]) {
     int count;
     const Flag *table = flag_table(&count);
     for (const Flag *flag = table; flag < table + count; flag++) {
         const size_t at = flag->offset;
         if (flag->group != GROUP_MODEL || strcmp(flag->name, "model") == 0) continue;
-        if (recorded && strcmp(flag->name, "init") == 0) continue; // affects only new weights
+        if (recorded && strcmp(flag->name, "init") == 0) continue; // --init affects only new weights
         if (recorded && memcmp((const char *)recorded + at, (const char *)p->config + at, flag->size) == 0) continue;
         snprintf(name, FLAG_TEXT_LENGTH, "%s", flag->name);
         if (given(p, name)) return flag;
@@ -126,8 +126,8 @@ static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[
     return NULL;
 }
 
-// Checks that no flag changes the shape of the resumed checkpoint. An unreadable shape is refused later, when the
-// checkpoint is loaded.
+// Checks that no flag changes the shape of the resumed checkpoint. If the shape cannot be read, loading the checkpoint
+// fails later.
 static bool same_shape(const Parse *p, Error *err) {
     char name[FLAG_TEXT_LENGTH], ours[FLAG_TEXT_LENGTH], theirs[FLAG_TEXT_LENGTH];
     const Flag *other = p->recorded->shape.layers ? shape_flag(p, p->recorded, name) : NULL;
@@ -140,8 +140,8 @@ static bool same_shape(const Parse *p, Error *err) {
     return error_set(err, EXIT_USER, "--%s %s: the run's model has %s; remove --%s", name, ours, theirs, name);
 }
 
-// Checks that the model that --model names has the shape of the resumed checkpoint. Its vocabulary is that of the run's
-// tokenizer.
+// Checks that the model named by --model has the shape of the resumed checkpoint. Its vocabulary size is that of the
+// run's tokenizer.
 static bool same_model(const Parse *p, Error *err) {
     int count;
     const Flag *table = flag_table(&count);
@@ -158,7 +158,7 @@ static bool same_model(const Parse *p, Error *err) {
     return true;
 }
 
-// Sets the padded vocabulary and the BOS and EOS ids, those of the named model if it keeps its own vocabulary.
+// Sets the padded vocabulary size and the BOS and EOS ids. A named model with a fixed vocabulary keeps its ids.
 static void finish_vocab(Config *config) {
     ModelShape named;
     const bool own = model_shape_named(config->model, &named) && named.vocab == config->shape.vocab;
@@ -166,8 +166,8 @@ static void finish_vocab(Config *config) {
     if (own) config->shape.ids = named.ids;
 }
 
-// Returns the next number of channels that heads divide evenly, with even head widths (RoPE) and a multiple of 16
-// (FP8).
+// Returns the next larger number of channels that is divisible by the number of heads, with even head widths (for RoPE)
+// and a multiple of 16 (for FP8).
 static int fitting_channels(int channels, int heads, bool heads_given) {
     if (!heads_given) return (channels / 64 + 1) * 64;
     int width = channels / heads + 1;
@@ -175,11 +175,11 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
     return width * heads;
 }
 
-// Completes the shape: values without a flag follow from those with one.
+// Completes the model's shape: values without a flag are derived from those with a flag.
 static bool finish_shape(const Parse *p, Error *err) {
     Config *config = p->config;
     ModelShape *shape = &config->shape;
-    char first[FLAG_TEXT_LENGTH]; // first flag of the shape
+    char first[FLAG_TEXT_LENGTH]; // name of the first given flag of the shape
     const bool any = shape_flag(p, NULL, first);
     if (config->model_from_files && any)
         return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; remove --%s", first,
@@ -190,14 +190,16 @@ static bool finish_shape(const Parse *p, Error *err) {
         config->model[0] = '\0';
     if (config->shape_files[0] && !config->model_from_files && any && !same_shape(p, err)) return false;
     if (config->shape_files[0]) {
-        if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0; // chosen when the shape is known
+        // 0: seq_len is chosen when the shape is known
+        if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0;
         return true;
     }
     if (!config_check_idle(config, given, p, err)) return false;
     bool channels = given(p, "channels"), heads = given(p, "heads");
     if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
     if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
-    ModelShape named; // a model with grouped key and value heads keeps their number if it divides the heads
+    // a named model with grouped heads keeps its number of key/value heads if that divides the number of heads
+    ModelShape named;
     const bool groups = model_shape_named(config->model, &named) && named.kv_heads < named.heads;
     if (!given(p, "kv-heads") && (channels || heads) && (!groups || shape->heads % shape->kv_heads))
         shape->kv_heads = shape->heads;
@@ -229,7 +231,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     return true;
 }
 
-// Checks the recipe. --precision fp32 replaces it by one in FP32; only flags that contradict it are refused.
+// Checks the recipe. --precision fp32 replaces it by an FP32 recipe and rejects only flags that contradict FP32.
 static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
         return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
@@ -259,7 +261,7 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     return true;
 }
 
-// Checks that all --train have a weight, or none has.
+// Checks that either every --train has a --train-weight or none has.
 static bool check_weights(const Config *c, Error *err) {
     const char *at = c->train, *without = NULL;
     int weights = 0;
@@ -277,7 +279,7 @@ static bool check_weights(const Config *c, Error *err) {
 static bool check_given(const Parse *p, Error *err) {
     const Config *c = p->config;
     if (!check_weights(c, err)) return false;
-    const bool tunes = c->autotune && c->plan == PLAN_NONE; // it writes to --out
+    const bool tunes = c->autotune && c->plan == PLAN_NONE; // true if the run writes tuned algorithms to --out
     const char *needs_out = c->resume           ? "resume"
                             : c->save_every > 0 ? "save-every"
                             : c->keep > 0       ? "keep"
@@ -357,7 +359,7 @@ static void note_batch(const Parse *p) {
                     samples ? "nothing is trained or evaluated" : "nothing is trained");
 }
 
-// Adds notes about flags that have no effect, or another one than expected.
+// Adds notes about flags that have no effect or an unexpected one.
 static void note_given(const Parse *p) {
     Config *c = p->config;
     const int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
@@ -405,8 +407,8 @@ bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now,
     return ok;
 }
 
-// Sets the flags a second time. command_line_read() has set them to find the presets; now they are set on top of the
-// presets, so that their order does not matter. A third time, on top of recipe bf16, gives the recipe to fall back to.
+// Sets the flags a second time. command_line_read() sets them to find the presets; now they are set on top of the
+// presets, so that their order does not matter. A third time, on top of recipe bf16, yields the fallback recipe.
 static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     Config *config = p->config;
     apply_presets(p, chosen);
@@ -416,10 +418,11 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
                           given(p, "seq-len") || given(p, "micro-batch") || given(p, "batch-tokens");
     if (p->args->may_start) config->nothing_to_resume = false;
     config->epochs_given = given(p, "epochs");
-    if (config->epochs_given && !given(p, "steps")) config->steps = -1; // overrides a recorded number of steps
+    // --epochs overrides a recorded number of steps
+    if (config->epochs_given && !given(p, "steps")) config->steps = -1;
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
     if (config->plan == PLAN_TABLE && config->json) config->plan = PLAN_JSON;
-    // because the user asked for the text only
+    // The user asked for the sampled text only.
     if (config->prompt[0] && !config->train[0] && !given(p, "no-quiet")) config->quiet = true;
     recipe_apply(&chosen->recipe, RECIPE_BF16);
     if (!set_all(p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;

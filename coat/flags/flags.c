@@ -1,4 +1,4 @@
-// The table of flags, and how one is found in it.
+// The table of command-line flags, and the look-up by name.
 #include "flags.h"
 
 #include <strings.h>
@@ -7,9 +7,9 @@
 
 #define AT(field) offsetof(Config, field), sizeof(((Config *)0)->field)
 #define NOWHERE 0, 0
-#define BIG 9e15 // the largest count a flag takes: exact in a double
+#define BIG 9e15 // largest count that a flag accepts; a double represents it exactly
 
-// When the value of a flag has an effect.
+// The following predicates tell when a flag's value has an effect.
 static bool not_fp32(const Config *c) {
     return c->recipe.precision != PRECISION_FP32;
 }
@@ -22,7 +22,7 @@ static bool saves_fp8(const Config *c) {
 static bool compresses_moments(const Config *c) {
     return not_fp32(c) && c->recipe.moments != MOMENTS_FP32;
 }
-// True if backward recomputes a value that differs from forward's, because it reads FP8 or has another scale.
+// True if backward recomputes values that differ from forward's, because it reads FP8 values or uses another scale.
 static bool recompute_differs(const Config *c) {
     const bool fp8 = matmuls_are_fp8(c);
     return ((saves_fp8(c) || fp8) && !recipe_is_paper(&c->recipe)) || (fp8 && c->recipe.bf16_blocks > 0);

@@ -1,5 +1,5 @@
-// Reads --config FILE, a file of flags as on the command line: one flag with its values per line. Quotes group words,
-// '#' at the start of a word begins a comment. Patterns and variables of the shell are not expanded.
+// Reads --config FILE, which contains flags as on the command line: one flag with its values per line. Quotes group
+// words; '#' at the start of a word begins a comment. Shell patterns and variables are not expanded.
 #include "flags.h"
 
 #include <ctype.h>
@@ -15,8 +15,8 @@ bool error_add_flag_source(const char *from, Error *err) {
     return error_set(err, err->code, "%s%s", from, text);
 }
 
-// Splits a line into words, in place. Sets *count and the first *count entries of words. False with err if a quote is
-// not closed or the line ends in a backslash.
+// Splits a line into words, in place. Sets *count and words[0 .. *count). Returns false with err if a quote is not
+// closed or the line ends in a backslash.
 static bool split(char *line, char **words, int *count, Error *err) {
     char *to = line;
     *count = 0;
@@ -39,12 +39,13 @@ static bool split(char *line, char **words, int *count, Error *err) {
     }
 }
 
-// False with err if a line does not begin with a flag ("lr 3e-4", "--lr = 3e-4") or names another --config file.
+// Checks the words of a line. Returns false with err if the line does not begin with a flag ("lr 3e-4", "--lr = 3e-4")
+// or names another --config file.
 static bool check_words(int count, char **words, Error *err) {
     const bool equals = count > 1 && strcmp(words[1], "=") == 0;
     const char *value = count > 1 + equals ? words[1 + equals] : "";
     const char *name = words[0] + strspn(words[0], "-");
-    const int length = (int)strcspn(name, ":"); // without the colon of a YAML file
+    const int length = (int)strcspn(name, ":"); // excludes the colon that a YAML file has after the name
     if ((words[0][0] != '-' || equals || name[length]) && !isalpha((unsigned char)name[0]))
         return error_set(err, EXIT_USER, "%s: write each line as on the command line, --flag value", words[0]);
     if (words[0][0] != '-' || equals || (name[length] && !strchr(name, '=')))
@@ -57,7 +58,7 @@ static bool check_words(int count, char **words, Error *err) {
     return true;
 }
 
-// Appends the flags of a line; an error begins with args->source.
+// Appends the flag in a line to args. Errors begin with args->source.
 static bool read_line(Arguments *args, char *line, Error *err) {
     int count;
     char **words = (char **)xmalloc((strlen(line) / 2 + 1) * sizeof *words);
@@ -76,7 +77,7 @@ bool arguments_read(Arguments *args, const char *path, Error *err) {
     args->first = args->count;
     args->source = source;
     int number = 1;
-    char *first = strncmp(text, "\xEF\xBB\xBF", 3) == 0 ? text + 3 : text; // byte order mark
+    char *first = strncmp(text, "\xEF\xBB\xBF", 3) == 0 ? text + 3 : text; // skips the UTF-8 byte order mark
     for (char *line = first; good && *line; number++) {
         const size_t length = strcspn(line, "\n");
         const bool last = !line[length];

@@ -1,8 +1,8 @@
-// Reads flags from the command line and from the files named by --config. Joins every flag and its value, and the words
-// of a list, to one text.
+// Reads flags from the command line and from the files named by --config. Joins every flag with its value, or with the
+// words of its list, to one text.
 #include "flags.h"
 
-// Removes the list `name` that was read from files of flags, and its weights, because a new list replaces it.
+// Removes the list flag `name` that was read from --config files, and its weights, because a new list replaces it.
 static void drop_before(Arguments *args, const char *name, size_t length) {
     int kept = 0;
     for (int i = 0; i < args->count; i++) {
@@ -20,7 +20,7 @@ static void drop_before(Arguments *args, const char *name, size_t length) {
     args->count = kept;
 }
 
-// Adds a word to the list that was appended last.
+// Adds a word to the list flag that was appended last.
 static void extend(Arguments *args, const char *word) {
     char **last = &args->text[args->count - 1];
     const size_t size = strlen(*last) + strlen(word) + 2;
@@ -48,12 +48,12 @@ void arguments_append(Arguments *args, const char *name, size_t length, const ch
     args->text[args->count++] = text;
 }
 
-// True if `text`, the word after a flag that needs a value, is the next flag or missing.
+// True if `text`, the word after a flag that needs a value, is missing or is itself a flag.
 static bool is_flag(const char *text) {
     return !text || strncmp(text, "--", 2) == 0 || flag_is_short(text, strlen(text));
 }
 
-// Checks that a --train from the same source precedes --train-weight.
+// Checks that --train-weight follows a --train from the same source.
 static bool check_weight(const Arguments *args, const Flag *flag, const char *value, Error *err) {
     bool elsewhere = false;
     if (flag->kind != FLAG_WEIGHT) return true;
@@ -62,8 +62,9 @@ static bool check_weight(const Arguments *args, const Flag *flag, const char *va
         if (train && i >= args->first) return true;
         elsewhere = elsewhere || train;
     }
-    return error_set(err, EXIT_USER, "--%s %s: no --train stands before it%s; write it behind the one that it is of",
-                     flag->name, value, elsewhere ? " here, and that of --config keeps what the file says" : "");
+    return error_set(err, EXIT_USER, "--%s %s: no --train precedes it%s; write it after the --train that it belongs to",
+                     flag->name, value,
+                     elsewhere ? " here, and a --train in a --config file takes its weight from that file" : "");
 }
 
 static bool rewrite_long(Arguments *args, const char *text, const char *next, const Flag **flag, bool *took_next,
@@ -84,8 +85,8 @@ static bool rewrite_long(Arguments *args, const char *text, const char *next, co
     return true;
 }
 
-// Sets err for a word that is neither a flag nor a value. If the flag before it takes a value after '=', the error says
-// so.
+// Sets err for a word that is neither a flag nor a flag's value. If the preceding flag takes a value after '=', the
+// error says so.
 static bool stray_value(const char *text, const char *before, Error *err) {
     bool negated = false, dashes = strncmp(before, "--", 2) == 0;
     const Flag *flag = dashes ? flag_find(before + 2, strlen(before + 2), &negated) : NULL;
@@ -103,7 +104,7 @@ static bool stray_value(const char *text, const char *before, Error *err) {
 }
 
 bool arguments_add(Arguments *args, int count, char **words, Error *err) {
-    const Flag *flag = NULL; // the flag before the current word
+    const Flag *flag = NULL; // flag that precedes the current word
     for (int i = 0; i < count; i++) {
         const char *text = words[i], *next = i + 1 < count ? words[i + 1] : NULL;
         bool took_next = true;
@@ -113,7 +114,7 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err) {
             if (!arguments_add_short(args, text, is_flag(next) ? NULL : next, &flag, err)) return false;
         } else if (text[0] == '-') {
             return flag_unknown(text, err);
-        } else if (flag && flag_takes_list(flag) && text[0]) { // the shell expanded a pattern without quotes
+        } else if (flag && flag_takes_list(flag) && text[0]) { // the shell has expanded an unquoted pattern
             extend(args, text);
             took_next = false;
         } else {

@@ -1,4 +1,4 @@
-// --help as text and as Markdown, generated from the table of flags.
+// Prints --help as text and as Markdown, generated from the table of flags.
 #include "flags.h"
 #include "io/files.h"
 #include "log/step_line.h"
@@ -79,11 +79,11 @@ static void print_flag(FILE *out, const Flag *flag, const Config *defaults) {
     print_wrapped(out, text, TEXT_COLUMN, at);
 }
 
-// Prints commands that work as they are, and how flags are written.
+// Prints example commands, which work without changes, and explains how flags are written.
 static void print_introduction(FILE *out, const char *program) {
     char groups[FLAG_TEXT_LENGTH];
     const char *prepare = prepare_bytes_name();
-    const bool installed = !strchr(prepare, '/'); // then the shell finds the programs by their names
+    const bool installed = !strchr(prepare, '/'); // if the program is installed, the shell finds the programs by name
     const char *here = installed ? "" : "./";
     flag_group_list(groups);
     print_wrapped(out, "Trains language models from token files. Make some token files:", 0, 0);
@@ -140,7 +140,7 @@ void flags_help(FILE *out, const char *program, int group) {
                   0, 0);
 }
 
-// Prints a cell of a Markdown table, `text` as code if asked for. A '|' is escaped because it would end the cell.
+// Prints a cell of a Markdown table; text is formatted as code if `code`. Escapes '|', which would end the cell.
 static void print_cell(FILE *out, const char *text, bool code) {
     fputs(code && *text ? "| `" : "| ", out);
     for (; *text; text++) {

@@ -6,19 +6,19 @@
 
 typedef enum {
     SHORT_VALUE,      // passes the value to the long flag
-    SHORT_DEFAULT,    // passes the value to the long flag, but 0 for -1
+    SHORT_DEFAULT,    // passes the value to the long flag, with -1 replaced by 0
     SHORT_SWITCH,     // 1 stands for the long flag `target`, 0 for the long flag `off`
     SHORT_FILE,       // 1 passes the file `off` to the long flag if the file exists; 0 has no effect
-    SHORT_DESCRIPTOR, // passes gpt2:dN for dN, because llm.c's widths differ from those of dN here
-    SHORT_IGNORED     // has no effect
+    SHORT_DESCRIPTOR, // passes gpt2:dN for dN, because llm.c's models by depth have other widths
+    SHORT_IGNORED     // is accepted but has no effect
 } ShortKind;
 
 typedef struct {
     const char *name;
     ShortKind kind;
-    const char *target; // the long flag, with dashes for a switch
-    const char *off;    // SHORT_SWITCH: the long flag for 0; SHORT_FILE: the file
-    const char *note;   // printed if a value above 0 has no effect; "": nothing is printed
+    const char *target; // long flag, including dashes for SHORT_SWITCH
+    const char *off;    // SHORT_SWITCH: long flag for the value 0; SHORT_FILE: the file
+    const char *note;   // note that is printed if a value above 0 has no effect; "": none
 } Short;
 
 static const Short table[] = {
@@ -56,7 +56,7 @@ static const Short table[] = {
      "HellaSwag is not evaluated, because dev/data/hellaswag/hellaswag_val.bin is missing; use --hellaswag FILE"},
     {"-lg", SHORT_IGNORED, "", "", "the GPU's clocks and power are not logged"},
     {"-f", SHORT_IGNORED, "", "", ""},  // TF32 is never used
-    {"-ge", SHORT_IGNORED, "", "", ""}, // only the recipe decides which operations are fused
+    {"-ge", SHORT_IGNORED, "", "", ""}, // the recipe alone decides which operations are fused
     {"-pg", SHORT_IGNORED, "", "", ""}, // the launcher assigns the GPUs
     {"-pi", SHORT_IGNORED, "", "", ""}, // the processes find each other without this flag
     {"-pf", SHORT_IGNORED, "", "", ""},
@@ -64,7 +64,7 @@ static const Short table[] = {
 
 #define TABLE_COUNT ((int)(sizeof table / sizeof table[0]))
 
-// Returns the row of the short flag that is the first `length` characters of text, or NULL.
+// Returns the table row of the short flag given by the first `length` characters of text, or NULL.
 static const Short *short_find(const char *text, size_t length) {
     for (int i = 0; i < TABLE_COUNT; i++)
         if (strlen(table[i].name) == length && strncmp(table[i].name, text, length) == 0) return &table[i];
@@ -93,13 +93,14 @@ void flag_short_ignored(char text[FLAG_TEXT_LENGTH]) {
             used += snprintf(text + used, FLAG_TEXT_LENGTH - (size_t)used, "%s%s", used ? " " : "", table[i].name);
 }
 
-// Tells the user what happens instead of what the short flag asks for. A value of 0 or less asks for nothing.
+// Adds a note about what the program does instead of what the short flag requests. Adds none for values of 0 or less,
+// which request nothing.
 static void add_note(Arguments *args, const Short *s, const char *value) {
     if (!*s->note || value[0] == '0' || value[0] == '-') return;
     text_append(args->notes, args->notes_size, "note: %s %s: %s\n", s->name, value, s->note);
 }
 
-// Appends the long flag that the short one stands for with this value.
+// Appends the long flag that a short flag with this value stands for to args.
 static bool rewrite_short(Arguments *args, const Short *s, const char *value, Error *err) {
     char descriptor[PATH_MAX_LENGTH + 8];
     const bool zero = strcmp(value, "0") == 0, one = strcmp(value, "1") == 0;
@@ -135,7 +136,7 @@ static bool rewrite_short(Arguments *args, const Short *s, const char *value, Er
     return true;
 }
 
-// Sets err for a short flag without a value, which the user may have meant as another program's flag.
+// Sets err for a short flag without a value, which the user may have confused with another program's flag.
 static bool needs_value(const Short *s, Error *err) {
     const char *hint = strcmp(s->name, "-h") == 0   ? "; use --help for the list of flags"
                        : strcmp(s->name, "-v") == 0 ? "; use --version for the version"

@@ -1,17 +1,17 @@
-// Errors for unknown flags: the flag's name in this program if another trainer's name was typed, otherwise the flag
-// that is spelled most like it. Also the suggestion for an unknown --model.
+// Writes errors for unknown flags. If another trainer has a flag of that name, suggests this program's flag; otherwise
+// suggests the flag with the most similar spelling. Also suggests a name for an unknown --model.
 #include "config/shapes.h"
 #include "flags.h"
 
 #include <ctype.h>
 
-enum { MAX_NAME = 64 }; // longer names get no suggestion
+enum { MAX_NAME = 64 }; // no flag is suggested for longer names
 
-// Flag names of the Hugging Face Trainer, nanoGPT and Megatron-LM.
+// Flags of the Hugging Face Trainer, nanoGPT and Megatron-LM, and the flag of this program that replaces them.
 typedef struct {
-    const char *names;  // separated by spaces, with hyphens for underscores
+    const char *names;  // names separated by spaces, with hyphens instead of underscores
     const char *ours;   // name of the flag in this program
-    const char *remark; // how the meaning differs; "": it does not
+    const char *remark; // how the meaning differs; "": not at all
 } OtherToolFlag;
 
 static const OtherToolFlag table[] = {
@@ -32,7 +32,7 @@ static const OtherToolFlag table[] = {
     {"bf16 fp16 dtype", "recipe", " bf16, fp8-linear or coat"},
 };
 
-// Returns the row that lists `name`, or NULL.
+// Returns the row of another trainer's flag `name`, or NULL.
 static const OtherToolFlag *other_tool_flag(const char *name) {
     const size_t length = strlen(name);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -41,9 +41,11 @@ static const OtherToolFlag *other_tool_flag(const char *name) {
     return NULL;
 }
 
-// Returns the number of insertions, deletions, replacements and swaps of neighbouring characters that turn a into b.
+// Returns the edit distance between a and b: the number of insertions, deletions, replacements and swaps of adjacent
+// characters.
 static int edit_distance(const char *a, const char *b) {
-    int d[MAX_NAME + 1][MAX_NAME + 1]; // d[i][j]: distance of the first i characters of a and the first j of b
+    // d[i][j]: edit distance between the first i characters of a and the first j of b
+    int d[MAX_NAME + 1][MAX_NAME + 1];
     const int rows = (int)strlen(a), cols = (int)strlen(b);
     for (int i = 0; i <= rows; i++) {
         for (int j = 0; j <= cols; j++) {
@@ -68,17 +70,17 @@ static bool same_digits(const char *a, const char *b) {
     }
 }
 
-// The search for the name that the user meant.
+// State of the search for the name that the user meant.
 typedef struct {
     const char *typed;
-    bool keep_digits;    // reject names with other digits: llama3-8b is not a misspelled llama2-7b
-    int edits;           // distance of `nearest`; without one, the largest accepted distance + 1
-    const char *nearest; // NULL: none is near enough
-    int longer_count;    // names that begin with `typed`, and the last of them
+    bool keep_digits;    // true: ignore names with other digits, because llama3-8b is not a misspelled llama2-7b
+    int edits;           // edit distance of `nearest`; initially the largest accepted distance + 1
+    const char *nearest; // most similar name so far; NULL: none is similar enough
+    int longer_count;    // number of names that begin with `typed`, and the last of them
     const char *longer;
 } Search;
 
-// Short names allow fewer edits, because a short name is a few edits away from many others.
+// The accepted edit distance is smaller for short names, because a short name is a few edits away from many others.
 static Search search_begin(const char *typed, bool keep_digits) {
     const size_t length = strlen(typed);
     const Search search = {typed, keep_digits, 1 + (length >= 3) + (length >= 6), NULL, 0, NULL};
@@ -92,7 +94,7 @@ static void search_compare(Search *s, const char *name) {
     if (length >= 4 && strncmp(s->typed, name, length) == 0) s->longer = name, s->longer_count++;
 }
 
-// Returns the nearest name, otherwise the only one that begins with what was typed, otherwise NULL.
+// Returns the most similar name; if there is none, the only name that begins with the typed text; otherwise NULL.
 static const char *search_result(const Search *s) {
     return s->nearest ? s->nearest : s->longer_count == 1 ? s->longer : NULL;
 }
@@ -108,14 +110,15 @@ bool suggest_model(const char *name, char near[MODEL_NAME]) {
     for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++)
         search_compare(&search, architecture_name((Architecture)i));
     const char *found = search_result(&search);
-    if (!found || (colon && search.edits == 0)) return false; // the family is right, its depth is wrong
+    // false if only the depth is wrong but the model family is right
+    if (!found || (colon && search.edits == 0)) return false;
     snprintf(near, MODEL_NAME, "%s%s", found, model_shape_named(found, &shape) ? "" : colon ? colon : ":dN");
     if (colon && !model_shape_named(near, &shape)) snprintf(near, MODEL_NAME, "%s:dN", found);
     return true;
 }
 
-// Copies the name of a flag without leading dashes and "=value", in lower case, with hyphens for underscores. False if
-// it is too long.
+// Copies a flag's name in lower case to `name`, with hyphens instead of underscores, without leading dashes and
+// "=value". Returns false if it is too long.
 static bool normalize(const char *text, char name[MAX_NAME]) {
     text += strspn(text, "-");
     const size_t length = strcspn(text, "=");

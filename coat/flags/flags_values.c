@@ -7,7 +7,7 @@
 #include <math.h>
 #include <unistd.h>
 
-// Returns the index of `value` in the list "a|b|c", or -1.
+// Returns the index of `value` in a list "a|b|c", or -1.
 static int alternative_index(const char *alternatives, const char *value) {
     int index = 0;
     for (const char *p = alternatives;; index++) {
@@ -68,18 +68,18 @@ static bool out_of_range(const Flag *flag, const char *value, Error *err) {
                      flag->max);
 }
 
-// Returns the value of k after a flag's number: 1024 for tokens, 1000 for steps, 0 for other numbers.
+// Returns the value of the unit k for a flag: 1024 for tokens, 1000 for steps, 0 (no units) for other numbers.
 static int64_t kilo_of(const Flag *flag) {
     if (strcmp(flag->placeholder, "TOKENS") == 0) return 1024;
     return strncmp(flag->placeholder, "STEP", 4) == 0 ? 1000 : 0;
 }
 
-// True if `text` is probably a power of two rounded to thousands, such as "524k". *power is that power. number: the
-// value of text with k = 1024.
+// True if `text` probably means a power of two rounded to thousands, such as "524k". Sets *power to that power. number:
+// the value of text with k = 1024.
 static bool is_rounded_power(const char *text, int64_t number, int64_t *power) {
     int64_t decimal;
     if (number < 1024 || (number & (number - 1)) == 0 || parse_count(text, 1000, &decimal) != COUNT_GOOD) return false;
-    if (decimal == number) return false; // text has no k
+    if (decimal == number) return false; // the text does not contain k
     for (*power = 1024; *power < decimal - decimal / 100;) *power *= 2;
     return *power <= decimal + decimal / 100;
 }
@@ -109,7 +109,8 @@ static bool set_seed(const Flag *flag, void *field, const char *value, Error *er
     int64_t count;
     errno = 0;
     unsigned long long number = strtoull(value, &end, 10);
-    if (*end && parse_count(value, 0, &count) == COUNT_GOOD && count >= 0) // "1e3"
+    // the number is whole but has an exponent, such as "1e3"
+    if (*end && parse_count(value, 0, &count) == COUNT_GOOD && count >= 0)
         number = (unsigned long long)count;
     else if (!isdigit((unsigned char)value[0]) || *end || errno == ERANGE)
         return error_set(err, EXIT_USER, "--%s %s: must be a whole number from 0 to 2^64 - 1", flag->name, value);
@@ -121,7 +122,7 @@ static bool set_float(const Flag *flag, void *field, const char *value, Error *e
     char *end;
     errno = 0;
     double number = strtod(value, &end);
-    // strtod also accepts spaces, hexadecimal, inf and nan
+    // checked, because strtod() also accepts spaces, hexadecimal numbers, inf and nan
     if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
         return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
     if (!(number >= flag->min && number <= flag->max)) return out_of_range(flag, value, err);
@@ -154,7 +155,7 @@ static bool set_bytes(const Flag *flag, void *field, const char *value, Error *e
     return true;
 }
 
-// Parses a duration such as "3h50m": numbers with a unit each, from days to seconds.
+// Parses a duration such as "3h50m": numbers followed by a unit, from days to seconds.
 static bool set_duration(const Flag *flag, void *field, const char *value, Error *err) {
     static const struct {
         char unit;
@@ -216,7 +217,7 @@ static bool set_tokenizer(const Flag *flag, Config *config, const char *value, E
     return error_set(err, EXIT_DATA, "--tokenizer %s: no such file; give bytes, gpt2 or an existing file", value);
 }
 
-// Appends a set to config->train after an empty line.
+// Appends a training data set to config->train, separated by an empty line.
 static bool add_train(const Flag *flag, Config *config, const char *value, Error *err) {
     const size_t used = strlen(config->train), gap = used ? 2 : 0;
     if (used + gap >= sizeof config->train)
@@ -251,7 +252,7 @@ static bool set_resume(const Flag *flag, Config *config, const char *value, bool
     if (!value) return true;
     if (!*value) return error_set(err, EXIT_USER, "--resume=: the value is empty; write --resume, or --resume=STEP");
     if (!value[strspn(value, "+-.0123456789eEkKmM")]) return set_whole(flag, &config->resume_step, value, err);
-    // the value is probably the folder of a run or of a checkpoint
+    // The value is probably the folder of a run or of a checkpoint.
     const char *checkpoint = strstr(value, "/step-0");
     char step[32] = "";
     if (checkpoint) snprintf(step, sizeof step, "=%lld", atoll(checkpoint + strlen("/step-")));

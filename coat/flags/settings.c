@@ -6,8 +6,8 @@
 
 // ---------------------------------------------------------------- writing
 
-// Writes `length` bytes of text, or null if there are none. Bytes that are not ASCII become '?' if the text is not
-// UTF-8, which JSON requires.
+// Writes `length` bytes of text as a JSON string, or null if length is 0. JSON requires UTF-8, so if the text is not
+// UTF-8, bytes that are not ASCII become '?'.
 static void write_text(JsonText *t, const char *key, const char *value, size_t length) {
     char *text = (char *)xcalloc(length + 1, 1);
     memcpy(text, value, length);
@@ -22,7 +22,7 @@ static void write_text(JsonText *t, const char *key, const char *value, size_t l
     free(text);
 }
 
-// Writes the patterns of files in `lines`, one per line, up to an empty line. Returns the text after that line.
+// Writes file patterns as JSON strings: one per line of `lines`, up to an empty line. Returns the text after that line.
 static const char *write_patterns(JsonText *t, const char *lines) {
     for (; *lines && *lines != '\n'; lines += lines[0] == '\n') {
         const size_t length = strcspn(lines, "\n");
@@ -32,7 +32,8 @@ static const char *write_patterns(JsonText *t, const char *lines) {
     return lines + (*lines == '\n');
 }
 
-// Writes "train": all patterns or, if the sets have weights, a list of patterns per set and "train-weight".
+// Writes the setting "train": all file patterns or, if the sets have weights, a list of patterns per set, and
+// "train-weight".
 static void write_train(JsonText *t, const Config *c) {
     const bool sets = config_weights(c) != NULL;
     json_text_open(t, "train", '[');
@@ -52,7 +53,7 @@ static void write_tokenizer(JsonText *t, const Config *c) {
     write_text(t, "tokenizer", name, strlen(name));
 }
 
-// Writes a number, or null if it is below the flag's range, which stands for "none".
+// Writes a number, or null if it is below the flag's range, which means "none".
 static void write_number(JsonText *t, const Flag *flag, int64_t number, double min) {
     if (number >= min)
         json_text_int(t, flag->name, number);
@@ -68,7 +69,7 @@ static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
     case FLAG_INT64: write_number(t, flag, *(const int64_t *)value, flag->min < 0 ? flag->min : 0); break;
     case FLAG_FLOAT: json_text_float(t, flag->name, *(const float *)value); break;
     case FLAG_BOOL: json_text_bool(t, flag->name, *(const bool *)value); break;
-    case FLAG_SEED: // may exceed the range of JSON's numbers
+    case FLAG_SEED: // a string, because a seed may exceed the range of JSON numbers
     case FLAG_CHOICE:
     case FLAG_FORMAT:
         flag_value(flag, c, text);
@@ -85,7 +86,7 @@ static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
         break;
     case FLAG_TRAIN: write_train(t, c); break;
     case FLAG_TOKENIZER: write_tokenizer(t, c); break;
-    default: break; // no value that a file records
+    default: break; // files do not record values of these kinds
     }
 }
 
@@ -105,13 +106,14 @@ static const void *field_of(const Config *config, const Flag *flag) {
     return (const char *)config + flag->offset;
 }
 
-// True if the flag has the same value in both.
+// True if the flag has the same value in both configurations.
 static bool is_equal(const Config *a, const Config *b, const Flag *flag) {
     if (flag->kind == FLAG_STRING) return strcmp(field_of(a, flag), field_of(b, flag)) == 0;
     return memcmp(field_of(a, flag), field_of(b, flag), flag->size) == 0;
 }
 
-// True if a checkpoint records the flag's value. A value without effect is not recorded, so that it changes no byte.
+// True if a checkpoint records the flag's value. A value without effect is not recorded, so that it does not change the
+// file's bytes.
 static bool is_recorded(const Config *config, const Config *defaults, const Flag *flag) {
     if (!(flag->uses & RECORDED) || (flag->matters && !flag->matters(config))) return false;
     return !(flag->uses & UNLESS_DEFAULT) || !is_equal(config, defaults, flag);
@@ -134,7 +136,7 @@ static bool setting_is(const json_t *settings, const char *key, const char *valu
     return text && strcmp(text, value) == 0;
 }
 
-// Sets a flag's field to a recorded value. False if the flag does not take it.
+// Sets a flag's field to a recorded value. Returns false if the value is not valid for the flag.
 static bool set_value(const Flag *flag, Config *config, const json_t *value) {
     char number[32];
     Error ignored;
@@ -153,8 +155,9 @@ static bool set_value(const Flag *flag, Config *config, const json_t *value) {
     return text && flag_set(flag, config, text, false, &ignored);
 }
 
-// Sets one recorded setting if its flag is of `group`, or is used for one of `uses`. No other flag is set, because a
-// folder from elsewhere must not name files. An unknown setting is an error even then, because it may change results.
+// Applies one recorded setting if its flag is in `group`, or is used for one of `uses`. Other flags are not set,
+// because a folder from elsewhere must not name files. An unknown setting is always an error, because it may change
+// results.
 static bool apply_setting(Config *config, const char *key, const json_t *value, FlagGroup group, unsigned uses,
                           const char *path, Error *err) {
     bool negated;
@@ -179,7 +182,7 @@ static bool apply_settings(Config *config, const json_t *settings, FlagGroup gro
     return good;
 }
 
-// Sets the recipe to the recorded one, then applies the recorded settings of the recipe.
+// Sets the recorded recipe, then applies the recorded settings that belong to the recipe.
 static bool apply_recipe(Config *config, const json_t *settings, const char *path, Error *err) {
     const json_t *name = json_object_get(settings, "recipe");
     if (name) {
@@ -206,7 +209,8 @@ bool settings_apply(Config *config, const json_t *settings, bool recipe, const C
         !apply_settings(config, settings, GROUP_COUNT, uses, path, err))
         return false;
     if (!config->settings_logged) return true;
-    if (config->tokenizer == TOKENIZER_GPT2) config->tokenizer = TOKENIZER_ANY; // the log names it if no flag did
+    // the log names the tokenizer if no flag did
+    if (config->tokenizer == TOKENIZER_GPT2) config->tokenizer = TOKENIZER_ANY;
     if (json_is_integer(json_object_get(settings, "epochs"))) config->steps = -1;
     return true;
 }
@@ -256,7 +260,7 @@ static uint64_t hash_field(const Config *c, const Flag *flag, uint64_t hash) {
     return XXH3_64bits_withSeed(field, flag->kind == FLAG_STRING ? strlen(field) : flag->size, hash);
 }
 
-// Hashes the values of the flags of `group` that are used for all of `uses`; GROUP_COUNT: of every group.
+// Hashes the values of flags that are used for all of `uses`, in one group or (GROUP_COUNT) in all groups.
 static uint64_t hash_flags(const Config *c, FlagGroup group, unsigned uses, uint64_t hash) {
     int count;
     const Flag *table = flag_table(&count);
@@ -277,7 +281,8 @@ int64_t training_fingerprint(const Config *c) {
 int64_t flag_fingerprint(const Config *c, const Flag *flag) {
     if (!(flag->uses & SHARED)) return 0;
     if (flag->kind == FLAG_TRAIN) return c->train[0] != '\0';
-    if (flag->kind == FLAG_RESUME) return c->resume ? c->resume_step + 2 : 0; // -1: the newest
+    // 0: no --resume; 1: the newest checkpoint; otherwise step + 2
+    if (flag->kind == FLAG_RESUME) return c->resume ? c->resume_step + 2 : 0;
     if (flag->kind == FLAG_STRING && flag->offset != offsetof(Config, prompt))
         return ((const char *)c)[flag->offset] != '\0';
     return (int64_t)(hash_field(c, flag, 0) >> 1);

@@ -1,5 +1,5 @@
-// The settings of a run in files: the flags that state.json of a checkpoint and the log record, as the table of flags
-// says, and what a run that continues from them applies.
+// Records a run's settings in state.json of a checkpoint and in the log, and applies recorded settings to a run that
+// continues from them. The table of flags determines which settings are recorded.
 #pragma once
 #include "flags.h"
 #include "io/json.h"
@@ -8,11 +8,11 @@
 extern "C" {
 #endif
 
-// Writes the flags that checkpoints record (RECORDED) as fields of an open object.
+// Writes the flags that checkpoints record (RECORDED) as fields of a JSON object that `t` has open.
 void settings_record(JsonText *t, const Config *config);
 
-// Returns the settings that the log's first record holds (LOGGED), as the text of one JSON object on one line.
-// config: as resolved for the run; null stands for a value that does not exist. Release with json_text_free().
+// Returns the settings for the log's first record (LOGGED), as a JSON object on one line. config: the run's final
+// configuration; null stands for a value that does not exist. Release the text with json_text_free().
 JsonText settings_log(const Config *config);
 
 // Applies recorded settings to `config`, which holds the defaults. `settings` is an object of the file `path`.
@@ -36,10 +36,10 @@ bool settings_compare(const json_t *settings, const Config *config, const char *
 // the error.
 bool settings_update(json_t *settings, const char *path, Error *err);
 
-// Hashes by which ranks detect that they were started differently, never negative: of the recipe; of everything else
-// that training results depend on (shape, batch, optimizer, order of the data); of all flags in which the ranks must
-// agree (SHARED); and of one of them, 0 if ranks may differ in it. For a flag that names files, only whether it is
-// given counts.
+// Hash the settings that must be equal on all ranks; the hashes are never negative. There are hashes of the recipe; of
+// everything else that training results depend on (shape, batch, optimizer, order of the data); of all flags that ranks
+// must agree on (SHARED); and of a single flag, 0 if ranks may differ in it. Of a flag that names files, only whether
+// it is given is hashed.
 int64_t recipe_fingerprint(const Config *config);
 int64_t training_fingerprint(const Config *config);
 int64_t flags_fingerprint(const Config *config);

@@ -1,12 +1,13 @@
-// Settings of checkpoints and logs that earlier versions wrote.
+// Converts the settings in checkpoints and logs of earlier versions.
 #include <string.h>
 
 #include "settings.h"
 
-// A setting that earlier versions recorded, which a recipe now fixes.
+// A setting that earlier versions recorded and whose value a recipe now determines.
 typedef struct {
-    const char *key, *older, *paper, *other; // the value if absent; with coat-paper; with every other recipe
-    const char *relevant;                    // the setting, and its value, without which it was not recorded
+    // values: `older` if the key is absent, `paper` with --recipe coat-paper, `other` with every other recipe
+    const char *key, *older, *paper, *other;
+    const char *relevant; // the key was only recorded if this setting had the value `when`
     const char *when;
 } Removed;
 
@@ -29,7 +30,8 @@ bool settings_update(json_t *settings, const char *path, Error *err) {
     };
     enum { COUNT = sizeof removed / sizeof *removed };
     if (!json_object_get(settings, "linear")) return true;
-    bool current = json_object_get(settings, "recipe"); // true if no setting was removed since
+    // true if the settings were written after the last removal of a setting
+    bool current = json_object_get(settings, "recipe");
     for (int i = 0; i < COUNT; i++) current = current && !json_object_get(settings, removed[i].key);
     if (current) return true;
     json_t *both = json_object_get(settings, "gradient-codes"),

@@ -47,7 +47,7 @@ const char *path_base(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-// True if this program's folder contains a program of that name.
+// True if the folder of this program contains a program called `name`.
 static bool is_installed(const char *name) {
     char path[PATH_BUFFER];
     const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
@@ -78,7 +78,7 @@ bool path_join(char *out, size_t size, const char *folder, const char *name, Err
 bool path_folder(char *out, size_t size, const char *path, Error *err) {
     const char *base = path_base(path);
     size_t length = (size_t)(base - path);
-    if (length > 1) length--; // without the slash, unless it is the root
+    if (length > 1) length--; // excludes the slash, unless the path is the root
     if (length >= size) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
     if (length == 0) {
         snprintf(out, size, ".");
@@ -112,13 +112,13 @@ bool folder_make(const char *path, Error *err) {
 
 bool call_is_unsupported(int why) {
     switch (why) {
-    case EINVAL:     // CIFS and FUSE: fsync() on a folder; renameat2() with flags that the file system lacks
-    case ENOSYS:     // sandboxes and old kernels
+    case EINVAL:     // CIFS and FUSE do not support fsync() on a folder; some file systems lack flags of renameat2()
+    case ENOSYS:     // sandboxes and old kernels lack the system call
     case EOPNOTSUPP: // the same number as ENOTSUP
-    case ENOTTY:     // FUSE
+    case ENOTTY:     // FUSE file systems without the call
     case EBADF:      // file systems that flush or lock only files open for writing, which a folder cannot be
-    case EPERM:      // sandboxes that forbid the call
-    case EACCES:     // a folder without read permission, which open() needs
+    case EPERM:      // sandboxes forbid the call
+    case EACCES:     // the folder has no read permission, which open() needs
     case ENOLCK:     // NFS without its lock service
         return true;
     default: return false;
@@ -127,16 +127,16 @@ bool call_is_unsupported(int why) {
 
 bool folder_sync(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    // an unsupported flush is accepted: a power failure may then lose names, but a run that never saves would lose more
+    // an unsupported flush is accepted: a power failure may lose names, but a run that never saves would lose more
     bool good = (fd >= 0 && fsync(fd) == 0) || call_is_unsupported(errno);
     if (!good) error_set(err, EXIT_DATA, "cannot flush the folder %s: %s", path, strerror(errno));
     if (fd >= 0) close(fd);
     return good;
 }
 
-#define WALK_OPEN 16 // folders that nftw() keeps open at a time
+#define WALK_OPEN 16 // number of folders that nftw() keeps open at a time
 
-static __thread Error *walk_err; // for the callbacks: nftw() passes no argument
+static __thread Error *walk_err; // error of the callbacks, because nftw() cannot pass an argument to them
 
 static int may_remove(const char *path, const struct stat *st, int kind, struct FTW *at) {
     char folder[PATH_BUFFER];
@@ -158,7 +158,8 @@ static int remove_visited(const char *path, const struct stat *st, int kind, str
     return 1;
 }
 
-// Visits the contents of a folder, then the folder, without following links. True if `visit` accepted everything.
+// Calls visit() for the contents of a folder, then for the folder, without following links. Returns true if every call
+// succeeded.
 static bool walk(const char *path, int (*visit)(const char *, const struct stat *, int, struct FTW *), Error *err) {
     walk_err = err;
     const int result = nftw(path, visit, WALK_OPEN, FTW_DEPTH | FTW_PHYS);
@@ -184,7 +185,7 @@ static bool cannot(Error *err, const char *doing, const char *path) {
 bool file_open(const char *path, int *fd, uint64_t *size, Error *err) {
     char head[sizeof LFS_POINTER - 1];
     struct stat st;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not block
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK, because opening a pipe must not block
     if (*fd < 0) return cannot(err, "open", path);
     const bool regular = fstat(*fd, &st) == 0 && S_ISREG(st.st_mode);
     const bool pointer = regular && pread(*fd, head, sizeof head, 0) == (ssize_t)sizeof head &&
@@ -314,7 +315,7 @@ bool file_replace(const char *path, const void *data, size_t bytes, Error *err) 
     struct stat there;
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
         return error_set(err, EXIT_DATA, "%s is not a regular file; use another name", path);
-    unlink(temporary); // left by a program that crashed here, or a link
+    unlink(temporary); // removes a file that a crashed program left, or a link
     bool good = file_create(temporary, data, bytes, err);
     if (good && rename(temporary, path) != 0)
         good = error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", temporary, path, strerror(errno));

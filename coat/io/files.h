@@ -1,4 +1,5 @@
-// Files and folders: bounded reads, flushed writes. Every function that can fail names the path in err (EXIT_DATA).
+// Accesses files and folders: reads of bounded size, and writes that are flushed. Every function that can fail names
+// the path in err (EXIT_DATA).
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,62 +14,65 @@ extern "C" {
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
 bool folder_has_file(const char *folder, const char *name);
-// True if the open file or folder `fd` is the one that path names now.
+// True if `path` currently names the open file or folder `fd`.
 bool path_is_open(const char *path, int fd);
-bool path_is_link(const char *path); // true for a symbolic link, also a broken one
-// Fails if path is a symbolic link. For files that a run or a checkpoint must contain.
+bool path_is_link(const char *path); // true for a symbolic link, even if it is broken
+// Fails if path is a symbolic link. Used for files that must be inside a run's folder or a checkpoint.
 bool path_check_no_link(const char *path, Error *err);
-const char *path_base(const char *path); // the part after the last '/'
+const char *path_base(const char *path); // returns the part after the last '/'
 
-// Returns the name of a program that makes token files: the installed name if it is in this program's folder, else the
-// path in the source tree.
+// Returns the name of a program that creates token files: the installed name if it is in this program's folder,
+// otherwise its path in the source tree.
 const char *prepare_name(void);
 const char *prepare_bytes_name(void);
 
-// out[size] = folder/name. Fails if the result does not fit.
+// Writes folder/name to out[size]. Fails if it does not fit.
 bool path_join(char *out, size_t size, const char *folder, const char *name, Error *err);
-// out[size] = path without its last part, "." if path has no '/'. Fails if the result does not fit.
+// Writes path without its last component to out[size]; "." if path has no '/'. Fails if it does not fit.
 bool path_folder(char *out, size_t size, const char *path, Error *err);
-// True for the name of a file in the same folder: not empty, without '/', not "." or "..".
+// True if `name` can be a file in the same folder: not empty, without '/', not "." or "..".
 bool name_is_plain(const char *name);
 
-// Creates the folder and its parents if they do not exist.
+// Creates a folder and its parents if they do not exist.
 bool folder_make(const char *path, Error *err);
-// True if errno `why` of fsync() on a folder, flock() or renameat2() says that the file system, or a sandbox, does not
-// support the call. The user cannot change that, so it is not reported as an error.
+// True if `why`, an errno of fsync() on a folder, flock() or renameat2(), shows that the file system or a sandbox does
+// not support the call. The user cannot change that, so callers do not report it as an error.
 bool call_is_unsupported(int why);
-// Flushes a folder's entries to the disk, so that a rename in it survives a power failure. Returns true, too, if the
+// Flushes a folder's entries to the disk, so that a rename in it survives a power failure. Also returns true if the
 // file system does not support this.
 bool folder_sync(const char *path, Error *err);
-// Removes a file, or a folder with its contents. Removes links without following them. Succeeds if path does not exist.
+// Removes a file, or a folder with its contents. Removes links without following them. Succeeds if `path` does not
+// exist.
 bool folder_remove(const char *path, Error *err);
-// True if the permissions allow folder_remove(). A check before it avoids that only a part is removed.
+// True if permissions allow folder_remove() on `path`. Checking first avoids removing only a part.
 bool folder_may_remove(const char *path, Error *err);
 
 // Opens a regular file for reading and sets *size to its length. Never blocks, as open() does for a pipe. Fails if the
 // file is a Git LFS pointer.
 bool file_open(const char *path, int *fd, uint64_t *size, Error *err);
-// Reads exactly `bytes` bytes at `offset`. Fails if the file ends before that.
+// Reads exactly `bytes` bytes at `offset` of a file. Fails if the file ends earlier.
 bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t bytes, Error *err);
-// Reads a file of at most `limit` bytes into *data, allocated with malloc() and followed by a 0 that *size excludes.
+// Reads a file of at most `limit` bytes into *data, which is allocated with malloc() and ends with a 0 that *size does
+// not count.
 bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Error *err);
-// Opens a regular file as a stream for file_read_line(); NULL with err.
+// Opens a regular file as a stream for file_read_line(). Returns NULL with err on failure.
 FILE *file_open_lines(const char *path, Error *err);
-// Reads the next line into line[size], with its '\n' if it has one and without a final 0. Returns its length, 0 at the
-// end of the file. Skips lines longer than size.
+// Reads the next line of a file into line[size], including its '
+// ' if it has one, without a terminating 0. Returns its length, or 0 at the end of the file. Skips lines longer than
+// size.
 size_t file_read_line(FILE *file, char *line, size_t size);
 
-// Appends all bytes to an open file.
+// Appends `bytes` bytes to an open file.
 bool file_append(int fd, const char *path, const void *data, size_t bytes, Error *err);
 // Opens a file for reading and writing, and creates it if it does not exist. Fails if path is a symbolic link, a hard
 // link or not a regular file, because another program could guess the name and place a link to another file there.
 // flags: O_EXCL, which refuses an existing file, and O_APPEND. Returns the descriptor; -1 with err and errno.
 int file_open_write(const char *path, int flags, Error *err);
-// Creates a new file by file_open_write() and returns a stream for writing; NULL with err and errno.
+// Creates a new file with file_open_write() and returns a stream for writing; NULL with err and errno on failure.
 FILE *file_create_stream(const char *path, Error *err);
-// Creates a new file (refuses an existing one) with `data`, and flushes it to the disk.
+// Creates a file with the contents `data` and flushes it to the disk. Fails if the file exists.
 bool file_create(const char *path, const void *data, size_t bytes, Error *err);
-// Replaces a file atomically: writes PATH.tmp, flushes it and renames it to path.
+// Replaces a file's contents atomically: writes PATH.tmp, flushes it to the disk and renames it to path.
 bool file_replace(const char *path, const void *data, size_t bytes, Error *err);
 
 #ifdef __cplusplus

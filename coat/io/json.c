@@ -43,7 +43,7 @@ static void append_quoted(JsonText *t, const char *value) {
     append_text(t, "\"");
 }
 
-// Writes the comma, the new line and the key that precede a value.
+// Writes the comma, newline and key that precede a JSON value.
 static void lead_in(JsonText *t, const char *key) {
     if (t->started) append_text(t, ",");
     if (t->depth) new_line(t);
@@ -100,7 +100,7 @@ static void append_real(JsonText *t, const char *key, double value, bool is_floa
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (is_float ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value) break;
     }
-    if (!strpbrk(text, ".e")) strcat(text, ".0"); // so that every reader takes it for a real
+    if (!strpbrk(text, ".e")) strcat(text, ".0"); // so that every JSON reader treats it as a real number
     lead_in(t, key);
     append_text(t, text);
 }

@@ -1,5 +1,6 @@
-// JSON files. Our own functions write them, so that the same content gives the same bytes with every version of
-// Jansson, which reads them. Reading is strict: no duplicate keys, bounded sizes, values checked for type and range.
+// Reads and writes JSON files. This project's functions write them, so that equal contents give equal bytes with every
+// version of Jansson, which reads them. Reading is strict: no duplicate keys, bounded sizes, values checked for type
+// and range.
 #pragma once
 #include <jansson.h>
 #include <stdbool.h>
@@ -12,36 +13,37 @@
 extern "C" {
 #endif
 
-// A JSON text that is being written. Start with a zeroed struct; free it with json_text_free(). pretty: one value per
-// line. In all functions, key is NULL inside arrays and for the outermost value.
+// A JSON text that is being written. Initialize the struct with zeros; free it with json_text_free(). pretty: one value
+// per line. In all functions, key is NULL inside arrays and for the outermost value.
 typedef struct {
     char *text;
     size_t size, capacity;
     int depth;
-    bool pretty, started; // started: the innermost object or array has a value
+    bool pretty, started; // started: true if the innermost open object or array already has a value
 } JsonText;
 
-void json_text_open(JsonText *t, const char *key, char bracket); // '{' or '['
-void json_text_close(JsonText *t, char bracket);                 // '}' or ']'
+void json_text_open(JsonText *t, const char *key, char bracket); // opens an object '{' or an array '['
+void json_text_close(JsonText *t, char bracket);                 // closes an object '}' or an array ']'
 void json_text_string(JsonText *t, const char *key, const char *value);
 void json_text_int(JsonText *t, const char *key, int64_t value);
 void json_text_bool(JsonText *t, const char *key, bool value);
 void json_text_null(JsonText *t, const char *key);
-// Writes the shortest decimal that reads back as the same float or double, or the string "nan", "inf" or "-inf".
+// Writes the shortest decimal number that reads back as the same float or double, or the string "nan", "inf" or "-inf".
 void json_text_float(JsonText *t, const char *key, float value);
 void json_text_double(JsonText *t, const char *key, double value);
-void json_text_hex(JsonText *t, const char *key, uint64_t value);        // a string of 16 hexadecimal digits
-void json_text_value(JsonText *t, const char *key, const json_t *value); // objects and arrays in it on one line
-void json_text_space(JsonText *t);                                       // a space between or after values
+void json_text_hex(JsonText *t, const char *key, uint64_t value); // writes a string of 16 hexadecimal digits
+// writes objects and arrays inside value on one line
+void json_text_value(JsonText *t, const char *key, const json_t *value);
+void json_text_space(JsonText *t); // writes a space between or after values
 void json_text_free(JsonText *t);
 
-// Parses `size` bytes, which must be one JSON object; NULL with err, which names `path`.
+// Parses `size` bytes of text, which must be one JSON object. Returns NULL with err on failure; err names `path`.
 json_t *json_parse_object(const char *text, size_t size, const char *path, Error *err);
-// Reads the file `path` of at most `limit` bytes, which must contain one JSON object; NULL with err.
+// Reads the file `path` of at most `limit` bytes, which must contain one JSON object. Returns NULL with err on failure.
 json_t *json_read_object(const char *path, size_t limit, Error *err);
 
-// Get the value of a key of `object`. If it is missing, of another type or out of range: false with err, which names
-// path, key and the expected value.
+// Get the value of a key of `object`. Return false with err if it is missing, of another type or out of range; err
+// names path, key and the expected value.
 bool json_get_int(const json_t *object, const char *path, const char *key, int64_t min, int64_t max, int64_t *value,
                   Error *err);
 bool json_get_double(const json_t *object, const char *path, const char *key, double *value, Error *err);

@@ -41,7 +41,7 @@ const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_
     return text;
 }
 
-// Reads the shape, and sets *bytes to the size of a tensor of this shape and of tensor->dtype.
+// Reads a tensor's shape from the header, and sets *bytes to the size of a tensor of this shape and of tensor->dtype.
 static bool parse_shape(SafeTensor *tensor, const json_t *entry, const char *path, uint64_t *bytes, Error *err) {
     const json_t *shape = json_object_get(entry, "shape");
     if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_RANK)
@@ -89,7 +89,7 @@ static int compare_ranges(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-// Fails unless the tensors' byte ranges cover the data from the first byte to the last, without overlap or hole.
+// Fails unless the byte ranges of the tensors cover the data from the first byte to the last without overlaps or gaps.
 static bool check_coverage(const SafeFile *file, Error *err) {
     uint64_t at = 0;
     for (int i = 0; i < file->count; i++) {

@@ -1,6 +1,6 @@
-// The safetensors file format: 8 bytes of header length, a JSON header with the type, shape and byte range of each
-// tensor, then the tensors' bytes without holes. Numbers are little-endian. The reader checks everything. The writer
-// streams, so that a model is not copied. It sorts and pads, so that the same content gives the same bytes.
+// Reads and writes the safetensors file format: 8 bytes of header length, a JSON header with the type, shape and byte
+// range of each tensor, then the tensors' bytes without gaps. Numbers are little-endian. The reader checks everything.
+// The writer streams, so that a model is not copied; it sorts and pads, so that equal contents give equal bytes.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,8 +13,8 @@ extern "C" {
 #endif
 
 #define SAFETENSORS_MAX_RANK 8
-// Maximum bytes of a header. The format allows 100 MB, whose parsed form takes gigabytes. The largest models need a
-// few MB.
+// Maximum size of a header in bytes. The format allows 100 MB, whose parsed form takes gigabytes; the largest models
+// need a few MB.
 #define SAFETENSORS_MAX_HEADER (32 << 20)
 
 typedef enum {
@@ -32,19 +32,19 @@ typedef enum {
 } Dtype;
 
 size_t dtype_bytes(Dtype dtype);
-const char *dtype_name(Dtype dtype); // as in the header, such as "BF16"
+const char *dtype_name(Dtype dtype); // returns the name used in the header, such as "BF16"
 
 typedef struct {
     char *name;
     Dtype dtype;
     int rank;
     int64_t shape[SAFETENSORS_MAX_RANK];
-    uint64_t begin, bytes; // byte range in the data after the header
-    uint64_t hash;         // writer: XXH3 of the bytes, valid once they are written
-    int tag;               // writer: any number of the caller
+    uint64_t begin, bytes; // offset and length of the tensor's bytes in the data that follows the header
+    uint64_t hash;         // XXH3 hash of the bytes; set by the writer when they are written
+    int tag;               // free for the writer's caller
 } SafeTensor;
 
-#define SHAPE_TEXT (4 + 22 * SAFETENSORS_MAX_RANK) // the largest numbers, commas between them
+#define SHAPE_TEXT (4 + 22 * SAFETENSORS_MAX_RANK) // size of a shape's text with the largest numbers
 
 // Writes a shape such as "(4096, 512)" into text. Returns text.
 const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape);
@@ -55,21 +55,21 @@ typedef struct {
     char *path;
     int fd;
     uint64_t data_begin, data_bytes;
-    SafeTensor *tensors;  // in the order of their bytes
-    SafeTensor **by_name; // sorted by name
+    SafeTensor *tensors;  // tensors in the order of their bytes
+    SafeTensor **by_name; // tensors sorted by name
     int count;
 } SafeFile;
 
-// Opens a file and checks its header: types are known, byte ranges match shape and type, cover the data without overlap
-// or hole and end at the file's end, and no name occurs twice. False with err.
+// Opens a safetensors file and checks its header: types are known; byte ranges match shape and type, cover the data
+// without overlaps or gaps, and end at the file's end; no name occurs twice. Returns false with err on failure.
 bool safetensors_open(SafeFile *file, const char *path, Error *err);
 // Checks a header (the JSON text) as safetensors_open() does, for data of data_bytes bytes. Sets file->fd to -1.
 bool safetensors_parse(SafeFile *file, const char *path, const char *header, size_t header_bytes, uint64_t data_bytes,
                        Error *err);
 void safetensors_close(SafeFile *file);
 
-const SafeTensor *safetensors_find(const SafeFile *file, const char *name); // NULL if there is none
-// Reads `bytes` bytes of a tensor from its byte `offset` on.
+const SafeTensor *safetensors_find(const SafeFile *file, const char *name); // returns NULL if there is no such tensor
+// Reads `bytes` bytes of a tensor, starting at its byte `offset`.
 bool safetensors_read(const SafeFile *file, const SafeTensor *tensor, uint64_t offset, void *to, size_t bytes,
                       Error *err);
 
@@ -83,10 +83,10 @@ typedef struct {
     int fd;
     SafeTensor *tensors;
     int count, capacity;
-    int current;                   // the tensor being written
-    uint64_t written;              // its bytes so far
-    uint64_t bytes;                // of the file so far
-    void *file_hash, *tensor_hash; // running XXH3 states
+    int current;                   // index of the tensor that is being written
+    uint64_t written;              // number of its bytes written so far
+    uint64_t bytes;                // number of the file's bytes written so far
+    void *file_hash, *tensor_hash; // states of the running XXH3 hashes
     bool open;
 } SafeWriter;
 
@@ -95,7 +95,8 @@ void safewriter_declare(SafeWriter *writer, const char *name, Dtype dtype, int r
 // PyTorch models require.
 bool safewriter_begin(SafeWriter *writer, const char *path, Error *err);
 bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error *err);
-// Fails unless all bytes were written. Flushes the file to the disk and sets *hash to the XXH3 of the file.
+// Completes a safetensors file: fails unless all bytes were written, flushes it to the disk, and sets *hash to the XXH3
+// hash of the file.
 bool safewriter_end(SafeWriter *writer, uint64_t *hash, Error *err);
 void safewriter_close(SafeWriter *writer);
 

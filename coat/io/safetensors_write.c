@@ -9,7 +9,7 @@
 #include "json.h"
 #include "safetensors.h"
 
-#define LARGE_BYTES ((size_t)1 << 20) // writing this much takes much longer than starting a thread
+#define LARGE_BYTES ((size_t)1 << 20) // writing this many bytes takes much longer than starting a thread
 
 void safewriter_declare(SafeWriter *writer, const char *name, Dtype dtype, int rank, const int64_t *shape, int tag) {
     if (writer->count == writer->capacity) {
@@ -39,8 +39,8 @@ static int compare_declared(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-// Returns the JSON header of the sorted tensors and sets their byte ranges. It is padded with spaces to a multiple of 8
-// bytes, so that the data starts aligned.
+// Returns the JSON header of the sorted tensors, and sets their byte ranges. The header is padded with spaces to a
+// multiple of 8 bytes, so that the data is aligned.
 static JsonText header_text(SafeWriter *writer) {
     JsonText t;
     memset(&t, 0, sizeof t);
@@ -75,7 +75,7 @@ static bool append_hashed(SafeWriter *writer, const void *data, size_t bytes, Er
     return file_append(writer->fd, writer->path, data, bytes, err);
 }
 
-// Bytes of one tensor to add to its hash and to the file's.
+// Bytes of a tensor that a thread adds to the tensor's hash and to the file's hash.
 typedef struct {
     SafeWriter *writer;
     const void *data;
@@ -89,7 +89,8 @@ static void *hash_bytes(void *argument) {
     return NULL;
 }
 
-// Writes bytes of the current tensor and adds them to both hashes. Many bytes are hashed in a thread meanwhile.
+// Writes bytes of the current tensor and adds them to the hashes of the tensor and of the file. Hashes large amounts in
+// a thread while writing.
 static bool append_tensor(SafeWriter *writer, const void *data, size_t bytes, Error *err) {
     HashWork work = {writer, data, bytes};
     BackgroundTask hashing = {.running = false};
@@ -98,7 +99,7 @@ static bool append_tensor(SafeWriter *writer, const void *data, size_t bytes, Er
     else
         background_begin(&hashing, hash_bytes, &work);
     const bool good = file_append(writer->fd, writer->path, data, bytes, err);
-    // starts the disk now; with much free memory Linux might not write before the fsync() at the end
+    // starts writing to the disk now; with much free memory, Linux might not start before the fsync() at the end
     sync_file_range(writer->fd, (off_t)writer->bytes, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
     background_end(&hashing);
     writer->bytes += bytes;
@@ -112,7 +113,7 @@ static XXH3_state_t *new_hash(void) {
     return state;
 }
 
-// Stores the hashes of tensors that are complete, empty ones included.
+// Stores the hashes of completely written tensors, including empty ones.
 static void finish_tensors(SafeWriter *writer) {
     XXH3_state_t *state = (XXH3_state_t *)writer->tensor_hash;
     while (writer->current < writer->count && writer->written == writer->tensors[writer->current].bytes) {

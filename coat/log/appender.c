@@ -28,7 +28,7 @@ void appender_add(Appender *a, const void *record, size_t bytes) {
     a->pending_bytes += bytes;
 }
 
-// Removes an incomplete record from the end of the file. Returns false with errno if that is not possible.
+// Removes an incomplete record from the end of the file. Returns false with errno on failure.
 static bool cut_off(Appender *a) {
     if (a->torn_at >= 0 && ftruncate(a->fd, (off_t)a->torn_at) == 0) a->torn_at = -1;
     return a->torn_at < 0;

@@ -11,12 +11,12 @@
 #include "io/files.h"
 
 #define NAME_PREFIX "events.out.tfevents."
-#define EVENT_BYTES 2048 // of the largest event: a dozen scalars take a tenth of it
+#define EVENT_BYTES 2048 // maximum size of an event; a dozen scalars need a tenth of it
 
 struct EventWriter {
     Appender file;
     char path[PATH_MAX_LENGTH + 160];
-    bool has_scalars; // after the version and the session's start
+    bool has_scalars; // true: the file contains more than its version and the session's start
 };
 
 // --- TFRecord ------------------------------------------------------------------------------------------------------
@@ -26,7 +26,8 @@ uint32_t crc32c(const void *bytes, size_t count) {
     uint32_t crc = 0xFFFFFFFFu;
     for (size_t i = 0; i < count; i++) {
         crc ^= p[i];
-        // the polynomial 0x1EDC6F41 with reversed bits; without tables, because a step has only some hundred bytes
+        // 0x82F63B78 is the polynomial 0x1EDC6F41 with reversed bits. No table is used, because a step has only a few
+        // hundred bytes.
         for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ ((crc & 1) ? 0x82F63B78u : 0);
     }
     return ~crc;
@@ -37,11 +38,11 @@ uint32_t crc32c_masked(const void *bytes, size_t count) {
     return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
-// A message in protobuf's wire format that is being built.
+// A message in protobuf's wire format, while it is being built.
 typedef struct {
     uint8_t bytes[EVENT_BYTES];
     size_t size;
-    bool overflow; // the message did not fit and must not be written
+    bool overflow; // true: the message did not fit and must not be written
 } Message;
 
 static void put_raw(Message *m, const void *bytes, size_t count) {
@@ -60,7 +61,7 @@ static void put_little_endian(Message *m, uint64_t value, int count) {
     put_raw(m, bytes, (size_t)count);
 }
 
-// Adds the event as a TFRecord that the next flush writes. Returns false if it is too long.
+// Appends the event as a TFRecord to the pending records. Returns false if it is too long.
 static bool add_record(EventWriter *writer, const Message *event) {
     Message record;
     record.size = 0;
@@ -123,15 +124,15 @@ static void add_version(EventWriter *writer) {
     static const char version[] = "brain.Event:2";
     Message event;
     event_begin(&event, 0);
-    put_bytes(&event, 3, version, sizeof version - 1); // file_version
+    put_bytes(&event, 3, version, sizeof version - 1); // field file_version
     add_record(writer, &event);
 }
 
 static void add_session_start(EventWriter *writer, int64_t first_step) {
-    static const uint8_t start[] = {1 << 3 | WIRE_VARINT, 1}; // SessionLog: status = START
+    static const uint8_t start[] = {1 << 3 | WIRE_VARINT, 1}; // field status of a SessionLog, with the value START
     Message event;
     event_begin(&event, first_step > 1 ? first_step : 0);
-    put_bytes(&event, 7, start, sizeof start); // session_log
+    put_bytes(&event, 7, start, sizeof start); // field session_log
     add_record(writer, &event);
 }
 
@@ -141,8 +142,8 @@ bool events_is_name(const char *name) {
     return strncmp(name, NAME_PREFIX, sizeof NAME_PREFIX - 1) == 0;
 }
 
-// Returns the seconds for the name of a new file: the time now, but at least one more than in the newest existing name.
-// So names sort by start, even if two starts fall into one second or the clock was set back.
+// Returns the seconds for the name of a new event file: the current time, but at least one more than in the newest
+// existing name. File names thus sort by start, even if two starts occur in the same second or the clock was set back.
 static int64_t name_time(const char *folder) {
     int64_t seconds = (int64_t)time(NULL);
     DIR *dir = opendir(folder);
@@ -180,13 +181,13 @@ bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int 
     for (int i = 0; i < count; i++) {
         value.size = 0;
         value.overflow = false;
-        put_bytes(&value, 1, scalars[i].tag, strlen(scalars[i].tag)); // tag
-        put_float(&value, 2, (float)scalars[i].value);                // simple_value
-        put_bytes(&summary, 1, value.bytes, value.size);              // one value of the summary
+        put_bytes(&value, 1, scalars[i].tag, strlen(scalars[i].tag)); // field tag
+        put_float(&value, 2, (float)scalars[i].value);                // field simple_value
+        put_bytes(&summary, 1, value.bytes, value.size);              // adds the value to the summary
         summary.overflow |= value.overflow;
     }
     event_begin(&event, step);
-    put_bytes(&event, 5, summary.bytes, summary.size); // summary
+    put_bytes(&event, 5, summary.bytes, summary.size); // field summary
     event.overflow |= summary.overflow;
     writer->has_scalars = true;
     return add_record(writer, &event) && appender_flush_or_warn(&writer->file, step);

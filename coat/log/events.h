@@ -19,30 +19,30 @@ extern "C" {
 typedef struct EventWriter EventWriter;
 
 typedef struct {
-    const char *tag; // the curve's name
-    double value;    // stored as float; inf and NaN are allowed
+    const char *tag; // name of the curve
+    double value;    // value, which is stored as a float; inf and NaN are allowed
 } Scalar;
 
-// Creates a new file in the existing folder. first_step: the first step that will be written. Readers drop the events
-// of earlier files from this step on, and all of them if it is 1 or less. Returns NULL with err (EXIT_DATA) on failure.
+// Creates a new event file in the existing folder. first_step: first step that will be written. Readers ignore events
+// of earlier files from this step (from all steps if it is 1 or less). Returns NULL with err (EXIT_DATA) on failure.
 EventWriter *events_open(const char *folder, int64_t first_step, Error *err);
 
 // Writes one event with the scalars of a step. Returns false if the event is too long, which drops it, or if the file
-// cannot be written: then the event waits in memory (appender.h), and the first failure prints a warning.
+// cannot be written. In that case the event is buffered in memory (appender.h), and the first failure prints a warning.
 bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int count);
 
-// True if events_path() still names the file that is open. False after the file or its folder was removed or replaced.
+// True if events_path() still names the open file. False after the file or its folder was removed or replaced.
 bool events_in_place(const EventWriter *writer);
 
 const char *events_path(const EventWriter *writer);
 
-// Closes the file, and removes it if it has no scalars. NULL is allowed.
+// Closes the event file, and removes it if it has no scalars. The argument may be NULL.
 void events_close(EventWriter *writer);
 
 // True if `name` is the name of an event file.
 bool events_is_name(const char *name);
 
-// Returns the CRC-32C (Castagnoli) of the bytes; crc32c_masked(): in the masked form that TFRecords store.
+// Return the CRC-32C (Castagnoli) of the bytes; crc32c_masked() returns it in the masked form that TFRecords store.
 uint32_t crc32c(const void *bytes, size_t count);
 uint32_t crc32c_masked(const void *bytes, size_t count);
 

@@ -14,27 +14,27 @@
 #include "log_trim.h"
 #include "step_line.h"
 
-#define RATE_DECAY 0.95 // of the moving averages for tokens/s and time left
+#define RATE_DECAY 0.95 // decay per step of the moving averages for tokens/s and remaining time
 #define LOG_PATH (PATH_MAX_LENGTH + 48)
 
 struct Log {
-    bool active; // rank 0
+    bool active; // true on rank 0 only
     bool quiet, json, colour;
-    Appender file; // log.jsonl
+    Appender file; // writer of log.jsonl
     char path[LOG_PATH];
-    EventWriter *events; // NULL: no event file
-    int64_t steps_here;  // logged by this process
+    EventWriter *events; // TensorBoard event file; NULL: none
+    int64_t steps_here;  // number of steps logged by this process
     double peak_flops, flops_per_token;
-    double mean_ms, mean_tokens, weight; // moving averages and their total weight
-    json_t *settings;                    // the last settings in the file; NULL: none
-    int64_t val_step, hellaswag_step;    // the last step in the file with this evaluation; -1: none
-    EndLine end;                         // the last line as of now
-    int64_t every;                       // steps per line on the terminal
-    StepLine line;                       // of the latest step
-    bool held;                           // `line` was not printed yet
+    double mean_ms, mean_tokens, weight; // moving averages of time and tokens per step, and the sum of their weights
+    json_t *settings;                    // last settings in the log file; NULL: none
+    int64_t val_step, hellaswag_step;    // last step in the log file with each evaluation; -1: none
+    EndLine end;                         // data for the last line of the run
+    int64_t every;                       // steps between lines on the terminal
+    StepLine line;                       // data for the terminal line of the latest step
+    bool held;                           // true: `line` has not been printed yet
     double counted;                      // fraction of unmasked targets; 0: not logged
-    int64_t first_saved;                 // the first step of this process that has a checkpoint; -1: none
-    size_t bf16_blocks;                  // blocks whose forward matmuls are in BF16 and have no FP8 inputs
+    int64_t first_saved;                 // first step of this process that has a checkpoint; -1: none
+    size_t bf16_blocks;                  // number of blocks with BF16 forward matmuls, which have no FP8 inputs
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -75,7 +75,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->flops_per_token = log_flops_per_token(config, parameters);
     log->end.step = first_step > 0 ? first_step - 1 : 0;
     log->val_step = log->hellaswag_step = -1;
-    log->first_saved = first_step > 1 ? first_step - 1 : -1; // the checkpoint that the run resumes from
+    log->first_saved = first_step > 1 ? first_step - 1 : -1; // the run resumes from a checkpoint of this step
     log->bf16_blocks = (size_t)config_bf16_blocks(config);
     if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
         log_close(log);
@@ -86,7 +86,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
 
 // --- JSON lines ------------------------------------------------------------------------------------------------
 
-// Appends ,"key":value to the line; null if the value is not finite. %.9g represents every float exactly.
+// Appends ,"key":value to a JSON line; null if the value is not finite. %.9g represents every float exactly.
 static void add_number(char *line, size_t size, const char *key, const char *format, double value) {
     size_t used = strlen(line);
     used += (size_t)snprintf(line + used, size - used, ",\"%s\":", key);
@@ -96,7 +96,7 @@ static void add_number(char *line, size_t size, const char *key, const char *for
         snprintf(line + used, size - used, "null");
 }
 
-// Ends the line and writes it to the file and, with --json, to the terminal.
+// Completes a JSON line and writes it to log.jsonl and, with --json, to the terminal.
 static void write_line(Log *log, char *line, size_t size) {
     size_t used = strlen(line);
     snprintf(line + used, size - used, "}\n");
@@ -118,8 +118,8 @@ static const char *colour(const Log *log, const char *code) {
     return log->colour ? code : "";
 }
 
-// Updates the moving averages of time and tokens per step. The first step of a process is a warm-up and is dropped when
-// the second arrives. Both averages have the same weights; dividing by their sum corrects the bias towards 0.
+// Updates the moving averages of time and tokens per step. A process's first step is a warm-up, so it is dropped when
+// the second is added. Both averages have the same weights; dividing by their sum corrects the bias towards 0.
 static void update_rates(Log *log, double ms, int64_t tokens) {
     if (!isfinite(ms) || ms <= 0.0) return;
     if (log->steps_here == 2) log->mean_ms = log->mean_tokens = log->weight = 0.0;
@@ -132,7 +132,7 @@ static double seconds_left(const Log *log) {
     return log->weight > 0.0 ? (double)(log->end.total_steps - log->end.step) * log->mean_ms / log->weight * 1e-3 : 0.0;
 }
 
-// After the third step of a process, prints the expected duration if that is a minute or more.
+// Prints the expected duration of the run after the third step of a process, if it is at least a minute.
 static void print_expected(Log *log) {
     double left = seconds_left(log);
     if (log->steps_here != 3 || left < 60.0 || !(left < 1e9) || log->quiet) return;
@@ -254,7 +254,7 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     fflush(stdout);
 }
 
-// True if all figures of a tensor are null for this layer because its matmuls are in BF16.
+// True if all values of a tensor's statistics are null in this layer because its matmuls are in BF16.
 static bool is_absent(const Log *log, json_t *figures, size_t layer) {
     const char *figure;
     json_t *layers;
@@ -265,8 +265,8 @@ static bool is_absent(const Log *log, json_t *figures, size_t layer) {
     return true;
 }
 
-// Sets *largest to the number of largest magnitude in `layers`, one of a tensor's figures; NAN if one is not finite.
-// Returns false if the figure is absent in all layers.
+// Sets *largest to the value of largest magnitude in `layers`, a list with one value per layer; NAN if one is not
+// finite. Returns false if no layer has a value.
 static bool find_largest(const Log *log, json_t *figures, const json_t *layers, double *largest) {
     bool found = false;
     size_t i;
@@ -281,7 +281,7 @@ static bool find_largest(const Log *log, json_t *figures, const json_t *layers, 
     return found;
 }
 
-// Writes the figures of log_object() for TensorBoard.
+// Writes the statistics passed to log_object() to the TensorBoard event file.
 static void write_largest(Log *log, int64_t step, const char *key, const char *json) {
     enum { MAX_FIGURES = 8 };
     char tag[MAX_FIGURES][96];

@@ -32,7 +32,7 @@ typedef struct Log Log;
 Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
               int64_t parameters, Error *err);
 
-// Sets the number of updates that were skipped before this process began; 0 without this call.
+// Sets the number of updates that were skipped before this process started; it is 0 without this call.
 void log_resume(Log *log, int64_t skipped);
 
 // Sets the fraction of unmasked targets for the following steps. Without this call, lines have no "counted".
@@ -46,7 +46,7 @@ void log_counted(Log *log, double fraction);
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
               int64_t tokens_step, int64_t skipped);
 
-// Prints the line of the latest step, unless it was printed, because output about this step follows.
+// Prints the terminal line of the latest step, unless it was printed, because output about this step follows.
 void log_show_step(Log *log);
 
 // Logs a validation after `step` steps. Prints it, but does not write it again if the file contains it already, which
@@ -69,19 +69,19 @@ void log_settings(Log *log, int64_t step, const char *json);
 // Prints a line to stdout, or to stderr with --json. Adds the newline. Prints nothing with --quiet.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
 
-// Records for the last line that the step has a checkpoint. nonfinite: the name of a weight tensor that is not finite
-// in it; NULL: all are finite.
+// Records that the step has a checkpoint, for the last line of the run. nonfinite: name of a weight tensor in it that
+// is not finite; NULL: all are finite.
 void log_saved(Log *log, int64_t step, const char *nonfinite);
 
-// Opens log.jsonl and the event file again if their names no longer lead to the open files, because these or the folder
-// were removed or replaced. Earlier lines are not copied. If a file cannot be opened, prints a warning.
+// Opens log.jsonl and the event file again if they or their folder were removed or replaced, that is, if their names no
+// longer refer to the open files. Earlier lines are not copied. If a file cannot be opened, prints a warning.
 void log_reopen(Log *log);
 
-// Flushes log.jsonl to the disk. Any thread may call this, except during log_reopen() and log_close().
+// Flushes log.jsonl to the disk. Any thread may call it, except during log_reopen() and log_close().
 void log_sync(const Log *log);
 
-// Prints the last line, also with --quiet, and closes the log. Adds a warning (on stderr with --json, which has no last
-// line) if weights, loss or gradient are not finite, or if the loss has risen. NULL is allowed.
+// Prints the last line of the run, also with --quiet, and closes the log. Adds a warning (on stderr with --json, which
+// has no last line) if weights, loss or gradient are not finite, or if the loss has risen. The argument may be NULL.
 void log_close(Log *log);
 
 // Returns the floating-point operations of forward and backward per token: 6 per parameter, and 6 * L * C * T for the

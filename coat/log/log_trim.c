@@ -8,17 +8,18 @@
 
 #include "io/files.h"
 
-#define MAX_LINE (1 << 20) // bytes of a line of log.jsonl; FP8 health writes up to 1 kB per layer
+#define MAX_LINE (1 << 20) // maximum length of a line of log.jsonl in bytes; FP8 health writes up to 1 kB per layer
 #define LOG_PATH (PATH_MAX_LENGTH + 16)
 
-// Records in `scan` what a line before scan->cut says.
+// Updates `scan` with the contents of a log line that precedes scan->cut.
 static void scan_line(LogScan *scan, const json_t *object, int64_t step) {
     const json_t *loss = json_object_get(object, "loss"), *settings = json_object_get(object, "settings");
     if (json_object_get(object, "val_loss")) scan->val_step = step;
     if (json_object_get(object, "hellaswag")) scan->hellaswag_step = step;
     if (loss) {
         scan->loss_step = step;
-        scan->loss = json_is_number(loss) ? json_number_value(loss) : NAN; // logged as null
+        // a loss that is not finite is logged as null
+        scan->loss = json_is_number(loss) ? json_number_value(loss) : NAN;
         losses_add(&scan->losses, scan->loss);
     }
     if (!json_is_object(settings)) return;
@@ -53,8 +54,8 @@ bool log_scan(const char *path, int64_t first_step, LogScan *scan, Error *err) {
     return good;
 }
 
-// Creates log-abandoned-STEP.jsonl for the lines of an abandoned run; if that name is taken, log-abandoned-STEP-2.jsonl
-// or the next free number. Returns NULL with err on failure.
+// Creates log-abandoned-STEP.jsonl for the lines of an abandoned run; if the name exists, log-abandoned-STEP-2.jsonl or
+// the next free number. Returns NULL with err on failure.
 static FILE *create_abandoned(char path[LOG_PATH + 64], const Config *config, int64_t step, Error *err) {
     FILE *file = NULL;
     errno = EEXIST;
@@ -70,7 +71,7 @@ static FILE *create_abandoned(char path[LOG_PATH + 64], const Config *config, in
 bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Error *err) {
     char path[LOG_PATH], kept[LOG_PATH + 64];
     LogScan scan;
-    // a run that continues from its newest checkpoint computes the later steps again; another run does not
+    // A run that continues from its newest checkpoint computes the later steps again, so their lines need no copy.
     if (!config->resume || (first_step > 1 && config->resume_step < 0 && !other)) return true;
     snprintf(path, sizeof path, "%s/log.jsonl", config->out);
     const int64_t first = first_step <= 1 ? 0 : first_step;

@@ -1,4 +1,4 @@
-// What a resumed run reads from the log.jsonl of the run before it.
+// Reads the log.jsonl of an earlier run that a run resumes, and finds where to cut it off.
 #pragma once
 #include <jansson.h>
 #include <stdint.h>
@@ -22,22 +22,22 @@ void log_contradiction(const char *path, int64_t step, double loss, char *text, 
 // read or the new file cannot be written.
 bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Error *err);
 
-// What log_scan() finds in a log.
+// Results of scanning a log file with log_scan().
 typedef struct {
-    int64_t cut;                      // offset in bytes at which the lines of first_step and later begin
-    int64_t end;                      // offset of the end of the last valid line; a crash may leave a part after it
-    int64_t val_step, hellaswag_step; // the last evaluated steps before `cut`; -1: none
-    Losses losses;                    // of the lines before `cut`
-    int64_t loss_step;                // the last training step before `cut`; -1: none
-    double loss;                      // of loss_step; NAN: not finite
-    json_t *settings;                 // the last settings before `cut`, which the caller releases; NULL: none
+    int64_t cut; // byte offset of the first line of first_step or a later step
+    int64_t end; // byte offset of the end of the last valid line; an incomplete line may follow after a crash
+    int64_t val_step, hellaswag_step; // last step before `cut` with each evaluation; -1: none
+    Losses losses;                    // losses of the lines before `cut`
+    int64_t loss_step;                // last training step before `cut`; -1: none
+    double loss;                      // loss of loss_step; NAN: not finite
+    json_t *settings;                 // last settings before `cut`, which the caller releases; NULL: none
 } LogScan;
 
 // Reads the log `path` to find where first_step begins. A missing file counts as empty. Fails (EXIT_DATA) if the file
 // cannot be read or is a link.
 bool log_scan(const char *path, int64_t first_step, LogScan *scan, Error *err);
 
-// Returns the last settings that the log `path` records, which the caller releases; NULL if there are none.
+// Returns the last settings that the log file `path` records, which the caller releases; NULL if there are none.
 json_t *log_last_settings(const char *path);
 
 #ifdef __cplusplus

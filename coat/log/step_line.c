@@ -12,7 +12,7 @@
 
 #include "comm/comm.h"
 
-#define RISEN 1.3 // a final loss this many times the first one has risen
+#define RISEN 1.3 // a warning is printed if the final loss is this many times the first
 
 static bool is_terminal(int fd) {
     return !comm_launched() && isatty(fd);
@@ -48,7 +48,7 @@ void format_count(char *text, size_t size, double value) {
     text[used] = '\0';
 }
 
-// Writes the line in words. Returns its length.
+// Writes the long form of a training step's line. Returns its length.
 static int write_full(char *text, size_t size, const StepLine *line, bool colour) {
     char total[32], rate[40], share[40] = "", left[40], skips[80] = "";
     const char *mark = !colour ? "" : isfinite(line->loss) ? COLOUR_BOLD : COLOUR_RED, *end = colour ? COLOUR_END : "";
@@ -64,8 +64,8 @@ static int write_full(char *text, size_t size, const StepLine *line, bool colour
         width, line->step, total, mark, line->loss, end, line->grad_norm, line->lr, line->ms, rate, share, left, skips);
 }
 
-// Writes the short line, which usually fits into 80 columns. After a skipped update, a note replaces the speed. Returns
-// its length.
+// Writes the short form of a training step's line, which usually fits into 80 columns. After a skipped update, a note
+// replaces the speed. Returns its length.
 static int write_short(char *text, size_t size, const StepLine *line, bool colour) {
     char total[32], left[40];
     const char *mark = !colour ? "" : isfinite(line->loss) ? COLOUR_BOLD : COLOUR_RED, *end = colour ? COLOUR_END : "";
@@ -106,8 +106,8 @@ void losses_add(Losses *losses, double loss) {
     losses->last[losses->count++ % LAST_LOSSES] = loss;
 }
 
-// Writes a message if the mean of the last losses is well above the first loss, otherwise "". In a short run, the last
-// losses are those of its second half.
+// Writes a warning if the mean of the last losses is well above the first loss, otherwise "". In a short run, the
+// losses of its second half are averaged.
 static void say_risen(const Losses *losses, char *text, size_t size) {
     const int last = (int)(losses->count < 2 * LAST_LOSSES ? (losses->count + 1) / 2 : LAST_LOSSES);
     double sum = 0.0;
@@ -154,19 +154,19 @@ const char *end_line(char *text, size_t size, const EndLine *line, int columns) 
     return text;
 }
 
-enum { TEXT_COLUMN = 12 }; // where the text of an item begins
+enum { TEXT_COLUMN = 12 }; // column in which the text of an item begins
 
 // Prints label and text as one line. Pads the label to `indent` columns.
 static void put_line(FILE *out, int indent, const char *label, const char *text, int length) {
     char *shown = strndup(text, (size_t)length);
-    if (!shown) fatal(EXIT_DEVICE, "host memory: could not hold a line of %d bytes", length);
+    if (!shown) fatal(EXIT_DEVICE, "host memory: could not allocate a line of %d bytes", length);
     text_printable(shown, strlen(shown), "");
     fprintf(out, "%-*s%s\n", indent, label, shown);
     free(shown);
 }
 
-// Breaks text into lines of at most `room` columns at spaces, and prints each after `indent` columns. The first line
-// has the label in these columns.
+// Wraps text at spaces into lines of at most `room` columns, and prints each line after `indent` columns. The label is
+// printed in these columns of the first line.
 static void print_folded(FILE *out, const char *label, int indent, int room, const char *text, int length) {
     for (const char *const end = text + length; text < end; label = "") {
         int cut = (int)(end - text);
@@ -199,7 +199,7 @@ void print_labelled(FILE *out, const char *label, const char *text) {
 }
 
 void print_remark_of(FILE *out, const char *label, const char *format, va_list args) {
-    char text[4 * 4096]; // room for several paths
+    char text[4 * 4096]; // size for several paths
     vsnprintf(text, sizeof text, format, args);
     print_labelled(out, label, text);
 }

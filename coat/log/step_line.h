@@ -1,4 +1,4 @@
-// Lines for the terminal: that of a training step, the last line of a run, notes and warnings.
+// Writes lines for the terminal: the line of a training step, the last line of a run, notes and warnings.
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
@@ -13,22 +13,22 @@ extern "C" {
 typedef struct {
     int64_t step, total_steps;
     double loss, grad_norm, lr, ms;
-    double tokens_per_s;  // smoothed
-    double share_of_peak; // 0 to 1; 0: unknown
+    double tokens_per_s;  // moving average of tokens per second
+    double share_of_peak; // fraction of the peak FLOP/s, 0 to 1; 0: unknown
     double seconds_left;
-    int64_t skipped; // updates skipped so far
+    int64_t skipped; // number of updates skipped so far
     bool skipped_now;
 } StepLine;
 
-// Writes the line without a newline: in words if that fits into `columns`, otherwise in a short form, which is cut off
-// at `columns`. columns 0: in words. Returns text.
+// Writes the line of a training step without a newline: in the long form if that fits into `columns`, otherwise in the
+// short form, truncated at `columns`. columns 0: the long form. Returns text.
 const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour);
 
 #define LAST_LOSSES 8
 
-// The first and the latest finite losses of a run. All zero: none yet.
+// The first finite loss of a run and its latest ones. All fields are zero if there is none yet.
 typedef struct {
-    double first, last[LAST_LOSSES]; // loss number i is last[i % LAST_LOSSES]
+    double first, last[LAST_LOSSES]; // last: ring buffer; loss number i is last[i % LAST_LOSSES]
     int64_t count;
 } Losses;
 
@@ -36,13 +36,13 @@ void losses_add(Losses *losses, double loss);
 
 typedef struct {
     int64_t step, total_steps, skipped;
-    double seconds;                   // spent in the steps of this process
-    bool trained, validated;          // a loss, and a validation loss, are known
-    double loss, grad_norm, val_loss; // the latest
-    Losses losses;                    // of the whole run, including steps read from log.jsonl
-    bool earlier;                     // a checkpoint of an earlier step exists
+    double seconds;                   // duration of the steps of this process
+    bool trained, validated;          // true: a training loss (trained) or a validation loss (validated) is known
+    double loss, grad_norm, val_loss; // latest values
+    Losses losses;                    // losses of the whole run, including steps read from log.jsonl
+    bool earlier;                     // true: a checkpoint of an earlier step exists
     char nonfinite[64];               // name of a weight tensor that is not finite; "": none is known
-    int64_t val_step;                 // step of val_loss
+    int64_t val_step;                 // step of the validation loss
 } EndLine;
 
 // Writes "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training" without a newline, or "done:
@@ -50,37 +50,37 @@ typedef struct {
 // validation loss of an earlier step. columns 0: the long form. Returns text.
 const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 
-// Returns advice for a run that has diverged. earlier: a checkpoint of an earlier step exists.
+// Returns advice for a run that has diverged. earlier: true if a checkpoint of an earlier step exists.
 const char *diverged_advice(bool earlier);
 
 // Writes a warning about a run that ended without an error although training failed: weights, loss or gradient are not
 // finite, or the last losses are well above the first. Writes "" for other runs. Returns text.
 const char *end_failure(char *text, size_t size, const EndLine *line);
 
-// Prints the line on standard output, as wide as the terminal.
+// Prints the line of a training step on standard output, as wide as the terminal.
 void step_line_print(const StepLine *line, bool colour);
 
-// Prints an item of the start-up report: the label, then the text in a column of its own, broken at spaces. Uses the
-// width of the terminal, at most 79 columns.
+// Prints an item of the start-up report: the label, then the text, indented and wrapped at spaces. Uses the width of
+// the terminal, at most 79 columns.
 void print_item(FILE *out, const char *label, const char *text);
 
-// Prints text after a label such as "note: ", "error: " or "". On a terminal, breaks it at spaces; elsewhere it is one
-// line.
+// Prints text after a label such as "note: ", "error: " or "". Wraps it at spaces on a terminal, and prints one line
+// elsewhere.
 void print_labelled(FILE *out, const char *label, const char *text);
 
-// Formats the text and prints it as print_labelled() does; print_remark() prints on standard error.
+// Format a text and print it as print_labelled() does. print_remark() prints to standard error.
 void print_remark_of(FILE *out, const char *label, const char *format, va_list args);
 __attribute__((format(printf, 2, 3))) void print_remark(const char *label, const char *format, ...);
 
 // Prints lines that begin with "note: " and end with a newline, each as print_labelled() does.
 void print_notes(FILE *out, const char *notes);
 
-// Returns the width of the terminal that fd leads to; 0 if it is not a terminal. Also 0 if a launcher such as mpirun
-// started this process, because launchers open terminals that nobody reads.
+// Returns the width of the terminal that fd is connected to; 0 if it is not a terminal. Also returns 0 if a launcher
+// such as mpirun started this process, because launchers open terminals that nobody reads.
 int terminal_columns(int fd);
 
-// True if output to fd gets colors: on a terminal that is not dumb, or anywhere if CLICOLOR_FORCE is set and not 0
-// (bixense.com/clicolors). False if NO_COLOR is set (no-color.org).
+// True if output to fd should be colored: on a terminal other than "dumb", or anywhere if CLICOLOR_FORCE is set and not
+// 0 (bixense.com/clicolors). False if NO_COLOR is set (no-color.org).
 bool terminal_colours(int fd);
 
 #define COLOUR_BOLD "\033[1m"
@@ -88,8 +88,8 @@ bool terminal_colours(int fd);
 #define COLOUR_RED "\033[31m"
 #define COLOUR_END "\033[0m"
 
-void format_duration(char *text, size_t size, double seconds); // 3725 -> "1:02:05"
-void format_count(char *text, size_t size, double value);      // 1234567 -> "1,234,567"
+void format_duration(char *text, size_t size, double seconds); // writes 3725 seconds as "1:02:05"
+void format_count(char *text, size_t size, double value);      // writes 1234567 as "1,234,567"
 
 #ifdef __cplusplus
 }

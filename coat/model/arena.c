@@ -1,17 +1,18 @@
-// Memory: the offsets of all tensors in one allocation, and the descriptors that operations receive.
+// Computes the offsets of all tensors in one allocation, and the tensor descriptors that operations receive.
 #include "arena.h"
 #include "base/memory.h"
 
 // --- offsets ---------------------------------------------------------------------------------------------------
 
-// Reserves bytes at the cursor and returns their offset.
+// Reserves `bytes` bytes at the cursor and returns their offset.
 static size_t take(size_t *cursor, size_t bytes) {
     size_t offset = *cursor;
     *cursor += align_up(bytes);
     return offset;
 }
 
-// True for scratch that shares memory with tensors of other stages. Only its data does: scales and amaxes are small.
+// True for a scratch tensor that shares memory with tensors of other stages. Only its data is shared, because scales
+// and amaxes are small.
 static bool is_pooled(const TensorLayout *t) {
     return layout_owns_memory(t) && !t->saved && t->category >= CATEGORY_SCRATCH;
 }
@@ -20,9 +21,9 @@ bool arena_on_host(const Arena *arena, Category category) {
     return arena->offloads && (category == CATEGORY_MOMENTS || category == CATEGORY_MASTER);
 }
 
-// Places the tensors of a category that are, or are not, per layer, except scratch, which place_pool() places. For
-// tensors per layer this sets the offsets of layer 0; the other layers follow at equal distances. Each layer is
-// contiguous, so that it can be sent as one message.
+// Sets the offsets of a category's tensors that are, or are not, per layer. Skips scratch, which place_pool() places.
+// For tensors per layer, sets the offsets of layer 0; other layers follow at equal distances. The data of a layer is
+// contiguous, so that one message can send it.
 static void place_tensors(Arena *a, Category category, bool per_layer, size_t *cursor) {
     TensorLayout *placed[TENSOR_COUNT * ROLE_COUNT];
     const size_t begin = *cursor;
@@ -52,7 +53,8 @@ static void place_category(Arena *a, Category category, size_t *cursor) {
     a->category_bytes[category] += *cursor - begin;
 }
 
-// Places the row amaxes of PLAIN activations: those that the first blocks (--bf16-blocks) store in BF16.
+// Sets the offsets of the row amaxes of PLAIN activations, which are those that the first blocks (--bf16-blocks) store
+// in BF16.
 static void place_plain_amaxes(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
@@ -64,7 +66,8 @@ static void place_plain_amaxes(Arena *a, size_t *cursor) {
     a->category_bytes[CATEGORY_SAVED] += *cursor - begin;
 }
 
-// Places the scales of pooled tensors, and all row amaxes. Scales are per layer if backward recomputes the FP8 values.
+// Sets the offsets of the scales of pooled tensors, and of all row amaxes. Scales are per layer if backward recomputes
+// the FP8 values.
 static void place_scales(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
     for (int id = 0; id < TENSOR_COUNT; id++) {
@@ -79,7 +82,7 @@ static void place_scales(Arena *a, size_t *cursor) {
     a->category_bytes[CATEGORY_SCRATCH] += *cursor - begin;
 }
 
-// Places the double buffers of ZeRO 2 and 3, and the amaxes of sharded weights.
+// Sets the offsets of the double buffers of ZeRO 2 and 3, and of the amaxes of sharded weights.
 static void place_communication(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
     place_category(a, CATEGORY_COMMUNICATION, cursor);
@@ -93,8 +96,8 @@ static bool lifetimes_overlap(const TensorLayout *a, const TensorLayout *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-// Places the pooled tensors, the largest first, each at the lowest offset from `base` that is free during its whole
-// life. Returns the size of the pool.
+// Sets the offsets of the pooled tensors: the largest first, each at the lowest offset from `base` that is free while
+// the tensor is alive. Returns the size of the pool.
 static size_t place_pool(Arena *a, size_t base) {
     TensorLayout *list[2 * TENSOR_COUNT], *placed[2 * TENSOR_COUNT];
     int count = 0, done = 0;
@@ -102,7 +105,7 @@ static size_t place_pool(Arena *a, size_t base) {
         if (is_pooled(&a->layout[id][VALUE])) list[count++] = &a->layout[id][VALUE];
         if (is_pooled(&a->layout[id][PLAIN])) list[count++] = &a->layout[id][PLAIN];
     }
-    for (int i = 1; i < count; i++) { // stable insertion sort: tensors of equal size stay in the table's order
+    for (int i = 1; i < count; i++) { // stable insertion sort, so that tensors of equal size stay in the table's order
         TensorLayout *t = list[i];
         int j = i;
         for (; j > 0 && list[j - 1]->data_bytes < t->data_bytes; j--) list[j] = list[j - 1];
@@ -144,7 +147,8 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     place_scales(arena, &cursor);
     place_communication(arena, &cursor);
     size_t pool = place_pool(arena, cursor);
-    // the logits, with their gradient if it has memory of its own; --logits-chunk makes this part of the pool smaller
+    // size of the logits, and of their gradient if it has separate memory; --logits-chunk makes this part of the pool
+    // smaller
     size_t logits = align_up(arena->layout[LOGITS][VALUE].data_bytes);
     if (layout_owns_memory(&arena->layout[DLOGITS_Q][VALUE]))
         logits += align_up(arena->layout[DLOGITS_Q][VALUE].data_bytes);
@@ -160,7 +164,8 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
 
 // --- descriptors -----------------------------------------------------------------------------------------------
 
-// Returns PLAIN instead of VALUE if the layer is one of the first blocks and the activation has a PLAIN there.
+// Returns PLAIN instead of VALUE if the layer is one of the first blocks (--bf16-blocks) and the activation has a
+// PLAIN.
 static Role role_in_layer(const Arena *arena, TensorId id, Role role, int layer) {
     const bool plain = role == VALUE && layer < arena->bf16_blocks && arena->layout[id][PLAIN].exists;
     return plain ? PLAIN : role;
@@ -171,7 +176,7 @@ TensorId arena_owner(const Arena *arena, TensorId id, Role role, int layer) {
     return alias < 0 || alias == (int)id ? id : arena_owner(arena, (TensorId)alias, role, layer);
 }
 
-// Returns the descriptor of a tensor that owns its memory.
+// Returns the descriptor of a tensor that does not use another tensor's memory.
 static Tensor own_tensor(const Arena *arena, TensorId id, Role role, int layer) {
     const TensorLayout *t = &arena->layout[id][role];
     Tensor out;
@@ -215,7 +220,7 @@ Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
     Tensor shared = arena_tensor(arena, (TensorId)t->alias, role, layer);
     if (t->amax_bytes && arena->base)
         shared.amax = (uint32_t *)(arena->base + t->amax_offset + (size_t)layer * t->amax_stride);
-    // a matmul's output does not have the scales of another matmul's output in the same memory
+    // A matmul's output does not have the scales of another matmul's output that uses the same memory.
     if (t->granularity == SCALE_NONE && shared.granularity == SCALE_ROW) shared = without_scale(shared);
     if (t->scale_source < 0 || t->granularity != SCALE_ROW) return shared;
     shared.granularity = SCALE_ROW;
@@ -241,7 +246,8 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer) {
     w.value = arena_tensor(arena, id, VALUE, layer);
     w.codes = arena_tensor(arena, id, CODES, layer);
     w.codes_t = arena_tensor(arena, id, CODES_T, layer);
-    w.maximum = w.codes.scale ? (uint32_t *)w.codes.scale + 1 : NULL; // in the 16 bytes of the scale
+    // the amax is stored after the scale, in the scale's 16 bytes
+    w.maximum = w.codes.scale ? (uint32_t *)w.codes.scale + 1 : NULL;
     if (!arena->layout[id][GATHERED].exists) return w;
     void *const gathered = arena_tensor(arena, id, GATHERED, layer % LAYER_SLOTS).data;
     if (!arena_reads_codes(arena, id, layer, false)) w.value.data = gathered;
@@ -256,10 +262,10 @@ Tensor arena_gradient(const Arena *arena, TensorId id, int layer) {
 
 // --- shards ----------------------------------------------------------------------------------------------------
 
-#define SHARD_UNIT 128 // shards are multiples of it, except at the end of a tensor
+#define SHARD_UNIT 128 // number of elements that shards are a multiple of, except at the end of a tensor
 
-// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements, or as one row if they do not
-// divide into such rows. With `sharded`, the memory holds only these elements.
+// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements, or as one row if the elements
+// are not a multiple of it. With `sharded`, the tensor's memory contains only these elements.
 static Tensor elements_of(Tensor t, int64_t begin, int64_t end, bool sharded) {
     int64_t count = end > begin ? end - begin : 0, at = sharded ? 0 : begin;
     t.cols = t.stride = count % SHARD_UNIT == 0 ? SHARD_UNIT : count;

@@ -1,10 +1,10 @@
-// The memory plan as text and as JSON, for --plan and the start-up report.
+// Prints the memory plan as text and as JSON, for --plan and the start-up report.
 #include "arena.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
 
-// Returns the bytes of a tensor in all layers, with scales and amaxes.
+// Returns the bytes of a tensor in all layers, including scales and amaxes.
 static size_t total_bytes(const TensorLayout *t) {
     size_t layers = (size_t)(t->per_layer ? t->layers : 1);
     size_t scale_layers = (size_t)(t->per_layer_scale || t->per_layer ? t->layers : 1);

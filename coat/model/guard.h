@@ -10,9 +10,9 @@ extern "C" {
 
 #define GUARD_WINDOW 128
 
-// The values of the last steps that were not skipped, oldest first.
+// Values (losses or gradient norms) of recent steps that were not skipped, oldest first.
 typedef struct {
-    int64_t count; // up to GUARD_WINDOW
+    int64_t count; // number of stored values, at most GUARD_WINDOW
     double values[GUARD_WINDOW];
 } GuardWindow;
 
@@ -20,14 +20,15 @@ typedef struct {
     GuardWindow loss, grad_norm;
 } Guard;
 
-// Returns how many standard deviations the value is above the window's mean. 0 if the window is not full, or if all its
-// values are equal. INFINITY if the value is not finite.
+// Returns how many standard deviations the value is above the window's mean: 0 if the window is not full or all its
+// values are equal, INFINITY if the value is not finite.
 double guard_z(const GuardWindow *window, double value);
 
-// True if the step's loss or gradient norm is above its limit, in standard deviations. A limit <= 0 is off.
+// True if the step's loss or gradient norm is above its limit, which is given in standard deviations. A limit <= 0
+// disables the check.
 bool outlier_should_skip(const Guard *guard, double loss, double grad_norm, double loss_limit, double grad_limit);
 
-// Adds a step's values to the windows, except values that are not finite.
+// Adds a step's loss and gradient norm to the windows. Ignores values that are not finite.
 void outlier_record(Guard *guard, double loss, double grad_norm);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
-// Advice for a run that needs more memory than there is. See plan.h.
+// Writes advice for a run that needs more memory than the machine has.
 #include "plan.h"
 
 #include <stddef.h>
 
 #define AT(field) offsetof(Config, field), sizeof(((Config *)0)->field)
 
-// The flags that shrink a category, mildest first: each sets one int, enum or bool of the Config.
+// Flags that reduce a category of memory, the least harmful first. Each sets one int, enum or bool of the Config.
 static const struct {
     Category category;
     const char *flag;
@@ -33,16 +33,18 @@ static const struct {
     {CATEGORY_LOGITS, "--logits-chunk 64", AT(logits_chunk), 64},
 };
 
-// Returns the bytes of a category in the host's memory or in the device's.
+// Returns the bytes of a category in host memory or in device memory.
 static size_t bytes_in(const Arena *arena, int category, bool host) {
     return arena_on_host(arena, (Category)category) == host ? arena->category_bytes[category] : 0;
 }
 
-// Appends the flags that shrink the category and that a run accepts. Of several values of a flag, only the first.
+// Appends the flags that reduce the category's memory and that a run accepts. If several values of a flag do, appends
+// only the first.
 static void add_flags(const Arena *arena, DeviceKind device, int category, bool host, char *text, size_t size) {
     const size_t bytes = bytes_in(arena, category, host);
     const char *before = " (use ";
-    size_t named = sizeof(Config); // offset of the field that the last flag sets
+    // offset in Config of the field that the last appended flag sets; sizeof(Config): none yet
+    size_t named = sizeof(Config);
     Arena *less = (Arena *)xmalloc(sizeof *less);
     for (size_t i = 0; i < sizeof savings / sizeof *savings; i++) {
         Config c = *arena->config;
@@ -55,7 +57,7 @@ static void add_flags(const Arena *arena, DeviceKind device, int category, bool 
             memcpy(field, &savings[i].value, sizeof(int));
         arena_plan(less, &c, arena->ranks, device);
         c.plan = PLAN_TABLE;
-        c.memory_limit = 1; // the check then accepts any micro-batch
+        c.memory_limit = 1; // nonzero, so that the check accepts any micro-batch
         c.device = device;
         c.batch_recorded = c.micro_batch_recorded = false;
         if (bytes_in(less, category, host) >= bytes || !config_check_recipe(&c, arena->ranks, &ignored)) continue;
@@ -67,7 +69,7 @@ static void add_flags(const Arena *arena, DeviceKind device, int category, bool 
     free(less);
 }
 
-// Appends the three largest categories in the host's memory or in the device's, each with the flags that shrink it.
+// Appends the three largest categories in host memory or in device memory, each with the flags that reduce it.
 static void add_categories(const Arena *arena, DeviceKind device, bool host, char *text, size_t size) {
     bool listed[CATEGORY_COUNT] = {false};
     char bytes[MEMORY_TEXT];
@@ -110,7 +112,8 @@ bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
         add_categories(arena, DEVICE_CUDA, true, advice, sizeof advice);
     } else {
         const int64_t left = exec->ops->memory_free ? exec->ops->memory_free(exec) : 0;
-        const int processes = device == DEVICE_CPU ? arena->ranks : 1; // on a CPU they share the memory
+        // number of processes that share the memory: all of them on a CPU
+        const int processes = device == DEVICE_CPU ? arena->ranks : 1;
         plan_advice(arena->config, arena->ranks, device, left > 0 ? (size_t)left / (size_t)processes : 0, advice,
                     sizeof advice);
     }

@@ -1,4 +1,4 @@
-// The learning rate of each optimizer step.
+// Computes the learning rate of each optimizer step.
 #pragma once
 #include <math.h>
 
@@ -23,7 +23,7 @@ static inline bool schedule_falls(const Config *config) {
 // x is clamped to [0, 1]: steps after the end have the rate `low`.
 static inline float schedule_lr(const Config *config, int64_t step, int64_t total_steps) {
     const double top = config->lr, low = top * config->lr_final, pi = 3.14159265358979323846;
-    int64_t begin = config->warmup; // first step of the decay
+    int64_t begin = config->warmup; // first step after the warm-up
     if (step < begin) return (float)(top * (double)(step + 1) / (double)begin);
     if (config->schedule == SCHEDULE_WSD) {
         int64_t decay = (int64_t)((double)(1.0f - config->decay_fraction) * (double)total_steps);

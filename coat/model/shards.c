@@ -12,7 +12,7 @@ static CommType comm_type(Format format) {
     switch (format) {
     case FMT_FP32: return sizeof(real) == sizeof(double) ? COMM_FP64 : COMM_FP32;
     case FMT_BF16: return COMM_BF16;
-    default: return COMM_BYTES; // FP8
+    default: return COMM_BYTES; // FP8 values are moved as bytes
     }
 }
 
@@ -26,7 +26,8 @@ static bool of_layer(TensorId id) {
     return tensor_row(id)->per_layer;
 }
 
-// Returns what this process updates of a parameter: all, or its shard. No rows if the shard is empty.
+// Returns the part of a parameter that this process updates: all of it, or its shard. Returns 0 rows if the shard is
+// empty.
 static Parameter updated_part(const Arena *a, const Parameter *whole, TensorId id, int layer) {
     if (a->zero == 0) return *whole;
     Parameter p = *whole;
@@ -40,9 +41,8 @@ static Parameter updated_part(const Arena *a, const Parameter *whole, TensorId i
     return p;
 }
 
-// Returns the argument of weights_quantize() for a weight: the whole weight or, with ZeRO 3, this process's shard. All
-// shards have one scale, from the amax of the whole weight, which the processes compute together. `number` is the index
-// of that amax.
+// Returns a weight as an argument of weights_quantize(): all of it or, with ZeRO 3, this process's shard. All shards of
+// a weight have one scale, from the amax that the processes compute together. `number`: index of that amax.
 static Parameter coded_part(const Arena *a, TensorId id, int layer, int number) {
     Parameter p;
     memset(&p, 0, sizeof p);
@@ -113,7 +113,7 @@ void shards_close(Shards *s) {
 
 // --- weights -------------------------------------------------------------------------------------------------------
 
-// Starts to gather the new values of the parameters that every process stores whole: those of layer l or, if l ==
+// Starts gathering the new values of the parameters that every process stores completely: those of layer l or, if l ==
 // layers, those that are not per layer.
 static void gather_values(Shards *s, int l) {
     const Arena *a = s->arena;
@@ -130,7 +130,7 @@ static void gather_values(Shards *s, int l) {
     s->value_pending[l] = true;
 }
 
-// Waits for the values that gather_values(l) gathers, and quantizes them.
+// Waits for the values that gather_values(l) gathers, then quantizes them.
 static void values_needed(Shards *s, int l) {
     if (!s->comm || !s->value_pending[l]) return;
     comm_wait(s->comm, s->value_ticket[l]);
@@ -142,8 +142,8 @@ static void values_needed(Shards *s, int l) {
         s->exec->ops->weights_quantize(s->exec, coded, s->coded_per_layer);
 }
 
-// Starts to gather layer l's weight matrices as this pass reads them (FP8 or not), unless the slot has them. Waits for
-// the computation with the slot's previous weights.
+// Starts gathering layer l's weight matrices as this pass reads them (in FP8 or not), unless the slot already contains
+// them. First waits until computation with the slot's previous weights has finished.
 static void fetch_layer(Shards *s, int l, bool backward) {
     const Arena *a = s->arena;
     int slot = l % LAYER_SLOTS;
@@ -178,15 +178,17 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward) {
     if (s->slot_pending[slot]) comm_wait(s->comm, s->slot_ticket[slot]);
     s->slot_pending[slot] = false;
     if (next >= 0) {
-        // the next layer's forward comes before its backward if backward recomputes blocks
+        // If backward recomputes blocks, the next layer's forward comes before its backward.
         fetch_layer(s, next, backward && !config_recomputes_blocks(s->arena->config));
     }
 }
 
-// Quantizes sharded weights: the processes compute the amaxes of the whole weights, then each quantizes its shards.
+// Quantizes sharded weights: the processes compute the amaxes of the entire weights together, then each quantizes its
+// shards.
 static void quantize_shards(Shards *s) {
     int count = s->coded_per_layer * s->layers;
-    for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1; // they have the weights before the update
+    // marks the slots as empty, because they contain the weights from before the update
+    for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1;
     if (count == 0) return;
     s->exec->ops->weights_amax(s->exec, s->coded, count);
     comm_after_compute(s->comm);
@@ -216,8 +218,8 @@ bool shards_recordable(const Shards *s, bool first, bool last) {
     return s->zero < 2 && !last && !(first && s->zero > 0);
 }
 
-// Starts to sum over the processes the gradients of layer l or, if l == layers, those that are not per layer. The sum
-// of this process's shard goes to GRAD or, if in_place, to its part of UNREDUCED.
+// Starts summing gradients over the processes: those of layer l or, if l == layers, those that are not per layer. The
+// sum of this process's shard goes to GRAD or, if in_place, to its part of UNREDUCED.
 static void sum_gradients(Shards *s, int l, bool in_place) {
     const Arena *a = s->arena;
     comm_after_compute(s->comm);
@@ -243,7 +245,7 @@ bool shards_accumulate(const Shards *s, bool accumulate) {
     return accumulate && s->zero < 2;
 }
 
-// Waits for the sums of a slot's gradients, and adds them to the shard, which has the sums of earlier micro-batches.
+// Waits for the sums of a slot's gradients, and adds them to the shard's gradients of earlier micro-batches.
 static void take_sums(Shards *s, int slot) {
     const Arena *a = s->arena;
     if (s->grad_pending[slot]) comm_wait(s->comm, s->grad_ticket[slot]);
@@ -289,11 +291,11 @@ void shards_sum_loss(Shards *s, StepState *state) {
     comm_wait(s->comm, comm_mark(s->comm));
 }
 
-// Computes the norm over all processes. In every stage each process sums the squares of its shards only, so that every
-// element counts once and the norm has the same bits in all stages.
+// Computes the gradient norm over all processes. In every ZeRO stage, each process sums the squares of its shards only,
+// so that each element counts once and the norm has the same bits in all stages.
 static void norm_over_ranks(Shards *s, StepState *state) {
     const Ops *ops = s->exec->ops;
-    comm_wait(s->comm, comm_mark(s->comm)); // the gradients' sums
+    comm_wait(s->comm, comm_mark(s->comm)); // waits for the sums of the gradients
     for (int slot = 0; slot < LAYER_SLOTS; slot++) take_sums(s, slot);
     ops->grad_norm(s->exec, s->squared, s->squared_count, state);
     comm_after_compute(s->comm);
@@ -321,11 +323,11 @@ void shards_update(Shards *s, StepState *state) {
     }
     if (s->zero >= 3) quantize_shards(s);
     comm_after_compute(s->comm);
-    gather_values(s, s->layers); // first, because the embedding reads them
+    gather_values(s, s->layers); // gathered first, because the embedding reads them
     for (int l = 0; l < s->layers; l++) gather_values(s, l);
 }
 
-// Gathers into UNREDUCED, which is free between steps and not smaller than the values.
+// Gathers into UNREDUCED, which is unused between steps and at least as large as the values.
 const void *shards_whole_value(Shards *s, TensorId id, int layer) {
     const TensorLayout *t = &s->arena->layout[id][VALUE];
     void *whole = arena_tensor(s->arena, id, UNREDUCED, 0).data;

@@ -20,73 +20,79 @@ extern "C" {
 typedef struct {
     const Arena *arena;
     Exec *exec;
-    Comm *comm; // NULL with one process: nothing is communicated
+    Comm *comm; // connection to the other processes; NULL: one process, which communicates nothing
     int zero, layers;
-    Parameter *updated; // what this process updates: all parameters, or its shard of each
+    Parameter *updated; // parameters that this process updates: all, or its shard of each
     int updated_count;
-    Parameter *squared; // its shards of the gradients, whose squares it sums
+    Parameter *squared; // gradient shards whose squares this process sums
     int squared_count;
-    Parameter
-        *coded; // weights with FP8 values, layer by layer, then those that are not per layer. With ZeRO 3, those of
-                // the layers are shards
+    // weights with FP8 values, layer by layer, followed by those that are not per layer; with ZeRO 3, the layers'
+    // weights are shards
+    Parameter *coded;
     int coded_per_layer, coded_of_none; // number of weights in each layer, and of those that are not per layer
-    // communication of new values after an update, per layer; the last entry is for tensors that are not per layer
+    // tickets for the communication of new values after an update, per layer; the last entry is for tensors that are
+    // not per layer
     int *value_ticket;
     bool *value_pending;
-    // ZeRO 3, per slot: the layer whose weights it has or receives, -1: none; and whether they are backward's
+    // ZeRO 3: for each slot, the layer whose weights it contains or receives (-1: none), and whether they are for
+    // backward
     int slot_layer[LAYER_SLOTS], slot_ticket[LAYER_SLOTS];
     bool slot_pending[LAYER_SLOTS], slot_backward[LAYER_SLOTS];
-    // ZeRO 2 and 3, per slot: the sum of its gradients over processes, and the layer to whose shard gradients_add()
-    // must add the sum, -1: none
+    // ZeRO 2 and 3: for each slot, the ticket of its gradients' sum over processes, and the layer to whose shard
+    // gradients_add() must add the sum (-1: none)
     int grad_ticket[LAYER_SLOTS], grad_layer[LAYER_SLOTS];
     bool grad_pending[LAYER_SLOTS];
 } Shards;
 
-// Opens the shards of an allocated arena, which must outlive them, as must exec and comm. comm may be NULL with one
+// Opens the shards of an allocated arena. The arena, exec and comm must outlive them. comm may be NULL with one
 // process.
 void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm);
 void shards_close(Shards *s);
 
 // --- a pass ------------------------------------------------------------------------------------------------------
 
-// True if the operations of a micro-batch may be recorded and replayed. False if it communicates, because a recording
-// would wait for the tickets of the step that it was recorded in.
+// True if the operations of a micro-batch may be recorded and replayed. False if the micro-batch communicates, because
+// a replay would wait for the tickets of the recorded step.
 bool shards_recordable(const Shards *s, bool first, bool last);
 
-// Waits until the weights that are not per layer are complete; called before the embedding. ZeRO 3 also starts to
-// gather layer 0.
+// Waits until the weights that are not per layer are complete; call it before the embedding. With ZeRO 3, also starts
+// gathering layer 0.
 void shards_pass_begin(Shards *s);
-// Waits until layer l's weights are complete and, with ZeRO 3, starts to gather layer `next`, the next layer of this
+// Waits until layer l's weights are complete. With ZeRO 3, then starts gathering layer `next`, the next layer of this
 // pass; -1: there is none.
 void shards_weights_needed(Shards *s, int l, int next, bool backward);
 
 // True if a layer's backward must add its gradients to those of earlier micro-batches. With ZeRO 2 and 3 it overwrites
 // them, because gradients_add() adds the sums over processes to the shards.
 bool shards_accumulate(const Shards *s, bool accumulate);
-// Called before and after layer l's backward. accumulate: not the first micro-batch of the step; last: the last one.
+// Call these before and after layer l's backward. accumulate: false in the first micro-batch of a step; last: true in
+// the last one.
 void shards_gradients_begin(Shards *s, int l);
 void shards_gradients_ready(Shards *s, int l, bool accumulate, bool last);
-// Called after the embedding's backward: in the last micro-batch, sums the gradients that are not per layer.
+// Sums the gradients that are not per layer over the processes if `last`. Call it after the embedding's backward.
 void shards_pass_end(Shards *s, bool last);
 
 // --- a step ------------------------------------------------------------------------------------------------------
 
-// Computes the norm of the gradients. Also sums the loss over processes and sets the nonfinite flag if any process has.
+// Computes the norm of the gradients. Also sums the loss over the processes, and sets the nonfinite flag if any process
+// has set it.
 void shards_norm(Shards *s, StepState *state);
-// Updates this process's parameters or shards, quantizes the new weights, and starts to gather the shards' new values.
+// Updates this process's parameters or shards, quantizes the new weights, and starts gathering the new values of the
+// shards.
 void shards_update(Shards *s, StepState *state);
 
-// Quantizes the weights after they were loaded. Every process must have loaded all that it stores.
+// Quantizes the weights after they were loaded. Every process must have loaded all weights that it stores.
 void shards_weights_loaded(Shards *s);
 
 // Sums state->loss_sum over the processes.
 void shards_sum_loss(Shards *s, StepState *state);
 
-// Makes later operations wait until all new weights have arrived. Required before anything but a pass reads weights.
+// Makes later operations wait until all new weights have arrived. Call it before anything other than a pass reads
+// weights.
 void shards_weights_wait(Shards *s);
 
-// Returns the whole value of a tensor of which each process stores a shard (ZeRO 3), in device memory. Valid until the
-// next call or pass. All processes must call it, between two steps.
+// Returns the complete value of a tensor that is sharded (ZeRO 3), in device memory. Valid until the next call or pass.
+// All processes must call it, between two steps.
 const void *shards_whole_value(Shards *s, TensorId id, int layer);
 
 // Returns the number of threads for each of local_ranks processes of this machine: --threads if it is given, otherwise

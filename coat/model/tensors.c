@@ -1,14 +1,14 @@
-// What becomes of a row of the table of tensors under a configuration, in the order in which the rules apply:
+// Resolves the rows of the table of tensors for a configuration. The rules apply in this order:
 //   table        names, shapes, lifetimes and the rule of every tensor
-//   extents      symbols become numbers
-//   existence    which rows this model and this run have
+//   extents      replaces symbolic extents by numbers
+//   existence    decides which rows this model and this run have
 //   parameters   formats of weights, gradients, moments and masters; shards (ZeRO)
-//   activations  saved, scratch, or the memory of another tensor; format and scales
-//   scales       which tensors share a scale
+//   activations  memory (saved, scratch, or another tensor's), format and scales
+//   scales       decides which tensors share a scale
 //   BF16 blocks  --bf16-blocks: a second layout for activations that differ in the first blocks
 //   lifetimes    evaluation, samples and --recompute 3 store one layer where training stores all
-//   bytes        of data, scales and amaxes
-// tensors_resolve() at the end calls them. arena.c then gives every tensor that owns memory its address.
+//   bytes        computes the sizes of data, scales and amaxes
+// tensors_resolve() applies them. arena.c then assigns an address to every tensor that owns memory.
 #include "tensors.h"
 
 #include "config/shapes.h"
@@ -16,33 +16,36 @@
 
 // --- table ---------------------------------------------------------------------------------------------------------
 
-// Where an activation is stored, and whether as FP8. "Unscaled" is BF16, or FP32 with --precision fp32. "Scratch" is
-// memory shared with tensors that are alive in other stages.
+// Rules for where an activation is stored, and whether as FP8. "Unscaled" is BF16, or FP32 with --precision fp32.
+// "Scratch" is memory shared with tensors that are alive in other stages.
 typedef enum {
-    RULE_SAVED,         // own memory from forward to backward, in every recipe
-    RULE_RESIDENT,      // own memory that outlives the micro-batch
-    RULE_GROUPS,        // saved: unscaled, or E4M3 with a scale per group (--saved coat)
-    RULE_SCRATCH,       // scratch
-    RULE_ALIAS,         // its source's memory, for example because several matmuls write to it in turn
-    RULE_LOGITS,        // scratch; shorter life if their gradient has memory of its own
-    RULE_QKV_ROPE,      // the qkv matmul's output, if RoPE alone changes it in place; scratch with clipping or QK-norm
-    RULE_FC_OUT,        // h, if h is unscaled; otherwise scratch
-    RULE_SUBLAYER_GRAD, // gradient of the residual stream; with post-norm, scratch
-    RULE_RESIDUAL, // the tensor that holds the residual stream here: a norm's saved input; with post-norm the saved
-                   // input of the next matmul; or RESID if neither holds it unscaled
-    RULE_BLOCK_IN, // as RULE_RESIDUAL; but saved if --recompute 3 recomputes blocks from it and X_IN does not hold it
-    RULE_OPERAND,  // operand of a matmul. FP8: scratch. Unscaled: its source; scratch if there is none of its width
+    RULE_SAVED,    // separate memory from forward to backward, in every recipe
+    RULE_RESIDENT, // separate memory that outlives the micro-batch
+    RULE_GROUPS,   // saved for backward: unscaled, or E4M3 with a scale per group (--saved coat)
+    RULE_SCRATCH,  // memory shared with tensors of other stages
+    RULE_ALIAS,    // uses its source's memory, for example because several matmuls write to it in turn
+    RULE_LOGITS,   // scratch; alive in fewer stages if the gradient of the logits has separate memory
+    RULE_QKV_ROPE, // uses the qkv matmul's output if only RoPE changes it, in place; scratch with clipping or QK-norm
+    RULE_FC_OUT,   // uses h's memory if h is unscaled; otherwise scratch
+    RULE_SUBLAYER_GRAD, // uses the memory of the residual stream's gradient; with post-norm, scratch
+    // uses the tensor that holds the residual stream at this point: a norm's saved input; with post-norm, the saved
+    // input of the next matmul; or RESID if neither is unscaled
+    RULE_RESIDUAL,
+    // like RULE_RESIDUAL, but saved if --recompute 3 recomputes blocks from it and X_IN does not contain it
+    RULE_BLOCK_IN,
+    // operand of a matmul. FP8: scratch. Unscaled: uses its source's memory; scratch if no source has its width
+    RULE_OPERAND,
     RULE_NORM_OUT, // operand that a norm computes: saved, or scratch if backward recomputes it
     RULE_ACT_OUT   // operand that the activation function computes: saved, or scratch if backward recomputes it
 } Rule;
 
-// Format of a tensor that is not FP8.
+// Format in which a tensor is stored if it is not FP8.
 typedef enum { AS_UNSCALED, AS_FP32, AS_I32, AS_BYTES, AS_GRADS } Stored;
 
-// Condition on which a tensor exists.
+// Conditions on the model or the run under which a tensor exists.
 typedef enum {
     ALWAYS,
-    // on the model
+    // conditions on the model
     WITH_NORM_WEIGHTS,
     WITH_NORM_BIASES,
     WITH_BIASES,
@@ -52,7 +55,7 @@ typedef enum {
     WITH_QK_NORM,
     WITH_MEANS,
     WITH_ROPE,
-    // on the run; only for activations
+    // conditions on the run, for activations only
     WITH_DOCUMENT_MASK, // documents in a sequence cannot attend to each other
     WITH_RESID,         // no saved tensor holds the residual stream unscaled
     WITH_COUNTS,        // FP8 health counts the values of FP8 gradients
@@ -65,30 +68,33 @@ typedef enum {
 // while they are quantized have one scale per format.
 typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
 
-// A row of the table. A TensorId that is not given is 0 and means none, because no tensor refers to WTE.
+// A row of the table of tensors. A TensorId that is not given is 0 and means none, because no row refers to tensor 0
+// (WTE).
 typedef struct {
     TensorRow row;
-    // of an activation
+    // fields of an activation
     Rule rule;
-    Stage first, last; // stages of its first and last use
+    Stage first, last; // stages of the tensor's first and last use
     Stored stored;
-    TensorId source;       // tensor whose memory it may use
-    TensorId transpose_of; // tensor of which it is the FP8 transpose
-    TensorId matmul_of;    // the operand whose matmul writes it; has that operand's scales per token
-    bool head;             // operand of the output head's matmuls
-    bool gradient;         // operand that is a gradient
-    bool amax;             // has row amaxes: of a gradient, for the operation that quantizes it; of an FP8 operand with
-                           // one scale, for the passes of the operation that writes it
+    TensorId source;       // tensor whose memory this one may use
+    TensorId transpose_of; // tensor whose FP8 transpose this one is
+    TensorId matmul_of;    // operand of the matmul that writes this tensor, which has that operand's scales per token
+    bool head;             // true: operand of the output head's matmuls
+    bool gradient;         // true: operand that is a gradient
+    // true: has row amaxes. A gradient has them for the operation that quantizes it, an FP8 operand with one scale for
+    // the passes of the operation that writes it
+    bool amax;
     RowScales scales;
-    // of activations and parameters
+    // fields of activations and parameters
     When when;
-    TensorId input; // of a block's weight matrix: what its forward matmul reads. Of a point of the residual stream: the
-                    // next matmul's input, which has the same values with post-norm
+    // For a block's weight matrix: the activation that its forward matmul reads. For a point of the residual stream:
+    // the next matmul's input, which has the same values with post-norm
+    TensorId input;
 } TableRow;
 
 // clang-format off
 static const TableRow table[TENSOR_COUNT] = {
-    // parameter   name, rows, cols
+    // columns of a parameter: name, rows, cols
     [WTE] =     {{"wte", DIM_VP, DIM_C, .init = INIT_NORMAL}},
     [WPE] =     {{"wpe", DIM_POS, DIM_C, .init = INIT_NORMAL},                               .when = WITH_POSITIONS},
     [LN1W] =    {{"ln1w", DIM_1, DIM_C, .per_layer = true, .init = INIT_ONE},                .when = WITH_NORM_WEIGHTS},
@@ -109,7 +115,7 @@ static const TableRow table[TENSOR_COUNT] = {
     [QNORMW] =  {{"qnormw", DIM_1, DIM_QNORM, .per_layer = true, .init = INIT_ONE},          .when = WITH_QK_NORM},
     [KNORMW] =  {{"knormw", DIM_1, DIM_KNORM, .per_layer = true, .init = INIT_ONE},          .when = WITH_QK_NORM},
 
-    // activation           name, rows, cols                                 rule                first used           last used
+    // columns of an activation: name, rows, cols, rule, first used, last used
     [TOKENS] =              {{"tokens", DIM_M, DIM_1},                       RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32},
     [TARGETS] =             {{"targets", DIM_M, DIM_1},                      RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32},
     [POSITIONS] =           {{"positions", DIM_M, DIM_1},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .when = WITH_DOCUMENT_MASK},
@@ -197,10 +203,11 @@ const char *role_suffix(Role r) {
 
 // --- extents -------------------------------------------------------------------------------------------------------
 
-#define STATE_BYTES 256        // room for StepState
-#define LOGITS_BYTES (1 << 30) // upper bound of a chunk of logits, unless --logits-chunk is given
+#define STATE_BYTES 256        // bytes reserved for StepState
+#define LOGITS_BYTES (1 << 30) // maximum size of a chunk of logits, unless --logits-chunk is given
 
-// Returns the tokens whose logits exist at a time: all of the micro-batch, halved until they fit into LOGITS_BYTES.
+// Returns how many tokens have their logits in memory at a time: all of the micro-batch, halved until they fit in
+// LOGITS_BYTES.
 static int64_t logits_chunk(const Config *c) {
     int64_t tokens = config_micro_tokens(c), chunk = tokens;
     if (config_samples_only(c)) return config_sample_logits(c);
@@ -264,7 +271,7 @@ static bool needs_resid(const Config *c) {
     return c->shape.norm_place == NORM_POST ? blocks_in_fp8(&c->recipe) : saves_groups(&c->recipe);
 }
 
-// True if the model has the tensor. A condition on the run counts as met.
+// True if the model has the tensor. Conditions on the run are ignored.
 static bool model_has(const TableRow *row, const ModelShape *shape) {
     switch (row->when) {
     case WITH_NORM_WEIGHTS: return shape->norm != NORM_PLAIN;
@@ -305,7 +312,8 @@ int64_t model_parameters(const ModelShape *shape) {
 
 // --- parameters ----------------------------------------------------------------------------------------------------
 
-#define MOMENT_GROUP 128 // elements per group of the 8-bit moments (COAT: optimizer states); shards are multiples of it
+// elements per group of the 8-bit moments (COAT: optimizer states); shards are multiples of it
+#define MOMENT_GROUP 128
 
 static const TensorLayout no_layout = {.alias = -1, .scale_source = -1};
 
@@ -328,7 +336,7 @@ static TensorLayout layout_of(const TableRow *row, const Config *c, Category cat
     return t;
 }
 
-// True if the pattern of `length` characters is the name, or a prefix of it followed by *.
+// True if the pattern of `length` characters equals the name, or is a prefix of it followed by *.
 static bool name_matches(const char *pattern, size_t length, const char *name) {
     const char *star = (const char *)memchr(pattern, '*', length);
     size_t prefix = star ? (size_t)(star - pattern) : length;
@@ -345,7 +353,8 @@ const char *moments_unmatched(const char *patterns, size_t *length) {
     return NULL;
 }
 
-// True if a parameter's moments are FP32: norms, biases and positions, which are small, and names in --moments-fp32.
+// True if a parameter's moments are FP32: those of norms, biases and position embeddings, which are small, and those
+// named by --moments-fp32.
 static bool moments_exempt(const TensorRow *row, const Recipe *r) {
     if (row->rows == DIM_1 || row->rows == DIM_POS) return true;
     for (const char *p = r->moments_fp32; *p;) {
@@ -376,12 +385,12 @@ static void store_shard(TensorLayout *t) {
     t->sharded = true;
 }
 
-// Stores the whole tensor, padded to shards of equal length, so that collectives can work in place.
+// Makes a tensor stored completely and padded to shards of equal length, so that collectives can work in place.
 static void store_padded(TensorLayout *t, int ranks) {
     t->local_elements = t->shard_elements * ranks;
 }
 
-// Returns the double buffer for whole layers of a sharded tensor.
+// Returns the layout of the double buffer for entire layers of a sharded tensor.
 static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
     TensorLayout t = *of;
     t.category = CATEGORY_COMMUNICATION;
@@ -391,9 +400,9 @@ static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
     return t;
 }
 
-// Shards a parameter by ZeRO stage. 1: moments and masters. 2: also the gradients of the layers. 3: also the weight
-// matrices of the blocks. The embeddings stay whole because both ends of a pass read them and their gradients are
-// summed during all of it; norms and biases stay whole because they are small.
+// Shards a parameter's tensors by ZeRO stage. 1: moments and master weights. 2: also the layers' gradients. 3: also the
+// blocks' weight matrices. Embeddings are not sharded because both ends of a pass read them and their gradients are
+// summed during all of it; norms and biases are not sharded because they are small.
 static void shard_parameter(const TableRow *row, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
     const int zero = config_zero(c, ranks);
     for (int role = VALUE; role <= MASTER; role++)
@@ -444,8 +453,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
 
 // --- activations ---------------------------------------------------------------------------------------------------
 
-// True if the matmuls that read the operand read FP8. With --head fp8-backward, the forward matmul of the head reads
-// BF16.
+// True if matmuls read the operand in FP8. With --head fp8-backward, the forward matmul of the output head reads BF16.
 static bool read_as_fp8(const TableRow *row, const Recipe *r) {
     if (!row->head) return blocks_in_fp8(r);
     return head_in_fp8(r) && (r->head == HEAD_FP8 || row->gradient || row->transpose_of);
@@ -457,10 +465,11 @@ static void scratch_or_source(TensorLayout *t, const TableRow *row, bool scratch
         return;
     }
     t->category = row->row.cols == DIM_VP ? CATEGORY_LOGITS : CATEGORY_SCRATCH;
-    t->per_layer = t->saved = false; // but each layer keeps its scale, with which backward recomputes the FP8 values
+    // each layer still stores its scale, with which backward recomputes the FP8 values
+    t->per_layer = t->saved = false;
 }
 
-// Makes an operand FP8. With one scale, row amaxes are computed first.
+// Makes an operand FP8. If it has one scale, its row amaxes are computed first.
 static void use_fp8(TensorLayout *t, const TableRow *row, const Recipe *r) {
     const bool rows = row->scales == ROWS_BY_TOKEN || (row->scales == ROWS_BY_TOKEN_IN_COAT && saves_groups(r));
     t->transposed = row->transpose_of != 0;
@@ -508,11 +517,12 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         // fall through
     case RULE_RESIDUAL: t.alias = needs_resid(c) ? RESID : post ? (int)row->input : (int)row->source; break;
     case RULE_OPERAND: {
-        const bool fits = row->source && extent(table[row->source].row.cols, c) == t.cols; // not h in g's, with SwiGLU
+        // false with SwiGLU, where h does not fit in g's memory
+        const bool fits = row->source && extent(table[row->source].row.cols, c) == t.cols;
         if (fp8) use_fp8(&t, row, r);
         scratch_or_source(&t, row, fp8 || !fits);
         if (!fp8 && !fits && transpose) t.alias = (int)row->transpose_of;
-        if (!fp8 && row->head && head_in_fp8(r)) t.has_amax = row->amax; // for the FP8 values that wgrad reads
+        if (!fp8 && row->head && head_in_fp8(r)) t.has_amax = row->amax; // amaxes for the FP8 values that wgrad reads
         break;
     }
     case RULE_NORM_OUT:
@@ -521,7 +531,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         if (fp8) use_fp8(&t, row, r);
         if (recompute || transpose) scratch_or_source(&t, row, recompute || fp8);
         if (row->rule == RULE_ACT_OUT && transpose && config_bounds_activation(c))
-            t.last = STAGE_BWD_ACT; // the operation that computes dh recomputes it
+            t.last = STAGE_BWD_ACT; // the operation that computes dh recomputes this operand
         break;
     }
     }
@@ -530,8 +540,9 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
 
 // --- scales --------------------------------------------------------------------------------------------------------
 
-// Sets whose scale an activation has. The output of a matmul that ignores its operand's scales per token has those
-// scales. A transpose has the scale of the tensor it transposes, unless formats differ or that has scales per token.
+// Sets whose scale an activation uses. The output of a matmul that ignores its operand's scales per token has those
+// scales. A transpose uses the scale of the tensor that it transposes, unless the formats differ or that tensor has
+// scales per token.
 static void inherit_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     const TableRow *row = &table[id];
     TensorLayout *t = &layout[id][VALUE];
@@ -584,14 +595,14 @@ static void resolve_bf16_blocks(TensorId id, const Config *bf16, int blocks, Ten
 
 // --- lifetimes -----------------------------------------------------------------------------------------------------
 
-// Lets all layers use the memory of one.
+// Makes all layers use one layer's memory.
 static void store_one_layer(TensorLayout *t) {
     t->per_layer = t->per_layer_scale = false;
     t->layers = 1;
 }
 
-// Without training there are no gradients, optimizer states or backward, and saved activations are those of one layer.
-// A sample stores the QKV of all layers as its KV cache, where q, k and v are clipped, normed and rotated in place.
+// Resolves lifetimes without training: no gradients, optimizer states or backward, and one layer's saved activations. A
+// sample stores the QKV of all layers as its KV cache, and clips, normalizes and rotates q, k and v in place.
 static void resolve_forward_only(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     static const Role trained[] = {GRAD, MOMENT_M, MOMENT_V, MASTER, UNREDUCED};
     for (int id = 0; id < PARAMETER_COUNT; id++)
@@ -605,8 +616,9 @@ static void resolve_forward_only(bool samples, TensorLayout layout[TENSOR_COUNT]
     }
 }
 
-// If backward recomputes blocks (--recompute 3), saved activations are those of one layer, but for the residual stream
-// at the beginning of each block. The gradient of the stream is alive while forward runs again.
+// Resolves lifetimes if backward recomputes blocks (--recompute 3): activations are saved for one layer only, except
+// for the residual stream at the beginning of each block. The gradient of the stream is alive while forward runs a
+// second time.
 static void resolve_recomputed_blocks(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     int block_in = RESID_IN;
     while (layout[block_in][VALUE].alias >= 0) block_in = layout[block_in][VALUE].alias;
@@ -641,8 +653,8 @@ static void set_bytes(TensorLayout *t) {
     }
 }
 
-// Gives QKV room for the KV cache of a sample that is drawn between two training steps with --recompute 3. The layers
-// then overlap, except for as many rows as the sample has.
+// Enlarges QKV for the KV cache of a sample that is generated between two training steps with --recompute 3. The
+// layers' memory then overlaps except for the sample's rows.
 static void add_kv_cache(const Config *c, TensorLayout *qkv) {
     const int length = config_sample_rows(config_sample_length(c), c->seq_len);
     const int64_t sample = (int64_t)config_sample_sequences(c) * length;

@@ -1,6 +1,6 @@
-// The table of tensors: every parameter and activation of the model. The memory plan, the run's one allocation, the
-// start-up report and the contents of a checkpoint derive from it. tensors.c holds the table and the rules that turn a
-// row into a TensorLayout under a configuration; arena.c gives the layouts their addresses.
+// The table of tensors: every parameter and activation of the model. The memory plan, the run's allocation, the
+// start-up report and the contents of a checkpoint derive from it. tensors.c contains the table and the rules that turn
+// a row into a TensorLayout for a configuration; arena.c assigns the addresses.
 #pragma once
 #include "config/config.h"
 #include "numerics/tensor.h"
@@ -30,23 +30,24 @@ typedef enum {
     LNFW, LNFB,
     HEADW, QNORMW, KNORMW,
     PARAMETER_COUNT,
-    // input
+    // input tensors
     TOKENS = PARAMETER_COUNT, TARGETS, POSITIONS, STATE, ROPE_TABLE,
-    // forward
+    // tensors of the forward pass
     RESID, RESID_IN, RESID_MID, RESID_FINAL,
     X_IN, MEAN1, RSTD1, N1, QKV, QKV_ROPE, O, LSE, OQ, Y_PROJ, Y,
     X_MID, MEAN2, RSTD2, N2, H, Y_FC, G,
     X_FINAL, MEANF, RSTDF, NF,
     LOGITS, DLOGITS_Q, DLOGITS_QT, LOSSES,
-    // backward
+    // tensors of the backward pass
     DRESID, DSUBLAYER, DRESID_Q, DRESID_QT, DN, DN2, DO, DG, DH_Q, DH_QT, QKV_ROPE_RECOMPUTED, DQKV, DQKV_Q, DQKV_QT,
     N1_T, N2_T, G_T, O_T, NF_T,
-    // FP8 health
+    // tensors of FP8 health statistics
     CODE_COUNTS, QKVW_REFERENCE, INNER_PRODUCTS,
     TENSOR_COUNT
 } TensorId;
 
-// Gradients whose FP8 values are counted (health.h), one per matmul that reads them. Two matmuls read DRESID_Q.
+// Gradients whose FP8 values are counted for the log (health.h), one per matmul that reads them. Two matmuls read
+// DRESID_Q.
 typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS, GRADIENT_COUNT } QuantizedGradient;
 
 // The tensors of one row of the table. An activation has VALUE and, if it is stored differently in the first blocks,
@@ -77,104 +78,110 @@ typedef enum {
 } Stage;
 // clang-format on
 
-// Extents of tensors as symbols. A configuration gives them their values.
+// Symbolic extents of tensors. A configuration determines their values.
 typedef enum {
     DIM_1,
-    DIM_C,      // channels
-    DIM_QKV,    // q, k and v together: (heads + 2 kv_heads) * head_dim
-    DIM_ATT,    // heads * head_dim
-    DIM_KV,     // kv_heads * head_dim
-    DIM_D,      // head_dim
-    DIM_QNORM,  // weights of the norm of q: head_dim, or heads * head_dim
-    DIM_KNORM,  // weights of the norm of k: head_dim, or kv_heads * head_dim
+    DIM_C,      // number of channels
+    DIM_QKV,    // columns of q, k and v together: (heads + 2 kv_heads) * head_dim
+    DIM_ATT,    // columns of attention's output: heads * head_dim
+    DIM_KV,     // columns of k, and of v: kv_heads * head_dim
+    DIM_D,      // width of a head: head_dim
+    DIM_QNORM,  // number of weights of q's norm: head_dim, or heads * head_dim
+    DIM_KNORM,  // number of weights of k's norm: head_dim, or kv_heads * head_dim
     DIM_F,      // width of the MLP
     DIM_H,      // width of the activation function's input: F, or 2 F for gate and up
-    DIM_VP,     // padded vocabulary
-    DIM_POS,    // positions of the model
-    DIM_M,      // tokens of a micro-batch
-    DIM_BH,     // sequences of a micro-batch * heads
-    DIM_T,      // tokens of a sequence
-    DIM_CHUNK,  // tokens whose logits exist at a time
+    DIM_VP,     // size of the padded vocabulary
+    DIM_POS,    // number of positions of the model
+    DIM_M,      // number of tokens of a micro-batch
+    DIM_BH,     // number of sequences of a micro-batch * heads
+    DIM_T,      // number of tokens of a sequence
+    DIM_CHUNK,  // number of tokens whose logits are in memory at a time
     DIM_STATE,  // bytes reserved for StepState
-    DIM_L,      // layers
-    DIM_COUNTS, // bytes of a layer's CodeCounts: all gradients, each with its transpose
-    DIM_INNER   // bytes of InnerProducts
+    DIM_L,      // number of layers
+    DIM_COUNTS, // bytes of a layer's CodeCounts, for all gradients and their transposes
+    DIM_INNER   // bytes of the InnerProducts struct
 } Dim;
 
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init; // see parameters_init()
+// how parameters_init() initializes a parameter
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init;
 
-// The part of a table row that does not depend on the configuration.
+// Part of a row of the table of tensors that does not depend on the configuration.
 typedef struct {
-    const char *name; // "qkvw"
-    Dim rows, cols;   // of one layer
+    const char *name; // name such as "qkvw"
+    Dim rows, cols;   // extents of one layer
     bool per_layer;
-    Init init; // of a parameter
+    Init init; // initial values of a parameter
 } TensorRow;
 
-// The blocks that use a tensor's memory. Blocks with FP8 and with BF16 forward matmuls do not run at the same time, so
+// Which blocks use a tensor's memory. Blocks with FP8 and with BF16 forward matmuls do not run at the same time, so
 // their scratch can share memory.
 typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 
-// One tensor under one configuration: format, shape, and place in the arena.
+// A tensor's format, shape and place in the arena, for one configuration.
 typedef struct {
     bool exists;
-    int alias;        // TensorId whose memory this tensor uses; -1: its own. A PLAIN tensor with its own id uses the
-                      // memory of its VALUE, without scales and amax
-    int scale_source; // TensorId whose scale this tensor uses, as a transpose or a matmul's output may; -1: none
+    // TensorId whose memory this tensor uses; -1: separate memory. A PLAIN tensor with its own id uses the memory of
+    // its VALUE, without scales and amax
+    int alias;
+    int scale_source; // TensorId whose scale this tensor uses (for a transpose or a matmul's output); -1: none
     Category category;
     Format format;
     Granularity granularity;
     int group;
     bool transposed, per_layer;
-    bool per_layer_scale;   // each layer has its own scale, even if the layers share data_bytes of scratch
-    bool saved;             // survives from forward to backward
-    bool has_amax;          // one amax per row
-    int64_t rows, cols;     // of one layer
-    int layers;             // 1 if not per_layer
-    Stage first, last;      // life of a scratch tensor
-    Blocks blocks;          // of a scratch tensor
-    int64_t shard_elements; // elements of one rank's shard of a layer, a multiple of 128; the last ranks may have fewer
-    int64_t local_elements; // elements of a layer that this process stores: all, all padded to whole shards, or a shard
-    bool sharded;           // stores only the shard
-    size_t data_bytes, scale_bytes, exponent_bytes, amax_bytes;     // of one layer
-    size_t data_offset, scale_offset, exponent_offset, amax_offset; // of layer 0, from the arena's base
-    size_t data_stride, scale_stride, exponent_stride, amax_stride; // from one layer to the next
+    bool per_layer_scale; // true: each layer has a scale, even if the layers share data_bytes of scratch
+    bool saved;           // true: saved from forward to backward
+    bool has_amax;        // true: has one amax per row
+    int64_t rows, cols;   // extents of one layer
+    int layers;           // number of layers; 1 if not per_layer
+    Stage first, last;    // stages in which a scratch tensor is alive
+    Blocks blocks;        // blocks that use a scratch tensor
+    // elements of one rank's shard of a layer, a multiple of 128; the last ranks' shards may be smaller
+    int64_t shard_elements;
+    // elements of a layer that this process stores: all, all padded to equal shards, or one shard
+    int64_t local_elements;
+    bool sharded;                                               // true: this process stores only its shard
+    size_t data_bytes, scale_bytes, exponent_bytes, amax_bytes; // sizes in bytes for one layer
+    // offsets of layer 0 in bytes from the arena's base
+    size_t data_offset, scale_offset, exponent_offset, amax_offset;
+    size_t data_stride, scale_stride, exponent_stride, amax_stride; // distances in bytes between two layers
 } TensorLayout;
 
-// True if the tensor exists and does not use another tensor's memory.
+// True if the tensor exists and does not use the memory of another tensor.
 static inline bool layout_owns_memory(const TensorLayout *t) {
     return t->exists && t->alias < 0;
 }
 
 // Fills layout with the format, shape, lifetime and size of every tensor. The offsets stay 0; arena_plan() sets them.
-// With several ranks, config->zero decides what is sharded.
+// With several ranks, config->zero determines what is sharded.
 void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]);
 
 const TensorRow *tensor_row(TensorId id);
-int tensor_rank(TensorId id);       // dimensions of a parameter in files: 1 if it has a single row, otherwise 2
-TensorId tensor_input(TensorId id); // the activation that the forward matmul of a block's weight matrix reads
-// Returns `rows`, or the number of tokens if they are those of the padded vocabulary.
+int tensor_rank(TensorId id); // number of dimensions of a parameter in files: 1 if it has a single row, otherwise 2
+TensorId tensor_input(TensorId id); // activation that the forward matmul of a block's weight matrix reads
+// Returns the number of rows without padding: shape->vocab if the rows are the padded vocabulary, otherwise `rows`.
 int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);
 // Returns the value of an extent that depends only on the model; 1 for all others.
 int64_t shape_extent(Dim dim, const ModelShape *shape);
-const char *category_name(Category c); // "weights", as in --plan=json
-const char *role_suffix(Role r);       // "" for VALUE, ".codes" ..., as in --plan=json
+const char *category_name(Category c); // name such as "weights", as in --plan=json
+const char *role_suffix(Role r);       // suffix of a tensor's name: "" for VALUE, ".codes" ..., as in --plan=json
 
-// Returns the first pattern of the list --moments-fp32 that matches no parameter, and its length; NULL if all match.
+// Returns the first pattern in the list --moments-fp32 that matches no parameter, and its length; NULL if all match.
 const char *moments_unmatched(const char *patterns, size_t *length);
 
-// Returns the weight of the output head: the token embedding if they are tied.
+// Returns the weight of the output head, which is the token embedding if they are tied.
 static inline TensorId head_weight(const ModelShape *shape) {
     return shape->tied_head ? WTE : HEADW;
 }
 
-// Returns the number of parameters of a model, without padding of the vocabulary.
+// Returns the number of parameters of a model. The vocabulary's padding rows do not count.
 int64_t model_parameters(const ModelShape *shape);
 
-// Returns the elements of one rank's shard of a tensor, rounded up to a multiple of 128. The last ranks may have fewer.
+// Returns the number of elements of one rank's shard of a tensor, rounded up to a multiple of 128. The last ranks'
+// shards may be smaller.
 int64_t tensor_shard_elements(int64_t elements, int ranks);
 
-// Returns the ZeRO stage in effect: 0 with one process.
+// Returns the ZeRO stage that is used: config->zero, or 0 with one process.
 static inline int config_zero(const Config *config, int ranks) {
     return ranks > 1 ? config->zero : 0;
 }

@@ -6,7 +6,8 @@
 #include "config/shapes.h"
 #include "numerics/rng.h"
 
-// Sets a value or a master from FP32 values. BF16: rounded so that master_join() restores them. U16: their low 16 bits.
+// Sets a weight or master weight from FP32 values. BF16 values are rounded so that master_join() restores the FP32
+// values; U16 masters store their low 16 bits.
 static void set_tensor(Exec *exec, Tensor t, const float *values) {
     const size_t n = (size_t)tensor_elements(t), bytes = n * format_bytes(t.format);
     if (!t.data) return;
@@ -35,8 +36,8 @@ void parameter_set_local(const Arena *arena, Exec *exec, TensorId id, int layer,
     set_tensor(exec, master, values + begin);
 }
 
-// Sets a moment to zero. FP8 values, amaxes, FP32 and BF16 values are then zero bits; the exponent is k = 1, stored as
-// 16.
+// Sets a moment to zero: all bits of FP8 values, amaxes, FP32 and BF16 values become 0. Exponents become k = 1, stored
+// as 16.
 static void moment_zero(Exec *exec, Tensor moment) {
     size_t n = (size_t)tensor_elements(moment);
     exec->ops->zero(exec, moment.data, n * format_bytes(moment.format));
@@ -59,7 +60,8 @@ void parameters_zero_moments(const Arena *arena, Exec *exec) {
     }
 }
 
-// Returns the standard deviation of a weight's initial values. With OLMo 1's it depends on the width of the input.
+// Returns the standard deviation of a weight's initial values. For --init mitchell, it depends on the width of the
+// input.
 static float deviation(const ModelShape *s, Init init, int64_t cols, int layer) {
     const bool residual = init == INIT_NORMAL_RESIDUAL;
     const float one = (float)init_deviation(s->init);
@@ -71,15 +73,15 @@ static float deviation(const ModelShape *s, Init init, int64_t cols, int layer) 
     return 0.0f;
 }
 
-// Draws a standard normal number of at most `limit` in magnitude, redrawing larger ones.
+// Returns a standard normal random number whose magnitude is at most `limit`. Redraws larger ones.
 static float draw_normal(uint64_t seed, uint64_t stream, uint64_t index, float limit) {
     float x = rng_normal(seed, stream, index);
     for (uint64_t draw = 1; fabsf(x) > limit; draw++) x = rng_normal(seed, stream, index + (draw << 40));
     return x;
 }
 
-// Computes the initial values of elements [begin, end) of a parameter of `cols` columns. Elements from `used` on are
-// padding.
+// Computes the initial values of elements [begin, end) of a parameter with `cols` columns. Elements from index `used`
+// are padding.
 static void init_values(float *values, int64_t begin, int64_t end, int64_t used, int64_t cols, Init init, uint64_t seed,
                         uint64_t stream, const ModelShape *shape, int layer) {
     const float scale = deviation(shape, init, cols, layer);
@@ -107,7 +109,7 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
         float *values = (float *)xmalloc((size_t)tensor_elements(t) * sizeof *values);
         uint64_t stream = (uint64_t)ids[i] << 32 | (uint64_t)layers[i];
         int64_t begin, used = tensor_used_rows(ids[i], t.rows, shape) * t.cols;
-        // draws only the elements that this process stores; parameter_set_local() reads no others
+        // Draws only the elements that this process stores, because parameter_set_local() does not read the others.
         int64_t local = tensor_elements(arena_local(arena, ids[i], VALUE, layers[i], &begin));
         init_values(values, begin, begin + local, used, t.cols, tensor_row(ids[i])->init, seed, stream, shape,
                     layers[i]);
@@ -120,8 +122,8 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
     free(list);
 }
 
-// Returns the frequency of angle i of head_dim / 2 in radians per position: theta to the power -2 i / head_dim, with
-// Llama 3.1's scaling. Computed in FP32 as transformers does.
+// Returns the frequency of RoPE angle i of head_dim / 2, in radians per position: theta to the power -2 i / head_dim,
+// with Llama 3.1's scaling. Computed in FP32 as in transformers.
 static float rope_frequency(const ModelShape *s, int i) {
     const RopeScaling *scaling = &s->rope;
     const float exponent = (float)(2 * i) / (float)s->head_dim;

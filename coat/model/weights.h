@@ -1,4 +1,4 @@
-// Initial values: of parameters, at random or from a file, of moments, and of the RoPE table.
+// Sets the initial values of parameters (random or from a file), of moments, and of the RoPE table.
 #pragma once
 #include "arena.h"
 
@@ -6,11 +6,11 @@
 extern "C" {
 #endif
 
-// Sets a parameter from FP32 values of its shape (rows, cols): the value, rounded to its format, and the master. Does
-// not change moments.
+// Sets a parameter from (rows, cols) FP32 values: writes the weight, rounded to its format, and the master weight. Does
+// not change the moments.
 void parameter_set(Exec *exec, const Parameter *parameter, const float *values);
 
-// Sets what this process stores of a parameter, all or a shard, from the FP32 values of the whole tensor.
+// Sets the part of a parameter that this process stores, all or a shard, from the FP32 values of the entire tensor.
 void parameter_set_local(const Arena *arena, Exec *exec, TensorId id, int layer, const float *values);
 
 // Sets all moments of this process to zero.
@@ -25,8 +25,8 @@ void parameters_zero_moments(const Arena *arena, Exec *exec);
 // A value depends only on seed, tensor, layer and element: not on threads, device, ranks or padding.
 void parameters_init(const Arena *arena, Exec *exec, uint64_t seed);
 
-// Fills ROPE_TABLE: a row per position with the cosines of its head_dim / 2 angles, then their sines. Does nothing if
-// the model has learned positions.
+// Fills ROPE_TABLE: for each position a row with the cosines of its head_dim / 2 angles, then their sines. Does nothing
+// if the model has learned positions.
 void rope_table_set(const Arena *arena, Exec *exec);
 
 #ifdef __cplusplus

@@ -15,8 +15,8 @@
 #define COAT_HD
 #endif
 
-// Storage type of FMT_FP32. Only the gradient check compiles the CPU backend with COAT_DOUBLE, so that finite
-// differences are exact enough to reveal a wrong term.
+// Type that stores FMT_FP32 values on the CPU. It is float. Only the gradient check compiles the CPU backend with
+// COAT_DOUBLE, so that finite differences are exact enough to reveal a wrong term.
 #ifdef COAT_DOUBLE
 typedef double real;
 #else
@@ -62,7 +62,7 @@ COAT_HD static inline float bits_float(uint32_t u) {
     return x;
 }
 
-// Rounds to BF16, the upper half of an FP32, to nearest even. A NaN stays a (quiet) NaN.
+// Rounds x to BF16, the upper half of an FP32, to nearest even. A NaN becomes a quiet NaN.
 COAT_HD static inline uint16_t bf16_encode(float x) {
     uint32_t u = float_bits(x);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
@@ -79,17 +79,17 @@ COAT_HD static inline float bf16_decode(uint16_t b) {
 COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint8_t max_code) {
     uint32_t u = float_bits(x), sign = u >> 31, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
-    int exponent = (int)(mag >> 23) - 127; // of the leading one, for normal FP32; FP32 subnormals flush below
-    int lowest = 1 - bias;                 // exponent of the smallest normal code
+    int exponent = (int)(mag >> 23) - 127; // exponent of a normal FP32; FP32 subnormals become 0 below
+    int lowest = 1 - bias;                 // exponent of the format's smallest normal value
     uint32_t code;
     if (exponent < lowest - mbits - 1) {
-        code = 0; // below half of the smallest subnormal
+        code = 0; // |x| is below half of the smallest subnormal value
     } else {
         int drop = 23 - mbits + (exponent < lowest ? lowest - exponent : 0);
         uint32_t mant = (mag & 0x7fffffu) | 0x800000u;
         uint32_t kept = mant >> drop, rest = mant & ((1u << drop) - 1u), half = 1u << (drop - 1);
         kept += (rest > half || (rest == half && (kept & 1u))) ? 1u : 0u;
-        // kept holds the implicit one for normal codes; a carry moves into the exponent by itself
+        // `kept` includes the implicit leading 1 of normal values; a carry increments the exponent
         code = exponent < lowest ? kept : kept + ((uint32_t)(exponent + bias - 1) << mbits);
         if (code > max_code) code = max_code;
     }
@@ -103,7 +103,7 @@ COAT_HD static inline float fp8_decode_bits(uint8_t c, int mbits, int bias) {
     return sign ? -magnitude : magnitude;
 }
 
-// E4M3: largest finite 448, smallest subnormal 2^-9, no infinity, NaN = 0x7f / 0xff.
+// Rounds x to E4M3: largest finite value 448, smallest subnormal 2^-9, no infinity, NaN is 0x7f or 0xff.
 COAT_HD static inline uint8_t e4m3_encode(float x) {
     return fp8_encode_bits(x, 3, 7, 0x7e);
 }
@@ -111,7 +111,8 @@ COAT_HD static inline float e4m3_decode(uint8_t c) {
     return (c & 0x7fu) == 0x7fu ? bits_float(0x7fc00000u) : fp8_decode_bits(c, 3, 7);
 }
 
-// E5M2: largest finite 57344, infinities 0x7c / 0xfc, NaN above; the cast saturates and never makes them.
+// Rounds x to E5M2: largest finite value 57344, infinities 0x7c and 0xfc, NaN above. The cast saturates, so it never
+// produces infinities.
 COAT_HD static inline uint8_t e5m2_encode(float x) {
     return fp8_encode_bits(x, 2, 15, 0x7b);
 }

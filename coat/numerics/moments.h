@@ -16,11 +16,11 @@
 extern "C" {
 #endif
 
-#define MOMENT_K_ONE 16       // k is stored in sixteenths, 1 .. 255
-#define MOMENT_K_MAX 255      // log2 of a group's range <= 16.8 / 15.9
-#define MOMENT_TINY 0x1p-149f // the smallest FP32; a non-zero FP8 value never decodes to less
+#define MOMENT_K_ONE 16       // exponent k = 1; k is stored in sixteenths, 1 to 255
+#define MOMENT_K_MAX 255      // largest stored exponent; log2 of a group's range is then at most 16.8 / 15.9
+#define MOMENT_TINY 0x1p-149f // smallest FP32 number; a nonzero FP8 value never decodes to less
 
-// Stream of the random numbers that round weights without masters; the low bits hold the step.
+// Random stream for rounding weights without master weights stochastically; its low bits contain the step.
 #define WEIGHT_STREAM (0x77ULL << 56)
 
 // --- logarithm and exponential -------------------------------------------------------------------------------------
@@ -48,10 +48,10 @@ COAT_HD static inline float moment_log2(float x) {
 // Returns 2^x for x in [-126, 0], and 0 below; exact for integers. An addition rounds x to an integer, which is then in
 // the low bits of the sum. The polynomial's relative error is 2e-9.
 COAT_HD static inline float moment_exp2(float x) {
-    const float shift = 12582912.0f; // 1.5 * 2^23
+    const float shift = 12582912.0f; // 1.5 * 2^23, which rounds a float to an integer when added
     float clamped = x > -126.0f ? x : -126.0f;
     float shifted = clamped + shift;
-    float f = clamped - (shifted - shift); // in [-1/2, 1/2]
+    float f = clamped - (shifted - shift); // fraction in [-1/2, 1/2]
     float p = 0.000153458122f;
     p = fmaf(p, f, 0.00133999312f);
     p = fmaf(p, f, 0.00961848896f);
@@ -59,7 +59,7 @@ COAT_HD static inline float moment_exp2(float x) {
     p = fmaf(p, f, 0.240226469f);
     p = fmaf(p, f, 0.693147206f);
     p = fmaf(p, f, 1.0f);
-    float power = bits_float((float_bits(shifted) + (127u - 0x4b400000u)) << 23); // 2^n
+    float power = bits_float((float_bits(shifted) + (127u - 0x4b400000u)) << 23); // computes 2^n
     return x < -126.0f ? 0.0f : p * power;
 }
 
@@ -85,7 +85,7 @@ COAT_HD static inline float element_exp2(float x) {
 
 // --- FP8 values as positive numbers ---------------------------------------------------------------------------------
 
-// Return F, the format's largest value, its bits, and log2(F / 2s), the range that k stretches a group to. s is the
+// Return F, the format's largest value; its FP8 bits; and log2(F / 2s), the range that k stretches a group to. s is the
 // format's smallest subnormal.
 COAT_HD static inline float moment_largest(Format format) {
     return format == FMT_E4M3 ? E4M3_MAX : E5M2_MAX;
@@ -94,7 +94,7 @@ COAT_HD static inline uint8_t moment_max_code(Format format) {
     return format == FMT_E4M3 ? 0x7e : 0x7b;
 }
 COAT_HD static inline float moment_target(Format format) {
-    return format == FMT_E4M3 ? 16.8073549f : 30.8073549f; // log2(448 * 2^8), log2(57344 * 2^15)
+    return format == FMT_E4M3 ? 16.8073549f : 30.8073549f; // log2(448 * 2^8) for E4M3, log2(57344 * 2^15) for E5M2
 }
 
 // Returns the magnitude of an FP8 value.
@@ -104,8 +104,8 @@ COAT_HD static inline float code_magnitude(uint8_t code, Format format) {
     return c < 4 ? (float)c * 0x1p-16f : bits_float((c << 21) + (112u << 23));
 }
 
-// Returns the FP8 value nearest to y in [0, F], ties to even. Same result as the casts in formats.h, in fewer steps: a
-// subnormal is in the low bits of a sum whose last place is s.
+// Returns the FP8 value nearest to y in [0, F], ties to even. Gives the same result as the casts in formats.h in fewer
+// steps, because the sum of y and a constant has a subnormal result in its low bits.
 COAT_HD static inline uint8_t code_nearest(float y, Format format) {
     uint32_t u = float_bits(y);
     if (format == FMT_E4M3) {
@@ -118,20 +118,20 @@ COAT_HD static inline uint8_t code_nearest(float y, Format format) {
     return (uint8_t)(y < 0x1p-14f ? small : normal);
 }
 
-// Returns log2(value / F): exactly 0 for the largest value, meaningless for 0.
+// Returns log2(value / F) of an FP8 value: exactly 0 for the largest value. The result is meaningless for 0.
 COAT_HD static inline float code_log2(uint8_t code, Format format) {
     return element_log2(code_magnitude(code, format) * (1.0f / moment_largest(format)));
 }
 
 // --- groups --------------------------------------------------------------------------------------------------------
 
-// Parameters of a group. A group of zeros has a = 0 and k = 1.
+// Parameters of a group of 8-bit moments. A group of zeros has a = 0 and k = 1.
 typedef struct {
-    float a;         // absolute maximum
-    float log2_a;    // 0 if a is 0 or non-finite
-    float k, k_inv;  // exponent and 1 / k
-    uint8_t k_16ths; // k as it is stored
-    bool deep;       // the smallest FP8 values decode to less than 2^-126 * a
+    float a;         // amax of the group
+    float log2_a;    // log2 of a; 0 if a is 0 or not finite
+    float k, k_inv;  // exponent k and 1 / k
+    uint8_t k_16ths; // k in sixteenths, as it is stored
+    bool deep;       // true: the smallest FP8 values decode to less than 2^-126 * a
 } MomentGroup;
 
 // Returns k in sixteenths. range = log2(largest |x|) - log2(smallest non-zero |x|), by moment_log2(). The smallest
@@ -139,12 +139,12 @@ typedef struct {
 // encoded again. (Rounding k down may put it on the third or fourth value; the next encoding can then raise k, once.)
 COAT_HD static inline uint8_t moment_exponent_of(float range, Format format) {
     float scaled = MOMENT_K_ONE * moment_target(format);
-    if (!(range * MOMENT_K_MAX > scaled)) return MOMENT_K_MAX; // constant groups too
+    if (!(range * MOMENT_K_MAX > scaled)) return MOMENT_K_MAX; // also for groups of equal magnitudes
     float k = scaled / range + 0.02f;                          // the margin covers the rounding of logarithms
     return k < 1.0f ? 1 : (uint8_t)k;
 }
 
-// Returns k from the bits of the largest and of the smallest non-zero |x|.
+// Returns a group's exponent k in sixteenths from the bits of its largest and of its smallest nonzero |x|.
 COAT_HD static inline uint8_t moment_exponent(uint32_t largest, uint32_t smallest, Format format) {
     return moment_exponent_of(moment_log2(bits_float(largest)) - moment_log2(bits_float(smallest)), format);
 }
@@ -161,27 +161,29 @@ COAT_HD static inline MomentGroup moment_group(float a, uint8_t k_16ths, Format 
     return group;
 }
 
-// Returns the group of elements whose largest |x| has the bits `largest` and whose smallest non-zero |x| has the bits
-// `smallest` (any larger number if all are zero). Without `expand`, k is 1.
+// Returns the parameters of a group whose largest |x| has the bits `largest` and whose smallest nonzero |x| has the
+// bits `smallest` (any larger number if all are zero). Without `expand`, k is 1.
 COAT_HD static inline MomentGroup moment_group_measured(uint32_t largest, uint32_t smallest, Format format,
                                                         bool expand) {
     bool plain = !expand || largest == 0 || largest >= 0x7f800000u;
     return moment_group(bits_float(largest), plain ? MOMENT_K_ONE : moment_exponent(largest, smallest, format), format);
 }
 
-// Returns F * 2^(k * log2_ratio). On the device F is part of the exponent.
+// Returns F * 2^(k * log2_ratio). On the device, the exponent includes log2 F.
 COAT_HD static inline float element_position(float log2_ratio, float k, Format format) {
 #ifdef __CUDA_ARCH__
-    return element_exp2(fmaf(k, log2_ratio, format == FMT_E4M3 ? 8.80735492f : 15.8073549f)); // log2(448), log2(57344)
+    // log2(448) for E4M3, log2(57344) for E5M2
+    return element_exp2(fmaf(k, log2_ratio, format == FMT_E4M3 ? 8.80735492f : 15.8073549f));
 #else
     return moment_largest(format) * element_exp2(k * log2_ratio);
 #endif
 }
 
-// Returns F * (|x| / a)^k, the position of |x| on the format's scale. Uses logarithms, so no ratio leaves FP32's range.
+// Returns F * (|x| / a)^k, the position of |x| on the FP8 format's scale. Uses logarithms, so no intermediate leaves
+// FP32's range.
 COAT_HD static inline float moment_position(float magnitude, MomentGroup group, Format format) {
     float log2_ratio = element_log2(magnitude) - group.log2_a;
-    // A log ratio of 0 or more is the maximum itself, or non-finite.
+    // If the log ratio is 0 or more, |x| is the amax, or is not finite.
     return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
@@ -207,7 +209,7 @@ COAT_HD static inline uint8_t moment_encode(float x, MomentGroup group, Format f
     return (uint8_t)(sign | (magnitude == 0 ? 0 : code));
 }
 
-// Returns a * 2^exponent for exponent <= 0 and a > 0, in steps that do not underflow; never 0.
+// Returns a * 2^exponent for exponent <= 0 and a > 0, in steps that do not underflow. Never returns 0.
 COAT_HD static inline float moment_scaled(float a, float exponent, bool deep) {
     float first = exponent > -126.0f ? exponent : -126.0f;
     float x = a * element_exp2(first);
@@ -218,7 +220,7 @@ COAT_HD static inline float moment_scaled(float a, float exponent, bool deep) {
     return x == 0.0f ? MOMENT_TINY : x;
 }
 
-// Returns the value of an FP8 value in its group.
+// Returns the moment that an FP8 value of a group represents.
 COAT_HD static inline float moment_decode(uint8_t code, MomentGroup group, Format format) {
     float scaled = moment_scaled(group.a, code_log2(code, format) * group.k_inv, group.deep);
     uint32_t magnitude = (code & 0x7fu) == 0 || group.a == 0.0f ? 0 : float_bits(scaled);

@@ -1,5 +1,6 @@
-// Encodes and decodes 8-bit moments group by group. The loops are compiled for several instruction sets, as in
-// cpu/cpu_kernels.c. All variants give the same bits, because fmaf() rounds once in hardware and in the math library.
+// Encodes and decodes 8-bit moments on the host, group by group. The loops are compiled for several instruction sets,
+// as in cpu/cpu_kernels.c. All variants give the same bits, because fmaf() rounds once both in hardware and in the math
+// library.
 #pragma GCC optimize("no-trapping-math")
 
 #include "moments_host.h"

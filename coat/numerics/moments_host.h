@@ -1,10 +1,10 @@
-// Conversion of 8-bit moments (moments.h) to FP32 and back, on the host.
+// Converts 8-bit moments (moments.h) to FP32 and back, on the host.
 #pragma once
 #include "tensor.h"
 
 typedef struct {
-    bool expand; // --moments coat: k stretches the group's range to the format's. --moments fp8: k is 1
-    bool second; // the second moment, which has no sign and is stored as 0 only if it is 0
+    bool expand; // true (--moments coat): k stretches a group's range to the format's; false (--moments fp8): k is 1
+    bool second; // true: second moment, which has no sign and is stored as 0 only if it is 0
 } MomentStore;
 
 // Decodes elements [begin, begin + n) of a SCALE_EXPAND tensor to values. The range must consist of whole groups; only

@@ -4,7 +4,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE void VARIANT(decode_as)(float *x, const uint8_t *codes, int n, MomentGroup group, Format format, bool deep) {
-    group.deep = deep; // a constant in each inlined copy
+    group.deep = deep; // constant in each inlined copy
     for (int i = 0; i < n; i++) x[i] = moment_decode(codes[i], group, format);
 }
 
@@ -17,7 +17,7 @@ static void VARIANT(decode)(float *restrict x, const uint8_t *restrict codes, in
         VARIANT(decode_as)(x, codes, n, group, FMT_E5M2, false);
 }
 
-// Returns the bits of the largest |x| and of the smallest non-zero |x|.
+// Returns the bits of the largest |x| and of the smallest nonzero |x| of n elements.
 static Extremes VARIANT(measure)(const float *x, int n) {
     Extremes e = {0, 0x7f800000u};
     for (int i = 0; i < n; i++) {

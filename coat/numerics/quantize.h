@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-#define SCALE_MIN 1.17549435e-38f  // 2^-126: a scale is never 0 or subnormal
-#define NONFINITE_BITS 0x7f800000u // an amax of these bits or more is inf or NaN
+#define SCALE_MIN 1.17549435e-38f  // smallest scale, 2^-126, so that a scale is never 0 or subnormal
+#define NONFINITE_BITS 0x7f800000u // an amax whose bits are at least this is inf or NaN
 
 COAT_HD static inline uint32_t magnitude_bits(float x) {
     return float_bits(x) & 0x7fffffffu;
@@ -22,7 +22,7 @@ COAT_HD static inline float format_max(Format f) {
     return f == FMT_E5M2 ? E5M2_MAX : E4M3_MAX;
 }
 
-// Returns the smallest normal FP8 value as its bits, without the sign. Values below it are subnormal.
+// Returns the bits, without sign, of the smallest normal FP8 value. Values below it are subnormal.
 COAT_HD static inline uint8_t fp8_smallest_normal_code(Format f) {
     return f == FMT_E5M2 ? 0x04 : 0x08;
 }
@@ -35,8 +35,8 @@ COAT_HD static inline float scale_from_amax(uint32_t amax, float largest) {
     return scale < SCALE_MIN ? SCALE_MIN : scale;
 }
 
-// Returns the scale of a group with this amax as BF16. If rounding makes the scale smaller, the largest element exceeds
-// the format by less than 2^-8 of itself, and the cast saturates it.
+// Returns the BF16 scale of a group with this amax. If rounding makes the scale smaller, the largest element exceeds
+// the format's range by less than 2^-8 of itself, and the cast saturates it.
 COAT_HD static inline uint16_t group_scale_from_amax(uint32_t amax, float largest) {
     return bf16_encode(scale_from_amax(amax, largest));
 }
@@ -46,7 +46,7 @@ COAT_HD static inline uint16_t group_scale_from_amax(uint32_t amax, float larges
 // except those that become subnormal. A row of zeros gets the smallest scale, so the tensor's scale is the largest row
 // scale.
 COAT_HD static inline float row_scale_from_amax(uint32_t amax, Format f) {
-    // both formats end at 1.75 times a power of two: 2^8, and 2^15
+    // The largest values of both formats are 1.75 times a power of two: 2^8 for E4M3, 2^15 for E5M2.
     const uint32_t largest_exponent = f == FMT_E5M2 ? 15u : 8u,
                    finite = amax < NONFINITE_BITS ? amax : NONFINITE_BITS - 1u;
     const uint32_t exponent = (finite + 0x1fffffu) >> 23;
@@ -60,7 +60,7 @@ COAT_HD static inline float scale_in_format(float scale, Format from, Format to)
     return other < SCALE_MIN ? SCALE_MIN : other;
 }
 
-// Returns the sum of squares of at most SQUARES_SPAN consecutive E4M3 values, in their order. Callers add spans in
+// Maximum number of consecutive E4M3 values whose squares are summed in FP32, in their order. Callers add such spans in
 // double.
 #define SQUARES_SPAN 16
 COAT_HD static inline float squares_of(const float *value, int64_t count) {
@@ -76,8 +76,8 @@ COAT_HD static inline float gradient_bound(double row_squares, double column_squ
     return (float)(sqrt(row_squares * column_squares) * 1.02 * ((double)scale * (double)weight_scale)) * slope;
 }
 
-// Upper bounds of the slope of GELU, and of silu(gate) * up by gate and by up. gate_scale and up_scale are the largest
-// group scales of a row. Uses |silu'| < 1.1 and |silu(x)| <= |x|.
+// Upper bounds of the derivative of GELU, and of silu(gate) * up with respect to gate and up. gate_scale and up_scale
+// are the largest group scales of a row. Uses |silu'| < 1.1 and |silu(x)| <= |x|.
 #define GELU_MAX_SLOPE 1.13f
 COAT_HD static inline float swiglu_slope(float gate_scale, float up_scale) {
     return fmaxf(E4M3_MAX * gate_scale, 1.1f * E4M3_MAX * up_scale);

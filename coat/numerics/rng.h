@@ -7,7 +7,8 @@
 extern "C" {
 #endif
 
-#define RNG_STRIDE 0x9e3779b97f4a7c15ULL // odd, 2^64 over the golden ratio: consecutive counters lie far apart
+// odd number, 2^64 divided by the golden ratio, which spreads consecutive counters
+#define RNG_STRIDE 0x9e3779b97f4a7c15ULL
 
 // Mixes 64 bits with a bijection in which every input bit flips each output bit with probability 1/2: two rounds of
 // xor-shift and multiplication by an odd constant, and a last xor-shift.
@@ -36,8 +37,9 @@ COAT_HD static inline float rng_uniform(uint64_t seed, uint64_t stream, uint64_t
 // Returns a standard normal number by the Box-Muller transform of two hashes. Computes in double and rounds once, so
 // that math libraries that differ in the last bit agree in nearly every float.
 COAT_HD static inline float rng_normal(uint64_t seed, uint64_t stream, uint64_t index) {
-    const double unit = 1.0 / 9007199254740992.0;                                     // 2^-53
-    double radius = ((double)(rng_hash(seed, stream, 2 * index) >> 11) + 1.0) * unit; // (0, 1]: has a logarithm
+    const double unit = 1.0 / 9007199254740992.0; // 2^-53
+    // in (0, 1], so that it has a logarithm
+    double radius = ((double)(rng_hash(seed, stream, 2 * index) >> 11) + 1.0) * unit;
     double angle = (double)(rng_hash(seed, stream, 2 * index + 1) >> 11) * unit;
     return (float)(sqrt(-2.0 * log(radius)) * cos(6.283185307179586 * angle));
 }

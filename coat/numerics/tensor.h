@@ -1,5 +1,5 @@
-// The tensor descriptor that every operation takes: address, shape, format and scales. A recipe changes descriptors, so
-// the model's text is the same for all recipes.
+// The tensor descriptor that every operation takes: address, shape, format and scales. A recipe changes only
+// descriptors, so the model's code is the same for all recipes.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -7,26 +7,28 @@
 
 #include "formats.h"
 
-// Layout of the scales. A scale is always the dequantization multiplier: value = FP8 value * scale.
+// How a tensor's scales are stored. A scale is always the dequantization multiplier: value = FP8 value * scale.
 typedef enum {
-    SCALE_NONE,   // values are stored as they are (FP32, BF16, integers)
-    SCALE_TENSOR, // one FP32 scale, 16-byte aligned (cuBLASLt requires it)
-    SCALE_ROW,    // one FP32 scale per row, a power of two: (rows). Of FP8 values, or of the BF16 output of a matmul
-                  // that read such values and ignored their scales (value = stored * scale, exactly)
-    SCALE_GROUP,  // one BF16 scale per `group` consecutive elements of a row: (rows, ceil(cols / group))
-    SCALE_EXPAND, // per `group` consecutive elements of the flat tensor, an FP32 amax a (in scale) and an exponent k
-                  // in sixteenths (in exponent); COAT: optimizer states
+    SCALE_NONE,   // there is no scale (FP32, BF16, integers)
+    SCALE_TENSOR, // one FP32 scale for the tensor, 16-byte aligned as cuBLASLt requires
+    // one FP32 scale per row, a power of two: (rows) scales, of FP8 values or of the BF16 output of a matmul that read
+    // such values and ignored their scales (value = stored * scale, exactly)
+    SCALE_ROW,
+    SCALE_GROUP, // one BF16 scale per `group` consecutive elements of a row: (rows, ceil(cols / group)) scales
+    // COAT's optimizer states: per `group` consecutive elements of the flat tensor, an FP32 amax a (in scale) and an
+    // exponent k in sixteenths (in exponent)
+    SCALE_EXPAND,
 } Granularity;
 
-// A matrix (rows, cols), row-major: element (i, j) is at data[i * stride + j]. With `transposed` the
-// memory holds the transpose instead: element (i, j) is at data[j * stride + i].
-// data == NULL: this recipe does not have the tensor.
+// A row-major matrix (rows, cols): element (i, j) is at data[i * stride + j]. With `transposed`, the memory contains
+// the transpose: element (i, j) is at data[j * stride + i]. data is NULL if the recipe does not have the tensor.
 typedef struct {
     void *data;
-    void *scale;       // see Granularity; NULL with SCALE_NONE
-    uint8_t *exponent; // SCALE_EXPAND only: k * 16 per group
-    uint32_t *amax;    // (rows) bits of the largest |x| of each row, written by the operation that computes x. A value
-                       // may cover several rows; the other rows then have 0. NULL if unused
+    void *scale;       // scales as described by Granularity; NULL with SCALE_NONE
+    uint8_t *exponent; // SCALE_EXPAND only: exponent k of each group, in sixteenths
+    // (rows) amax of each row as raw FP32 bits, written by the operation that computes x. One amax may cover several
+    // rows: it is stored at one of them, and the others are 0. NULL if unused
+    uint32_t *amax;
     int64_t rows, cols, stride;
     Format format;
     Granularity granularity;
@@ -34,12 +36,12 @@ typedef struct {
     bool transposed;
 } Tensor;
 
-// A weight of a linear layer (out, in), with the FP8 copies that FP8 matmuls read.
+// A linear layer's weight (out, in), with the FP8 copies that FP8 matmuls read.
 typedef struct {
-    Tensor value;      // (out, in) BF16 or FP32
-    Tensor codes;      // (out, in) E4M3, SCALE_TENSOR; data NULL if its matmuls are not FP8
-    Tensor codes_t;    // transpose of codes, for dgrad
-    uint32_t *maximum; // bits of the largest |value|, left by the optimizer for the next quantization; NULL: none
+    Tensor value;      // weight (out, in) in BF16 or FP32
+    Tensor codes;      // weight (out, in) in E4M3 with SCALE_TENSOR; data is NULL if its matmuls are not FP8
+    Tensor codes_t;    // transpose of codes, which dgrad reads
+    uint32_t *maximum; // bits of the amax of `value`, which the optimizer writes for the next quantization; NULL: none
 } Weight;
 
 // Alignment of every tensor in bytes. The fastest paths of cuBLASLt and cuDNN need it.
@@ -69,7 +71,7 @@ static inline Tensor tensor_rows(Tensor t, int64_t begin, int64_t count) {
     return t;
 }
 
-// Returns columns [begin, begin + count) of a plain tensor (no scales), for example q of a packed qkv.
+// Returns columns [begin, begin + count) of a tensor without scales, for example q of a packed qkv.
 static inline Tensor tensor_cols(Tensor t, int64_t begin, int64_t count) {
     if (t.data) t.data = (char *)t.data + (size_t)begin * format_bytes(t.format);
     t.cols = count;

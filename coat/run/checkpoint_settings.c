@@ -14,7 +14,7 @@
 
 #define STATE_LIMIT ((size_t)1 << 20)
 
-// Applies the settings of the file `path`. A recipe on the command line replaces the recorded one.
+// Applies the settings in the file `path`. A recipe on the command line overrides the recorded one.
 static bool apply_record(json_t *settings, const char *path, const Config *flags, Config *recorded, Error *err) {
     Error ignored;
     const bool recipe = !flags->recipe_final;
@@ -22,8 +22,8 @@ static bool apply_record(json_t *settings, const char *path, const Config *flags
            settings_apply(recorded, settings, recipe, flags, path, err);
 }
 
-// The apply_... functions below return false if the checkpoint in `folder` is damaged, so that an older one is tried.
-// False with err->code set ends the search.
+// The functions apply_record() to apply_undamaged_shape() return false if the checkpoint in `folder` is damaged; then
+// an older one is tried. If they also set err->code, the search ends.
 
 static bool apply_settings(const char *folder, const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
@@ -42,7 +42,7 @@ static bool apply_settings(const char *folder, const Config *flags, Config *reco
     return good;
 }
 
-// Applies the shape in config.json of the checkpoint in `folder`.
+// Applies the model shape in config.json of the checkpoint in `folder`.
 static bool apply_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
     (void)flags, (void)err;
     Manifest manifest;
@@ -56,7 +56,8 @@ static bool apply_shape(const char *folder, const Config *flags, Config *recorde
     return true;
 }
 
-// Applies the shape if the vocabulary and generation_config.json are undamaged, because they are read, too.
+// Applies the model shape of a checkpoint if its vocabulary and generation_config.json are undamaged, because the run
+// reads these, too.
 static bool apply_undamaged_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
     Manifest manifest;
     Error ignored;
@@ -66,7 +67,7 @@ static bool apply_undamaged_shape(const char *folder, const Config *flags, Confi
     return good && apply_shape(folder, flags, recorded, err);
 }
 
-// Calls apply() for the newest checkpoint in --out, or that of --resume=STEP, and then for older ones until it
+// Calls apply() for the newest checkpoint in --out, or for that of --resume=STEP, and then for older ones until it
 // succeeds.
 static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, Config *recorded, Error *err),
                          const Config *flags, Config *recorded, Error *err) {
@@ -84,8 +85,8 @@ static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, 
     return applied;
 }
 
-// Applies settings and model from OUT/log.jsonl for a run that ended before its first checkpoint. True if there are
-// none.
+// Applies the settings and the model in OUT/log.jsonl, for a run that ended before its first checkpoint. Returns true
+// if there are none.
 static bool apply_logged(const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
     Error ignored;

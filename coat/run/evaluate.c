@@ -16,7 +16,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     int32_t *inputs = (int32_t *)xcalloc(3 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
     int32_t *positions = c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL;
     bool ok = true;
-    int64_t counted = 0; // unmasked targets
+    int64_t counted = 0; // number of unmasked targets
     StepState before = m->host;
     m->host.loss_sum = 0.0;
     m->host.loss_scale = 1.0f;
@@ -25,7 +25,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
         int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
         ok = ok && data_batch_at(loader, (int64_t)mine * c->micro_batch, inputs, targets, positions, err);
         if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
-        if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // -1: masked
+        if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // all targets are -1, which means masked
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets, positions);
         counted += data_unmasked_targets(targets, (int64_t)tokens);
         model_forward(m, NO_KV_CACHE);
@@ -56,7 +56,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
         hellaswag_add_losses(set, row, B, T, losses);
     }
-    state_upload(m); // removes these losses from the training state
+    state_upload(m); // resets the loss sum, so that these losses do not affect training
     free(losses);
     free(inputs);
     return (int)comm_sum_i64(m->comm, hellaswag_right(set));
@@ -66,14 +66,15 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
-// Returns the length of a pass that reads `length` tokens from the beginning of a window of T: a multiple of `rows`, if
-// T has room for one. Less than `length` if T is not a multiple of `rows`.
+// Returns the length of a pass that reads `length` tokens from the beginning of a window of T tokens: a multiple of
+// `rows`, if the window has room for it. Returns less than `length` if T is not a multiple of `rows`.
 static int padded_length(int length, int T, int rows) {
     const int padded = config_sample_rows(length, T);
     return padded < T || T < rows ? padded : T / rows * rows;
 }
 
-// Runs a sample's pass over T tokens of its window of `length` tokens, after cached_tokens of them.
+// Runs one pass of a sample over T tokens of its window of `length` tokens. The first cached_tokens tokens are already
+// in the KV cache.
 static void sample_pass(Model *m, const int32_t *ids, int length, int cached_tokens, int T) {
     const int B = config_sample_sequences(m->config), left = length - cached_tokens;
     const KvCache cache = {true, cached_tokens};
@@ -93,7 +94,8 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, fl
     int T = incremental ? rows : padded_length(length, window, rows);
     int cached_tokens = incremental ? (count - 1) / rows * rows : 0;
     ids += count - length;
-    if (!incremental && T < length) { // the window is not a multiple of `rows`: a second pass reads its end
+    // the window's length is not a multiple of `rows`, so a second pass reads its end
+    if (!incremental && T < length) {
         sample_pass(m, ids, length, 0, T);
         cached_tokens = window - rows, T = rows;
     }
@@ -127,15 +129,16 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
 }
 
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
-    const int first = tokenizer && count > 0 && ids[0] == tokenizer_bos(tokenizer); // index of the first text token
-    char *all = NULL; // collected before printing, because a character may span several tokens
+    // index of the first token that is text
+    const int first = tokenizer && count > 0 && ids[0] == tokenizer_bos(tokenizer);
+    char *all = NULL; // text of all tokens; a character may span several tokens, so it is collected before printing
     size_t bytes = 0;
     FILE *memory = open_memstream(&all, &bytes);
-    if (!memory) fatal(EXIT_DEVICE, "host memory: could not hold the text of %d tokens", count);
+    if (!memory) fatal(EXIT_DEVICE, "host memory: could not allocate the text of %d tokens", count);
     for (int i = 0; i < count; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
-        if (length > sizeof text) length = sizeof text; // vocabulary files may have longer tokens
+        if (length > sizeof text) length = sizeof text; // tokens in vocabulary files may be longer than the buffer
         if (i == first && length > 0 && text[0] == ' ' && tokenizer_adds_space(tokenizer))
             memmove(text, text + 1, --length);
         if (tokenizer)
@@ -143,7 +146,7 @@ void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FIL
         else
             fprintf(memory, "%d ", ids[i]);
     }
-    if (fclose(memory) != 0) fatal(EXIT_DEVICE, "host memory: could not hold the text of %d tokens", count);
+    if (fclose(memory) != 0) fatal(EXIT_DEVICE, "host memory: could not allocate the text of %d tokens", count);
     if (isatty(fileno(out))) bytes = text_printable(all, bytes, "\n\t");
     fwrite(all, 1, bytes, out);
     fprintf(out, "\n");

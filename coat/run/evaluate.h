@@ -1,4 +1,4 @@
-// Evaluates a model and samples from it. Neither changes the state that training depends on.
+// Evaluates a model and generates samples. Neither changes the state that training depends on.
 #pragma once
 #include <stdio.h>
 
@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-// True if a signal or --time-limit ends the run and the process may stop within a step: only if it is the only one,
-// because several must agree between steps.
+// True if a signal or --time-limit ends the run and this process may stop within a step. It may do so only if it is the
+// run's only process, because several processes agree on stopping between steps.
 bool stop_at_once(const Model *m);
 
 // Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches, or of fewer if
@@ -24,11 +24,11 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
 // are as short as the longest row allows.
 int evaluate_hellaswag(Model *m, HellaSwag *set);
 
-// Computes the logits (vocab) of the token after ids[0 .. count), from the last --seq-len of them.
-//   incremental: the previous call was for ids[0 .. count - 1), so that the pass reads only the last token and the KV
-//                cache. If more than --seq-len tokens exist, the pass reads all of the last --seq-len instead.
-//   FP8 matmuls need 16 tokens: an incremental pass then reads 16, from a multiple of 16 on or the last 16 of
-//   --seq-len, padded with zeros. A scale per tensor is that of these 16 tokens.
+// Computes the logits (vocab) of the token that follows ids[0 .. count), from the last --seq-len of them.
+// incremental: the previous call was for ids[0 .. count - 1), so the pass reads only the last token and the KV cache.
+// If there are more than --seq-len tokens, the pass reads all of the last --seq-len instead.
+// FP8 matmuls need 16 tokens. An incremental pass then reads an aligned group of 16 tokens, or the last 16 of
+// --seq-len, padded with zeros. A scale per tensor is computed from these 16 tokens.
 void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, float *logits);
 
 // Appends up to `more` sampled tokens to ids[0 .. count) and returns the new count.
@@ -40,7 +40,7 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
 // Prints tokens as text, or as ids if tokenizer is NULL, and a newline. If `out` is a terminal, control characters
 // except newlines and tabs are printed as '?'.
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out);
-// Prints ,"name":[id, ...] to standard output.
+// Prints ,"name":[id, ...] to standard output, as a part of a JSON object.
 void print_tokens_json(const char *name, const int32_t *ids, int count);
 
 #ifdef __cplusplus

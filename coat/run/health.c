@@ -3,12 +3,12 @@
 #include <math.h>
 #include <stdarg.h>
 
-// A tensor in the log, over all its layers.
+// A tensor in the FP8 health report, with all its layers.
 typedef struct {
     TensorId id;
     Role role;
     int layers, first; // layer i is Collection.tensor[first + i]
-    int begin;         // first layer that has the tensor in FP8
+    int begin;         // first layer that stores the tensor in FP8
 } Entry;
 
 typedef struct {
@@ -18,10 +18,11 @@ typedef struct {
     Tensor *tensor;
     Health *health;
     int tensors;
-    CodeCounts *counts; // of gradients; NULL: not counted
+    CodeCounts *counts; // counts of the gradients' FP8 values; NULL: not counted in this step
 } Collection;
 
-// A gradient whose FP8 values are counted during backward: its tensor and its transpose, with their names in the log.
+// A gradient whose FP8 values are counted during backward: the TensorIds of the gradient and of its transpose, and
+// their names in the log.
 typedef struct {
     const char *name[2];
     TensorId id[2];
@@ -35,8 +36,8 @@ static const GradientRow gradient_table[GRADIENT_COUNT] = {
     [GRADIENT_DLOGITS] = {{"dlogits_q", "dlogits_qt"}, {DLOGITS_Q, DLOGITS_QT}},
 };
 
-// True if a tensor is an entry: parameters' FP8 tensors, and activations and gradients with a scale of their own. Not
-// transposes, which have the same values.
+// True if the report contains the tensor: parameters' FP8 tensors, and activations and gradients that do not share
+// another tensor's scale. Excludes transposes, which have the same values.
 static bool is_entry(const TensorLayout *t) {
     return layout_owns_memory(t) && format_is_fp8(t->format) && !t->transposed && t->scale_source < 0;
 }
@@ -49,8 +50,8 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
     *e = (Entry){id, role, t->layers, c->tensors - begin, begin};
     for (int layer = begin; layer < t->layers; layer++) {
         Tensor tensor = arena_tensor(arena, id, role, layer);
-        if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // overwritten by later layers
-        if (t->shard_elements < tensor_elements(tensor)) {          // this process's shard, as one row
+        if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // later layers have overwritten its values
+        if (t->shard_elements < tensor_elements(tensor)) {          // reports this process's shard, as one row
             tensor.rows = 1;
             tensor.cols = tensor.stride = t->shard_elements;
         }
@@ -67,7 +68,8 @@ static void collect(Collection *c, const Arena *arena) {
     c->health = (Health *)xcalloc(count, sizeof *c->health);
     for (int id = 0; id < TENSOR_COUNT; id++)
         for (int r = 0; r < 4; r++)
-            if (id != DLOGITS_Q && is_entry(&arena->layout[id][roles[r]])) // its scale is a constant
+            // DLOGITS_Q is excluded because its scale is a constant
+            if (id != DLOGITS_Q && is_entry(&arena->layout[id][roles[r]]))
                 collect_entry(c, arena, (TensorId)id, roles[r]);
 }
 
@@ -80,10 +82,10 @@ static void collect_counts(Collection *c, Exec *exec) {
 
 // ---------------------------------------------------------------- JSON
 
-// Returns a layer's value of the figure at position `figure` of a list.
+// Function that returns a layer's value of a statistic; `figure` is the position of its name in a list.
 typedef double Figure(const void *context, int figure, int layer);
 
-// Prints "name":[...] for each of the figures, with null for values that are not finite.
+// Prints "name":[...] for each statistic, with null for values that are not finite.
 static void print_figures(FILE *out, const char *const *names, int figures, int layers, Figure *value,
                           const void *context) {
     for (int figure = 0; figure < figures; figure++) {
@@ -125,12 +127,12 @@ static double entry_figure(const void *context, int figure, int layer) {
     }
 }
 
-// The counts of a gradient or its transpose.
+// Counts of the FP8 values of a gradient or of its transpose.
 typedef struct {
     const Collection *c;
     QuantizedGradient what;
     int transposed;
-    int layers; // 0: not counted in this step, or the transpose has the same FP8 values
+    int layers; // number of layers; 0: not counted in this step, or the transpose has the same FP8 values
 } Counted;
 
 static Counted counted(const Collection *c, int what, int transposed) {
@@ -147,7 +149,7 @@ static double gradient_figure(const void *context, int figure, int layer) {
     return fraction(figure == SATURATED ? n->saturated : figure == ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
 }
 
-// Returns the counted gradient that has the same name as an entry; GRADIENT_COUNT if there is none.
+// Returns the counted gradient with the name of an entry of the report; GRADIENT_COUNT if there is none.
 static int gradient_of(const Collection *c, const Entry *e) {
     int what = 0;
     while (what < GRADIENT_COUNT &&
@@ -170,7 +172,7 @@ static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     fputc('}', out);
 }
 
-// Prints the counted gradients and transposes that no entry has printed.
+// Prints the counts of gradients and transposes that are not entries of the report.
 static void print_other_gradients(FILE *out, const Collection *c) {
     for (int i = 0; i < 2 * GRADIENT_COUNT; i++) {
         const Counted g = counted(c, i / 2, i % 2);
@@ -186,7 +188,7 @@ static void print_other_gradients(FILE *out, const Collection *c) {
 
 // ---------------------------------------------------------------- warnings
 
-// Appends a line to the warning.
+// Appends a line to the warning text.
 __attribute__((format(printf, 2, 3))) static void add_line(char warning[HEALTH_WARNING], const char *format, ...) {
     size_t used = strlen(warning);
     if (used > 0 && used + 1 < HEALTH_WARNING) warning[used++] = '\n';
@@ -196,8 +198,8 @@ __attribute__((format(printf, 2, 3))) static void add_line(char warning[HEALTH_W
     va_end(arguments);
 }
 
-// Warns of the first tensor that has an infinity or NaN or, with one scale per tensor or row, too many saturated
-// values.
+// Writes a warning for the first tensor that has an infinity or NaN or, with one scale per tensor or row, too many
+// saturated values.
 static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
     int bad = 0;
     char first[192] = "", others[64] = "";
@@ -219,27 +221,27 @@ static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
     if (bad > 0) add_line(warning, "%s%s", first, others);
 }
 
-// Returns the flag that makes a gradient more exact.
+// Returns the name of the flag that makes a gradient more exact.
 static const char *advice(const Recipe *r, QuantizedGradient what, bool for_wgrad) {
     if (what == GRADIENT_DLOGITS) return "--head bf16";
     return for_wgrad || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16" : "--recipe coat-paper";
 }
 
-// Returns the fraction of a layer's FP8 values that are too small (HEALTH_SMALL). `unmasked`: the fraction of targets
-// that have a loss; the gradients of the others are 0 and are left out.
+// Returns the fraction of a layer's FP8 values that are zero or subnormal (HEALTH_SMALL). unmasked: fraction of targets
+// with a loss; the other targets' gradients are 0 and do not count.
 static double small_fraction(const Counted *g, int layer, double unmasked) {
     const double zero = gradient_figure(g, ZERO, layer), expected = 1 - unmasked;
     return ((zero > expected ? zero - expected : 0) + gradient_figure(g, SUBNORMAL, layer)) /
            (unmasked > 0 ? unmasked : 1);
 }
 
-// Adds a line if too many FP8 values of a gradient are saturated or, if a wgrad reads it, too small. True if it did.
-// Small values of the loss's gradient are normal: in a trained model most probabilities are smaller than its scale
-// resolves (quantize.h).
+// Writes a warning if too many FP8 values of a gradient are saturated or, if wgrad reads it, zero or subnormal. Returns
+// true if it did. Small gradients of the loss are normal: in a trained model, most probabilities are too small for the
+// scale (quantize.h).
 static bool warn_gradient(const Counted *g, double unmasked, char warning[HEALTH_WARNING]) {
     const bool for_wgrad = g->transposed || counted(g->c, (int)g->what, 1).layers == 0;
     double saturated = 0, small = 0;
-    int most_saturated = 0, smallest = 0; // layers
+    int most_saturated = 0, smallest = 0; // layers with the largest fractions of saturated and of small values
     for (int layer = 0; layer < g->layers; layer++) {
         const double saturated_here = gradient_figure(g, SATURATED, layer);
         const double small_here = small_fraction(g, layer, unmasked);
@@ -299,7 +301,7 @@ static double bias_of(const InnerProducts *p) {
 }
 
 static double error_of(const InnerProducts *p) {
-    const double square = p->aa - 2 * p->ab + p->bb; // rounding can make it negative
+    const double square = p->aa - 2 * p->ab + p->bb; // rounding can make the square negative
     return sqrt((square < 0 ? 0 : square) / p->bb);
 }
 
@@ -309,8 +311,8 @@ static double matmul_figure(const void *context, int figure, int layer) {
     return figure == 0 ? error_of(p) : bias_of(p);
 }
 
-// Returns how far a layer exceeds the limits: more than 1 is worth a warning; INFINITY if a figure is not finite. A
-// gradient that is 0 in both formats is exact.
+// Returns the ratio by which a layer exceeds the limits: above 1, a warning is printed; INFINITY if a value is not
+// finite. A gradient that is 0 in both formats counts as exact.
 static double excess(const InnerProducts *p) {
     if (p->aa == 0 && p->bb == 0) return 0;
     const double x = fmax(fabs(bias_of(p)) / HEALTH_BIAS, error_of(p) / HEALTH_ERROR);

@@ -1,10 +1,10 @@
-// FP8 health: how well the scales of a run's FP8 tensors fit. Reported per layer and tensor: amax, the fractions of
-// saturated and of zero values, and, for moments, the fraction of groups whose exponent is clamped.
-// - Tensors are measured as the last micro-batch and the last update left them in memory. With --recompute 3, only the
-//   first block's saved activations are still there.
-// - Gradients, which each layer overwrites, are counted during backward in the first micro-batch of the step: fractions
-//   of saturated, zero and subnormal values.
-// Each process reports the tensors and shards that it holds.
+// FP8 health: statistics in the log that show how well the scales of FP8 tensors fit. For each layer and tensor: amax,
+// the fractions of saturated and of zero values and, for moments, the fraction of groups whose exponent is clamped.
+// - Tensors are measured as the last micro-batch and update left them in memory. With --recompute 3, only the first
+// block's saved activations still exist.
+// - Gradients, which each layer overwrites, are counted during backward in the step's first micro-batch: fractions of
+// saturated, zero and subnormal values.
+// Each process reports the tensors and shards that it stores.
 #pragma once
 #include "model/arena.h"
 
@@ -12,27 +12,28 @@
 extern "C" {
 #endif
 
-// A tensor is worth a warning if a larger fraction of its FP8 values is saturated. Only with one scale per tensor or
-// row: groups have their own amax, so several of their values may equal it without harm.
+// A warning is printed if more than this fraction of a tensor's FP8 values is saturated. It applies to tensors with one
+// scale per tensor or row. Groups have separate amaxes, so several of their values may equal the amax without harm.
 #define HEALTH_SATURATED 0.01
-// A gradient that a wgrad reads is worth a warning if a larger fraction of its FP8 values is zero or subnormal. Zeros
-// of masked targets are left out.
+// A warning is printed if more than this fraction of the FP8 values of a gradient that wgrad reads is zero or
+// subnormal. Zeros of masked targets are ignored.
 #define HEALTH_SMALL 0.5
-// An FP8 wgrad is worth a warning if its bias or its error relative to BF16 is larger.
+// A warning is printed if the bias of an FP8 wgrad relative to BF16 exceeds this limit; HEALTH_ERROR limits its error.
 #define HEALTH_BIAS 0.02
 #define HEALTH_ERROR 0.2
 
 #define HEALTH_WARNING 4096 // size of a warning's text in bytes
 
-// The warnings that a run has printed; each is printed once.
+// Warnings that this run has already printed. Each warning is printed once.
 typedef struct {
-    bool codes[GRADIENT_COUNT][2]; // a gradient, and its transpose, has bad FP8 values
-    bool matmuls;                  // an FP8 wgrad is inexact
-    double uncounted;              // in: the fraction of the last step's targets that are masked
+    // true: a warning about the FP8 values of this gradient, or of its transpose, was printed
+    bool codes[GRADIENT_COUNT][2];
+    bool matmuls;     // true: a warning about an inexact FP8 wgrad was printed
+    double uncounted; // input: fraction of the last step's targets that are masked
 } HealthWarned;
 
-// Returns the index of a gradient's CodeCounts in the CODE_COUNTS tensor. The next index is its transpose's, used if
-// the transpose has its own format or scale.
+// Returns the index of a gradient's CodeCounts in the CODE_COUNTS tensor. The next index belongs to its transpose, if
+// that has a separate format or scale.
 static inline int code_counts_at(QuantizedGradient what, int layer) {
     return 2 * (layer * GRADIENT_COUNT + (int)what);
 }

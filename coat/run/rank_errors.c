@@ -5,7 +5,7 @@
 #include "log/step_line.h"
 
 bool all_ranks_ok(RankErrors *e, bool ok, Error *err) {
-    if (e->failed) return false; // a call inside the function that returned `ok` has shared the error
+    if (e->failed) return false; // a nested call has already shared the error with all ranks
     e->failed = !comm_all_good(e->comm, ok, err);
     return !e->failed;
 }

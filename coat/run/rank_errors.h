@@ -1,5 +1,5 @@
-// Ends all processes of a run together: an error of one rank ends every rank with the same exit code, and rank 0 prints
-// it. Works with one process, too.
+// Ends all processes of a run together: after an error on one rank, every rank ends with the same exit code, and rank 0
+// prints the error. Also works with one process.
 #pragma once
 #include "comm/comm.h"
 
@@ -8,16 +8,16 @@ extern "C" {
 #endif
 
 typedef struct {
-    Comm *comm;  // NULL until the processes are connected
-    bool failed; // all ranks know the error that ends the run
+    Comm *comm;  // connection to the other ranks; NULL until they are connected
+    bool failed; // true: all ranks know the error that ends the run
     bool reported;
 } RankErrors;
 
-// True if `ok` is true on all ranks, each of which must call this. Otherwise false on all ranks, in this and every
+// True if `ok` is true on all ranks; all of them must call this. Otherwise returns false on all ranks, now and in every
 // later call, and sets the same err on all.
 bool all_ranks_ok(RankErrors *e, bool ok, Error *err);
 
-// Records that every rank has found the same error by itself. Always false.
+// Records that every rank has found the same error by itself. Always returns false.
 bool on_all_ranks(RankErrors *e);
 
 // Prints the error that ends the run, once. If all ranks know the error, only rank 0 prints it, and the others wait for

@@ -1,5 +1,5 @@
-// The page that a run prints at its start: device, model, recipe, data, schedule, files and memory. And the memory plan
-// of --plan.
+// Prints the start-up report of a run (device, model, recipe, data, schedule, files and memory) and the memory plan of
+// --plan.
 #pragma once
 #include <stdio.h>
 
@@ -15,16 +15,16 @@ extern "C" {
 
 typedef struct {
     const Config *config;
-    Exec *exec; // an opened device
+    Exec *exec; // device of the run, which is open
     const Arena *arena;
-    DataLoader *train, *val;    // NULL: none
-    const HellaSwag *hellaswag; // NULL: none
-    int64_t steps, done;        // of the complete run; done before this start
-    int64_t sequences, tokens;  // read in the steps done before, whose size may differ
+    DataLoader *train, *val;    // training and validation data; NULL: none
+    const HellaSwag *hellaswag; // HellaSwag examples; NULL: none
+    int64_t steps, done;        // steps: steps of the complete run; done: steps done before this process started
+    int64_t sequences, tokens;  // sequences and tokens read in the steps done before, whose batch size may differ
 } Report;
 
-// Prints the page in lines of at most 80 columns, or of the terminal's width if that is smaller. Only a longer word
-// exceeds it.
+// Prints the start-up report in lines of at most 80 columns, or of the terminal's width if that is smaller. A longer
+// word exceeds it.
 void report_start(const Report *report, FILE *out);
 
 // Prints the memory plan of one of config->gpus processes as a table or as JSON, for the GPU's layout unless --device

@@ -16,9 +16,9 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-// Micro-batch i of the next step, in run->next.
+// Arrays of one micro-batch of the next step, which run->next contains.
 typedef struct {
-    int32_t *inputs, *targets, *positions; // positions NULL: documents are not masked from each other
+    int32_t *inputs, *targets, *positions; // positions is NULL without document masking
 } MicroBatch;
 
 static MicroBatch micro_batch(const Run *run, int64_t i) {
@@ -28,8 +28,8 @@ static MicroBatch micro_batch(const Run *run, int64_t i) {
     return (MicroBatch){inputs, inputs + tokens, c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL};
 }
 
-// Reads micro-batch i of the step after `sequences` sequences. Runs before that step, because within a step the
-// processes wait for each other, and a rank that cannot read its data must tell the others before.
+// Reads micro-batch i of the step that follows after `sequences` sequences. The data is read before that step, because
+// within a step the processes wait for each other, and a rank that cannot read its data must first tell the others.
 static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     const Config *c = run->config;
     const int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
@@ -38,7 +38,8 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
         data_batch_at(run->train, first, b.inputs, b.targets, b.positions, &run->pending_error);
 }
 
-// Returns the number of unmasked targets in the next step, over all processes. Never 0: every sequence has one.
+// Returns the number of unmasked targets in the next step, over all processes. It is above 0, because every sequence
+// has an unmasked target.
 static int64_t count_targets(Run *run) {
     const int64_t tokens = config_micro_tokens(run->config);
     const int64_t accumulation = config_accumulation(run->config, run->place.ranks);
@@ -49,12 +50,13 @@ static int64_t count_targets(Run *run) {
 }
 
 // Runs one step: all micro-batches of --batch-tokens, then the update. The results are in model.host. If a signal ends
-// the run within the step, drops the step's gradients and leaves run->done as it is.
+// the run within the step, discards the gradients and does not change run->done.
 static void train_step(Run *run) {
     Model *m = &run->model;
     const Config *c = m->config;
     int64_t accumulation = config_accumulation(c, m->exec.ranks), tokens = config_micro_tokens(c);
-    int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks; // after this step
+    // number of sequences after this step
+    int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks;
     const int64_t targets = count_targets(run);
     const double unmasked = (double)targets / (double)(accumulation * tokens * m->exec.ranks);
     if (run->masked) log_counted(run->log, unmasked);
@@ -69,7 +71,7 @@ static void train_step(Run *run) {
         const MicroBatch b = micro_batch(run, i);
         batch_upload(m, c->micro_batch, c->seq_len, b.inputs, b.targets, b.positions);
         micro_step(m, i > 0, i + 1 == accumulation);
-        if (run->done.step + 1 < run->steps) read_ahead(run, sequences, i); // while the device computes
+        if (run->done.step + 1 < run->steps) read_ahead(run, sequences, i); // reads data while the device computes
     }
     step_end(m);
     run->done.step++;
@@ -83,7 +85,8 @@ bool run_validate(Run *run, Error *err) {
     double loss;
     int batches = data_batches(run->val, run->config->val_batches);
     if (!all_ranks_ok(&run->errors, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
-    if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss); // otherwise the resumed run validates
+    // an incomplete validation is not logged; the resumed run repeats it
+    if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss);
     return true;
 }
 
@@ -99,14 +102,14 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     ids[0] = begin < 0 && run->tokenizer ? tokenizer_eos(run->tokenizer) : begin;
     const SpecialIds *known = &c->shape.ids;
     if (ids[0] < 0) ids[0] = known->bos < 0 && known->eos_count > 0 ? known->eos[0] : known->bos;
-    if (ids[0] < 0) ids[0] = c->shape.vocab - 1; // the model's extra id for a vocabulary without BOS and EOS
+    if (ids[0] < 0) ids[0] = c->shape.vocab - 1; // a vocabulary without BOS and EOS: uses the model's extra id
     int count = 1;
     if (c->prompt[0]) {
         if (!run->tokenizer) {
             error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name its file or folder with --tokenizer");
             return 0;
         }
-        const int first = begin >= 0; // index of the first text token
+        const int first = begin >= 0; // index of the first token that is text
         count =
             prompt_encode(run->tokenizer, run->prompt_format, c->prompt, ids + first, MAX_PROMPT_TOKENS - first, err);
         if (count == 0) error_set(err, EXIT_USER, "--prompt is empty");
@@ -157,24 +160,26 @@ bool run_samples(Run *run, Error *err) {
     return true;
 }
 
-// Returns the latest time, in ms, at which a save may start under --time-limit; 0: no limit.
+// Returns the latest time, in ms, at which a save may start with --time-limit; 0: there is no limit.
 static double deadline(const Run *run) {
-    double limit = (double)run->config->time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process
+    // spare: time that remains for ending the process
+    double limit = (double)run->config->time_limit_ms, spare = fmin(0.05 * limit, 20e3);
     double saves = run->saver ? 2.4 * saver_expected_ms(run->saver) : 0.0;
     return limit > 0 ? run->start_ms + limit - spare - saves : 0.0;
 }
 
 static bool time_is_up(const Run *run) {
-    if (stop_at_once(&run->model)) return true; // an evaluation was stopped for it: final, even if saving gets faster
+    // true if an evaluation was stopped: the decision is final, even if saving becomes faster
+    if (stop_at_once(&run->model)) return true;
     double last = deadline(run);
     return last > 0 && now_ms() + 1.2 * run->longest_ms > last;
 }
 
-// Returns the reason for ending the run before its last step: a signal, or --time-limit if another round of the loop
-// and the saves after it might take longer. NULL: none. A request of one process becomes that of all, and so do its
-// failed save and its error that prevents the next step.
+// Returns the reason for ending the run before its last step, or NULL. Reasons are a signal, and --time-limit if
+// another iteration of the loop and the saves after it might exceed it. Shares requests, failed saves and pending
+// errors of each process with all processes.
 static const char *end_early(Run *run) {
-    enum { FAILED_SAVE = 1, SAVE, PENDING_ERROR, TIME_LIMIT, SIGNAL }; // the largest request counts
+    enum { FAILED_SAVE = 1, SAVE, PENDING_ERROR, TIME_LIMIT, SIGNAL }; // the largest value over all processes decides
     int64_t request = signals_stop()                         ? SIGNAL + signals_stop()
                       : time_is_up(run)                      ? TIME_LIMIT
                       : run->pending_error.code != EXIT_DONE ? PENDING_ERROR
@@ -190,7 +195,7 @@ static const char *end_early(Run *run) {
     return request > SIGNAL ? signals_name((int)request - SIGNAL) : request == TIME_LIMIT ? "--time-limit" : NULL;
 }
 
-// True if end_early() found no error that prevents the next step, on any process.
+// True if end_early() found no pending error on any process.
 static bool can_go_on(Run *run, Error *err) {
     if (!run->any_rank_failed) return true;
     *err = run->pending_error;
@@ -222,9 +227,8 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     return true;
 }
 
-// Saves a last checkpoint after an error that is not a divergence, such as unreadable data: weights and states are
-// those after the last complete step. Several processes do so only if all of them know the error. Waits for the saver,
-// which prints the result.
+// Saves a last checkpoint after an error other than divergence, such as unreadable data, with the weights and states
+// after the last complete step. With several processes, does so only if all of them know the error.
 static void rescue(Run *run, int64_t begun, Error *err) {
     Comm *comm = run->model.comm;
     if (!run->saver || (run->place.ranks > 1 && !run->errors.failed)) return;
@@ -232,13 +236,13 @@ static void rescue(Run *run, int64_t begun, Error *err) {
     if (saves) saver_save_last(run->saver, &run->done);
     comm_set_timeout(comm, FILES_TIMEOUT_S);
     saver_is_taken(run->saver, err);
-    saver_close(run->saver); // waits for a checkpoint that is still being written
+    saver_close(run->saver); // waits for the checkpoint that is being written
     run->saver = NULL;
     comm_barrier(comm);
     comm_set_timeout(comm, 0);
 }
 
-// True if there is a checkpoint to resume from, including one that is still being written.
+// True if there is a checkpoint to resume from, or one is being written.
 static bool has_saved(Run *run) {
     int64_t *steps;
     Error ignored;
@@ -249,7 +253,8 @@ static bool has_saved(Run *run) {
     return saved;
 }
 
-// Logs a skipped outlier. Fails (EXIT_DIVERGED) if --max-skipped updates in a row were skipped.
+// Logs an outlier step whose update was skipped. Fails (EXIT_DIVERGED) if --max-skipped consecutive updates were
+// skipped.
 static bool check_skips(Run *run, Error *err) {
     const Model *m = &run->model;
     if (m->host.nonfinite == SKIP_OUTLIER)
@@ -261,13 +266,13 @@ static bool check_skips(Run *run, Error *err) {
     return on_all_ranks(&run->errors);
 }
 
-// Writes FP8 health of the step to the log as `key`, and prints its warning. Does nothing on ranks other than 0. A
-// skipped step does not warn, because its infinities say nothing about the scales.
+// Logs the step's FP8 health under the key `key` and prints its warning, on rank 0. A skipped step prints no warning,
+// because its infinities do not show whether scales fit.
 static void log_health(Run *run, const char *key, char *(*health)(const Arena *, Exec *, HealthWarned *, char *)) {
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
-    shards_weights_wait(&m->shards); // so that the FP8 weights are this step's in every ZeRO stage
+    shards_weights_wait(&m->shards); // waits, so that the FP8 weights are this step's in every ZeRO stage
     char *json = health(&m->arena, &m->exec, m->host.nonfinite ? NULL : &run->warned, warning);
     if (json) log_object(run->log, run->done.step, key, json);
     if (warning[0]) log_show_step(run->log);
@@ -275,8 +280,8 @@ static void log_health(Run *run, const char *key, char *(*health)(const Arena *,
     free(json);
 }
 
-// Reports how much of each training set has been read, in log.jsonl or (as_text) as lines of text. Nothing if there is
-// only one set.
+// Reports how much of each training set has been read, in log.jsonl or (as_text) as lines of text. Does nothing if
+// there is only one set.
 static void log_sets(Run *run, bool as_text) {
     const int sets = data_sets(run->train);
     if (sets == 1 || run->config->overfit_one_batch) return;
@@ -314,8 +319,8 @@ bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err) {
     return true;
 }
 
-// Opens the saver. The processes of a machine do so one after the other, because each sizes its copy by the host memory
-// that the others left.
+// Opens the saver. The processes of a machine do so one after the other, because each chooses the size of its copy by
+// the remaining host memory.
 static void open_saver(Run *run) {
     Model *m = &run->model;
     const int64_t barriers = comm_serialize_begin(m->comm, run->place.local_rank);
@@ -325,8 +330,8 @@ static void open_saver(Run *run) {
     if (run->folder) saver_watch(run->saver, run->folder);
 }
 
-// Does what follows a step of `tokens` tokens that began at `begin` ms: logs it, then saves, validates and samples if
-// due. Saves first, because the rest may fail or take long.
+// Completes a step of `tokens` tokens that began at `begin` ms: logs it, then saves, validates and samples if due.
+// Saves first, because validation and sampling may fail or take long.
 static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *err) {
     Model *m = &run->model;
     const Config *c = m->config;
@@ -368,7 +373,8 @@ bool run_train(Run *run, Error *err) {
     for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
-        m->deadline_ms = run->done.step > begun ? deadline(run) : 0; // always completes one step
+        // no deadline before the first step, so that at least one step is completed
+        m->deadline_ms = run->done.step > begun ? deadline(run) : 0;
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;
         ok = can_go_on(run, err);
@@ -386,7 +392,7 @@ bool run_train(Run *run, Error *err) {
         return false;
     }
     log_sets(run, true);
-    if (!reason && stop_at_once(m)) reason = end_early(run); // the last validation was stopped
+    if (!reason && stop_at_once(m)) reason = end_early(run); // if the last validation was stopped, finds the reason
     if (reason) return stop(run, reason, begun, err);
     if (run->saver) saver_save_last(run->saver, &run->done);
     return finish_saving(run, err);

@@ -1,4 +1,4 @@
-// Inputs of a run besides weights: vocabulary, data and prompt format.
+// Opens the inputs of a run other than weights: vocabulary, data and prompt format.
 #include <stdarg.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ void run_note_always(const Run *run, const char *format, ...) {
     va_end(args);
 }
 
-// Sets the BOS and EOS ids of a new model to those of its vocabulary. Without a BOS token, EOS is BOS.
+// Sets the BOS and EOS ids of a new model to those of its vocabulary. If that has no BOS token, EOS is used as BOS.
 static void set_special_ids(Run *run) {
     const int begin = tokenizer_bos(run->tokenizer), end = tokenizer_eos(run->tokenizer);
     model_shape_ids(&run->config->shape, begin < 0 ? end : begin, end);
@@ -46,7 +46,8 @@ bool run_open_tokenizer(Run *run, Config *c, Error *err) {
     return c->vocab_of_tokenizer || config_check_tokenizer(c, tokens, err);
 }
 
-// Checks that the vocabulary of --tokenizer has the tokens and merges of the model's own one. Added tokens may differ.
+// Checks that the vocabulary of --tokenizer has the same tokens and merges as the model's vocabulary. Added tokens may
+// differ.
 static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error *err) {
     const char *name = config_tokenizer_name(c);
     if (c->tokenizer == TOKENIZER_ANY) return true;
@@ -74,7 +75,7 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error unread;
     const bool with_model =
-        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not for the checkpoints of this run
+        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not used for the checkpoints of this run
     const bool there = c->shape_files[0] && tokenizer_is_in(c->shape_files);
     Tokenizer *own = there ? tokenizer_open(c->shape_files, &unread) : NULL;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : there ? c->shape_files : "";
@@ -118,7 +119,7 @@ bool open_data(Run *run, const Config *c, Error *err) {
     if (c->val[0]) {
         run->val = data_open_validation(c->val, c->examples, B, T, vocab, err);
         if (!run->val) return false;
-        // checks the data now rather than at the first validation
+        // The validation data is checked now, because the first validation may come much later.
         if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
     }
     if (c->hellaswag[0]) {
@@ -128,17 +129,17 @@ bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
-// True if the model is or was trained on examples for fine-tuning.
+// True if the model was trained on examples for fine-tuning, or this run trains it on such examples.
 static bool is_of_examples(const Run *run) {
     const Config *c = run->config;
     return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
 }
 
-// Adds notes if no prompt format is known, or if the data name two.
+// Adds notes if no prompt format is known, or if the data names two different ones.
 static void note_prompts(const Run *run, bool unnamed) {
     const Config *c = run->config;
     PromptFormat ignored[2];
-    if (run->place.rank > 0) return; // it reads a checkpoint's record
+    if (run->place.rank > 0) return; // only rank 0 adds notes, because this reads a checkpoint's record
     if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
         run_note_always(
             run, "--prompt is continued as plain text, because the %s no prompt format; --prompt-format NAME sets one",
@@ -166,7 +167,8 @@ bool choose_prompt_format(Run *run, Error *err) {
                      prompt_format_name(different[0]), prompt_format_name(different[1]),
                      prompt_format_name(different[0]), prompt_format_name(different[1]));
         unnamed = run->prompt_format == PROMPT_FORMAT_NONE && different[1] == PROMPT_FORMAT_NONE;
-        if (!unnamed && different[1] == PROMPT_FORMAT_NONE) c->prompt_format = run->prompt_format; // is recorded
+        // checkpoints then record the format
+        if (!unnamed && different[1] == PROMPT_FORMAT_NONE) c->prompt_format = run->prompt_format;
     }
     note_prompts(run, unnamed);
     if (run->prompt_format != PROMPT_FORMAT_NONE && !c->eval_only && run->tokenizer) {
@@ -177,8 +179,8 @@ bool choose_prompt_format(Run *run, Error *err) {
     return true;
 }
 
-// Splits the data into documents: at the BOS token of the vocabulary, else of the model's files, else after an EOS
-// token. Call it after choose_prompt_format(), which adds EOS tokens.
+// Splits the data into documents: at the BOS token of the vocabulary, or else at that of the model's files, or else
+// after an EOS token. Call it after choose_prompt_format(), which adds EOS tokens.
 bool divide_documents(Run *run, Error *err) {
     const Config *c = run->config;
     if (c->documents != DOCUMENTS_MASKED) return true;
@@ -214,7 +216,7 @@ static void note_bytes(const Run *run, DataLoader *loader) {
                  prepare_bytes_name());
 }
 
-// Adds a note if token files have 16-bit tokens but the vocabulary needs 32 bits, as data/prepare.py writes.
+// Adds a note if token files store 16-bit tokens although the vocabulary needs 32 bits, as data/prepare.py writes.
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
     if (narrow && run->config->shape.vocab > UINT16_MAX + 1)
@@ -224,7 +226,7 @@ static void note_narrow(const Run *run, DataLoader *loader) {
 }
 
 void note_data(Run *run) {
-    if (run->place.rank > 0) return; // because it reads the beginning of every file
+    if (run->place.rank > 0) return; // only rank 0 checks, because this reads the beginning of every file
     const Config *c = run->config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;

@@ -1,4 +1,4 @@
-// A run from its configuration to its end: opens inputs, weights and --out, then trains, evaluates or samples.
+// Starts a run: opens inputs, weights and --out, then calls training, evaluation or sampling.
 #include "run_start.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@
 #include <omp.h>
 #endif
 
-// True if the checkpoint in `folder` was trained on the data of --train, or --allow-other-data is set.
+// True if --train is the data that the checkpoint in `folder` was trained on, or if --allow-other-data is set.
 static bool same_data(Run *run, const char *folder, Error *err) {
     char now[sizeof run->done.data];
     uint64_t fingerprint = data_fingerprint(run->train);
@@ -42,20 +42,21 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     return true;
 }
 
-// True if the checkpoint that --resume names exists. It is checked before the data are read. Training may start without
-// a checkpoint.
+// True if the checkpoint that --resume names exists. This is checked before the data is read. Training may start
+// without a checkpoint.
 static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
     if (c->resume_step >= 0 || !config_trains(c)) return checkpoint_expect(c->out, c->resume_step, err);
-    if (!checkpoint_expect(c->out, -1, &none)) // always, because the user may expect days of work there
+    // also checked for --resume without a step, because the user may expect checkpoints there
+    if (!checkpoint_expect(c->out, -1, &none))
         run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning%s", c->out,
                         c->settings_logged ? " with the settings in its log.jsonl that no flag names" : "");
     return true;
 }
 
-// Sets folder to the checkpoint to resume from, "" if there is none. Rank 0 verifies its checksums and sends its step
-// to the other ranks.
+// Sets `folder` to the checkpoint to resume from, or "" if there is none. Rank 0 verifies its checksums and sends its
+// step to the other ranks.
 static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     const Config *c = run->config;
     bool first = run->place.rank == 0;
@@ -65,8 +66,8 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
 }
 
-// Sets the folder from which checkpoints copy files to the resumed checkpoint. An earlier choice may have been damaged,
-// and is then renamed. A model's own files stay those of --model.
+// Makes checkpoints copy their tokenizer files from the resumed checkpoint. The checkpoint chosen earlier may have been
+// damaged and renamed. If --model names a folder, that folder is still used.
 static void set_source_folder(Run *run, const char *folder) {
     Config *c = run->config;
     if (c->model_from_files) return;
@@ -102,7 +103,7 @@ static bool start_or_resume(Run *run, Error *err) {
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
-    if (!run->train || !folder[0]) note_data(run); // otherwise same_data() has called it
+    if (!run->train || !folder[0]) note_data(run); // same_data() has called note_data() in the other case
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         run->done.pass = data_sequences(run->train);
@@ -126,7 +127,7 @@ static void report(Run *run) {
                          .sequences = run->done.sequences,
                          .tokens = run->done.tokens};
     const bool results =
-        m->config->json || (m->config->prompt[0] && !run->train); // standard output is for results only
+        m->config->json || (m->config->prompt[0] && !run->train); // standard output is then reserved for results
     if (!m->config->quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
 }
 
@@ -135,8 +136,8 @@ static bool is_common(Run *run, int64_t mine) {
     return comm_max_i64(run->model.comm, mine) == least;
 }
 
-// Returns the name of a flag whose value differs between ranks, NULL if there is none. It is the last one in the table,
-// because --eval-only and --zero change flags before them.
+// Returns the name of a flag whose value differs between ranks; NULL if there is none. Of several, returns the last in
+// the table, because --eval-only and --zero change flags before them.
 static const char *different_flag(Run *run) {
     const Config *c = run->config;
     if (is_common(run, flags_fingerprint(c))) return NULL;
@@ -147,8 +148,8 @@ static const char *different_flag(Run *run) {
     return NULL;
 }
 
-// Checks that all ranks run with the same settings. Each rank has chosen the recipe by its own GPU, and recorded
-// settings by its own files.
+// Checks that all ranks run with equal settings. They may differ because each rank chooses the recipe by its GPU, and
+// reads recorded settings from its files.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = run->config;
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
@@ -159,7 +160,7 @@ static bool same_settings(Run *run, Error *err) {
         return error_set(
             err, EXIT_USER,
             "--resume: the processes found different checkpoints in %s; make the same folder visible to all", c->out);
-    if (flag) // first, because --zero changes the recipe
+    if (flag) // checked before the recipe, because --zero changes it
         return error_set(err, EXIT_USER, "--%s differs between the processes; start all of them with the same value",
                          flag);
     return error_set(
@@ -168,7 +169,8 @@ static bool same_settings(Run *run, Error *err) {
         "(--recipe bf16 if a GPU has no FP8)");
 }
 
-// True if the data are the same on all ranks. Only their content counts, because names may differ between machines.
+// True if the data is equal on all ranks. Only the contents are compared, because file names may differ between
+// machines.
 static bool is_common_data(Run *run, const DataLoader *data) {
     const bool files = is_common(run, data ? (int64_t)(data_fingerprint(data) >> 1) : 0);
     return is_common(run, data ? data_sequences(data) : 0) && files;
@@ -186,7 +188,8 @@ static bool same_files(Run *run, Error *err) {
                      "%s differ between the processes; name files with the same content in the same order", different);
 }
 
-// Checks that all ranks split the data at the same tokens, which they find in their own vocabulary and data.
+// Checks that all ranks split the data into documents at the same tokens, because each reads its own files of
+// vocabulary and data.
 static bool same_documents(Run *run, Error *err) {
     if (run->config->documents != DOCUMENTS_MASKED) return true;
     const bool train = is_common(run, run->train ? data_documents_hash(run->train) : 0);
@@ -198,7 +201,7 @@ static bool same_documents(Run *run, Error *err) {
         "tokenizer_config.json");
 }
 
-// Renames the files of another run in --out, or deletes them with --overwrite.
+// Renames the files that an earlier run left in --out, or deletes them with --overwrite.
 static bool rename_old_run(Run *run, Error *err) {
     const Config *c = run->config;
     char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
@@ -214,11 +217,11 @@ static bool rename_old_run(Run *run, Error *err) {
     return out_clear(c, err);
 }
 
-// Logs the settings of the run, if the log does not have them yet.
+// Logs the settings of the run, unless the log already has them.
 static void write_settings(const Run *run) {
     Config resolved = *run->config;
     const Exec *exec = &run->model.exec;
-    if (resolved.steps >= 0) resolved.epochs = 0; // none
+    if (resolved.steps >= 0) resolved.epochs = 0; // with --steps, epochs has no effect
     resolved.steps = run->steps;
     resolved.batch_tokens = config_batch_tokens(&resolved, exec->ranks);
     resolved.logits_chunk = (int)run->model.arena.layout[LOGITS][VALUE].rows;
@@ -233,7 +236,7 @@ static void write_settings(const Run *run) {
     json_text_free(&text);
 }
 
-// True if the disk of --out has room for a checkpoint of all ranks. Adds a note if it has not enough for all
+// True if the disk of --out has space for a checkpoint of all ranks. Adds a note if the space does not suffice for all
 // checkpoints of the run.
 static bool has_room(Run *run, Error *err) {
     Model *m = &run->model;
@@ -252,7 +255,8 @@ static bool has_room(Run *run, Error *err) {
 static bool set_steps(Run *run, Error *err) {
     const Config *c = run->config;
     const int64_t sequences =
-        config_accumulation(c, run->place.ranks) * c->micro_batch * run->place.ranks; // sequences of one step
+        // number of sequences of one step
+        config_accumulation(c, run->place.ranks) * c->micro_batch * run->place.ranks;
     run->steps = c->steps;
     if (!run->train || c->steps >= 0) return true;
     const int64_t all = c->epochs * data_sequences(run->train), left = all - run->done.sequences;
@@ -265,7 +269,7 @@ static bool set_steps(Run *run, Error *err) {
                      (long long)sequences);
 }
 
-// Opens the device, the inputs and the weights. Ranks wait for each other while one reads files.
+// Opens the device, the inputs and the weights. Ranks wait for each other while one of them reads files.
 static bool open_run(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *config = run->config;
@@ -279,13 +283,13 @@ static bool open_run(Run *run, Error *err) {
     if (!all_ranks_ok(&run->errors, open_data(run, config, err), err) || !same_files(run, err)) return false;
     if (!all_ranks_ok(&run->errors, choose_prompt_format(run, err), err)) return false;
     if (!all_ranks_ok(&run->errors, divide_documents(run, err), err) || !same_documents(run, err)) return false;
-    run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // the same on all ranks
+    run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // equal on all ranks
     if (!all_ranks_ok(&run->errors, start_or_resume(run, err), err)) return false;
     comm_set_timeout(m->comm, 0);
     return set_steps(run, err) || on_all_ranks(&run->errors);
 }
 
-// Checks now what would fail at the end of the run.
+// Checks, before training starts, conditions that would otherwise fail at the end of the run.
 static bool check_end(const Run *run, Error *err) {
     const Config *c = run->config;
     int32_t ids[MAX_PROMPT_TOKENS];
@@ -295,14 +299,15 @@ static bool check_end(const Run *run, Error *err) {
                          (long long)c->resume_step, c->steps < 0 ? "epochs" : "steps",
                          (long long)(c->steps < 0 ? c->epochs : run->steps));
     if (run->train &&
-        c->profile > run->steps) // a step before the resumed one is allowed, because the same command resumes the run
+        // a step before the resumed one is allowed, because the user may repeat the command to resume
+        c->profile > run->steps)
         return error_set(err, EXIT_USER, "--profile %lld: the run ends at step %lld; name an earlier step",
                          (long long)c->profile, (long long)run->steps);
     return true;
 }
 
-// Adds a note if the learning rate jumps at the resumed step because the schedule has changed (--steps, --lr ...). Then
-// the step before it would have another learning rate, too.
+// Adds a note if the learning rate jumps at the resumed step because flags of the schedule (--steps, --lr ...) have
+// changed, that is, if the new schedule gives another learning rate for the step before, too.
 static void note_rate(const Run *run) {
     const Config *c = run->config;
     const int64_t step = run->done.step;
@@ -352,7 +357,7 @@ static bool evaluate(Run *run, Error *err) {
     return true;
 }
 
-// True if a signal ends the run on all ranks before it has changed anything.
+// True if a signal ends the run on all ranks before the run has changed any file.
 static bool is_ended(const Run *run) {
     const Config *c = run->config;
     int64_t number = comm_max_i64(run->model.comm, signals_stop());
@@ -362,12 +367,12 @@ static bool is_ended(const Run *run) {
     return number != 0;
 }
 
-// Opens the log in --out.
+// Opens the log of the run in --out.
 static bool open_log(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = m->config;
     comm_set_timeout(m->comm,
-                     FILES_TIMEOUT_S); // because rank 0 may have a large old run to delete; run_train() resets it
+                     FILES_TIMEOUT_S); // rank 0 may need long to delete an old run; run_train() resets the timeout
     if (!all_ranks_ok(&run->errors, !c->out[0] || m->exec.rank > 0 || rename_old_run(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
     run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
@@ -378,7 +383,7 @@ static bool open_log(Run *run, Error *err) {
     return true;
 }
 
-// Ends a run that already has all of its steps: runs the evaluations that are missing.
+// Ends a run that has already done all of its steps. Runs evaluations that are missing.
 static bool end_again(Run *run, Error *err) {
     log_text(run->log, "nothing to do: the run is at step %lld of %lld; raise --%s to continue",
              (long long)run->done.step, (long long)run->steps, run->config->steps < 0 ? "epochs" : "steps");
@@ -395,7 +400,7 @@ static bool run_all(Run *run, Error *err) {
     if (!run->train) return !config->prompt[0] || all_ranks_ok(&run->errors, run_samples(run, err), err);
     const bool trains = run->done.step < run->steps;
     if (trains && config->out[0] && !all_ranks_ok(&run->errors, has_room(run, err), err)) return false;
-    // Nothing in --out has changed until here, so that a run that is stopped now leaves the old one intact.
+    // Nothing in --out has changed up to this point, so a run that is stopped now leaves the earlier run intact.
     if (is_ended(run)) return true;
     if (!open_log(run, err)) return false;
     return trains ? run_train(run, err) : end_again(run, err);

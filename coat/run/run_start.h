@@ -1,4 +1,4 @@
-// Functions of run_inputs.c for run_start.c.
+// Functions of run_inputs.c that run_start.c calls.
 #pragma once
 #include "run.h"
 
@@ -6,15 +6,15 @@
 extern "C" {
 #endif
 
-#define MIN_WITHOUT_BYTES 1024 // a vocabulary with this number of tokens is not one of bytes
+#define MIN_WITHOUT_BYTES 1024 // minimum size of a vocabulary that cannot be the byte vocabulary
 
 // Prints a note on rank 0, except with --quiet.
 __attribute__((format(printf, 2, 3))) void run_note(const Run *run, const char *format, ...);
-// Prints a note on rank 0, also with --quiet, because it changes the meaning of results or the place that the run
-// continues from.
+// Prints a note on rank 0, even with --quiet, because it concerns the meaning of results or the point from which the
+// run continues.
 __attribute__((format(printf, 2, 3))) void run_note_always(const Run *run, const char *format, ...);
 
-// Opens the vocabulary. Training continues without one.
+// Opens the tokenizer of the run's vocabulary. If there is none, training continues without it.
 bool open_tokenizer(Run *run, const Config *config, Error *err);
 
 // Opens the training data, the validation data and HellaSwag, if the flags name them.

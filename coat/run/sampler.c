@@ -5,17 +5,18 @@
 
 #include "numerics/rng.h"
 
-#define SAMPLER_STREAM 0x73616d706c65ULL // another random stream than those of initialization and rounding
-#define ROUNDING 1e-6                    // tolerance for --top-p, a float, and for sums of probabilities
+// random stream of the sampler, different from those of initialization and rounding
+#define SAMPLER_STREAM 0x73616d706c65ULL
+#define ROUNDING 1e-6 // tolerance for --top-p, which is a float, and for sums of probabilities
 
 static bool drawable(float logit) {
     return !isnan(logit) && logit != -INFINITY;
 }
 
-// Returns an integer that orders like the logits; 0 for NaN and -inf, which must not be drawn.
+// Returns an integer with the same order as the logits. Returns 0 for NaN and -inf, which must not be sampled.
 static uint32_t order_key(float logit) {
     if (!drawable(logit)) return 0;
-    uint32_t u = float_bits(logit + 0.0f); // turns -0 into +0, so that equal logits get equal keys
+    uint32_t u = float_bits(logit + 0.0f); // + 0.0f turns -0 into +0, so that equal logits get equal keys
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
@@ -26,25 +27,25 @@ static int argmax(const float *logits, int vocab) {
     return best;
 }
 
-// Returns the probability of a logit relative to that of the largest, `max`.
+// Returns the probability of a logit relative to that of the largest logit, `max`.
 static double weight(float logit, float max, float temperature) {
     if (max == INFINITY) return logit == INFINITY ? 1.0 : 0.0;
     return exp(((double)logit - (double)max) / (double)temperature);
 }
 
-// The set of tokens to draw from: all with a key above `key`, and the first `ties` tokens with that key.
+// A set of tokens to sample from: all tokens whose key is above `key`, and the first `ties` tokens whose key equals it.
 typedef struct {
     uint32_t key;
     int ties;
 } Threshold;
 
-// True if the token with this key is in the set. Must be called for all tokens in the order of their ids, because it
-// counts t->ties down.
+// True if the set contains the next token, whose key is given. Must be called for all tokens in the order of their ids,
+// because it decrements t->ties.
 static bool passes(Threshold *t, uint32_t key) {
     return key > t->key || (key == t->key && key != 0 && t->ties-- > 0);
 }
 
-// The weight of a token: 1 if `counts`, otherwise its probability relative to `max`.
+// How tokens are weighted: by 1 if `counts`, otherwise by their probability relative to `max`.
 typedef struct {
     bool counts;
     float max, temperature;
@@ -61,7 +62,8 @@ static Threshold find_threshold(const float *logits, int vocab, Threshold within
     for (int shift = 24; shift >= 0; shift -= 8) {
         double mass[256] = {0};
         int count[256] = {0};
-        uint32_t fixed = shift == 24 ? 0 : 0xffffffffu << (shift + 8); // mask of the bytes found so far
+        // mask of the key bytes that are already determined
+        uint32_t fixed = shift == 24 ? 0 : 0xffffffffu << (shift + 8);
         Threshold left = within;
         for (int i = 0; i < vocab; i++) {
             uint32_t key = order_key(logits[i]);
@@ -72,10 +74,10 @@ static Threshold find_threshold(const float *logits, int vocab, Threshold within
         int digit = 255;
         for (; digit > 0 && mass[digit] < needed; digit--) needed -= mass[digit];
         t.key |= (uint32_t)digit << shift;
-        t.ties = count[digit]; // after the last byte these have one key, and so one weight
+        t.ties = count[digit]; // after the last byte, all these tokens have the same key and thus the same weight
         if (shift == 0 && needed < mass[digit]) t.ties = (int)ceil(needed * count[digit] / mass[digit]);
     }
-    return t.key < within.key ? within : t; // rounding can make `needed` larger than the total
+    return t.key < within.key ? within : t; // rounding can make `needed` larger than the total weight
 }
 
 int sample_token(const float *logits, int vocab, float temperature, int top_k, float top_p, uint64_t seed,
@@ -95,7 +97,7 @@ int sample_token(const float *logits, int vocab, float temperature, int top_k, f
         threshold = find_threshold(logits, vocab, threshold, probability, (1.0 - ROUNDING) * fraction * all);
     }
 
-    // the first pass computes the total, the second finds the token at u * total; both sum in the same order
+    // The first pass computes the total weight, the second finds the token at u * total. Both add in the same order.
     const double unit = 1.0 / 9007199254740992.0; // 2^-53
     double total = 0.0, target = 0.0;
     for (int pass = 0; pass < 2; pass++) {
@@ -111,7 +113,7 @@ int sample_token(const float *logits, int vocab, float temperature, int top_k, f
                 if (target < sum) return i;
             }
         }
-        if (pass == 1) return last; // rounding with u close to 1: the last token of the set
+        if (pass == 1) return last; // if rounding prevents a hit with u close to 1, returns the last token of the set
         total = sum;
         target = (double)(rng_hash(seed, SAMPLER_STREAM, index) >> 11) * unit * total;
     }

@@ -1,4 +1,4 @@
-// Draws the next token from the model's logits.
+// Samples the next token from the model's logits.
 #pragma once
 #include <stdint.h>
 

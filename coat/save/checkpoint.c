@@ -1,5 +1,5 @@
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE // renameat2
+#define _GNU_SOURCE // declares renameat2()
 #endif
 #include "checkpoint.h"
 
@@ -24,7 +24,7 @@
 
 // ---------------------------------------------------------------- names
 
-// Writes the path OUT/[prefix]step-00000020[suffix] to path[size].
+// Writes the path of a checkpoint folder, OUT/[prefix]step-00000020[suffix], to path[size].
 static bool step_path(char *path, size_t size, const char *out, const char *prefix, int64_t step, const char *suffix,
                       Error *err) {
     char name[NAME_BUFFER];
@@ -36,7 +36,7 @@ bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size,
     return step_path(folder, size, out, "", step, "", err);
 }
 
-// Returns the step of "step-00000020"; -1 if the name has another form.
+// Returns the step in a folder name like "step-00000020"; -1 if the name has another form.
 static int64_t step_of(const char *name) {
     if (strncmp(name, "step-", 5) != 0) return -1;
     const size_t digits = strspn(name + 5, "0123456789");
@@ -168,7 +168,8 @@ static bool put_in_place(const char *temporary, const char *final, const char *o
     return folder_remove(old, err);
 }
 
-// Writes the three paths of a step's checkpoint: while it is written, when it is complete, and of one that it replaces.
+// Writes the three paths of a checkpoint's folder: while it is being written, when it is complete, and while it is
+// being replaced.
 static bool save_paths(const char *out, int64_t step, char temporary[PATH_BUFFER], char final[PATH_BUFFER],
                        char old[PATH_BUFFER], Error *err) {
     return step_path(temporary, PATH_BUFFER, out, ".", step, ".tmp", err) &&
@@ -176,9 +177,9 @@ static bool save_paths(const char *out, int64_t step, char temporary[PATH_BUFFER
            step_path(final, PATH_BUFFER, out, "", step, "", err);
 }
 
-// Removes the folders that interrupted saves and removals left under `out`: ".step-00000020.tmp", and, if `replaced`,
-// ".step-00000020.old". An .old folder may be all that is left of a checkpoint, so the caller sets `replaced` only when
-// another checkpoint is complete.
+// Removes folders under `out` that interrupted saves and removals left: ".step-00000020.tmp" and, if `replaced`,
+// ".step-00000020.old". A checkpoint may exist only as an .old folder, so the caller sets `replaced` only if another
+// checkpoint is complete.
 static void remove_leftovers(const char *out, bool replaced) {
     DIR *dir = opendir(out);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
@@ -197,7 +198,7 @@ static void remove_leftovers(const char *out, bool replaced) {
 bool checkpoint_prepare(const char *out, int64_t step, Error *err) {
     char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
     if (!save_paths(out, step, temporary, final, old, err)) return false;
-    remove_leftovers(out, false); // to free disk space for this checkpoint
+    remove_leftovers(out, false); // frees disk space for the new checkpoint
     if (!folder_remove(temporary, err) || !folder_remove(old, err)) return false;
     if (mkdir(temporary, 0777) == 0) return true;
     return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", temporary, strerror(errno));
@@ -232,7 +233,7 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 
 // ---------------------------------------------------------------- finding and pruning
 
-// Fails if state.json in `folder` records another step than the folder's name, as after a rename or copy by hand.
+// Fails if state.json in `folder` records another step than the folder's name, as after a manual rename or copy.
 static bool check_name(const char *folder, Error *err) {
     const int64_t step = checkpoint_weights_step(folder), named = checkpoint_step(folder);
     return step == named || error_set(err, EXIT_DATA,
@@ -241,7 +242,7 @@ static bool check_name(const char *folder, Error *err) {
                                       folder, step, step);
 }
 
-// True if a checkpoint is complete. With `deep`, verifies all checksums; otherwise only names and sizes.
+// True if a checkpoint is complete. Verifies all checksums if `deep`, otherwise only file names and sizes.
 static bool check_folder(const char *folder, bool deep, Error *err) {
     static const char *const required[] = {HF_MODEL_NAME, HF_CONFIG_NAME, STATE_NAME};
     Manifest manifest;
@@ -267,7 +268,7 @@ bool checkpoint_expect(const char *out, int64_t step, Error *err) {
     if (found || count < 0) return found;
     if (count > 0)
         return error_set(err, EXIT_DATA,
-                         "%s: there is no checkpoint of step %" PRId64 ", but of %s%s; use one of these, or --resume "
+                         "%s: there is no checkpoint of step %" PRId64 ", only of %s%s; use one of these, or --resume "
                          "without a step for the newest valid one",
                          out, step, newest, count > 3 ? " and others" : "");
     if (step >= 0)
@@ -286,7 +287,7 @@ static bool find_step(const char *out, int64_t step, char *folder, size_t size, 
            error_set(err, why.code, "%.900s; use --resume without a step for the newest valid checkpoint", why.text);
 }
 
-// Sets `folder` to the newest valid checkpoint under `out`; "" with true if `out` has none at all.
+// Sets `folder` to the newest valid checkpoint under `out`. If `out` has no checkpoints, returns true with folder "".
 static bool find_newest(const char *out, char *folder, size_t size, Error *err) {
     int64_t *steps;
     const int count = checkpoint_steps(out, &steps, err);
@@ -297,7 +298,8 @@ static bool find_newest(const char *out, char *folder, size_t size, Error *err) 
             good = false;
         else if (check_folder(folder, true, &why))
             good = found = check_name(folder, err);
-        else if (why.unread) // it may be valid, so only the user can decide to resume from an older one
+        // the unreadable checkpoint may be valid, so the user must decide whether to resume from an older one
+        else if (why.unread)
             good = error_set(err, EXIT_DATA, "%.900s; fix this, or resume from an older checkpoint with --resume=STEP",
                              why.text);
         else
@@ -340,8 +342,8 @@ bool checkpoint_rename_later(const char *out, int64_t step, bool damaged, Error 
     return good;
 }
 
-// Removes a checkpoint. Renames it to .old first, so that an interrupted removal leaves no incomplete checkpoint.
-// Fails before the first change if permissions forbid the removal.
+// Removes a checkpoint. Renames its folder to .old first, so that an interrupted removal leaves no incomplete
+// checkpoint. Fails before the first change if permissions forbid the removal.
 static bool remove_step(const char *out, const char *folder, int64_t step, Error *err) {
     char old[PATH_BUFFER];
     if (!step_path(old, sizeof old, out, ".", step, ".old", err) || !folder_may_remove(folder, err)) return false;
@@ -351,12 +353,13 @@ static bool remove_step(const char *out, const char *folder, int64_t step, Error
 }
 
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every) {
-    static int64_t reported = -1; // failures of this and earlier steps have been printed
+    static int64_t reported = -1; // failures to remove checkpoints up to this step have been printed
     remove_leftovers(out, true);
     if (keep <= 0) return;
     int64_t *steps, newest_failed = reported;
     Error err;
-    int count = checkpoint_steps(out, &steps, &err), complete = 1; // counts the one just saved
+    // complete: number of complete checkpoints, including the new one
+    int count = checkpoint_steps(out, &steps, &err), complete = 1;
     if (count < 0) print_remark("", "%s", err.text);
     for (int i = 0; i < count; i++) {
         char folder[PATH_BUFFER];

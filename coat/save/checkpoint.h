@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-// The contents of state.json: all that a checkpoint records in addition to tensors and settings.
+// The contents of state.json in a checkpoint: everything but tensors and settings.
 typedef struct {
     int64_t step;      // updates attempted so far, which is the index of the next step
     int64_t sequences; // sequences consumed by all ranks together: the position in the data
@@ -25,8 +25,8 @@ typedef struct {
     int64_t tokens;    // tokens seen so far
     uint64_t data_fingerprint;
     char data[192];  // description of the training data for people (data_describe()); "": unknown
-    StepState state; // as downloaded from the device
-    Guard guard;     // recent losses and gradient norms; used by --skip-loss-z and --skip-grad-z
+    StepState state; // the step's state, as downloaded from the device
+    Guard guard;     // recent losses and gradient norms, which --skip-loss-z and --skip-grad-z use
 } RunState;
 
 // Writes a checkpoint of run->step into `out` and waits for it (saver.h writes in the background). Creates `out` if it
@@ -44,8 +44,8 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 // Fails, too, if state.json records another step than the folder's name.
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
-// True if `out` has a checkpoint folder of `step` (of any step if step < 0). Looks at folder names and opens no file.
-// Sets err if there is none.
+// True if `out` has a checkpoint folder of `step` (of any step if step < 0). Looks at folder names only and opens no
+// file. Sets err if there is no such folder.
 bool checkpoint_expect(const char *out, int64_t step, Error *err);
 
 // Writes the path of a step's checkpoint under `out` to folder[size].
@@ -54,8 +54,8 @@ bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size,
 // Returns the step in the name of a checkpoint folder; -1 if the last part of the path has another form.
 int64_t checkpoint_step(const char *folder);
 
-// Returns the step of the weights in a model folder: the one in its state.json, or else the one in the folder's name;
-// -1 if there is neither.
+// Returns the step of the weights in a model folder: the step in its state.json, or else in the folder's name; -1 if
+// neither has one.
 int64_t checkpoint_weights_step(const char *folder);
 
 // True if state.json in `folder` says that the weights were trained on data with a loss mask.
@@ -81,13 +81,13 @@ bool checkpoint_check_files(const char *path, bool weights, Error *err);
 // safetensors (one file or several), a .safetensors file next to its config.json, or a weight file of llm.c.
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
 
-// Deletes old checkpoints under `out`, and what interrupted saves left there. Of the complete checkpoints older than
-// step `saved`, keeps the keep - 1 newest (keep 0: all), those whose step is divisible by keep_every (0: no such rule),
+// Deletes old checkpoints under `out`, and files that interrupted saves left there. Of the complete checkpoints older
+// than step `saved`, keeps the keep - 1 newest (keep 0: all), those whose step is divisible by keep_every (0: none),
 // and damaged ones. Prints a failure to delete to stderr.
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every);
 
-// Renames the checkpoints of steps after `step` to abandoned-N-step-... (to damaged-N-step-... if `damaged`), N being
-// the first free number, because the run resumes from `step` and must not count or load them.
+// Renames the checkpoints of steps after `step`, because the run resumes from `step` and must not count or load them.
+// The new name is abandoned-N-step-... (damaged-N-step-... if `damaged`), N being the first free number.
 bool checkpoint_rename_later(const char *out, int64_t step, bool damaged, Error *err);
 
 #ifdef __cplusplus

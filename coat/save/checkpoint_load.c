@@ -14,7 +14,7 @@
 
 #define PATH_BUFFER 4096
 #define PIECE_BYTES ((size_t)8 << 20)
-#define BF16_OVERFLOW 0x1.ffp127f // the smallest value that rounds to infinity in BF16
+#define BF16_OVERFLOW 0x1.ffp127f // smallest FP32 value that rounds to infinity in BF16
 
 // Reports a field of the model shape that differs between the files and the run. Always false. In a resumed run the
 // difference can only come from --model, because other flags were compared with the files before (config_parse.c).
@@ -27,8 +27,8 @@ static bool other_shape(const char *path, const Config *run, const char *field, 
                      field, there, here);
 }
 
-// Checks that the shape in the files is the run's. Fields that are derived from others come last, so that the error
-// names the one that the user set.
+// Checks that the model shape in the files equals the run's. Derived fields come last, so that the error names the
+// setting that the user chose.
 static bool compare_shapes(const char *path, const ModelShape *files, const Config *config, Error *err) {
     const ModelShape *run = &config->shape;
 #define FIELD(name, field)                                                                                             \
@@ -53,10 +53,10 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Conf
                   FIELD("tied-head", tied_head),
                   FIELD("activation", activation),
                   FIELD("norm-eps", norm_eps),
-                  FIELD("clip-qkv", clip_qkv), // this and the next two: only with rotary positions
+                  FIELD("clip-qkv", clip_qkv), // this and the next two fields exist only with rotary positions
                   FIELD("rope-theta", rope_theta),
                   FIELD("rope-factor", rope.factor),
-                  FIELD("rope-low", rope.low), // this and the next two: only if the factor is not 1
+                  FIELD("rope-low", rope.low), // this and the next two fields matter only if the factor is not 1
                   FIELD("rope-high", rope.high),
                   FIELD("rope-positions", rope.positions)};
 #undef FIELD
@@ -73,7 +73,7 @@ static void upload_state(const Arena *arena, Exec *exec, const StepState *state)
     if (device.data) exec->ops->upload(exec, device.data, state, sizeof *state);
 }
 
-// Passes matmul_table.txt to the device. Does nothing if the checkpoint or the device has no such table.
+// Passes a checkpoint's matmul_table.txt to the device. Does nothing if the checkpoint or the device has no such table.
 static bool load_algos(const Manifest *manifest, Exec *exec, Error *err) {
     char path[PATH_BUFFER], *text;
     size_t size;
@@ -114,12 +114,12 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
 
 // ---------------------------------------------------------------- weights alone
 
-// A matrix in a file.
+// A matrix in a weight file.
 typedef struct {
     const SafeFile *file;
     const SafeTensor *tensor;
-    int64_t rows, cols; // as stored
-    bool transposed;    // the file stores the transpose of the native layout
+    int64_t rows, cols; // rows and columns as stored in the file
+    bool transposed;    // true if the file stores the transpose of the native layout
 } StoredMatrix;
 
 static float f16_decode(uint16_t h) {
@@ -130,7 +130,7 @@ static float f16_decode(uint16_t h) {
     return sign ? -small : small;
 }
 
-// Returns one stored value as FP32. `at` may be unaligned.
+// Returns a value stored in format `dtype` as FP32. `at` may be unaligned.
 static float decode_value(const char *at, Dtype dtype) {
     uint16_t half;
     float single;
@@ -143,7 +143,8 @@ static float decode_value(const char *at, Dtype dtype) {
     }
 }
 
-// Reads a stored matrix into `values`, transposing it if necessary. Fails if a value is NaN or overflows BF16.
+// Reads a matrix from a weight file into `values`, transposing it if necessary. Fails if a value is NaN or overflows
+// BF16.
 static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     const Dtype dtype = stored->tensor->dtype;
     size_t row_bytes = (size_t)stored->cols * dtype_bytes(dtype);
@@ -171,7 +172,8 @@ static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     return good;
 }
 
-// Finds the tensor `part` and checks its type and shape. `rank`: its number of dimensions. Fills *stored.
+// Finds the tensor of `part` in the weight files, checks its type and shape, and fills *stored. rank: its number of
+// dimensions.
 static bool find_stored(HfWeights *weights, const HfPart *part, int rank, StoredMatrix *stored, const char *path,
                         Error *err) {
     const SafeFile *file;
@@ -182,7 +184,8 @@ static bool find_stored(HfWeights *weights, const HfPart *part, int rank, Stored
                          "belongs to another "
                          "model; copy the complete model again",
                          path, part->name);
-    const bool wide = tensor->dtype == DTYPE_F64 && sizeof(real) == sizeof(double); // gradient_check's checkpoints
+    // FP64 occurs in checkpoints that gradient_check writes
+    const bool wide = tensor->dtype == DTYPE_F64 && sizeof(real) == sizeof(double);
     if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F16 && !wide)
         return error_set(err, EXIT_DATA, "%s: '%s' is %s; weights must be F32, F16 or BF16", file->path, part->name,
                          dtype_name(tensor->dtype));
@@ -199,7 +202,7 @@ static bool find_stored(HfWeights *weights, const HfPart *part, int rank, Stored
     return true;
 }
 
-// Checks that the files have all tensors of the model and no others, before reading gigabytes.
+// Checks, before reading gigabytes, that the files contain all tensors of the model and no others.
 static bool check_stored(HfWeights *weights, const char *path, const ModelShape *shape, const TensorId *ids,
                          const int *layers, int count, Error *err) {
     HfPart parts[HF_MAX_PARTS];
@@ -223,7 +226,8 @@ static bool load_parameters(HfWeights *weights, const char *path, Arena *arena, 
         const Tensor value = list[i].weight.value;
         HfPart parts[HF_MAX_PARTS];
         StoredMatrix stored;
-        float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values); // padding rows stay 0
+        // zeroed, because padding rows must be 0
+        float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values);
         const int pieces = hf_parts(&arena->config->shape, ids[i], layers[i], parts);
         for (int k = 0; good && k < pieces; k++)
             good = find_stored(weights, &parts[k], tensor_rank(ids[i]), &stored, path, err) &&

@@ -11,8 +11,8 @@
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
 #define NOTE_LIMIT (16u << 20)
-#define ABSENT_SECONDS 300   // timeout until a rank's file appears; a rank that sees another folder never creates it
-#define STALLED_SECONDS 3600 // timeout while a rank's file does not grow, which includes the flush to the disk
+#define ABSENT_SECONDS 300   // timeout until a rank's file appears; it never appears if that rank sees another folder
+#define STALLED_SECONDS 3600 // timeout while a rank's file does not grow, which includes flushing it to the disk
 
 void checkpoint_shard_name(char *name, size_t size, int rank, int ranks) {
     if (ranks == 1)
@@ -21,7 +21,8 @@ void checkpoint_shard_name(char *name, size_t size, int rank, int ranks) {
         snprintf(name, size, "optimizer-%05d-of-%05d.safetensors", rank, ranks);
 }
 
-// Writes the name of a rank's note, a manifest of its one file that tells rank 0 that the file is complete.
+// Writes the name of a rank's note file to name[size]. A note is a manifest of the rank's one file and tells rank 0
+// that this file is complete.
 static void note_name(char *name, size_t size, int rank) {
     snprintf(name, size, "share-%05d.json", rank);
 }
@@ -43,7 +44,8 @@ bool checkpoint_write_shard(const char *folder, const Snapshot *s, Error *err) {
     return good;
 }
 
-// Waits until a rank's note exists, and sets `path` to it. Fails on the conditions of checkpoint_collect_shards().
+// Waits until a rank's note file exists, and writes its path to `path`. Fails as described at
+// checkpoint_collect_shards().
 static bool await_note(const char *folder, int rank, const Snapshot *s, char *path, size_t size, Error *err) {
     char name[NAME_BUFFER], file[PATH_BUFFER];
     const struct timespec pause = {0, 5000000};
@@ -73,7 +75,7 @@ static bool await_note(const char *folder, int rank, const Snapshot *s, char *pa
     return true;
 }
 
-// Copies the entry of the file `name` from a note to the manifest.
+// Copies the entry of the file `name` from a rank's note to the manifest.
 static bool copy_entry(JsonText *manifest, const char *note, const char *name, Error *err) {
     json_t *root = json_read_object(note, NOTE_LIMIT, err), *value;
     const json_t *files, *entry, *tensors;

@@ -16,11 +16,12 @@ extern "C" {
 // is 1.
 void checkpoint_shard_name(char *name, size_t size, int rank, int ranks);
 
-// Writes the shard of a rank other than 0 into the folder that rank 0 created, and then a note with its hashes.
+// Writes this rank's shard of the optimizer's states into the folder that rank 0 created, and then a note file with the
+// shard's hashes. For ranks other than 0.
 bool checkpoint_write_shard(const char *folder, const Snapshot *snapshot, Error *err);
 
-// Waits for the notes of all other ranks, adds their files to the manifest and removes the notes. Fails as soon as
-// snapshot->others_failed is set, the folder disappears, or a rank's file does not appear or stops growing.
+// Waits for the note files of all other ranks, adds the ranks' shard files to the manifest and removes the notes. Fails
+// as soon as snapshot->others_failed is set, the folder disappears, or a rank's file does not appear or stops growing.
 bool checkpoint_collect_shards(const char *folder, const Snapshot *snapshot, JsonText *manifest, Error *err);
 
 // Sets *count to the number of processes that wrote the optimizer's states. Fails if the manifest does not list all of

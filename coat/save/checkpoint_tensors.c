@@ -7,7 +7,7 @@
 #include "hf_names.h"
 #include "io/files.h"
 
-#define PIECE_BYTES ((size_t)8 << 20) // of host memory, between device and file
+#define PIECE_BYTES ((size_t)8 << 20) // size of the host buffer between device and file
 #define PATH_BUFFER 4096
 
 static Dtype dtype_of(Format format) {
@@ -29,7 +29,7 @@ typedef struct {
     int count;
 } List;
 
-// Appends an entry for all rows of a tensor, under the parameter's name followed by the role's suffix and `suffix`.
+// Appends an entry that covers all rows of a tensor. Its name is the parameter's name, the role's suffix and `suffix`.
 static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role role, int layer, const char *suffix) {
     Tensor t = arena_tensor(arena, id, role, layer);
     CheckpointTensor *entry = &list->entries[list->count++];
@@ -47,7 +47,7 @@ static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role r
     return entry;
 }
 
-// Makes an entry a tensor of one dimension. Returns the entry, for its type to be changed.
+// Changes an entry to a tensor of one dimension. Returns the entry, so that the caller can change its type.
 static CheckpointTensor *flatten(CheckpointTensor *entry, void *data, int64_t elements) {
     entry->data = (char *)data;
     entry->rank = 1;
@@ -56,8 +56,8 @@ static CheckpointTensor *flatten(CheckpointTensor *entry, void *data, int64_t el
     return entry;
 }
 
-// Appends a moment or master weights, with one amax (".a") and one exponent (".k") per group if the format has them.
-// With `sharded`, appends only this process's shard, and nothing if the shard is empty.
+// Appends the entries of a moment or of master weights, with one amax (".a") and one exponent (".k") per group if the
+// format has them. With `sharded`, appends only this process's shard, or nothing if the shard is empty.
 static void add_state(List *list, const Arena *arena, TensorId id, Role role, int layer, bool sharded) {
     int64_t begin;
     Tensor t = arena_tensor(arena, id, role, layer);
@@ -79,7 +79,8 @@ static List new_list(const Arena *arena, int per_parameter) {
     return list;
 }
 
-// Limits an entry to the elements [first, first + elements) of a parameter that are in this process's shard (ZeRO 3).
+// Limits an entry to the elements [first, first + elements) of a parameter, as far as they are in this process's shard
+// (ZeRO 3).
 static void cut_to_shard(CheckpointTensor *entry, const Arena *arena, int64_t first, int64_t elements) {
     int64_t begin, last = first + elements;
     Tensor shard = arena_shard(arena, entry->id, VALUE, entry->layer, &begin);
@@ -90,7 +91,7 @@ static void cut_to_shard(CheckpointTensor *entry, const Arena *arena, int64_t fi
     entry->data += (size_t)(from - begin) * dtype_bytes(entry->dtype);
 }
 
-// Appends one part of a parameter, such as the rows of q in the matrix of q, k and v.
+// Appends the entry of one part of a parameter, such as the rows of q in the matrix of q, k and v.
 static void add_part(List *list, const Arena *arena, TensorId id, int layer, const HfPart *part) {
     CheckpointTensor *entry = add(list, arena, id, VALUE, layer, "");
     int64_t first = part->first_row * entry->cols + part->first_col;
@@ -123,7 +124,7 @@ int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
 
 static int optimizer_tensors(const Arena *arena, bool sharded, CheckpointTensor **out) {
     static const Role states[] = {MOMENT_M, MOMENT_V, MASTER};
-    List list = new_list(arena, 7); // two moments of up to three tensors each, and the master weights
+    List list = new_list(arena, 7); // capacity 7: two moments of up to three tensors each, and the master weights
     for (int id = 0; id < PARAMETER_COUNT; id++)
         for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++)
             for (int i = 0; i < 3; i++) add_state(&list, arena, (TensorId)id, states[i], layer, sharded);
@@ -139,7 +140,7 @@ int checkpoint_shard_tensors(const Arena *arena, CheckpointTensor **out) {
     return optimizer_tensors(arena, true, out);
 }
 
-// Writes a tensor's shape in the file: its first t->rank values count.
+// Writes a tensor's shape in the file to shape[]. Only the first t->rank values are meaningful.
 static void file_shape(const CheckpointTensor *t, int64_t shape[2]) {
     int64_t rows = t->transposed ? t->cols : t->kept_rows, cols = t->transposed ? t->rows : t->cols;
     shape[0] = t->rank == 2 ? rows : cols;
@@ -152,9 +153,9 @@ size_t checkpoint_tensor_bytes(const CheckpointTensor *t) {
 
 // ---------------------------------------------------------------- transposes
 
-#define BLOCK 32 // rows and columns; source and destination blocks fit into the L1 cache together
+#define BLOCK 32 // rows and columns of a block; its source and destination fit into the L1 cache together
 
-// Transposes the block at row i0 and column j0. Callers pass a constant `bytes` (the size of an element), so that each
+// Transposes the block at row i0 and column j0. Callers pass the element size `bytes` as a constant, so that each
 // memcpy compiles to one load and one store.
 static inline void transpose_block(char *to, const char *from, int64_t rows, int64_t cols, int64_t i0, int64_t j0,
                                    size_t bytes) {
@@ -164,7 +165,7 @@ static inline void transpose_block(char *to, const char *from, int64_t rows, int
             memcpy(to + (size_t)(j * rows + i) * bytes, from + (size_t)(i * cols + j) * bytes, bytes);
 }
 
-// Transposes a dense (rows, cols) matrix.
+// Transposes a contiguous (rows, cols) matrix.
 static void matrix_transpose(void *to, const void *from, int64_t rows, int64_t cols, size_t element_bytes) {
     for (int64_t i0 = 0; i0 < rows; i0 += BLOCK) {
         for (int64_t j0 = 0; j0 < cols; j0 += BLOCK) {
@@ -184,7 +185,7 @@ static void matrix_transpose(void *to, const void *from, int64_t rows, int64_t c
 static bool all_finite(const char *values, size_t bytes, Dtype dtype) {
     if (dtype == DTYPE_BF16) {
         const uint16_t *v = (const uint16_t *)values;
-        uint16_t found = 0; // as wide as the values, so that the loop uses all SIMD lanes
+        uint16_t found = 0; // as wide as the values, so that the compiler uses all SIMD lanes
         for (size_t i = 0; i < bytes / sizeof *v; i++) found |= (v[i] & 0x7f80u) == 0x7f80u;
         return !found;
     }
@@ -194,8 +195,8 @@ static bool all_finite(const char *values, size_t bytes, Dtype dtype) {
     return !found;
 }
 
-// Writes one tensor: a transposed one (one layer's matrix) in one piece, the others in pieces of PIECE_BYTES. Sets
-// *nonfinite to its name if the tensor is the first with an infinity or NaN.
+// Writes one tensor to a safetensors file. A transposed tensor (one layer's matrix) is written in one piece, others in
+// pieces of PIECE_BYTES. If the tensor is the first with an infinity or NaN, sets *nonfinite to its name.
 static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *exec, const char **nonfinite,
                          Error *err) {
     size_t bytes = checkpoint_tensor_bytes(t), piece = t->transposed || bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
@@ -215,7 +216,7 @@ static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *ex
     return good;
 }
 
-// One file that is being written, and the result.
+// A file that a thread writes, and whether that succeeded.
 typedef struct {
     const TensorFile *file;
     const char *folder;
@@ -247,7 +248,8 @@ static void *write_file(void *argument) {
 bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int count, Exec *exec, JsonText *manifest,
                               Error *err) {
     FileWork *work = (FileWork *)xcalloc((size_t)count, sizeof *work);
-    const bool copied = files[0].count > 0 && files[0].list[0].host; // without copies only this thread reads the device
+    // without copies, only this thread may read the device
+    const bool copied = files[0].count > 0 && files[0].list[0].host;
     bool good = true;
     for (int i = 0; i < count; i++) {
         work[i] = (FileWork){.file = &files[i], .folder = folder, .exec = exec};
@@ -308,7 +310,7 @@ static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const Ch
         XXH3_64bits_update(hash, buffer, part);
         if (transposed) matrix_transpose(transposed, buffer, t->cols, t->rows, dtype_bytes(t->dtype));
         const char *values = transposed ? transposed : buffer;
-        // upload the part of this piece that is in this process's shard
+        // uploads the part of this piece that is in this process's shard
         uint64_t from = at > begin ? at : begin, to = at + part < end ? at + part : end;
         if (from < to) exec->ops->upload(exec, t->data + (from - begin), values + (from - at), (size_t)(to - from));
     }
@@ -332,7 +334,7 @@ bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const C
     if (!hash) fatal(EXIT_DEVICE, "host memory: could not allocate a checksum's state");
     bool good = file.count == count || error_set(err, EXIT_DATA, "%s has %d tensor%s but this run has %d", path,
                                                  file.count, plural(file.count), count);
-    // check all shapes first, so that a refused file leaves device memory unchanged
+    // All shapes are checked before the first upload, so that a rejected file leaves device memory unchanged.
     for (int i = 0; good && i < count; i++)
         good = check_tensor(&file, safetensors_find(&file, list[i].name), &list[i], err);
     for (int i = 0; good && i < count; i++) {

@@ -20,12 +20,14 @@
 static bool shape_from_llmc(const char *path, ModelShape *shape, Error *err) {
     SafeFile file;
     if (!llmc_open(&file, shape, path, err)) return false;
-    model_shape_vocab(shape, shape->vocab); // the file may pad the vocabulary differently
+    // recomputes the padding, because the file may pad the vocabulary differently
+    model_shape_vocab(shape, shape->vocab);
     safetensors_close(&file);
     return true;
 }
 
-// Reports that `folder` has no `file`, and names the newest checkpoint if it is the folder of a run. Always false.
+// Reports that `folder` has no file `file`. If it is a run's folder, the message names the newest checkpoint. Always
+// returns false.
 static bool no_model_in(const char *folder, const char *file, Error *err) {
     char newest[PATH_BUFFER] = "OUT/step-00000020";
     int64_t *steps = NULL;
@@ -39,7 +41,7 @@ static bool no_model_in(const char *folder, const char *file, Error *err) {
 
 typedef bool Parse(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
-// Reads folder/name and parses it with `parse`.
+// Reads the file folder/name and parses it with `parse`.
 static bool parse_file(const char *folder, const char *name, Parse *parse, ModelShape *shape, Error *err) {
     char path[PATH_BUFFER], *text;
     size_t size;
@@ -83,7 +85,7 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
 
 json_t *hf_generation_open(const char *path) {
     char parent[PATH_BUFFER], file[PATH_BUFFER];
-    Error ignored; // model_shape_from_files() has reported errors
+    Error ignored; // model_shape_from_files() has already reported errors
     const char *folder = path[0] && !llmc_is_weights(path) ? folder_of(path, parent, &ignored) : NULL;
     const bool good = folder && path_join(file, sizeof file, folder, HF_GENERATION_NAME, &ignored);
     return good && path_is_file(file) ? json_read_object(file, CONFIG_LIMIT, &ignored) : NULL;
@@ -103,7 +105,7 @@ static bool add_file(HfWeights *weights, const char *path, Error *err) {
     return true;
 }
 
-// Opens all files that the index names.
+// Opens all weight files that the index names.
 static bool add_indexed(HfWeights *weights, const char *folder, const char *index_path, Error *err) {
     json_t *index = json_read_object(index_path, INDEX_LIMIT, err);
     if (!index) return false;
@@ -113,7 +115,7 @@ static bool add_indexed(HfWeights *weights, const char *folder, const char *inde
     for (void *at = good ? json_object_iter(walk) : NULL; good && at; at = json_object_iter_next(walk, at)) {
         const char *name = json_string_value(json_object_iter_value(at));
         char path[PATH_BUFFER];
-        // the index may only name files in its own folder; those may be links, as in Hugging Face's cache
+        // The index may only name files in its own folder. They may be links, as in Hugging Face's cache.
         if (!name || !name_is_plain(name))
             good = error_set(err, EXIT_DATA, "%s: '%.100s' is not the name of a file in the folder", index_path,
                              name ? name : "?");
@@ -139,13 +141,13 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
-    if (folder_has_file(folder, HF_CONFIG_NAME)) // for example weight files without their index
+    if (folder_has_file(folder, HF_CONFIG_NAME)) // for example, weight files without their index
         return error_set(err, EXIT_DATA, "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download what is missing",
                          folder);
     return no_model_in(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
 }
 
-// True if all tensor names begin with the first `length` characters of `name`.
+// True if all tensor names of the weight files begin with the first `length` characters of `name`.
 static bool is_common(const HfWeights *weights, const char *name, size_t length) {
     for (int i = 0; i < weights->count; i++)
         for (int k = 0; k < weights->files[i].count; k++)
@@ -212,7 +214,7 @@ bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file
     return false;
 }
 
-// Sets *same: tensors a and b have the same type and bytes. Fails if they cannot be read.
+// Sets *same to true if tensors a and b have the same type and bytes. Fails if they cannot be read.
 static bool same_values(const SafeFile *file, const SafeTensor *a, const SafeFile *other, const SafeTensor *b,
                         bool *same, Error *err) {
     *same = a->dtype == b->dtype && a->bytes == b->bytes;
@@ -228,8 +230,8 @@ static bool same_values(const SafeFile *file, const SafeTensor *a, const SafeFil
     return good;
 }
 
-// Fails if the files of a model with a tied head store a head that differs from the embedding, because transformers 5
-// would not tie it.
+// Fails if the files of a model with a tied head store an output head that differs from the embedding, because
+// transformers 5 would not tie it.
 static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const SafeFile *head_file,
                             const SafeTensor *head, Error *err) {
     char name[HF_NAME_LENGTH];
@@ -237,7 +239,8 @@ static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const S
     const SafeTensor *embedding;
     bool same;
     hf_whole_name(shape, WTE, 0, name);
-    if (!hf_weights_find(weights, name, &file, &embedding)) return true; // loading reports it
+    // loading the model reports the missing tensor
+    if (!hf_weights_find(weights, name, &file, &embedding)) return true;
     if (!same_values(head_file, head, file, embedding, &same, err)) return false;
     return same || error_set(err, EXIT_DATA,
                              "%s: '%s' differs from the embedding, but config.json has tie_word_embeddings true; set "

@@ -7,7 +7,8 @@
 
 #define HF_CONFIG_NAME "config.json"
 #define HF_MODEL_NAME "model.safetensors"
-#define HF_INDEX_NAME "model.safetensors.index.json" // maps each tensor to the file that stores it
+// name of the file that maps each tensor to the file that stores it
+#define HF_INDEX_NAME "model.safetensors.index.json"
 #define HF_GENERATION_NAME "generation_config.json"
 
 #ifdef __cplusplus
@@ -35,22 +36,24 @@ bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *
 // that came with the model (NULL: none).
 void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *source);
 
-// The weight files of a model: safetensors, or one of llm.c that is read as safetensors.
+// Open weight files of a model: safetensors, or one file of llm.c that is read like safetensors.
 typedef struct {
     SafeFile *files;
-    bool **used; // per file and tensor: hf_weights_find() has returned it
+    bool **used; // used[file][tensor]: hf_weights_find() has returned this tensor
     int count;
-    bool llmc;       // linear weights are stored (out, in) in every architecture
-    char prefix[64]; // that all tensor names begin with, such as torch.compile's "_orig_mod."; "": none
+    bool llmc;       // true: a weight file of llm.c, which stores linear weights as (out, in) in every architecture
+    char prefix[64]; // prefix of all tensor names, such as torch.compile's "_orig_mod."; "": none
 } HfWeights;
 
-// Opens the weights of a folder, one .safetensors file, or a weight file of llm.c.
+// Opens the weights at `path`: a folder, a .safetensors file, or a weight file of llm.c.
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
-// Finds a tensor by its full name, or by its name without a leading "transformer." or "model.". False if there is none.
+// Finds a tensor by its full name, or by its name without a leading "transformer." or "model.". Returns false if there
+// is none.
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
-// Fails if the files hold a tensor that hf_weights_find() has not returned, because it would change the model's
-// results. Allows buffers that hold no weights, and the head of a model with a tied head if it equals the embedding.
+// Fails if the files contain a tensor that hf_weights_find() has not returned, because it would change the model's
+// results. Ignores buffers that are not weights, and the output head of a model with a tied head if it equals the
+// embedding.
 bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *err);
 
 #ifdef __cplusplus

@@ -1,23 +1,24 @@
-// Reads config.json of Hugging Face's models. Accepts the keys of transformers 4 and those that version 5 renamed.
+// Reads config.json of Hugging Face's models. Accepts the keys of transformers 4 and the renamed keys of version 5.
 #include <string.h>
 
 #include "config/shapes.h"
 #include "hf.h"
 
-// A JSON object of the file, the file's path for messages, and the error to set.
+// State for reading a JSON object: the object, the file's path for messages, and the error to set.
 typedef struct {
     const json_t *root;
     const char *path;
     Error *err;
 } Reader;
 
-// Returns the value of a key; NULL if the key is absent or null. Only for keys of which transformers accepts null.
+// Returns the value of a key; NULL if the key is absent or null. Use it only for keys that transformers allows to be
+// null.
 static const json_t *find(const Reader *r, const char *key) {
     const json_t *item = json_object_get(r->root, key);
     return item && !json_is_null(item) ? item : NULL;
 }
 
-// Fails if the key is present and not `value`.
+// Fails if the key is present with a value other than `value`.
 static bool require_bool(const Reader *r, const char *key, bool value) {
     const json_t *item = json_object_get(r->root, key);
     if (!item || (json_is_boolean(item) && json_is_true(item) == value)) return true;
@@ -33,7 +34,8 @@ static bool get_bool(const Reader *r, const char *key, bool otherwise, bool *val
            error_set(r->err, EXIT_DATA, "%s: '%s' must be true or false", r->path, key);
 }
 
-// Sets *value to the key's integer, which must be 1 ... max. Absent key: `otherwise`, or an error if that is 0.
+// Sets *value to the key's integer, which must be from 1 to max. If the key is absent, uses `otherwise`, or fails if
+// that is 0.
 static bool get_int(const Reader *r, const char *key, int64_t max, int64_t otherwise, int *value) {
     int64_t found = otherwise;
     if ((!otherwise || find(r, key)) && !json_get_int(r->root, r->path, key, 1, max, &found, r->err)) return false;
@@ -41,7 +43,7 @@ static bool get_int(const Reader *r, const char *key, int64_t max, int64_t other
     return true;
 }
 
-// Sets *value to the key's number, which must be min ... max, or to `otherwise` if the key is absent.
+// Sets *value to the key's number, which must be from min to max. If the key is absent, uses `otherwise`.
 static bool get_float(const Reader *r, const char *key, double min, double max, float otherwise, float *value) {
     double found;
     *value = otherwise;
@@ -52,32 +54,33 @@ static bool get_float(const Reader *r, const char *key, double min, double max, 
            error_set(r->err, EXIT_DATA, "%s: %s is %g, outside %g ... %g", r->path, key, found, min, max);
 }
 
-// Fails unless the key names the supported activation function: `name`, also if the key is absent, or `other`.
+// Fails unless the key's activation function is `name` (also if the key is absent) or `other`.
 static bool require_activation(const Reader *r, const char *key, const char *name, const char *other) {
     const json_t *item = json_object_get(r->root, key);
-    const char *value = item ? json_string_value(item) : name; // transformers' default
+    const char *value = item ? json_string_value(item) : name; // transformers' default is used if the key is absent
     if (value && (strcmp(value, name) == 0 || strcmp(value, other) == 0)) return true;
     return error_set(r->err, EXIT_DATA, "%s: %s is '%.60s'; only '%s' is supported", r->path, key,
                      value ? value : "not a name", name);
 }
 
-// The architecture of a model_type, and the defaults of its config class in transformers for absent keys. If the key is
-// present and null, there is no sliding window, and num_key_value_heads equals num_attention_heads.
+// The architecture that a model_type stands for, and the defaults of its config class in transformers for absent keys.
+// If a key is present and null, there is no sliding window, and num_key_value_heads equals num_attention_heads.
 typedef struct {
     const char *type;
     Architecture architecture;
-    int kv_heads; // 0: num_attention_heads
-    int head_dim; // 0: hidden_size / num_attention_heads
+    int kv_heads; // default of num_key_value_heads; 0: num_attention_heads
+    int head_dim; // default of head_dim; 0: hidden_size / num_attention_heads
     int positions;
-    int window;          // 0: none
-    float eps;           // rms_norm_eps; 0: the type has no such key
-    int begin, end, pad; // bos_token_id, eos_token_id and pad_token_id, -1: null
+    int window;          // default of sliding_window; 0: none
+    float eps;           // default of rms_norm_eps; 0: the type has no such key
+    int begin, end, pad; // defaults of bos_token_id, eos_token_id and pad_token_id; -1: null
 } ModelType;
 
 // clang-format off
 static const ModelType model_types[] = {
     // type     architecture         kv head_dim positions window eps  begin  end    pad
-    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     0,     50256, 50256, -1}, // other keys: read_gpt2()
+    // read_gpt2() reads its other keys
+    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     0,     50256, 50256, -1},
     {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0,     1e-6f, 1,     2,     -1},
     {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096,  1e-6f, 1,     2,     -1},
     {"olmo",    ARCHITECTURE_OLMO,   0,  0,      2048,    0,     0,     -1,    50279, 1},
@@ -94,7 +97,7 @@ static int id_of(const json_t *item, const ModelShape *s) {
 }
 
 // Adds the ids of eos_token_id (an id, null or a list) to shape->ids, up to MAX_EOS in all. Ignores ids outside the
-// vocabulary, because small test models keep the defaults of their class.
+// vocabulary, because small test models inherit the defaults of their class.
 static bool read_eos(const Reader *r, ModelShape *s) {
     const json_t *ends = json_object_get(r->root, "eos_token_id");
     if (ends && !json_is_integer(ends) && !json_is_null(ends) && !json_is_array(ends))
@@ -109,7 +112,8 @@ static bool read_eos(const Reader *r, ModelShape *s) {
     return true;
 }
 
-// Sets *id to the key's token id, -1 if it is null or outside the vocabulary. If the key is absent: `otherwise`.
+// Sets *id to the key's token id, or to -1 if it is null or outside the vocabulary. If the key is absent, uses
+// `otherwise`.
 static bool read_id(const Reader *r, const char *key, int otherwise, const ModelShape *s, int *id) {
     const json_t *item = json_object_get(r->root, key);
     *id = item ? id_of(item, s) : otherwise < s->vocab ? otherwise : -1;
@@ -143,7 +147,7 @@ static bool read_gpt2(const Reader *r, ModelShape *shape) {
     return true;
 }
 
-// Reads RoPE scaling from `object`: rope_scaling of transformers 4 or rope_parameters of version 5.
+// Reads RoPE scaling from `object`, which is rope_scaling of transformers 4 or rope_parameters of version 5.
 static bool read_rope_scaling(const Reader *file, Architecture architecture, const json_t *object, RopeScaling *rope) {
     const Reader r = {object, file->path, file->err};
     const char *kind = json_string_value(find(&r, "rope_type") ? find(&r, "rope_type") : find(&r, "type"));
@@ -157,7 +161,7 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
         !get_float(&r, "high_freq_factor", MIN_ROPE_BAND, MAX_ROPE_BAND, 0, &rope->high) ||
         !get_int(&r, "original_max_position_embeddings", MAX_POSITIONS, 0, &rope->positions))
         return false;
-    if (rope->factor == 1.0f) { // no scaling
+    if (rope->factor == 1.0f) { // a factor of 1 means no scaling
         ModelShape usual;
         architecture_shape(architecture, &usual);
         *rope = usual.rope;
@@ -187,8 +191,8 @@ static bool check_one_rope(const Reader *r, const char *name) {
     return true;
 }
 
-// Reads RoPE's base and scaling. As in transformers 5, rope_scaling replaces rope_parameters, and a rope_theta inside
-// that object replaces the one outside.
+// Reads RoPE's base and scaling. As in transformers 5, rope_scaling overrides rope_parameters, and a rope_theta inside
+// that object overrides the one outside.
 static bool read_rope(const Reader *r, Architecture architecture, ModelShape *shape) {
     const char *const names[] = {"rope_parameters", "rope_scaling"};
     const json_t *object = NULL;
@@ -214,7 +218,8 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     return !has_kind || read_rope_scaling(r, architecture, object, &shape->rope);
 }
 
-// Reads the sliding window. It is supported by limiting shape->positions to it: within it, attention is full.
+// Reads the sliding window. It is supported by limiting shape->positions to the window, because attention within the
+// window is full.
 static bool read_window(const Reader *r, const ModelType *type, ModelShape *shape) {
     int window = json_object_get(r->root, "sliding_window") ? 0 : type->window;
     const json_t *kinds = find(r, "layer_types");
@@ -228,13 +233,13 @@ static bool read_window(const Reader *r, const ModelType *type, ModelShape *shap
                          kind ? kind : "no name");
     }
     if (strncmp(type->type, "qwen", 4) == 0) return require_bool(r, "use_sliding_window", false);
-    if (!type->window) return true; // transformers ignores the key for other types
+    if (!type->window) return true; // transformers ignores the key for other model types
     if (find(r, "sliding_window") && !get_int(r, "sliding_window", MAX_POSITIONS, 0, &window)) return false;
     if (window > 0 && window < shape->positions) shape->positions = window;
     return true;
 }
 
-// Reads the number of key and value heads and the width of a head.
+// Reads the number of key/value heads and the head width.
 static bool read_heads(const Reader *r, const ModelType *type, ModelShape *s) {
     const bool has_kv = json_object_get(r->root, "num_key_value_heads") != NULL;
     const int kv_heads = has_kv || !type->kv_heads ? s->heads : type->kv_heads;
@@ -272,7 +277,7 @@ static bool read_clip(const Reader *r, const ModelType *type, ModelShape *s) {
            error_set(r->err, EXIT_DATA, "%s: clip_qkv 0 would make q, k and v 0; set it to null for no limit", r->path);
 }
 
-// Reads the shape of all model types except gpt2.
+// Reads the model shape for all model types except gpt2.
 static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape) {
     ModelShape *s = shape;
     const Architecture architecture = type->architecture;

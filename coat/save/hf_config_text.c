@@ -11,7 +11,7 @@ static void id_field(JsonText *t, const char *key, int id) {
         json_text_null(t, key);
 }
 
-// Writes BOS and EOS ids, null if there are none, because some classes of transformers have other defaults.
+// Writes the BOS and EOS ids. Writes null if there are none, because some classes of transformers have other defaults.
 static void ids_fields(JsonText *t, const SpecialIds *ids) {
     id_field(t, "bos_token_id", ids->bos);
     if (ids->eos_count == 0) json_text_null(t, "eos_token_id");
@@ -23,7 +23,8 @@ static void ids_fields(JsonText *t, const SpecialIds *ids) {
 }
 
 static void gpt2_fields(JsonText *t, const ModelShape *s) {
-    static const char *const zeros[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"}; // no dropout
+    // keys written as 0, because the model has no dropout
+    static const char *const zeros[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
     json_text_int(t, "n_layer", s->layers);
     json_text_int(t, "n_head", s->heads);
     json_text_int(t, "n_embd", s->channels);
@@ -78,7 +79,8 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
     const Architecture architecture = shape_architecture(s);
     if (architecture == ARCHITECTURE_COUNT)
         return error_set(err, EXIT_DATA, "the model cannot be saved, because no supported architecture has its shape");
-    // transformers 5 refuses a llama whose heads do not divide the width; mistral without a window is the same model
+    // transformers 5 rejects a llama model whose width is not divisible by its heads. Such a model is written as
+    // mistral without a window, which is identical.
     const bool mistral = architecture == ARCHITECTURE_LLAMA && s->channels % s->heads;
     const char *dtype = weights == DTYPE_BF16 ? "bfloat16" : weights == DTYPE_F64 ? "float64" : "float32";
     memset(t, 0, sizeof *t);
@@ -99,8 +101,9 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
     id_field(t, "pad_token_id", s->pad);
     ids_fields(t, &s->ids);
     json_text_string(t, "torch_dtype", dtype);
-    json_text_string(t, "transformers_version", "4.57.1"); // without it, 4.57.6 mistakes any large vocabulary for
-                                                           // one of Mistral's that needs a fix
+    // required: without it, transformers 4.57.6 mistakes any tokenizer with a large vocabulary for a faulty one of
+    // Mistral's
+    json_text_string(t, "transformers_version", "4.57.1");
     json_text_close(t, '}');
     return true;
 }

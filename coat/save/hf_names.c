@@ -3,12 +3,12 @@
 #include <stdio.h>
 
 typedef struct {
-    const char *whole; // name of the complete parameter; %d: the layer
-    bool transposed;   // the file stores (in, out), as GPT-2 does for linear weights
+    const char *whole; // name of the complete parameter; %d is replaced by the layer
+    bool transposed;   // true: the file stores (in, out), as GPT-2 does for linear weights
     struct {
         const char *name;
-        Dim rows;          // columns if the parameter has one row
-    } parts[HF_MAX_PARTS]; // tensors that store the parameter; none: one tensor with the name `whole`
+        Dim rows;          // number of columns if the parameter has one row
+    } parts[HF_MAX_PARTS]; // tensors that store the parameter; if there are none, one tensor with the name `whole`
 } HfName;
 
 // clang-format off
@@ -31,7 +31,8 @@ static const HfName gpt2_names[PARAMETER_COUNT] = {
     [LNFB] = {"transformer.ln_f.bias"},
 };
 
-// Llama and architectures with the same names. The names of complete parameters are those of models that fuse them.
+// Tensor names of Llama and of architectures with equal names. The names of complete parameters are those used by
+// models that fuse them.
 static const HfName llama_names[PARAMETER_COUNT] = {
     [WTE] = {"model.embed_tokens.weight"},
     [LN1W] = {"model.layers.%d.input_layernorm.weight"},
@@ -52,7 +53,7 @@ static const HfName llama_names[PARAMETER_COUNT] = {
     [HEADW] = {"lm_head.weight"},
 };
 
-// The names of OLMo 2 that differ from Llama's.
+// Tensor names of OLMo 2 that differ from Llama's.
 static const HfName olmo2_names[PARAMETER_COUNT] = {
     [LN1W] = {"model.layers.%d.post_attention_layernorm.weight"},
     [LN2W] = {"model.layers.%d.post_feedforward_layernorm.weight"},
@@ -64,7 +65,7 @@ static const HfName *find(const ModelShape *shape, TensorId id) {
     return &(shape->norm_place == NORM_POST && olmo2_names[id].whole ? olmo2_names : llama_names)[id];
 }
 
-// Writes a pattern of the maps above with the layer in place of %d.
+// Writes a tensor name to name[]: the pattern with %d replaced by the layer.
 static void fill_name(char name[HF_NAME_LENGTH], const char *pattern, TensorId id, int layer) {
     if (!pattern) fatal(EXIT_DATA, "parameter %s has no name in Hugging Face's files", tensor_row(id)->name);
     const char *number = strstr(pattern, "%d");

@@ -1,5 +1,5 @@
-// Maps parameters to tensor names in Hugging Face's files, per architecture. One parameter may be several tensors in a
-// file: q, k and v, or gate and up.
+// Maps parameters to tensor names in Hugging Face's files, for each architecture. A file may store one parameter as
+// several tensors: q, k and v, or gate and up.
 #pragma once
 #include "model/tensors.h"
 
@@ -9,7 +9,7 @@ extern "C" {
 
 enum { HF_MAX_PARTS = 3, HF_NAME_LENGTH = 128 };
 
-// One tensor of a file. It stores rows [first_row, first_row + rows) of a parameter, without the vocabulary's padding.
+// A tensor in a file that stores rows [first_row, first_row + rows) of a parameter, without the vocabulary's padding.
 // If the parameter has one row, it stores columns [first_col, first_col + cols).
 typedef struct {
     char name[HF_NAME_LENGTH];
@@ -21,7 +21,7 @@ typedef struct {
 // parameter is not per layer.
 int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MAX_PARTS]);
 
-// Writes the name of the complete parameter, under which a checkpoint stores its moments and master weights.
+// Writes the name of a parameter, under which a checkpoint stores its moments and master weights.
 void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]);
 
 #ifdef __cplusplus

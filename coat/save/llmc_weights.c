@@ -40,7 +40,7 @@ bool llmc_parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *
     return true;
 }
 
-// Adds a tensor of rows * cols elements at byte *at to a safetensors header, and moves *at to its end.
+// Adds a tensor of rows * cols elements, stored at byte *at, to a safetensors header. Moves *at to the tensor's end.
 static void add_tensor(JsonText *t, const char *name, Dtype dtype, int rank, int64_t rows, int64_t cols, uint64_t *at) {
     json_text_open(t, name, '{');
     json_text_string(t, "dtype", dtype_name(dtype));
@@ -56,7 +56,7 @@ static void add_tensor(JsonText *t, const char *name, Dtype dtype, int rank, int
     json_text_close(t, '}');
 }
 
-// Writes the safetensors header that describes the parameters after llm.c's header. Returns their size in bytes.
+// Writes the safetensors header for the parameters that follow llm.c's header. Returns the parameters' size in bytes.
 static uint64_t tensors_text(JsonText *t, const ModelShape *shape, Dtype dtype) {
     typedef TensorLayout Row[ROLE_COUNT];
     Row *layout = (Row *)xcalloc(TENSOR_COUNT, sizeof *layout);

@@ -1,5 +1,5 @@
-// Weight files of llm.c. The header is 256 int32: magic 20240326, version (3: FP32, 5: BF16), maximum sequence length,
-// vocabulary, layers, heads, channels, padded vocabulary. The 16 parameters follow in the order of the table of
+// Reads weight files of llm.c. The header is 256 int32: magic 20240326, version (3: FP32, 5: BF16), maximum sequence
+// length, vocabulary, layers, heads, channels, padded vocabulary. The 16 parameters follow in the order of the table of
 // tensors, each with all its layers, weights as (out, in).
 #pragma once
 #include "io/safetensors.h"
@@ -11,12 +11,14 @@ extern "C" {
 
 #define LLMC_HEADER_BYTES 1024
 
-// True if the file begins with the magic number.
+// True if the file begins with the magic number of llm.c's weight files.
 bool llmc_is_weights(const char *path);
-// Opens a file as if it were safetensors: *file lists the tensors under Hugging Face's names, and "padding" for the
-// rows of the padded vocabulary. *shape has the file's vocab_padded. Fails if header and length do not match.
+// Opens a weight file of llm.c as if it were safetensors: *file lists its tensors under Hugging Face's names, and the
+// rows of the padded vocabulary as "padding". Sets shape->vocab_padded from the file. Fails if header and file length
+// do not match.
 bool llmc_open(SafeFile *file, ModelShape *shape, const char *path, Error *err);
-// Reads shape and type from a header. `path` names the file in messages.
+// Parses the header of an llm.c weight file into the model's shape and data type. False with err if it is not
+// supported. `path` is only used in messages.
 bool llmc_parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *path, ModelShape *shape, Dtype *dtype,
                        Error *err);
 

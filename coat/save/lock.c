@@ -63,7 +63,8 @@ bool lock_acquire(Lock *lock, const char *folder, Error *err) {
         const bool unsupported = why && call_is_unsupported(why), locked = why == 0 || (unsupported && created);
         if (locked && lock_is_held(lock)) break;
         close_lock(lock);
-        if (locked) continue; // a run that ended meanwhile has removed this file
+        if (locked)
+            continue; // the file that was locked is gone, because the run that held it has just ended; try again
         if (why == EWOULDBLOCK) return refuse(lock, folder, "", err);
         if (unsupported) return refuse(lock, folder, ", or delete its .lock if that run is dead", err);
         return cannot_write(lock, why, err);

@@ -1,6 +1,6 @@
-// One run at a time per folder. A run holds flock() on OUT/.lock, which names its host, process and start time. The
-// system releases this lock when the process ends, so the file of a killed run locks nothing. On a file system without
-// flock(), the existence of the file is the lock.
+// Locks a run's folder, so that only one run at a time writes to it. A run holds flock() on OUT/.lock, which names its
+// host, process and start time. The system releases this lock when the process ends, so a killed run does not block
+// later ones. On a file system without flock(), the existence of the file is the lock.
 #pragma once
 #include "base/error.h"
 
@@ -9,9 +9,9 @@ extern "C" {
 #endif
 
 typedef struct {
-    int fd;          // of the .lock file; -1: not locked
-    bool taken;      // lock_acquire() failed because another run holds the lock
-    char path[1100]; // of the .lock file
+    int fd;          // file descriptor of the .lock file; -1: not locked
+    bool taken;      // true if lock_acquire() failed because another run holds the lock
+    char path[1100]; // path of the .lock file
 } Lock;
 
 // Locks an existing folder. Fails (EXIT_DATA) if another run holds the lock, which err names, if the .lock file is a
@@ -22,7 +22,8 @@ bool lock_acquire(Lock *lock, const char *folder, Error *err);
 // parent of the folder was removed, renamed or replaced since.
 bool lock_is_held(const Lock *lock);
 
-// Removes the .lock file, unless it is another run's by now, and releases the lock. Does nothing if fd is -1.
+// Removes the .lock file and releases the lock. Does not remove the file if another run has created it since. Does
+// nothing if fd is -1.
 void lock_release(Lock *lock);
 
 #ifdef __cplusplus

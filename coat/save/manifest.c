@@ -7,9 +7,10 @@
 #include "base/background.h"
 #include "io/files.h"
 
-#define MANIFEST_LIMIT (1u << 30) // bytes; each process adds 140 kB for a model of 64 layers
+// maximum size of manifest.json in bytes; each process adds 140 kB for a model of 64 layers
+#define MANIFEST_LIMIT (1u << 30)
 #define READ_PIECE (1u << 20)
-#define CHECKERS 8 // threads that hash files
+#define CHECKERS 8 // number of threads that hash files
 #define PATH_BUFFER 4096
 #define TAIL_BYTES 64
 
@@ -110,7 +111,7 @@ const json_t *manifest_entry(const Manifest *manifest, const char *name, Error *
     return entry;
 }
 
-// Checks the size of a listed file, and its hash if `deep`.
+// Checks the size of a file that the manifest lists and, if `deep`, its hash.
 static bool check_file(const Manifest *manifest, const char *name, bool deep, Error *err) {
     char path[PATH_BUFFER];
     const json_t *entry = manifest_entry(manifest, name, err);
@@ -147,7 +148,7 @@ bool manifest_check_texts(const Manifest *manifest, Error *err) {
     return true;
 }
 
-// One file that is being checked, and the result.
+// A file that a thread checks, and the result.
 typedef struct {
     const Manifest *manifest;
     const char *name;
@@ -162,7 +163,7 @@ static void *check_in_background(void *argument) {
     return NULL;
 }
 
-// With `deep`, hashes up to CHECKERS files in parallel, because each process of a run wrote a large file.
+// With `deep`, up to CHECKERS files are hashed in parallel, because each process of a run wrote a large file.
 bool manifest_check_all(const Manifest *manifest, bool deep, Error *err) {
     json_t *files = json_object_get(manifest->root, "files");
     CheckWork work[CHECKERS];

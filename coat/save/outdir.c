@@ -31,8 +31,8 @@ bool out_is_run_file(const char *name) {
            events_is_name(name) || is_own_checkpoint(name);
 }
 
-// Finds a file of a run in the folder, preferably the newest checkpoint. found: its name; "": there is none. Fails
-// (EXIT_DATA) if the folder cannot be read.
+// Finds a file of an earlier run in the folder, preferably the newest checkpoint. found: its name; "" if there is none.
+// Fails (EXIT_DATA) if the folder cannot be read.
 static bool find_run(const char *folder, char found[256], Error *err) {
     DIR *dir = opendir(folder);
     found[0] = 0;
@@ -50,7 +50,7 @@ static bool make_folder(const char *path, Error *err) {
                      why.text);
 }
 
-// Locks the folder at out->path, which exists.
+// Locks the existing folder at out->path.
 static bool lock_folder(OutFolder *out, Error *err) {
     if (!lock_acquire(&out->lock, out->path, err)) return false;
     out->fd = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -86,7 +86,8 @@ bool out_ensure(OutFolder *out, bool *taken, Error *err) {
     *taken = false;
     if (lock_is_held(&out->lock)) return true;
     OutFolder now = *out;
-    const bool same = path_is_open(out->path, out->fd); // only its .lock is gone
+    // true if the folder is still the same and only its .lock file was removed
+    const bool same = path_is_open(out->path, out->fd);
     if (!make_folder(out->path, err)) return false;
     if (!lock_folder(&now, err)) {
         *taken = now.lock.taken;

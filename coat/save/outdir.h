@@ -1,4 +1,5 @@
-// The folder that a run writes to (--out): created if missing, locked, and never taken from another run by accident.
+// Creates, locks and checks the folder that a run writes to (--out). A run never takes over another run's folder by
+// accident.
 #pragma once
 #include "config/config.h"
 #include "lock.h"
@@ -7,14 +8,14 @@
 extern "C" {
 #endif
 
-// Checks that config->out can be the folder of a run. Changes nothing. Fails (EXIT_DATA) if it is a checkpoint, has the
-// name of one or lies in one; err names the checkpoint's run. Fails (EXIT_USER) for "/" and for an unexpanded ~.
+// Checks that config->out is suitable as a run's folder. Changes nothing. Fails (EXIT_DATA) if it is a checkpoint, has
+// the name of one or lies in one; err names the checkpoint's run. Fails (EXIT_USER) for "/" and for an unexpanded ~.
 bool out_check(const Config *config, Error *err);
 
-// The folder of a run that is writing to it.
+// The folder that this run writes to and has locked.
 typedef struct {
     char path[PATH_MAX_LENGTH + 32];
-    int fd; // of the folder; open, so that another folder never gets its inode number
+    int fd; // file descriptor of the folder; stays open so that no other folder gets its inode number
     Lock lock;
 } OutFolder;
 
@@ -28,31 +29,32 @@ bool out_prepare(const Config *config, OutFolder *out, Error *err);
 // the reason is another run: it has locked the folder, or its files are there.
 bool out_ensure(OutFolder *out, bool *taken, Error *err);
 
-// Releases the lock.
+// Releases the lock on the run's folder.
 void out_close(OutFolder *out);
 
 // With --overwrite, deletes the log and the checkpoints of the old run and no other file. Call it when all input has
-// been read. Fails (EXIT_DATA) without deleting anything if permissions forbid a part.
+// been read. Fails (EXIT_DATA) without deleting anything if permissions forbid deleting any of them.
 bool out_clear(const Config *config, Error *err);
 
-// True if `name` is that of a checkpoint, step-00000020, or of one that is incomplete or being removed.
+// True if `name` is the name of a checkpoint, step-00000020, or of a checkpoint that is incomplete or being removed.
 bool out_is_checkpoint_name(const char *name);
-// True if `name` is that of a file or folder that a run creates in its folder.
+// True if a run creates files or folders with this name in its folder.
 bool out_is_run_file(const char *name);
 
-// The space for checkpoints on the disk of a run's folder.
+// Disk space for checkpoints in a run's folder.
 typedef struct {
-    double free;  // bytes, including those that the start of the run or its first save frees
-    int64_t held; // checkpoints of this run that are there; --keep counts them
-    double block; // bytes that the size of every file is rounded up to
+    double free;  // free bytes, including those that the start of the run or its first save frees
+    int64_t held; // number of existing checkpoints of this run, which --keep counts
+    double block; // block size in bytes, to which the size of every file is rounded up
 } OutRoom;
 
-// Asks the file system of config->out for its space. Returns false if it does not report any.
+// Reads the free disk space of config->out from its file system. Returns false if the file system does not report it.
 bool out_room(const Config *config, OutRoom *room);
 
-// True if at least one checkpoint of `bytes` bytes fits; otherwise sets err (EXIT_DATA). note: set to a remark if the
-// disk becomes full later in the run from step `begun` to step `steps` > begun, because --save-every and --keep hold
-// more checkpoints than fit; otherwise to "". Reserves space for file blocks and the log, and 2 % as a margin.
+// True if at least one checkpoint of `bytes` bytes fits on the disk; otherwise sets err (EXIT_DATA).
+// note: set to a warning if the disk becomes full between step `begun` and step `steps`, because --save-every and
+// --keep retain more checkpoints than fit; otherwise to "".
+// Reserves space for file blocks and the log, and 2 % as a margin.
 bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
               Error *err);
 

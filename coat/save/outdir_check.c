@@ -18,8 +18,8 @@ static bool is_newest(const char *out, int64_t step) {
     return newest;
 }
 
-// Cuts `path` after the last part that is a checkpoint or has the name of one, without a slash at the end. Returns
-// false if there is no such part.
+// Cuts `path` after its last component that is a checkpoint or has the name of one, without a trailing slash. Returns
+// false if there is no such component.
 static bool cut_to_checkpoint(char *path) {
     for (size_t length = strlen(path); length > 0;) {
         while (length > 1 && path[length - 1] == '/') length--;
@@ -27,7 +27,7 @@ static bool cut_to_checkpoint(char *path) {
         if (checkpoint_step(path) >= 0 || (folder_has_file(path, MANIFEST_NAME) && folder_has_file(path, STATE_NAME)))
             return true;
         while (length > 0 && path[length - 1] != '/') length--;
-        if (length == 1) break; // the root
+        if (length == 1) break; // the root folder is reached
     }
     return false;
 }
@@ -44,7 +44,8 @@ bool out_check(const Config *config, Error *err) {
     snprintf(path, sizeof path, "%s", out);
     if (!cut_to_checkpoint(path)) return true;
     const bool exists = realpath(path, actual);
-    if (exists && checkpoint_step(path) < 0) snprintf(path, sizeof path, "%s", actual); // path was a link, or "."
+    // if `path` was a link or ".", uses the folder's real path
+    if (exists && checkpoint_step(path) < 0) snprintf(path, sizeof path, "%s", actual);
     const int64_t step = checkpoint_step(path);
     if (step < 0)
         return error_set(err, EXIT_DATA,

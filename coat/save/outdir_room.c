@@ -8,9 +8,10 @@
 
 #include "outdir.h"
 
-#define CHECKPOINT_BLOCKS 12 // rounding loss of a checkpoint: one partly filled block per file, and its folder
-#define STEP_BYTES 512       // bytes per step in log.jsonl and the event file, with evaluations and FP8 health
-#define MARGIN 1.02          // for the file system's own data
+// blocks lost to rounding per checkpoint: one partly filled block per file, and one for its folder
+#define CHECKPOINT_BLOCKS 12
+#define STEP_BYTES 512 // estimated bytes per step in log.jsonl and the event file, with evaluations and FP8 health
+#define MARGIN 1.02    // factor that reserves space for the file system's own data
 
 // Returns the bytes that a file, or the files in a folder, occupy on the disk.
 static double bytes_on_disk(const char *path) {
@@ -61,9 +62,10 @@ static int64_t common_multiple(int64_t a, int64_t b) {
 }
 
 // Returns the largest number of new checkpoints that exist at the same time. Those of --keep-every are never deleted.
-// Of the others, --keep and the one being written exist, and the `held` old ones are deleted first.
+// In addition there are those of --keep and the one being written; the `held` old ones are deleted first.
 static int64_t max_new_checkpoints(const Config *c, int64_t held, int64_t begun, int64_t steps) {
-    bool end = c->save_every == 0 || steps % c->save_every != 0; // the last step is always saved
+    // the last step is always saved, even if --save-every does not include it
+    bool end = c->save_every == 0 || steps % c->save_every != 0;
     int64_t saves = multiples(begun, steps, c->save_every) + end, permanent = 0;
     if (c->keep == 0) return saves;
     if (c->keep_every > 0) {
@@ -80,7 +82,7 @@ bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, 
     const double least = bytes + CHECKPOINT_BLOCKS * room.block, logs = STEP_BYTES * (double)(steps - begun);
     const int64_t count = max_new_checkpoints(config, room.held, begun, steps);
     int64_t fit = room.free > logs ? (int64_t)((room.free - logs) / (MARGIN * least)) : 0;
-    if (fit < 1) fit = room.free >= least; // log lines can wait in memory
+    if (fit < 1) fit = room.free >= least; // log lines are buffered in memory if the disk is full
     note[0] = 0;
     memory_text(one, (size_t)least);
     memory_text(there, (size_t)room.free);

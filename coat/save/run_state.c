@@ -8,7 +8,8 @@
 #include "log/step_line.h"
 
 #define STATE_LIMIT (1u << 20)
-#define COUNT_LIMIT ((int64_t)1 << 53) // largest number of steps or tokens: sums with a run's own cannot overflow
+// limit of steps or tokens in state.json, so that adding a run's own counts cannot overflow
+#define COUNT_LIMIT ((int64_t)1 << 53)
 
 // Returns a copy of config with the values that checkpoints record; free() it.
 static Config *as_recorded(const Config *config, int ranks) {
@@ -16,7 +17,7 @@ static Config *as_recorded(const Config *config, int ranks) {
     const Recipe *r = &config->recipe;
     *c = *config;
     c->batch_tokens = config_batch_tokens(config, ranks);
-    // --recompute 3 gives the same bits as 2, and 2 the same as 1 except for the norms of blocks in BF16.
+    // --recompute 3 computes the same bits as 2, and 2 the same as 1, except for the norms of blocks with BF16 matmuls.
     const int highest = r->bf16_blocks > 0 && r->saved != SAVED_COAT ? 2 : 1;
     if (r->recompute > highest) c->recipe.recompute = highest;
     return c;
@@ -70,7 +71,8 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
     json_text_close(t, '}');
 }
 
-// Reads one window of the outlier guard. If the checkpoint was written without the guard, the window stays empty.
+// Reads one window of the outlier guard from state.json. If the checkpoint was written without the guard, the window
+// stays empty.
 static bool read_window(const json_t *guard, const char *path, const char *key, GuardWindow *window, Error *err) {
     const json_t *values = json_object_get(guard, key);
     if (!guard) return true;
@@ -115,7 +117,7 @@ static void ignore_difference(const char *flag, const char *recorded, const char
     (void)flag, (void)recorded, (void)now;
 }
 
-// Rank 0 of a training names the differences; in other runs most settings have no effect.
+// Differences are printed by rank 0 of a training run; in other runs most settings have no effect.
 static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, Error *err) {
     Config *now = as_recorded(config, exec->ranks);
     const bool names = exec->rank == 0 && !config_forward_only(config);

@@ -1,4 +1,4 @@
-// state.json of a checkpoint: the run's position (RunState) and the settings that a resumed run uses.
+// Reads and writes state.json of a checkpoint: the run's position (RunState) and the settings that a resumed run uses.
 #pragma once
 #include "checkpoint.h"
 #include "io/json.h"
@@ -9,10 +9,10 @@ extern "C" {
 
 #define STATE_NAME "state.json"
 
-// Writes the contents of state.json to `t`. ranks: the number of processes, for batch-tokens.
+// Writes the contents of state.json to `t`. ranks: the number of processes, which determines batch-tokens.
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
-// Reads the state.json file `path` into *run, and compares its settings with config. Another precision is an error.
+// Reads the state.json file `path` into *run, and compares its settings with config. A different precision is an error.
 // Rank 0 prints the other differences to stderr if the run trains.
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);
 

@@ -11,33 +11,35 @@
 #include "log/step_line.h"
 #include "snapshot.h"
 
-#define ESTIMATED_BYTES_PER_MS 1e5 // speed of the disk before the first save
+#define ESTIMATED_BYTES_PER_MS 1e5 // assumed speed of the disk before the first save
 
 struct Saver {
     const Config *config;
     Log *log;
-    OutFolder *folder;                     // locked by this process; NULL: the folder is not checked
-    Error taken;                           // why this run must not write to the folder any more; EXIT_DONE: it may
-    int64_t saved;                         // step of the last complete checkpoint; 0: none
-    char vocabulary[PATH_MAX_LENGTH + 64]; // the last checkpoint with a copy of the vocabulary; "": none
+    OutFolder *folder; // folder that this process has locked; NULL: the folder is not checked
+    Error taken;       // why this run must not write to the folder any more; EXIT_DONE: it may write
+    int64_t saved;     // step of the last complete checkpoint; 0: none
+    char vocabulary[PATH_MAX_LENGTH + 64]; // folder of the last checkpoint that has a copy of the vocabulary; "": none
     Snapshot snapshot;
-    Shards *shards;  // with several processes; NULL: one process
-    bool foreground; // a process has no memory for its copy, so all of them wait for every save
-    bool agreed;     // the processes know whether all of them wrote their shards of the latest save
+    Shards *shards; // shards of several processes; NULL: there is one process
+    // at least one process lacks host memory for a snapshot, so training waits on all processes during every save
+    bool foreground;
+    bool agreed; // the processes know whether all of them wrote their shards of the latest save
     BackgroundTask writing;
     atomic_bool written;
-    // set by the background task, read when it has ended
+    // set by the background task; read when the task has ended
     bool good;
     Error err;
     double ms; // duration of the latest save
-    bool said; // its result was reported
+    bool said; // the result of the latest save was reported
     int64_t step;
     double longest_ms;
 };
 
-static Saver *at_exit; // exit() waits for the background task of this saver
+static Saver *at_exit; // saver whose background task exit() waits for
 
-// Writes the result of --autotune to the run's folder for people to read. A run reads only the table in a checkpoint.
+// Writes the GEMM algorithms that --autotune chose to the run's folder, for the user. Runs themselves read only the
+// table in a checkpoint.
 static void write_tuned(const char *out, const char *algos) {
     char path[PATH_MAX_LENGTH + 32 + sizeof MATMUL_TABLE_NAME];
     Error err;
@@ -48,13 +50,14 @@ static void write_tuned(const char *out, const char *algos) {
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = path_is_folder(s->vocabulary) ? s->vocabulary : c->vocabulary;
-    log_sync(s->log); // so that after a power failure the log has all steps before the checkpoint
+    log_sync(s->log); // so that the log has all steps before the checkpoint, even after a power failure
     s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
     if (!s->good) return;
     if (*vocabulary)
         snprintf(s->vocabulary, sizeof s->vocabulary, "%s/step-%08lld", c->out, (long long)s->snapshot.run.step);
     if (c->autotune && s->snapshot.algos) write_tuned(c->out, s->snapshot.algos);
-    // while updates are skipped or weights are not finite, the earlier checkpoints may be the only good ones
+    // While updates are skipped or weights are not finite, no checkpoint is deleted, because only the earlier ones may
+    // be good.
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;
     if (s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, keep, c->keep_every);
 }
@@ -79,7 +82,8 @@ static bool has_checkpoint(const Saver *s, int64_t step) {
     return step > 0 && checkpoint_folder(s->config->out, step, folder, sizeof folder, &err) && path_is_folder(folder);
 }
 
-// Updates s->saved. Rank 0 completes a checkpoint; the other ranks check for its folder.
+// Updates s->saved after a save. Rank 0 has completed the checkpoint itself; other ranks check whether its folder
+// exists.
 static void update_saved(Saver *s) {
     if (s->step <= s->saved || s->writing.running || !s->good) return;
     if (s->snapshot.exec->rank > 0 && !has_checkpoint(s, s->step)) return;
@@ -93,9 +97,9 @@ static void join(Saver *s) {
     if (s->ms > s->longest_ms) s->longest_ms = s->ms;
 }
 
-// Tells all processes whether the others have written their shards of the latest save. All call this together, and
-// ranks > 0 first finish writing. If one of them failed, the save has failed on all with that rank's reason, and rank 0
-// stops waiting for its file. Sets the long timeout for files, which the caller ends.
+// Tells all processes whether the latest save succeeded on all of them. All call this together; ranks other than 0
+// first finish writing. If one of them failed, the save fails on all with that rank's reason, and rank 0 stops waiting
+// for its file. Sets the long timeout for files; the caller restores the normal one.
 static void agree(Saver *s) {
     if (s->agreed) return;
     s->agreed = true;
@@ -104,7 +108,7 @@ static void agree(Saver *s) {
     comm_set_timeout(comm, FILES_TIMEOUT_S);
     if (rank > 0) join(s);
     Error failed = s->err;
-    if (comm_all_good(comm, rank == 0 || s->good, &failed)) return; // rank 0's own thread may still be writing
+    if (comm_all_good(comm, rank == 0 || s->good, &failed)) return; // rank 0's thread may still be writing
     s->snapshot.others_error = failed;
     __atomic_store_n(&s->snapshot.others_failed, true, __ATOMIC_RELEASE);
     if (rank == 0) return;
@@ -112,7 +116,7 @@ static void agree(Saver *s) {
     s->err = failed;
 }
 
-// Prints the result of the latest save once, on rank 0.
+// Prints the result of the latest save on rank 0, unless it was printed before.
 static void report_save(Saver *s) {
     if (s->said || s->writing.running) return;
     s->said = true;
@@ -178,7 +182,7 @@ bool saver_set_shards(Saver *s, Shards *shards, Error *err) {
                      memory_text(bytes, s->snapshot.bytes));
 }
 
-// Checks the folder before a save and continues the log in it. Returns false with s->err if the folder cannot be used.
+// Checks the folder before a save and reopens the log in it. Returns false with s->err if the folder cannot be used.
 static bool ensure_folder(Saver *s) {
     bool taken = false;
     if (!s->folder) return true;
@@ -196,12 +200,12 @@ static bool ensure_folder(Saver *s) {
     return false;
 }
 
-// Lets rank 0 create the folder of the checkpoint while the other processes wait.
+// Lets rank 0 create the folder of the checkpoint while the other processes wait for it.
 static bool begin_together(Saver *s, const RunState *run) {
     Comm *comm = s->shards->comm;
     bool mine =
         s->snapshot.exec->rank > 0 || (ensure_folder(s) && checkpoint_prepare(s->config->out, run->step, &s->err));
-    comm_set_timeout(comm, FILES_TIMEOUT_S); // rank 0 may still have been writing
+    comm_set_timeout(comm, FILES_TIMEOUT_S); // the long timeout is used because rank 0 may still be writing
     s->good = comm_all_good(comm, mine, &s->err);
     comm_set_timeout(comm, 0);
     return s->good;
@@ -216,14 +220,15 @@ void saver_save(Saver *s, const RunState *run) {
     s->step = run->step;
     s->ms = 0;
     s->good = s->shards ? begin_together(s, run) : ensure_folder(s);
-    s->said = s->taken.code != EXIT_DONE; // saver_poll() and saver_finish() report that
+    // saver_poll() and saver_finish() report that another run has taken the folder
+    s->said = s->taken.code != EXIT_DONE;
     if (!s->good) return;
     s->agreed = !s->shards;
     s->snapshot.others_failed = false;
     snapshot_copy(&s->snapshot, run);
     s->ms = now_ms() - begin;
     atomic_store(&s->written, false);
-    // without a copy, rank 0 cannot write and agree at the same time, so the others write first
+    // Without a copy, rank 0 cannot write and call agree() at the same time, so the other ranks write first.
     if (s->foreground && s->snapshot.exec->rank == 0 && !s->snapshot.memory) agree(s);
     if (!s->snapshot.memory || !background_try(&s->writing, write_in_background, s)) write_now(s);
     if (!s->writing.running && s->ms > s->longest_ms) s->longest_ms = s->ms;
@@ -237,7 +242,7 @@ int64_t saver_step(Saver *s) {
     agree(s);
     join(s);
     update_saved(s);
-    // rank 0 names the folder, so the other ranks may not see it yet
+    // Only rank 0 looks for the checkpoint, because it names the folder and other ranks may not see the new name yet.
     return s->good && (s->snapshot.exec->rank > 0 || has_checkpoint(s, s->step)) ? s->step : -1;
 }
 
@@ -248,7 +253,7 @@ void saver_save_last(Saver *s, const RunState *run) {
     if (comm) missing = comm_max_i64(comm, missing);
     if (comm) comm_set_timeout(comm, 0);
     if (!missing) return;
-    if (s->step == run->step) s->said = true; // this save replaces the one that failed
+    if (s->step == run->step) s->said = true; // the failed save need not be reported, because this save replaces it
     saver_save(s, run);
 }
 
@@ -290,7 +295,7 @@ bool saver_finish(Saver *s, Error *err) {
         report_save(s);
         return true;
     }
-    s->said = true; // the caller reports err
+    s->said = true; // not reported here, because the caller reports err
     char from[64] = "";
     if (has_checkpoint(s, s->saved))
         snprintf(from, sizeof from, "; fix this, and continue from step %lld with --resume", (long long)s->saved);

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "hf.h"
 
-#define TOUCH_BYTES ((size_t)2 << 20) // cleared per loop iteration
+#define TOUCH_BYTES ((size_t)2 << 20) // number of bytes cleared per loop iteration
 
 void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     memset(snapshot, 0, sizeof *snapshot);
@@ -28,7 +28,8 @@ static void place(CheckpointTensor *list, int count, char **at) {
     }
 }
 
-// Clears the memory in parallel, so that the system provides its pages now and not one by one during the first save.
+// Clears the memory in parallel, so that the system allocates its pages now instead of one by one during the first
+// save.
 static void touch(char *memory, size_t bytes) {
 #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < bytes; at += TOUCH_BYTES)
@@ -48,8 +49,8 @@ bool snapshot_reserve(Snapshot *snapshot) {
     return true;
 }
 
-// Downloads the tensors of the list that have memory in the copy. Sharded tensors are gathered on rank 0 one by one, so
-// all processes must call this.
+// Downloads the tensors of the list that have memory in the snapshot. Sharded tensors are gathered on rank 0 one by
+// one, so all processes must call this.
 static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int count) {
     Exec *exec = snapshot->exec;
     for (int i = 0; i < count; i++) {

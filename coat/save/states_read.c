@@ -12,8 +12,8 @@
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
-#define STORED_GROUP 128         // elements per group of FP8 values in the files; shards are multiples of it
-#define PIECE ((int64_t)1 << 20) // elements read at a time; a multiple of STORED_GROUP
+#define STORED_GROUP 128 // number of elements that share a scale in the files' FP8 values; shards are multiples of it
+#define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of STORED_GROUP
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -21,7 +21,7 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 // ---------------------------------------------------------------- a file
 
-// Reads a range of a stored tensor in order. Verifies the checksum if the range is the complete tensor.
+// A stored tensor that is read in order. The checksum is verified if the range that is read is the complete tensor.
 typedef struct {
     const SafeTensor *tensor;
     XXH3_state_t *hash;
@@ -29,7 +29,7 @@ typedef struct {
     uint64_t at, expected;
 } Stream;
 
-// The tensors that store one state: its values and, in FP8, an amax (".a") and an exponent (".k") per group.
+// Tensors that store one optimizer state: its values and, in FP8, an amax (".a") and an exponent (".k") per group.
 enum { VALUES, AMAX, EXPONENT, PARTS };
 static const char *const part_suffix[PARTS] = {"", ".a", ".k"};
 
@@ -37,33 +37,33 @@ static int format_parts(Format format) {
     return format == FMT_NONE ? 0 : format_is_fp8(format) ? PARTS : 1;
 }
 
-// Elements [begin, end) of a tensor, which are to be read; the file's first element is `first`.
+// Elements [begin, end) of a tensor that are to be read; `first` is the index of the file's first element.
 typedef struct {
     int64_t first, begin, end;
 } Range;
 
-// The part of a tensor that is in this process's memory: its elements from `begin` on.
+// Part of a tensor in this process's memory, which starts with element `begin`.
 typedef struct {
     Tensor tensor;
     int64_t begin;
 } Local;
 
-// The file that is being read, its current state, and host memory for one piece.
+// State for reading optimizer states: the open file, its current state, and host memory for one piece.
 typedef struct {
     const Manifest *manifest;
     const Arena *arena;
     Exec *exec;
-    int rank, ranks; // of the process that wrote the file
+    int rank, ranks; // rank and number of ranks of the process that wrote the file
     const char *name;
     const SafeFile *file;
     Stream part[PARTS];
-    Format format;      // of the current state; FMT_NONE: the file has no such state
-    void *piece[PARTS]; // in the file's format, then in the run's
+    Format format;      // format of the current state; FMT_NONE: the file does not contain this state
+    void *piece[PARTS]; // buffers for one piece, first in the file's format, then in the run's
     real *values;
     uint16_t *half;
 } Reader;
 
-// Returns the size of a part's n elements, or of their groups.
+// Returns the size in bytes of a part (values, amaxes or exponents) of n elements.
 static size_t part_bytes(Format format, int part, int64_t n) {
     return part == VALUES ? (size_t)n * format_bytes(format)
                           : (size_t)((n + STORED_GROUP - 1) / STORED_GROUP) * (part == AMAX ? sizeof(float) : 1);
@@ -81,7 +81,7 @@ static bool streams_begin(Reader *r, Range range, Error *err) {
     return true;
 }
 
-// Reads the next n elements of the current state into r->piece.
+// Reads the next n elements of the current state from the file into r->piece.
 static bool load_piece(Reader *r, int64_t n, Error *err) {
     for (int i = 0; i < format_parts(r->format); i++) {
         Stream *s = &r->part[i];
@@ -113,8 +113,8 @@ static bool is_shaped(const SafeTensor *t, int rank, int64_t rows, int64_t cols)
     return t->rank == rank && (rank == 2 ? t->shape[0] == rows && t->shape[1] == cols : t->shape[0] == cols);
 }
 
-// Finds the tensors of one state of a parameter: `elements` of it, complete or as a flat shard. Checks their types and
-// shapes and adds their number to *tensors. Only master weights may be missing.
+// Finds the tensors that store one state of a parameter: `elements` elements, complete or as a flat shard. Checks their
+// types and shapes and adds their number to *tensors. Only master weights may be missing.
 static bool find_state(Reader *r, const char *name, TensorId id, Role role, int64_t elements, int *tensors,
                        Error *err) {
     const SafeTensor *t = safetensors_find(r->file, name);
@@ -149,13 +149,13 @@ static bool find_state(Reader *r, const char *name, TensorId id, Role role, int6
 
 // ---------------------------------------------------------------- pieces
 
-// Returns the device address of an element of a part, or of the element's group.
+// Returns the device address of an element's value, or of the amax or exponent of the element's group.
 static char *device_at(Local to, int part, int64_t element) {
     char *const base = (char *)(part == VALUES ? to.tensor.data : part == AMAX ? to.tensor.scale : to.tensor.exponent);
     return base + part_bytes(to.tensor.format, part, element - to.begin);
 }
 
-// Uploads r->piece, which is in the run's format, to the n elements from `at` on.
+// Uploads r->piece, which is in the run's format, to n elements on the device, starting at element `at`.
 static void store_piece(Reader *r, Local to, int64_t at, int64_t n) {
     for (int i = 0; i < format_parts(to.tensor.format); i++)
         r->exec->ops->upload(r->exec, device_at(to, i, at), r->piece[i], part_bytes(to.tensor.format, i, n));
@@ -176,7 +176,7 @@ static Tensor fp8_piece(const Reader *r, Format format, int64_t n) {
     return t;
 }
 
-// Converts the n moments in r->piece to `format`. An infinity or NaN stays one; the next update reports it.
+// Converts the n moments in r->piece to `format`. An infinity or NaN is preserved; the next update reports it.
 static void convert_moments(Reader *r, Format format, int64_t n, bool second) {
     const MomentStore how = {r->arena->config->recipe.moments == MOMENTS_COAT, second};
     uint16_t *bf16 = (uint16_t *)r->piece[VALUES];
@@ -195,7 +195,8 @@ static void convert_moments(Reader *r, Format format, int64_t n, bool second) {
 }
 
 // Converts the n master weights in r->piece to `format`. weights: the BF16 weights of these elements on the device.
-// They are the master weights if the file has none; from FP32 to split16 they become the upper halves.
+// They serve as master weights if the file has none; when FP32 becomes split16, they are overwritten by the upper
+// halves.
 static void convert_masters(Reader *r, Format format, char *weights, int64_t n) {
     const Ops *ops = r->exec->ops;
     uint16_t *low = (uint16_t *)r->piece[VALUES];
@@ -215,7 +216,7 @@ static void convert_masters(Reader *r, Format format, char *weights, int64_t n) 
     memcpy(r->piece[VALUES], r->values, (size_t)n * sizeof(real));
 }
 
-// Reads a range of the current state to the device, piece by piece. Nothing if the run does not keep this state.
+// Reads a range of the current state to the device, piece by piece. Does nothing if the run does not store this state.
 static bool read_state(Reader *r, Role role, Local to, Local value, Range range, Error *err) {
     const Format format = to.tensor.format;
     if (!to.tensor.data) return true;
@@ -237,7 +238,7 @@ static bool read_state(Reader *r, Role role, Local to, Local value, Range range,
 
 // ---------------------------------------------------------------- all states
 
-// Counts tensors in the files, and states whose stored format is not the run's.
+// Counters: tensors found in the files, and states whose stored format differs from the run's.
 typedef struct {
     int tensors, moments, masters;
 } Found;
@@ -248,7 +249,8 @@ static Local local(const Arena *arena, TensorId id, Role role, int layer) {
     return h;
 }
 
-// Finds the file's shard of one state of one parameter. With `read`, uploads the elements that this process needs.
+// Finds the file's shard of one optimizer state of one parameter. With `read`, uploads the elements that this process
+// needs.
 static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read, Found *found, Error *err) {
     char parameter[HF_NAME_LENGTH], name[NAME_BUFFER];
     int64_t elements = tensor_elements(arena_tensor(r->arena, id, VALUE, layer));
@@ -261,7 +263,7 @@ static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read,
     Local to = local(r->arena, id, role, layer), m = local(r->arena, id, MOMENT_M, layer);
     Format format = to.tensor.data ? to.tensor.format : FMT_NONE;
     *(role == MASTER ? &found->masters : &found->moments) += r->rank == 0 && r->format != format;
-    // the first moment's range applies to every state of the parameter
+    // the range of the first moment applies to all states of the parameter
     Range range = {first, m.begin > first ? m.begin : first, smaller(last, m.begin + tensor_elements(m.tensor))};
     if (!read || range.begin >= range.end) return true;
     return read_state(r, role, to, local(r->arena, id, VALUE, layer), range, err);
@@ -310,7 +312,7 @@ bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *
         if (!r.part[i].hash) fatal(EXIT_DEVICE, "host memory: could not allocate a checksum's state");
     }
     Found found = {0, 0, 0}, ignored = {0, 0, 0};
-    // the first visit only checks, so that a refused file leaves device memory unchanged
+    // The first pass only checks the files, so that a rejected file leaves device memory unchanged.
     bool good = visit_files(&r, false, &found, err);
     if (good && found.moments + found.masters > 0 && exec->rank == 0)
         print_remark(

@@ -14,8 +14,8 @@
 #define JSON_NAME "tokenizer.json"
 #define JSON_CLASS "PreTrainedTokenizerFast"
 
-// Copies the file `source` to folder/as. If it cannot be read, prints a warning and succeeds, because a vocabulary can
-// be copied later but the weights cannot.
+// Copies the file `source` to folder/as. If it cannot be read, prints a warning and succeeds, because the user can copy
+// a vocabulary later, but not the weights.
 static bool copy_file(const char *folder, const char *as, const char *source, JsonText *manifest, Error *err) {
     char *data;
     size_t size;
@@ -28,7 +28,7 @@ static bool copy_file(const char *folder, const char *as, const char *source, Js
     return good;
 }
 
-// Writes a token's text, or null if there is no such token.
+// Writes a field with a token's text, or null if the token does not exist.
 static void token_field(JsonText *text, const char *key, const Tokenizer *t, int id) {
     char name[256];
     const size_t length = id < 0 ? 0 : tokenizer_decode(t, id, name, sizeof name - 1);
@@ -40,8 +40,8 @@ static void token_field(JsonText *text, const char *key, const Tokenizer *t, int
     json_text_string(text, key, name);
 }
 
-// Writes tokenizer_config.json: the class of transformers that reads the files, and the special tokens. Without this
-// file, AutoTokenizer would use the class of the model's architecture, which may tokenize differently.
+// Writes tokenizer_config.json, which names the special tokens and the class of transformers that reads the files.
+// Without this file, AutoTokenizer would use the class of the model's architecture, which may tokenize differently.
 static void config_text(JsonText *text, const char *class_name, const Tokenizer *t) {
     const int begin = tokenizer_bos(t), end = tokenizer_eos(t);
     memset(text, 0, sizeof *text);
@@ -50,16 +50,18 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
     json_text_string(text, "tokenizer_class", class_name);
     token_field(text, "bos_token", t, begin);
     token_field(text, "eos_token", t, end);
-    if (strcmp(class_name, "GPT2Tokenizer") == 0) token_field(text, "unk_token", t, end); // as in GPT-2
+    // GPT-2 uses its EOS token as unk_token
+    if (strcmp(class_name, "GPT2Tokenizer") == 0) token_field(text, "unk_token", t, end);
     if (tokenizer_is_sentencepiece(t)) {
         token_field(text, "unk_token", t, tokenizer_unknown(t));
-        // llama.cpp has other defaults for these
+        // These fields are written because llama.cpp has other defaults.
         json_text_bool(text, "add_bos_token", begin >= 0);
         json_text_bool(text, "add_eos_token", false);
         json_text_bool(text, "add_prefix_space", tokenizer_adds_space(t));
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
-    json_text_open(text, "model_input_names", '['); // generate() refuses others
+    // without this list, generate() rejects the tokenizer's other outputs
+    json_text_open(text, "model_input_names", '[');
     json_text_string(text, NULL, "input_ids");
     json_text_string(text, NULL, "attention_mask");
     json_text_close(text, ']');
@@ -87,11 +89,11 @@ static bool copy_config(const char *folder, const char *path, JsonText *manifest
         return copy_file(folder, CONFIG_NAME, path, manifest, err);
     const char *at = strstr(text, key), *rest = at ? at + strlen(key) : strchr(text, '{');
     if (rest) {
-        rest += at ? strcspn(rest, ",}") : 1; // after the value
+        rest += at ? strcspn(rest, ",}") : 1; // skips the old value
         const char *comma = at || rest[strspn(rest, " \t\r\n")] == '}' ? "" : ",";
         const int before = (int)((at ? at : rest) - text);
         if (asprintf(&out, "%.*s%s: \"%s\"%s%s", before, text, key, JSON_CLASS, comma, rest) < 0)
-            fatal(EXIT_DEVICE, "host memory: could not hold %s", path);
+            fatal(EXIT_DEVICE, "host memory: could not allocate a copy of %s", path);
     }
     const bool good = manifest_write(manifest, folder, CONFIG_NAME, out ? out : text, out ? strlen(out) : size, err);
     free(out);
@@ -129,7 +131,7 @@ static bool has_template(const char *folder) {
 }
 
 // True if the template file `path` is one that add_template() writes for another format than `format`. False if
-// `format` is PROMPT_FORMAT_DATA, with which any may be right.
+// `format` is PROMPT_FORMAT_DATA, because any template may then be right.
 static bool is_stale(const char *path, const Tokenizer *t, PromptFormat format) {
     char *own;
     size_t size;

@@ -1,4 +1,4 @@
-// Added tokens: tokens that were added to a vocabulary after its training, and are found in text before BPE.
+// Finds added tokens in text. These were added to a vocabulary after its training and are searched in text before BPE.
 #include <string.h>
 
 #include "tokenizer_parts.h"
@@ -27,7 +27,7 @@ void added_tokens_free(AddedTokens *added) {
     memset(added, 0, sizeof *added);
 }
 
-// Returns the longest token that text begins with; NULL if there is none.
+// Returns the longest added token that text begins with; NULL if there is none.
 static const AddedToken *token_at(const AddedTokens *added, bool normalized, const char *text, size_t length) {
     if (!added->begins[normalized][(unsigned char)text[0]]) return NULL;
     for (int i = 0; i < added->count; i++) {

@@ -8,7 +8,8 @@
 
 // --- vocabulary --------------------------------------------------------------------------------------------
 
-// Returns the index mask of a hash table for `count` entries that is at most half full; its size is a power of two.
+// Returns the index mask of a hash table that is at most half full with `count` entries. The table's size is a power of
+// two.
 static uint32_t table_mask(size_t count) {
     uint32_t size = 16;
     while (size < 2 * count) size *= 2;
@@ -43,7 +44,7 @@ bool vocabulary_set(Vocabulary *v, int id, const char *bytes, size_t length) {
     return true;
 }
 
-// Returns the slot of a token, or the empty slot where it would be stored.
+// Returns a token's slot in the hash table, or the empty slot where it would be stored.
 static uint32_t vocabulary_slot(const Vocabulary *v, const char *bytes, size_t length) {
     uint32_t slot = (uint32_t)XXH64(bytes, length, 0) & v->slot_mask;
     for (; v->slots[slot] >= 0; slot = (slot + 1) & v->slot_mask) {
@@ -118,13 +119,13 @@ void bpe_free(Bpe *b) {
 // --- encoding ----------------------------------------------------------------------------------------------
 
 typedef struct {
-    uint32_t begin, end;  // byte range in the pretoken; end 0 = merged into its left neighbour
-    int32_t left, right;  // neighbours, -1 = none
-    int32_t id;           // its token, -1 = none
-    int32_t rank, merged; // rank of the merge with its right neighbour, INT32_MAX = none; the merged token
+    uint32_t begin, end;  // byte range in the pretoken; end 0: the symbol was merged into its left neighbor
+    int32_t left, right;  // indices of the neighbors; -1: none
+    int32_t id;           // token of the symbol; -1: none
+    int32_t rank, merged; // rank of the merge with the right neighbor (INT32_MAX: none), and the merged token
 } Symbol;
 
-// A candidate merge of a symbol with its right neighbour. Outdated if the symbol's rank has changed.
+// A candidate merge of a symbol with its right neighbor. It is outdated if the symbol's rank has changed.
 typedef struct {
     int32_t rank, symbol;
 } Due;
@@ -133,7 +134,7 @@ typedef struct {
     const Bpe *bpe;
     const char *pretoken;
     Symbol *symbols;
-    Due *heap; // lowest rank first, then the leftmost
+    Due *heap; // heap of candidate merges: the lowest rank first, then the leftmost
     size_t due;
 } Merging;
 
@@ -159,7 +160,7 @@ static Due heap_pop(Merging *g) {
     return first;
 }
 
-// Finds the merge of symbol i with its right neighbour and adds it to the heap.
+// Finds the merge of symbol i with its right neighbor, and adds it to the heap.
 static void find_merge(Merging *g, int32_t i) {
     const Merges *m = &g->bpe->merges;
     Symbol *s = &g->symbols[i];
@@ -181,7 +182,8 @@ static void merge_all(Merging *g) {
     while (g->due > 0) {
         const Due due = heap_pop(g);
         Symbol *s = &g->symbols[due.symbol];
-        if (s->end == 0 || s->rank != due.rank) continue; // outdated: an earlier merge changed one of the two
+        // outdated, because an earlier merge changed one of the two symbols
+        if (s->end == 0 || s->rank != due.rank) continue;
         Symbol *next = &g->symbols[s->right];
         s->id = s->merged;
         s->end = next->end;
@@ -193,7 +195,7 @@ static void merge_all(Merging *g) {
     }
 }
 
-// Writes the tokens of the remaining symbols. Returns their number; -1 if one has no token.
+// Writes the tokens of the remaining symbols to out. Returns their number; -1 if a symbol has no token.
 static int write_ids(const Merging *g, int32_t *out) {
     const Bpe *b = g->bpe;
     int count = 0;
@@ -223,7 +225,7 @@ int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out) 
     if (length > INT32_MAX / 8) return -1;
     if (length > FEW) {
         g.symbols = (Symbol *)xmalloc(length * sizeof *g.symbols);
-        g.heap = (Due *)xmalloc(3 * length * sizeof *g.heap); // one per symbol, then two per merge
+        g.heap = (Due *)xmalloc(3 * length * sizeof *g.heap); // at most one entry per symbol, and two more per merge
     }
     int32_t count = 0;
     for (size_t at = 0, bytes = 1; at < length; at += bytes, count++) {

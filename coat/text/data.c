@@ -17,7 +17,7 @@ int token_file_descriptor(DataLoader *loader, int index, Error *err) {
     return loader->descriptors[slot];
 }
 
-// Returns a set's patterns on one line, such as "a/*.bin" or "a/1.bin and 7 more", allocated with malloc().
+// Returns a set's file patterns on one line, such as "a/*.bin" or "a/1.bin and 7 more". Allocated with malloc().
 static char *name_of(const char *patterns, size_t length) {
     const size_t first = strcspn(patterns, "\n") < length ? strcspn(patterns, "\n") : length, size = first + 32;
     int more = 0;
@@ -28,7 +28,7 @@ static char *name_of(const char *patterns, size_t length) {
     return name;
 }
 
-// Adds a set of the files that match the lines of `patterns`.
+// Adds a set that consists of the files matching the lines of `patterns`.
 static bool add_set(DataLoader *loader, const char *patterns, size_t length, double weight, Error *err) {
     Set *set = &loader->sets[loader->set_count++];
     set->name = name_of(patterns, length);
@@ -37,7 +37,7 @@ static bool add_set(DataLoader *loader, const char *patterns, size_t length, dou
     return token_files_find(patterns, length, &loader->files, &loader->count, err);
 }
 
-// Finds the files: with weights one set per paragraph of `patterns`, else one set of all.
+// Finds the files of all sets: with weights, one set per paragraph of `patterns`, otherwise a single set.
 static bool find_sets(DataLoader *loader, const char *patterns, const double *weights, Error *err) {
     if (!weights || !strstr(patterns, "\n\n")) return add_set(loader, patterns, strlen(patterns), 1.0, err);
     for (const char *at = patterns; *at;) {
@@ -62,8 +62,8 @@ static bool is_packed(const DataLoader *loader, int64_t *examples) {
     return packed;
 }
 
-// For a set without a sequence: false with err if the reason is not a lack of tokens, but that no example has an
-// unmasked target, or none among its first T + 1 tokens.
+// Checks why a set has no sequence. Returns true if it has too few tokens. Returns false with err if no example has an
+// unmasked target, or none has one among its first T + 1 tokens.
 static bool lacks_tokens(const DataLoader *loader, int first, int end, const char *name, Error *err) {
     int64_t examples = 0, cut = 0, longest = 0;
     for (int i = first; i < end; i++) {
@@ -85,7 +85,7 @@ static bool lacks_tokens(const DataLoader *loader, int first, int end, const cha
                      name, examples, plural(examples), loader->T, longest - 1);
 }
 
-// Checks the files of a set and divides them into sequences.
+// Checks the files of a set, and divides them into sequences.
 static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error *err) {
     Set *set = &loader->sets[number];
     const int end = number + 1 < loader->set_count ? loader->sets[number + 1].first_file : loader->count;
@@ -111,7 +111,7 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
             "%s: %" PRId64 " token%s make%s no sequence of %d + 1 tokens%s; use a smaller --seq-len, or %s", set->name,
             set->tokens, plural(set->tokens), singular(set->tokens), loader->T,
             loader->masked ? " with an unmasked target" : "", loader->set_count > 1 ? "remove this set" : "more data");
-    if (loader->set_count > 1) { // with one set, the fingerprint is of the files only
+    if (loader->set_count > 1) { // the fingerprint of a single set depends on its files only
         const int files = end - set->first_file;
         XXH64_update(hash, &files, sizeof files);
         XXH64_update(hash, &loader->mixture.units[number], sizeof loader->mixture.units[number]);
@@ -132,12 +132,12 @@ static bool check_sets(DataLoader *loader, Error *err) {
     XXH64_freeState(hash);
     if (!ok) return false;
     int64_t needed = loader->fills ? 1 : (int64_t)loader->B * loader->ranks;
-    char others[48] = ""; // the numbers below are of all sets
+    char others[48] = ""; // says that the numbers in the message are totals of all sets
     if (loader->set_count > 1)
         snprintf(others, sizeof others, " and %d other set%s", loader->set_count - 1, plural(loader->set_count - 1));
     if (loader->sequences >= needed) return true;
     int64_t examples;
-    const bool packed = is_packed(loader, &examples); // then a smaller --seq-len would not help
+    const bool packed = is_packed(loader, &examples); // if true, a smaller --seq-len would not help
     const int64_t from = packed ? examples : loader->tokens;
     return error_set(err, EXIT_DATA,
                      "%s%s: %" PRId64 " %s%s make%s %" PRId64 " sequence%s of %d%s tokens%s, but one micro-batch needs "
@@ -148,8 +148,8 @@ static bool check_sets(DataLoader *loader, Error *err) {
                      loader->ranks, loader->ranks == 1 ? "process" : "processes", packed ? "" : " or --seq-len");
 }
 
-// The file that sequence s of an epoch lies in: the last one whose first sequence is not after s. (A file
-// without a whole sequence shares its first_sequence with the next and is never the last.)
+// Returns the index of the file that contains sequence s of an epoch, which is the last file whose first sequence is
+// not after s. A file without a complete sequence has the same first_sequence as the next file.
 static int file_of_sequence(const DataLoader *loader, int64_t s) {
     int low = 0, high = loader->count - 1;
     while (low < high) {
@@ -162,7 +162,7 @@ static int file_of_sequence(const DataLoader *loader, int64_t s) {
     return low;
 }
 
-// Counts the positions of the tokens from 0 in each document; positions[0] is set already.
+// Sets positions[] so that tokens count from 0 in each document. positions[0] is already set.
 static void count_positions(const SpecialIds *ids, const int32_t *inputs, int T, int32_t *positions) {
     for (int t = 1; t < T; t++)
         if (ids->bos >= 0 ? inputs[t] == ids->bos : is_eos(ids, inputs[t - 1]))
@@ -173,7 +173,7 @@ static void count_positions(const SpecialIds *ids, const int32_t *inputs, int T,
 
 bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err) {
     const SpecialIds *first = NULL;
-    int text = 0; // the first file that does not record its documents
+    int text = 0; // index of the first file that does not record its documents
     while (text < loader->count && loader->files[text].starts) text++;
     *found = text == loader->count;
     for (int i = 0; i < count && !*found; i++) {
@@ -196,7 +196,7 @@ int64_t data_documents_hash(const DataLoader *loader) {
     return (int64_t)(XXH3_64bits(&loader->ids, sizeof loader->ids) >> 1);
 }
 
-// Reads one sequence into inputs (T), targets (T) and, unless it is NULL, positions (T).
+// Reads one sequence into inputs (T), targets (T) and, unless NULL, positions (T).
 static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs, int32_t *targets, int32_t *positions,
                           Error *err) {
     const int index = file_of_sequence(loader, sequence), fd = token_file_descriptor(loader, index, err);
@@ -208,7 +208,8 @@ static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs,
     return true;
 }
 
-// Reads `count` sequences from `first` on. False with err if one cannot be read or is outside the vocabulary.
+// Checks `count` sequences, starting with sequence `first`. Returns false with err if one cannot be read or has a token
+// outside the vocabulary.
 static bool check_sequences(DataLoader *loader, int64_t first, int64_t count, Error *err) {
     const size_t T = (size_t)loader->T;
     int32_t *tokens = (int32_t *)xmalloc(2 * T * sizeof *tokens);
@@ -219,7 +220,7 @@ static bool check_sequences(DataLoader *loader, int64_t first, int64_t count, Er
     return good;
 }
 
-// Checks the first sequence of every file, to find a file for another vocabulary before training.
+// Checks the first sequence of every file, so that files made for another vocabulary are found before training.
 static bool check_beginnings(DataLoader *loader, Error *err) {
     bool good = true;
     for (int i = 0; good && i < loader->count; i++) {
@@ -309,27 +310,27 @@ uint64_t data_fingerprint(const DataLoader *loader) {
 }
 
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err) {
-    int64_t rows = (int64_t)loader->B * loader->ranks; // of all ranks
+    int64_t rows = (int64_t)loader->B * loader->ranks; // number of sequences in a micro-batch over all ranks
     if (n < 0 || n >= INT64_MAX / rows)
         return error_set(err, EXIT_DATA, "token reader: there is no micro-batch number %" PRId64, n);
     return data_batch_at(loader, n * rows, inputs, targets, NULL, err);
 }
 
-// Returns which of the sequences of all files is at a position of the run.
+// Returns the index, among the sequences of all files, of the sequence at a position of the run.
 static int64_t sequence_at(DataLoader *loader, int64_t position) {
-    int64_t index = position; // in the order of the set
+    int64_t index = position; // position within the set's order
     const int number = loader->set_count > 1 ? mixture_at(&loader->mixture, position, &index) : 0;
     const Set *set = &loader->sets[number];
     int64_t epoch = index / set->sequences, sequence = index % set->sequences;
-    const uint64_t seed = loader->seed + (uint64_t)number * 0x9e3779b97f4a7c15u; // set 0 has the seed of the run
+    const uint64_t seed = loader->seed + (uint64_t)number * 0x9e3779b97f4a7c15u; // set 0 uses the seed of the run
     if (loader->shuffle) sequence = permute(sequence, set->sequences, seed, epoch);
     return set->first_sequence + sequence;
 }
 
-// Fills a sequence with padding: tokens 0, masked targets, position 0, so that no token attends to another.
+// Fills a sequence with padding: tokens 0, masked targets, and position 0, so that no token attends to another.
 static void empty_sequence(int T, int32_t *inputs, int32_t *targets, int32_t *positions) {
     memset(inputs, 0, (size_t)T * sizeof *inputs);
-    memset(targets, 0xff, (size_t)T * sizeof *targets); // -1
+    memset(targets, 0xff, (size_t)T * sizeof *targets); // sets all targets to -1
     if (positions) memset(positions, 0, (size_t)T * sizeof *positions);
 }
 

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-// One reader per rank. Not thread-safe, because it owns the buffer that rows are read into.
+// Reads the data of one rank. Not thread-safe, because it owns the buffer into which rows are read.
 typedef struct DataLoader DataLoader;
 
 // Opens the files that match one of the patterns, which are the lines of `patterns`, each path once, in the byte order
@@ -36,7 +36,7 @@ DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, u
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
                            int ranks, uint64_t seed, bool shuffle, int vocab, Error *err);
 
-// Opens validation data, without shuffling, as one process reads it; processes share its micro-batches. The last
+// Opens validation data, without shuffling, as one process would read it; processes divide its micro-batches. The last
 // micro-batch is padded with sequences of tokens 0 without targets, so that every sequence is evaluated for every B.
 DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab, Error *err);
 void data_close(DataLoader *loader);
@@ -49,17 +49,17 @@ void data_close(DataLoader *loader);
 bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err);
 // Returns a hash of the ids that data_mask_documents() chose, for comparison between processes.
 int64_t data_documents_hash(const DataLoader *loader);
-enum { DATA_LOOKED_AT = 65536 }; // number of first tokens of a file that are examined to tell their kind
+enum { DATA_LOOKED_AT = 65536 }; // number of tokens at the start of a file that are examined to determine its kind
 
-int64_t data_tokens(const DataLoader *loader);    // over all files
-int64_t data_sequences(const DataLoader *loader); // of all files once, over all ranks
+int64_t data_tokens(const DataLoader *loader);    // returns the number of tokens in all files
+int64_t data_sequences(const DataLoader *loader); // returns the number of sequences in one pass over all files
 bool data_masked(const DataLoader *loader);       // true if a file has a loss mask
 
 // Returns the prompt format that the files record; files without one are ignored. If two files differ, returns NONE and
-// sets `different` to both formats, else to NONE.
+// sets `different` to both formats; otherwise sets it to NONE.
 PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different[2]);
 
-// Returns the number of unmasked targets in targets[tokens]. Every sequence of the data has at least one.
+// Returns the number of unmasked targets in targets[tokens]. In every sequence of the data it is at least one.
 int64_t data_unmasked_targets(const int32_t *targets, int64_t tokens);
 
 // Returns the number of micro-batches of B sequences in a pass over the data on one rank, at most `max` if max > 0. The
@@ -78,12 +78,12 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
 // Reads micro-batch n >= 0 of the run: data_batch_at() with first = n * ranks * B, without positions.
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
 
-// True if the first `batches` micro-batches can be read and are inside the vocabulary; false with err (EXIT_DATA). For
-// data that is not shuffled: finds the error that data_batch() would return later.
+// True if the first `batches` micro-batches can be read and are inside the vocabulary; otherwise false with err
+// (EXIT_DATA). Finds the errors that data_batch() would return later, for data that is not shuffled.
 bool data_check(DataLoader *loader, int batches, Error *err);
 
-// True if the first file looks like one of --tokenizer bytes: its first DATA_LOOKED_AT tokens are at most 256. False if
-// it has too few tokens to tell (1,024; with examples 128) or cannot be read.
+// True if the first file seems to have been made with --tokenizer bytes: its first DATA_LOOKED_AT tokens are at most
+// 256. False if it has too few tokens to decide (1,024; with examples 128) or cannot be read.
 bool data_begins_with_bytes(DataLoader *loader);
 
 // True if some files look like --tokenizer bytes and others do not, which suggests different tokenizers. Sets *bytes
@@ -93,21 +93,21 @@ bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other
 // Returns the path of a file with 16-bit tokens, which cannot express a vocabulary above 65,536; NULL if there is none.
 const char *data_narrow_file(const DataLoader *loader);
 
-// Returns the path of a file that both readers have, maybe under different names; NULL if there is none.
+// Returns the path of a file that both readers read, possibly under different names; NULL if there is none.
 const char *data_shared_file(const DataLoader *a, const DataLoader *b);
 
-// Returns the path of a file that two patterns of one set match, which is read only once; NULL if there is none.
+// Returns the path of a file that two patterns of one set match (it is read only once); NULL if there is none.
 const char *data_repeated_file(const DataLoader *loader);
 
-// Returns the path of a file that is in two sets, for each of which it is read; NULL if there is none.
+// Returns the path of a file that belongs to two sets (it is read for each of them); NULL if there is none.
 const char *data_file_of_two_sets(const DataLoader *loader);
 
-// A set of files, 0 <= set < data_sets(), after `position` sequences of the run.
+// Statistics of a set of files (0 <= set < data_sets()) after `position` sequences of the run.
 typedef struct {
-    const char *name; // its patterns on one line; owned by the loader
-    double share;     // fraction of the run's sequences
-    int64_t tokens;   // in its files
-    int64_t seen;     // number of its sequences that were read
+    const char *name; // file patterns on one line; owned by the loader
+    double share;     // the set's fraction of the run's sequences
+    int64_t tokens;   // number of tokens in its files
+    int64_t seen;     // number of its sequences that have been read
     double epochs;    // number of passes over its sequences
 } DataSet;
 int data_sets(const DataLoader *loader);
@@ -117,19 +117,20 @@ DataSet data_set(DataLoader *loader, int set, int64_t position);
 //   several sets       "3 sets of 5 : 3 : 2, " is added at the start
 //   files with masks   the fraction of unmasked tokens, such as ", 37.5 % in the loss", is added at the end
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
-bool data_describes_mask(const char *text); // true if this description, from a checkpoint, is of files with masks
+// true if this description, recorded in a checkpoint, is of files with masks
+bool data_describes_mask(const char *text);
 
-// Statistics of the examples that are packed into sequences; all 0 if none are.
+// Statistics of the examples that are packed into sequences; all 0 if no examples are packed.
 typedef struct {
     int64_t examples, sequences;
-    int64_t cut;      // examples longer than a sequence, which lose their end
-    int64_t left_out; // examples without an unmasked target
+    int64_t cut;      // number of examples longer than a sequence, which are truncated
+    int64_t left_out; // number of examples without an unmasked target, which are dropped
     double filled;    // fraction of the sequences' tokens that are not padding
 } DataExamples;
 DataExamples data_examples(const DataLoader *loader);
 
-// Returns a hash of the files' headers, sizes, first and last tokens, in order, and of the sets' files and weights, but
-// not of names. Checkpoints record it, so that resuming with other data is detected.
+// Returns a hash of the files' headers, sizes, first and last tokens, in order, and of the sets' files and weights.
+// File names are not hashed. Checkpoints record the hash, so that resuming with other data is detected.
 uint64_t data_fingerprint(const DataLoader *loader);
 
 #ifdef __cplusplus

@@ -1,19 +1,19 @@
-// Facts about the data for reports: which files it has, what they look like, how much of each set was read.
+// Describes the data for reports: its files, their kind, and how much of each set was read.
 #include <inttypes.h>
 #include <string.h>
 
 #include "data_loader.h"
 #include "io/files.h"
 
-// True if a file has enough tokens to tell whether they are bytes. Fewer suffice with examples, because fine-tuning
-// files are often small.
+// True if a file has enough tokens to decide whether they are bytes. Fewer suffice in a file with examples, because
+// fine-tuning files are often small.
 static bool is_telling(const TokenFile *file) {
     return file->tokens >= (file->mask ? 128 : 1024);
 }
 
 typedef enum { ALL_SUCH, NOT_ALL, UNREAD } Begins;
 
-// Returns whether such() is true for all of a file's first DATA_LOOKED_AT tokens.
+// Returns whether such() is true for all of the first DATA_LOOKED_AT tokens of a file.
 static Begins begins_with(DataLoader *loader, int index, bool (*such)(const SpecialIds *ids, uint32_t token),
                           const SpecialIds *ids) {
     enum { PIECE = 2048 };
@@ -49,7 +49,7 @@ bool data_has_ids(DataLoader *loader, const SpecialIds *ids) {
     return false;
 }
 
-// True if a file looks like one of --tokenizer bytes; false, too, if it has too few tokens to tell.
+// True if a file seems to have been made with --tokenizer bytes. False, too, if it has too few tokens to decide.
 static bool begins_with_bytes(DataLoader *loader, int index) {
     return is_telling(&loader->files[index]) && begins_with(loader, index, is_byte, NULL) == ALL_SUCH;
 }
@@ -116,7 +116,7 @@ const char *data_repeated_file(const DataLoader *loader) {
     return NULL;
 }
 
-// Writes 1234567 as "1,234,567".
+// Writes a number with separators: 1234567 as "1,234,567".
 static void format_thousands(int64_t value, char text[32]) {
     char digits[24];
     int length = snprintf(digits, sizeof digits, "%" PRId64, value), out = 0;

@@ -9,7 +9,7 @@
 
 #include "io/files.h"
 
-#define EDGE_BYTES 4096 // number of first and last bytes that are hashed into the fingerprint
+#define EDGE_BYTES 4096 // number of bytes at each end of a file that are hashed into the fingerprint
 
 static bool looks_like_text(const unsigned char *bytes, size_t count) {
     for (size_t i = 0; i < count; i++)
@@ -17,7 +17,7 @@ static bool looks_like_text(const unsigned char *bytes, size_t count) {
     return count > 0;
 }
 
-// Returns what a file with an unknown first word seems to be, and what to do.
+// Returns text for an error: what a file with an unknown first word seems to be, and how to convert it.
 static const char *other_kind(const unsigned char *bytes, size_t count, char *text, size_t size) {
     const bool parquet = count >= 4 && !memcmp(bytes, "PAR1", 4), words = looks_like_text(bytes, count);
     uint32_t magic = 0;
@@ -41,14 +41,15 @@ static bool is_named_npy(const char *path) {
     return length > 4 && strcmp(path + length - 4, ".npy") == 0;
 }
 
-// True if 16-bit words are probably 32-bit tokens below 65536: every second word is 0, which text never is.
+// True if 16-bit words are probably 32-bit tokens below 65536: every second word is 0, which does not occur in text.
 static bool looks_wide(const uint16_t *words, size_t count) {
     for (size_t i = 1; i < count; i += 2)
         if (words[i] != 0) return false;
     return count >= 64;
 }
 
-// Checks a file of tokens without a header, as OLMo's. head: its first bytes. The vocabulary determines their width.
+// Checks a token file without a header, as OLMo's. head: the file's first bytes. The size of the vocabulary determines
+// the width of tokens.
 static bool check_bare(TokenFile *file, const void *head, size_t have, int vocab, Error *err) {
     const char *path = file->path;
     if (have >= 6 && !memcmp(head, "\x93NUMPY", 6))
@@ -86,7 +87,7 @@ static bool check_masked(TokenFile *file, int fd, const int32_t *header, int voc
     return true;
 }
 
-// Checks the header of llm.c's format, or all of a file with a mask.
+// Checks the header of a file in llm.c's format; checks all of a file with a loss mask.
 static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t have, int vocab, Error *err) {
     const char *path = file->path;
     const bool wide = header[0] == DATA_MAGIC_U32;
@@ -184,10 +185,10 @@ static bool has_target(const uint8_t *mask, int64_t begin, int64_t end) {
     return begin < end;
 }
 
-// Lists the sequences of the stream that have an unmasked target.
+// Lists the sequences, cut from the stream of tokens, that have an unmasked target.
 static void choose_sequences(TokenFile *file, int T) {
     const int64_t all = (file->tokens - 1) / T;
-    file->chosen = (int32_t *)xmalloc((size_t)(all + 1) * sizeof *file->chosen); // + 1: never 0 bytes
+    file->chosen = (int32_t *)xmalloc((size_t)(all + 1) * sizeof *file->chosen); // + 1, so that the size is never 0
     file->sequences = 0;
     for (int64_t s = 0; s < all; s++)
         if (has_target(file->mask, s * T + 1, (s + 1) * T + 1)) file->chosen[file->sequences++] = (int32_t)s;
@@ -223,8 +224,8 @@ bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, Error *err) {
     return true;
 }
 
-// Reads `count` tokens from token `first` on: the first `length` as inputs, and the next token of each as its target.
-// If count == length, the last input has no target (-1).
+// Reads `count` tokens, starting with token `first`: the first `length` as inputs, and for each the next token as its
+// target. If count == length, the last input has no target (-1).
 static bool read_tokens(const TokenFile *file, int fd, int64_t first, int64_t count, int64_t length, int vocab,
                         void *buffer, int32_t *inputs, int32_t *targets, Error *err) {
     const uint64_t at = (uint64_t)file->header_bytes + (uint64_t)first * (uint64_t)file->token_bytes;
@@ -245,10 +246,11 @@ static bool read_tokens(const TokenFile *file, int fd, int64_t first, int64_t co
     return true;
 }
 
-// Sets the positions of T tokens of the stream from token `first` on, counted from 0 in each example. The first example
-// counts from the start of the sequence.
+// Sets the positions of T tokens of the stream, starting with token `first`. Positions count from 0 in each example;
+// the first example counts from the start of the sequence.
 static void count_positions(const TokenFile *file, int64_t first, int T, int32_t *positions) {
-    int64_t low = 0, high = file->starts ? file->examples : 0; // finds the first example that starts after `first`
+    // binary search for the first example that starts after `first`
+    int64_t low = 0, high = file->starts ? file->examples : 0;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         if (file->starts[middle] > first)
@@ -283,7 +285,7 @@ bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int
     for (; place < T; place++) {
         inputs[place] = 0;
         targets[place] = -1;
-        if (positions) positions[place] = 0; // each attends only to itself
+        if (positions) positions[place] = 0; // position 0, so that each padding token attends only to itself
     }
     return true;
 }
@@ -292,13 +294,13 @@ static int compare_paths(const void *a, const void *b) {
     return strcmp(((const TokenFile *)a)->path, ((const TokenFile *)b)->path);
 }
 
-// Appends the files that match one pattern, in any order.
+// Appends the files that match one pattern to *files, in any order.
 static bool add_matches(const char *pattern, TokenFile **files, int *count, Error *err) {
     glob_t found;
     memset(&found, 0, sizeof found);
-    // glob() would sort by the rules of the locale, on which the order of the data must not depend
+    // GLOB_NOSORT, because glob() would sort by the locale's rules, and the order of the data must not depend on them.
     int status = glob(pattern, GLOB_NOSORT, NULL, &found);
-    if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // a file name that contains [ or *
+    if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // the pattern is the name of a file that contains [ or *
         status = glob(pattern, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found);
     if (status != 0 || found.gl_pathc == 0 || found.gl_pathc > (size_t)(INT32_MAX - *count)) {
         globfree(&found);
@@ -306,7 +308,7 @@ static bool add_matches(const char *pattern, TokenFile **files, int *count, Erro
                          pattern, prepare_name(), prepare_bytes_name());
     }
     *files = (TokenFile *)realloc(*files, ((size_t)*count + found.gl_pathc) * sizeof **files);
-    if (!*files) fatal(EXIT_DEVICE, "host memory: could not hold a list of the token files");
+    if (!*files) fatal(EXIT_DEVICE, "host memory: could not allocate the list of token files");
     for (size_t i = 0; i < found.gl_pathc; i++) {
         size_t length = strlen(found.gl_pathv[i]) + 1;
         TokenFile *file = &(*files)[(*count)++];

@@ -20,41 +20,42 @@ extern "C" {
 #define DATA_VERSION_U16 1
 #define DATA_MAGIC_U32 20240801
 #define DATA_VERSION_U32 7
-#define DATA_CHECKSUM 1 // value of header[9] if header[8] is the CRC-32 of the tokens (data_verify.h)
+#define DATA_CHECKSUM 1 // value of header[9] that shows that header[8] is the CRC-32 of the tokens (data_verify.h)
 
 typedef struct {
     char *path;
-    int64_t bytes;          // of the file
-    int64_t tokens;         // after the header
-    int header_bytes;       // 0: no header
-    int token_bytes;        // 2 or 4
-    int64_t counted;        // unmasked tokens
-    uint8_t *mask;          // one bit per token, lowest first, 1: unmasked; NULL: all are
-    int64_t examples;       // 0: a file without a mask
-    uint32_t *starts;       // first token of each example, then the end of the last; NULL: not recorded
-    int64_t first_sequence; // number of this file's first sequence among those of all files
+    int64_t bytes;    // size of the file
+    int64_t tokens;   // number of tokens after the header
+    int header_bytes; // bytes of the header; 0: none
+    int token_bytes;  // bytes per token: 2 or 4
+    int64_t counted;  // number of unmasked tokens
+    uint8_t *mask;    // one bit per token, lowest bit first; 1: unmasked. NULL: all tokens are unmasked
+    int64_t examples; // number of examples; 0 in a file without a mask
+    // index of each example's first token, followed by the end of the last example; NULL: not recorded
+    uint32_t *starts;
+    int64_t first_sequence; // index of this file's first sequence among those of all files
     int64_t sequences;      // number of sequences
-    int32_t *chosen;        // which sequences of the stream have a target; NULL: all
-    Packing packing;        // of its examples; members NULL: sequences are cut from the stream
-    int64_t cut;            // number of examples longer than a sequence
-    int64_t longest;        // tokens of the longest example
-    bool again;             // two patterns match it
-    dev_t device;           // device and inode identify the file
+    int32_t *chosen;        // indices of the stream's sequences that have an unmasked target; NULL: all sequences
+    Packing packing;        // packing of the examples; members NULL: sequences are cut from the stream
+    int64_t cut;            // number of examples that are longer than a sequence
+    int64_t longest;        // number of tokens of the longest example
+    bool again;             // true: two patterns match the file
+    dev_t device;           // device number, which identifies the file together with the inode
     ino_t inode;
-    struct timespec changed; // modification time at token_file_check()
-    bool checked;            // token_file_check() was called
-    bool has_crc;            // the header has a checksum
+    struct timespec changed; // modification time when token_file_check() checked the file
+    bool checked;            // true: token_file_check() was called
+    bool has_crc;            // true: the header has a checksum
     uint32_t crc;
-    PromptFormat prompt_format; // of its examples; NONE: not recorded
+    PromptFormat prompt_format; // prompt format of the examples; NONE: not recorded
 } TokenFile;
 
-// Appends the files that match a pattern to *files, which is reallocated: each path once, in byte order of the names.
-// patterns: `length` bytes, one pattern per line; empty lines are skipped. False with err (EXIT_DATA) if a pattern has
-// no match.
+// Appends the files that match patterns to *files, which is reallocated: each path once, in byte order of the names.
+// patterns: `length` bytes, one pattern per line; empty lines are skipped. Returns false with err (EXIT_DATA) if a
+// pattern has no match.
 bool token_files_find(const char *patterns, size_t length, TokenFile **files, int *count, Error *err);
 
-// Opens the file. If token_file_check() has checked it, it must not have changed since. Returns the descriptor; -1 with
-// err (EXIT_DATA).
+// Opens a token file. Fails if it has changed since token_file_check(). Returns the file descriptor; -1 with err
+// (EXIT_DATA).
 int token_file_open(const TokenFile *file, Error *err);
 
 // Checks the header of an open file against its size, fills `file` except for its path and sequences, and adds size,

@@ -1,4 +1,4 @@
-// The token reader's struct, shared by data.c and data_about.c.
+// The struct of the token reader, which data.c and data_about.c share.
 #pragma once
 #include "data.h"
 #include "data_files.h"
@@ -9,14 +9,14 @@
 extern "C" {
 #endif
 
-// Maximum number of open files. A shuffled epoch reads all files in turn, which may be more than a process may open.
-// File i shares its descriptor with the files i + k * OPEN_FILES.
+// Maximum number of open token files. A shuffled epoch reads all files in turn, which may be more than a process may
+// open. File i shares its descriptor with the files i + k * OPEN_FILES.
 #define OPEN_FILES 256
 
-// A set of files, whose sequences are shuffled together.
+// A set of token files, whose sequences are shuffled together.
 typedef struct {
-    char *name;    // its patterns, for messages
-    double weight; // from --train-weight
+    char *name;    // file patterns of the set, for messages
+    double weight; // weight of the set from --train-weight
     int first_file;
     int64_t first_sequence, sequences, tokens;
 } Set;
@@ -26,25 +26,26 @@ struct DataLoader {
     int count;
     Set sets[MAX_SETS];
     int set_count;
-    Mixture mixture;             // if there are several sets
+    Mixture mixture;             // decides which set each sequence is from, if there are several sets
     ExamplesKind examples;       // how examples of files with masks become sequences
-    int descriptors[OPEN_FILES]; // -1 = closed
-    int open_file[OPEN_FILES];   // number of the file that the descriptor is of
+    int descriptors[OPEN_FILES]; // file descriptors; -1: closed
+    int open_file[OPEN_FILES];   // index of the file that each descriptor belongs to
     int B, T, rank, ranks, vocab;
     uint64_t seed, fingerprint;
     bool shuffle;
-    SpecialIds ids;                     // mark document boundaries in files that do not record them
-    int64_t tokens, sequences, counted; // counted: unmasked tokens
-    bool masked;                        // a file has a mask
-    bool fills;                         // validation data: the last micro-batch is padded
-    void *buffer;                       // (T + 1) tokens as stored in the file
+    SpecialIds ids;                     // token ids that mark document boundaries in files that do not record them
+    int64_t tokens, sequences, counted; // totals over all files; counted: number of unmasked tokens
+    bool masked;                        // true: a file has a loss mask
+    bool fills;                         // true for validation data: the last micro-batch is padded
+    void *buffer;                       // space for T + 1 tokens as stored in the file
     Verifier verifier;
 };
 
-// True if one of the ids that mark document boundaries is among the first tokens of a file that does not record them.
+// True if one of the ids that mark document boundaries occurs among the first tokens of a file that does not record its
+// documents.
 bool data_has_ids(DataLoader *loader, const SpecialIds *ids);
 
-// Returns the descriptor of a file, which is opened if necessary. -1 with err.
+// Returns the file descriptor of a token file, which it opens if necessary; -1 with err on failure.
 int token_file_descriptor(DataLoader *loader, int index, Error *err);
 
 #ifdef __cplusplus

@@ -6,21 +6,21 @@
 
 #include "io/files.h"
 
-#define PIECE 4096 // bytes read at a time
-#define HASH_AT 32 // byte of the header where the checksum is, computed with 0 in its place
+#define PIECE 4096 // number of bytes read at a time
+#define HASH_AT 32 // offset in the header of the checksum, which is computed with 0 in its place
 
 static bool damaged(const char *path, Error *err, const char *what) {
     return error_set(err, EXIT_DATA, "%s is damaged: %s; copy the file again or regenerate it", path, what);
 }
 
-// A file that is being read.
+// State of reading a token file with a loss mask.
 typedef struct {
     const char *path;
     int fd;
-    uint64_t at; // offset of the next byte to read
+    uint64_t at; // file offset of the next byte to read
     XXH64_state_t *hash;
     int vocab;
-    int64_t out_of_vocab; // number of the first token >= vocab; -1: none
+    int64_t out_of_vocab; // index of the first token >= vocab; -1: none
     uint32_t out_of_vocab_id;
 } Reader;
 
@@ -47,7 +47,7 @@ static bool read_tokens(Reader *r, const MaskedFile *file, Error *err) {
     return true;
 }
 
-// Reads the first token of each example and checks that they start at 0 and increase.
+// Reads the index of each example's first token. Checks that the indices start at 0 and increase.
 static bool read_examples(Reader *r, MaskedFile *file, Error *err) {
     uint32_t *starts = (uint32_t *)xmalloc((size_t)(file->examples + 1) * sizeof *starts);
     file->starts = starts;
@@ -69,7 +69,8 @@ static bool read_mask(Reader *r, MaskedFile *file, Error *err) {
     return counted == file->counted || damaged(r->path, err, "its mask and its header count differently");
 }
 
-// Fails if a token is outside the vocabulary. Called after the checksum, because damage is the better explanation.
+// Fails if a token is outside the vocabulary. Called after the checksum is verified, because damage is the more likely
+// reason otherwise.
 static bool is_of_vocabulary(const Reader *r, Error *err) {
     if (r->out_of_vocab < 0) return true;
     return error_set(err, EXIT_DATA,
@@ -78,7 +79,7 @@ static bool is_of_vocabulary(const Reader *r, Error *err) {
                      r->path, r->out_of_vocab, r->out_of_vocab_id, r->vocab - 1);
 }
 
-// Reads the file in order and compares its checksum.
+// Reads the file in order and verifies its checksum.
 static bool read_all(Reader *r, const int32_t *header, MaskedFile *file, Error *err) {
     int32_t cleared[DATA_HEADER_BYTES / 4];
     uint64_t said;

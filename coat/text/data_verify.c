@@ -6,9 +6,10 @@
 #include "io/files.h"
 
 #define PIECE_BYTES ((int64_t)1 << 20)
-#define FOREGROUND_BYTES ((int64_t)64 << 20) // a fraction of a second's work
+#define FOREGROUND_BYTES ((int64_t)64 << 20) // number of bytes that are verified within a fraction of a second
 
-// Continues a CRC-32 eight bytes at a time ("slicing by 8"): tables[k][x] is the CRC of byte x before k bytes of 0.
+// Continues a CRC-32 over more bytes, eight at a time ("slicing by 8"). tables[k][x] is the CRC of byte x followed by k
+// bytes of 0.
 static uint32_t crc32_continue(uint32_t crc, const unsigned char *bytes, size_t count) {
     uint32_t tables[8][256];
     for (uint32_t x = 0; x < 256; x++) {
@@ -20,7 +21,7 @@ static uint32_t crc32_continue(uint32_t crc, const unsigned char *bytes, size_t 
     crc = ~crc;
     for (; count >= 8; bytes += 8, count -= 8) {
         uint64_t word;
-        memcpy(&word, bytes, sizeof word); // little-endian
+        memcpy(&word, bytes, sizeof word); // reads eight bytes as a little-endian integer
         word ^= crc;
         crc = 0;
         for (int k = 0; k < 8; k++) crc ^= tables[7 - k][word >> 8 * k & 255];

@@ -1,6 +1,6 @@
-// Checksums of token files without a mask: word 8 of the header is the CRC-32 of the tokens, word 9 is DATA_CHECKSUM.
-// Files that other programs wrote have 0 there and are not verified. Files with a mask have a checksum of their own
-// (data_masks.h).
+// Verifies checksums of token files without a mask: word 8 of the header is the CRC-32 of the tokens, word 9 is
+// DATA_CHECKSUM. Files written by other programs contain 0 there and are not verified. Files with a mask have another
+// checksum (data_masks.h).
 #pragma once
 #include "base/background.h"
 #include "data_files.h"
@@ -9,15 +9,15 @@
 extern "C" {
 #endif
 
-// Computes the CRC-32 (zlib's) of the `bytes` bytes that follow the header of an open file. Stops early, with a *crc
-// that means nothing, once *stop is true; stop may be NULL. False with err if the file cannot be read.
+// Computes the CRC-32 (as zlib) of the `bytes` bytes that follow the header of an open file. Stops early when *stop
+// becomes true; *crc is then undefined. stop may be NULL. Returns false with err if the file cannot be read.
 bool data_checksum(int fd, const char *path, int64_t bytes, const bool *stop, uint32_t *crc, Error *err);
 
-// The files of one process while they are verified.
+// State of verifying one process's files.
 typedef struct {
     const TokenFile *files;
     int count, rank, ranks;
-    bool stop, damaged; // damaged: err says which file
+    bool stop, damaged; // damaged: err names the damaged file
     Error err;
     BackgroundTask thread;
 } Verifier;
@@ -27,10 +27,10 @@ typedef struct {
 // and must outlive verifier_end().
 void verifier_begin(Verifier *verifier, const TokenFile *files, int count, int rank, int ranks);
 
-// True unless a file has been found that is damaged or has changed; then false with err (EXIT_DATA).
+// True unless a file is damaged or has changed; in that case false with err (EXIT_DATA).
 bool verifier_good(const Verifier *verifier, Error *err);
 
-// Stops verifying.
+// Stops verifying and ends the thread.
 void verifier_end(Verifier *verifier);
 
 #ifdef __cplusplus

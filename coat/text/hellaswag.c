@@ -8,24 +8,24 @@
 #include "io/files.h"
 
 #define MAGIC 20240522
-#define NARROW 1 // version: 16-bit words
-#define WIDE 2   // 32-bit words
+#define NARROW 1 // file version with 16-bit words
+#define WIDE 2   // file version with 32-bit words
 #define HEADER_BYTES 1024
 #define FILE_LIMIT ((size_t)1 << 30)
 #define START 65535
-#define FIELDS 6 // words before the situation's tokens, including their count
+#define FIELDS 6 // number of words before the situation's tokens, including their count
 
 typedef struct {
-    const uint32_t *situation, *ending; // in HellaSwag.words
+    const uint32_t *situation, *ending; // addresses of the tokens in HellaSwag.words
     int situation_tokens, ending_tokens;
-    float mean; // loss per token of the ending; NAN until it is added
+    float mean; // mean loss per token of the ending; NAN until it is added
 } Row;
 
 struct HellaSwag {
-    uint32_t *words; // of the file after its header, widened to 32 bits
+    uint32_t *words; // words of the file after its header, widened to 32 bits
     int examples, longest;
-    Row *rows;      // 4 per example
-    uint8_t *label; // which ending is right
+    Row *rows;      // rows, 4 per example
+    uint8_t *label; // index of each example's right ending
     uint64_t fingerprint;
 };
 
@@ -34,7 +34,7 @@ typedef struct {
     const char *path;
     const uint32_t *at, *end;
     int example, seq_len, vocab;
-    uint32_t width; // bytes of a word in the file
+    uint32_t width; // bytes per word in the file
 } Cursor;
 
 static bool damaged(const Cursor *c, const char *what, Error *err) {
@@ -42,7 +42,7 @@ static bool damaged(const Cursor *c, const char *what, Error *err) {
                      c->example, what);
 }
 
-// Reads the count of a text's tokens and the tokens.
+// Reads the number of a text's tokens, and the tokens.
 static bool read_tokens(Cursor *c, const uint32_t **tokens, int *count, Error *err) {
     if (c->at >= c->end) return damaged(c, "ends early", err);
     const uint32_t said = *c->at++;
@@ -60,7 +60,7 @@ static bool read_tokens(Cursor *c, const uint32_t **tokens, int *count, Error *e
     return true;
 }
 
-// Reads an example from the number of its right ending on, up to c->end.
+// Reads an example, starting with the index of its right ending, up to c->end.
 static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
     const uint32_t label = c->at[0], endings = c->at[1], *situation;
     int situation_tokens;
@@ -75,7 +75,8 @@ static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
         row->situation_tokens = situation_tokens;
         row->mean = NAN;
         if (!read_tokens(c, &row->ending, &row->ending_tokens, err)) return false;
-        int length = situation_tokens + row->ending_tokens - 1; // nothing follows the last token
+        // the last token is not an input, because no token follows it
+        int length = situation_tokens + row->ending_tokens - 1;
         if (length > c->seq_len)
             return error_set(err, EXIT_USER,
                              "--seq-len %d: example %d of %s has %d tokens; use --seq-len %d or more, or remove "
@@ -106,7 +107,7 @@ static bool read_examples(HellaSwag *set, Cursor *c, const uint32_t *end, Error 
     return true;
 }
 
-// Returns the words after the header, widened to 32 bits, allocated with malloc().
+// Returns the words after the file's header, widened to 32 bits. Allocated with malloc().
 static uint32_t *widen(const char *data, size_t size, uint32_t width) {
     const size_t count = (size - HEADER_BYTES) / width;
     uint32_t *words = (uint32_t *)xmalloc(count * sizeof *words);
@@ -185,10 +186,10 @@ uint64_t hellaswag_fingerprint(const HellaSwag *set) {
 }
 
 int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks) {
-    // number of passes in a group that begins and ends with complete examples
+    // Number of passes in a group that begins and ends with complete examples.
     const int together = batch % HELLASWAG_ENDINGS == 0 ? 1 : batch % 2 == 0 ? 2 : HELLASWAG_ENDINGS;
     const int64_t round = (int64_t)(n / together) * ranks * together, rows = hellaswag_rows(set);
-    if ((round + n % together) * batch >= rows) return -1; // rank 0, whose rows come first, has none left
+    if ((round + n % together) * batch >= rows) return -1; // true if rank 0, whose rows come first, has no rows left
     const int64_t row = (round + (int64_t)rank * together + n % together) * batch;
     return (int)(row < rows ? row : rows);
 }

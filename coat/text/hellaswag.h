@@ -21,13 +21,13 @@ typedef struct HellaSwag HellaSwag;
 // Reads and checks a file. NULL with err: EXIT_USER if a row is longer than seq_len tokens, because a truncated row
 // would change the score; EXIT_DATA for every other fault.
 HellaSwag *hellaswag_open(const char *path, int seq_len, int vocab, Error *err);
-void hellaswag_close(HellaSwag *set); // NULL is allowed
+void hellaswag_close(HellaSwag *set); // frees the set; the argument may be NULL
 
 int hellaswag_examples(const HellaSwag *set);
-int hellaswag_rows(const HellaSwag *set);   // one row per ending: row r is ending r % 4 of example r / 4
-int hellaswag_length(const HellaSwag *set); // tokens of the longest row
+int hellaswag_rows(const HellaSwag *set);   // returns the number of rows; row r is ending r % 4 of example r / 4
+int hellaswag_length(const HellaSwag *set); // returns the number of tokens of the longest row
 
-uint64_t hellaswag_fingerprint(const HellaSwag *set); // hash of the file
+uint64_t hellaswag_fingerprint(const HellaSwag *set); // returns a hash of the file
 
 // Returns the first row of a process's n-th pass of `batch` rows; -1 after the last pass. It may be after the last row,
 // because all processes make the same number of passes. Passes are dealt to the processes in turn, in groups that
@@ -40,11 +40,11 @@ int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks);
 // loss is 0. Rows after the last are padding.
 void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t *inputs, int32_t *targets);
 
-// Adds the token losses (count, T) of a batch of hellaswag_batch(). Batches may be added in any order.
+// Adds the token losses (count, T) of a batch from hellaswag_batch(). Batches may be added in any order.
 void hellaswag_add_losses(HellaSwag *set, int first, int count, int T, const float *losses);
 
-// Returns the number of right examples among those whose losses were added. Of equal losses the first wins; a loss that
-// is not finite never wins.
+// Returns the number of examples, among those whose losses were added, that the model answered correctly. Of equal
+// losses, the first ending is chosen; a loss that is not finite is never chosen.
 int hellaswag_right(const HellaSwag *set);
 
 #ifdef __cplusplus

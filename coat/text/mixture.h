@@ -1,5 +1,6 @@
-// Decides from which of several sets of training data each sequence of a run comes, in the ratio of their weights. The
-// result depends only on the seed and the position, so a run can resume at any position, on any number of processes.
+// Chooses, for each sequence of a run, the set of training data that it is read from, in the ratio of the sets'
+// weights. The result depends only on the seed and the position, so a run can resume at any position, with any number
+// of processes.
 #pragma once
 #include "config/config.h"
 
@@ -11,23 +12,23 @@ extern "C" {
 
 typedef struct {
     int sets;
-    uint64_t units[MAX_SETS]; // weight of each set as an integer
+    uint64_t units[MAX_SETS]; // weight of each set, as an integer
     uint64_t seed;
     bool shuffle;
-    int64_t block;                // number of the block in the two tables below; -1: none
-    uint8_t set[MIXTURE_BLOCK];   // set of each position
-    int64_t index[MIXTURE_BLOCK]; // number of earlier positions of the same set
+    int64_t block;                // index of the block that the tables `set` and `index` describe; -1: none
+    uint8_t set[MIXTURE_BLOCK];   // set of each position of the block
+    int64_t index[MIXTURE_BLOCK]; // for each position of the block, the number of earlier positions of the same set
 } Mixture;
 
-// Opens a mixture of `sets` <= MAX_SETS sets. weights: finite and positive; only their ratios matter. After every
-// multiple of MIXTURE_BLOCK positions each set has its fraction of them, rounded. Within a block the order of the sets
-// is drawn from `seed`; without `shuffle` they alternate evenly.
+// Initializes a mixture of `sets` <= MAX_SETS sets. weights: finite and positive; only their ratios matter. At every
+// multiple of MIXTURE_BLOCK positions, each set has had its fraction of them, rounded. Within a block, the order of the
+// sets is drawn from `seed`; without `shuffle`, they alternate evenly.
 void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t seed, bool shuffle);
 
-// Returns the set of position >= 0 of the run, and sets *index to the number of earlier positions of this set.
+// Returns the set of the run's sequence at `position` >= 0. Sets *index to the number of earlier positions of this set.
 int mixture_at(Mixture *mixture, int64_t position, int64_t *index);
 
-// Returns how many of the positions before `position` >= 0 are of the set.
+// Returns how many of the positions before `position` >= 0 belong to the set.
 int64_t mixture_count(Mixture *mixture, int set, int64_t position);
 
 #ifdef __cplusplus

@@ -2,7 +2,8 @@
 
 #include "base/error.h"
 
-// Free tokens of each row, as a binary tree of maxima: node 1 is the root, the rows begin at node `leaves`.
+// Numbers of free tokens in each row, as a binary tree of maxima: node 1 is the root, and the rows start at node
+// `leaves`.
 typedef struct {
     int64_t leaves;
     int32_t *most;
@@ -16,7 +17,7 @@ static Room room_open(int64_t rows, int T) {
     return room;
 }
 
-// Takes `length` tokens of the first row that has that many. Returns the row.
+// Reserves `length` tokens in the first row that has that many free. Returns the row.
 static int32_t room_take(Room *room, int32_t length) {
     int64_t at = 1;
     while (at < room->leaves) at = 2 * at + (room->most[2 * at] < length);
@@ -29,7 +30,7 @@ static int32_t room_take(Room *room, int32_t length) {
     return row;
 }
 
-// Sorts the examples that are not dropped, the longest first, equal ones by number. Returns their count.
+// Sorts the examples that are not dropped by length, the longest first; equal ones by index. Returns their number.
 static int64_t sort_by_length(const int32_t *lengths, int64_t examples, int T, int32_t *sorted) {
     int64_t *begin = (int64_t *)xcalloc((size_t)T + 1, sizeof *begin), count = 0;
     for (int64_t i = 0; i < examples; i++) begin[lengths[i]]++;
@@ -44,9 +45,11 @@ static int64_t sort_by_length(const int32_t *lengths, int64_t examples, int T, i
     return count;
 }
 
-// Numbers the rows by their first examples and lists the examples row by row. rows[i]: row of example i before that.
+// Numbers the rows by their first examples, and lists the examples row by row. rows[i]: row that example i was packed
+// into, in the old numbering.
 static void list_rows(Packing *packing, const int32_t *lengths, int64_t examples, int64_t most, const int32_t *rows) {
-    int32_t *number = (int32_t *)xcalloc((size_t)most + 1, sizeof *number); // number of the row + 1; 0: none yet
+    // number[row]: new number of the row + 1; 0: none yet
+    int32_t *number = (int32_t *)xcalloc((size_t)most + 1, sizeof *number);
     int64_t *next = (int64_t *)xcalloc((size_t)most + 1, sizeof *next);
     for (int64_t i = 0; i < examples; i++) {
         if (lengths[i] == 0) continue;
@@ -73,7 +76,7 @@ Packing pack_examples(const int32_t *lengths, int64_t examples, int T) {
     int64_t places = 0;
     const int64_t count = sort_by_length(lengths, examples, T, packing.members);
     for (int64_t i = 0; i < examples; i++) places += lengths[i];
-    int64_t most = 2 * places / T + 2; // because all rows but one are more than half full
+    int64_t most = 2 * places / T + 2; // enough rows, because all rows except one are more than half full
     if (most > count) most = count;
     Room room = room_open(most, T);
     for (int64_t i = 0; i < count; i++) rows[packing.members[i]] = room_take(&room, lengths[packing.members[i]]);

@@ -1,4 +1,4 @@
-// Packs the complete examples of a file into sequences (rows) of T tokens.
+// Packs the complete examples of a file into rows (sequences) of T tokens.
 #pragma once
 #include <stdint.h>
 
@@ -7,13 +7,14 @@ extern "C" {
 #endif
 
 typedef struct {
-    int64_t rows;     // sequences
-    int32_t *first;   // (rows + 1): index in members of each row's first example, then the number of members
-    int32_t *members; // numbers of the examples, row by row, ascending within a row
+    int64_t rows; // number of rows
+    // (rows + 1) index in `members` of each row's first example; the last entry is the number of members
+    int32_t *first;
+    int32_t *members; // indices of the examples, row by row, ascending within a row
 } Packing;
 
-// Packs the examples by first fit, the longest first. Rows are ordered by their first example. The result depends only
-// on the arguments. lengths[i]: tokens of example i, 1 to T; 0: it is dropped.
+// Packs examples into rows by first fit, the longest first. Rows are ordered by their first example. The result depends
+// only on the arguments. lengths[i]: tokens of example i, 1 to T; 0: the example is dropped.
 Packing pack_examples(const int32_t *lengths, int64_t examples, int T);
 void packing_free(Packing *packing);
 

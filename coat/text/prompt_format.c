@@ -4,17 +4,17 @@
 
 #include "unicode.h"
 
-#define NAME_BYTES 256 // of a special token
-#define BEGIN "\1"     // in a template: BOS, if the vocabulary has one
-#define END "\2"       // in a template: EOS, if the vocabulary has one
+#define NAME_BYTES 256 // maximum bytes of a special token's name
+#define BEGIN "\1"     // marks the position of BOS in a chat template, if the vocabulary has one
+#define END "\2"       // marks the position of EOS in a chat template, if the vocabulary has one
 
 // clang-format off
 static const struct {
     const char *name;
-    const char *before, *after; // text around a prompt, with special tokens as <|NAME|>
-    bool trims;                 // white space at both ends of the prompt is removed
-    const char *end;            // special token that ends an answer; NULL: EOS
-    const char *chat;           // chat template, on one line
+    const char *before, *after; // text before and after a prompt, with special tokens as <|NAME|>
+    bool trims; // true: white space at both ends of the prompt is removed
+    const char *end; // special token that ends an answer; NULL: EOS
+    const char *chat; // chat template in Jinja, on one line
 } formats[PROMPT_FORMAT_DATA] = {
 #define CHATML_CHAT \
     "{% for message in messages %}" \
@@ -60,7 +60,7 @@ const char *prompt_format_name(PromptFormat format) {
     return formats[format].name;
 }
 
-// A prompt that is being encoded. text: the text after the last special token, which is encoded separately.
+// State of encoding a prompt. text: text since the last special token, which is encoded separately.
 typedef struct {
     const Tokenizer *tokenizer;
     PromptFormat format;
@@ -92,7 +92,7 @@ static bool find_token(const Tokenizer *t, PromptFormat format, const char *name
                                  formats[format].name, name);
 }
 
-// Adds text of the format, in which <|NAME|> is a special token.
+// Adds text of the prompt format, in which <|NAME|> is a special token.
 static bool add_format(Prompt *p, const char *text) {
     for (const char *token; (token = strstr(text, "<|")); text = strstr(token, "|>") + 2) {
         char name[NAME_BYTES];
@@ -108,10 +108,11 @@ static bool add_format(Prompt *p, const char *text) {
     return true;
 }
 
-// Removes what Python's strip() removes from both ends: white space and the ASCII separators 0x1c to 0x1f.
+// Removes from both ends the characters that Python's strip() removes: white space and the ASCII separators 0x1c to
+// 0x1f.
 static void strip(const char **text, size_t *length) {
     const char *const end = *text + *length;
-    const char *first = end, *last = end; // of the remaining text
+    const char *first = end, *last = end; // ends of the remaining text
     size_t bytes;
     for (const char *at = *text; at < end; at += bytes) {
         const uint32_t code = utf8_read(at, (size_t)(end - at), &bytes);
@@ -144,8 +145,9 @@ bool prompt_end(const Tokenizer *tokenizer, PromptFormat format, int *id, Error 
 
 char *prompt_template(const Tokenizer *tokenizer, PromptFormat format) {
     const char *at = formats[format].chat;
-    const int tokens[] = {tokenizer_bos(tokenizer), tokenizer_eos(tokenizer)};  // of BEGIN and END
-    char *text = (char *)xmalloc(strlen(at) + 2 * NAME_BYTES + 1), *out = text; // no template has more than two of them
+    const int tokens[] = {tokenizer_bos(tokenizer), tokenizer_eos(tokenizer)}; // tokens that replace BEGIN and END
+    // a template contains at most two of them
+    char *text = (char *)xmalloc(strlen(at) + 2 * NAME_BYTES + 1), *out = text;
     for (; *at; at++) {
         const int which = *at - *BEGIN;
         if (which > 1) {

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define BYTES_VOCAB 257 // 256 bytes and BYTES_END_OF_TEXT
+#define BYTES_VOCAB 257 // number of tokens: 256 bytes and BYTES_END_OF_TEXT
 #define BYTES_END_OF_TEXT 256
 
 typedef struct Tokenizer Tokenizer;
@@ -29,42 +29,45 @@ Tokenizer *tokenizer_bytes(void);
 Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
 
-// True if path is a folder that contains a file of such a name.
+// True if `path` is a folder that contains a tokenizer file.
 bool tokenizer_is_in(const char *path);
 
-int tokenizer_vocab(const Tokenizer *tokenizer);   // ids are 0 .. vocab-1
-int tokenizer_eos(const Tokenizer *tokenizer);     // end-of-text token; -1 if the vocabulary has none
-int tokenizer_bos(const Tokenizer *tokenizer);     // beginning-of-text token; -1 if the vocabulary has none
-int tokenizer_unknown(const Tokenizer *tokenizer); // token of unknown characters; -1 if the vocabulary has none
+int tokenizer_vocab(const Tokenizer *tokenizer); // returns the size of the vocabulary; ids are 0 to size - 1
+int tokenizer_eos(const Tokenizer *tokenizer);   // returns the EOS token's id; -1 if the vocabulary has none
+int tokenizer_bos(const Tokenizer *tokenizer);   // returns the BOS token's id; -1 if the vocabulary has none
+// returns the id for unknown characters; -1 if the vocabulary has none
+int tokenizer_unknown(const Tokenizer *tokenizer);
 
-// Returns for how many ids, of those in both vocabularies, `other` has another token than `own`. Special tokens of
-// `own` are not compared, because reserved ones are renamed when they come into use.
+// Compares the ids that both vocabularies have, and returns how many stand for different tokens. Special tokens of
+// `own` are not compared, because reserved ones are renamed when they are used.
 int tokenizer_differing(const Tokenizer *own, const Tokenizer *other);
-// True if the merges are equal, or if one of the files lists no merges.
+// True if both tokenizers have equal merges, or if a file lists no merges.
 bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b);
 
-// Returns the id of a token, also of a special one; -1 if there is none of this name.
+// Returns the id of the token `name`, which may be special; -1 if there is none.
 int tokenizer_token(const Tokenizer *tokenizer, const char *name);
 
-// Copies the first `size` bytes of a token to out, without a terminating zero (a token may be part of a UTF-8
-// character); returns the token's whole length, 0 for an id that does not exist.
+// Copies the first `size` bytes of a token to out, without a terminating 0 (a token may be part of a UTF-8 character).
+// Returns the token's full length, or 0 if the id does not exist.
 size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_t size);
 
 // True if encoding prepends a space to the text, as SentencePiece does. Decoding returns this space, too.
 bool tokenizer_adds_space(const Tokenizer *tokenizer);
 
-// Encodes text, without BOS. The text need not be valid UTF-8. Names of special tokens in it are ordinary text. Returns
-// the number of ids, or -1 with err: EXIT_DATA if the vocabulary cannot encode, EXIT_USER if there are more than `max`.
+// Encodes text, without BOS. The text need not be valid UTF-8; names of special tokens in it are ordinary text. Returns
+// the number of ids, or -1 with err: EXIT_DATA if the vocabulary cannot encode, EXIT_USER if there are more than `max`
+// ids.
 int tokenizer_encode(const Tokenizer *tokenizer, const char *text, int32_t *ids, int max, Error *err);
 
-// True if it was read from SentencePiece's tokenizer.model.
+// True if the tokenizer was read from SentencePiece's tokenizer.model.
 bool tokenizer_is_sentencepiece(const Tokenizer *tokenizer);
 
-// Writes a tokenizer.json for a tokenizer of tokenizer.model, with which Hugging Face's libraries encode as
-// SentencePiece.
+// Writes a tokenizer.json for a tokenizer that was read from tokenizer.model. With it, Hugging Face's libraries encode
+// text as SentencePiece does.
 void tokenizer_write_json(const Tokenizer *tokenizer, JsonText *out);
 
-// Returns the file name under which other programs look for this vocabulary, from its name and its first bytes.
+// Returns the file name that other programs expect for this tokenizer file, determined from its name and its first
+// bytes.
 const char *tokenizer_usual_name(const char *path);
 
 #ifdef __cplusplus

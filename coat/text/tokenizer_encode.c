@@ -40,7 +40,7 @@ static bool put_ids(Encoder *e, const int32_t *ids, int count) {
     return true;
 }
 
-// Encodes normalized text without added tokens.
+// Encodes normalized text that contains no added tokens.
 static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     const Tokenizer *t = e->t;
     size_t largest = 0;
@@ -63,7 +63,7 @@ static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     return good;
 }
 
-// Encodes normalized text between added tokens. first: it is at the start of the text.
+// Encodes a part of normalized text that lies between added tokens. first: true if it is at the start of the text.
 static bool put_stretch(Encoder *e, const char *text, size_t length, bool first) {
     const Tokenizer *t = e->t;
     if (length == 0) return true;
@@ -79,7 +79,7 @@ static bool put_stretch(Encoder *e, const char *text, size_t length, bool first)
 
 static bool put_text(Encoder *e, const char *text, size_t length, bool first, bool normalized);
 
-// Encodes text that contains none of the added tokens that are searched before normalization.
+// Encodes text that contains none of the added tokens that must be found before normalization.
 static bool put_plain(Encoder *e, const char *text, size_t length, bool first) {
     size_t bytes;
     if (length == 0) return true;

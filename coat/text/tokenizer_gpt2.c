@@ -3,19 +3,20 @@
 
 #include "tokenizer_parts.h"
 
-// llm.c's file: 256 int32 {magic, version, vocabulary, end of text (version 2)}, then every token as one byte of length
-// and its bytes.
+// Header size in bytes of llm.c's tokenizer file: 256 int32 {magic, version, vocabulary, EOS (version 2)}. Every token
+// follows as one byte of length and its bytes.
 #define BIN_HEADER 1024
 #define GPT2_VOCAB 50257
 
 // --- GPT-2's way of writing bytes as characters ------------------------------------------------------------
 
-// JSON cannot hold arbitrary bytes, so GPT-2 writes the printable ones of Latin-1 as themselves and the others,
-// in order, as the characters from U+0100 on. Returns the byte that a character stands for; -1 if there is none.
+// Returns the byte that a character of GPT-2's JSON files represents; -1 if there is none. JSON cannot represent
+// arbitrary bytes, so GPT-2 writes printable bytes as their Latin-1 characters and the others, in order, as U+0100,
+// U+0101, ...
 static int byte_of_character(uint32_t code) {
     if (code < 0x100) return (code > 0x20 && code < 0x7f) || (code > 0xa0 && code != 0xad) ? (int)code : -1;
-    if (code < 0x121) return (int)(code - 0x100);        // 0x00 .. 0x20
-    if (code < 0x143) return (int)(code - 0x121 + 0x7f); // 0x7f .. 0xa0
+    if (code < 0x121) return (int)(code - 0x100);        // bytes 0x00 to 0x20
+    if (code < 0x143) return (int)(code - 0x121 + 0x7f); // bytes 0x7f to 0xa0
     return code == 0x143 ? 0xad : -1;
 }
 
@@ -24,7 +25,7 @@ int64_t bytes_of_characters(const char *text, size_t length, char *out) {
     int64_t count = 0;
     for (size_t i = 0; i < length; i++) {
         uint32_t code = p[i];
-        if (code >= 0x80) { // all such characters are below U+0800: two bytes
+        if (code >= 0x80) { // all such characters are below U+0800 and take two bytes
             if (code < 0xc2 || code > 0xdf || i + 1 >= length || (p[i + 1] & 0xc0) != 0x80) return -1;
             code = (code & 0x1f) << 6 | (p[++i] & 0x3f);
         }
@@ -72,7 +73,7 @@ bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *er
         json_object_foreach(root, key, value) {
             int id = (int)json_integer_value(value);
             int64_t length = bytes_of_characters(key, strlen(key), bytes);
-            // a token with other characters is special: its text is its name
+            // A token with other characters is special: its text is its name.
             const char *token = length < 0 ? key : bytes;
             ok = ok && vocabulary_set(&t->bpe.vocabulary, id, token, length < 0 ? strlen(key) : (size_t)length);
             if (!ok) {
@@ -86,7 +87,7 @@ bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *er
     return ok;
 }
 
-// Adds one line of a merges file, "left right", as the merge of rank `rank`.
+// Adds one line of a merges file, "left right", as the merge with rank `rank`.
 static bool add_merge(Tokenizer *t, const char *line, size_t length, int rank, char *scratch) {
     const char *space = (const char *)memchr(line, ' ', length);
     if (!space) return false;
@@ -140,7 +141,7 @@ bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t
         return error_set(err, EXIT_DATA, "tokenizer %s: version %d is not supported, only 1 and 2 are", path, version);
     if (count < 1 || count > VOCABULARY_MAX)
         return error_set(err, EXIT_DATA, "tokenizer %s: its header says %d tokens", path, count);
-    if ((size_t)count > size - BIN_HEADER) // each token takes at least 1 byte
+    if ((size_t)count > size - BIN_HEADER) // every token takes at least 1 byte
         return error_set(err, EXIT_DATA, "tokenizer %s is truncated: its header says %d token%s, %zu byte%s follow%s",
                          path, count, plural(count), size - BIN_HEADER, plural(size - BIN_HEADER),
                          singular(size - BIN_HEADER));
@@ -164,7 +165,7 @@ bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t
         return error_set(err, EXIT_DATA, "tokenizer %s is damaged: %zu byte%s after its last token", path, size - at,
                          plural(size - at));
     vocabulary_index(&t->bpe.vocabulary);
-    // GPT-2 numbered its tokens in the order of their merges, so the ids are the ranks.
+    // Token ids serve as ranks of the merges, because GPT-2 numbered its tokens in the order of their merges.
     t->can_merge = t->bpe.merges.by_text = single == 256;
     return true;
 }

@@ -1,5 +1,5 @@
-// Reads Hugging Face's tokenizer.json: BPE on bytes, or on characters like SentencePiece's. tokenizer_json_text.c reads
-// the normalizer and the pre_tokenizer.
+// Reads Hugging Face's tokenizer.json with BPE on bytes, or on characters as in SentencePiece. tokenizer_json_text.c
+// reads the normalizer and the pre_tokenizer.
 #include <string.h>
 
 #include "tokenizer_parts.h"
@@ -8,7 +8,7 @@ static bool refuse(const char *path, const char *what, Error *err) {
     return error_set(err, EXIT_DATA, "tokenizer %s: %s", path, what);
 }
 
-// Returns the id in a JSON value; -1 with err.
+// Returns the token id in a JSON value; -1 with err if it is not valid.
 static int id_of(const char *path, const char *token, const json_t *value, Error *err) {
     const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
     if (id >= 0 && id < VOCABULARY_MAX) return (int)id;
@@ -18,7 +18,7 @@ static int id_of(const char *path, const char *token, const json_t *value, Error
 
 // --- tokens ------------------------------------------------------------------------------------------------
 
-// Returns the byte of a token named BYTE_NAME; -1 if it is another token.
+// Returns the byte that a token with a name like <0x0A> (BYTE_NAME) represents; -1 for other tokens.
 static int byte_of_name(const Tokenizer *t, const char *key) {
     char name[8];
     unsigned byte;
@@ -27,7 +27,8 @@ static int byte_of_name(const Tokenizer *t, const char *key) {
     return strcmp(name, key) == 0 ? (int)byte : -1;
 }
 
-// Converts a token of the file to the text that it stands for. Returns its length; -1 if it stands for no text.
+// Converts a token's name in tokenizer.json to the text that it represents. Returns the length; -1 if it represents no
+// text.
 static int64_t text_of_key(const Tokenizer *t, const char *key, size_t length, char *out) {
     if (!t->bpe.characters) return bytes_of_characters(key, length, out);
     memcpy(out, key, length);
@@ -50,7 +51,7 @@ static bool set_token(Tokenizer *t, const char *path, const char *key, int id, b
     return true;
 }
 
-// Sets *count to the largest id + 1 and *bytes to the length of all tokens. False with err.
+// Sets *count to the largest id + 1 and *bytes to the total length of the tokens. Returns false with err on failure.
 static bool measure(const char *path, json_t *tokens, json_t *added, int *count, size_t *bytes, Error *err) {
     const char *key;
     json_t *value;
@@ -78,7 +79,7 @@ static bool is_true(const json_t *object, const char *key) {
     return json_is_true(json_object_get(object, key));
 }
 
-// Reads the added tokens, and adds those to the vocabulary that it lacks.
+// Reads the added tokens of tokenizer.json. Adds those that the vocabulary lacks to it.
 static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *added, Error *err) {
     const size_t count = json_array_size(added);
     AddedToken *list = (AddedToken *)xcalloc(count, sizeof *list);
@@ -110,7 +111,7 @@ static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *a
             token.text = tokenizer_normalize(t, content, strlen(content), &token.length);
         else
             token.text = strdup(content);
-        if (token.normalized && t->added_alone && token.length > 0) // the prepended space
+        if (token.normalized && t->added_alone && token.length > 0) // removes the prepended space
             memmove(token.text, token.text + 1, --token.length);
         list[i] = token;
     }
@@ -122,7 +123,8 @@ static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *a
 
 // --- merges ------------------------------------------------------------------------------------------------
 
-// Gets the two parts of a merge, "left right" or [left, right]; false if it is neither.
+// Returns the two parts of a merge, which is "left right" or [left, right], in parts[]. Returns false for other JSON
+// values.
 static bool parts_of_merge(const json_t *merge, const char *parts[2], size_t lengths[2]) {
     if (json_is_array(merge) && json_array_size(merge) == 2) {
         for (size_t i = 0; i < 2; i++) {
@@ -196,7 +198,7 @@ static bool check_model(const char *path, const json_t *model, Error *err) {
     return true;
 }
 
-// Sets BOS to the first special token of the post_processor's template.
+// Sets BOS to the first special token in the post_processor's template.
 static void read_template(Tokenizer *t, const json_t *processor) {
     const char *type = json_string_value(json_object_get(processor, "type"));
     json_t *value;
@@ -213,7 +215,8 @@ static void read_template(Tokenizer *t, const json_t *processor) {
     }
 }
 
-// Sets EOS to the special token with the first of these names. A token `</s>` that is not special is ordinary text.
+// Sets EOS to the special token that has the first of several usual names. A token `</s>` that is not special is
+// ordinary text.
 static void find_end(Tokenizer *t, json_t *added) {
     static const char *const ends[] = {END_OF_TEXT_NAME, "<|end_of_text|>", "</s>", "<eos>"};
     json_t *value;
@@ -256,7 +259,8 @@ bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *er
     return true;
 }
 
-// Returns the id of a token of tokenizer_config.json, which is a name or an object with its name; -1 if there is none.
+// Returns the id of a token that tokenizer_config.json gives as a name or as an object with a name; -1 if there is
+// none.
 static int config_token(const Tokenizer *t, const json_t *config, const char *key) {
     const json_t *value = json_object_get(config, key);
     const char *name = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);

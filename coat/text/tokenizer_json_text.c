@@ -3,14 +3,15 @@
 
 #include "tokenizer_parts.h"
 
-#define MAX_STEPS 8 // in a Sequence
+#define MAX_STEPS 8 // maximum number of steps in a Sequence
 
 static const char *string_of(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : "";
 }
 
-// Gets the steps of a part: those of a Sequence, or the part itself. Returns their number; -1 if they are malformed.
+// Returns the number of steps in a normalizer or pre_tokenizer: those of a Sequence, or the part itself as one step; -1
+// if malformed. Writes them to the output array.
 static int steps_of(const json_t *part, const char *list, const json_t *steps[MAX_STEPS]) {
     if (!part || json_is_null(part)) return 0;
     if (strcmp(string_of(part, "type"), "Sequence") != 0) {
@@ -52,7 +53,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
     t->prefix = strcmp(scheme, "always") == 0  ? PREFIX_MISSING
                 : strcmp(scheme, "first") == 0 ? PREFIX_FIRST
                                                : PREFIX_NEVER;
-    t->late_marks = !t->marks; // unless the normalizer replaces them
+    t->late_marks = !t->marks; // true unless the normalizer replaces spaces with markers
     t->marks = true;
     if (!json_is_false(json_object_get(step, "split"))) t->pretokens.kind = PRETOKENS_SPACE;
     return true;
@@ -61,7 +62,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
 static bool read_split(Tokenizer *t, const json_t *step) {
     const char *behavior = string_of(step, "behavior");
     const bool inverted = json_is_true(json_object_get(step, "invert"));
-    // both mean the same, because the rules match all text
+    // Both behaviors are equivalent, because the rules match all text.
     const bool isolated = strcmp(behavior, "Isolated") == 0 && !inverted;
     const bool kept = strcmp(behavior, "Removed") == 0 && inverted;
     return (isolated || kept) && t->pretokens.kind == PRETOKENS_NONE &&
@@ -73,7 +74,7 @@ static bool read_bytes(Tokenizer *t, const json_t *step, bool *bytes) {
     const bool first = t->pretokens.kind == PRETOKENS_NONE && !t->pretokens.alone_digits && !t->marks;
     *bytes = true;
     if (json_is_true(json_object_get(step, "add_prefix_space"))) t->prefix = PREFIX_MISSING;
-    if (t->prefix == PREFIX_MISSING && !first) return false; // every pretoken would get a space
+    if (t->prefix == PREFIX_MISSING && !first) return false; // rejected, because every pretoken would get a space
     if (cuts && t->pretokens.kind != PRETOKENS_NONE) return false;
     if (cuts) t->pretokens.kind = PRETOKENS_GPT2;
     return true;
@@ -81,7 +82,7 @@ static bool read_bytes(Tokenizer *t, const json_t *step, bool *bytes) {
 
 static bool read_pre_tokenizer(Tokenizer *t, const json_t *step, bool *bytes) {
     const char *type = string_of(step, "type");
-    if (*bytes) return false; // text is bytes from here on
+    if (*bytes) return false; // the text consists of bytes after this step
     if (strcmp(type, "ByteLevel") == 0) return read_bytes(t, step, bytes);
     if (strcmp(type, "Split") == 0) return read_split(t, step);
     if (strcmp(type, "Metaspace") == 0)

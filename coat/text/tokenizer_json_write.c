@@ -1,13 +1,13 @@
-// Writes the tokenizer.json of a SentencePiece model. Hugging Face's libraries can convert tokenizer.model, too, but
-// not every library and version makes a file that encodes text as SentencePiece does.
+// Writes a tokenizer.json for a SentencePiece model. Hugging Face's libraries can convert tokenizer.model themselves,
+// but not all of their versions produce a file that encodes text as SentencePiece does.
 #include <string.h>
 
 #include "tokenizer_parts.h"
 
 typedef struct {
     const Tokenizer *t;
-    bool *found; // (vocabulary) true for tokens that are found in text before BPE
-    char *name;  // buffer for the name of a token or of two
+    bool *found; // (vocabulary) true for tokens that are searched in text before BPE
+    char *name;  // buffer for the names of one or two tokens
     JsonText *out;
 } Writer;
 
@@ -15,7 +15,7 @@ bool tokenizer_is_sentencepiece(const Tokenizer *t) {
     return t->bpe.merges.by_text;
 }
 
-// Writes the text of a token with markers for spaces, and a final 0. Returns its end.
+// Writes a token's text with space markers and a final 0. Returns the end of the text.
 static char *put_marked(const Vocabulary *v, int id, char *to) {
     for (int32_t i = 0; i < v->length[id]; i++) {
         *to = v->text[v->offset[id] + (size_t)i];
@@ -25,7 +25,7 @@ static char *put_marked(const Vocabulary *v, int id, char *to) {
     return to;
 }
 
-// Returns the name of a token in the file, valid until the next call.
+// Returns the name that a token has in tokenizer.json; valid until the next call.
 static const char *name_of(const Writer *w, int id) {
     const Vocabulary *v = &w->t->bpe.vocabulary;
     if (tokenizer_is_byte(w->t, id))
@@ -37,7 +37,8 @@ static const char *name_of(const Writer *w, int id) {
     return w->name;
 }
 
-// Finds every pair of tokens that forms a token. Returns their number; out is NULL or receives them.
+// Finds every pair of tokens whose concatenation is a token. Returns the number of pairs. Writes them to out unless it
+// is NULL.
 static int find_merges(const Tokenizer *t, Merge *out) {
     const Vocabulary *v = &t->bpe.vocabulary;
     int count = 0;
@@ -55,7 +56,7 @@ static int find_merges(const Tokenizer *t, Merge *out) {
     return count;
 }
 
-// Orders merges by rank. Of equal ranks, which Llama-2 has for runs of spaces, the lower id is first.
+// Orders merges by rank. Of merges with equal ranks, which Llama-2 has for runs of spaces, the lower id comes first.
 static int compare_merges(const void *a, const void *b) {
     const Merge *x = (const Merge *)a, *y = (const Merge *)b;
     if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
@@ -115,7 +116,7 @@ static void write_added(const Writer *w) {
     json_text_close(w->out, ']');
 }
 
-// Writes a step that replaces a pattern with `content`.
+// Writes a step of tokenizer.json that replaces a pattern with `content`.
 static void write_replace(JsonText *out, const char *kind, const char *pattern, const char *content) {
     json_text_open(out, NULL, '{');
     json_text_string(out, "type", "Replace");
@@ -126,8 +127,8 @@ static void write_replace(JsonText *out, const char *kind, const char *pattern, 
     json_text_close(out, '}');
 }
 
-// Writes the step that removes the prepended space from the names of added tokens. It also removes it from a text that
-// consists only of such a name.
+// Writes the normalizer step that removes the prepended space from the names of added tokens. It also removes the space
+// from a text that consists only of such a name.
 static void write_added_alone(const Writer *w) {
     const Vocabulary *v = &w->t->bpe.vocabulary;
     char *pattern = (char *)xmalloc(sizeof ADDED_ALONE + 3 * v->text_used + (size_t)v->count + 8);
@@ -138,7 +139,7 @@ static void write_added_alone(const Writer *w) {
             if (strchr(".*+?()[]{}|\\^$", *c)) *end++ = '\\';
         *end++ = '|';
     }
-    strcpy(end - 1, ")\\z)"); // replaces the last |
+    strcpy(end - 1, ")\\z)"); // overwrites the last | of the pattern
     write_replace(w->out, "Regex", pattern, "");
     free(pattern);
 }
@@ -168,7 +169,7 @@ static void write_part(JsonText *out, const char *kind, const char *id, int type
     json_text_close(out, '}');
 }
 
-// Writes the template for one text and for two: BOS before each.
+// Writes the template for one text and for two texts, each preceded by BOS.
 static void write_template(const Writer *w) {
     static const char *const texts[] = {"A", "B"};
     if (w->t->bos < 0) {
@@ -237,7 +238,7 @@ void tokenizer_write_json(const Tokenizer *t, JsonText *out) {
     json_text_string(out, "version", "1.0");
     json_text_null(out, "truncation");
     json_text_null(out, "padding");
-    write_model(&w); // early, because MADE_KEY is searched in the first bytes of the file
+    write_model(&w); // written early, because MADE_KEY is searched in the first bytes of the file
     write_added(&w);
     write_normalizer(&w);
     json_text_null(out, "pre_tokenizer");

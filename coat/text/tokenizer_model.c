@@ -9,16 +9,16 @@
 
 typedef enum { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE } PieceType;
 
-// The unread bytes of a message.
+// The part of a protobuf message that has not been read yet.
 typedef struct {
     const unsigned char *at, *end;
     bool bad;
 } Reader;
 
 typedef struct {
-    int number;     // 0 at the end
+    int number;     // field number; 0: end of the message
     uint64_t value; // a number, or the length of bytes
-    Reader content; // bytes, or a number of 4 or 8 bytes
+    Reader content; // contents of the field: bytes, or a number of 4 or 8 bytes
 } Field;
 
 typedef struct {
@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     Piece *pieces;
     int count, room;
-    int64_t kind, unknown, begin, end; // kind: 1 unigram, 2 BPE, ...; unknown, begin, end: ids
+    int64_t kind, unknown, begin, end; // kind: 1 for unigram, 2 for BPE; the others are token ids
     bool byte_fallback, suffix, prefix, remove_spaces, escape, normalized;
 } Model;
 
@@ -47,7 +47,8 @@ static uint64_t read_number(Reader *r) {
     return 0;
 }
 
-// Reads the next field of a message. Its number is 0 at the end or if the message is damaged (r->bad).
+// Reads the next field of a protobuf message. Returns field number 0 at the end, or if the message is damaged (then
+// r->bad is set).
 static Field read_field(Reader *r) {
     Field field = {0, 0, {NULL, NULL, false}};
     if (r->bad || r->at >= r->end) return field;
@@ -79,7 +80,7 @@ static bool read_piece(Model *m, Reader r) {
     if (m->count == m->room) {
         m->room = m->room ? 2 * m->room : 1024;
         m->pieces = (Piece *)realloc(m->pieces, (size_t)m->room * sizeof *m->pieces);
-        if (!m->pieces) fatal(EXIT_DEVICE, "host memory: could not hold a vocabulary");
+        if (!m->pieces) fatal(EXIT_DEVICE, "host memory: could not allocate a vocabulary");
     }
     m->pieces[m->count++] = piece;
     return !r.bad && m->count < MAX_PIECES;
@@ -138,7 +139,7 @@ static int compare_scores(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-// Sets the ranks of merges: the higher a token's score, the earlier it merges. False if a score is not finite.
+// Sets the ranks of the merges: tokens with higher scores are merged earlier. Returns false if a score is not finite.
 static bool rank_pieces(Tokenizer *t, const Model *m) {
     float *scores = (float *)xmalloc((size_t)m->count * sizeof *scores);
     t->bpe.merges.rank = (int32_t *)xmalloc((size_t)m->count * sizeof *t->bpe.merges.rank);
@@ -149,7 +150,7 @@ static bool rank_pieces(Tokenizer *t, const Model *m) {
     }
     qsort(scores, (size_t)m->count, sizeof *scores, compare_scores);
     for (int i = 0; good && i < m->count; i++) {
-        int low = 0, high = m->count - 1; // finds the first of equal scores
+        int low = 0, high = m->count - 1; // binary search for the first of equal scores
         while (low < high) {
             const int middle = low + (high - low) / 2;
             if (scores[middle] > m->pieces[i].score)
@@ -210,7 +211,7 @@ static bool set_pieces(Tokenizer *t, const Model *m, const char *path, size_t si
     return good;
 }
 
-// Returns id if it is a control piece, as BOS and EOS must be; else -1.
+// Returns id if it is a control piece, as BOS and EOS must be; otherwise -1.
 static int control_id(const Model *m, int64_t id) {
     return id >= 0 && id < m->count && m->pieces[id].type == PIECE_CONTROL ? (int)id : -1;
 }

@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "unicode_tables.h"
 
-#define MAX_PARTS 4           // of a decomposed character
-#define FIRST_AFFECTED 0x300u // text of lower characters is in form C
-// Hangul: leading consonants, vowels, trailing consonants, syllables
+#define MAX_PARTS 4           // maximum number of parts of a decomposed character
+#define FIRST_AFFECTED 0x300u // text of characters below this code is always in normalization form C
+// first codes of Hangul's leading consonants, vowels, trailing consonants and syllables, and their numbers
 #define L_BASE 0x1100u
 #define V_BASE 0x1161u
 #define T_BASE 0x11a7u
@@ -27,18 +27,18 @@ typedef struct {
 } Range;
 
 typedef struct {
-    uint32_t code, first, second; // second: 0 if the character is another name of `first`
+    uint32_t code, first, second; // second is 0 if `first` is an equivalent single character
 } Decomposition;
 
 typedef struct {
     uint32_t code;
-    uint32_t place; // in the text: a stable sort by `order` needs it
-    uint32_t order; // canonical combining class
+    uint32_t place; // position in the text, which makes the sort by `order` stable
+    uint32_t order; // canonical combining class of the mark
 } Mark;
 
 static Range classes[CLASSES_COUNT], orders[ORDERS_COUNT];
-static Decomposition decompositions[DECOMPOSITIONS_COUNT]; // by code
-static Decomposition compositions[DECOMPOSITIONS_COUNT];   // by their parts
+static Decomposition decompositions[DECOMPOSITIONS_COUNT]; // sorted by code
+static Decomposition compositions[DECOMPOSITIONS_COUNT];   // sorted by the two parts
 static size_t composition_count;
 static pthread_once_t unpacked = PTHREAD_ONCE_INIT;
 
@@ -85,10 +85,10 @@ static void unpack_tables(void) {
     qsort(compositions, composition_count, sizeof *compositions, compare_parts);
 }
 
-// Returns the value of the range that contains the character, 0 if none does.
+// Returns the value of the range that contains the character; 0 if no range does.
 static uint32_t value_of(uint32_t code, const Range *ranges, size_t count) {
     pthread_once(&unpacked, unpack_tables);
-    size_t low = 0, high = count; // the first range that does not end before code
+    size_t low = 0, high = count; // binary search for the first range that does not end before code
     while (low < high) {
         const size_t middle = (low + high) / 2;
         if (ranges[middle].last < code)
@@ -114,12 +114,12 @@ size_t utf8_write(uint32_t code, char *out) {
 }
 
 CharClass unicode_class(uint32_t code) {
-    if (code < 128) { // nearly all text
+    if (code < 128) { // true for nearly all text
         if ((code | 32) >= 'a' && (code | 32) <= 'z') return CHAR_LETTER;
         if (code >= '0' && code <= '9') return CHAR_NUMBER;
         return code == ' ' || (code >= 9 && code <= 13) ? CHAR_SPACE : CHAR_OTHER;
     }
-    // Unicode's White_Space above ASCII
+    // Characters above ASCII that Unicode classifies as White_Space.
     if (code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
         code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000)
         return CHAR_SPACE;
@@ -128,7 +128,8 @@ CharClass unicode_class(uint32_t code) {
 
 // --- normalization form C ------------------------------------------------------------------------------------
 
-// Decomposes a character completely. Returns the number of its parts. Only a first part can be decomposed further.
+// Decomposes a character completely into parts[]. Returns the number of parts. Only the first part of a decomposition
+// may be decomposed further.
 static size_t decompose(uint32_t code, uint32_t parts[MAX_PARTS]) {
     if (code >= S_BASE && code < S_BASE + S_COUNT) {
         const uint32_t s = code - S_BASE;
@@ -137,7 +138,7 @@ static size_t decompose(uint32_t code, uint32_t parts[MAX_PARTS]) {
         parts[2] = T_BASE + s % T_COUNT;
         return s % T_COUNT ? 3 : 2;
     }
-    uint32_t last[MAX_PARTS]; // the parts after the first, in reverse
+    uint32_t last[MAX_PARTS]; // parts after the first, in reverse order
     size_t after = 0, count = 0;
     for (;;) {
         const Decomposition key = {code, 0, 0};
@@ -151,7 +152,7 @@ static size_t decompose(uint32_t code, uint32_t parts[MAX_PARTS]) {
     return count;
 }
 
-// Returns the character that two parts compose, 0 if there is none.
+// Returns the character that two parts compose; 0 if there is none.
 static uint32_t compose(uint32_t first, uint32_t second) {
     if (first - L_BASE < L_COUNT && second - V_BASE < V_COUNT)
         return S_BASE + ((first - L_BASE) * V_COUNT + second - V_BASE) * T_COUNT;
@@ -169,7 +170,7 @@ static int compare_marks(const void *a, const void *b) {
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
-// Sorts every run of marks, whose combining class is not 0, by that class.
+// Sorts every run of combining marks (class other than 0) by their combining class.
 static void sort_marks(Mark *marks, size_t count) {
     for (size_t i = 0; i < count;) {
         size_t end = i;
@@ -181,12 +182,13 @@ static void sort_marks(Mark *marks, size_t count) {
     }
 }
 
-// Composes characters in place. Returns their number.
+// Composes characters in place. Returns the number of remaining characters.
 static size_t compose_all(Mark *marks, size_t count) {
-    size_t kept = 0, starter = SIZE_MAX; // starter: the last kept character of class 0
+    // kept: number of characters kept; starter: index of the last kept character of class 0
+    size_t kept = 0, starter = SIZE_MAX;
     for (size_t i = 0; i < count; i++) {
         const Mark mark = marks[i];
-        // a mark composes with the starter if only marks of lower classes are between them
+        // A mark composes with the starter only if all marks between them have lower classes.
         const bool adjacent =
             starter != SIZE_MAX &&
             (kept == starter + 1 || (marks[kept - 1].order < mark.order && marks[kept - 1].order > 0));

@@ -1,4 +1,4 @@
-// Classes of Unicode characters, as tokenizers distinguish them, and normalization form C.
+// Classifies Unicode characters as tokenizers do, and converts text to normalization form C.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,14 +12,15 @@ extern "C" {
 
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE } CharClass;
 
-// Writes a result of utf8_read() as UTF-8, an invalid byte unchanged. Returns the number of bytes, at most 4.
+// Writes a code from utf8_read() as UTF-8; an invalid byte is written unchanged. Returns the number of bytes, at most
+// 4.
 size_t utf8_write(uint32_t code, char *out);
 
-// Returns the class of a result of utf8_read(). An invalid byte is CHAR_OTHER.
+// Returns the class of a code from utf8_read(). An invalid byte is CHAR_OTHER.
 CharClass unicode_class(uint32_t code);
 
-// Returns text in normalization form C, allocated with malloc(), and sets *out_length to its length. Copies bytes that
-// are not valid UTF-8.
+// Returns text in normalization form C, allocated with malloc(), and sets *out_length to its length. Bytes that are not
+// valid UTF-8 are copied.
 char *unicode_nfc(const char *text, size_t length, size_t *out_length);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-// cuDNN's flash attention through its C++ frontend, which makes this the only C++ file of the project. A graph is built
-// once per shape and kept; later calls only pass pointers.
+// Flash attention by cuDNN through its C++ frontend; this is the project's only C++ file. A cuDNN graph is built once
+// per shape and cached; later calls only pass pointers.
 #include "attention.h"
 
 #include <cudnn_frontend.h>
@@ -17,11 +17,12 @@ typedef std::unordered_map<int64_t, void *> Pointers;
 
 enum { Q, K, V, O, LSE, D_O, DQ, DK, DV, OPERANDS };
 
-// Properties that a graph depends on: the shape of a call and the row strides of its operands.
+// Key of a cached cuDNN graph: the shape of a call and the row strides of its operands.
 struct Key {
     bool backward, stats;
     int64_t B, T, heads, kv_heads, head_dim;
-    int64_t stride[OPERANDS]; // elements from token to token for each operand; 0: not an operand of this graph
+    // distance in elements between tokens, for each operand; 0: this graph does not use the operand
+    int64_t stride[OPERANDS];
 };
 
 struct Plan {
@@ -108,8 +109,8 @@ static void describe_backward(fe::graph::Graph &graph, const Key &key) {
     set_output(result[2], operand(key, DV));
 }
 
-// Returns the plan of a key, which it builds on first use; NULL with err on failure. Uses cuDNN's first choice, which
-// depends only on the shape and the GPU; nothing is timed, so that runs are repeatable.
+// Returns the cached plan for a key, which it builds on first use. Returns NULL with err on failure. Uses cuDNN's first
+// choice, which depends only on shape and GPU. Does not time plans, so that runs are reproducible.
 static const Plan *plan_get(AttentionState *state, const Key &key, Error *err) {
     for (const Plan &plan : state->plans)
         if (same_key(plan.key, key)) return &plan;
@@ -156,7 +157,7 @@ static Key key_make(AttentionShape shape, AttentionSlice slice, bool backward, b
     return key;
 }
 
-// Returns the address of an operand's part for sequence b and key/value head h.
+// Returns the address of an operand's data for sequence b and key/value head h.
 static void *operand_at(AttentionShape shape, const Tensor *operands, int id, int b, int h) {
     int group = shape.heads / shape.kv_heads;
     if (id == LSE) return (float *)operands[LSE].data + ((int64_t)b * shape.heads + (int64_t)h * group) * shape.T;
@@ -164,8 +165,8 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
     return (uint16_t *)operands[id].data + (int64_t)b * shape.T * operands[id].stride + (int64_t)head * shape.head_dim;
 }
 
-// Finds a slice whose plan fits the workspace: the planned slice, or a smaller one if this version of cuDNN needs more
-// workspace than the formula says. Returns false with err if none fits.
+// Finds a slice whose plan fits the workspace: the planned slice, or a smaller one if this cuDNN version needs more
+// workspace than planned. Returns false with err if none fits.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
                            AttentionSlice *slice, Error *err) {
     *slice = attention_slice(shape, ATTENTION_WORKSPACE_LIMIT);
@@ -217,7 +218,7 @@ extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, s
     Tensor operands[OPERANDS] = {};
     for (int i = 0; i < OPERANDS; i++) {
         bool packed = i == Q || i == K || i == V || i == DQ || i == DK || i == DV;
-        operands[i].data = state; // only tested for NULL
+        operands[i].data = state; // any non-NULL pointer: it is only compared with NULL
         operands[i].stride = (int64_t)(shape.heads + (packed ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
     AttentionSlice slice;

@@ -7,18 +7,19 @@
 extern "C" {
 #endif
 
-// Limit of the workspace of cuDNN's deterministic backward. The workspace grows with the square of the sequence length,
-// because it stores the BF16 gradient of all scores. Therefore the backward runs in slices of the batch, or of the
-// heads if a single sequence needs too much.
+// Maximum workspace in bytes for cuDNN's deterministic attention backward. It stores the BF16 gradient of all scores,
+// so it grows with the square of the sequence length. To stay within the limit, the backward processes slices of the
+// batch, or slices of the heads if one sequence needs too much.
 #define ATTENTION_WORKSPACE_LIMIT ((size_t)256 * 1000 * 1000)
 
-// Size of a slice: a number of sequences and, per sequence, of key/value heads with their query heads.
+// Size of a slice of attention's backward: a number of sequences and, in each sequence, a number of key/value heads
+// with their query heads.
 typedef struct {
     int sequences, kv_heads;
 } AttentionSlice;
 
-// Returns the bytes of workspace that the backward of a slice needs. Per query head: the BF16 gradient of the scores in
-// tiles of 64 x 128, and an FP32 sum per row. With grouped heads also dk and dv of every query head.
+// Returns the workspace bytes that the backward of a slice needs: for each query head the BF16 gradient of the scores
+// in tiles of 64 x 128 and an FP32 sum per row; with grouped heads also dk and dv of every query head.
 static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice slice) {
     size_t T = (size_t)shape.T, group = (size_t)(shape.heads / shape.kv_heads);
     size_t scores = (T + 63) / 64 * 64 * ((T + 127) / 128 * 128);
@@ -26,8 +27,8 @@ static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice 
     return head * group * (size_t)slice.kv_heads * (size_t)slice.sequences;
 }
 
-// Returns the largest divisor of `count` up to `most`, so that all slices are equal, unless it is below 3/4 of most;
-// then most.
+// Returns the largest divisor of `count` that is at most `most`, so that all slices are equal. If that divisor is below
+// 3/4 of `most`, returns `most`.
 static inline int attention_even_part(int count, int most) {
     if (most >= count) return count;
     for (int n = most; n > 0 && 4 * n >= 3 * most; n--)
@@ -46,7 +47,8 @@ static inline AttentionSlice attention_slice(AttentionShape shape, size_t limit)
     return one_head;
 }
 
-// Returns the bytes of workspace to plan: for the largest slice within the limit, and for cuDNN's small buffers.
+// Returns the workspace bytes to plan for cuDNN's attention: those of the largest slice within the limit plus cuDNN's
+// small buffers.
 static inline size_t attention_workspace_bytes(AttentionShape shape) {
     const size_t room = (size_t)4 * 1024 * 1024;
     return attention_slice_bytes(shape, attention_slice(shape, ATTENTION_WORKSPACE_LIMIT)) + room;
@@ -62,8 +64,8 @@ void attention_close(AttentionState *state);
 // Returns false with err if cuDNN does not support the shape or the workspace is too small, before training starts.
 bool attention_prepare(AttentionState *state, AttentionShape shape, size_t workspace_bytes, Error *err);
 
-// attention_forward and attention_backward of operations.h. q, k, v, o and their gradients are BF16 with 16-byte
-// aligned rows; lse is FP32, or has no data if no backward follows. Calls fatal() if cuDNN fails.
+// Compute attention_forward() and attention_backward() (operations.h) with cuDNN. q, k, v, o and their gradients are
+// BF16 with 16-byte aligned rows. lse is FP32; lse.data is NULL if no backward follows. Call fatal() if cuDNN fails.
 void attention_forward(AttentionState *state, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape,
                        void *workspace, size_t workspace_bytes);
 void attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,

@@ -24,19 +24,19 @@
 // --- lse and delta per row -------------------------------------------------------------------------------------------
 struct Rows {
     const bf16 *o, *d_o;
-    const float *lse; // (B * heads, T)
+    const float *lse; // log-sum-exp from the forward, (B * heads, T)
     int64_t o_stride, d_o_stride;
     float *statistics;
     unsigned *next_unit;
-    uint32_t *amax; // set to 0 here; may be NULL
+    uint32_t *amax; // row amaxes of the gradients, which this kernel sets to 0; NULL: not computed
     int heads, T, blocks;
 };
 
 template <int HEAD> constexpr int ROW_THREADS = HEAD / 8;
 template <int HEAD> constexpr int ROWS_PER_BLOCK = 256 / ROW_THREADS<HEAD>;
 
-// Computes delta and stores lse / ln 2 and delta. A thread processes eight columns of a row of a head. Rows beyond T
-// get lse = inf, so that their probabilities are 0.
+// Computes delta and stores lse / ln 2 and delta. Each thread processes eight columns of a row of one head. Rows after
+// the end of the sequence get lse = inf, so that their probabilities are 0.
 template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     constexpr int threads = ROW_THREADS<HEAD>;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *x.next_unit = 0;
@@ -60,9 +60,9 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     to[HALF] = delta;
 }
 
-// Computes the number of tiles of each unit with document masking. A unit of queries goes back to the document of its
-// first query. A unit of keys continues to the last block with a query that sees one of its keys. One thread block
-// processes a sequence.
+// Computes the number of tiles of each unit of work with document masking; one thread block per sequence. A unit of
+// queries needs the keys back to the start of the document of its first query. A unit of keys needs the queries up to
+// the last block that sees one of its keys.
 __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T, int blocks) {
     positions += (int64_t)blockIdx.x * T;
     tiles += (int64_t)blockIdx.x * 2 * blocks;
@@ -75,10 +75,10 @@ __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T,
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
-// Source of pairs: k and v, or q and do with their statistics, of a head of a sequence.
+// Two tensors that are copied together, for one head of a sequence: k and v, or q and do with lse and delta.
 struct Source {
     const CUtensorMap *first, *second;
-    const float *statistics; // statistics of the head's first row; NULL if the source is k and v
+    const float *statistics; // lse and delta of the head's first row; NULL if the source is k and v
     int column, sequence;
 };
 
@@ -87,7 +87,7 @@ template <int HEAD> __device__ static inline Source source_of(const Problem &x, 
     return {queries ? &x.q : &x.k, queries ? &x.d_o : &x.v, queries ? statistics : NULL, head * HEAD, sequence};
 }
 
-// Copies rows row to row + HALF - 1 of both tensors, and their statistics.
+// Copies HALF rows of both tensors, starting at `row`, and the lse and delta of these rows.
 template <int HEAD>
 __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const Source &from, int row) {
     Pair<HEAD> &to = shared->pair[slot];
@@ -102,8 +102,9 @@ __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const So
         copy_bytes(shared->statistics[slot], from.statistics + row * 2, sizeof shared->statistics[slot], full);
 }
 
-// Owner thread: claims units and copies their own pairs, first for the warpgroup that finishes a unit earlier because
-// it sees less of the diagonal block. After the last unit it passes one without tiles.
+// Loop of the thread that loads own rows. For each unit it claims, it passes the unit to the streaming thread and
+// copies the tiles of both computing warpgroups. The warpgroup that finished the previous unit first is served first:
+// it had less of the diagonal block to compute. A final unit with tiles = 0 ends the loops of all receivers.
 template <int HEAD> __device__ static inline void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = unit_count(x);
     int first_side = 0;
@@ -129,7 +130,8 @@ template <int HEAD> __device__ static inline void copy_own(const Problem &x, Sha
     }
 }
 
-// Streaming thread: copies the tiles of each unit, heads in the order of their sums.
+// Loop of the thread that streams tiles: copies the tiles of each unit of work, head by head in the order in which they
+// are added.
 template <int HEAD> __device__ static inline void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {
@@ -152,7 +154,7 @@ template <int HEAD> __device__ static inline void copy_streams(const Problem &x,
 
 template <int HEAD, bool MASKED>
 __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __grid_constant__ Problem x) {
-    extern __shared__ __align__(1024) unsigned char memory[]; // aligned as tiles must be
+    extern __shared__ __align__(1024) unsigned char memory[]; // tiles in shared memory must be 1024-byte aligned
     if constexpr (HOPPER_CODE) {
         Shared<HEAD> *shared = (Shared<HEAD> *)memory;
         if (threadIdx.x == 0) {

@@ -1,27 +1,28 @@
-// Computation of one unit of work of attention's backward on Hopper by a warpgroup. attention_backward.cu explains the
-// units; it is the only file that includes this one.
+// Computes one unit of work of attention's backward on Hopper, in one warpgroup. attention_backward.cu explains the
+// units of work and is the only file that includes this header.
 #pragma once
 #include "attention_backward_work.h"
 #include "cuda/common/rotation.h"
 
 // --- the tensor cores' matmuls -------------------------------------------------------------------------------------
-// True if registers suffice to compute the next tile's scores ahead and to hold one own operand. With heads of 128, the
-// two results of a unit of keys take 128 registers, and they do not.
+// True if the registers suffice to compute the scores of the next tile in advance and to hold one own operand. They do
+// not suffice for a unit of keys with head width 128, because its two results take 128 registers.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
-// True if registers suffice to hold the second own operand, too, which then need not be read from shared memory for
-// each tile.
+// True if the registers suffice to hold both own operands, so that the second is not read from shared memory for every
+// tile.
 template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 
-// Registers of a warpgroup's matmuls.
+// Matmul operands and results of a warpgroup, in registers.
 template <int HEAD> struct Matmuls {
-    float first[HALF * HEAD / 128], second[HALF * HEAD / 128]; // results: dk and dv, or dq and unused
+    // results: dk and dv for a unit of keys; dq in `first` for a unit of queries
+    float first[HALF * HEAD / 128], second[HALF * HEAD / 128];
     float s[HALF / 2], dp[HALF / 2];    // s: scores of own rows and a tile; dp: gradient of their probabilities
-    uint32_t p[HALF / 4], ds[HALF / 4]; // p and ds as BF16 pairs
-    uint32_t own[HEAD / 4];             // own rows of k or q, if AHEAD
-    uint32_t own_second[HEAD / 4];      // own rows of v or do, if BOTH_OWN
+    uint32_t p[HALF / 4], ds[HALF / 4]; // p and ds packed to BF16 pairs
+    uint32_t own[HEAD / 4];             // own rows of k or q; used if AHEAD
+    uint32_t own_second[HEAD / 4];      // own rows of v or do; used if BOTH_OWN
 };
 
-// Starts computing s of a tile, whose k or q is at `first`.
+// Starts the matmul that computes the scores s of a tile, whose k or q is at `first`.
 template <int HEAD, bool KEYS>
 __device__ static inline void scores(Matmuls<HEAD> &x, const Place &place, uint64_t first) {
     wgmma_fence();
@@ -31,7 +32,7 @@ __device__ static inline void scores(Matmuls<HEAD> &x, const Place &place, uint6
         multiply_rows<HEAD, HALF, HALF>(x.s, place.own[0], first);
 }
 
-// Starts computing dp of a tile.
+// Starts the matmul that computes dp, the gradient of a tile's probabilities.
 template <int HEAD, bool KEYS>
 __device__ static inline void score_gradients(Matmuls<HEAD> &x, const Place &place, Shared<HEAD> *shared, int slot) {
     wgmma_fence();
@@ -41,7 +42,7 @@ __device__ static inline void score_gradients(Matmuls<HEAD> &x, const Place &pla
         multiply_rows<HEAD, HALF, HALF>(x.dp, place.own[1], pair_operand(shared, slot, true));
 }
 
-// Compiler barrier (wgmma_hold) for the results, and for the operands p and ds.
+// Compiler barrier (wgmma_hold) for the registers of the results and of the operands p and ds.
 template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Matmuls<HEAD> &x) {
     wgmma_hold(x.first);
     wgmma_hold(x.ds);
@@ -51,7 +52,7 @@ template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Matmuls<H
     }
 }
 
-// Starts adding a tile's terms to the results.
+// Starts the matmuls that add a tile's terms to the results (dk and dv, or dq).
 template <bool KEYS, int HEAD>
 __device__ static inline void sums_add(Matmuls<HEAD> &x, Shared<HEAD> *shared, int slot) {
     const uint64_t first = pair_operand(shared, slot, false, PANEL_BYTES<HALF>);
@@ -68,7 +69,8 @@ __device__ static inline void sums_add(Matmuls<HEAD> &x, Shared<HEAD> *shared, i
 }
 
 // --- between the matmuls -------------------------------------------------------------------------------------------
-// lse or delta of streamed queries: the values of a thread's columns in two blocks, from fragment element i on.
+// lse or delta of the streamed queries: the values that a thread's columns need in two 8-column blocks, from fragment
+// element i.
 struct Columns {
     float value[4];
 };
@@ -94,7 +96,7 @@ __device__ static inline void probabilities(float (&s)[COUNT], const Place &plac
     wgmma_hold(s);
 }
 
-// Computes ds of a tile, and packs p and ds as operands.
+// Computes ds = p (dp - delta) of a tile, and packs p and ds as BF16 operands.
 template <bool KEYS, int HEAD, int COUNT>
 __device__ static inline void weights(Matmuls<HEAD> &x, const float (&p)[COUNT], const Place &place,
                                       const float *delta) {
@@ -115,8 +117,8 @@ __device__ static inline void weights(Matmuls<HEAD> &x, const float (&p)[COUNT],
     }
 }
 
-// Returns 0, computed from p so that the compiler does not know it. It is added to the parity of a wait. Otherwise the
-// compiler moves exponentials after that wait, where they do not overlap with matmuls.
+// Returns 0, computed from p so that the compiler cannot know it. Adding it to the parity of a barrier wait keeps the
+// exponentials before that wait, where they overlap with matmuls.
 template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p)[COUNT]) {
     uint32_t bits = 0;
 #pragma unroll
@@ -151,7 +153,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
             sums_add<KEYS>(x, shared, previous);
             wgmma_wait<2>();
         } else {
-            wgmma_wait<1>(); // without this wait the compiler assumes that s is still being computed
+            wgmma_wait<1>(); // without this wait, the compiler assumes that s is still being computed
         }
         wgmma_hold(x.s);
 #pragma unroll
@@ -172,7 +174,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         documents.streamed = documents.own + tile_row(KEYS, tile);
         mask_documents<KEYS, HALF>(p, place_get(place.half), documents);
     }
-    // Computed before barrier_wait(), because the threads of a warp may diverge there.
+    // The operand is computed before barrier_wait(), because the threads of a warp may diverge there.
     const uint64_t next_first = pair_operand(shared, next.index, false);
     probabilities<KEYS>(p, place, lse, scale);
     if constexpr (ahead) {
@@ -182,7 +184,8 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         sums_hold<KEYS>(x);
         if (previous >= 0) release(place, &shared->empty[previous]);
     } else {
-        // This barrier is already complete; waiting again keeps the compiler from moving exponentials after it.
+        // This barrier is already complete. Waiting for it again prevents the compiler from moving the exponentials
+        // after it.
         barrier_wait(&shared->full[stage.index], stage.phase);
         wgmma_wait<0>();
     }
@@ -190,7 +193,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
     weights<KEYS>(x, p, place, delta);
 }
 
-// Releases a tile that the warpgroup does not use, because the causal mask hides all of it.
+// Releases the buffer of a tile that the causal mask hides completely from this warpgroup.
 template <int HEAD>
 __device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place, Ring<STAGES<HEAD>> &stage) {
     barrier_wait(&shared->full[stage.index], stage.phase);
@@ -198,7 +201,8 @@ __device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place
     ring_next(stage);
 }
 
-// Raises amax at the warp's first row to the warp's largest stored magnitude. The maximum does not depend on the order.
+// Raises the amax stored at the warp's first row to the largest magnitude that the warp stored. Uses an atomic maximum,
+// whose result does not depend on the order.
 __device__ static inline void amax_store(const Problem &x, int64_t token, uint32_t largest) {
     largest = __reduce_max_sync(0xffffffffu, max(largest << 16, largest & 0xffff0000u));
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
@@ -240,7 +244,7 @@ __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, 
     return previous;
 }
 
-// Adds the last tile's terms to the results and waits for them.
+// Adds the last tile's terms to the results and waits for these matmuls.
 template <int HEAD, bool KEYS>
 __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x, int slot) {
     sums_add<KEYS>(x, shared, slot);
@@ -249,11 +253,11 @@ __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &pla
     release(place, &shared->empty[slot]);
 }
 
-// Scales a result of dq or dk, rounds it as storing would, and applies RoPE's backward.
+// Scales a result (dq or dk), rounds it to BF16 and applies RoPE's backward to it.
 template <int HEAD>
 __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Problem &x, const Place &place,
                                               const Unit &unit) {
-    constexpr int half = HEAD / 4; // a thread's values i and i + half are half a head apart, so RoPE pairs them
+    constexpr int half = HEAD / 4; // RoPE pairs this thread's values i and i + half, which are half a head apart
     wgmma_hold(sum);
 #pragma unroll
     for (int row = 0; row < 2; row++) {
@@ -274,7 +278,7 @@ __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Prob
     }
 }
 
-// Stores the results of a unit, which must be complete.
+// Stores the finished results of a unit of work.
 template <int HEAD, bool KEYS>
 __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared, int warpgroup, Matmuls<HEAD> &sums,
                                          Unit unit) {
@@ -294,12 +298,13 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
     if (x.amax && warp_row < rows) amax_store(x, token + warp_row, largest);
 }
 
-// Computes the unit in slot `own`, which has `tiles` tiles per head. Returns the number of units so far.
+// Computes the unit of work in slot `own`, which has `tiles` tiles per streamed head. Returns the number of units
+// computed so far.
 template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, int tiles, int own,
                                       Ring<STAGES<HEAD>> &stage) {
-    // All registers are initialized here. Otherwise the compiler keeps those that matmuls add to live from the
-    // kernel's start.
+    // Initializes all registers here. Otherwise the compiler reserves the registers of the accumulators from the start
+    // of the kernel.
     Matmuls<HEAD> matmuls = {};
     Documents documents = {};
     if constexpr (AHEAD<HEAD, KEYS>)
@@ -330,14 +335,15 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
         if (heads == 1) break;
         head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     }
-    const Unit unit = shared->unit[own]; // read from shared memory again, to save registers during the unit
+    // read from shared memory again, because keeping it would take registers during the unit
+    const Unit unit = shared->unit[own];
     release(place, &shared->empty[own]);
     head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     unit_store<HEAD, KEYS>(x, shared, place.half, matmuls, unit);
     return unit.number + 1;
 }
 
-// Computes units until one without tiles arrives.
+// Computes units of work until a unit with tiles = 0 arrives.
 template <int HEAD, bool MASKED>
 __device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shared, int warpgroup) {
     Ring<STAGES<HEAD>> stage = {};

@@ -6,7 +6,8 @@
 
 constexpr int COPYING_THREAD = COMPUTING * 128, STREAMING_THREAD = COPYING_THREAD + 32;
 
-// Quotient and remainder of non-negative numbers, computed unsigned, which takes half the instructions.
+// Divides non-negative numbers and returns quotient and remainder. Unsigned division takes half the instructions of
+// signed division.
 struct Divided {
     int quotient, remainder;
 };
@@ -16,9 +17,11 @@ __device__ static inline Divided divide(int x, int by) {
     return {(int)quotient, (int)((unsigned)x - quotient * (unsigned)by)};
 }
 
-constexpr int REQUEST_AT = 1; // the streaming thread requests the next unit when this many tiles of TILE rows are left
+// the streaming thread requests the next unit of work when this many tiles of TILE rows remain
+constexpr int REQUEST_AT = 1;
 
-// Passes a unit from the owner thread to the streaming thread.
+// Mailbox in shared memory that passes units of work from the thread that claims them to the thread that streams their
+// tiles.
 template <typename Unit> struct Handover {
     Unit unit;
     uint64_t full, empty;
@@ -29,27 +32,28 @@ template <typename Unit> __device__ static inline void handover_init(Handover<Un
     barrier_init(&x.empty, 1);
 }
 
-// Claims the next unit that no block has claimed and returns its number; beyond the last unit it returns larger
-// numbers. units: number of units this block had before. Waits for the streaming thread's request, because units
-// claimed too early would be missing for other blocks at the end.
+// Claims the next unclaimed unit of work and returns its index, which exceeds the last unit's if none is left. units:
+// number of units that this block claimed before. Waits for the streaming thread's request first, because a block that
+// claims too early keeps a unit from blocks that are idle.
 template <typename Unit> __device__ static inline int unit_claim(Handover<Unit> &x, int units, unsigned *counter) {
     barrier_wait(&x.empty, (uint32_t)(units % 2) ^ 1);
     return units == 0 ? (int)blockIdx.x : (int)(gridDim.x + atomicAdd(counter, 1u));
 }
 
-// Owner thread: passes the claimed unit.
+// Passes the claimed unit to the streaming thread. Called by the owner thread.
 template <typename Unit> __device__ static inline void unit_pass(Handover<Unit> &x, const Unit &unit) {
     x.unit = unit;
     barrier_arrive(&x.full);
 }
 
-// Streaming thread: waits for a unit and returns it.
+// Waits for a unit and returns it. Called by the streaming thread.
 template <typename Unit> __device__ static inline Unit unit_receive(Handover<Unit> &x, int units) {
     barrier_wait(&x.full, (uint32_t)(units % 2));
     return x.unit;
 }
 
-// Streaming thread, once per unit and near its end: allows the owner thread to claim the next unit.
+// Allows the owner thread to claim the next unit of work. Called by the streaming thread once per unit, near the unit's
+// end.
 template <typename Unit> __device__ static inline void unit_request(Handover<Unit> &x) {
     barrier_arrive(&x.empty);
 }

@@ -12,43 +12,48 @@
 namespace {
 
 struct Problem {
-    CUtensorMap q, k, v; // (B, T, heads * HEAD), read in boxes of (1, HALF, PANEL); k and v (1, TILE, PANEL)
+    // TMA maps of (B, T, heads * HEAD) tensors, read in boxes of (1, HALF, PANEL); for k and v of (1, TILE, PANEL)
+    CUtensorMap q, k, v;
     unsigned *next_unit;
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     bf16 *o;
-    float *lse; // (B * heads, T); may be NULL
+    float *lse; // log-sum-exp of each query's scores, (B * heads, T); NULL: not written
     int64_t o_stride;
-    int heads, group, T; // heads and T of a sequence; query heads per key/value head
-    // all_heads: of all sequences; blocks: units per head; heads_together: heads with consecutive units
+    // heads: query heads of a sequence; group: query heads per key/value head; T: tokens of a sequence
+    int heads, group, T;
+    // all_heads: heads of all sequences; blocks: units of work per head; heads_together: number of heads whose units
+    // are claimed before those of other heads
     int all_heads, blocks, heads_together;
-    float scale; // applied to the scores
+    float scale; // factor that multiplies the attention scores
 };
 
-template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1; // buffers for the queries of a unit
+// number of shared-memory buffers for the queries of a unit of work
+template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1;
 template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 3;
 
-// A unit of work. tiles: number of key tiles; 0: no more units.
+// A unit of work: 128 queries of one head and `tiles` tiles of keys. tiles = 0 tells the receiver that there are no
+// more units.
 struct Work {
     int block, head, sequence, tiles;
 };
 
 template <int HEAD> struct Shared {
     bf16 q[QUERIES<HEAD>][TILE * HEAD], k[STAGES<HEAD>][TILE * HEAD], v[STAGES<HEAD>][TILE * HEAD];
-    Work work[QUERIES<HEAD>]; // unit whose queries are in each buffer
-    Handover<Work> next;      // passes a unit to the thread that streams its keys and values
+    Work work[QUERIES<HEAD>]; // unit of work whose queries each buffer contains
+    Handover<Work> next;      // passes a unit of work to the thread that streams its keys and values
     uint64_t q_full[QUERIES<HEAD>], q_empty[QUERIES<HEAD>];
     uint64_t k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
 };
 template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
 template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 
-// Returns the positions of the unit's sequence, with document masking.
+// Returns the token positions of the sequence that the unit belongs to. Used with document masking only.
 [[maybe_unused]] __device__ const int32_t *positions_of(const Problem &x, const Work &work) {
     return x.positions + (int64_t)work.sequence * x.T;
 }
 
-// Returns unit number `index`. Units are ordered longest first within heads_together heads, whose keys and values fit
-// the L2 cache.
+// Returns the unit of work with this index. Within each set of heads_together heads, whose keys and values fit in the
+// L2 cache, the longest units come first.
 [[maybe_unused]] __device__ Work work_get(const Problem &x, int index) {
     const Divided group = divide(index, x.heads_together * x.blocks);
     const int first = group.quotient * x.heads_together;
@@ -68,7 +73,7 @@ template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
-// Copies the queries of a unit. Each warpgroup's HALF rows are contiguous, in all panels.
+// Copies the queries of a unit of work to shared memory. The HALF rows of each warpgroup are contiguous in every panel.
 template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, const Work &work, uint64_t *full) {
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
 #pragma unroll
@@ -79,7 +84,7 @@ template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, con
                       work.sequence, full);
 }
 
-// Copies a tile of keys or values.
+// Copies a tile of keys or values to shared memory.
 template <int HEAD>
 __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, int sequence, uint64_t *full) {
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
@@ -88,7 +93,8 @@ __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, 
         copy_tile(to + i * TILE * PANEL, from, head * HEAD + i * PANEL, row, sequence, full);
 }
 
-// Owner thread: claims units and copies their queries. After the last unit it passes one without tiles.
+// Loop of the thread that loads queries: claims units of work and copies their queries to shared memory. After the last
+// unit it passes a unit with tiles = 0, which ends the loops of its receivers.
 template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = work_count(x);
     Ring<QUERIES<HEAD>> own = {};
@@ -108,7 +114,7 @@ template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *sha
     }
 }
 
-// Streaming thread: copies the keys and values of each unit's tiles.
+// Loop of the thread that streams keys and values: copies all tiles of each unit of work to shared memory.
 template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {
@@ -128,8 +134,8 @@ template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> 
 }
 
 // --- computing ----------------------------------------------------------------------------------------------------
-// A warpgroup's running softmax, two rows per thread: o, the weighted sum of values so far; the largest score and the
-// sum of weights; and p, the weights of the last tile, not yet added to o.
+// Running softmax of a warpgroup, for two rows per thread. o: weighted sum of the values so far. largest, total:
+// largest score and sum of the weights so far. p: weights of the last tile, which are not yet added to o.
 template <int HEAD> struct Sums {
     float o[HALF * HEAD / 128], largest[2], total[2];
     uint32_t p[TILE / 4];
@@ -146,7 +152,7 @@ template <int HEAD> struct Sums {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// Starts adding p * values of a tile, which must have arrived, to o.
+// Starts the matmul o += p * values for a tile whose values have arrived in shared memory.
 template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage) {
     const uint64_t values = wgmma_operand(shared->v[stage.index], PANEL_BYTES<TILE>);
 #pragma unroll
@@ -154,7 +160,8 @@ template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> 
     wgmma_commit();
 }
 
-// Replaces scores s by weights and updates largest and total. keep: factor for the earlier sums.
+// Replaces the scores s by softmax weights and updates the running maximum and sum. Sets keep to the factor by which
+// earlier sums must be multiplied.
 template <int COUNT>
 __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2], float (&keep)[2], float scale) {
 #pragma unroll
@@ -201,8 +208,8 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
     if (masked) mask_documents<false, COLUMNS>(s, place, documents);
     weigh(s, sums.largest, sums.total, keep, scale);
     if constexpr (PREVIOUS) {
-        // This barrier is already complete; waiting again keeps the compiler from moving the exponentials after the
-        // next wait.
+        // This barrier is already complete. Waiting for it again prevents the compiler from moving the exponentials
+        // after the next wait.
         barrier_wait(&shared->k_full[stage.index], stage.phase);
         wgmma_wait<0>();
         wgmma_hold(sums.o);
@@ -215,7 +222,7 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
     for (int i = 0; i < TILE / 2; i += 2) sums.p[i / 2] = i < COLUMNS / 2 ? bf16_pair(s[i], s[i + 1]) : 0;
 }
 
-// Divides o by the total weights and stores o and lse.
+// Divides o by the sum of the softmax weights and stores o and lse.
 template <int HEAD>
 __device__ void sums_store(const Problem &x, const Work &work, const Place &place, Sums<HEAD> &sums, bf16 *stored) {
     const int t = work.block * TILE + place.half * HALF;
@@ -246,7 +253,7 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     Ring<STAGES<HEAD>> previous = stage;
     Sums<HEAD> sums = {};
     sums.largest[0] = sums.largest[1] = -INFINITY;
-    if (place.half == 0) // the first 64 queries see only the first 64 keys of the diagonal tile
+    if (place.half == 0) // in the diagonal tile, the first 64 queries see only the first 64 keys
         keys_tile<HEAD, HALF, false>(shared, place, sums, stage, previous, masked, documents, scale);
     else
         keys_tile<HEAD, TILE, false>(shared, place, sums, stage, previous, masked, documents, scale);
@@ -265,7 +272,7 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     wgmma_hold(sums.o);
     release(place, &shared->empty[stage.index]);
     ring_next(stage);
-    // The warp's queries are no longer needed, so its result goes through their memory.
+    // Reuses the shared memory of this warp's queries, which are no longer needed, to store its result.
     bf16 *const queries = shared->q[own] + place.half * HALF * HEAD;
     sums_store<HEAD>(x, work, place, sums, queries + thread_get() / 32 % 4 * STORED);
     copies_fence();

@@ -8,18 +8,19 @@
 
 typedef __nv_bfloat16 bf16;
 
-constexpr int TILE = ATTENTION_TILE;      // rows per unit of work
-constexpr int HALF = TILE / 2;            // rows per warpgroup, and rows that the backward copies at a time
-constexpr int PANEL = 64;                 // columns per panel
-constexpr int COMPUTING = 2;              // computing warpgroups
-constexpr int WARP_ROWS = 16;             // rows of a warp's fragment
-constexpr int STORED = WARP_ROWS * PANEL; // values of a warp's rows in a panel
+constexpr int TILE = ATTENTION_TILE; // query or key rows that one unit of work owns
+constexpr int HALF = TILE / 2;       // rows per warpgroup; also the rows per tile that attention's backward streams
+constexpr int PANEL = 64;            // columns per panel; a tile in shared memory is a sequence of panels
+constexpr int COMPUTING = 2;         // number of warpgroups of a block that compute; another warp issues copies
+constexpr int WARP_ROWS = 16;        // rows of the unit of work that one warp computes
+constexpr int STORED = WARP_ROWS * PANEL; // number of values in a warp's rows of one panel
 constexpr int THREADS = (COMPUTING + 1) * 128;
 constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Number of lanes that signal that their warp no longer reads a buffer: one, after __syncwarp(). compute-sanitizer's
-// racecheck does not see the other lanes' reads as ordered before that signal, so in its build every lane signals.
+// Number of lanes per warp that signal when the warp no longer reads a buffer. One lane suffices after __syncwarp().
+// compute-sanitizer's racecheck does not recognize that the other lanes' reads come before the signal, so its build
+// signals from every lane.
 #ifdef RACECHECK
 constexpr int SIGNALLING = 32;
 #else
@@ -27,20 +28,22 @@ constexpr int SIGNALLING = 1;
 #endif
 constexpr int WARPGROUP_SIGNALS = 4 * SIGNALLING;
 
-// bytes from a panel to the next panel of the tile
+// distance in bytes between two panels of a tile
 template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16);
 
-// A thread of a computing warpgroup: its rows and columns in the fragments of hopper.h, and its warpgroup's operands.
+// Position of a thread of a computing warpgroup: the rows and columns of its fragments (layout: hopper.h) and the
+// operands of its warpgroup.
 struct Place {
     int half; // the warpgroup owns rows HALF * half to HALF * half + HALF - 1 of the unit
-    // A thread has rows `row` and `row + 8` of the unit and, in every 8-column block, columns pair and pair + 1.
+    // this thread computes rows `row` and `row + 8` of the unit of work and, in every 8-column block, columns `pair`
+    // and `pair + 1`
     int row, pair;
     bool signals;           // true: this thread signals for its warp that a buffer is free
-    uint64_t own[2];        // descriptors of the warpgroup's own operands
-    float lse[2], delta[2]; // lse and delta of the thread's two rows, if they are queries
+    uint64_t own[2];        // wgmma descriptors of the two operands that the warpgroup owns
+    float lse[2], delta[2]; // lse and delta of this thread's two rows; used if the rows are queries
 };
 
-// Position in a ring of buffers. The phase of the buffers' barriers changes with each round.
+// Position in a ring of buffers. The phase of the buffers' barriers flips after each round.
 template <int SIZE> struct Ring {
     int index;
     uint32_t phase;
@@ -51,7 +54,7 @@ template <int SIZE> __device__ static inline void ring_next(Ring<SIZE> &ring) {
     ring.phase ^= ring.index == 0;
 }
 
-// Signals that the warp no longer reads a buffer.
+// Signals that the warp no longer reads a buffer, so that it can be refilled.
 __device__ static inline void release(const Place &place, uint64_t *empty) {
     __syncwarp();
     barrier_arrive_if(empty, place.signals);
@@ -76,8 +79,8 @@ __device__ static inline Place place_get(int warpgroup) {
     return place;
 }
 
-// Starts d = own rows * (COLUMNS rows of another tile)^T, where the other tile has ROWS rows, 16 columns of the head at
-// a time.
+// Starts the matmul d = (own rows) * (COLUMNS rows of another tile)^T, 16 columns of the head at a time. The other tile
+// has ROWS rows.
 template <int HEAD, int ROWS, int COLUMNS>
 __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t own, uint64_t other) {
     constexpr int own_panel = PANEL_BYTES<HALF> / 16, panel = PANEL_BYTES<ROWS> / 16;
@@ -88,7 +91,7 @@ __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t ow
     wgmma_commit();
 }
 
-// Starts d = own rows * (HALF rows of another tile)^T, with own rows in registers.
+// Starts the matmul d = (own rows) * (HALF rows of another tile)^T, whose first operand is in registers.
 template <int COUNT>
 __device__ static inline void multiply_rows(float (&d)[HALF / 2], const uint32_t (&own)[COUNT], uint64_t other) {
 #pragma unroll
@@ -105,11 +108,11 @@ template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUN
         wgmma_operand_load(own + 4 * k, tile + (k / 4 * HALF + row) * PANEL + (k % 4 * 2 + chunk ^ row % 8) * 8);
 }
 
-// Causal mask: sets scores of keys after their query to -inf. KEYS: own rows are keys and streamed rows queries. from:
-// first streamed row, relative to the start of the unit.
+// Applies the causal mask: sets the scores of keys that come after their query to -inf. KEYS: true if the owned rows
+// are keys and the streamed rows are queries. from: first streamed row, relative to the start of the unit of work.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
-    const int ahead = place.row - place.pair - from; // own row minus streamed row of this thread's first score
+    const int ahead = place.row - place.pair - from; // own row minus streamed row, for this thread's first score
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
         const int other_ahead = i / 4 * 8 + i % 2 - i / 2 % 2 * 8;
@@ -117,15 +120,15 @@ __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, 
     }
 }
 
-// Returns the first token that query t sees with document masking. positions: of its sequence, which may start in the
-// middle of a document.
+// Returns the first token that query t can see with document masking. positions: token positions of its sequence, which
+// may start in the middle of a document.
 __device__ static inline int document_begin(const int32_t *positions, int t) {
     return max(t - positions[t], 0);
 }
 
-// State for document masking: positions of a sequence of T tokens; first tokens of own rows and of the streamed
-// tile; and, if own rows are queries, the first tokens that the thread's two queries and the warpgroup's last query
-// see.
+// State for document masking: the token positions of a sequence of T tokens, the first tokens of the owned rows and of
+// the streamed tile, and the first tokens that this thread's two queries and the warpgroup's last query can see (if own
+// rows are queries).
 struct Documents {
     const int32_t *positions;
     int T, own, streamed;
@@ -147,7 +150,8 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
         const int own = x.own + place.row;
         const int last = min(x.streamed + COLUMNS - 1, x.T - 1);
         if (document_begin(x.positions, last) <= x.own + place.half * HALF) return;
-        int begins[COLUMNS / 32]; // first visible tokens: each thread of the warp loads those of COLUMNS / 32 queries
+        // first token that a query can see; each thread of the warp loads this for COLUMNS / 32 queries
+        int begins[COLUMNS / 32];
 #pragma unroll
         for (int i = 0; i < COLUMNS / 32; i++)
             begins[i] = document_begin(x.positions, min(x.streamed + i * 32 + (int)(thread_get() % 32), x.T - 1));
@@ -168,9 +172,9 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
     }
 }
 
-// Multiplies a warpgroup's result by scale, rounds it to BF16 and stores the first `rows` of its rows at `to`. Goes
-// through shared memory `stored`, STORED values per warp, so that eight threads write a row contiguously. Returns the
-// larger of `largest` and the magnitudes of this thread's values, as the bits of two BF16 amaxes.
+// Multiplies a warpgroup's result by scale, rounds it to BF16 and stores its first `rows` rows at `to`. The result goes
+// through shared memory (`stored`, STORED values per warp), so that eight threads write each row contiguously. Returns
+// the maximum of `largest` and this thread's magnitudes, as the bits of two BF16 amaxes.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
                                             bf16 *stored, uint32_t largest) {
@@ -179,7 +183,7 @@ __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf
     const unsigned row = lane / 8, warp_row = thread / 32 % 4 * WARP_ROWS + row; // first row that this lane writes
     bf16 *const block_row = stored + lane % WARP_ROWS * PANEL;
     to += (int64_t)warp_row * stride + chunk * 8;
-    asm volatile("" : "+l"(to)); // otherwise the compiler recomputes each row's address
+    asm volatile("" : "+l"(to)); // prevents the compiler from recomputing the address of each row
 #pragma unroll
     for (int panel = 0; panel < COUNT / 32; panel++) {
         __syncwarp();

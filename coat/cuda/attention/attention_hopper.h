@@ -1,6 +1,6 @@
-// Causal attention by this project's kernels for Hopper: BF16, heads 64 or 128 wide, with or without grouped heads.
-// This header is plain C without CUDA, so that the workspace can be planned without it. cuDNN (attention.h) handles
-// other shapes, operands and GPUs.
+// Causal attention on Hopper by this project's kernels: BF16, head width 64 or 128, with or without grouped query
+// heads. cuDNN (attention.h) handles other shapes, formats and GPUs. This header is plain C without CUDA, so that the
+// memory plan can use it in CPU builds.
 #pragma once
 #include "ops.h"
 
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#define ATTENTION_TILE 128 // tokens per unit of work
+#define ATTENTION_TILE 128 // query or key rows that one unit of work owns
 
 // True if the kernels support a shape on a GPU of this compute capability (10 * major + minor).
 static inline bool attention_hopper_supported(AttentionShape shape, int capability) {
@@ -20,27 +20,27 @@ static inline size_t attention_blocks(AttentionShape shape) {
     return ((size_t)shape.T + ATTENTION_TILE - 1) / ATTENTION_TILE;
 }
 
-// Returns the offset in the backward's workspace of the units' lengths, which follow a counter and two FP32 values per
-// query and head. They are used with document masking.
+// Returns the byte offset of the units' lengths in the workspace of attention's backward. The workspace contains a
+// counter, two FP32 values per query and head, and these lengths, which are used with document masking.
 static inline size_t attention_backward_tiles_at(AttentionShape shape) {
     size_t rows = (size_t)shape.B * (size_t)shape.heads * attention_blocks(shape) * ATTENTION_TILE;
     return 256 + rows * 2 * sizeof(float);
 }
 
-// Returns the bytes of workspace that the backward needs. The forward needs only a counter.
+// Returns the workspace bytes that attention's backward needs. The forward needs only a counter.
 static inline size_t attention_backward_bytes(AttentionShape shape) {
     return attention_backward_tiles_at(shape) + (size_t)shape.B * 2 * attention_blocks(shape) * sizeof(int);
 }
 
-// Computes o and lse as attention_forward of operations.h; lse has no data if no backward follows. Returns false
-// without doing anything if the kernel does not support the call: the shape, the GPU, a view that is not BF16 or whose
-// rows are not 16-byte aligned, or no workspace.
+// Computes o and lse; same arguments and results as attention_forward() (operations.h). lse.data is NULL if no backward
+// follows. Returns false without doing anything if the shape or GPU is not supported, if a view is not BF16 with
+// 16-byte aligned rows, or if there is no workspace.
 bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape);
 
-// Computes dq, dk and dv as attention_backward of operations.h; equal bits in every run. Returns false without doing
-// anything if the kernel does not support the shape, GPU or views (see attention_forward_hopper) or the workspace is
-// too small.
+// Computes dq, dk and dv; same arguments and results as attention_backward() (operations.h). Results are bit-identical
+// in every run. Returns false without doing anything if the kernel does not support the shape, GPU or views or the
+// workspace is too small.
 bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                                Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape);
 

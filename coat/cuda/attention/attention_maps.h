@@ -1,4 +1,4 @@
-// Descriptors by which TMA reads the operands of attention on Hopper, and the number of heads processed together.
+// TMA tensor maps for the operands of attention on Hopper, and the number of heads that are processed together.
 #pragma once
 #include "attention_fragments.h"
 
@@ -19,8 +19,8 @@ static EncodeTiled encode_tiled() {
     return found;
 }
 
-// Describes a view for TMA, to be copied in boxes of `rows` rows of a panel. Rows beyond T are read as zeros. Returns
-// false on failure.
+// Creates the TMA map of a view, which is copied in boxes of `rows` rows and one panel of columns. Rows beyond T are
+// read as zeros. Returns false on failure.
 template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape, int heads, int rows) {
     EncodeTiled encode = encode_tiled();
     cuuint64_t row = (cuuint64_t)view.stride * sizeof(bf16);
@@ -37,8 +37,8 @@ static bool view_fits(Tensor view) {
     return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
 }
 
-// Returns the number of heads whose units are processed together: their q, k, v and do fit the L2 cache, and their
-// units suffice to fill the GPU.
+// Returns how many heads are processed at the same time: few enough that their q, k, v and do fit in the L2 cache, and
+// enough to fill the GPU with units of work.
 static inline int attention_heads_together(AttentionShape shape) {
     const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(bf16);
     return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;

@@ -1,5 +1,5 @@
-// Loads a row of a head into a warp, N values per lane: lane l gets values l + 32 i, zeros beyond head_dim. Used by the
-// attention kernels that do not use tensor cores.
+// Loads one row of a head into a warp's registers, N values per lane: lane l gets the values l + 32 i, or 0 beyond
+// head_dim. Used by attention kernels without tensor cores.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 

@@ -1,24 +1,24 @@
-// Attention of a few new queries of a sequence whose earlier keys and values are in a KV cache, for sampling. A block
-// computes one query and head. Its warps alternate over groups of keys; each has its own running maximum and sums,
-// which are combined at the end in the warps' order.
+// Attention for sampling: computes a few new queries of a sequence whose earlier keys and values are in a KV cache. A
+// block computes one query of one head. Its warps alternate over groups of keys, each with its own running maximum and
+// sums; these are combined at the end in the order of the warps.
 #include "attention_rows.h"
 
 namespace {
 
 constexpr int CACHED_WARPS = 8, CACHED_THREADS = CACHED_WARPS * WARP;
-constexpr int CACHED_KEYS = 4; // keys that a warp loads at a time
+constexpr int CACHED_KEYS = 4; // number of keys that a warp loads at a time
 constexpr int MAX_CACHED_HEAD_DIM = 256;
 
 template <typename T> struct Cached {
     Matrix<T> o;
-    Matrix<const T> q, k, v; // k and v: rows of all tokens so far
-    float *lse;              // (heads, queries); may be NULL
-    int before, queries;     // number of cached tokens and of new queries
+    Matrix<const T> q, k, v; // k and v contain a row for every token so far, q only for the new ones
+    float *lse;              // log-sum-exp of each query's scores, (heads, queries); NULL: not written
+    int before, queries;     // `before`: number of cached tokens; `queries`: number of new queries
     int group, head_dim;     // query heads per key/value head
-    float scale;             // factor of the scores: 1 / sqrt(head_dim)
+    float scale;             // factor that multiplies the attention scores: 1 / sqrt(head_dim)
 };
 
-// N: values of a head per lane.
+// Computes attention with cached keys and values. N: number of values of a head that each lane holds.
 template <typename T, int N> __global__ __launch_bounds__(CACHED_THREADS) void attention_cached_kernel(Cached<T> a) {
     __shared__ float sums[CACHED_WARPS][N * WARP], largests[CACHED_WARPS], totals[CACHED_WARPS];
     const int head = (int)blockIdx.x, query = (int)blockIdx.y, lane = (int)threadIdx.x % WARP;
@@ -66,7 +66,7 @@ template <typename T, int N> __global__ __launch_bounds__(CACHED_THREADS) void a
     total = 0.0f;
 #pragma unroll
     for (int w = 0; w < CACHED_WARPS; w++) {
-        const float weight = expf(largests[w] - largest); // 0 for a warp without keys
+        const float weight = expf(largests[w] - largest); // 0 for a warp that processed no keys
         out = fmaf(weight, sums[w][d], out);
         total = fmaf(weight, totals[w], total);
     }

@@ -1,15 +1,15 @@
-// Slow, exact attention without tensor cores: FP32, for --precision fp32 and as a reference, and BF16 with document
-// masking if no faster kernel supports the shape or GPU. A warp computes one row of the output and iterates over the
-// other operand's tokens in order, so the FP32 sums have a fixed order and warps are independent.
+// Slow, exact attention without tensor cores. FP32: for --precision fp32 and as a reference. BF16: for document masking
+// with shapes or GPUs that no faster kernel supports. Each warp computes one row of the output and visits the other
+// operand's tokens in order, so FP32 sums have a fixed order.
 #include "attention_rows.h"
 
 namespace {
 
 constexpr int WARPS_PER_BLOCK = 4;
-constexpr int LANE_VALUES = 8; // values of a head per lane
+constexpr int LANE_VALUES = 8; // number of values of a head that each lane holds
 constexpr int MAX_HEAD_DIM = WARP * LANE_VALUES;
 
-// View of an operand: element (b, t, head, d) is data[(b * T + t) * stride + head * head_dim + d].
+// Attention operand in memory: element (b, t, head, d) is data[(b * T + t) * stride + head * head_dim + d].
 template <typename T> struct View {
     T *data;
     int64_t stride;
@@ -17,18 +17,19 @@ template <typename T> struct View {
 
 template <typename T> struct Operands {
     View<T> q, k, v, o, d_o, dq, dk, dv;
-    float *lse;               // (B * heads, T); may be NULL in forward
+    float *lse;               // log-sum-exp of each query's scores, (B * heads, T); may be NULL in forward
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     AttentionShape shape;
-    float scale; // factor of the scores: 1 / sqrt(head_dim)
+    float scale; // factor that multiplies the attention scores: 1 / sqrt(head_dim)
 };
 
-// Returns the first token that token t of a sequence sees; `first` is the sequence's first row.
+// Returns the first token that token t of a sequence can see with document masking. `first` is the index of the
+// sequence's first row.
 template <typename T> __device__ int document_begin(const Operands<T> &x, int64_t first, int t) {
     return x.positions ? max(t - x.positions[first + t], 0) : 0;
 }
 
-// A row of a head, distributed over a warp as by row_load().
+// One row of a head, distributed over the lanes of a warp by row_load().
 struct Row {
     float value[LANE_VALUES];
 };
@@ -61,13 +62,13 @@ __device__ Row row_zero() {
     return row;
 }
 
-// sum = sum * keep + add * factor
+// Computes sum = sum * keep + add * factor on rows of a head.
 __device__ void row_add(Row *sum, float keep, Row add, float factor) {
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) sum->value[i] = sum->value[i] * keep + add.value[i] * factor;
 }
 
-// Returns the dot product in all lanes.
+// Returns the dot product of two rows of a head, in all lanes.
 __device__ float row_dot(Row a, Row b) {
     float sum = 0.0f;
 #pragma unroll
@@ -75,7 +76,7 @@ __device__ float row_dot(Row a, Row b) {
     return warp_sum(sum);
 }
 
-// Finds the token, sequence and head that this warp computes. Returns false if there are fewer rows.
+// Finds the token, sequence and head of the row that this warp computes. Returns false if the warp has no row.
 __device__ bool warp_row(AttentionShape shape, int heads, int *b, int *t, int *head) {
     int64_t row = (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP;
     if (row >= (int64_t)shape.B * heads * shape.T) return false;
@@ -85,7 +86,7 @@ __device__ bool warp_row(AttentionShape shape, int heads, int *b, int *t, int *h
     return true;
 }
 
-// Forward of one query: softmax(q k^T * scale) v over the keys that it sees, with a running maximum.
+// Computes attention's forward for one query: softmax(q k^T * scale) v over the visible keys, with a running maximum.
 template <typename T> __global__ void forward_kernel(Operands<T> x) {
     int b, t, head;
     if (!warp_row(x.shape, x.shape.heads, &b, &t, &head)) return;
@@ -112,7 +113,7 @@ __device__ void pair(const Operands<T> &x, Row q, Row d_o, Row k, Row v, float l
     *ds = *p * (row_dot(d_o, v) - delta);
 }
 
-// Backward of one query: dq = sum over keys of ds * k * scale, with delta = sum of do * o.
+// Computes dq of one query: the sum of ds * k * scale over the visible keys, with delta = sum of do * o.
 template <typename T> __global__ void backward_query_kernel(Operands<T> x) {
     int b, t, head;
     if (!warp_row(x.shape, x.shape.heads, &b, &t, &head)) return;
@@ -130,7 +131,8 @@ template <typename T> __global__ void backward_query_kernel(Operands<T> x) {
     row_store(x, x.dq, first + t, head, sum, x.scale);
 }
 
-// Backward of one key: dk = sum over queries of ds * q * scale, dv = sum of p * do, over all query heads that read it.
+// Computes dk and dv of one key: dk = sum of ds * q * scale and dv = sum of p * do, over all queries of all heads that
+// use the key.
 template <typename T> __global__ void backward_key_kernel(Operands<T> x) {
     int b, t, kv_head;
     if (!warp_row(x.shape, x.shape.kv_heads, &b, &t, &kv_head)) return;

@@ -8,13 +8,13 @@
 
 #include <cuda.h>
 
-// Returns lane 0's x, so that the compiler knows that the value is equal in all lanes.
+// Returns lane 0's x in every lane, so that the compiler knows that the value is uniform in the warp.
 template <typename T> __device__ static inline T warp_uniform(T x) {
     return __shfl_sync(0xffffffffu, x, 0);
 }
 
 // --- arithmetic -----------------------------------------------------------------------------------------------------
-// Rounds two values to BF16, to nearest even; `low` is the lower half.
+// Rounds two FP32 values to BF16 (nearest even) and packs them into a word; `low` becomes the lower half.
 __device__ static inline uint32_t bf16_pair(float low, float high) {
     uint32_t bits;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
@@ -31,7 +31,7 @@ __device__ static inline void copy_tile(void *to, const CUtensorMap *from, int c
                  : "memory");
 }
 
-// Copies bytes from global to shared memory. Size and addresses must be multiples of 16.
+// Starts an asynchronous copy of bytes from global to shared memory. Size and addresses must be multiples of 16.
 __device__ static inline void copy_bytes(void *to, const void *from, uint32_t bytes, uint64_t *barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(to)),
@@ -64,13 +64,13 @@ __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel
     const uint64_t swizzle_128 = (uint64_t)1 << 62, distance = 1024 >> 4, panel = (uint64_t)next_panel >> 4;
     return swizzle_128 | distance << 32 | panel << 16 | (uint64_t)(warp_uniform(shared_address(tile)) >> 4 & 0x3fff);
 }
-// Returns the operand that begins `units` * 16 bytes later. Changes only the lower word, which contains the address, to
-// save instructions.
+// Returns the wgmma operand descriptor advanced by `units` * 16 bytes. Changes only the lower word, which contains the
+// address, to save instructions.
 __device__ static inline uint64_t wgmma_operand_at(uint64_t operand, uint32_t units) {
     return operand >> 32 << 32 | ((uint32_t)operand + units);
 }
-constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // add to an operand descriptor to advance by 16 columns
-constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // add to an operand descriptor to advance by 16 rows
+constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // add to a wgmma operand descriptor to advance by 16 columns
+constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // add to a wgmma operand descriptor to advance by 16 rows
 
 // Loads a first operand from shared memory into registers: 16 columns of the warp's 16 rows. Lane 16 h + r passes the
 // address of half h (16 bytes) of row r.
@@ -99,23 +99,23 @@ __device__ static inline void store_if(void *to, uint4 x, bool stores) {
         : "memory");
 }
 
-// Orders earlier register accesses before the following matmuls.
+// Makes the following wgmma instructions wait for earlier register accesses.
 __device__ static inline void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// Commits the matmuls since the last commit as a group.
+// Commits the wgmma matmuls since the last commit as a group.
 __device__ static inline void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until at most UNFINISHED groups of matmuls are unfinished.
+// Waits until at most UNFINISHED committed groups of wgmma matmuls are unfinished.
 template <int UNFINISHED> __device__ static inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(UNFINISHED) : "memory");
 }
 
-// Compiler barrier for registers: no computation on them moves across. Call it before a fence on registers that matmuls
-// read or add to, and after a wait on registers that matmuls wrote.
+// Compiler barrier for registers: no computation on them is moved across it. Call it before wgmma_fence() on registers
+// that matmuls read or accumulate to, and after wgmma_wait() on registers that matmuls wrote.
 template <int COUNT> __device__ static inline void wgmma_hold(float (&registers)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(registers[i])::"memory");
@@ -126,7 +126,7 @@ template <int COUNT> __device__ static inline void wgmma_hold(uint32_t (&registe
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
-// The result registers of a wgmma: their placeholders in the instruction, and the asm operands.
+// Result registers of a wgmma instruction: placeholders in the instruction's text, and the list of asm operands.
 #define WGMMA_NAMES_32                                                                                                 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                           \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -189,8 +189,8 @@ __device__ static inline void wgmma_columns(float (&d)[64], const uint32_t *a, u
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// True in code for sm_90a, the only one that has these instructions. Code for other GPUs is never launched; code for
-// plain sm_90 could be, and traps instead of leaving wrong results.
+// True in code compiled for sm_90a, the only target that has the wgmma instructions. Code for plain sm_90 could also be
+// launched on Hopper; it traps so that it cannot return wrong results.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool HOPPER_CODE = true;
 #else

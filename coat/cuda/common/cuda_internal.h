@@ -10,22 +10,24 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-struct MatmulState;    // cuda_matmul.cu
-struct AttentionState; // attention.h
-struct Staging;        // cuda_exec.cu
+struct MatmulState;    // defined in cuda_matmul.cu
+struct AttentionState; // defined in attention.h
+struct Staging;        // defined in cuda_exec.cu
 
 #define MAX_REPLAYS 16                                    // maximum number of CUDA graphs that a run may record
-#define MATMUL_WORKSPACE_BYTES ((size_t)32 * 1024 * 1024) // recommended by cuBLASLt for Hopper
+#define MATMUL_WORKSPACE_BYTES ((size_t)32 * 1024 * 1024) // workspace size that cuBLASLt recommends for Hopper
 
 typedef enum { REPLAY_COLD, REPLAY_WARM, REPLAY_RECORDED } ReplayStage;
 
 typedef struct {
     ReplayStage
-        stage; // cold: the micro-step has not run yet; warm: it has run once, so that libraries have loaded their code
+        // state of a micro-step's graph. cold: the micro-step has not run yet; warm: it has run once, so that libraries
+        // have loaded their code
+        stage;
     cudaGraphExec_t graph;
 } Replay;
 
-// Result shared by the blocks of a kernel: the amax so far, and the number of blocks that have finished.
+// Counters that the blocks of a kernel share: the amax so far, and the number of finished blocks.
 typedef struct {
     uint32_t amax;
     unsigned blocks;
@@ -35,36 +37,38 @@ typedef struct CudaBackend {
     cudaStream_t stream;
     int device;
     int sm_count;
-    int capability; // 10 * major + minor: 90 on Hopper
+    int capability; // compute capability: 10 * major + minor; 90 on Hopper
     int64_t l2_bytes;
-    int64_t memory_bytes; // of the whole device
+    int64_t memory_bytes; // memory of the whole GPU
     char device_name[256];
-    Recipe recipe;     // settings that tensor descriptors do not record, such as the rounding of moments
-    bool amaxes_valid; // adamw_update has written the weights' amaxes, and weights_quantize has not read them yet
+    Recipe recipe; // settings that tensor descriptors do not record, such as the rounding of moments
+    // true if adamw_update() has written the weights' amaxes and weights_quantize() has not read them yet
+    bool amaxes_valid;
     struct MatmulState *matmul;
-    struct AttentionState *attention; // NULL with --precision fp32
-    struct Staging *staging;          // pinned host memory for uploads
-    BlockTally *tally; // counters shared by a kernel's blocks, in device memory; all 0 between operations
-    float *ones;       // `ones_count` ones in FP32, then in BF16: weight of norms without one
+    struct AttentionState *attention; // cuDNN's attention; NULL with --precision fp32
+    struct Staging *staging;          // pinned host memory through which uploads are copied
+    BlockTally *tally; // counters in device memory that the blocks of a kernel share; all 0 between operations
+    float *ones;       // array of `ones_count` ones in FP32, then in BF16; serves as the weight of norms without weight
     int64_t ones_count;
     Replay replay[MAX_REPLAYS];
-    int replay_current; // graph id between replay_begin and replay_end; -1 outside
+    int replay_current; // id of the CUDA graph between replay_begin and replay_end; -1 outside
 } CudaBackend;
 
 static inline CudaBackend *cuda_backend(Exec *exec) {
     return (CudaBackend *)exec->backend;
 }
 
-// Ends the process with one line: the operation that failed, the rank, the source position, and a remedy.
+// Ends the process with one line that names the failed operation, the rank, the source position and a remedy.
 [[noreturn]] void cuda_fail(cudaError_t error, const char *doing, const char *file, int line);
 
 static inline void cuda_check(cudaError_t error, const char *doing, const char *file, int line) {
     if (error != cudaSuccess) cuda_fail(error, doing, file, line);
 }
 
-// Checks the result of a CUDA call: CUDA_CHECK(cudaMemsetAsync(...), "zeroing the gradients"). A macro, for __LINE__.
+// Ends the process if a CUDA call failed: CUDA_CHECK(cudaMemsetAsync(...), "zeroing the gradients"). It is a macro
+// because it records __LINE__.
 #define CUDA_CHECK(call, doing) cuda_check((call), (doing), __FILE__, __LINE__)
-// Checks for an error after a kernel launch: LAUNCH_CHECK("activation_forward").
+// Ends the process if a kernel launch failed: LAUNCH_CHECK("activation_forward").
 #define LAUNCH_CHECK(kernel) cuda_check(cudaGetLastError(), "launching the kernel " kernel, __FILE__, __LINE__)
 
 // Returns 2^x by the hardware instruction, to within 2 ulp. Subnormal inputs and results are treated as 0.
@@ -91,21 +95,22 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
 #include "operations.h"
 #undef OPERATION
 
-// Opens cuBLASLt's state (cuda_matmul.cu); NULL with err on failure. The algorithm of each matmul shape comes from a
-// table (matmul_algos.h) or from cuBLASLt's heuristics. Its result is checked, and with --autotune its time measured,
-// when the shape first occurs. This overwrites the matmul's output before the final result is written.
+// Opens cuBLASLt; NULL with err on failure. The algorithm of each matmul shape comes from a table (matmul_algos.h) or
+// from cuBLASLt's heuristics. When a shape first occurs, the algorithm's result is checked and, with --autotune, its
+// time is measured. This overwrites the matmul's output before the final result is written.
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);
 
-// attention_forward and attention_backward in kernels for any head width up to 256, FP32 or BF16
-// (cuda_attention_plain.cu). cuda_ops.cu selects between these, cuDNN (attention.h) and the Hopper kernels
+// Compute attention_forward and attention_backward with the project's own kernels: any head width up to 256, FP32 or
+// BF16 (cuda_attention_plain.cu). cuda_ops.cu chooses between them, cuDNN (attention.h) and the Hopper kernels
 // (attention_hopper.h).
 void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                              AttentionShape shape);
 void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                               Tensor k, Tensor v, Tensor positions, AttentionShape shape);
-// attention_forward if k and v have cached rows before q's rows (cuda_attention_cached.cu).
+// Computes attention_forward with a KV cache: k and v have rows of cached tokens before the rows of q's tokens.
 void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
 
-// Destroys all recorded graphs. Call it before the NCCL communicator is destroyed: graphs with collectives refer to it.
+// Destroys all recorded CUDA graphs. Call it before the NCCL communicator is destroyed, because graphs with collectives
+// refer to it.
 void cuda_replay_forget(Exec *exec);

@@ -1,5 +1,5 @@
-// Helpers of memory-bound kernels: vector loads and stores, reductions in a fixed order, dispatch on the storage
-// format, and the column walk that element-wise kernels and column sums use. For CUDA sources only.
+// Helpers for memory-bound kernels: vector loads and stores, reductions in a fixed order, dispatch on the storage
+// format, and the column walk, a loop that element-wise kernels and column sums share. For CUDA sources only.
 #pragma once
 #include "cuda_internal.h"
 
@@ -9,12 +9,11 @@ constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 // --- tables of parameters -----------------------------------------------------------------------------------
-// Kernels take lists of parameters as an argument. A list longer than the limit of kernel arguments is split into
-// several launches.
+// Maximum size of a kernel argument that lists parameters. A longer list is split into several launches.
 constexpr size_t TABLE_BYTES = 32764;
 
-// Returns the entry that contains work item `piece`: first_piece[entry] <= piece < first_piece[entry + 1]. first_piece
-// has count + 1 ascending values.
+// Returns the table entry that contains work item `piece`, that is, first_piece[entry] <= piece < first_piece[entry +
+// 1]. first_piece has count + 1 ascending values.
 __device__ static inline int table_find(const int *first_piece, int count, int piece) {
     int low = 0, high = count; // invariant: first_piece[low] <= piece < first_piece[high]
     while (high - low > 1) {
@@ -28,8 +27,8 @@ __device__ static inline int table_find(const int *first_piece, int count, int p
 }
 
 // --- vectors of stored values ----------------------------------------------------------------------------------------
-// V consecutive values of type T (BF16 or FP32), loaded and stored in accesses of up to 16 bytes. V is 8, 4 in the
-// optimizer, or 1 for shapes that are not multiples of 8.
+// Vector of V consecutive values of type T (BF16 or FP32), loaded and stored in accesses of up to 16 bytes. V is 8, 4
+// in the optimizer, or 1 for shapes that are not multiples of 8.
 template <typename T, int V> struct Pack {
     static constexpr int bytes = V * (int)sizeof(T);
     static constexpr int word_bytes = bytes < 16 ? bytes : 16;
@@ -45,8 +44,8 @@ template <> struct WordOf<16> { typedef uint4 type; };
 
 enum CachePolicy {
     CACHE_DEFAULT,
-    CACHE_STREAM,   // data read once: activations and optimizer states
-    CACHE_PARAMETER // data read by many blocks and written by none: parameters
+    CACHE_STREAM,   // for data that is read once: activations and optimizer states
+    CACHE_PARAMETER // for data that many blocks read and none writes: parameters
 };
 
 template <int V, CachePolicy POLICY = CACHE_DEFAULT, typename T>
@@ -81,11 +80,11 @@ template <typename T, int V> __device__ static inline void store(T *address, Pac
     Word words[Pack<T, V>::words];
     memcpy(words, &pack, sizeof pack);
 #pragma unroll
-    // __stwb keeps this a single access
+    // __stwb is used because it compiles to a single memory access
     for (int i = 0; i < Pack<T, V>::words; i++) __stwb((Word *)address + i, words[i]);
 }
 
-// A tensor of T as kernels address it; data NULL: absent.
+// A matrix of T with a row stride. If data is NULL, the tensor does not exist.
 template <typename T> struct Matrix {
     T *data;
     int64_t stride;
@@ -98,8 +97,8 @@ template <typename T> static Matrix<T> matrix_of(Tensor t) {
 }
 
 // --- copies to shared memory --------------------------------------------------------------------------------
-// Starts an asynchronous copy of V values to shared memory, 16-byte aligned. A thread that reads only what it copied
-// itself needs copies_wait() but no __syncthreads().
+// Starts an asynchronous copy of V values to shared memory; `to` must be 16-byte aligned. A thread that reads only its
+// own copies needs copies_wait() but no __syncthreads().
 template <int V, typename T> __device__ static inline void copy_async(Pack<T, V> *shared, const T *address) {
     static_assert(Pack<T, V>::word_bytes == 16, "whole 16-byte words");
     const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
@@ -109,12 +108,12 @@ template <int V, typename T> __device__ static inline void copy_async(Pack<T, V>
                      : "memory");
 }
 
-// Commits the copies since the last commit as a group, which may be empty.
+// Commits the asynchronous copies since the last commit as a group, which may be empty.
 __device__ static inline void copies_commit(void) {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most the PENDING latest groups of copies are unfinished.
+// Waits until at most the PENDING latest groups of asynchronous copies are unfinished.
 template <int PENDING> __device__ static inline void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
@@ -160,7 +159,7 @@ template <int V> __device__ static inline void unpack(Pack<float, V> pack, float
     for (int i = 0; i < V; i++) out[i] = pack.value[i];
 }
 
-// BF16 is the upper half of FP32, so two packed BF16 values are converted with a shift and a mask.
+// Two packed BF16 values are converted to FP32 with a shift and a mask, because BF16 is the upper half of FP32.
 template <int V> __device__ static inline void unpack(Pack<bf16, V> pack, float out[V]) {
     if constexpr (V == 1) {
         out[0] = __bfloat162float(pack.value[0]);
@@ -198,20 +197,20 @@ template <typename T> __device__ static inline float stored(float x) {
 }
 
 // --- arithmetic ---------------------------------------------------------------------------------------------
-// exp(x) from the hardware's exponential, to about 22 bits; results below 2^-126 become 0. __expf() is not used,
-// because it spends most of its instructions on subnormal results.
+// Returns exp(x) with the hardware's exponential, accurate to about 22 bits; results below 2^-126 become 0. __expf() is
+// not used because most of its instructions handle subnormal results.
 __device__ static inline float fast_exp(float x) {
     return fast_exp2(x * 1.4426950408889634f);
 }
 
-// 1 / x by the hardware instruction; subnormal inputs and results are treated as 0.
+// Returns 1 / x with the hardware instruction; subnormal inputs and results become 0.
 __device__ static inline float fast_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// 1 / (1 + exp(-x)), saturating at 0 and 1; NaN for NaN.
+// Returns 1 / (1 + exp(-x)), which saturates at 0 and 1; NaN if x is NaN.
 __device__ static inline float sigmoid(float x) {
     return fast_reciprocal(1.0f + fast_exp(-x));
 }
@@ -224,8 +223,8 @@ template <typename F> __device__ static inline F warp_sum(F x) {
     return x;
 }
 
-// Returns the warp's sum of value[lane % N] in each lane, for N values per lane, N a power of two. Each exchange sends
-// the half of the values that the lane does not keep, so N sums take about N exchanges instead of 5 N.
+// Sums N values over a warp, N a power of two. Lane l returns the sum of value[l % N]. Each exchange sends the half of
+// the values that the lane does not keep, so N sums take about N exchanges instead of 5 N.
 template <int N> __device__ static inline float warp_sums(float value[N]) {
     const int lane = (int)threadIdx.x % WARP;
 #pragma unroll
@@ -242,8 +241,8 @@ template <int N> __device__ static inline float warp_sums(float value[N]) {
     return value[0];
 }
 
-// Returns the sum over a block of WARPS warps in every thread. `shared` holds WARPS values and may be reused after the
-// next barrier.
+// Returns the sum of x over a block of WARPS warps, in every thread. `shared` holds WARPS values; it may be reused
+// after the next __syncthreads().
 template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *shared) {
     x = warp_sum(x);
     if constexpr (WARPS == 1) return x;
@@ -267,22 +266,22 @@ template <int THREADS, typename Take> __device__ static inline void block_max(ui
 }
 
 // --- choosing a kernel --------------------------------------------------------------------------------------
-// Storage type and vector width of a kernel, passed as the type of an argument.
+// Tag type that passes the storage type T and the vector width V to a kernel template.
 template <typename T, int V> struct Layout {};
 
-// True if the tensor can be accessed 8 values at a time, or is absent.
+// True if the tensor does not exist or can be accessed 8 values at a time.
 static inline bool tensor_wide(Tensor t) {
     return !t.data || (t.cols % 8 == 0 && t.stride % 8 == 0 && (uintptr_t)t.data % 16 == 0);
 }
 
-// Calls fatal() if tensor t exists and is not stored in `format`; `what` is its name in the message.
+// Calls fatal() if tensor t exists and is not stored in `format`. `what` is the tensor's name in the message.
 static inline void require_format(const char *operation, const char *what, Tensor t, Format format) {
     if (t.data && t.format != format)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: %s is stored as %s, but must be %s", operation, what,
               format_name(t.format), format_name(format));
 }
 
-// Calls f(Layout<T, V>{}) for the format BF16 or FP32, with V 8 if `wide`, else 1.
+// Calls f(Layout<T, V>{}) with the type T of the format (BF16 or FP32) and V = 8 if `wide`, else 1.
 template <typename F> static void for_layout(const char *operation, Format format, bool wide, F f) {
     if (format == FMT_BF16 && wide)
         f(Layout<bf16, 8>{});
@@ -358,14 +357,15 @@ __global__ __launch_bounds__(COLUMN_WARPS *WARP, COLUMN_BLOCKS_PER_SM) void colu
     }
 }
 
-// out (cols) = (accumulate ? out : 0) + the sum of partials (count, cols) over count, in a fixed order.
+// Computes out (cols) = (accumulate ? out : 0) + the sum of partials (count, cols) over count, in a fixed order.
 void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate);
-// Sums partials (count, 2, cols) over count into first and second as partials_sum() does. Either may be NULL.
+// Sums partials (count, 2, cols) over count into `first` and `second` (each (cols), either may be NULL), in a fixed
+// order. Adds to the previous values if `accumulate`.
 void partials_sum_pair(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
                        bool accumulate);
 
-// Runs the column walk. With Op::sums, sum_out (cols) FP32 = (accumulate ? sum_out : 0) + the column sums. How rows are
-// divided depends only on the shape and the number of SMs.
+// Runs the column walk (one pass over a matrix, column by column). With Op::sums, sum_out (cols) FP32 = (accumulate ?
+// sum_out : 0) + the column sums. How rows are divided depends only on the shape and the number of SMs.
 template <int V, typename Op>
 static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *sum_out, bool accumulate) {
     if (rows == 0 || cols == 0) return;

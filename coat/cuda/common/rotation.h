@@ -1,5 +1,5 @@
-// Applies RoPE to one pair of a head's values, elements i and i + head_dim / 2; negate sine for the inverse. No FMA is
-// used, so the result has the same bits in every kernel and on the CPU.
+// Applies RoPE to one pair of values of a head, elements i and i + head_dim / 2. Negate the sine for the inverse. No
+// FMA is used, so that every kernel and the CPU compute identical bits.
 #pragma once
 
 __device__ static inline void rotate_pair(float &low, float &high, float cosine, float sine) {

@@ -22,9 +22,9 @@
 namespace {
 
 // --- gelu ---------------------------------------------------------------------------------------------------
-// gelu(x) = x * gate(x), gate(x) = 1 / (1 + exp(-2 u)), u = sqrt(2/pi) (x + 0.044715 x^3). The gate equals 0.5 (1 +
-// tanh u) without its cancellation for negative u. gelu'(x) = gate + 2 x u'(x) gate (1 - gate). The constants include 1
-// / ln 2, because the hardware computes powers of two.
+// Coefficients of GELU. gelu(x) = x * gate(x), gate(x) = 1 / (1 + exp(-2 u)), u = sqrt(2/pi) (x + 0.044715 x^3). The
+// gate equals 0.5 (1 + tanh u) without its cancellation for negative u. gelu'(x) = gate + 2 x u'(x) gate (1 - gate).
+// The constants include 1 / ln 2, because the hardware computes powers of two.
 //
 // For x = t * scale, t being an unscaled FP8 value, the exponent is a polynomial in t with the scale in its
 // coefficients, so x itself is not computed.
@@ -33,13 +33,13 @@ constexpr float GELU_CUBIC = GELU_LINEAR * 0.044715f;
 constexpr float SLOPE = 2.0f * 0.7978845608028654f; // 2 u'(x) = SLOPE + SLOPE_SQUARE x^2
 constexpr float SLOPE_SQUARE = 3.0f * 0.044715f * SLOPE;
 
-// Upper limit of the scale. A larger scale changes no gate, because the smallest nonzero FP8 value is 2^-9, but would
-// overflow.
+// Upper limit of the scale in GELU's coefficients, which would overflow beyond it. Limiting the scale changes no
+// result, because the smallest nonzero FP8 value is 2^-9 and saturates the gate.
 constexpr float GATE_SCALE_MAX = 0x1p30f;
 
 struct GeluScaled {
-    float linear, cubic;       // coefficients of the exponent
-    float slope, slope_square; // 2 u'(x) x = t (slope + slope_square t^2)
+    float linear, cubic;       // coefficients of GELU's exponent as a polynomial in t
+    float slope, slope_square; // coefficients of 2 u'(x) x = t (slope + slope_square t^2)
 
     __device__ explicit GeluScaled(float scale) {
         scale = fminf(scale, GATE_SCALE_MAX);
@@ -65,17 +65,17 @@ __device__ inline void gelu_span(float x[SPAN]) {
 }
 
 // --- the order of loads -------------------------------------------------------------------------------------
-// A thread should start its next loads as soon as the previous ones have arrived, and then compute. The compiler moves
-// the loads later, or so early that waiting for the previous loads also waits for the next. Two values that the
-// compiler cannot know fix the order: a load's address includes (words of the previous loads) & opaque_zero, and the
-// computation is inside a branch on row != no_row, which is always true.
+// Fixes the order of a thread's loads. It should start its next loads as soon as the previous ones have arrived, and
+// then compute. The compiler would move the loads later, or so early that waiting for the previous loads also waits for
+// the next. Two values that the compiler cannot know prevent this: a load's address includes (words of the previous
+// loads) & opaque_zero, and the computation is inside a branch on row != no_row, which is always true.
 struct LoadOrder {
     uint32_t opaque_zero;
     int no_row;
 };
 constexpr LoadOrder LOAD_ORDER = {0, -1};
 
-constexpr float RATIO_MIN = 0x1p-126f; // smallest normal FP32 number whose reciprocal is normal, too
+constexpr float RATIO_MIN = 0x1p-126f; // smallest normal FP32 number, whose reciprocal is normal, too
 
 template <typename S> struct GeluOf : S {
     static constexpr bool gated = false;
@@ -85,8 +85,8 @@ template <typename S> struct GeluOf : S {
         S::values(loaded, out);
         gelu_span(out);
     }
-    // gelu(x) * reciprocal = t / (ratio + ratio * power) with ratio = 1 / (scale * reciprocal), which saves both
-    // multiplications. For rounding to FP8 only; values stored in BF16 use values().
+    // Computes gelu(x) * reciprocal as t / (ratio + ratio * power) with ratio = 1 / (scale * reciprocal), which saves
+    // two multiplications. Use it only if the result is rounded to FP8; for values stored in BF16 use values().
     __device__ static void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) {
         const float scale = S::scale(loaded);
         const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_MIN), 1.0f / RATIO_MIN));
@@ -118,7 +118,8 @@ template <typename S, bool LAST> struct GeluGradientOf {
     }
 };
 
-// Makes a source of a function object. With two outputs it computes both halves of SwiGLU's gradient.
+// Makes a source for a pass over rows from a function object. With two outputs, it computes both halves of SwiGLU's
+// gradient.
 template <bool GRADIENT, int OUTPUTS, typename Function> struct SourceOf : Function {
     static constexpr bool parameters = false, gradient = GRADIENT, sums = GRADIENT && OUTPUTS == 1;
     static constexpr int outputs = OUTPUTS;
@@ -140,8 +141,8 @@ SourceOf<GRADIENT, OUTPUTS, Function> source_of(const Function &function) {
 }
 
 // --- reduction over all blocks of a kernel ---------------------------------------------------------------------------
-// Called by one thread of each block. Returns true in the last block to call it, with *amax the amax of all blocks.
-// The last block resets the tally to 0 for the next kernel; operations never run concurrently.
+// Counts a finished block; one thread of each block calls it. Returns true in the last block, with *amax set to the
+// amax of all blocks. The last block resets the tally to 0 for the next kernel; operations never run concurrently.
 __device__ inline bool last_block(BlockTally *tally, uint32_t *amax) {
     atomicMax(&tally->amax, *amax);
     __threadfence();

@@ -5,7 +5,7 @@
 
 namespace {
 
-// of shared memory for columns' parameters; leaves a block within the default limit of 48 KiB
+// shared memory for the parameters of columns, in bytes; a block stays within the default limit of 48 KiB
 constexpr size_t PARAMETER_BYTES = 40 << 10;
 
 __device__ inline void store_sums(float *to, const float sum[SPAN]) {
@@ -20,12 +20,12 @@ __device__ inline void store_sums(float *to, const float sum[SPAN]) {
 struct RowWalk {
     char *codes;
     float *scales;
-    float *over_rows; // scale of the transpose, which is the largest row scale; NULL: not computed
+    float *over_rows; // scale of the transposed output, which is the largest row scale; NULL: not computed
     Format transposed;
     float *sums; // (gridDim.x, cols) partial column sums; NULL: not computed
     StepState *state;
     BlockTally *tally;
-    int rows, cols, row_bytes; // cols: columns of one output
+    int rows, cols, row_bytes; // cols: number of columns of one output
     LoadOrder order;
 };
 
@@ -37,7 +37,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
     static_assert(WARPS <= WARP, "one warp must read the amaxes of all warps");
     constexpr bool IN_SHARED = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= PARAMETER_BYTES;
     __shared__ uint32_t amaxes[2][WARPS];
-    // each entry is used by one thread only
+    // no barrier is needed, because each entry is used by one thread only
     __shared__ Bf16Words<SPAN> parameters[IN_SHARED ? SPANS : 1][IN_SHARED ? THREADS : 1];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };
@@ -86,7 +86,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
         }
         uint32_t bits = warp_amax_bits(largest);
         if (lane == 0) amaxes[turn][warp] = bits;
-        __syncthreads(); // the only barrier per row, because `amaxes` is a double buffer
+        __syncthreads(); // one barrier per row suffices, because `amaxes` is double-buffered
         bits = __reduce_max_sync(ALL_LANES, lane < WARPS ? amaxes[turn][lane] : 0u);
         const float scale = row_scale(bits, w.scales + row, threadIdx.x == 0, w.state);
         const float reciprocal = row_scale_reciprocal(scale);
@@ -121,7 +121,7 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
     int64_t blocks = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     if (blocks > w.rows) blocks = w.rows;
     const bool sums = Op::sums && dbias.data;
-    if (sums) { // limits the number of blocks to the partial sums that fit the workspace
+    if (sums) { // limits the number of blocks so that their partial sums fit in the workspace
         const int64_t most = (int64_t)(exec->workspace_bytes / ((size_t)w.cols * sizeof(float)));
         if (most < 1)
             fatal(EXIT_DEVICE, "internal error: %s on the GPU: %d column sums do not fit the workspace", operation,
@@ -134,9 +134,9 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
 }
 
-// Writes FP8 values and row scales of q; for a gradient also its column sums and the scale of q_t, its transpose. The
+// Writes q's FP8 values and row scales; for a gradient also its column sums and the scale of its transpose q_t. The
 // number of threads roughly equals the number of spans in common widths. More blocks per SM have more rows in flight;
-// fewer leave more registers for sums or for SwiGLU's two inputs.
+// fewer blocks leave more registers for sums or for SwiGLU's two inputs.
 template <typename Op>
 void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
                   bool accumulate) {
@@ -153,7 +153,7 @@ void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Ten
               "%s on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
               operation, FP8_MAX_ACTIVATION_WIDTH, w.cols);
     const auto launch = [&](auto run) { run(exec, operation, op, w, dbias, accumulate); };
-    if constexpr (Op::gated) // 512 threads would spill ten times as many registers
+    if constexpr (Op::gated) // 256 threads, because 512 would spill ten times as many registers
         if (spans > 1024 && spans <= 1280) return launch(act_rows_launch<640, 2, 1, Op>);
     if (spans > 1024) return launch(act_rows_launch<512, 4, 1, Op>);
     if (spans > 512) return launch(act_rows_launch<512, 2, 1, Op>);

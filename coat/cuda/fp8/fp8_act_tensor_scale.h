@@ -1,5 +1,5 @@
-// Pass over rows that computes amaxes, or casts to FP8 with one scale per tensor or to BF16. As many blocks run as fit
-// the SMs; each loads ahead while it converts the previous loads.
+// Pass over rows that computes amaxes, or casts to BF16 or to FP8 with one scale per tensor. Launches as many blocks as
+// the SMs can hold; each loads the next values while it converts the previous ones.
 #pragma once
 #include "fp8_act.h"
 
@@ -12,21 +12,22 @@ namespace {
 //   apply(row, column, inside, loaded, &own) -> largest magnitude; 0 if outside the tensor
 // If Op::amaxes, the row amaxes are written to amaxes, and the tensor's scale is computed from them.
 constexpr int ACT_WALK_WARPS = 8;
-constexpr int ACT_WALK_ROWS = 1024; // maximum number of rows per block
+constexpr int ACT_WALK_ROWS = 1024; // maximum number of rows that a block processes
 
 struct Walk {
-    int rows, cols, chunks;            // chunks per row
-    int step_rows, step_chunks;        // rows and chunks from a warp's chunk to its next, ACT_WALK_WARPS chunks further
-    uint32_t *amaxes;                  // row amaxes; NULL: not computed
+    int rows, cols, chunks; // chunks: number of chunks of 32 spans per row
+    // number of rows and chunks from one chunk of a warp to its next, which is ACT_WALK_WARPS chunks later
+    int step_rows, step_chunks;
+    uint32_t *amaxes;                  // row amaxes to write; NULL: not computed
     float *scale, *scale_transposed;   // scale_transposed is NULL if the transpose shares the scale
-    float largest, largest_transposed; // largest FP8 value of the two formats
+    float largest, largest_transposed; // largest finite value of the FP8 format, and of the transpose's format
     StepState *state;
     BlockTally *tally;
     LoadOrder order;
 };
 
 struct WalkAt {
-    int turn, chunk; // turn: index among the block's rows
+    int turn, chunk; // turn: index of the current row among this block's rows; chunk: current chunk of that row
 
     __device__ void advance(const Walk &w) {
         turn += w.step_rows;
@@ -35,7 +36,8 @@ struct WalkAt {
     }
 };
 
-// Combines the blocks' amaxes; the last block writes the scales, and sets nonfinite if the amax is inf or NaN.
+// Combines the amaxes of all blocks. The last block writes the scales, and sets the step's nonfinite flag if the amax
+// is inf or NaN.
 __device__ inline void walk_scale(const Walk &w, uint32_t amax) {
     if (!last_block(w.tally, &amax)) return;
     *w.scale = scale_from_amax(amax, w.largest);
@@ -46,7 +48,7 @@ __device__ inline void walk_scale(const Walk &w, uint32_t amax) {
 template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
 __global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(const __grid_constant__ Op op,
                                                                                 const __grid_constant__ Walk w) {
-    __shared__ uint32_t amax[Op::amaxes ? ACT_WALK_ROWS + 1 : 1]; // amax of each row, then of all rows
+    __shared__ uint32_t amax[Op::amaxes ? ACT_WALK_ROWS + 1 : 1]; // amax of each row, followed by the amax of all rows
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     if constexpr (Op::amaxes) {
         second_stage_allow();
@@ -62,7 +64,7 @@ __global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(
         *loaded = op.load((BACKWARD ? w.rows - 1 - row : row) + (int)came, column);
     };
     WalkAt use = {warp / w.chunks, warp % w.chunks}, next = use;
-    typename Op::Loaded loaded[BATCH]; // w.order keeps the loads ahead of the computation: LoadOrder in fp8_act.h
+    typename Op::Loaded loaded[BATCH]; // w.order keeps these loads before the computation (see LoadOrder in fp8_act.h)
 #pragma unroll
     for (int u = 0; u < BATCH; u++) {
         fetch(next, 0, &loaded[u]);
@@ -110,7 +112,7 @@ __global__ __launch_bounds__(ACT_WALK_WARPS *WARP, BLOCKS) void act_walk_kernel(
     }
 }
 
-// Output of a pass over a source's values: amaxes, FP8, or BF16, the latter two to `out`.
+// Outputs that a pass over rows can compute: amaxes only, FP8 values, or BF16 values.
 enum WalkMakes { MAKES_AMAXES, MAKES_CODES, MAKES_BF16 };
 
 template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
@@ -121,7 +123,7 @@ template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
     };
     char *out;
     int row_bytes;
-    const float *scale; // FP8: the scale
+    const float *scale; // scale of the FP8 output
 
     __device__ float begin() const { return MAKES == MAKES_CODES ? scale_reciprocal(*scale) : 0.0f; }
     __device__ Loaded load(int row, int column) const {
@@ -152,8 +154,8 @@ template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
     }
 };
 
-// Runs the pass. t: the output, `cols` wide; with MAKES_AMAXES, the tensor whose scale is computed. transposed: its
-// transpose, whose scale is written too if it is a different one.
+// Runs the pass over rows. t: the output, `cols` wide; with MAKES_AMAXES, the tensor whose scale is computed.
+// transposed: the transpose of t; if its scale is a different one, it is written, too.
 template <WalkMakes MAKES, int BATCH, int BLOCKS, bool BACKWARD, typename Source>
 void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *amaxes = NULL,
                   Tensor transposed = Tensor{}) {

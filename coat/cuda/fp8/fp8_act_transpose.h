@@ -9,7 +9,7 @@ namespace {
 // A block processes one tile or, if columns are summed, every gridDim.y-th tile of a column of tiles. A thread loads
 // its next BATCH rows ahead, also those of the next tile.
 constexpr int ACT_COLUMNS = 128;
-template <bool GRADIENT> constexpr int ACT_BLOCKS = GRADIENT ? 3 : 4; // per SM
+template <bool GRADIENT> constexpr int ACT_BLOCKS = GRADIENT ? 3 : 4; // number of resident blocks per SM
 
 struct TileWalk {
     TileOut out;
@@ -17,21 +17,21 @@ struct TileWalk {
     LoadOrder order;
 };
 
-// GRADIENT: writes the gradient in F, its column sums, and its transpose in T unless F is BF16. Otherwise (GELU):
-// writes the transpose only.
+// Kernel that casts and transposes. With GRADIENT: writes the gradient in format F, its column sums and, unless F is
+// BF16, its transpose in T. Otherwise: writes the transpose of GELU's output.
 template <Format F, Format T, bool GRADIENT, typename Function>
 __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
                              ACT_BLOCKS<GRADIENT>) void act_tile_kernel(const __grid_constant__ Function function,
                                                                         const __grid_constant__ TileWalk w) {
     constexpr bool TRANSPOSE = F != FMT_BF16;
-    constexpr int BATCH = GRADIENT ? 1 : 2;                // rows loaded ahead
+    constexpr int BATCH = GRADIENT ? 1 : 2;                // number of rows that are loaded in advance
     __shared__ Tile<ACT_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // double buffer
     if constexpr (GRADIENT) second_stage_allow();
     const int row_group = (int)threadIdx.x / TILE_LANES<ACT_COLUMNS>, first_column = (int)blockIdx.x * ACT_COLUMNS;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<ACT_COLUMNS> * SPAN;
     const int step = (int)gridDim.y * TILE_ROWS;
     const int limit =
-        column < w.cols ? w.rows : 0; // rows below this limit are processed: all, or none if the thread has no columns
+        column < w.cols ? w.rows : 0; // rows below this limit are processed; 0 if the thread has no columns
     int row = (int)blockIdx.y * TILE_ROWS + row_group * THREAD_ROWS;
     const int from = min(column, w.cols - SPAN);
     typename Function::Loaded loaded[BATCH];
@@ -109,7 +109,7 @@ void act_tiles_run(Exec *exec, const char *operation, const Function &function, 
     TileWalk w = {tile_out(plain, transposed), (int)rows, (int)cols, LOAD_ORDER};
     const bool sums = GRADIENT && dbias.data;
     const int64_t across = ceil_div(cols, ACT_COLUMNS), down = ceil_div(rows, TILE_ROWS);
-    int64_t splits = down < 65535 ? down : 65535; // one block per tile; an SM takes the next block when it is free
+    int64_t splits = down < 65535 ? down : 65535; // one block per tile; an SM starts the next block when one ends
     if (sums) {
         splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * ACT_BLOCKS<GRADIENT>,
                              tile_sum_parts(exec, operation, cols));

@@ -18,7 +18,7 @@
 namespace {
 
 // --- forward ------------------------------------------------------------------------------------------------
-// Computes h from y and, in the same pass, g with a scale per row, g in BF16, or g's amaxes.
+// Computes h from y and, in the same pass, one of three results of g: FP8 with a scale per row, BF16, or g's amaxes.
 template <bool SAVED>
 void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes) {
     const int64_t width = g.data ? g.cols : y.cols;
@@ -122,7 +122,7 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     if (is_grouped(h)) { // with one scale per tensor, the second pass reads the saved h
         (from_saved || !g.data || cast ? hidden_run<true> : hidden_run<false>)(exec, operation, g, h, y, bias, amaxes);
     } else {
-        plain_activation_forward(exec, Tensor{}, h, y, bias, true); // h is complete, or is completed here
+        plain_activation_forward(exec, Tensor{}, h, y, bias, true); // after this call, h is complete
         if (!h.data) h = y;
         if (by_row) act_rows(exec, operation, g, h);
         if (cast) act_amaxes(exec, g, h, amaxes);

@@ -40,14 +40,15 @@ __device__ inline double block_largest_squares(double value) {
     return value;
 }
 
-// Rows of FP8 values.
+// A matrix of FP8 values.
 struct CodeRows {
     const uint8_t *codes;
     int64_t rows;
     int cols, stride;
 };
 
-// Writes each block's largest sum of squares over its rows, which are w's columns, because w is stored transposed.
+// Computes each block's largest sum of squares over a column of w. w is stored transposed, so its columns are rows in
+// memory.
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(CodeRows w, double *largest) {
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     double most = 0.0;
@@ -57,23 +58,23 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(Cod
     if (threadIdx.x == 0) largest[blockIdx.x] = most;
 }
 
-// Bounds the activation's derivative. SwiGLU: from the scales of h, whose groups [0, gate) are gate's and whose others
-// are up's. scales NULL: GELU.
+// Upper bound of the activation function's derivative. For SwiGLU it is computed from the group scales of h: groups [0,
+// gate) are gate's, the others up's. For GELU, scales is NULL.
 struct Slopes {
     const uint8_t *codes;
-    const uint16_t *scales; // BF16
+    const uint16_t *scales; // group scales of h in BF16
     int64_t stride;
     int groups, gate, group;
-    bool wide; // 8 scales can be loaded at a time
+    bool wide; // true if 8 scales can be loaded at a time
 
-    // True if a group contains only zeros. Such a group has scale 1, which must be ignored.
+    // True if a group contains only zeros. Its scale is 1, which the bound must ignore.
     __device__ bool zeros(int64_t row, int i) const {
         uint32_t any = 0;
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
         return (any & 0x7f7f7f7fu) == 0;
     }
-    // Raises of[0] and of[1] to the largest scales of gate's and of up's groups. Loads V scales at a time, all of gate
-    // or all of up.
+    // Raises of[0] to the largest scale of gate's groups and of[1] to the largest of up's. Loads V scales at a time,
+    // which are all gate's or all up's.
     template <int V> __device__ void largest(int64_t row, int lane, float of[2]) const {
 #pragma unroll 4
         for (int i = lane * V; i < groups; i += WARP * V) {
@@ -107,7 +108,7 @@ struct Slopes {
     }
 };
 
-// Writes the scales of dh's rows from the bound gradient_bound().
+// Writes the row scales of dh, computed from the bound that gradient_bound() returns.
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy, const double *largest, int blocks,
                                                                     const float *scale, const float *weight_scale,
                                                                     Slopes slopes, float *scales, StepState *state) {
@@ -122,8 +123,8 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy,
 }
 
 // --- the fused pass --------------------------------------------------------------------------------------------------
-// Inputs of the pass: load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d, g): HALVES gradients,
-// and g * reciprocal. A tile has COLUMNS columns of g.
+// Inputs of the fused backward pass for GELU. load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d,
+// g) computes HALVES gradients, and g * reciprocal. A tile has COLUMNS columns of g.
 struct GeluBoth {
     static constexpr int HALVES = 1, COLUMNS = 128, BLOCKS = 2;
     struct Loaded {
@@ -137,12 +138,13 @@ struct GeluBoth {
     __device__ static uint32_t word(const Loaded &loaded) {
         return loaded.dg.word[SPAN / 2 - 1] ^ GroupReader<true>::word(loaded.h);
     }
-    // Computes both from one gate.
+    // Computes both the gradient and g * reciprocal from one gate.
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled gelu(scale);
         const float factor =
-            fminf(scale * reciprocal, 0x1p100f); // limited to avoid inf; beyond it g is 0 or underflows
+            // limited so that the result is not inf; beyond the limit, g is 0 or underflows
+            fminf(scale * reciprocal, 0x1p100f);
         float t[SPAN];
         GroupReader<true>::unscaled(now.h, t);
         unpack<SPAN>(now.dg, d[0]);
@@ -192,21 +194,21 @@ struct OnePass {
     const float *row_scales; // row scales of dh
     const float *scale_t;    // scale of dh's transpose
     const float *scale_g;    // scale of g's transpose
-    char *codes;             // dh (rows, HALVES cols)
-    uint8_t *dh_t, *g_t;     // (HALVES cols, rows), (cols, rows)
+    char *codes;             // dh in FP8, (rows, HALVES cols)
+    uint8_t *dh_t, *g_t;     // transposes of dh, (HALVES cols, rows), and of g, (cols, rows)
     float *sums;             // (gridDim.y, cols) partial column sums; NULL: not computed
     int rows, cols, codes_bytes, dh_t_bytes, g_t_bytes;
     LoadOrder order;
 };
 
-// A block processes tiles blockIdx.y, blockIdx.y + gridDim.y, ... of a column of tiles. A thread loads its next row
-// ahead.
+// Kernel of the fused backward pass. A block processes tiles blockIdx.y, blockIdx.y + gridDim.y, ... of a column of
+// tiles. A thread loads its next row in advance.
 template <typename Source>
 __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
                              Source::BLOCKS) void one_pass_kernel(const __grid_constant__ Source source,
                                                                   const __grid_constant__ OnePass w) {
     constexpr int COLUMNS = Source::COLUMNS, HALVES = Source::HALVES;
-    __shared__ Tile<COLUMNS> tiles[HALVES + 1]; // tiles of dh, then of g
+    __shared__ Tile<COLUMNS> tiles[HALVES + 1]; // tiles of dh, followed by the tile of g
     second_stage_allow();
     const int first_column = (int)blockIdx.x * COLUMNS;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<COLUMNS> * SPAN;
@@ -272,7 +274,7 @@ void one_pass_run(Exec *exec, const char *operation, const Source &source, OnePa
     if (w.sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)splits, w.cols, accumulate);
 }
 
-// Describes the memory of a per-tensor scaled E4M3 tensor; calls fatal() for others.
+// Returns the memory layout of an E4M3 tensor with one scale; calls fatal() for other tensors.
 CodeRows code_rows(const char *operation, const char *what, Tensor t) {
     require_format(operation, what, t, FMT_E4M3);
     require_spans(operation, what, t);

@@ -1,13 +1,13 @@
-// A pass over a tensor that computes values, casts them, and writes them as they are, transposed, or both (COAT: saved
-// activations, FP8 flow). Its blocks may start before the kernel that computes the scale has finished.
-// Usually a block processes one tile, or a few if partial sums of more blocks would not fit; SMs take the next block as
-// they become free. If a block first computes something for its columns, it is persistent instead: it goes from tile to
-// tile and loads the rows of the next tile ahead.
+// A pass over a tensor that computes values, casts them to FP8 and writes them untransposed, transposed, or both (COAT:
+// saved activations, FP8 flow). Its blocks may start before the kernel that computes the scale has finished. A block
+// usually processes one tile, or a few tiles if the partial sums of more blocks would not fit. If a block must first
+// compute factors of its columns, it is persistent instead: it loops over tiles and loads the rows of the next tile in
+// advance.
 #pragma once
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
-constexpr int CAST_COLUMNS = 64; // model widths are more often multiples of 64 than of 128
+constexpr int CAST_COLUMNS = 64; // 64, because more model widths are multiples of 64 than of 128
 
 // --- sources of a pass --------------------------------------------------------------------------------------
 // A source has begin(column), called once per thread, load(row, column) -> Loaded, and one of
@@ -19,7 +19,7 @@ template <typename Reader> struct ValuesOf : Reader {
     __device__ void begin(int) {}
 };
 
-// A source that copies FP8 values.
+// Source of a cast pass that copies FP8 values.
 struct CodesOf {
     static constexpr bool makes_codes = true, scaled = false;
     typedef Pack<uint32_t, SPAN / 4> Loaded;
@@ -35,7 +35,7 @@ struct CodesOf {
     }
 };
 
-// A source that decodes FP8 values with a scale per row or per tensor.
+// Source of a cast pass that decodes FP8 values with a scale per row or per tensor.
 struct DecodedCodes {
     static constexpr bool makes_codes = false, scaled = false;
     struct Loaded {
@@ -53,7 +53,7 @@ struct DecodedCodes {
     }
 };
 
-// A source that converts E4M3 values with a scale per row to format TO with one scale.
+// Source of a cast pass that converts E4M3 values with a scale per row to format TO with one scale.
 template <Format TO> struct RescaledCodes {
     static constexpr bool makes_codes = true, scaled = false;
     struct Loaded {
@@ -70,18 +70,19 @@ template <Format TO> struct RescaledCodes {
     }
 };
 
-// True if blocks are persistent: for the norm's transposing pass, where computing the columns' factors costs more than
-// a tile.
+// True if the pass uses persistent blocks. They serve the norm's transposing pass, in which computing the factors of
+// the columns costs more than a tile.
 template <typename Source, bool TRANSPOSE> constexpr bool cast_stays = TRANSPOSE &&Source::scaled;
 
-// Distribution of rows over blocks: full tiles, one per block in each round, then equal parts of the remaining rows.
+// Distribution of a tensor's rows over blocks: each block gets the same number of full tiles, and the remaining rows
+// are divided into equal parts.
 struct CastRows {
-    int whole; // full tiles per block
+    int whole; // number of full tiles per block
     int rest;  // maximum number of rows in a block's last tile
 };
 
-// Converts 16 values of a row: stores them in format F at `plain` unless it is NULL, and returns them in format
-// TRANSPOSED, for the transpose, in `code`.
+// Converts 16 values of a row. Stores them in format F at `plain` unless it is NULL, and returns them in `code` in
+// format TRANSPOSED, for the transposed copy.
 template <Format F, Format TRANSPOSED, typename Source>
 __device__ static inline void tile_convert(const Source &source, const typename Source::Loaded &loaded,
                                            float reciprocal, float reciprocal_transposed, void *plain,
@@ -110,7 +111,7 @@ __device__ static inline void tile_convert(const Source &source, const typename 
     }
 }
 
-// F: format of the untransposed output. T: format of the transposed output.
+// Kernel of the cast pass. F: format of the untransposed output. T: format of the transposed output.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kernel(Source source,
                                                                                   const __grid_constant__ TileOut out,
@@ -120,7 +121,7 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     const int first_column = (int)blockIdx.x * CAST_COLUMNS, row_group = (int)threadIdx.x / TILE_LANES<CAST_COLUMNS>;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<CAST_COLUMNS> * SPAN;
     const bool inside = column < cols;
-    // Return the first row of the block's tile `index`, and the row after its last.
+    // begin_of and end_of return the first row of this block's tile `index`, and the row after its last.
     const auto begin_of = [&](int index) {
         return index < deal.whole ? (index * (int)gridDim.y + (int)blockIdx.y) * TILE_ROWS
                                   : deal.whole * (int)gridDim.y * TILE_ROWS + (int)blockIdx.y * deal.rest;
@@ -131,7 +132,7 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     };
     int begin = begin_of(0), end = end_of(0, begin);
     typename Source::Loaded loaded[THREAD_ROWS];
-    // Loads all of a thread's rows at once; if there are fewer, repeats the last one.
+    // Loads all rows that this thread processes in a tile. If the tile has fewer rows, repeats the last one.
     const auto load_rows = [&](int row, int behind) {
         if (!inside || row >= behind) return;
 #pragma unroll
@@ -163,9 +164,9 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
             }
         }
         if constexpr (TRANSPOSE) tile_put(tile, code);
-        load_rows(next + row_group * THREAD_ROWS, next_end); // start loading the next tile while this tile is written
+        load_rows(next + row_group * THREAD_ROWS, next_end); // starts loading the next tile while this tile is written
         if constexpr (TRANSPOSE) {
-            __syncthreads(); // the only barrier per tile, because the tiles are a double buffer
+            __syncthreads(); // one barrier per tile suffices because the tiles are double-buffered
             tile_write(tile, out.transposed, out.transposed_bytes, begin, first_column, end, cols);
         }
         begin = next, end = next_end;

@@ -7,14 +7,15 @@
 
 namespace {
 
-// Destination of h. A thread's 16 columns are in one group; larger groups span 2, 4 or 8 threads.
+// Output for h in E4M3 with group scales. A thread's 16 columns belong to one group; larger groups span 2, 4 or 8
+// threads.
 struct HiddenGroups {
     uint8_t *codes;
-    char *scales; // (rows, groups) BF16
+    char *scales; // group scales in BF16, (rows, groups)
     StepState *state;
     int codes_bytes, scale_bytes, group_bits;
 
-    // Quantizes and stores x. SAVED: replaces x by the stored values. Raises *largest_h to the amax of x.
+    // Quantizes x and stores it. With SAVED, replaces x by the stored values. Raises *largest_h to the amax of x.
     template <bool SAVED>
     __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
         const int group_lanes = (1 << group_bits) / SPAN;
@@ -40,7 +41,7 @@ template <bool BIAS, bool SAVED> struct GeluHidden : HiddenGroups {
     static constexpr int outputs = 1;
     typedef Bf16Words<SPAN> Loaded;
     Bf16Reader<true> y;
-    const float *y_scales; // row scales of y; NULL: none
+    const float *y_scales; // (rows) scales that y must be multiplied by; NULL: y is unscaled
     const bf16 *bias;
 
     __device__ Bf16Words<SPAN> parameter(int column) const { return load_words<SPAN, CACHE_PARAMETER>(bias + column); }
@@ -72,8 +73,8 @@ template <bool SAVED> struct SwigluHidden : HiddenGroups {
         Bf16Words<SPAN> gate, up;
     };
     Bf16Reader<true> y;
-    const float *y_scales; // row scales of y; NULL: none
-    int width;             // columns of gate, and of up
+    const float *y_scales; // (rows) scales that y must be multiplied by; NULL: y is unscaled
+    int width;             // number of columns of gate, and of up
 
     __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
     __device__ Loaded load(int row, int column) const { return {y.load(row, column), y.load(row, column + width)}; }

@@ -10,12 +10,12 @@
 
 #include <cuda_fp16.h>
 
-constexpr int SPAN = 16;       // columns that a thread processes at a time
-constexpr int THREAD_ROWS = 4; // rows of a thread in a tile
+constexpr int SPAN = 16;       // number of columns that a thread processes at a time
+constexpr int THREAD_ROWS = 4; // number of rows of a tile that a thread processes
 
 // --- BF16 pairs in words ---------------------------------------------------------------------------------------------
-// If 16-bit values live across a branch, the compiler unpacks them as soon as they are loaded and therefore waits for
-// the load. Values that are loaded ahead are kept in words of two instead.
+// N BF16 values packed in 32-bit words. If 16-bit values live across a branch, the compiler unpacks them right after
+// the load and thus waits for it. Values that are loaded in advance are therefore kept packed.
 template <int N> struct alignas(16) Bf16Words { uint32_t word[N / 2]; };
 
 template <int N, CachePolicy POLICY> __device__ static inline Bf16Words<N> load_words(const bf16 *address) {
@@ -50,7 +50,7 @@ template <int N> __device__ static inline Bf16Words<N> packed_words(const float 
 }
 
 // --- conversions --------------------------------------------------------------------------------------------
-// Converts two values to FP8, rounded to nearest even and saturating; the first is the lower byte.
+// Converts two FP32 values to FP8, rounding to nearest even and saturating. `first` becomes the lower byte.
 template <Format F> __device__ static inline uint32_t encode_pair(float first, float second) {
 #if __CUDA_ARCH__ >= 890
     uint16_t pair;
@@ -64,7 +64,7 @@ template <Format F> __device__ static inline uint32_t encode_pair(float first, f
 #endif
 }
 
-// Converts N values * reciprocal to FP8, 4 per word; N is a multiple of 4.
+// Converts N values, multiplied by `reciprocal`, to FP8, 4 per word. N is a multiple of 4.
 template <Format F, int N>
 __device__ static inline void encode(const float value[N], float reciprocal, uint32_t out[N / 4]) {
 #pragma unroll
@@ -73,7 +73,7 @@ __device__ static inline void encode(const float value[N], float reciprocal, uin
                  encode_pair<F>(value[4 * i + 2] * reciprocal, value[4 * i + 3] * reciprocal) << 16;
 }
 
-// Converts N E4M3 values to FP16, which represents them exactly; 4 per word.
+// Converts N E4M3 values, 4 per word, to FP16, which represents them exactly.
 template <int N> __device__ static inline void decode_halves(const uint32_t code[N / 4], __half2 out[N / 2]) {
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
@@ -121,7 +121,8 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
 template <Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
 #if __CUDA_ARCH__ >= 890
-    constexpr float smallest = 0x1p-24f; // smallest FP16 number; two such factors reach every result that is not 0
+    // smallest FP16 number; two such factors suffice to reach every nonzero result
+    constexpr float smallest = 0x1p-24f;
     const float first = fmaxf(factor, smallest), second = fminf(fmaxf(factor * 0x1p24f, smallest), 1.0f);
     const __half2 firsts = __float2half2_rn(first), seconds = __float2half2_rn(second);
 #pragma unroll
@@ -156,21 +157,21 @@ __device__ static inline void rescale_codes(const uint32_t code[N / 4], float fa
 }
 
 // --- amaxes ----------------------------------------------------------------------------------------------------------
-// Returns max(maximum, |x|); NaN if either is NaN.
+// Returns the maximum of `maximum` and |x|; NaN if either is NaN.
 __device__ static inline float larger_magnitude(float maximum, float x) {
     float out;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(maximum), "f"(fabsf(x)));
     return out;
 }
 
-// Returns the largest of maximum and the N |x|; NaN if any is NaN.
+// Returns the maximum of `maximum` and the magnitudes of N values; NaN if any is NaN.
 template <int N> __device__ static inline float largest_magnitude(const float x[N], float maximum) {
 #pragma unroll
     for (int i = 0; i < N; i++) maximum = larger_magnitude(maximum, x[i]);
     return maximum;
 }
 
-// Returns the largest of maximum and N BF16 magnitudes, computed two at a time; NaN if any is NaN.
+// Returns the maximum of `maximum` and the magnitudes of N BF16 values, computed two at a time; NaN if any is NaN.
 template <int N> __device__ static inline float largest_magnitude(const Bf16Words<N> &words, float maximum) {
     __nv_bfloat162 pairs[N / 2];
     memcpy(pairs, &words, sizeof pairs);
@@ -186,22 +187,23 @@ template <int N> __device__ static inline float largest_magnitude(const Pack<bf1
     return largest_magnitude(words, maximum);
 }
 
-// Returns the warp's maximum as bits, in every lane.
+// Returns the amax over the warp as FP32 bits, in every lane.
 __device__ static inline uint32_t warp_amax_bits(float amax) {
     return __reduce_max_sync(ALL_LANES, __float_as_uint(amax));
 }
 
-// Returns the maximum over `lanes` adjacent lanes (a power of two), in each of them.
+// Returns the amax over `lanes` adjacent lanes (a power of two), in each of them.
 __device__ static inline float lanes_amax(float amax, int lanes) {
     for (int mask = 1; mask < lanes; mask *= 2) amax = larger_magnitude(amax, __shfl_xor_sync(ALL_LANES, amax, mask));
     return amax;
 }
 
-// Returns the BF16 scale of an E4M3 group and its value: group_scale_from_amax() in fewer instructions. One
-// correction step after multiplying by 1 / 448 gives the correctly rounded quotient for every FP32 amax.
+// Returns the BF16 scale of an E4M3 group for its amax, and the scale as FP32. Same result as group_scale_from_amax()
+// in fewer instructions: multiplying by 1 / 448 and one correction step give the correctly rounded quotient for every
+// amax.
 __device__ static inline __nv_bfloat16 group_scale(float amax, float *scale) {
     constexpr float part = 1.0f / E4M3_MAX;
-    const float finite = fminf(amax, bits_float(NONFINITE_BITS - 1u)); // also for NaN
+    const float finite = fminf(amax, bits_float(NONFINITE_BITS - 1u)); // finite also if amax is NaN
     const float approximate = finite * part, quotient = fmaf(fmaf(-E4M3_MAX, approximate, finite), part, approximate);
     const float largest = amax == 0.0f ? 1.0f : fmaxf(quotient, SCALE_MIN);
     const __nv_bfloat16 rounded = __float2bfloat16_rn(largest);
@@ -217,8 +219,8 @@ __device__ static inline float group_scale_reciprocal(float scale) {
 }
 
 // --- transposing FP8 values ------------------------------------------------------------------------------------------
-// Transposes word w of 4 rows, a block of 4 x 4 FP8 values, in registers. Each of its columns becomes a word, stored
-// STRIDE words after the previous column's.
+// Transposes a block of 4 x 4 FP8 values (word w of 4 rows) in registers. Each of its columns becomes a word;
+// consecutive columns are STRIDE words apart.
 template <int STRIDE>
 __device__ static inline void codes_transpose(uint32_t *word, const uint32_t code[THREAD_ROWS][SPAN / 4], int w) {
     const uint32_t ab_low = __byte_perm(code[0][w], code[1][w], 0x5140);
@@ -237,9 +239,9 @@ __device__ static inline void codes_transpose(uint32_t *word, const uint32_t cod
 uint32_t *amaxes_of(Exec *exec, const char *operation, Tensor t);
 // Writes t's scale for the given amaxes, and sets the step's nonfinite if one is inf or NaN.
 void scale_from_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
-// scale_from_amaxes() in a kernel that overlaps with the one before it, which computes the amaxes and must call
-// second_stage_allow(). The next kernel may overlap, too; before first_stage_wait() it may read everything except the
-// scale.
+// Same as scale_from_amaxes(), in a kernel that overlaps with the preceding kernel. That kernel computes the amaxes and
+// must call second_stage_allow(). The next kernel may overlap, too: before first_stage_wait() it may read everything
+// except the scale.
 void scale_after_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
 
 // Returns the maximum of `count` amaxes in thread 0 of a block.
@@ -261,17 +263,19 @@ template <int THREADS> __device__ static inline uint32_t block_amax(const uint32
     return largest;
 }
 
-// Writes the scale for an amax in a format with the given largest value; sets nonfinite if the amax is inf or NaN.
+// Writes the scale for an amax and a format whose largest value is `largest`. Sets the step's nonfinite flag if the
+// amax is inf or NaN.
 __device__ static inline void scale_write(float *scale, uint32_t amax, float largest, StepState *state) {
     *scale = scale_from_amax(amax, largest);
     if (amax >= NONFINITE_BITS && state) state->nonfinite = 1;
 }
 
-// Writes the scale of q_t, the copy of q for matmuls that sum over rows. If q is SCALE_ROW, it is the largest row
-// scale. If q is unscaled, it is computed from q.amax. Otherwise q_t shares q's scale, and nothing is written. Returns
+// Writes the scale of q_t, the transposed copy of q that wgrad reads. If q is SCALE_ROW, the scale is the largest row
+// scale. If q is unscaled, it is computed from q.amax. Otherwise q_t shares q's scale and nothing is written. Returns
 // true if it launched a kernel, which the next kernel may overlap with.
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
-// Returns the E4M3 scale of a row whose amax has these bits. The thread with `first` true stores it at `address`.
+// Returns the E4M3 scale of a row whose amax has these FP32 bits. The thread whose `first` is true stores it at
+// `address`.
 __device__ static inline float row_scale(uint32_t bits, float *address, bool first, StepState *state) {
     const float scale = row_scale_from_amax(bits, FMT_E4M3);
     if (first) {
@@ -291,7 +295,8 @@ static inline bool is_grouped(Tensor t) {
     return t.data && t.granularity == SCALE_GROUP;
 }
 
-// Calls fatal() unless the tensor can be accessed in spans of 16: BF16 or FP8, aligned, with supported group sizes.
+// Calls fatal() unless the tensor can be accessed 16 columns at a time: BF16 or FP8, aligned, with a supported group
+// size.
 static inline void require_spans(const char *operation, const char *what, Tensor t) {
     if (!t.data) return;
     if (t.format != FMT_BF16 && !format_is_fp8(t.format))
@@ -312,7 +317,7 @@ static inline void require_spans(const char *operation, const char *what, Tensor
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: %s has no scale", operation, what);
 }
 
-// Calls fatal() unless dy_t is E5M2 if dy is FP8, or has dy's format otherwise.
+// Calls fatal() unless dy_t has the required format: E5M2 if dy is FP8, otherwise dy's format.
 static inline void require_gradient_formats(const char *operation, Tensor dy, Tensor dy_t) {
     require_format(operation, "the transpose", dy_t, format_is_fp8(dy.format) ? FMT_E5M2 : dy.format);
 }

@@ -23,23 +23,23 @@ namespace {
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
-    Matrix<const bf16> r_in, y; // pre-norm: y may have no data, then nothing is added
-    Matrix<bf16> x, r_out;      // without data: not written
-    Matrix<bf16> n;             // result in BF16; without data if it is FP8, not computed, or (post-norm) r_out itself
-    RowCodes n_codes;           // result in FP8 with row scales, written in the same pass
-    uint32_t *amaxes;           // row amaxes of n, for a later quantization; NULL: not computed
-    Matrix<uint8_t> codes;      // x saved in groups
-    bf16 *scales;               // (rows, groups)
-    const float *y_scales;      // (rows) row scales of y; NULL: none
+    Matrix<const bf16> r_in, y; // pre-norm: y.data may be NULL; then nothing is added to r_in
+    Matrix<bf16> x, r_out;      // outputs that are not written if their data is NULL
+    Matrix<bf16> n;        // norm in BF16; data NULL: the norm is FP8, is not computed, or (post-norm) is r_out itself
+    RowCodes n_codes;      // norm in FP8 with row scales, written in the same pass
+    uint32_t *amaxes;      // row amaxes of n for a later quantization; NULL: not computed
+    Matrix<uint8_t> codes; // FP8 values of x, saved with group scales
+    bf16 *scales;          // group scales of x, (rows, groups)
+    const float *y_scales; // (rows) scales that y must be multiplied by; NULL: y is unscaled
     const bf16 *y_bias, *weight, *bias; // y_bias and bias may be NULL
-    float *mean, *rstd;                 // mean NULL: RMSNorm
+    float *mean, *rstd;                 // statistics of each row; mean NULL: RMSNorm
     StepState *state;
     int64_t rows;
     int cols, groups, group_bits;
     float eps;
 };
 
-// Loads the parameters of N columns; 0 if address is NULL.
+// Loads the norm's parameters (weight or bias) of N columns; returns 0 if address is NULL.
 template <int N> __device__ inline void parameters(const bf16 *address, float out[N]) {
     Bf16Words<N> words = {};
     if (address) words = load_words<N, CACHE_PARAMETER>(address);
@@ -80,8 +80,8 @@ __device__ inline void store_groups(const Fp8NormForward &a, const RowPart<Shape
     if (bits >= NONFINITE_BITS && at.lane % WARP == 0 && a.state) a.state->nonfinite = 1;
 }
 
-// Computes mean and reciprocal standard deviation of the row in `value`, in two passes over the registers; every thread
-// gets them.
+// Computes mean and reciprocal standard deviation of a row held in registers (`value`), in two passes; every thread
+// gets both.
 template <typename Shape>
 __device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Shape> &at,
                                       const float (*value)[ROW_WIDTH], float *mean, float *rstd) {
@@ -113,7 +113,7 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Sha
     }
 }
 
-// Loads r_in and y of a row. Pre-norm: r = r_in + y + y_bias. Post-norm: multiplies y by its row scale.
+// Loads a row of r_in and y. Pre-norm: computes r = r_in + y + y_bias. Post-norm: multiplies y by its row scale.
 template <NormPlace PLACE, typename Shape>
 __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at, Bf16Words<ROW_WIDTH> *r,
                                Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {
@@ -151,8 +151,8 @@ __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at
     }
 }
 
-// Replaces a row's norm input in `value` by the norm, and stores it in BF16 if requested. Post-norm: adds the norm to
-// r, stores r_out, and replaces `value` by r_out. Returns the thread's largest magnitude.
+// Replaces a row's norm input in `value` by the norm, and stores it in BF16 if requested. With post-norm, adds the norm
+// to r, stores r_out, and replaces `value` by r_out. Returns the largest magnitude of this thread's values.
 template <NormPlace PLACE, typename Shape>
 __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
                                  bf16 *r_out, float (*value)[ROW_WIDTH]) {
@@ -175,7 +175,7 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &
             for (int i = 0; i < V; i++) stream[i] += value[k][i];
             r[k] = packed_words<V>(stream);
             store_words(r_out + k * STEP, r[k]);
-            unpack<V>(r[k], value[k]); // the stored BF16 values, from which FP8 is computed
+            unpack<V>(r[k], value[k]); // FP8 values are computed from the stored BF16 values
             largest = largest_magnitude(r[k], largest);
         } else if (a.n.data) {
             store(n + k * STEP, packed<bf16, V>(value[k]));
@@ -187,7 +187,8 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &
     return largest;
 }
 
-// Processes the last rows first, so that the second pass, which starts with the first rows, finds them in the L2 cache.
+// Kernel of the forward norms. It processes the last rows first, so that the second pass, which starts with the first
+// rows, finds them in the L2 cache.
 template <NormInput INPUT, NormPlace PLACE, typename Shape>
 __global__
 __launch_bounds__(ROW_THREADS,
@@ -196,7 +197,7 @@ __launch_bounds__(ROW_THREADS,
     constexpr bool AFTER = PLACE == NORM_POST;
     second_stage_allow();
     const int64_t row = a.rows - 1 - RowPart<Shape>::index();
-    if (row < 0) return; // whole warps or the whole block return, so that no barrier is missed
+    if (row < 0) return; // all threads of a warp or block return together, so that no barrier is missed
     const RowPart<Shape> at(row, a.cols);
 
     Bf16Words<V> r[VECTORS], y[VECTORS];
@@ -217,7 +218,7 @@ __launch_bounds__(ROW_THREADS,
     row_statistics(a, at, value, &mean, &rstd);
     if (!AFTER && !a.n.data && !a.amaxes && !a.n_codes.scales) return;
     const float largest = row_norm<PLACE>(a, at, hat_of(mean, rstd), r, r_out, value);
-    // Writes n in FP8 with a row scale, or its row amax.
+    // Writes n in FP8 with a row scale, or only its row amax.
     if (!a.amaxes && !a.n_codes.scales) return;
     const uint32_t bits = row_amax(at, largest);
     if (a.amaxes && at.lane == 0) a.amaxes[row] = bits;
@@ -249,7 +250,7 @@ template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStr
           FP8_MAX_NORM_WIDTH, a.cols);
 }
 
-// Runs the first pass. Returns the row amaxes of n if n is FP8 with one scale per tensor, which needs a second pass;
+// Runs the first pass of a norm. If n is FP8 with one scale per tensor and needs a second pass, returns its row amaxes;
 // otherwise NULL.
 template <NormPlace PLACE>
 uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
@@ -263,7 +264,7 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
     if (!codes) a.n = matrix_of<bf16>(n);
     if (one_pass) a.n_codes = row_codes(exec, n);
     if (codes && !one_pass) a.amaxes = amaxes_of(exec, operation, n);
-    if (!codes) a.amaxes = n.amax; // for backward, which quantizes an unscaled n and needs its row amaxes
+    if (!codes) a.amaxes = n.amax; // backward quantizes an unscaled n and needs its row amaxes
     a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
     a.y_bias = (const bf16 *)y_bias.data;
     a.weight = (const bf16 *)norm.weight.data;
@@ -292,7 +293,7 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
 }
 
 // --- norm from the saved input ---------------------------------------------------------------------------------------
-// A source (fp8_cast.h) of norm values, computed from the saved input and statistics.
+// Source for a cast pass (fp8_cast.h) that computes norm values from the saved input and its statistics.
 template <typename S> struct NormOf {
     static constexpr bool makes_codes = false, scaled = true;
     struct Loaded {
@@ -301,7 +302,7 @@ template <typename S> struct NormOf {
     };
     S x;
     const bf16 *weight, *bias; // bias may be NULL
-    const float *mean, *rstd;  // mean NULL: RMSNorm
+    const float *mean, *rstd;  // statistics of each row; mean NULL: RMSNorm
     float weight_here[SPAN], bias_here[SPAN];
 
     __device__ void begin(int column) {
@@ -324,7 +325,7 @@ template <typename S> struct NormOf {
     }
 };
 
-// Computes n from x in the layout of n's descriptor, with the scale that n already has.
+// Computes n from x, in the format of n's descriptor, with the scale that n already has.
 void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm, bool overlaps) {
     const TileOut out = n.transposed ? tile_out(Tensor{}, n) : tile_out(n, Tensor{});
     for_reader<true>(x, [&](auto reader) {
@@ -356,7 +357,7 @@ void require_norm(const char *operation, Tensor n, Norm norm) {
     require_spans(operation, "x", norm.x);
 }
 
-// Calls fatal() unless all tensors are BF16 in spans of 16.
+// Calls fatal() unless all tensors are BF16 and can be accessed 16 columns at a time.
 void require_residual(const char *operation, std::initializer_list<Tensor> tensors) {
     for (const Tensor &t : tensors) {
         require_format(operation, "the residual", t, FMT_BF16);
@@ -373,9 +374,9 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     if (r_in.rows == 0) return;
     const bool grouped = is_grouped(norm.x), cast = n.data && format_is_fp8(n.format) && !scaled_by_row(n);
     const bool from_saved = grouped && (norm.from_saved || !r_out.data);
-    const bool x_holds_sum = !grouped && norm.x.data; // without r_out, only x holds the sum
+    const bool x_holds_sum = !grouped && norm.x.data; // without r_out, only x stores the sum
     const Tensor residual = r_out.data ? r_out : (x_holds_sum ? norm.x : r_in);
-    // Outputs may share memory with inputs (ops.h); an output that already holds its value is not written.
+    // Outputs may share memory with inputs (operations.h). An output that already contains its value is not written.
     const bool sum_is_input = !y.data;
     if (norm.x.data == r_out.data || (sum_is_input && norm.x.data == r_in.data)) norm.x.data = NULL;
     if (sum_is_input && r_out.data == r_in.data) r_out.data = NULL;
@@ -392,7 +393,7 @@ void fp8_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out
     require_residual(operation, {r_out, r_in, y});
     require_norm(operation, n, norm);
     if (r_in.rows == 0) return;
-    if (norm.x.data == y.data) norm.x.data = NULL; // norm.x already is y
+    if (norm.x.data == y.data) norm.x.data = NULL; // norm.x need not be written, because it shares y's memory
     const uint32_t *amaxes =
         norm_forward<NORM_POST>(exec, operation, n, norm, r_out, r_in, y, Tensor{}, norm.from_saved);
     if (amaxes) fp8_cast_after_amaxes(exec, operation, n, r_out, amaxes);

@@ -2,7 +2,7 @@
 #pragma once
 #include "fp8_kernels.h"
 
-// A row's xhat = x * factor + shift.
+// Factors of a row's normalized input: xhat = x * factor + shift.
 struct HatOf {
     float factor, shift;
 };
@@ -11,8 +11,8 @@ __device__ static inline HatOf hat_of(float mean, float rstd) {
     return {rstd, -mean * rstd};
 }
 
-// Returns one value of the norm, multiplied by 1 / scale if weight and bias contain it (NormOf). Forward, recompute and
-// backward get the same bits from the same x.
+// Returns one value of the norm. If weight and bias are divided by a scale (NormOf), so is the result. Forward,
+// recompute and backward get identical bits from the same x.
 __device__ static inline float norm_affine(float x, HatOf hat, float weight, float bias) {
     return fmaf(fmaf(x, hat.factor, hat.shift), weight, bias);
 }

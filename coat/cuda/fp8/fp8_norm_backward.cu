@@ -6,23 +6,23 @@
 
 namespace {
 
-constexpr int V = 8; // columns per thread
+constexpr int V = 8; // number of columns that a thread processes
 
 struct Fp8NormBackward {
     Matrix<bf16> g;
     Matrix<const bf16> dn;
-    Matrix<const char> x;   // saved input in E4M3 with group scales or in BF16; stride in bytes
+    Matrix<const char> x; // input that the forward saved, in E4M3 with group scales or in BF16; the stride is in bytes
     const uint16_t *scales; // (rows, groups) group scales
     const bf16 *weight;
-    const float *mean, *rstd; // mean NULL: RMSNorm
-    const float *dn_scales;   // (rows) row scales of dn; NULL: none
-    uint32_t *amax;           // row amaxes of g; may be NULL
+    const float *mean, *rstd; // statistics of each row from the forward; mean NULL: RMSNorm
+    const float *dn_scales;   // (rows) scales that dn must be multiplied by; NULL: dn is unscaled
+    uint32_t *amax;           // row amaxes of the gradient g; NULL: not computed
     float *partials;          // (gridDim.x, 2, cols) the blocks' partial sums for dweight and dbias
     int rows, cols, groups, group_bits;
     bool add;
 };
 
-// A thread's columns of x: 8 E4M3 values (GROUPED) or 8 BF16 values.
+// The values of x that a thread loads from a row: 8 E4M3 values (GROUPED) or 8 BF16 values.
 template <bool GROUPED> struct SavedColumns;
 template <> struct SavedColumns<true> {
     uint2 codes;
@@ -54,13 +54,14 @@ template <> struct SavedColumns<false> {
     __device__ static void unpacked(const Values &values, float out[V]) { unpack<V>(values, out); }
 };
 
-// Inputs of groups of ROWS rows in shared memory, loaded STAGES groups ahead. Each slot belongs to one thread.
+// Ring buffer in shared memory for the inputs of ROWS rows at a time, loaded STAGES groups of rows in advance. Each
+// slot is used by one thread only.
 template <bool GROUPED, int THREADS, int ROWS, int STAGES> struct Ring {
     Pack<bf16, V> dn[STAGES][ROWS][THREADS], g[STAGES][ROWS][THREADS];
     SavedColumns<GROUPED> x[STAGES][ROWS][THREADS];
 };
 
-// Statistics and scales of a thread's next ROWS rows.
+// Norm statistics and scales of the next ROWS rows that a thread processes.
 template <int ROWS> struct RowFactors {
     Pack<float, ROWS> mean, rstd, dn_scale;
     uint16_t scale[ROWS];
@@ -73,8 +74,8 @@ __device__ inline void unpack_scaled(const Pack<bf16, V> &dn, float scale, float
     for (int i = 0; i < V; i++) out[i] *= scale;
 }
 
-// Adds a thread's columns of a row: dn * weight to sums[0], dn * weight * xhat to sums[1], and the row's terms to
-// dweight and dbias.
+// Adds a thread's columns of a row to four sums: dn * weight to sums[0], dn * weight * xhat to sums[1], and the row's
+// terms to dweight and dbias.
 __device__ inline void add_to_sums(const float dn[V], const float x[V], const float weight[V], HatOf hat, float sums[2],
                                    float dweight[V], float dbias[V]) {
 #pragma unroll
@@ -87,8 +88,8 @@ __device__ inline void add_to_sums(const float dn[V], const float x[V], const fl
     }
 }
 
-// Computes the means over columns from 2 * ROWS sums. Each warp has written its part of every sum; the means end up
-// WARPS lanes apart.
+// Computes the means over a row's columns from 2 * ROWS sums. Each warp has written its part of every sum. The means
+// are returned in lanes that are WARPS apart.
 template <int ROWS, int WARPS, int PARTS>
 __device__ inline void means_of_rows(const float (&shared)[WARPS][2 * ROWS], int lane, int warps, float per_column,
                                      float (&mean)[PARTS]) {
@@ -168,14 +169,16 @@ __global__ __launch_bounds__(THREADS,
 
     for (int stage = 0, set = 0; row < a.rows; set ^= 1) {
         HatOf hat[ROWS];
-        float rstd[ROWS], dn_scale[ROWS], sums[2 * ROWS] = {}; // sums per row: dn * weight, and dn * weight * xhat
+        // sums of dn * weight and of dn * weight * xhat, for each row
+        float rstd[ROWS], dn_scale[ROWS], sums[2 * ROWS] = {};
         Pack<bf16, V> dn[ROWS];
         typename SavedColumns<GROUPED>::Values saved[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             hat[r] = hat_of(next.mean.value[r], next.rstd.value[r]);
             if (GROUPED)
-                hat[r].factor *= bf16_decode(next.scale[r]); // applied here, because x is read without its group scale
+                // the group scale is applied here, because x is read without it
+                hat[r].factor *= bf16_decode(next.scale[r]);
             rstd[r] = next.rstd.value[r];
             dn_scale[r] = next.dn_scale.value[r];
         }
@@ -202,7 +205,7 @@ __global__ __launch_bounds__(THREADS,
             const int at = 2 * r * LANES, at_dot = at + LANES;
             const float mean_d = a.mean ? __shfl_sync(ALL_LANES, mean[at / WARP], at % WARP) : 0.0f;
             const float mean_dot = __shfl_sync(ALL_LANES, mean[at_dot / WARP], at_dot % WARP);
-            // g + rstd * (dn * weight - mean_d - xhat * mean_dot), with xhat = x * factor + shift inserted
+            // Computes g + rstd * (dn * weight - mean_d - xhat * mean_dot) with xhat = x * factor + shift.
             const float slope = hat[r].factor * mean_dot, offset = fmaf(hat[r].shift, mean_dot, mean_d);
             float d[V], x[V], out[V] = {};
             unpack_scaled(dn[r], dn_scale[r], d);
@@ -233,15 +236,15 @@ __global__ __launch_bounds__(THREADS,
     }
 }
 
-// Launches as many blocks as fit the GPU at once, then sums their partial gradients of the parameters. Returns false if
-// the number of rows is not a multiple of ROWS, or the ring does not fit in shared memory.
+// Launches as many blocks as the GPU can run at once, then sums the blocks' partial gradients of weight and bias.
+// Returns false if the number of rows is not a multiple of ROWS or the ring does not fit in shared memory.
 template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float *dbias, bool accumulate) {
     const auto kernel = fp8_norm_backward_kernel<GROUPED, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
     const size_t ring = sizeof(Ring<GROUPED, THREADS, ROWS, STAGES>);
     const CudaBackend *backend = cuda_backend(exec);
     const int threads =
-        (int)ceil_div(a.cols, V * WARP) * WARP; // number of threads that hold a row, rounded up to whole warps
+        (int)ceil_div(a.cols, V * WARP) * WARP; // number of threads that process a row, rounded up to whole warps
     const char *doing = "querying how many blocks of a norm's kernel fit";
     int most = 0, per_sm = 0;
     cudaFuncAttributes attributes;
@@ -264,8 +267,8 @@ bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float 
     return true;
 }
 
-// Processes two rows at a time if the number of rows and the GPU's shared memory allow it, else one. Returns false if
-// the width is not supported or one row's ring does not fit in shared memory.
+// Processes two rows at a time if their number is even and the shared memory suffices, otherwise one row at a time.
+// Returns false if the width is not supported or one row's ring does not fit in shared memory.
 template <bool GROUPED>
 bool fp8_norm_backward_launch(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
     const auto try_run = [&](auto run) { return run(exec, a, dweight, dbias, accumulate); };

@@ -11,23 +11,24 @@ namespace {
 // --- scales -------------------------------------------------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-// Destination of a scale, for a tensor or its transpose in another format.
+// Where a scale is to be written, for a tensor or for its transpose in another format.
 struct ScaleOf {
-    float *scale;  // NULL: not written
-    float largest; // largest value of the format
+    float *scale;  // address of the scale; NULL: not written
+    float largest; // largest finite value of the FP8 format
 };
 
 __global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf q_t, const uint32_t *amaxes,
                                                               int64_t count, StepState *state) {
     first_stage_wait();
-    second_stage_allow(); // a kernel that starts now may read all results except this kernel's scale
+    // the next kernel may start now; it may read all results except the scale that this kernel writes
+    second_stage_allow();
     const uint32_t amax = block_amax<SCALE_THREADS>(amaxes, count);
     if (threadIdx.x != 0) return;
     scale_write(q.scale, amax, q.largest, state);
     if (q_t.scale) scale_write(q_t.scale, amax, q_t.largest, state);
 }
 
-// Writes the largest row scale. Scales are positive, so their bits compare as unsigned integers.
+// Writes the largest row scale. Scales are positive, so their bits can be compared as unsigned integers.
 __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *scale, const float *scales, int64_t rows,
                                                                         Format from, Format to) {
     first_stage_wait();
@@ -39,7 +40,8 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *s
 // --- row amaxes of BF16 ----------------------------------------------------------------------------------------------
 constexpr int AMAX_WARPS = 8;
 
-// Writes the amax of each row, one warp per row, last rows first, because the next pass starts with the first rows.
+// Writes the amax of each row; one warp processes a row. Processes the last rows first, because the next pass starts
+// with the first rows and finds them in the L2 cache.
 __global__ __launch_bounds__(AMAX_WARPS *WARP) void bf16_amaxes_kernel(const bf16 *x, int64_t stride, uint32_t *amaxes,
                                                                        int64_t rows, int64_t cols) {
     constexpr int V = 8, UNROLL = 8;
@@ -159,7 +161,7 @@ template <typename Shape>
 __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_constant__ RowCast a) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS;
     const int64_t row = RowPart<Shape>::index();
-    if (row >= a.rows) return; // whole warps or the whole block return, so that no barrier is missed
+    if (row >= a.rows) return; // all threads of a warp or block return together, so that no barrier is missed
     const RowPart<Shape, (Shape::WARPS > 1)> at(row, a.cols);
     const bf16 *const from = a.x.at(row, at.column);
     Bf16Words<V> x[VECTORS];

@@ -27,10 +27,10 @@ template <bool LAST> struct Bf16Reader {
 template <bool LAST> struct GroupReader {
     struct Loaded {
         Pack<uint32_t, SPAN / 4> codes;
-        uint16_t scale; // BF16
+        uint16_t scale; // BF16 bits of the group's scale
     };
     const uint8_t *codes;
-    const char *scales; // (rows, groups) BF16
+    const char *scales; // group scales in BF16, (rows, groups)
     int row_bytes, scale_bytes, group_bits;
 
     __device__ Loaded load(int row, int column) const {

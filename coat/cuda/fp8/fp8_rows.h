@@ -3,19 +3,19 @@
 #pragma once
 #include "fp8_kernels.h"
 
-constexpr int ROW_WIDTH = 8; // columns per vector
+constexpr int ROW_WIDTH = 8; // number of columns per vector
 constexpr int ROW_THREADS = 128;
 constexpr int ROW_WARPS = ROW_THREADS / WARP;
 
 template <int WARPS_, int VECTORS_> struct RowShape {
     static constexpr int WARPS = WARPS_, VECTORS = VECTORS_;
     static constexpr int LANES = WARPS * WARP,
-                         STEP = LANES * ROW_WIDTH;   // threads per row; columns from a thread's vector to its next
-    static constexpr int ROWS = ROW_THREADS / LANES; // rows per block
+                         STEP = LANES * ROW_WIDTH;   // LANES: threads per row; STEP: columns between a thread's vectors
+    static constexpr int ROWS = ROW_THREADS / LANES; // number of rows per block
 };
 
-// A thread's part of a row: its first column, and which of its vectors exist. All but the last always exist, unless
-// SPARE is set, for a shape with more vectors than the row needs.
+// Part of a row that a thread holds: its first column, and which of its vectors exist. Only the last vector may be
+// missing, unless SPARE is set for a shape with more vectors than the row needs.
 template <typename Shape, bool SPARE = false> struct RowPart {
     int64_t row;
     int lane, column, cols;
@@ -29,11 +29,11 @@ template <typename Shape, bool SPARE = false> struct RowPart {
     __device__ bool has(int k) const {
         return SPARE ? column + k * Shape::STEP < cols : k < Shape::VECTORS - 1 || last;
     }
-    // Returns the row of this thread, counted from 0 over all blocks.
+    // Returns the row that this thread processes, numbered over all blocks.
     __device__ static int64_t index() { return (int64_t)blockIdx.x * Shape::ROWS + threadIdx.x / Shape::LANES; }
 };
 
-// Returns the maximum over the threads of a row as bits, in each of them. All threads of the row must call it, and a
+// Returns the amax over the threads of a row as FP32 bits, in each of them. All threads of the row must call it. A
 // kernel may call it only once, because its shared memory is not protected by a second barrier.
 template <typename Shape, bool SPARE>
 __device__ static inline uint32_t row_amax(const RowPart<Shape, SPARE> &at, float largest) {
@@ -49,7 +49,7 @@ __device__ static inline uint32_t row_amax(const RowPart<Shape, SPARE> &at, floa
     return bits;
 }
 
-// Output of FP8 with a scale per row. scales NULL: not written.
+// Output in FP8 with a scale per row. scales NULL: not written.
 struct RowCodes {
     Matrix<uint8_t> codes;
     float *scales;
@@ -60,7 +60,7 @@ static inline RowCodes row_codes(const Exec *exec, Tensor t) {
     return {matrix_of<uint8_t>(t), (float *)t.scale, exec->state};
 }
 
-// Stores scale and FP8 values of a row with the given amax; values(k, out) provides the thread's vector k.
+// Stores the scale and the FP8 values of a row with the given amax. values(k, out) provides vector k of this thread.
 template <typename Shape, bool SPARE, typename F>
 __device__ static inline void row_encode(const RowCodes &a, const RowPart<Shape, SPARE> &at, uint32_t bits, F values) {
     const float scale = row_scale(bits, a.scales + at.row, at.lane == 0, a.state);

@@ -5,7 +5,7 @@
 
 namespace {
 
-// g = silu(gate) * up.
+// Function object that computes SwiGLU's forward: g = silu(gate) * up.
 template <typename S> struct SwigluOf {
     static constexpr bool gated = true;
     struct Loaded {
@@ -30,8 +30,8 @@ template <typename S> struct SwigluOf {
     }
 };
 
-// dh: dg * up * silu'(gate) in gate's columns, dg * silu(gate) in up's. A pass that computes gate's and up's columns
-// separately reads dg, gate and up for each; the second read hits the caches.
+// Function object that computes SwiGLU's gradient dh: dg * up * silu'(gate) in gate's columns, dg * silu(gate) in up's.
+// A pass that computes these columns separately reads dg, gate and up twice; the second read hits the caches.
 template <typename S, bool LAST> struct SwigluGradientOf {
     static constexpr bool gated = true;
     struct Loaded {
@@ -62,7 +62,7 @@ template <typename S, bool LAST> struct SwigluGradientOf {
             out[i] *= loaded.of_up ? silu : up[i] * fmaf(silu, 1.0f - s, s);
         }
     }
-    // Computes both gradients from the data loaded at a column of gate.
+    // Computes the gradients of gate and of up from the data loaded for one column of gate.
     __device__ void both(const Loaded &loaded, float of_gate[SPAN], float of_up[SPAN]) const {
         float dg_here[SPAN];
         S::values(loaded.gate, of_gate);

@@ -1,29 +1,31 @@
-// Tile of the passes that cast and transpose: 128 rows of 64 or 128 columns of FP8 values in shared memory, and its
-// column sums. A thread processes 4 rows of 16 columns; adjacent threads process adjacent columns.
+// Tile in shared memory for passes that cast to FP8 and transpose: 128 rows of 64 or 128 columns of FP8 values, and
+// their column sums. A thread processes 4 rows of 16 columns; adjacent threads process adjacent columns.
 #pragma once
 #include "fp8_kernels.h"
 
 constexpr int TILE_ROWS = 128;
-constexpr int TILE_WORDS = TILE_ROWS / THREAD_ROWS; // words per column: a word has the FP8 values of 4 rows
+// number of words per column; a word contains the FP8 values of 4 rows
+constexpr int TILE_WORDS = TILE_ROWS / THREAD_ROWS;
 
-template <int COLUMNS> constexpr int TILE_LANES = COLUMNS / SPAN; // threads per row of a tile
+template <int COLUMNS> constexpr int TILE_LANES = COLUMNS / SPAN; // number of threads that process a row of a tile
 template <int COLUMNS> constexpr int TILE_THREADS = TILE_LANES<COLUMNS> *TILE_WORDS;
 
-constexpr size_t TILE_SUM_BYTES = (size_t)8 << 20; // maximum size of partial sums
+constexpr size_t TILE_SUM_BYTES = (size_t)8 << 20; // maximum size in bytes of the partial column sums
 
 template <int COLUMNS> struct Tile { uint4 memory[TILE_ROWS * COLUMNS / sizeof(uint4)]; };
 
-// Outputs of a pass.
+// Outputs of a pass that casts to FP8 and transposes.
 struct TileOut {
-    char *plain;                       // (rows, cols) FP8 or BF16; may be NULL
-    uint8_t *transposed;               // (cols, rows) FP8; may be NULL
+    char *plain;                       // untransposed output, (rows, cols) in FP8 or BF16; NULL: not written
+    uint8_t *transposed;               // transposed output, (cols, rows) in FP8; NULL: not written
     float *sums;                       // (gridDim.y, cols) partial column sums; NULL: not computed
-    const float *scale;                // scale of `plain`, already written
-    const float *scale_transposed;     // scale of `transposed`
-    int plain_bytes, transposed_bytes; // bytes per row
+    const float *scale;                // scale of the untransposed output, which an earlier kernel has written
+    const float *scale_transposed;     // scale of the transposed output
+    int plain_bytes, transposed_bytes; // row strides in bytes
 };
 
-// Describes the outputs of a pass. If both exist in the same format, they share one scale.
+// Describes the outputs of a pass. If the untransposed and transposed outputs have the same format, they share one
+// scale.
 static inline TileOut tile_out(Tensor plain, Tensor transposed) {
     const float *const scale = (const float *)(plain.data ? plain.scale : transposed.scale);
     return {(char *)plain.data,
@@ -35,8 +37,8 @@ static inline TileOut tile_out(Tensor plain, Tensor transposed) {
             (int)transposed.stride};
 }
 
-// Returns the address of a word in the tile. The 16-byte pieces of a column are permuted depending on its span, so that
-// neither writing nor reading causes bank conflicts.
+// Returns the address of a word in the tile. The 16-byte pieces of a column are permuted depending on its span of 16
+// columns, so that neither writes nor reads cause bank conflicts.
 template <int COLUMNS> __device__ static inline uint32_t *tile_word(Tile<COLUMNS> *tile, int column, int row_group) {
     const int piece = (row_group >> 2) ^ (column / SPAN * (128 / COLUMNS));
     return (uint32_t *)tile->memory + column * TILE_WORDS + (piece << 2 | (row_group & 3));
@@ -51,8 +53,8 @@ __device__ static inline void tile_put(Tile<COLUMNS> *tile, const uint32_t code[
     for (int w = 0; w < SPAN / 4; w++) codes_transpose<TILE_WORDS>(first + 4 * w * TILE_WORDS, code, w);
 }
 
-// Writes the tile as rows of the transpose; 8 threads write 128 contiguous bytes. Rows >= end and columns >= cols are
-// omitted.
+// Writes the tile as rows of the transposed output; 8 threads write 128 contiguous bytes. Skips rows >= end and columns
+// >= cols.
 template <int COLUMNS>
 __device__ static inline void tile_write(Tile<COLUMNS> *tile, uint8_t *transposed, int stride, int first_row,
                                          int first_column, int end, int cols) {
@@ -68,8 +70,8 @@ __device__ static inline void tile_write(Tile<COLUMNS> *tile, uint8_t *transpose
     }
 }
 
-// Writes the block's column sums: adds over lanes, then over warps, in a fixed order. Uses the tile's memory, so it
-// waits until all threads have read the tile.
+// Writes the block's column sums. Adds over lanes, then over warps, in a fixed order. Reuses the tile's memory, so it
+// first waits until all threads have read the tile.
 template <int COLUMNS>
 __device__ static inline void tile_sums(Tile<COLUMNS> *tile, float sum[SPAN], float *out, int columns) {
     constexpr int LANES = TILE_LANES<COLUMNS>;
@@ -95,7 +97,8 @@ __device__ static inline void tile_sums(Tile<COLUMNS> *tile, float sum[SPAN], fl
     out[threadIdx.x] = total;
 }
 
-// Returns the maximum number of parts of the rows whose partial sums of `cols` columns fit the workspace.
+// Returns the maximum number of parts that rows may be split into: the partial sums of `cols` columns for each part
+// must fit in the workspace.
 static inline int64_t tile_sum_parts(const Exec *exec, const char *operation, int64_t cols) {
     const size_t room = exec->workspace_bytes < TILE_SUM_BYTES ? exec->workspace_bytes : TILE_SUM_BYTES;
     const int64_t most = (int64_t)(room / ((size_t)cols * sizeof(float)));

@@ -7,32 +7,33 @@
 
 namespace {
 
-// Maximum number of weights per launch.
+// Maximum number of weights per kernel launch.
 constexpr int WEIGHT_ENTRIES = 60;
 constexpr int WEIGHT_THREADS = 256;
-constexpr int WEIGHT_COLUMNS = 128;        // columns of a tile
-constexpr int64_t WEIGHT_ELEMENTS = 32768; // elements per block of the kernel that computes amaxes
+constexpr int WEIGHT_COLUMNS = 128;        // number of columns of a tile
+constexpr int64_t WEIGHT_ELEMENTS = 32768; // number of elements per block in the kernel that computes amaxes
 
 struct WeightEntry {
     const bf16 *value;
-    uint8_t *codes, *codes_t; // codes_t is NULL if the transpose is written later, just before its use
+    // FP8 values and their transpose; codes_t is NULL if the transpose is written later, just before it is used
+    uint8_t *codes, *codes_t;
     float *scale;
-    uint32_t *amax;       // the weight's amax, written by the optimizer; NULL: not stored
-    uint32_t *whole_amax; // if this is a shard: amax of the entire weight; else NULL
+    uint32_t *amax;       // amax of the weight, which the optimizer wrote; NULL: not stored
+    uint32_t *whole_amax; // amax of the entire weight if this table entry is a shard; else NULL
     int rows, cols;
 };
 
 struct WeightTable {
     WeightEntry entry[WEIGHT_ENTRIES];
-    int first_block[WEIGHT_ENTRIES + 1]; // first block of each weight in the kernel that computes amaxes
+    int first_block[WEIGHT_ENTRIES + 1]; // index of each weight's first block, in the kernel that computes amaxes
     int first_tile[WEIGHT_ENTRIES + 1];
     int count;
-    uint32_t *amaxes; // one amax per block; NULL: the optimizer's amaxes are used
+    uint32_t *amaxes; // one amax per block; NULL: the amaxes that the optimizer wrote are used
     StepState *state;
 };
 static_assert(sizeof(WeightTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-// Writes the amax of each block's part of a weight.
+// Computes the amax of the part of a weight that each block processes.
 __global__ __launch_bounds__(WEIGHT_THREADS) void weight_amaxes_kernel(const __grid_constant__ WeightTable table) {
     constexpr int V = 8, UNROLL = 4;
     const int at = table_find(table.first_block, table.count, (int)blockIdx.x);
@@ -60,18 +61,18 @@ __global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __g
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
     const uint32_t amax = table.amaxes ? block_amax<WEIGHT_THREADS>(table.amaxes + first, count) : *e.amax;
     if (threadIdx.x > 0) return;
-    if (e.amax) *e.amax = amax; // stored for the next call, in case the next update is skipped
+    if (e.amax) *e.amax = amax; // also stored for the next call, in case the next optimizer step is skipped
     scale_write(e.scale, amax, E4M3_MAX, table.state);
 }
 
-// Writes the amax of each shard, to be reduced over the processes.
+// Computes the amax of each weight shard. The caller reduces them over the processes.
 __global__ __launch_bounds__(WEIGHT_THREADS) void shard_amaxes_kernel(const __grid_constant__ WeightTable table) {
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
     const uint32_t amax = block_amax<WEIGHT_THREADS>(table.amaxes + first, count);
     if (threadIdx.x == 0) *table.entry[blockIdx.x].whole_amax = amax;
 }
 
-// Writes the scale of each shard from the amax of the entire weight.
+// Writes the scale of each weight shard, computed from the amax of the entire weight.
 __global__ void shard_scales_kernel(const __grid_constant__ WeightTable table) {
     const WeightEntry &e = table.entry[blockIdx.x];
     scale_write(e.scale, *e.whole_amax, E4M3_MAX, table.state);
@@ -110,8 +111,8 @@ __global__ __launch_bounds__(TILE_THREADS<WEIGHT_COLUMNS>,
     tile_write(&tile, e.codes_t, e.rows, first_row, first_column, e.rows, e.cols);
 }
 
-// True if no other weight shares the memory of this weight's transpose. A shared transpose is written before the matmul
-// that reads it, not here.
+// True if the transpose of this weight has memory of its own. A transpose whose memory several weights share is written
+// just before the matmul that reads it, not here.
 bool has_own_transpose(const Parameter *parameters, int count, int index) {
     const void *const memory = parameters[index].weight.codes_t.data;
     for (int i = 0; i < count; i++)
@@ -121,7 +122,7 @@ bool has_own_transpose(const Parameter *parameters, int count, int index) {
 
 enum WeightWork { QUANTIZE_WEIGHTS, QUANTIZE_SHARDS, SHARD_AMAXES };
 
-// Launches the kernels for the weights in the table and empties it.
+// Launches the kernels for the weights in the table, then empties the table.
 void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
     const int blocks = table->first_block[table->count], tiles = table->first_tile[table->count];
     const unsigned entries = (unsigned)table->count;
@@ -151,11 +152,12 @@ void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
     table->count = 0;
 }
 
-// Processes all weights that have FP8 values: either all are entire, or all are shards (with amax).
+// Quantizes all weights that have FP8 values. They must either all be entire, or all be shards (with amax).
 void weights_run(Exec *exec, const char *operation, const Parameter *parameters, int count, WeightWork work) {
     CudaBackend *backend = cuda_backend(exec);
     bool known = backend->amaxes_valid && work == QUANTIZE_WEIGHTS;
-    backend->amaxes_valid = false; // the weights may change without the optimizer, for example by loading a checkpoint
+    // reset because the weights may change without the optimizer, for example by loading a checkpoint
+    backend->amaxes_valid = false;
     for (int i = 0; i < count; i++) known = known && (!parameters[i].weight.codes.data || parameters[i].weight.maximum);
     WeightTable table = {};
     table.amaxes = known ? NULL : (uint32_t *)exec->workspace;

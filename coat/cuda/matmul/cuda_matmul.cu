@@ -29,7 +29,7 @@ static void matmul_run(Exec *exec, const Matmul *p) {
     matmul_launch(exec, p);
 }
 
-// Describes D = op(A) * op(B), without its sizes.
+// Describes the matmul D = op(A) * op(B), except for its sizes.
 static Matmul matmul_make(const char *name, Tensor d, Tensor a, Tensor b, bool transpose_a, bool transpose_b) {
     Matmul p = {};
     p.name = name;
@@ -46,7 +46,7 @@ static void matmul_size(Matmul *p, int64_t m, int64_t n, int64_t k) {
     p->key.shape.m = m, p->key.shape.n = n, p->key.shape.k = k;
 }
 
-// If the result d is SCALE_ROW, leaves the row scales of b out of the matmul: d is stored without them and shares b's
+// If the result d is SCALE_ROW, excludes the row scales of b from the matmul: d is stored without them and shares b's
 // scale pointer. Calls fatal() if d's scales are not b's.
 static void carry_scales(Matmul *p, Tensor d, Tensor b) {
     if (b.granularity != SCALE_ROW && d.granularity != SCALE_ROW) return;
@@ -55,7 +55,7 @@ static void carry_scales(Matmul *p, Tensor d, Tensor b) {
     p->scale_b = NULL;
 }
 
-// Forward matmul: y^T (out, M) = w (out, in) * x^T (in, M)
+// Computes a linear layer's forward matmul: y^T (out, M) = w (out, in) * x^T (in, M).
 void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
     bool fp8 = format_is_fp8(x.format);
     Matmul p = matmul_make("linear_forward", y, fp8 ? w.codes : w.value, x, true, false);
@@ -66,10 +66,11 @@ void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) 
     matmul_run(exec, &p);
 }
 
-// dgrad: dx^T (in, M) = w^T (in, out) * dy^T (out, M)
+// Computes a linear layer's dgrad: dx^T (in, M) = w^T (in, out) * dy^T (out, M).
 void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     bool fp8 = format_is_fp8(dy.format);
-    // Without --cache-transposed, all layers' weights share the memory of one transpose, written just before its use.
+    // Without --cache-transposed, the transposed weights of all layers share one buffer, so the transpose is written
+    // just before its use.
     if (fp8 && !cuda_backend(exec)->recipe.cache_transposed) fp8_transpose_codes(exec, w.codes_t, w.codes);
     Matmul p = matmul_make("linear_backward_data", dx, fp8 ? w.codes_t : w.value, dy, fp8, false);
     matmul_size(&p, w.value.cols, dy.rows, w.value.rows);
@@ -78,7 +79,7 @@ void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     matmul_run(exec, &p);
 }
 
-// wgrad: dw^T (in, out) (+)= x^T (in, M) * dy (M, out)
+// Computes a linear layer's wgrad: dw^T (in, out) (+)= x^T (in, M) * dy (M, out).
 void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     bool fp8 = format_is_fp8(dy.format);
     Matmul p = matmul_make("linear_backward_weight", dw, x, dy, fp8, !fp8);

@@ -7,7 +7,7 @@
 #include "ops.h"
 
 #define ROW_LENGTH 1024
-#define MAX_SIZE ((uint64_t)1 << 40) // of a dimension or stride
+#define MAX_SIZE ((uint64_t)1 << 40) // maximum of a dimension or stride
 #define MAX_ALIGNMENT 256
 
 bool matmul_same_key(const MatmulKey *x, const MatmulKey *y) {
@@ -81,7 +81,7 @@ static bool read_shape(const char **at, MatmulShape *s) {
            read_flag(at, &s->transpose_a) && read_flag(at, &s->transpose_b) && read_flag(at, &s->fast);
 }
 
-// Parses the parentheses with strides and alignments, if the row has them.
+// Parses a row's part in parentheses, which has the strides and alignments, if the row has one.
 static bool read_memory(const char **at, MatmulAlgo *algo) {
     MatmulKey *key = &algo->key;
     *at += strspn(*at, " ");

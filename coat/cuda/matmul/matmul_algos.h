@@ -17,30 +17,30 @@
 extern "C" {
 #endif
 
-// D (m, n) = op(A) (m, k) * op(B) (k, n), column-major.
+// Shape and formats of a GEMM: D (m, n) = op(A) (m, k) * op(B) (k, n), column-major.
 typedef struct {
     int64_t m, n, k;
-    Format a, b, d, bias; // bias FMT_NONE: none
+    Format a, b, d, bias; // bias is FMT_NONE if the GEMM adds none
     bool transpose_a, transpose_b;
-    bool fast; // FP8: the tensor cores' fast accumulation
+    bool fast; // true: FP8 GEMM with the tensor cores' fast accumulation
 } MatmulShape;
 
-// Everything that the choice of an algorithm depends on.
+// Key of a table of GEMM algorithms: shape, formats and memory layout of a GEMM.
 typedef struct {
     MatmulShape shape;
     int64_t lda, ldb, ldd;
-    int align_a, align_b, align_d; // bytes: powers of two up to 256
-    bool accumulate;               // adds to D
+    int align_a, align_b, align_d; // alignments of the operands in bytes: powers of two up to 256
+    bool accumulate;               // true: the GEMM adds to D
 } MatmulKey;
 
 typedef struct {
     MatmulKey key;
-    bool any_memory;       // the row has no parentheses: only key.shape is set
-    uint64_t algorithm[8]; // cublasLtMatmulAlgo_t, valid for one version of the library
+    bool any_memory;       // true: the row applies to every memory layout, so only key.shape is set
+    uint64_t algorithm[8]; // contents of a cublasLtMatmulAlgo_t, valid for one version of cuBLAS
 } MatmulAlgo;
 
 typedef struct {
-    MatmulAlgo *rows; // malloc'ed
+    MatmulAlgo *rows; // array allocated with malloc()
     int count;
 } MatmulAlgos;
 
@@ -52,16 +52,17 @@ static inline bool matmul_same_shape(const MatmulShape *x, const MatmulShape *y)
 
 bool matmul_same_key(const MatmulKey *x, const MatmulKey *y);
 
-// True if the row is for this GEMM: for exactly this key or, if !exact, for its shape and for memory that is aligned no
-// better than the key's.
+// True if the table row applies to a GEMM: to exactly this key or, if !exact, to its shape and to memory that is
+// aligned no better than the key's.
 bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact);
 
-// Returns the rows of a table that are for this GPU and cuBLAS version, in their order. Other rows and lines that are
-// not rows are skipped.
+// Parses a table of algorithms and returns its rows for this GPU and cuBLAS version, in their order. Skips rows for
+// others and lines that are not rows.
 MatmulAlgos algos_read(const char *text, const char *gpu, size_t cublas_version);
-// Appends the rows of a table that are for another GPU. For a shape that both have, the earlier row is used.
+// Appends the rows for another GPU of a table. If both GPUs have a row for a shape, the earlier row is used.
 void algos_add(MatmulAlgos *algos, const char *text, const char *gpu, size_t cublas_version);
-// Reads the file `path` by algos_read(). False with err (EXIT_DATA) if it cannot be read.
+// Reads a table of algorithms from the file `path`, as algos_read() parses it. Returns false with err (EXIT_DATA) if
+// the file cannot be read.
 bool algos_read_file(const char *path, const char *gpu, size_t cublas_version, MatmulAlgos *algos, Error *err);
 
 // Returns the rows as text, sorted, so that it does not depend on the order of the GEMMs. Allocated with malloc(); NULL

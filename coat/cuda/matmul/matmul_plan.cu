@@ -1,4 +1,4 @@
-// Plans of cuBLASLt matmuls: description, choice of the algorithm, launch. See matmul_plan.h.
+// Plans of cuBLASLt matmuls: creates the descriptors, chooses the algorithm and launches the matmul.
 #include "matmul_plan.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ static const cublasLtMatmulDescAttributes_t BIAS = CUBLASLT_MATMUL_DESC_BIAS_POI
           s->bias == FMT_NONE ? "" : ", bias", why);
 }
 
-// Calls fatal() with cuBLASLt's status unless it is success.
+// Calls fatal() with the matmul and cuBLASLt's status if the status is an error.
 static void check(const Matmul *p, cublasStatus_t status, const char *doing) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     char why[256];
@@ -36,7 +36,7 @@ static void set_attribute(const Matmul *p, const Plan *plan, cublasLtMatmulDescA
     check(p, cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, bytes), "describing the matmul");
 }
 
-// Sets the plan's scale and bias pointers, which differ between layers of the same shape.
+// Sets a plan's scale and bias pointers. They differ between layers of the same shape, which share the plan.
 static void set_pointers(const Matmul *p, const Plan *plan) {
     if (format_is_fp8(p->key.shape.a)) {
         set_attribute(p, plan, SCALE_A, &p->scale_a, sizeof p->scale_a);
@@ -77,7 +77,7 @@ static void set_preference(const Matmul *p, cublasLtMatmulPreference_t preferenc
     check(p, cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "choosing an algorithm");
 }
 
-// True if cuBLASLt accepts an algorithm for this plan and it fits the workspace.
+// True if cuBLASLt accepts the algorithm for this plan and its workspace fits.
 static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMatmulAlgo_t *algorithm) {
     cublasLtMatmulHeuristicResult_t result;
     cublasStatus_t status =
@@ -116,8 +116,8 @@ static void set_all_bytes(const MatmulState *state, const Matmul *p, const Plan 
     if (usable(state, plan, &same)) *algorithm = same;
 }
 
-// Lists cuBLASLt's algorithms for a plan, best first, at most `most`; returns their number. Split-k sums may only be
-// added in FP32 in the workspace, because adding them in the output would round to BF16 in between.
+// Lists up to `most` of cuBLASLt's algorithms for a plan, best first, and returns their number. Excludes split-k
+// algorithms that add partial sums in the output, because that would round to BF16 in between.
 static int candidates(MatmulState *state, const Matmul *p, const Plan *plan, int most,
                       cublasLtMatmulHeuristicResult_t found[]) {
     cublasLtMatmulPreference_t preference;
@@ -151,7 +151,7 @@ static cublasStatus_t launch(Exec *exec, const Matmul *p, const Plan *plan) {
                           backend->stream);
 }
 
-// Returns the milliseconds per matmul, measured over a few in succession; INFINITY if cuBLASLt refuses.
+// Returns the time per matmul in milliseconds, measured over several runs in succession; INFINITY if cuBLASLt fails.
 static float timed(Exec *exec, const Matmul *p, const Plan *plan) {
     constexpr int RUNS = 4;
     cudaStream_t stream = cuda_backend(exec)->stream;
@@ -170,8 +170,8 @@ static float timed(Exec *exec, const Matmul *p, const Plan *plan) {
     return ms / (float)RUNS;
 }
 
-// Takes the algorithm from the table's row for this matmul or, if `others`, from a row of the same shape. Returns false
-// if no usable row exists.
+// Sets the plan's algorithm to that of the table's row for this matmul or, if `others`, of a row with the same shape.
+// Returns false if there is no usable row.
 static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others, Plan *plan) {
     for (int i = 0; i < (others ? 2 : 1) * table->count; i++) {
         const MatmulAlgo *algo = &table->rows[i % table->count];
@@ -186,9 +186,9 @@ static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others
     return false;
 }
 
-// Takes the algorithm of the matmul that overwrites D, for one that adds to D. The latter cannot be tried or timed,
-// because each trial would add to D. In every step the overwriting matmul comes first. If it does not exist for this k,
-// as for the last chunk of the head's tokens, one of another k is used. Returns false if none is usable.
+// Sets the algorithm of a matmul that adds to D to that of the matmul of equal shape that overwrites D, because trying
+// or timing it would change D. The overwriting matmul comes first in every step. If it does not exist for this k, uses
+// that of another k. Returns false if none is usable.
 static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     for (int i = 0; i < 2 * state->count; i++) {
         const Plan *other = &state->plans[i % state->count];
@@ -202,7 +202,7 @@ static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     return false;
 }
 
-// Runs the matmul with this plan's algorithm and returns its error from samples; INFINITY if cuBLASLt refuses.
+// Runs the matmul with this plan's algorithm. Returns the error of samples of its output; INFINITY if cuBLASLt fails.
 static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *p, const Plan *plan) {
     const SampledMatmul sampled = {p->key, p->a, p->b, p->d, (const float *)p->scale_a, (const float *)p->scale_b};
     matmul_samples_before(exec, state->samples, &sampled);
@@ -210,7 +210,8 @@ static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *
     return matmul_samples_after(exec, state->samples, &sampled);
 }
 
-// Reports the error of every algorithm to the visitor; for a matmul that adds to D, only of the algorithm it would use.
+// Reports the error of every algorithm to the test's visitor. For a matmul that adds to D, reports only the algorithm
+// that it would use.
 static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     const MatmulVisitor *v = &state->visitor;
@@ -225,9 +226,9 @@ static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     }
 }
 
-// Chooses cuBLASLt's first algorithm. If `exact`, chooses the first whose sums are exact, or else the one with the
-// least error, with a warning. If the operands are all 0 or not finite, as in a skipped step, samples say nothing and
-// the first is kept.
+// Chooses cuBLASLt's first algorithm. If `exact`, chooses the first algorithm that accumulates in FP32, or else the one
+// with the least error, with a warning. If the operands are all 0 or not finite, as in a skipped step, errors cannot be
+// measured and the first algorithm is used.
 static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     candidates(state, p, plan, 1, found);
@@ -253,11 +254,11 @@ static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *
         p->name, (long long)s->m, (long long)s->n, (long long)s->k, format_name(s->a), format_name(s->b), 100 * least);
 }
 
-// Chooses the fastest of cuBLASLt's algorithms; if `exact`, of those whose sums are exact. Returns false if there is
-// none. Each round times every algorithm once, because the GPU's clock falls under load and all must be timed at the
-// same clock.
+// Chooses the fastest of cuBLASLt's algorithms; if `exact`, the fastest that accumulates in FP32. Returns false if
+// there is none. Each round times every algorithm once, because the GPU's clock falls under load and all must be timed
+// at equal clocks.
 static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
-    constexpr int ROUNDS = 6; // the first round warms up
+    constexpr int ROUNDS = 6; // number of rounds that time every algorithm; the first one warms up
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     float ms[FIND_CANDIDATES];
     const int count = candidates(state, p, plan, FIND_CANDIDATES, found);
@@ -277,9 +278,9 @@ static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan
     return true;
 }
 
-// Chooses a plan's algorithm. A resumed run uses the algorithms recorded in its checkpoint, also under --autotune.
-// --autotune only tunes matmuls of training, because a resumed run does not repeat the earlier run's evaluations. A
-// matmul that the checkpoint does not list had not occurred in training, so it is chosen as an uninterrupted run would.
+// Chooses a plan's algorithm. A resumed run uses the algorithms recorded in its checkpoint, also with --autotune.
+// --autotune tunes only the matmuls of training, because a resumed run does not repeat earlier evaluations. A matmul
+// that the checkpoint does not list had not occurred, so it is chosen as an uninterrupted run would choose it.
 static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     const bool tunes = state->autotune && exec->trains;
     const bool exact = format_is_fp8(p->key.shape.a) && !p->key.shape.fast && !p->key.accumulate;
@@ -291,14 +292,15 @@ static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) 
     choose_first(exec, state, p, plan, exact);
 }
 
-// Returns the plan of a matmul, which it creates when the shape and strides first occur.
+// Returns the plan of a matmul. Creates it when the shape and strides first occur.
 static const Plan *plan_get(Exec *exec, const Matmul *p) {
     MatmulState *state = cuda_backend(exec)->matmul;
     for (int i = 0; i < state->count; i++) {
         Plan *plan = &state->plans[i];
         if (!matmul_same_key(&plan->key, &p->key)) continue;
         if (exec->trains && !plan->trained) {
-            if (state->autotune) choose(exec, state, p, plan); // an evaluation used this plan first and did not tune it
+            // an evaluation created this plan without tuning it, so it is tuned at its first use in training
+            if (state->autotune) choose(exec, state, p, plan);
             plan->trained = true;
         }
         return plan;

@@ -38,28 +38,30 @@ struct MatmulState {
     size_t cublas_version;
     char gpu[256];
     bool fast_data, autotune;
-    // tables from the checkpoint, --matmul-table and the program; searched in this order
+    // algorithm tables of the checkpoint, of --matmul-table and of the program; searched in this order
     MatmulAlgos resumed, given, committed;
     MatmulSamples *samples;
-    MatmulVisitor visitor; // report NULL: no visitor
+    MatmulVisitor visitor; // receives errors of algorithms for tests; visitor.report is NULL if there is none
     Plan plans[MAX_PLANS];
     int count;
 };
 
-// A matmul to run: its plan's key and its memory.
+// A matmul to run: the shape that selects its plan, and the addresses of its operands.
 typedef struct {
     const char *name;
     MatmulKey key;
     const void *a, *b, *bias;
-    const void *scale_a, *scale_b; // FP8: one FP32 each, 16-byte aligned; scale_b NULL: row scales are not applied
+    // FP8: address of one FP32 scale each, 16-byte aligned; scale_b NULL: row scales are not applied
+    const void *scale_a, *scale_b;
     void *d;
 } Matmul;
 
 // Ends the process with an internal error that describes the matmul.
 [[noreturn]] void matmul_fail(const Matmul *p, const char *why);
 
-// Installs a visitor for tests.
+// Installs a visitor that receives the errors of FP8 algorithms, for tests.
 void matmul_visit(Exec *exec, MatmulVisitor visitor);
 
-// Runs the matmul by its plan. The first time, it may run several times to choose an algorithm.
+// Runs a matmul with the algorithm of its plan. At its first occurrence, may run it several times to choose an
+// algorithm.
 void matmul_launch(Exec *exec, const Matmul *p);

@@ -1,4 +1,4 @@
-// Compares samples of an FP8 matmul's output with sums in FP64. See matmul_samples.h.
+// Compares samples of an FP8 matmul's output with sums in FP64.
 #include "matmul_samples.h"
 
 #include "numerics/quantize.h"
@@ -7,15 +7,15 @@
 #define SAMPLES 1024
 #define SAMPLE_THREADS 256
 
-// A sample as computed on the GPU.
+// One sampled output element of a matmul, with its reference sums, as computed on the GPU.
 typedef struct {
-    double sum, squares; // FP64 sums of the terms and of their squares
-    double added, d;     // what the matmul added to D, and D after it
+    double sum, squares; // FP64 sums of the element's terms and of their squares
+    double added, d;     // added: value that the matmul added to D; d: D after the matmul
 } Sample;
 
 struct MatmulSamples {
-    Sample *sample; // (SAMPLES) in device memory
-    float *before;  // (SAMPLES) D before the matmul, in device memory
+    Sample *sample; // (SAMPLES) samples, in device memory
+    float *before;  // (SAMPLES) values of D before the matmul, in device memory
 };
 
 __device__ static inline float element(const MatmulKey &key, const void *d, int64_t i, int64_t j) {
@@ -38,7 +38,7 @@ __global__ static void before_kernel(SampledMatmul p, float *before) {
     before[s] = p.key.accumulate ? element(p.key, p.d, i, j) : 0.0f;
 }
 
-// Computes one sample per block.
+// Computes the reference sums of one sample per block.
 __global__ __launch_bounds__(SAMPLE_THREADS) static void after_kernel(SampledMatmul p, const float *before,
                                                                       Sample *sample) {
     __shared__ double sums[SAMPLE_THREADS], squares[SAMPLE_THREADS];

@@ -1,14 +1,15 @@
-// Checks how an FP8 algorithm accumulates, by comparing samples of a matmul's output with sums in FP64: in FP32 over
-// all of k, or with fewer bits, as the tensor cores' fast accumulation does.
+// Measures whether an FP8 matmul algorithm accumulates in FP32 over all of k, or with fewer bits as the tensor cores'
+// fast accumulation does. Samples of the output are compared with sums in FP64.
 #pragma once
 #include "cuda/common/cuda_internal.h"
 #include "matmul_algos.h"
 
-// D (m, n) = A (m, k) * B (k, n), column-major, with k contiguous in A and B, as cuBLASLt requires for FP8 on Hopper.
+// Shape and scales of D (m, n) = A (m, k) * B (k, n), column-major, with k contiguous in A and B, as cuBLASLt requires
+// for FP8 on Hopper.
 typedef struct {
     MatmulKey key;
     const void *a, *b, *d;
-    const float *scale_a, *scale_b; // scale_b NULL: 1
+    const float *scale_a, *scale_b; // addresses of the operands' scales; scale_b NULL: scale 1
 } SampledMatmul;
 
 // Error of a matmul over samples s. S is the FP64 sum of a sample's terms t, `added` is what the matmul added to D. The
@@ -18,9 +19,10 @@ typedef struct {
     double bias;  // relative bias: sum added * S / sum S^2 - 1
 } MatmulError;
 
-// Limits that FP32 accumulation keeps, including the rounding of D to BF16 (at most 2^-9). Measured on an H200 over all
-// algorithms and both formats: error up to 0.002, and 0.005 if one value of 4096 is 2^12 times the others, because a
-// tensor core drops terms 2^13 below the largest of its 32. Fast accumulation has errors up to 0.39.
+// Maximum relative error of an algorithm that accumulates in FP32, including the rounding of D to BF16 (at most 2^-9).
+// On an H200, the error of such algorithms in both formats is at most 0.002, or 0.005 if one value of 4096 is 2^12
+// times the others, because a tensor core drops terms 2^13 below the largest of its 32. Fast accumulation has errors up
+// to 0.39.
 #define MATMUL_ERROR_LIMIT 0.01
 #define MATMUL_BIAS_LIMIT 0.01
 
@@ -29,11 +31,12 @@ typedef struct MatmulSamples MatmulSamples;
 MatmulSamples *matmul_samples_open(void); // allocates 36 KB of device memory
 void matmul_samples_close(MatmulSamples *samples);
 
-// Call before and after the matmul. _before saves the samples of D if the matmul adds to it. _after returns the error;
-// NaN if the operands are 0 or not finite, so that the samples say nothing. _after waits for the GPU.
+// Measure a matmul's error; call them before and after the matmul. matmul_samples_before() saves samples of D if the
+// matmul adds to D. matmul_samples_after() waits for the GPU and returns the error, or NaN if the operands are all 0 or
+// not finite.
 void matmul_samples_before(Exec *exec, MatmulSamples *samples, const SampledMatmul *p);
 MatmulError matmul_samples_after(Exec *exec, MatmulSamples *samples, const SampledMatmul *p);
 
 static inline bool matmul_is_exact(MatmulError e) {
-    return e.error <= MATMUL_ERROR_LIMIT && fabs(e.bias) <= MATMUL_BIAS_LIMIT; // false if NaN
+    return e.error <= MATMUL_ERROR_LIMIT && fabs(e.bias) <= MATMUL_BIAS_LIMIT; // false if the error is NaN
 }

@@ -1,13 +1,13 @@
-// Gradient accumulation and the gradient norm. Each processes a list of tensors in a few launches and passes the list
-// as a kernel argument, so nothing is uploaded.
+// Accumulates gradients and computes the gradient norm. Both process a list of tensors in a few launches; the list is a
+// kernel argument, so nothing is uploaded.
 #include "cuda_optimizer.h"
 
 namespace {
 
-// Maximum number of tensors per launch.
+// Maximum number of tensors per kernel launch.
 constexpr int SUM_ENTRIES = 32;
 constexpr int NORM_ENTRIES = 1024;
-constexpr int64_t SUM_ELEMENTS = 8192; // gradient elements per block
+constexpr int64_t SUM_ELEMENTS = 8192; // number of gradient elements per block
 constexpr int64_t NORM_ELEMENTS = 65536;
 
 // --- sums of gradients --------------------------------------------------------------------------------------
@@ -15,7 +15,7 @@ struct SumTable {
     void *sum[SUM_ENTRIES];
     const void *part[SUM_ENTRIES];
     int64_t elements[SUM_ENTRIES];
-    bool is_bf16[SUM_ENTRIES], wide[SUM_ENTRIES]; // wide: 16-byte aligned
+    bool is_bf16[SUM_ENTRIES], wide[SUM_ENTRIES]; // wide: true if the tensor is 16-byte aligned
     int first_block[SUM_ENTRIES + 1];
     int count;
 };
@@ -52,15 +52,15 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void gradients_add_kernel(const 
 struct NormTable {
     const void *grad[NORM_ENTRIES];
     int64_t elements[NORM_ENTRIES];
-    bool is_bf16[NORM_ENTRIES], wide[NORM_ENTRIES]; // wide: 16-byte aligned
+    bool is_bf16[NORM_ENTRIES], wide[NORM_ENTRIES]; // wide: true if the tensor is 16-byte aligned
     int first_block[NORM_ENTRIES + 1];
     int count;
-    double *partials; // of this launch's first block
+    double *partials; // partial sums of squares, starting with this launch's first block
 };
 static_assert(sizeof(NormTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-// Sum of the squares of V neighboring values, added in FP32, or in FP64 if FP32 could overflow. Callers add these in
-// FP64.
+// Returns the sum of squares of V adjacent values. Adds in FP32, or in FP64 if FP32 could overflow. Callers accumulate
+// the results in FP64.
 template <int V> __device__ inline double squares_of(const float x[V]) {
     float sum = 0.0f;
 #pragma unroll
@@ -166,7 +166,7 @@ void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepStat
     cudaStream_t stream = cuda_backend(exec)->stream;
     double *const partials = (double *)exec->workspace;
     NormTable table = {};
-    int blocks = 0; // blocks of the earlier launches
+    int blocks = 0; // number of blocks of the earlier launches
     for (int i = 0; i < count; i++) {
         const Tensor grad = parameters[i].grad;
         const int at = table.count;

@@ -1,6 +1,6 @@
-// AdamW on parameters with BF16 or FP32 moments (COAT: optimizer states). Processes the list of parameters in a few
-// launches and passes the list as a kernel argument, so nothing is uploaded and a captured graph keeps it.
-// fp8_moments.cu updates parameters with 8-bit moments.
+// AdamW for parameters with BF16 or FP32 moments; fp8_moments.cu handles 8-bit moments. Processes the list of
+// parameters in a few launches. The list is a kernel argument, so nothing is uploaded and a captured CUDA graph
+// contains it.
 #include "cuda_optimizer.h"
 #include "numerics/moments.h"
 
@@ -22,11 +22,11 @@ MasterStore master_store(const Parameter &p) {
 
 namespace {
 
-// Maximum number of parameters per launch.
+// Maximum number of parameters per kernel launch.
 constexpr int AMAX_ENTRIES = 1024;
 constexpr int UPDATE_ENTRIES = 420;
-constexpr int64_t UPDATE_ELEMENTS = 8192; // parameter elements per block
-constexpr int UPDATE_WIDTH = 4;           // elements per access: 16 bytes of FP32
+constexpr int64_t UPDATE_ELEMENTS = 8192; // number of parameter elements per block
+constexpr int UPDATE_WIDTH = 4;           // elements per memory access: 16 bytes of FP32
 
 // --- AdamW --------------------------------------------------------------------------------------------------
 // Starts a step on one thread: counts it as an update or as skipped, and computes the scalars that all elements use.
@@ -54,12 +54,12 @@ __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
         s.correction2 = (float)correction2;
         s.rate = (float)((double)s.lr * correction1 / sqrt(correction2));
         s.floor = fmaxf((float)((double)s.eps / sqrt(correction2)),
-                        0x1p-63f); // at least the root of the smallest normal number, to avoid division by 0
+                        0x1p-63f); // at least the root of the smallest normal number, so that no division by 0 occurs
     }
     *scalars = s;
 }
 
-// Weights' amaxes to be set to 0 before the update; a skipped step keeps the weights and their amaxes.
+// List of weight amaxes to reset to 0 before the update. A skipped step changes neither the weights nor their amaxes.
 struct AmaxTable {
     uint32_t *amax[AMAX_ENTRIES];
     int count;
@@ -86,9 +86,9 @@ struct UpdateEntry {
     void *value, *master;
     const void *grad;
     void *m, *v;
-    uint32_t *amax; // amax of the values as stored; NULL: not computed
+    uint32_t *amax; // amax of the stored weight values; NULL: not computed
     int64_t elements;
-    uint64_t index; // Parameter.index
+    uint64_t index; // same as Parameter.index
     bool decay, wide;
 };
 
@@ -100,7 +100,8 @@ struct UpdateTable {
 };
 static_assert(sizeof(UpdateTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-// V elements of a parameter and its states, in registers. S is the moments' type, G the gradient's.
+// V elements of a parameter with their gradients and moments, in registers. S is the type of the moments, G the type of
+// the gradient.
 template <MasterStore MASTER, typename S, typename G, int V> struct UpdateLoaded {
     static constexpr bool full = MASTER == IN_VALUE || MASTER == IN_FP32;
     Pack<S, V> m, v;
@@ -123,7 +124,8 @@ __device__ inline UpdateLoaded<MASTER, S, G, V> update_load(const UpdateEntry &e
     return x;
 }
 
-// Updates and stores V elements. Returns the amax of the stored BF16 values as BF16 bits; 0 if the value is FP32.
+// Updates V elements and stores them. Returns the amax of the stored BF16 values as BF16 bits, or 0 if the parameter is
+// FP32.
 template <MasterStore MASTER, typename S, typename G, int V>
 __device__ inline uint32_t update_apply(const UpdateEntry &e, const UpdateScalars &s, int64_t at,
                                         const UpdateLoaded<MASTER, S, G, V> &x) {
@@ -197,7 +199,7 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __gri
 }
 
 // --- host code -------------------------------------------------------------------------------------------------------
-// Launches the update of the parameters in the table and empties it.
+// Launches the update of the parameters in the table, then empties the table.
 template <MasterStore MASTER, typename S, typename G> void adamw_flush(cudaStream_t stream, UpdateTable *table) {
     if (table->count > 0 && table->first_block[table->count] > 0) {
         adamw_kernel<MASTER, S, G><<<grid_of(table->first_block[table->count]), OPTIMIZER_THREADS, 0, stream>>>(*table);
@@ -206,7 +208,7 @@ template <MasterStore MASTER, typename S, typename G> void adamw_flush(cudaStrea
     table->count = 0;
 }
 
-// Updates the parameters with this kind of master weights, moment type S and gradient type G.
+// Updates all parameters with the given master weight storage, moment type S and gradient type G.
 template <MasterStore MASTER, typename S, typename G>
 void adamw_launch(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
     const Format moment = sizeof(S) == 2 ? FMT_BF16 : FMT_FP32, grad = sizeof(G) == 2 ? FMT_BF16 : FMT_FP32;
@@ -267,5 +269,5 @@ void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepS
     adamw_launch_all<IN_SPLIT16>(stream, parameters, count, scalars);
     fp8_moments_update(exec, parameters, count, scalars, state);
     cuda_backend(exec)->amaxes_valid =
-        exec->ranks <= 1; // with several processes, the amaxes cover only this process's shard
+        exec->ranks <= 1; // with several processes, the amaxes cover only the shard of this process
 }

@@ -5,14 +5,14 @@
 
 constexpr int OPTIMIZER_THREADS = 256;
 
-// Values that all elements of a step use, computed once on the device.
+// Values that one optimizer step needs for every element, computed once on the device.
 struct UpdateScalars {
     float lr, beta1, beta2, eps, weight_decay;
-    float clip;                     // factor applied to every gradient element
-    float correction1, correction2; // 1 / (1 - beta^t) of the moments
+    float clip;                     // gradient clipping: factor that multiplies every gradient element
+    float correction1, correction2; // bias corrections of the moments: 1 / (1 - beta^t)
     float rate, floor;              // for 8-bit moments: lr * correction1 / sqrt(correction2), eps / sqrt(correction2)
-    uint64_t seed;                  // seeds stochastic rounding together with t
-    int64_t t;                      // number of this update
+    uint64_t seed;                  // seeds stochastic rounding, together with t
+    int64_t t;                      // number of this optimizer update
     int32_t skip;
 };
 
@@ -20,10 +20,10 @@ struct UpdateScalars {
 // FP32 master weights; or the BF16 value as upper and U16 master weights as lower half (split16).
 enum MasterStore { IN_VALUE, IN_VALUE_BF16, IN_FP32, IN_SPLIT16 };
 
-// Returns the parameter's kind of master weights; calls fatal() if its formats are not supported.
+// Returns how the parameter's full-precision value is stored. Calls fatal() if its formats are not supported.
 MasterStore master_store(const Parameter &p);
 
-// Returns the number of elements of a tensor; calls fatal() if there are gaps between its rows.
+// Returns the number of elements of a tensor. Calls fatal() if its rows are not contiguous.
 int64_t flat_elements(const char *operation, Tensor t);
 
 static inline bool aligned16(const void *address) {
@@ -36,7 +36,7 @@ __device__ static inline float fast_sqrt(float x) {
     return y;
 }
 
-// AdamW on one element. Updates m and v in place and returns the new parameter.
+// Computes AdamW for one element: updates m and v in place and returns the new parameter.
 __device__ static inline float adamw_element(const UpdateScalars &s, float decay, float grad, float *m, float *v,
                                              float p) {
     const float g = grad * s.clip;
@@ -46,9 +46,9 @@ __device__ static inline float adamw_element(const UpdateScalars &s, float decay
     return p - s.lr * update - decay * p;
 }
 
-// AdamW on one element with m and v already multiplied by beta1 and beta2, in fewer operations. Used if the moments are
-// rounded to 8 bits anyway: uses FMAs and the hardware's root and reciprocal (error 2^-23); the root of a subnormal is
-// 0.
+// Computes AdamW for one element in fewer operations; m and v are already multiplied by beta1 and beta2. Used if the
+// moments are rounded to 8 bits anyway. Uses FMAs and the hardware's square root and reciprocal (error 2^-23); the root
+// of a subnormal number is 0.
 __device__ static inline float adamw_element_short(const UpdateScalars &s, float decay, float grad, float *m, float *v,
                                                    float p) {
     const float g = grad * s.clip;
@@ -58,6 +58,6 @@ __device__ static inline float adamw_element_short(const UpdateScalars &s, float
     return fmaf(-decay, p, fmaf(-s.rate, update, p));
 }
 
-// Runs AdamW on all parameters with SCALE_EXPAND (8-bit) moments.
+// Runs AdamW on all parameters whose moments are 8-bit (SCALE_EXPAND).
 void fp8_moments_update(Exec *exec, const Parameter *parameters, int count, const UpdateScalars *scalars,
                         StepState *state);

@@ -6,11 +6,12 @@
 
 namespace {
 
-constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // elements that a warp processes at a time
-constexpr int RUN = WARP / (CHUNK / GROUP);       // consecutive chunks of a warp: one group per lane
+constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // number of elements that a warp processes at a time
+// number of consecutive chunks that a warp processes, so that each lane holds the parameters of one group
+constexpr int RUN = WARP / (CHUNK / GROUP);
 
-// Resident blocks per SM. Stochastic rounding computes a random number per element, and more warps hide that
-// arithmetic. Without it, memory bandwidth is the limit and more warps only compete for it.
+// Number of resident blocks per SM. Stochastic rounding computes a random number per element, and more warps hide that
+// arithmetic. Without it, memory bandwidth is the limit, and more warps only compete for it.
 template <MasterStore MASTER> constexpr int CHUNK_BLOCKS = MASTER == IN_VALUE_BF16 ? 5 : 4;
 
 // --- full chunks -----------------------------------------------------------------------------------------------------
@@ -18,7 +19,7 @@ template <MasterStore MASTER> constexpr int CHUNK_BLOCKS = MASTER == IN_VALUE_BF
 // written once per run, in full cache lines.
 struct RunGroup {
     float a[2]; // scales of m and v
-    uint32_t k; // exponents in sixteenths: of m in the lowest byte, of v in the next
+    uint32_t k; // exponents in sixteenths: of m in the lowest byte, of v in the next byte
 };
 
 __device__ inline RunGroup group_load(const MomentEntry &e, int64_t at, bool inside) {
@@ -47,15 +48,15 @@ __device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
     return x;
 }
 
-// Updates one chunk. `old` is the group that contains this lane's elements; returns that group after the step. Raises
-// *amax, in shared memory, to the amax of the stored BF16 values.
+// Updates one chunk. `old` is the group that contains this lane's elements; returns that group's new scales and
+// exponents. Raises *amax, in shared memory, to the amax of the stored BF16 values.
 template <MasterStore MASTER, typename G>
 __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
                                         const MomentEntry &e, int64_t begin, RunGroup old, uint32_t *amax) {
     const int lane = (int)threadIdx.x % WARP;
     const int64_t first = begin + lane / GROUP_LANES * GROUP + lane % GROUP_LANES * WIDTH;
 
-    // start all loads before the first use
+    // all loads are started before the first value is used
     uint32_t code[2][LANE_ELEMENTS / 4];
     Pack<G, WIDTH> grad[SPANS];
     MasterPack<MASTER> master[SPANS];
@@ -109,8 +110,8 @@ __device__ inline void prefetch_l2(const void *address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
 }
 
-// Cache lines that a chunk reads, to be prefetched for a later chunk: one per lane, or two if there are more lines than
-// lanes. Each array of a chunk is contiguous.
+// Cache line that a lane prefetches for a later chunk. Each array of a chunk is contiguous. A lane prefetches two lines
+// if a chunk has more lines than a warp has lanes.
 constexpr int LINE_BYTES = 128;
 
 template <MasterStore MASTER, typename G> struct ChunkLines {
@@ -125,8 +126,8 @@ template <MasterStore MASTER, typename G> struct ChunkLines {
 };
 
 struct LaneLine {
-    const char *address; // of the line in the entry's first chunk; NULL: this lane has no line
-    int64_t chunk_bytes; // distance from one chunk's line to the next chunk's
+    const char *address; // address of the cache line in the entry's first chunk; NULL: this lane prefetches nothing
+    int64_t chunk_bytes; // distance in bytes between the lines of two consecutive chunks
 };
 
 // Returns the address that this lane prefetches for line number `line` of a chunk.
@@ -151,7 +152,7 @@ __global__
 __launch_bounds__(CHUNK_THREADS,
                   CHUNK_BLOCKS<MASTER>) void adamw_moments_kernel(const __grid_constant__ MomentTable table) {
     __shared__ CodeTables tables;
-    __shared__ uint32_t amaxes[ENTRIES]; // amaxes of this block's chunks
+    __shared__ uint32_t amaxes[ENTRIES]; // amaxes of the chunks that this block processes
     const UpdateScalars scalars = *table.scalars;
     if (scalars.skip) return;
     for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS) amaxes[i] = 0;
@@ -169,7 +170,7 @@ __launch_bounds__(CHUNK_THREADS,
         }
         const MomentEntry &e = table.entry[entry];
         const int chunks = (int)e.chunks, begin = (run - table.first[entry]) * RUN, end = min(begin + RUN, chunks);
-        const int64_t at = (int64_t)begin * (CHUNK / GROUP) + lane; // the group that this lane holds
+        const int64_t at = (int64_t)begin * (CHUNK / GROUP) + lane; // index of the group that this lane holds
         const bool inside = begin + lane / (CHUNK / GROUP) < end;
         RunGroup group = group_load(e, at, inside);
         for (int chunk = begin; chunk < end; chunk++) {
@@ -179,8 +180,8 @@ __launch_bounds__(CHUNK_THREADS,
                 for (int i = 0; i < LINES; i++)
                     if (line[i].address) prefetch_l2(line[i].address + next * line[i].chunk_bytes);
             }
-            // The chunk's groups are held by the lanes from `here` on. Lane l processes elements of the group held by
-            // lane here + l / 8; after the step, lane here + i gets its group back from lane 8 i.
+            // The lanes starting at `here` hold the chunk's groups. Lane l processes elements of the group of lane here
+            // + l / 8. After the step, lane here + i receives its updated group from lane 8 i.
             const int here = (chunk - begin) * (CHUNK / GROUP);
             const RunGroup old = group_of_lane(group, here + lane / GROUP_LANES);
             const RunGroup fresh =
@@ -196,10 +197,10 @@ __launch_bounds__(CHUNK_THREADS,
 }
 
 // --- remaining groups of a parameter ---------------------------------------------------------------------------------
-// Groups that do not fill a chunk (the last may be short), and tensors that are not 16-byte aligned. A warp updates one
-// group, using the functions of moments.h.
+// Updates the groups that do not fill a chunk (the last may be short), and tensors that are not 16-byte aligned. A warp
+// updates one group, using the functions of moments.h.
 
-// Computes the scale and exponent of the warp's group x of m (which 0) or v (which 1); lane 0 stores them.
+// Computes the scale and exponent of group x of m (which = 0) or v (which = 1) in a warp. Lane 0 stores them.
 __device__ inline MomentGroup rest_measure(const MomentTable &table, const MomentEntry &e, int which, int64_t at,
                                            const float x[GROUP / WARP]) {
     uint32_t largest = 0, negated = 0;
@@ -285,8 +286,8 @@ MomentEntry entry_of(const Parameter &p) {
     return e;
 }
 
-// Numbers the warps' work items across the table's parameters: runs of chunks or, if `rest`, remaining groups. Returns
-// their number.
+// Numbers the work items of the table's parameters: runs of chunks or, if `rest`, remaining groups. Returns the number
+// of items.
 int count_pieces(MomentTable *table, bool rest) {
     for (int i = 0; i < table->count; i++) {
         const MomentEntry &e = table->entry[i];

@@ -13,16 +13,17 @@
 
 constexpr int GROUP = 128;
 constexpr int GROUP_LANES = 8;
-constexpr int WIDTH = 8;                             // elements per access
-constexpr int SPANS = GROUP / (GROUP_LANES * WIDTH); // accesses per lane
+constexpr int WIDTH = 8; // number of elements per memory access
+// number of accesses that a lane needs for its elements of a group
+constexpr int SPANS = GROUP / (GROUP_LANES * WIDTH);
 constexpr int LANE_ELEMENTS = SPANS * WIDTH;
 constexpr int CHUNK_THREADS = 128; // threads per block
 
 // --- logarithms of FP8 values ----------------------------------------------------------------------------------------
-// Lookup tables for decoding. Code 0 has log2 -inf, so its power is 0.
+// Lookup tables in shared memory for decoding 8-bit moments. The entry of FP8 value 0 is -inf, so that 2^entry is 0.
 struct alignas(512) CodeTables {
-    float log2[128];      // log2(value / F) by the FP8 value's 7 bits without sign
-    float inverse_k[256]; // 1 / k, by k in sixteenths
+    float log2[128];      // log2(value / F), indexed by the lower 7 bits of the FP8 value
+    float inverse_k[256]; // 1 / k, indexed by the exponent k in sixteenths
 };
 
 __device__ static inline void tables_fill(CodeTables *tables) {
@@ -33,8 +34,8 @@ __device__ static inline void tables_fill(CodeTables *tables) {
     __syncthreads();
 }
 
-// Returns log2(value / F) of the FP8 value in byte 0 to 3 of a word. The table has 512 bytes and is aligned to them, so
-// the address takes one operation.
+// Returns log2(value / F) of one FP8 value of a word, selected by byte index. The lookup table is aligned to its size
+// of 512 bytes, so that the address takes one instruction.
 __device__ static inline float code_log2_of(uint32_t table, uint32_t word, int byte) {
     const uint32_t offset = (byte == 0 ? word << 2 : word >> (8 * byte - 2)) & (127u * (uint32_t)sizeof(float));
     float log2;
@@ -49,12 +50,12 @@ __device__ static inline float fast_log2(float x) {
 }
 
 // --- groups -------------------------------------------------------------------------------------------------
-// A group's parameters for the short code, equal in its eight lanes.
+// Parameters of a group of moments, identical in the eight lanes that share it. Used by the fast code path.
 struct LaneGroup {
     float a, k_inverse;
     uint8_t k_16ths;
-    bool decodes; // true if the short code decodes the group exactly, because no intermediate is subnormal
-    bool encodes; // true if the short code encodes the group exactly, because no element is subnormal
+    bool decodes; // true if the fast path decodes the group exactly, because no intermediate is subnormal
+    bool encodes; // true if the fast path encodes the group exactly, because no element is subnormal
     bool floors;  // v only: a nonzero element could round to 0 and must be raised to the smallest nonzero FP8 value
 };
 
@@ -63,13 +64,13 @@ __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a,
     group.a = a;
     group.k_16ths = (uint8_t)k_16ths;
     group.k_inverse = tables->inverse_k[k_16ths];
-    // reach: log2 of a divided by the value that the smallest nonzero FP8 value represents
+    // reach: log2 of the ratio of the scale a to the value that the smallest nonzero FP8 value represents
     const float reach = (moment_target(FMT_E4M3) + 1.0f) * group.k_inverse;
     group.decodes = a == 0.0f || (a < INFINITY && reach - fminf(fast_log2(a), 0.0f) < 125.0f);
     return group;
 }
 
-// Decodes a lane's FP8 values, 4 per word.
+// Decodes a lane's FP8 moments, 4 per word, to FP32.
 template <bool SECOND>
 __device__ static inline void decode_lane(const CodeTables *tables, LaneGroup group,
                                           const uint32_t word[LANE_ELEMENTS / 4], float out[LANE_ELEMENTS]) {
@@ -90,14 +91,16 @@ __device__ static inline void decode_lane(const CodeTables *tables, LaneGroup gr
     }
 }
 
-// Largest |x| as bits, and the maximum of -bits as unsigned, which gives the smallest nonzero |x|.
+// Extremes of a lane's elements: the largest |x| as raw bits, and the maximum of -bits as unsigned, which yields the
+// smallest nonzero |x|.
 struct LaneExtremes {
     uint32_t largest, negated;
 };
 
 __device__ static inline LaneExtremes lane_extremes(const float x[LANE_ELEMENTS], bool signed_values) {
     LaneExtremes e = {};
-    uint32_t below = UINT32_MAX; // smallest magnitude minus 1, so that a 0 wraps to the largest value and is ignored
+    // bits of the smallest magnitude minus 1. A zero wraps around to the largest unsigned value and is thus ignored.
+    uint32_t below = UINT32_MAX;
 #pragma unroll
     for (int i = 0; i < LANE_ELEMENTS; i++) {
         const uint32_t bits = signed_values ? float_bits(x[i]) & 0x7fffffffu : float_bits(x[i]);
@@ -123,8 +126,8 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
     const float log2 = moment_log2(bits_float(bits)), other = __shfl_xor_sync(ALL_LANES, log2, 2);
     const float range = smallest ? other - log2 : log2 - other;
     uint32_t k = expand ? moment_exponent_of(range, FMT_E4M3) : MOMENT_K_ONE;
-    // floors: true if the smallest element could round to 0. It does not if it is at most a factor of 2^1/2 below the
-    // smallest nonzero FP8 value.
+    // floors: true if the smallest element could round to 0. It cannot if it is at least 2^-1/2 times the smallest
+    // nonzero FP8 value.
     const bool floors = !(range * (float)k <= MOMENT_K_ONE * (moment_target(FMT_E4M3) + 1.5f));
     const uint32_t told = k | (uint32_t)(bits >= 0x00800000u) << 8 | (uint32_t)floors << 9;
     const auto group_of = [&](int at) {
@@ -151,7 +154,7 @@ __device__ static inline float lane_position(float x, float k, float log2_a) {
 template <bool SECOND, bool FLOORS>
 __device__ static inline void encode_short(LaneGroup group, const float x[LANE_ELEMENTS],
                                            uint32_t word[LANE_ELEMENTS / 4]) {
-    constexpr float smallest = 0x1p-9f; // the smallest nonzero FP8 value
+    constexpr float smallest = 0x1p-9f; // smallest nonzero FP8 value
     const float k = (float)group.k_16ths * (1.0f / MOMENT_K_ONE), log2_a = group.a > 0.0f ? fast_log2(group.a) : 0.0f;
     const auto place = [&](float value) {
         const float y = lane_position(value, k, log2_a);
@@ -164,7 +167,7 @@ __device__ static inline void encode_short(LaneGroup group, const float x[LANE_E
                   encode_pair<FMT_E4M3>(place(x[4 * i + 2]), place(x[4 * i + 3])) << 16;
 }
 
-// Encodes a lane's elements to FP8, rounded to nearest even.
+// Encodes a lane's moments to FP8, rounding to nearest even.
 template <bool SECOND>
 __device__ static inline void encode_lane(LaneGroup group, const float x[LANE_ELEMENTS],
                                           uint32_t word[LANE_ELEMENTS / 4]) {

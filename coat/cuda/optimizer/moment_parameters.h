@@ -1,4 +1,4 @@
-// Parameters of AdamW on 8-bit moments: the kernel argument that lists them, and loads and stores of their values,
+// Kernel argument that lists the parameters with 8-bit moments, and functions that load and store parameter values,
 // WIDTH at a time or one by one.
 #pragma once
 #include "fp8_moments.h"
@@ -10,18 +10,20 @@ constexpr int ENTRIES = 280;
 struct MomentEntry {
     void *value, *master;
     const void *grad;
-    uint8_t *code[2]; // FP8 values, scales and exponents of the moments: [0] of m, [1] of v
+    uint8_t *code[2]; // FP8 values of the moments: [0] of m, [1] of v
     float *scale[2];
     uint8_t *exponent[2];
-    uint32_t *amax;           // amax of the values as stored; NULL: not computed
-    int64_t elements, chunks; // full chunks; 0 if not 16-byte aligned
-    uint64_t index;           // Parameter.index
+    uint32_t *amax; // amax of the stored weight values; NULL: not computed
+    // number of elements and of full chunks; chunks is 0 if the tensors are not 16-byte aligned
+    int64_t elements, chunks;
+    uint64_t index; // Parameter.index
     bool decay;
 };
 
 struct MomentTable {
     MomentEntry entry[ENTRIES];
-    // first work item of each entry, a run of chunks or a remaining group; the last value is their number
+    // first work item of each entry, which is a run of chunks or a remaining group; the last element is the total
+    // number of items
     int first[ENTRIES + 1];
     int count;
     bool expand;
@@ -31,7 +33,7 @@ struct MomentTable {
 static_assert(sizeof(MomentTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
 // --- vectors ------------------------------------------------------------------------------------------------
-// WIDTH parameters in full precision, in their storage format.
+// WIDTH parameter values in full precision, in their storage format.
 template <MasterStore MASTER> struct MasterPack {
     Pack<float, MASTER == IN_VALUE || MASTER == IN_FP32 ? WIDTH : 1> full;
     Pack<uint16_t, MASTER == IN_SPLIT16 || MASTER == IN_VALUE_BF16 ? WIDTH : 1> high;
@@ -48,7 +50,8 @@ template <MasterStore MASTER> __device__ inline MasterPack<MASTER> master_load(c
     return p;
 }
 
-// Converts stored parameters to FP32. For split16, master_join() means adding the low 16 bits as a signed integer.
+// Converts stored full-precision parameters to FP32. For split16, adds the lower 16 bits as a signed integer
+// (master_join()).
 template <MasterStore MASTER> __device__ inline void master_values(const MasterPack<MASTER> &p, float out[WIDTH]) {
     if constexpr (MASTER == IN_VALUE || MASTER == IN_FP32) {
         unpack<WIDTH>(p.full, out);
@@ -65,7 +68,7 @@ template <MasterStore MASTER> __device__ inline void master_values(const MasterP
     }
 }
 
-// Combine the lower or the upper 16 bits of two words.
+// Combine the lower (or upper) 16 bits of two words into one word.
 __device__ inline uint32_t lower_halves(uint32_t first, uint32_t second) {
     return __byte_perm(first, second, 0x5410);
 }
@@ -73,7 +76,8 @@ __device__ inline uint32_t upper_halves(uint32_t first, uint32_t second) {
     return __byte_perm(first, second, 0x7632);
 }
 
-// Stores WIDTH updated parameters. Returns the amax of the BF16 values at even and at odd positions; 0 for FP32 values.
+// Stores WIDTH updated parameters. Returns the amaxes of the BF16 values at even and at odd positions, or 0 for FP32
+// values.
 template <MasterStore MASTER>
 __device__ inline __nv_bfloat162 master_write(const MomentEntry &e, const UpdateScalars &s, int64_t at,
                                               const float p[WIDTH]) {
@@ -82,7 +86,7 @@ __device__ inline __nv_bfloat162 master_write(const MomentEntry &e, const Update
     for (int i = 0; i < WIDTH / 2; i++) {
         const uint32_t x = float_bits(p[2 * i]), y = float_bits(p[2 * i + 1]);
         low[i] = lower_halves(x, y);
-        high[i] = upper_halves(x + 0x8000u, y + 0x8000u); // master_bf16()
+        high[i] = upper_halves(x + 0x8000u, y + 0x8000u); // rounds to the upper half as master_bf16() does
         if constexpr (MASTER == IN_VALUE_BF16) {
             const uint64_t index = e.index + (uint64_t)(at + 2 * i);
             high[i] = bf16_encode_stochastic(p[2 * i], s.seed, s.t, index) |

@@ -11,15 +11,17 @@ constexpr int EMBED_THREADS = 128;
 template <typename T> struct EmbedForward {
     T *r;
     const int32_t *tokens;
-    const T *wte, *wpe;       // wpe may be NULL
-    const int32_t *positions; // position of each row with document masking; NULL: row % T_length, or no wpe
+    const T *wte, *wpe; // token and position embedding tables; wpe may be NULL
+    // position of each row with document masking; NULL: the position is row % T_length, or there is no wpe
+    const int32_t *positions;
     int64_t r_stride, wte_stride, wpe_stride;
     int64_t rows;
     int cols, T_length;
 };
 
-// A thread computes 8 columns of one position for ROWS sequences, so that the position's row is read once for all of
-// them and their tokens' rows are loaded in parallel. With document masking, each row has its own position.
+// Computes 8 columns of the embeddings of one position for ROWS sequences per thread. The position embedding is thus
+// read once for all sequences, and the token embeddings are loaded in parallel. With document masking, each row has its
+// own position.
 template <typename T, int V, int ROWS>
 __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForward<T> a) {
     const unsigned vectors = (unsigned)(a.cols / V);
@@ -70,16 +72,16 @@ template <typename T> struct PositionGradient {
     float *dwpe;
     const T *g;
     int64_t dwpe_stride, g_stride;
-    int64_t rows;      // rows of g
-    int64_t positions; // rows of dwpe, at least T_length
+    int64_t rows;      // number of rows of g
+    int64_t positions; // number of rows of dwpe, at least T_length
     int cols, T_length;
     bool accumulate;
 };
 
-// A thread computes 8 columns of one position. The sequences are added in order.
+// Computes 8 columns of one position's gradient per thread. Sequences are added in order.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(PositionGradient<T> a) {
-    constexpr int BATCH = 8; // rows loaded before the first is added
+    constexpr int BATCH = 8; // number of rows that are loaded before the first is added
     const int64_t vectors = a.cols / V, index = (int64_t)blockIdx.x * EMBED_THREADS + threadIdx.x;
     const int64_t position = index / vectors, column = index % vectors * V;
     if (position >= a.positions) return;
@@ -112,18 +114,18 @@ __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(Positi
 }
 
 // --- gradient of the token embedding ---------------------------------------------------------------------------------
-// Also the position embedding's gradient with document masking, with positions in place of tokens.
-// The rows are sorted by token (a stable sort, so equal tokens keep the order of their rows) and divided into chunks of
-// CHUNK. A run of equal tokens within a chunk is summed and added to the token's row of dwte. A run that crosses
-// chunks, as those of frequent tokens do, stores one partial sum per chunk: `head` if it continues from the previous
-// chunk, `tail` if it starts here and continues. A second kernel adds these in order.
+// Number of sorted rows per chunk in the gradient of the token embedding (and, with document masking, of the position
+// embedding, with positions instead of tokens). The rows are sorted by token (stable, so equal tokens keep their order)
+// and divided into chunks. A run of equal tokens within a chunk is summed and added to the token's row of dwte. A run
+// that crosses chunks stores one partial sum per chunk: `head` if it continues from the previous chunk, `tail` if it
+// starts here and continues. A second kernel adds these in order.
 constexpr int CHUNK = 64;
 
 template <typename T> struct TokenGradient {
     float *dwte;
     const T *g;
-    const int32_t *tokens, *order; // sorted tokens, and the row of g that each came from
-    float *head, *tail;            // (chunks, cols)
+    const int32_t *tokens, *order; // tokens in sorted order, and the row of g that each belongs to
+    float *head, *tail;            // partial sums of runs that cross chunks, (chunks, cols)
     int64_t dwte_stride, g_stride;
     int rows, cols;
 };
@@ -136,9 +138,9 @@ template <int V> __device__ inline void add_to(float *out, Pack<float, V> before
     store(out, packed<float, V>(total));
 }
 
-// A block processes a chunk and up to 128 vectors of its columns. All data of a batch of rows is loaded together,
-// including the current sums of the tokens whose runs end in it. These differ, because different runs have different
-// tokens.
+// Sums the runs of equal tokens in a chunk. A block processes a chunk and up to 128 vectors of its columns. All data of
+// a batch of rows is loaded together, including the current gradients of the tokens whose runs end in it; these differ,
+// because different runs have different tokens.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_gradient_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
@@ -147,11 +149,11 @@ __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_g
     const int64_t column = ((int64_t)blockIdx.y * EMBED_THREADS + threadIdx.x) * V;
     if (column >= a.cols) return;
     const int begin = (int)chunk * CHUNK, end = min(begin + CHUNK, a.rows);
-    // from_before: the current run of equal tokens started in an earlier chunk
+    // from_before: true if the current run of equal tokens started in an earlier chunk
     bool from_before = begin > 0 && a.tokens[begin - 1] == a.tokens[begin];
     float sum[V] = {};
     for (int first = begin; first < end; first += BATCH) {
-        int token[BATCH + 1]; // tokens of the batch and of the next row; -1 after the last row
+        int token[BATCH + 1]; // tokens of the batch's rows and of the row after them; -1 after the last row
 #pragma unroll
         for (int k = 0; k <= BATCH; k++) token[k] = first + k < a.rows ? a.tokens[first + k] : -1;
         Pack<T, V> g[BATCH];
@@ -185,7 +187,8 @@ __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_g
     }
 }
 
-// Adds up the partial sums of a run that crosses chunks, in the chunk in which it starts. Loads them in batches.
+// Adds the partial sums of a run of equal tokens that crosses chunks; done in the chunk in which the run starts. Loads
+// the partial sums in batches.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
@@ -194,8 +197,8 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     const int begin = (int)chunk * CHUNK, next = begin + CHUNK;
     if (column >= a.cols || next >= a.rows) return;
     const int token = a.tokens[next - 1];
-    if (a.tokens[next] != token) return; // no run continues into the next chunk
-    // the run started in an earlier chunk
+    if (a.tokens[next] != token) return; // returns if no run continues into the next chunk
+    // returns if the run started in an earlier chunk
     if (a.tokens[begin] == token && begin > 0 && a.tokens[begin - 1] == token) return;
     float *const out = a.dwte + token * a.dwte_stride + column;
     const Pack<float, V> before = load<V>(out);
@@ -209,7 +212,8 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
         for (int k = 0; k < BATCH; k++) {
             const bool exists = (other + k) * CHUNK < a.rows;
             first_token[k] = exists ? a.tokens[(other + k) * CHUNK] : -1;
-            if (exists) part[k] = load<V>(a.head + (other + k) * a.cols + column); // used only if it was written
+            // the value is used only if it was written
+            if (exists) part[k] = load<V>(a.head + (other + k) * a.cols + column);
         }
 #pragma unroll
         for (int k = 0; k < BATCH; k++) {
@@ -224,14 +228,14 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     add_to<V>(out, before, sum);
 }
 
-// numbers[i] = i: the rows, as values of the sort.
+// Sets numbers[i] = i. These row numbers are the values of the sort by token.
 __global__ void row_numbers_kernel(int32_t *numbers, int count) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < count) numbers[i] = i;
 }
 
 // --- workspace ----------------------------------------------------------------------------------------------
-// Allocator of Exec.workspace.
+// Divides Exec.workspace into consecutive pieces.
 struct Pieces {
     char *next;
     size_t left;

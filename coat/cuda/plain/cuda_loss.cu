@@ -1,34 +1,34 @@
-// Cross-entropy loss of a chunk of tokens. The gradient overwrites the logits: one read and one write of the model's
-// widest tensor. With --head fp8 the gradient is written in FP8 (2 bytes read, 1 written per element) and then
-// transposed for wgrad (1 read, 1 written).
+// Computes the cross-entropy loss of a chunk of tokens and its gradient. The gradient overwrites the logits, the
+// model's widest tensor, with one read and one write. With --head fp8, the gradient is written in FP8 (2 bytes read, 1
+// written per element) and then transposed for wgrad (1 read, 1 written).
 #include "cuda/fp8/fp8_kernels.h"
 
 #include "loss_parts.h"
 
 namespace {
 
-constexpr int LOSS_THREADS = 512;         // threads of a block that processes rows alone
-constexpr int LOSS_PART_THREADS = 256;    // threads of a block that shares rows with other blocks
-constexpr int LOSS_BLOCKS_PER_SM = 2;     // minimum number of resident blocks; twice as many if blocks share rows
-constexpr int LOSS_PARTS = 8;             // maximum number of blocks that share a row: every GPU supports clusters of 8
-constexpr int LOSS_PART_BYTES = 54 << 10; // maximum part of a row per block, so that four blocks fit an SM
+constexpr int LOSS_THREADS = 512;         // number of threads of a block that processes rows alone
+constexpr int LOSS_PART_THREADS = 256;    // number of threads of a block that shares rows with other blocks
+constexpr int LOSS_BLOCKS_PER_SM = 2;     // minimum number of resident blocks per SM; doubled if blocks share rows
+constexpr int LOSS_PARTS = 8;             // maximum number of blocks that share a row; every GPU supports clusters of 8
+constexpr int LOSS_PART_BYTES = 54 << 10; // maximum bytes of a row's part per block, so that four blocks fit in an SM
 
 struct LossArguments {
-    void *logits;       // (rows, cols)
-    float *losses;      // (rows); may be NULL
-    uint8_t *codes;     // (rows, cols) E5M2: FP8 gradient; NULL: the gradient overwrites the logits
-    float *codes_scale; // written by the kernel
+    void *logits;       // (rows, cols) logits, which the gradient overwrites unless `codes` is set
+    float *losses;      // (rows) loss of each row; NULL: not written
+    uint8_t *codes;     // (rows, cols) gradient in E5M2; NULL: the gradient overwrites the logits
+    float *codes_scale; // scale of `codes`, which the kernel writes
     int64_t codes_stride;
     const int32_t *targets;
     int64_t rows, stride, target_stride;
     int cols, vocab;
-    int parts; // blocks that share a row: a power of two
+    int parts; // number of blocks that share a row, a power of two
     bool backward;
-    StepState *state; // contains loss_scale
+    StepState *state; // the step's state, which contains loss_scale
 };
 
-// Maximum of a thread's logits, ignoring NaN. Of each vector only the first `real` columns count; the others are
-// padding.
+// Computes the maximum of a thread's logits, ignoring NaN. Only the first `real` columns of each vector are used; the
+// others are padding.
 template <typename T, int V> struct Largest {
     float most = NOTHING;
 
@@ -44,7 +44,7 @@ template <typename T, int V> struct Largest {
     }
 };
 
-template <> struct Largest<bf16, 8> { // two values at a time
+template <> struct Largest<bf16, 8> { // computes the maximum of two BF16 values at a time
     __nv_bfloat162 most = __float2bfloat162_rn(-INFINITY);
 
     __device__ void add(Pack<bf16, 8> pack, int real) {
@@ -61,9 +61,9 @@ template <> struct Largest<bf16, 8> { // two values at a time
     }
 };
 
-// Reads a block's part of a row, which begins at vector `begin`. STAGED: from shared memory, filled by asynchronous
-// copies; otherwise from device memory in every pass, because the part is too long. A thread reads only the vectors it
-// copied itself, so no barrier is needed, and the next row is copied while the current one is being written.
+// Reads the part of a row that a block processes, starting at vector `begin`. STAGED: through shared memory by
+// asynchronous copies. Otherwise each pass reads device memory, because the part is too long. A thread reads only
+// vectors that it copied itself, so no barrier is needed, and the next row is copied while the current one is written.
 template <typename T, int V, bool STAGED> struct RowReader {
     Pack<T, V> *staged;
     int begin;
@@ -87,7 +87,7 @@ template <typename T, int V, bool STAGED> struct RowReader {
     }
 };
 
-// Writes the gradient over the logits. The values to write are multiplied by `unit` beforehand, here 1.
+// Writes the gradient over the logits. Callers multiply the values by `unit` first, which is 1.
 template <typename T, int V> struct GradientInPlace {
     T *row;
     static constexpr float unit = 1.0f;
@@ -97,7 +97,7 @@ template <typename T, int V> struct GradientInPlace {
     __device__ void element(int column, float x) const { store(row + column, packed<T, 1>(&x)); }
 };
 
-// Writes the gradient in E5M2. The values to write are multiplied by `unit`, the reciprocal of the scale, beforehand.
+// Writes the gradient in E5M2. Callers multiply the values by `unit` first, which is the reciprocal of the scale.
 template <typename T, int V> struct GradientCodes {
     uint8_t *row;
     float unit;
@@ -112,7 +112,7 @@ template <typename T, int V> struct GradientCodes {
     __device__ void element(int column, float x) const { row[column] = (uint8_t)encode_pair<FMT_E5M2>(x, 0.0f); }
 };
 
-// Computes loss and gradient. `parts` consecutive blocks share a row; each group of blocks processes every step-th row.
+// Computes loss and gradient. `parts` consecutive blocks share a row. Each group of blocks processes every step-th row.
 template <typename T, int V, bool STAGED, typename Gradient>
 __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(LossArguments a) {
     extern __shared__ uint4 dynamic[];
@@ -126,7 +126,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     const RowReader<T, V, STAGED> reader = {(Pack<T, V> *)(shared + RowParts::bytes(parts, threads / WARP)), begin};
     T *const logits = (T *)a.logits;
     const float scale = a.state->loss_scale;
-    // Calls visit(vector, number of its columns that are not padding) for this thread's vectors of the block's part.
+    // Calls visit(vector, columns) for each vector that this thread processes; `columns` excludes padding.
     const auto each = [&](auto visit) {
         int i = begin + thread;
         for (; i < whole; i += threads) visit(i, V);
@@ -157,7 +157,8 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
         const Gradient gradient(a, row, scale);
         const float inverse = scale / all.sum, factor = inverse * gradient.unit;
 
-        const int from = target < 0 ? 0 : target / V; // vector whose thread computes and writes the row's loss
+        // vector of logits that contains the target; its thread computes and writes the row's loss
+        const int from = target < 0 ? 0 : target / V;
         const bool owner = from >= begin && from < end && (from - begin) % threads == thread;
         float target_gradient = 0.0f;
         if (owner) {
@@ -186,8 +187,8 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     }
 }
 
-// Launches the kernel with `shared` bytes of shared memory per block. Blocks that share rows are launched in the number
-// that can run at once, so that no group starts after another has ended.
+// Launches the loss kernel with `shared` bytes of shared memory per block. If blocks share rows, launches only as many
+// as can run at once, so that no group of blocks starts after another has ended.
 template <typename T, int V, bool STAGED, typename Gradient>
 void loss_launch(const CudaBackend *backend, const LossArguments &a, int threads, size_t shared) {
     const auto kernel = loss_kernel<T, V, STAGED, Gradient>;
@@ -216,7 +217,7 @@ void loss_launch(const CudaBackend *backend, const LossArguments &a, int threads
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, a), "launching the kernel loss_kernel");
 }
 
-// Chooses the number of blocks per row, and STAGED if the row's parts fit in shared memory.
+// Chooses how many blocks share a row, and STAGED if a row's parts fit in shared memory.
 template <typename T, int V, typename Gradient> void loss_run(const CudaBackend *backend, LossArguments a) {
     int most = 0;
     CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device),
@@ -240,10 +241,10 @@ constexpr int SUM_THREADS = 1024;
 
 __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *losses, int64_t count, StepState *state) {
     __shared__ double shared[SUM_THREADS / WARP];
-    const double before = state->loss_sum; // all threads read it, so that no branch precedes the loads of the losses
+    const double before = state->loss_sum; // read by all threads, so that no branch precedes the loads of the losses
     const float scale = state->loss_scale;
     double sum = 0.0;
-// unrolled by 4, because by 16, the compiler's choice, 4,096 losses would all be loaded one by one as a remainder
+// The loop is unrolled by 4. The compiler would choose 16, which would load 4,096 losses one by one as a remainder.
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < count; i += SUM_THREADS) sum += (double)losses[i];
     sum = block_sum<SUM_THREADS / WARP>(sum, shared);
@@ -252,7 +253,7 @@ __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *loss
 
 } // namespace
 
-// Computes the gradient in E5M2 and its transpose.
+// Computes the gradient of the loss in E5M2, and its transpose.
 static void loss_codes(Exec *exec, const char *operation, LossArguments a, Tensor dlogits, Tensor dlogits_t,
                        Tensor logits) {
     require_format(operation, "the logits", logits, FMT_BF16);

@@ -1,5 +1,5 @@
-// Clipping, QK-norm and RoPE of q, k and v between their matmul and attention, and their backward. A block processes a
-// token. With RoPE alone, every value is read once and written once.
+// Clips q, k and v, applies QK-norm and RoPE between the matmul and attention, and computes their backward. A block
+// processes a token. With RoPE alone, every value is read once and written once.
 #include "heads_walk.h"
 
 namespace {
@@ -69,8 +69,8 @@ __device__ inline void load_gradient(const HeadsOf<T> &a, const T *g, int column
     if (rotation) rotate_back<V>(d, cosine, sine);
 }
 
-// Shared memory of a block: gradients of the norms' weights (copies, q's width + k's width), two sums per half head,
-// and two values per norm.
+// Layout of a block's shared memory, all FP32: partial sums of the norm weights' gradients (copies, q's width + k's
+// width); two sums per thread of each half head; rstd and mean of each norm.
 template <typename T> struct NormsShared {
     float *sums, *squares, *dots, *rstd, *mean;
 
@@ -87,7 +87,7 @@ template <typename T> struct NormsShared {
     }
 };
 
-// Computes rstd of a token's norms, and the mean of gradient * weight * xhat over each norm.
+// Computes rstd of each QK-norm of a token, and the mean of gradient * weight * xhat over each norm.
 template <int V, typename T>
 __device__ inline void token_norms(const HeadsOf<T> &a, const NormsShared<T> &shared, const T *x, const T *g,
                                    const float *rotation) {
@@ -119,8 +119,8 @@ __device__ inline void token_norms(const HeadsOf<T> &a, const NormsShared<T> &sh
     __syncthreads();
 }
 
-// Replaces d, the gradient of V values of a norm's output, by the gradient of its input, and adds to the weight's
-// gradient.
+// Replaces d, the gradient with respect to V values of a norm's output, by the gradient with respect to its input. Adds
+// to the gradient of the norm's weight.
 template <int V, typename T>
 __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &shared, const T *x, int head, int at,
                                      float d[V]) {
@@ -143,7 +143,7 @@ __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &
     of_weight = packed<float, V>(sum);
 }
 
-// Writes the block's sums of the weights' gradients to partials, adding the copies.
+// Adds the block's copies of the weight gradients' sums and writes the results to partials.
 template <typename T> __device__ inline void store_partials(const HeadsOf<T> &a, const float *sums) {
     const int both = a.width[0] + a.width[1];
     for (int c = (int)threadIdx.x; c < both; c += (int)blockDim.x) {
@@ -154,8 +154,8 @@ template <typename T> __device__ inline void store_partials(const HeadsOf<T> &a,
     }
 }
 
-// Backward of clip, QK-norm and RoPE in place. A block processes every gridDim.x-th token; with NORMS it also sums the
-// weights' gradients over its tokens.
+// Computes the backward of clipping, QK-norm and RoPE in place. A block processes every gridDim.x-th token. With NORMS,
+// it also sums the gradients of the norms' weights over its tokens.
 template <typename T, int V, bool NORMS>
 __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
                              NORMS ? NORMS_BLOCKS_PER_SM
@@ -205,7 +205,7 @@ __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
             }
         }
         if (a.amax) block_max<THREADS>(largest, [&](uint32_t x) { a.amax[token] = x; });
-        if constexpr (NORMS) __syncthreads(); // waits until all threads have read this token's data in shared memory
+        if constexpr (NORMS) __syncthreads(); // waits until all threads have read this token's data from shared memory
     }
     if constexpr (NORMS) store_partials(a, shared.sums);
 }
@@ -243,7 +243,7 @@ template <typename T, int V> HeadsOf<T> heads_of(Tensor out, Tensor qkv, const Q
     return a;
 }
 
-// Calls fatal() if the tensors' formats differ from out's.
+// Calls fatal() if a tensor's format differs from out's.
 void require_heads(const char *operation, Tensor out, Tensor qkv, const QkRope &h) {
     require_format(operation, "qkv", qkv, out.format);
     require_format(operation, "positions", h.positions, FMT_I32);
@@ -251,7 +251,7 @@ void require_heads(const char *operation, Tensor out, Tensor qkv, const QkRope &
     require_format(operation, "the weight of k's norm", h.k_weight, out.format);
 }
 
-// True if 8 values at a time can be loaded and lie in the same half of a head.
+// True if 8 values at a time can be loaded and always lie in the same half of a head.
 bool heads_wide(Tensor out, Tensor qkv, const QkRope &h) {
     return h.shape.head_dim % 16 == 0 && tensor_wide(out) && tensor_wide(qkv) && tensor_wide(h.rope_table) &&
            tensor_wide(h.q_weight) && tensor_wide(h.k_weight);

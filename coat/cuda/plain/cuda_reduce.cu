@@ -1,18 +1,18 @@
-// Second stage of column sums, and column sums for bias gradients. The work is divided in a fixed way, so that results
-// do not depend on timing.
+// Second stage of column sums: adds partial sums. Also computes column sums for bias gradients. The work is divided in
+// a fixed way, so that results do not depend on timing.
 #include "cuda/common/cuda_kernels.h"
 
 namespace {
 
 // --- second stage of the column sums ------------------------------------------------------------------------
-constexpr int FINISH_SLICES = 32; // parts of the partial sums that a block adds in parallel
+constexpr int FINISH_SLICES = 32; // number of parts of the partial sums that a block adds in parallel
 
-// Sums partials (count, width) over count. Columns below `cols` are written to first, the others to second.
+// Adds partials (count, width) over count. Writes columns below `cols` to `first`, the others to `second`.
 __global__ __launch_bounds__(FINISH_SLICES *WARP) void partials_sum_kernel(float *first, float *second,
                                                                            const float *partials, int count,
                                                                            int64_t cols, int64_t width,
                                                                            bool accumulate) {
-    constexpr int BATCH = 8; // partial sums loaded before the first is added
+    constexpr int BATCH = 8; // number of partial sums that are loaded before the first is added
     __shared__ float shared[FINISH_SLICES][WARP];
     const int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x;
     float sum = 0.0f;
@@ -74,7 +74,7 @@ void partials_sum_pair(Exec *exec, float *first, float *second, const float *par
     partials_sum_launch(exec, first, second, partials, count, cols, 2 * cols, accumulate);
 }
 
-// grad_quantize for BF16 and FP32: nothing to quantize, only the bias gradient is computed.
+// Implements grad_quantize for BF16 and FP32: only computes the bias gradient, because nothing is quantized.
 void plain_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
     const char *operation = "grad_quantize";
     require_format(operation, "dy_q", dy_q, dy.format);

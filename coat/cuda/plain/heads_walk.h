@@ -1,44 +1,44 @@
-// Device code for clip, QK-norm and RoPE: assignment of a token's heads to threads, RoPE, and sums over norms. Included
-// by cuda_qk_norm_rope.cu.
+// Device code for clipping, QK-norm and RoPE: assigns a token's heads to threads, applies RoPE, and computes sums over
+// norms. Included by cuda_qk_norm_rope.cu only.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 #include "cuda/common/rotation.h"
 
 namespace {
 
-// Threads per block. The backward with norms uses few large blocks, each of which sums the weights' gradients over its
-// tokens.
+// Number of threads per block. The backward with norms uses few large blocks, each of which sums the weights' gradients
+// over its tokens.
 constexpr int HEADS_THREADS = 64, HEADS_BLOCKS_PER_SM = 16, NORMS_THREADS = 256, NORMS_BLOCKS_PER_SM = 3;
 
-// Kernel argument: tensors and shapes. Heads are numbered q's first, then k's. RoPE pairs a head's values i and i +
-// half.
+// Kernel argument of clipping, QK-norm and RoPE: tensors and shapes. Heads are numbered q's first, then k's. RoPE pairs
+// a head's values i and i + half.
 template <typename T> struct HeadsOf {
     T *out;                   // forward: (tokens, columns); backward: the gradient, in place
-    const T *qkv;             // input of clip, norm and RoPE
+    const T *qkv;             // input of clipping, norm and RoPE
     const float *rope_table;  // RoPE table (T, 2 half); NULL: no RoPE
     const int32_t *positions; // position of each token with document masking; NULL: token % T_length
-    const T *weight[2];       // weights of q's and of k's norm; NULL: no norm
-    float *partials[2];       // (blocks, width): each block's sums of these weights' gradients
-    uint32_t *amax;           // row amaxes of the gradient; may be NULL
+    const T *weight[2];       // weights of the norms of q and of k; NULL: no norm
+    float *partials[2];       // each block's sums of the norm weights' gradients, (blocks, width)
+    uint32_t *amax;           // row amaxes of the gradient; NULL: not computed
     int64_t out_stride, qkv_stride, tokens;
-    int T_length, heads, q_heads, half, width[2]; // width: columns of a norm, for q and k
-    int q_norms, norms;                           // number of norms per token: q's, and q's and k's
-    int across, at_once;                          // threads per half head, heads processed at a time
-    int lanes;                                    // lanes that sum the values of a norm
-    int copies;  // copies of the weight gradients' sums, so that each has a single writer
-    int columns; // columns of q, k and v together
+    int T_length, heads, q_heads, half, width[2]; // width: number of columns of a norm, for q and for k
+    int q_norms, norms;                           // number of norms per token: for q alone, and for q and k
+    int across, at_once;                          // across: threads per half head; at_once: heads processed at a time
+    int lanes;                                    // number of lanes that sum the values of a norm
+    int copies;  // number of copies of the weight gradients' sums, so that each copy has a single writer
+    int columns; // total number of columns of q, k and v
     float eps, clip;
 };
 
-// Returns the RoPE table's row for a token's position; NULL without RoPE.
+// Returns the row of the RoPE table for a token's position; NULL without RoPE.
 template <typename T> __device__ inline const float *rotation_of(const HeadsOf<T> &a, int64_t token) {
     if (!a.rope_table) return nullptr;
     const int64_t position = a.positions ? a.positions[token] : (uint32_t)token % (uint32_t)a.T_length;
     return a.rope_table + position * 2 * a.half;
 }
 
-// Calls body(head, i, cosines, sines) for every half head of this thread, with V values from index i on. All heads of a
-// thread use the same rows of the RoPE table, which are loaded once.
+// Calls body(head, i, cosines, sines) for every half head that this thread processes, with V values starting at index
+// i. All heads of a thread use the same rows of the RoPE table, which are loaded once.
 template <int V, typename T, typename Body>
 __device__ inline void each_half_head(const HeadsOf<T> &a, const float *rotation, Body body) {
     const int first = (int)threadIdx.x / a.across;
@@ -58,7 +58,7 @@ __device__ inline float clipped(float x, float clip) {
     return clip > 0.0f ? fminf(fmaxf(x, -clip), clip) : x;
 }
 
-// Loads V values and clips them, giving the norm's input.
+// Loads V values and clips them. The result is the norm's input.
 template <int V, CachePolicy POLICY = CACHE_DEFAULT, typename T>
 __device__ inline void load_clipped(const HeadsOf<T> &a, const T *from, float x[V]) {
     unpack<V>(load<V, POLICY>(from), x);
@@ -77,7 +77,8 @@ template <int V> __device__ inline void rotate_back(float d[2][V], const float c
 }
 
 // --- norms ----------------------------------------------------------------------------------------------------------
-// Locates a head's norm: its number within the token, whether it belongs to k, and the head's first column in it.
+// Finds the norm that a head belongs to: its number within the token, whether it is one of k's, and the head's first
+// column in it.
 template <typename T> struct HeadNorm {
     int k, number, begin;
 
@@ -90,14 +91,14 @@ template <typename T> struct HeadNorm {
     }
 };
 
-// Adds a thread's value to its partial sum of a head: of_heads (heads, across).
+// Stores a thread's partial sum of a head in of_heads (heads, across).
 template <int V, typename T>
 __device__ inline void head_adds(const HeadsOf<T> &a, float *of_heads, int head, int i, float value) {
     float *const at = of_heads + head * a.across + i / V % a.across;
     *at = i < a.across * V ? value : *at + value;
 }
 
-// Sums of_heads, and also_of_heads if given, over each norm and calls finish(norm, width, sum, also) in one lane.
+// Sums of_heads (and also_of_heads if it is not NULL) over each norm. Calls finish(norm, width, sum, also) in one lane.
 template <typename T, typename Finish>
 __device__ inline void each_norm(const HeadsOf<T> &a, const float *of_heads, const float *also_of_heads,
                                  Finish finish) {

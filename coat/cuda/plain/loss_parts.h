@@ -10,8 +10,9 @@
 
 namespace {
 
-// Maximum of some logits, and sum of exp(logit - max). A thread without logits has max NOTHING, the lowest finite
-// value, so that no inf - inf occurs, and sum 0. A NaN logit does not change max but makes sum NaN.
+// Softmax statistics of some logits: their maximum, and the sum of exp(logit - max). A thread without logits has sum 0
+// and max NOTHING, the lowest finite value, so that no inf - inf occurs. A NaN logit does not change max but makes sum
+// NaN.
 struct alignas(8) SoftmaxSum {
     float max, sum;
 };
@@ -20,7 +21,7 @@ constexpr float NOTHING = -FLT_MAX;
 
 __device__ inline SoftmaxSum softmax_join(SoftmaxSum a, SoftmaxSum b) {
     float max = fmaxf(a.max, b.max);
-    // Uses no FMA, so that joining a with b or b with a gives the same bits and all threads agree.
+    // No FMA is used, so that joining a with b or b with a gives identical bits and all threads agree.
     return {max, __fadd_rn(__fmul_rn(a.sum, fast_exp(a.max - max)), __fmul_rn(b.sum, fast_exp(b.max - max)))};
 }
 
@@ -28,18 +29,20 @@ __device__ inline SoftmaxSum softmax_exchange(SoftmaxSum mine, int mask) {
     return softmax_join(mine, {__shfl_xor_sync(ALL_LANES, mine.max, mask), __shfl_xor_sync(ALL_LANES, mine.sum, mask)});
 }
 
-// Exchange between the blocks of a row, in shared memory: places for the statistics of all their warps, one set for the
-// current row and one for the next, because some blocks are ahead; and per set a barrier that counts received bytes.
+// Exchange of softmax statistics between the blocks that share a row, in shared memory. It has places for the
+// statistics of all their warps, for the current row and for the next, because some blocks run ahead; and for each row
+// a barrier that counts received bytes.
 struct RowParts {
     uint64_t *barriers;
     SoftmaxSum *places;
-    int part, parts, warps; // parts and warps are powers of two
+    // number of this block's part, parts per row, and warps per block; parts and warps are powers of two
+    int part, parts, warps;
 
     __host__ __device__ static size_t bytes(int parts, int warps) {
         return 2 * sizeof(uint64_t) + 2 * (size_t)(parts * warps) * sizeof(SoftmaxSum);
     }
 
-    // Initializes the barriers. All threads call it before the first row.
+    // Initializes the barriers of the exchange. All threads call it before the first row.
     __device__ void open() const {
 #if __CUDA_ARCH__ >= 900
         if (parts == 1) return;
@@ -53,9 +56,9 @@ struct RowParts {
 #endif
     }
 
-    // Returns the statistics of a row, given each thread's statistics; the same bits in every thread of its blocks.
-    // `row` counts the rows of these blocks from 0. Two sets of places suffice, because a block that sends for a row
-    // has already read those of the previous row.
+    // Returns the softmax statistics of a row, combined from the statistics of each thread. All threads of the row's
+    // blocks get identical bits. `row` counts the rows of these blocks from 0. Two sets of places suffice, because a
+    // block that sends for a row has already read those of the previous row.
     __device__ SoftmaxSum join(SoftmaxSum mine, int row) const {
         const int lane = (int)threadIdx.x % WARP, count = parts * warps, set = row & 1;
         SoftmaxSum *const here = places + set * count, *const to = here + part * warps + threadIdx.x / WARP;
@@ -75,8 +78,8 @@ struct RowParts {
     }
 
   private:
-    // Writes x to block `other`, at the address that `to` has in this block, and counts its bytes at that block's
-    // barrier.
+    // Writes x to the shared memory of block `other`, at the address that `to` has in this block. Adds its bytes to
+    // that block's barrier.
     __device__ static void send(SoftmaxSum *to, uint64_t *barrier, int other, SoftmaxSum x) {
 #if __CUDA_ARCH__ >= 900
         asm volatile(

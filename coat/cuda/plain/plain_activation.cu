@@ -7,8 +7,8 @@ namespace {
 constexpr float GELU_SCALE = 0.7978845608028654f; // sqrt(2 / pi)
 constexpr float GELU_CUBIC = 0.044715f;
 
-// 1 / (1 + exp(-2 u)), u being the argument of GELU's tanh: equals 0.5 (1 + tanh u) without its cancellation for
-// negative u. NaN stays NaN, and both tails are correct.
+// Returns 1 / (1 + exp(-2 u)), u being the argument of GELU's tanh. This equals 0.5 (1 + tanh u) without its
+// cancellation for negative u. NaN stays NaN, and both tails are correct.
 __device__ inline float gelu_gate(float x) {
     float u = GELU_SCALE * x * fmaf(GELU_CUBIC * x, x, 1.0f);
     return fast_reciprocal(1.0f + fast_exp(-2.0f * u));
@@ -24,12 +24,12 @@ __device__ inline float gelu_derivative(float x) {
     return fmaf(2.0f * x * du * gate, 1.0f - gate, gate);
 }
 
-// h = y + bias if h is to be stored; g = gelu(stored h).
+// Computes GELU's forward: h = y + bias, if h is to be stored, and g = gelu(stored h).
 template <typename T, int V> struct GeluForward {
     static constexpr int unroll = sizeof(T) == 4 ? 2 : 5;
     static constexpr bool sums = false, rolling = false;
     typedef Pack<T, V> Loaded;
-    Matrix<T> g, h, y; // h without data: y already is h
+    Matrix<T> g, h, y; // h.data is NULL if y already is h
     const T *bias;
     Pack<T, V> bias_here;
 
@@ -58,7 +58,7 @@ template <typename T, int V> struct GeluForward {
     }
 };
 
-// dh = dg * gelu'(h). With BIAS, the bias gradient sums the values before rounding.
+// Computes GELU's backward: dh = dg * gelu'(h). With BIAS, the bias gradient sums the values before they are rounded.
 template <typename T, int V, bool BIAS> struct GeluBackward {
     static constexpr int unroll = sizeof(T) == 4 ? 1 : 3;
     static constexpr bool sums = BIAS, rolling = true;
@@ -84,7 +84,7 @@ template <typename T, int V, bool BIAS> struct GeluBackward {
     }
 };
 
-// g = silu(gate) * up; a row of h holds gate, then up.
+// Computes SwiGLU's forward: g = silu(gate) * up. A row of h contains gate, then up.
 template <typename T, int V> struct SwigluForward {
     static constexpr int unroll = 2;
     static constexpr bool sums = false, rolling = false;
@@ -109,7 +109,8 @@ template <typename T, int V> struct SwigluForward {
     }
 };
 
-// dgate = dg * up * silu'(gate), dup = dg * silu(gate), stored in a row of dh as gate and up are in h.
+// Computes SwiGLU's backward: dgate = dg * up * silu'(gate), dup = dg * silu(gate). A row of dh contains dgate, then
+// dup.
 template <typename T, int V> struct SwigluBackward {
     static constexpr int unroll = 2;
     static constexpr bool sums = false, rolling = false;
@@ -141,7 +142,7 @@ template <typename T, int V> struct SwigluBackward {
     }
 };
 
-// Computes g from y: with GELU, also stores h = y + bias if h has data; with SwiGLU, y must be the complete h.
+// Computes g from y. With GELU, also stores h = y + bias if h.data is not NULL. With SwiGLU, y must be the complete h.
 void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias) {
     require_format(operation, "g", g, y.format);
     require_format(operation, "h", h, y.format);
@@ -160,7 +161,7 @@ void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Te
 
 void plain_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool) {
     const char *operation = "activation_forward";
-    if (y.data == h.data && !bias.data) h.data = NULL; // y already is h
+    if (y.data == h.data && !bias.data) h.data = NULL; // h need not be written, because it shares y's memory
     if (g.data && g.cols != y.cols && h.data)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU does not support a bias or a separate h", operation);
     if (g.data || h.data) activation_launch(exec, operation, g, h, y, bias);

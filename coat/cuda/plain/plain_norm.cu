@@ -1,23 +1,24 @@
-// Forward norms in BF16 and FP32: residual add with the norm after it (pre-norm) or before it (post-norm), and the
-// recomputed norm for wgrad. LayerNorm, or RMSNorm if there is no mean. BF16 uses the kernels of fp8_norm.cu except for
-// unusual widths; the kernels here handle those and FP32, which is for exact comparisons.
+// Forward norms in BF16 and FP32, LayerNorm or RMSNorm: residual add followed by the norm (pre-norm) or preceded by it
+// (post-norm), and the norm recomputed for wgrad. These kernels handle FP32, for exact comparisons, and BF16 of unusual
+// widths; other BF16 norms use fp8_norm.cu.
 #include "plain_norm.h"
 
 namespace {
 
-// Kernel arguments. Outputs without data are not written, inputs without data are not added.
+// Arguments of the norm kernel. If the data pointer of an output is NULL, it is not written; if that of an input is
+// NULL, it is not added.
 template <typename T> struct NormForward {
     Matrix<T> n, x, r_out;
     Matrix<const T> r_in, y;
-    Matrix<const T> stream;          // with post-norm, the residual stream to which the norm is added
+    Matrix<const T> stream;          // with post-norm: the residual stream, to which the norm is added
     const T *y_bias, *weight, *bias; // y_bias and bias may be NULL
-    float *mean, *rstd;              // mean NULL: RMSNorm; rstd NULL: not written
+    float *mean, *rstd;              // statistics of each row; mean NULL: RMSNorm; rstd NULL: not written
     int cols;
     float eps;
 };
 
-// Norm of any width with one block per row, which reads the row again in each pass. A thread reads only what it wrote
-// itself. RECOMPUTE: the norm of r_in with the saved statistics.
+// Computes a norm of any width, one block per row; each pass reads the row again. A thread reads only values that it
+// wrote itself. RECOMPUTE: computes the norm of r_in with the saved statistics.
 template <typename T, bool RECOMPUTE> __global__ __launch_bounds__(ANY_THREADS) void norm_any_kernel(NormForward<T> a) {
     __shared__ float shared[2][ANY_THREADS / WARP];
     const int64_t row = blockIdx.x;
@@ -89,7 +90,8 @@ void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, 
         fp8_residual_norm_forward(exec, n, norm, r_out, r_in, y, y_bias);
         return;
     }
-    if (!y.data && r_out.data == r_in.data) r_out.data = NULL; // r_out already is r_in
+    // r_out need not be written, because it shares r_in's memory
+    if (!y.data && r_out.data == r_in.data) r_out.data = NULL;
     if (norm.x.data == r_out.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL;
     norm_any<false>(exec, operation, n, norm, r_out, r_in, y, y_bias, Tensor{});
 }
@@ -100,7 +102,7 @@ void plain_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_o
         fp8_postnorm_residual_forward(exec, n, norm, r_out, r_in, y);
         return;
     }
-    if (norm.x.data == y.data) norm.x.data = NULL; // norm.x already is y
+    if (norm.x.data == y.data) norm.x.data = NULL; // norm.x need not be written, because it shares y's memory
     norm_any<false>(exec, operation, r_out, norm, Tensor{}, y, Tensor{}, Tensor{}, r_in);
 }
 

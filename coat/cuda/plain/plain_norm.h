@@ -1,18 +1,18 @@
-// Shared code of the norms in FP32 and in BF16 of unusual widths.
+// Functions shared by the forward and backward norm kernels for FP32 and for BF16 of unusual widths.
 #pragma once
 #include "cuda/fp8/fp8_kernels.h"
 
 #include <initializer_list>
 
-constexpr int ANY_THREADS = 256; // a block processes a row
+constexpr int ANY_THREADS = 256; // number of threads of a block, which processes one row
 
-// Returns xhat with each multiplication and addition rounded, as the CPU reference does.
+// Returns xhat, the normalized value of x. Rounds after each multiplication and addition, as the CPU reference does.
 __device__ static inline float norm_hat(float x, float mean, float rstd) {
     return __fmul_rn(__fsub_rn(x, mean), rstd);
 }
 
-// True if the kernels of fp8_norm.cu and fp8_norm_backward.cu support these tensors, some of which may be absent. Calls
-// fatal() if a tensor has another format.
+// True if the kernels of fp8_norm.cu and fp8_norm_backward.cu support these tensors, which may be absent. Calls fatal()
+// if a tensor has another format.
 static inline bool fp8_norm_supports(const char *operation, Format format, std::initializer_list<Tensor> tensors) {
     bool takes = format == FMT_BF16;
     for (const Tensor &t : tensors) {

@@ -1,6 +1,6 @@
-// Backward of norms (COAT: FP8 flow): the gradient of the residual stream, and the gradients of the norm's parameters,
-// reduced in a fixed order. LayerNorm, or RMSNorm if there is no mean. BF16 uses the kernel of fp8_norm_backward.cu
-// except for unusual widths. Also residual_backward for post-norm: 2 + 2 bytes read and 2 written per element.
+// Backward of norms (COAT: FP8 flow), LayerNorm or RMSNorm: the gradient of the residual stream, and the gradients of
+// the norm's parameters, reduced in a fixed order. BF16 of common widths uses fp8_norm_backward.cu instead. Also
+// residual_backward for post-norm: 2 + 2 bytes read and 2 written per element.
 #include "plain_norm.h"
 
 namespace {
@@ -9,13 +9,14 @@ template <typename T> struct NormBackward {
     Matrix<T> g;
     Matrix<const T> dn, x;
     const T *weight;
-    const float *mean, *rstd; // mean NULL: RMSNorm
-    uint32_t *amax;           // amax of each row of g as FP32 bits; may be NULL
+    const float *mean, *rstd; // statistics of each row from the forward; mean NULL: RMSNorm
+    uint32_t *amax;           // amax of each row of g as FP32 bits; NULL: not computed
     int cols;
     bool add;
 };
 
-// Computes g for any width with one block per row. The column walk computes the parameters' gradients.
+// Computes the gradient g for any width, one block per row. The column walk computes the gradients of the norm's
+// parameters.
 template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_backward_kernel(NormBackward<T> a) {
     __shared__ float shared[2][ANY_THREADS / WARP];
     __shared__ uint32_t shared_max[ANY_THREADS / WARP];
@@ -49,7 +50,7 @@ template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_backwa
     a.amax[row] = largest;
 }
 
-// Column sums of dn * xhat (the weight's gradient) or of dn (the bias's).
+// Computes the gradient of the norm's weight (column sums of dn * xhat) or bias (column sums of dn).
 template <typename T, bool OF_WEIGHT> struct NormParameterGradient {
     static constexpr int unroll = 4;
     static constexpr bool sums = true, rolling = false;
@@ -69,7 +70,7 @@ template <typename T, bool OF_WEIGHT> struct NormParameterGradient {
     }
 };
 
-// Residual stream's gradient with post-norm: g += dn.
+// Computes the residual stream's gradient with post-norm: g += dn.
 template <typename T, int V> struct ResidualBackward {
     static constexpr int unroll = sizeof(T) == 4 ? 1 : 4;
     static constexpr bool sums = false, rolling = false;
