@@ -42,7 +42,7 @@ static void run_weight(Bench *bench, void *context) {
     bench->exec.ops->linear_backward_weight(&bench->exec, h->dwte, h->dlogits_t, h->n_t, true);
 }
 
-// Returns a transpose that shares the scale of `of`.
+// Returns an FP8 transpose of `of` that shares its scale.
 static Tensor transpose_made(Bench *bench, Tensor of) {
     Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, of.format, 1.0f);
     bench->exec.ops->release(&bench->exec, t.scale);
@@ -92,7 +92,7 @@ static void head_release(Bench *bench, Head *h) {
     bench->exec.ops->release(&bench->exec, h->state);
 }
 
-// Ceilings measured in the same run, per second.
+// Rates per second of a large copy and of large matmuls, measured in the same run.
 typedef struct {
     double copy, bf16, fp8;
 } Ceilings;
@@ -101,7 +101,7 @@ static void print_matmul(double ms, double flops, double ceiling) {
     printf(" %.2f (%.0f, %.0f %%) |", ms, flops / ms * 1e-9, 100.0 * flops / ms * 1e3 / ceiling);
 }
 
-// Prints one line. Returns the milliseconds of a whole micro-batch.
+// Prints the line of one operation of the head. Returns its milliseconds for a whole micro-batch.
 static double bench_head(Bench *bench, const Model *m, bool fp8, int64_t chunk, const Ceilings *ceilings) {
     Head h = head_make(bench, m, fp8, chunk);
     const double chunks = (double)m->tokens / (double)chunk;
