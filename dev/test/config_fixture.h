@@ -1,4 +1,4 @@
-// What the tests of the command line share: parsing a line, and judging the message of a refusal.
+// Fixture for tests of the command line: parses a line, and checks the message of a refusal.
 #pragma once
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,7 +50,8 @@ static inline void accept_run(const char *line, int ranks) {
     if (!config_check(&config, ranks, &error)) fail_msg("%s\n  refused: %s", line, error.text);
 }
 
-// Accepts the command line. Each "flag value" of `values`, separated by commas, is then a setting of the config.
+// Fails unless the command line is accepted and the configuration then has each "flag value" pair in `values`
+// (comma-separated).
 static inline void sets(const char *line, const char *values) {
     char copy[512], name[64], wanted[FLAG_TEXT_LENGTH], now[FLAG_TEXT_LENGTH];
     bool negated;
@@ -63,7 +64,7 @@ static inline void sets(const char *line, const char *values) {
     }
 }
 
-// The message must hold all parts of `parts`, separated by '&', and be one line.
+// Fails unless the error message is a single line that contains all of `parts`, separated by '&'.
 static inline void assert_message(const char *line, ExitCode code, const char *parts) {
     char copy[512];
     snprintf(copy, sizeof copy, "%s", parts);

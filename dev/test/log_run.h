@@ -1,4 +1,5 @@
-// A small run that writes a log in a folder of a test's own, and what the process prints meanwhile.
+// Fixture for tests of the log: a small run that writes log.jsonl to a temporary folder, and captures what the process
+// prints.
 #pragma once
 #include <fcntl.h>
 #include <inttypes.h>
@@ -7,7 +8,7 @@
 #include "coat/log/log.h"
 #include "dev/test/test_folder.h"
 
-static char path[PATH_MAX_LENGTH + 16]; // of the log
+static char path[PATH_MAX_LENGTH + 16]; // path of log.jsonl
 static Config config;
 static Error err;
 
@@ -23,13 +24,13 @@ static inline int fresh_config(void **state) {
     return 0;
 }
 
-// The next test finds no log.
+// Removes the log, so that the next test does not find it.
 static inline int remove_out(void **state) {
     (void)state;
     return folder_remove(config.out, &err) ? 0 : -1;
 }
 
-// The contents of a file, "" where there is none.
+// Returns the contents of a file, or "" if it does not exist.
 static inline const char *contents(const char *name) {
     static char text[1 << 16];
     FILE *f = fopen(name, "r");
@@ -44,7 +45,8 @@ static inline void write_log(const char *text) {
     write_text(path, text);
 }
 
-// Between the two, what the process prints goes to the file `terminal`; the second gives it back.
+// Redirects `stream` (standard output or error) to the file `terminal`, and discards the other one, until captured()
+// restores both.
 static int saved_stdout, saved_stderr;
 static inline void capture(int stream) {
     fflush(stdout);
@@ -67,7 +69,7 @@ static inline const char *captured(void) {
     return contents(path_of("terminal"));
 }
 
-// A small run: steps first .. last of 4, a validation after step 2, 1000 tokens and 10 ms per step.
+// Logs a small run: steps first .. last of 4, with a validation after step 2, and 1000 tokens and 10 ms per step.
 static inline void run(int rank, int64_t first, int64_t last, double peak) {
     Log *log = log_open(&config, rank, 4, first, peak, 1000, &err);
     assert_non_null(log);
