@@ -8,10 +8,9 @@ typedef struct {
     Architecture architecture;
     bool tied_head;
     int shared, head_dim; // shared: query heads per key-value head. head_dim 0: channels / heads
-    float stretched,
-        // rope_factor: --rope-factor, with --rope-positions 8. clip: --clip-qkv, in standard deviations of a dot
-        // product of normalized rows
-        clip;
+    // stretched: --rope-factor, with --rope-positions 8. clip: --clip-qkv, in standard deviations of a dot product of
+    // normalized rows
+    float stretched, clip;
     QkNormKind qk_norm; // QK norm to add if the architecture has none
 } Block;
 

@@ -3,10 +3,8 @@
 #pragma once
 
 enum { DOCUMENTS = 5, DOCUMENT_ROW = 150, LONGEST_DOCUMENT = 149 };
-static const int document_tokens[DOCUMENTS] = {70, 50, 30, 149,
-                                               // lengths of the documents: three in the first sequence, two in the
-                                               // second
-                                               1};
+// Lengths of the documents: three in the first sequence, two in the second.
+static const int document_tokens[DOCUMENTS] = {70, 50, 30, 149, 1};
 
 static const char *where(DeviceKind device) {
     return device == DEVICE_CUDA ? ", on the GPU" : "";
