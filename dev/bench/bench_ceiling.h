@@ -8,7 +8,7 @@
 
 // --- copies -------------------------------------------------------------------------------------------------
 typedef struct {
-    Tensor to, from; // buffers of CEILING_BYTES each
+    Tensor to, from; // source and destination buffers of CEILING_BYTES each
     size_t bytes, offset;
 } Copies;
 

@@ -17,7 +17,7 @@ typedef struct {
 // Operands of one operation on tensors of shape (M, cols). An operation uses only some of them.
 typedef struct {
     int set;                          // index of the operand set in use
-    Tensor a[SETS], b[SETS], c[SETS]; // unquantized BF16 tensors
+    Tensor a[SETS], b[SETS], c[SETS]; // unquantized tensors in BF16
     Tensor saved[SETS];               // saved activations in FP8 with group scales
     Tensor codes[SETS], codes_t[SETS], grad[SETS],
         grad_t[SETS]; // one scale each, or row scales after scale_by_row()
@@ -27,7 +27,7 @@ typedef struct {
     Tensor mean, rstd, weight, bias, sums, sums2;
     Parameter *parameters;
     int count;
-    Health health[1]; // counts in host memory
+    Health health[1]; // FP8 health counts in host memory
 } Operands;
 
 typedef struct {

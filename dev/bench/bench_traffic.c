@@ -71,7 +71,7 @@ enum { MAX_NAMES = 64, SEEN = 1 << 22 };
 typedef struct {
     const char *name;
     int64_t calls;
-    double read, written; // bytes of the current operation
+    double read, written; // bytes that the current operation has read and written
 } Traffic;
 
 static Traffic traffic[MAX_NAMES];

@@ -48,22 +48,22 @@ static void edit(Content *file, int kind, size_t place, uint8_t value) {
     if (place > file->size) place %= file->size + 1;
     size_t rest = file->size - place, count = value < rest ? value : rest;
     switch (kind % 6) {
-    case 0: // overwrites one byte
+    case 0: // overwrites one byte of the file
         if (rest) file->bytes[place] = (char)(file->bytes[place] ^ value);
         break;
-    case 1: // inserts a byte
+    case 1: // inserts a byte into the file
         memmove(file->bytes + place + 1, file->bytes + place, rest);
         file->bytes[place] = (char)value;
         file->size++;
         break;
-    case 2: // removes bytes
+    case 2: // removes bytes from the file
         memmove(file->bytes + place, file->bytes + place + count, rest - count);
         file->size -= count;
         break;
     case 3: // truncates the file
         file->size = place;
         break;
-    case 4: // replaces every digit of a number
+    case 4: // replaces every digit of a number in the file
         for (size_t i = place; i < file->size && file->bytes[i] >= '0' && file->bytes[i] <= '9'; i++)
             file->bytes[i] = (char)('0' + value % 10);
         break;

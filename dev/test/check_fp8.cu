@@ -35,7 +35,7 @@ static CheckPair check_carried(Check *c, int64_t rows, int64_t cols, float mean,
 typedef struct {
     int64_t M, C;
     int group; // group size of saved FP8 activations; 0: saved in BF16
-    bool fp8;  // true if matmuls are in FP8
+    bool fp8;  // whether matmuls are in FP8
     bool from_saved, rms;
     int rows; // row scales. 0: none; 1: only on matmul outputs; 2: also on operands, if the plan has them
 } CheckShape;
@@ -219,7 +219,8 @@ static void check_postnorm_residual(Check *c, CheckShape s) {
     check_flag(c, 0, "postnorm_residual_forward");
 
     if (s.fp8) {
-        const CheckPair first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2); // row scales, as in the first block
+        // n has row scales, as in the first block
+        const CheckPair first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2);
         check_gpu(c)->ops->postnorm_residual_forward(check_gpu(c), first.gpu, check_norm_of(&norm, 1), r.gpu, r.gpu,
                                                      Tensor{});
         check_stream_operand(c, s, first, r, "postnorm_residual_forward of nothing: n");
@@ -347,7 +348,7 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
 static void check_input_cast(Check *c, CheckShape s) {
     const CheckPair x = check_random(c, s.M, s.C, 0, 1);
     const CheckPair q = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2), q_t = check_operand_t(c, s, s.C, q);
-    memset((uint16_t *)x.cpu.data + 2 * s.C, 0, (size_t)s.C * sizeof(uint16_t)); // sets one row to 0
+    memset((uint16_t *)x.cpu.data + 2 * s.C, 0, (size_t)s.C * sizeof(uint16_t)); // sets row 2 of the tensor to 0
     check_upload(c, x);
     CHECK_BOTH(c, quantize_forward, (e, SIDE(q), SIDE(x)));
     check_scales(c, q, 0, "quantize_forward");
@@ -403,7 +404,7 @@ static void check_weights(Check *c) {
         codes_t[i] = check_new(c, rows[i], cols[i], FMT_E4M3, 0, true, &codes[i]);
         codes_t[i].cpu.stride = codes_t[i].gpu.stride = rows[i];
     }
-    const CheckPair alone = check_random(c, 1, 77, 0, 1); // a tensor without FP8 values
+    const CheckPair alone = check_random(c, 1, 77, 0, 1); // a parameter that is not quantized to FP8
     for (int i = 0; i < COUNT; i++) {
         for (int gpu = 0; gpu < 2; gpu++) {
             Weight *w = &side[gpu][i].weight;
@@ -476,7 +477,7 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
         const bool fp8 = variant < 12;
         const CheckShape s = {M, C, group, fp8, variant % 2 == 0, variant % 4 >= 2, fp8 ? variant / 4 : 0};
         if (!(variants >> variant & 1)) continue;
-        if (!s.group && !s.fp8) continue; // skips the plain BF16 recipe
+        if (!s.group && !s.fp8) continue; // skips BF16 matmuls with BF16 saved tensors, which check_kernels.cu checks
         // skips combinations that do not exist: coat-paper has no row scales
         if (s.from_saved && (!s.group || s.rows)) continue;
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)M, (long long)C, group,
@@ -534,8 +535,8 @@ static void check_large(Check *c) {
     static const int groups[] = {16, 32, 128, 0};
     for (const auto &shape : shapes) {
         for (int group : groups)
-            if (shape[0] <= 10000 || group == 16) // limits the running time
-                check_saved(c, shape[0], shape[1], group, ALL_VARIANTS);
+            // runs large shapes with one group size only, to limit the running time
+            if (shape[0] <= 10000 || group == 16) check_saved(c, shape[0], shape[1], group, ALL_VARIANTS);
         check_casts(c, shape[0], shape[1]);
     }
 }

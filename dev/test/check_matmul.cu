@@ -17,7 +17,8 @@ __global__ static void fill_kernel(uint8_t *codes, Format format, int64_t count,
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         const uint64_t bits = rng_hash(seed, 0, (uint64_t)i);
-        const float mantissa = 1.0f + 0.25f * (float)(bits >> 16 & 3); // uses E5M2's two mantissa bits
+        // uses only two mantissa bits, because E5M2 has two
+        const float mantissa = 1.0f + 0.25f * (float)(bits >> 16 & 3);
         float x = ldexpf(mantissa, (int)(bits % 13) - 6);
         if (kind == OPERANDS_MIXED && (bits >> 32 & 1)) x = -x;
         if (kind == OPERANDS_EQUAL_SIGNS && (bits >> 32 & 7) == 0)
@@ -47,7 +48,7 @@ typedef struct {
 } Found;
 
 typedef struct {
-    const char *what; // name of the matmul under test
+    const char *what; // name of the matmul under test, for messages
     Operands kind;
     // indices: fast accumulation, E5M2 gradient, accumulation into the output, source of the algorithm
     Found found[2][2][2][SOURCES];

@@ -8,8 +8,8 @@
 #include "update_bound.h"
 
 #define CHECK_GROUP 128
-#define CHECK_TENSORS 440 // maximum number of tensors
-#define CHECK_STEPS 4     // maximum number of steps
+#define CHECK_TENSORS 440 // maximum number of parameter tensors
+#define CHECK_STEPS 4     // maximum number of AdamW steps
 
 // Formats in which a parameter's value, master weights, gradient and moments are stored.
 typedef struct {

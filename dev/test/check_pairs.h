@@ -10,7 +10,7 @@
 #define CHECK_MOST 96    // maximum number of tensors per check
 #define POISON 0xff      // fill byte of outputs: NaN in every format
 #define CODES_OFF 1e-3   // maximum fraction of FP8 values that may differ from the CPU's by one step
-#define SCALE_ERROR 1e-5 // maximum relative error of a scale
+#define SCALE_ERROR 1e-5 // maximum relative error of a GPU scale against the CPU's
 #define ROWS_OFF 1e-2    // maximum fraction of rows whose scale may be the neighboring power of two
 #define ROW_SCALES -1    // value of the parameter `group` for one scale per row
 

@@ -13,7 +13,7 @@
 typedef struct {
     bool ok;        // return value of the rank's function
     Error err;      // error that the rank's function set
-    char data[64];  // text that the rank received
+    char data[64];  // text that this rank received from another rank
     int status;     // exit status of the rank's process, or 128 + its signal
     char said[512]; // text that the rank printed on standard error
 } RankResult;

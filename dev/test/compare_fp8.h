@@ -237,7 +237,7 @@ static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
         ON_BOTH(b) {
             Tensor t = codes.t[s];
             t.cols = part;
-            if (i >= 4) { // the rest are transposed
+            if (i >= 4) { // half of the FP8 tensors are counted transposed
                 t.rows = part, t.cols = rows;
                 t.transposed = true;
             }

@@ -87,7 +87,7 @@ static Pair pair_poisoned(Backends *b, int64_t rows, int64_t cols, Format format
 
 static Pair pair_integers(Backends *b, int64_t rows, int limit, uint64_t stream) {
     int32_t *host = (int32_t *)xcalloc((size_t)rows, sizeof *host);
-    for (int64_t i = 0; i < rows; i++) // every fourth token is one of three ids, so many tokens are equal
+    for (int64_t i = 0; i < rows; i++) // every fourth token is one of three ids, so that many tokens repeat
         host[i] = (int32_t)(rng_hash(77, stream, (uint64_t)i) % (uint64_t)(i % 4 ? limit : 3));
     Pair p = pair_of_bytes(b, rows, 1, FMT_I32, host);
     free(host);
@@ -444,7 +444,7 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
         const size_t row = (size_t)x.cols * sizeof(uint16_t), bytes = (size_t)x.rows * row;
         uint16_t *host = (uint16_t *)xmalloc(bytes);
         ex->ops->download(ex, host, x.data, bytes);
-        for (int64_t j = begin * x.cols; j < end * x.cols; j++) host[j] ^= 0x8000; // flips the sign bit
+        for (int64_t j = begin * x.cols; j < end * x.cols; j++) host[j] ^= 0x8000; // flips the sign bit of a BF16 value
         changed[i] = gpu_like(b, x, 0);
         ex->ops->upload(ex, changed[i].data, host, bytes);
         free(host);
@@ -604,7 +604,7 @@ static void compare_heads(Backends *b, OpShape o) {
     for (int way = 0; way < 3; way++) {
         const int64_t q_width = way ? widths[way][0] : 1, k_width = way ? widths[way][1] : 1;
         Pair qkv = pair_random(b, M, cols, o.format, 1.0f, 52), kept = pair_random(b, M, cols, o.format, 1.0f, 52);
-        Pair again = pair_random(b, M, cols, o.format, 1.0f, 52); // output of the in-place case
+        Pair again = pair_random(b, M, cols, o.format, 1.0f, 52); // copy of qkv for the in-place variant
         Pair separate = pair_poisoned(b, M, cols, o.format), d = pair_random(b, M, cols, o.format, 1.0f, 53);
         Pair q_weight = pair_random(b, 1, q_width, o.format, 1.0f, 54),
              k_weight = pair_random(b, 1, k_width, o.format, 1.0f, 55);
@@ -729,7 +729,7 @@ static void compare_all_cached_attention(bool small_only) {
         {1, 1, 4, 4, 64},      {40, 16, 6, 2, 80},     {15, 1, 12, 12, 64}, {31, 1, 5, 1, 96},    {500, 1, 32, 8, 128},
         {4096, 1, 32, 4, 128}, {1024, 16, 28, 4, 128}, {96, 16, 8, 2, 64},  {2000, 1, 4, 2, 256}, {33, 1, 3, 3, 8},
     };
-    const Small small = {2, 4, 512, 3001, 1, 4112, true, 0}; // plans for the longest KV cache
+    const Small small = {2, 4, 512, 3001, 1, 4112, true, 0}; // plans the workspace for the longest KV cache
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof cases / sizeof *cases); i++) {
@@ -743,7 +743,7 @@ static void compare_all_cached_attention(bool small_only) {
 // Returns shape number `index` of a fixed random series: an odd batch size, a sequence length that is not a multiple of
 // a tile, and a GPT-2 width.
 static OpShape random_shape(uint64_t index) {
-    static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // pairs of channels and heads
+    static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // numbers of channels and heads of GPT-2 models
     const uint64_t random = rng_hash(79, 1, index);
     const int *width = widths[index % 3];
     OpShape o = {

@@ -8,7 +8,7 @@
 #include "coat/log/log.h"
 #include "dev/test/test_folder.h"
 
-static char path[PATH_MAX_LENGTH + 16]; // path of log.jsonl
+static char path[PATH_MAX_LENGTH + 16]; // path of the test's log.jsonl
 static Config config;
 static Error err;
 

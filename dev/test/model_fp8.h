@@ -82,7 +82,8 @@ static void test_fp8_gradients(void) {
     create(&full, small_config(s));
     double expected = run_batch(&full, 3, true, false, 1.0);
     s.bf16 = true;
-    for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) { // runs every case with both recipes
+    // runs every case with the recipes coat and coat-paper
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
         const Fp8Recipe recipe = ways[i % 2](rows[i / 2].recipe);
         Model m;
         fp8_create(&m, fp8_config(s, recipe));
@@ -231,7 +232,7 @@ static void test_fp8_head_chunks(Fp8Recipe recipe) {
     Model whole, cut;
     c.logits_chunk = 0;
     fp8_create(&whole, c);
-    c.logits_chunk = 64; // the last chunk has only 32 tokens
+    c.logits_chunk = 64; // chunks of 64 tokens, of which the last has only 32
     fp8_create(&cut, c);
     const char *worst;
     double x = run_batch(&whole, 3, true, false, 1.0), y = run_batch(&cut, 3, true, false, 1.0);

@@ -9,7 +9,7 @@
 #include "coat/numerics/moments.h"
 #include "coat/numerics/quantize.h"
 
-#define GROUP 128 // number of elements of a group
+#define GROUP 128 // number of elements that share the scale of an 8-bit moment
 #define WHY 160   // maximum length of an explanation in characters
 
 // --- groups of values -------------------------------------------------------------------------------------------------

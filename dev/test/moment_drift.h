@@ -34,7 +34,7 @@ typedef struct {
 } DriftSums;
 
 typedef struct {
-    double v_mean; // mean signed relative error of v
+    double v_mean; // mean signed relative error of the second moment v
     double update; // root mean square error of the update, relative to the update
     double rate;   // component of the update along FP32's update, minus 1: the effective change of the learning rate
 } Drift;

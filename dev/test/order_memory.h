@@ -42,7 +42,7 @@ static int label_layer(Label label) {
 // What is known about one unit of memory.
 typedef struct {
     int written, read[STREAMS]; // times of each stream's clock at the last write and at the last reads; 0: never
-    Stream writer;              // stream that wrote the unit last
+    Stream writer;              // stream that wrote this memory unit last
     int made; // version: pass in which the contents were computed or, for weights, number of updates; -1: not written
     Label content; // label of the tensor that was written
     bool padding;  // memory after the end of a tensor or shard, which is communicated but never used
@@ -50,7 +50,7 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    int layer; // a layer, or OF_NONE or OF_ALL
+    int layer; // layer of the event's operation, or OF_NONE or OF_ALL
 } Event;
 
 enum { OF_NONE = -1, OF_ALL = -2 };
@@ -62,7 +62,7 @@ static void (*count_access)(const void *address, size_t bytes, bool writes);
 static struct {
     const Arena *arena;
     char *base;    // start of window 0, which shows the arena at its own addresses
-    size_t window; // size of a window in bytes
+    size_t window; // size in bytes of one tensor's address window
     size_t units;  // number of units, without the workspace, which is only used within an operation
     Unit *unit;
     Label *owner; // label of the tensor that the plan places in each unit; SCRATCH: several tensors share it
@@ -74,12 +74,12 @@ static struct {
     int pass, step_pass, updates;     // current pass, first pass of the current step, and number of updates so far
     int oldest;                       // smallest version (`made`) that the current operation has read
     int weight_made;                  // version (`made`) of the weights that the current operation writes
-    int sample_pass;                  // first pass of the current sample
+    int sample_pass;                  // first pass of the text that is being sampled
     bool kept;                        // reads may find values of any pass of the sample (KV cache)
     bool recording;                   // in a micro-batch that may be recorded in a CUDA graph
     char report[MAX_REPORTS][320];    // texts of the distinct faults found
     int reports;
-    size_t races, clobbered, unwritten, old; // number of faults of each kind
+    size_t races, clobbered, unwritten, old; // numbers of detected faults of each kind
     // true if any operation has written or read the tensor, in any layer and role
     bool writes[TENSOR_COUNT], reads[TENSOR_COUNT];
 } order;

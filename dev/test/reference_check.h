@@ -51,8 +51,8 @@ typedef struct {
     SafeFile weights, gradients, updates;
     bool has_updates;
     int B, T, update_count;
-    int32_t *tokens, *targets; // token ids and targets, (B, T)
-    double *loss;              // PyTorch's mean loss (1)
+    int32_t *tokens, *targets; // token ids and targets of the batch (B, T)
+    double *loss;              // PyTorch's mean loss of the batch, one value
     // losses after 0, 1, ... updates on one batch (update_count + 1); [1]: with weights rounded to BF16
     double *losses[2];
     double *adamw; // AdamW settings (6): lr, beta1, beta2, eps, weight decay, gradient norm limit
@@ -164,8 +164,8 @@ typedef struct {
 //       3.4e-2; without clipping 0.24.
 //   Gradients in BF16: see dev/NOTES.md. On uniformly random tokens they exceed this limit.
 static const ReferenceLimits reference_limits[2] = {
-    {1e-5, 1e-4, 1e-5, 1e-4}, // limits in FP32
-    {1e-2, 1e-2, 3e-2, 1e-1}, // limits in BF16
+    {1e-5, 1e-4, 1e-5, 1e-4}, // limits for a model in FP32
+    {1e-2, 1e-2, 3e-2, 1e-1}, // limits for a model in BF16
 };
 
 // Stores "cpu" or the GPU's name in `name`.

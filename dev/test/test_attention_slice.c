@@ -35,8 +35,8 @@ UNIT_TEST(test_bytes) {
 UNIT_TEST(test_models) {
     assert_slice(shape_of(64, 1024, 12, 12, 64), 8, 12); // 10 sequences would fit, but 8 divides 64 evenly
     assert_slice(shape_of(16, 1024, 25, 25, 64), 4, 25);
-    assert_slice(shape_of(11, 1024, 12, 12, 64), 10, 12); // the last slice is smaller
-    assert_slice(shape_of(3, 1024, 12, 12, 64), 3, 12);   // the whole batch fits in one slice
+    assert_slice(shape_of(11, 1024, 12, 12, 64), 10, 12); // 11 sequences are split into slices of 10 and 1
+    assert_slice(shape_of(3, 1024, 12, 12, 64), 3, 12);   // the whole batch of 3 sequences fits in one slice
     assert_slice(shape_of(1, 8, 2, 2, 32), 1, 2);
 }
 

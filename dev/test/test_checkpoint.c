@@ -79,11 +79,11 @@ UNIT_TEST(test_layout) {
     assert_int_equal(t->shape[1], 40);
     t = safetensors_find(&file, "transformer.h.2.mlp.c_fc.weight");
     assert_non_null(t);
-    assert_int_equal(t->shape[0], 40); // shape (in, out)
+    assert_int_equal(t->shape[0], 40); // a matrix is stored as (in, out) in the file
     assert_int_equal(t->shape[1], 160);
     uint16_t got[40 * 160];
     assert_true(safetensors_read(&file, t, 0, got, sizeof got, &err));
-    // shape in memory: (out, in)
+    // A matrix is stored as (out, in) in memory.
     const uint16_t *native = (const uint16_t *)arena_tensor(&run->arena, FCW, VALUE, 2).data;
     for (int i = 0; i < 40; i++)
         for (int j = 0; j < 160; j++) assert_int_equal(got[i * 160 + j], native[j * 40 + i]);

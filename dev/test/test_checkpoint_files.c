@@ -114,7 +114,7 @@ UNIT_TEST(test_damage) {
             free(data);
         }
     }
-    assert_true(find("damage", 20, &err)); // the file is restored
+    assert_true(find("damage", 20, &err)); // the damaged file has been restored, so the checkpoint is found
     run_close(run);
 }
 

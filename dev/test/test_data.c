@@ -110,7 +110,7 @@ UNIT_TEST(test_order_without_shuffle) {
     // 6 sequences; the last token is unused. Files are written out of order and must be read sorted by name.
     write_u16("s_b.bin", 25, 1000);
     write_u32("s_a.bin", 22, 0);   // 5 sequences of 4 tokens and one extra token, in another format
-    write_u16("s_aa.bin", 3, 500); // a file shorter than one sequence
+    write_u16("s_aa.bin", 3, 500); // a file with less than one sequence, which is not used
     DataLoader *loader = open_one("s_*.bin", 2, 4, false);
     assert_int_equal(data_tokens(loader), 50);
     assert_int_equal(data_sequences(loader), 11);
@@ -280,7 +280,7 @@ UNIT_TEST(test_stateless) {
 
 UNIT_TEST(test_token_outside_vocabulary) {
     int32_t in[10], target[10];
-    write_header_and_tokens("v.bin", DATA_MAGIC_U16, 1, 101, 2, 101, 200, 1000); // token ids 200 to 300
+    write_header_and_tokens("v.bin", DATA_MAGIC_U16, 1, 101, 2, 101, 200, 1000); // a file with the token ids 200 to 300
     DataLoader *loader = data_open(path_of("v.bin"), 1, 10, 0, 1, 1, false, 257, &err);
     assert_non_null(loader);
     for (int n = 0; n < 5; n++) assert_true(data_batch(loader, n, in, target, &err));

@@ -7,7 +7,7 @@ enum { T = 4, WORDS = DATA_HEADER_BYTES / 4 };
 typedef struct {
     int32_t header[WORDS];
     unsigned char rest[8192];
-    size_t bytes; // size of `rest` in bytes
+    size_t bytes; // number of bytes of `rest` that the file uses
 } File;
 
 static void sign(File *f) {
@@ -216,7 +216,7 @@ UNIT_TEST(test_packed) {
         assert_true(data_batch(loader, row, in, target, &err));
         counted += data_unmasked_targets(target, 16);
         for (int t = 0; t < 16; t++) {
-            if (in[t] == 0) { // a 0 is padding
+            if (in[t] == 0) { // a token id of 0 is padding after the last example
                 assert_true(target[t] == -1 && (t == 15 || in[t + 1] == 0));
                 continue;
             }
@@ -321,7 +321,7 @@ UNIT_TEST(test_validation) {
     const SpecialIds nothing = {-1, 0, {0}};
     const File f = make_file(2, 58, 100, 6, "011111"); // 5 packed sequences, as in test_packed()
     write_as("p.bin", &f);
-    write_u16("plain.bin", 5 * 16 + 1 + 15, 1); // 5 sequences and 15 unused tokens
+    write_u16("plain.bin", 5 * 16 + 1 + 15, 1); // 5 sequences and 15 tokens that do not fill a sequence
     for (int i = 0; i < 16; i++) {
         const int B = 1 + i % 8;
         const bool plain = i >= 8;
@@ -479,7 +479,7 @@ UNIT_TEST(test_hostile) {
     f = make_file(2, 101, 0, 10, "0110");
     f.header[0] = (int32_t)__builtin_bswap32(DATA_MAGIC_MASKED);
     refused(&f, "big-endian");
-    f = make_file(2, 9, 50250, 9, "1"); // token ids outside the vocabulary
+    f = make_file(2, 9, 50250, 9, "1"); // a file with token ids outside the vocabulary
     write_as("bad.bin", &f);
     expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "use the --tokenizer");
 }

@@ -40,7 +40,7 @@ UNIT_TEST(test_checksum) {
         assert_true(file_open(path_of("text"), &fd, &size, &err));
         assert_true(data_checksum(fd, "text", (int64_t)bytes, NULL, &crc, &err));
         assert_int_equal(crc, known[i].crc);
-        // fails because the file is shorter
+        // reading fails because the file is shorter than requested
         assert_false(data_checksum(fd, "text", (int64_t)bytes + 1, NULL, &crc, &err));
         assert_says(&err, "text");
         close(fd);
@@ -123,7 +123,7 @@ UNIT_TEST(test_replaced_files) {
     char name[32];
     for (int i = 0; i < FILES; i++) {
         snprintf(name, sizeof name, "r_%03d.bin", i);
-        write_u16(name, 5, (uint32_t)i); // each file has one sequence
+        write_u16(name, 5, (uint32_t)i); // writes a token file with one sequence
     }
     for (int kind = 0; kind < 4; kind++) {
         DataLoader *loader = open_one("r_*.bin", 1, 4, false);
@@ -138,12 +138,12 @@ UNIT_TEST(test_replaced_files) {
             write_u16("other", 5, 1000);
             assert_int_equal(utimensat(AT_FDCWD, path_of("other"), times, 0), 0);
             assert_int_equal(rename(path_of("other"), path_of("r_000.bin")), 0);
-        } else if (kind == 1) { // overwrites bytes of the same file
+        } else if (kind == 1) { // overwrites bytes of the file after it was verified
             nanosleep(&(struct timespec){0, 20000000}, NULL);
             int fd = open(path_of("r_000.bin"), O_WRONLY);
             assert_int_equal(pwrite(fd, "\1\2", 2, DATA_HEADER_BYTES), 2);
             close(fd);
-        } else if (kind == 2) { // changes the size but not the time
+        } else if (kind == 2) { // replaces the file by one with another size and the same time
             assert_int_equal(truncate(path_of("r_000.bin"), DATA_HEADER_BYTES + 12), 0);
             assert_int_equal(utimensat(AT_FDCWD, path_of("r_000.bin"), times, 0), 0);
         } else {

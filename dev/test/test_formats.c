@@ -112,11 +112,11 @@ UNIT_TEST(special_values) {
         assert_int_equal(format->encode(INFINITY), largest);
         assert_int_equal(format->encode(-INFINITY), 0x80 | largest);
         assert_int_equal(format->encode(3.4e38f), largest);
-        assert_int_equal(format->encode(1e-45f), 0); // FP32 subnormals become 0
+        assert_int_equal(format->encode(1e-45f), 0); // FP32 subnormals are encoded as FP8 0
         assert_int_equal(format->encode(-1e-40f), 0x80);
-        assert_int_equal(format->encode(bits_float(0x7f800001u)), 0x7f); // a signaling NaN stays NaN
+        assert_int_equal(format->encode(bits_float(0x7f800001u)), 0x7f); // a signaling FP32 NaN is encoded as FP8 NaN
         assert_int_equal(format->encode(bits_float(0xffffffffu)), 0xff);
-        for (int c = 1; c < 1 << format->mantissa_bits; c++) // exact FP8 subnormals
+        for (int c = 1; c < 1 << format->mantissa_bits; c++) // FP8 subnormals are encoded exactly
             assert_int_equal(format->encode((float)format->values[c] * 1.01f), c);
     }
 }

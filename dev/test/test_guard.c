@@ -12,19 +12,19 @@ UNIT_TEST(test_z) {
     Guard guard;
     memset(&guard, 0, sizeof guard);
     accept_steps(&guard, GUARD_WINDOW - 1);
-    assert_true(guard_z(&guard.loss, 1e9) == 0); // too few steps to judge an outlier
+    assert_true(guard_z(&guard.loss, 1e9) == 0); // fewer steps than the window holds, so nothing is an outlier
     assert_false(outlier_should_skip(&guard, 1e9, 1e9, 2, 2));
     accept_steps(&guard, 1);
-    accept_steps(&guard, GUARD_WINDOW); // fills the window exactly
+    accept_steps(&guard, GUARD_WINDOW); // replaces all losses and norms in the window
     assert_int_equal(guard.loss.count, GUARD_WINDOW);
     assert_true(fabs(guard_z(&guard.loss, 3.5) - 5) < 1e-6);
     assert_true(fabs(guard_z(&guard.loss, 2.5) + 5) < 1e-6);
     assert_true(fabs(guard_z(&guard.grad_norm, 1.3) - 3) < 1e-6);
     assert_false(outlier_should_skip(&guard, 3.5, 1, 5.01, 0));
     assert_true(outlier_should_skip(&guard, 3.5, 1, 4.99, 0));
-    assert_false(outlier_should_skip(&guard, 2, 0, 4.99, 4.99)); // small values are never outliers
+    assert_false(outlier_should_skip(&guard, 2, 0, 4.99, 4.99)); // losses and norms below the mean are never outliers
     assert_true(outlier_should_skip(&guard, 3, 1.5, 0, 4.99));
-    assert_false(outlier_should_skip(&guard, 3.5, 1.5, 0, 0)); // limits of 0 disable the check
+    assert_false(outlier_should_skip(&guard, 3.5, 1.5, 0, 0)); // a limit of 0 disables outlier detection
     // New steps replace the oldest ones in the window.
     for (int i = 0; i < GUARD_WINDOW; i++) outlier_record(&guard, 7, 7);
     assert_true(guard_z(&guard.loss, 9) == 0); // all values in the window are equal, so the deviation is 0

@@ -68,7 +68,7 @@ static void scale_per_row(Fixture *f) {
         Health h = {0};
         float largest = 0;
         random_codes(f, t);
-        memset(t.data, 0, 271); // sets a row to 0
+        memset(t.data, 0, 271); // sets one row of FP8 values to 0
         for (int64_t row = 0; row < t.rows; row++) {
             float scale = row ? (float)exp2(floor(20 * draw(f))) : SCALE_MIN;
             ((float *)t.scale)[row] = scale;
@@ -171,7 +171,7 @@ static void check_object(RecipeKind recipe) {
 
     run_begin(&run, RECIPE_FP8_LINEAR, HEAD_BF16, 1);
     found = object_of(&run, warning);
-    assert_keys(found, "n1", 3); // n1 is saved in this recipe
+    assert_keys(found, "n1", 3); // the norm output n1 is saved in this recipe
     assert_true(!json_object_get(found, "x_in") && !json_object_get(found, "qkvw.m"));
     json_decref(found);
     run_end(&run);

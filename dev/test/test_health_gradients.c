@@ -30,7 +30,7 @@ static void known_codes(Fixture *f) {
             if (magnitude > 0 && magnitude < normal) small += magnitude + 1;
         }
         const int64_t all = 300 * 301, rest = all - at;
-        for (; at < all; at++) code[at / 301 * 320 + at % 301] = 0x80; // -0 counts as 0
+        for (; at < all; at++) code[at / 301 * 320 + at % 301] = 0x80; // an FP8 value of -0 counts as a zero
         t.cols = 301;
         f->exec.ops->codes_count(&f->exec, t, &counts);
         assert_counts(counts, 1 + (uint64_t)all, 2 + (uint64_t)top + 1, 3 + (uint64_t)rest + 1, 4 + (uint64_t)small);
@@ -247,7 +247,7 @@ UNIT_TEST(matmul_comparison_in_log) {
     run.warned.matmuls = false;
     set_matmuls(&run, 1, 0, 0);
     InnerProducts *sums = (InnerProducts *)arena_tensor(&run.arena, INNER_PRODUCTS, VALUE, 0).data;
-    sums[0] = (InnerProducts){0, 0, 0}; // a gradient of zeros has no error
+    sums[0] = (InnerProducts){0, 0, 0}; // a weight gradient of zeros has no error
     sums[2] = (InnerProducts){NAN, 1, 1};
     char *text = health_matmuls_json(&run.arena, &run.exec, &run.warned, warning);
     assert_string_equal(text, "{\"qkvw\":{\"error\":[null,0,null],\"bias\":[null,0,null]}}");

@@ -86,9 +86,9 @@ UNIT_TEST(wide_words) {
     two_examples();
     static uint32_t words[4096];
     for (size_t i = 0; i < file.count; i++) words[i] = file.words[i];
-    words[1] *= 2; // the example's size in bytes
+    words[1] *= 2; // doubles the example's size in bytes, because words are 32 bits
     words[file.start + 1] *= 2;
-    words[6] = 100000; // first token of the context
+    words[6] = 100000; // first token of the example's context
     file.header[1] = 2;
     static char bytes[1024 + sizeof words];
     const size_t size = 1024 + file.count * 4;
@@ -105,7 +105,7 @@ UNIT_TEST(wide_words) {
     hellaswag_close(set);
     assert_null(hellaswag_open(path, 8, 100000, &err));
     assert_says(&err, "token 100000, but the vocabulary ends at 99999");
-    for (size_t cut = 1; cut < size; cut++) { // truncates the file at every byte
+    for (size_t cut = 1; cut < size; cut++) { // a file truncated at any byte is refused
         write_file(path, bytes, size - cut);
         assert_null(hellaswag_open(path, 8, 100001, &err));
         assert_int_equal(err.code, EXIT_DATA);
@@ -130,7 +130,7 @@ UNIT_TEST(smallest_mean_wins) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
     assert_non_null(set);
-    assert_int_equal(hellaswag_right(set), 0); // nothing is scored yet
+    assert_int_equal(hellaswag_right(set), 0); // no example is correct before losses are added
     // Endings are scored by the mean loss: ending 1 has three tokens and a larger sum than ending 2, but a smaller
     // mean.
     const float means[2][4] = {{3, 1.25f, 1.5f, 2}, {0.5f, 0.75f, 1, 0.625f}};
@@ -138,7 +138,7 @@ UNIT_TEST(smallest_mean_wins) {
     assert_int_equal(hellaswag_right(set), 2);
     take(set, 1, 1.75f);
     assert_int_equal(hellaswag_right(set), 1);
-    take(set, 2, 1.75f); // on a tie, the first ending wins
+    take(set, 2, 1.75f); // if two endings have the same mean loss, the first one wins
     assert_int_equal(hellaswag_right(set), 2);
     take(set, 1, NAN);
     assert_int_equal(hellaswag_right(set), 1);
@@ -218,7 +218,7 @@ static void refuse(size_t cut, size_t extra, const char *says) {
 UNIT_TEST(damaged_files) {
     two_examples();
     const File good = file;
-    // truncates the file at every byte
+    // a file truncated at any byte is refused
     for (size_t cut = 1; cut < good.count * 2 + 1024; cut++) refuse(cut, 0, "h.bin");
     refuse(0, 2, "2 bytes follow");
     refuse(0, 1, "damaged");

@@ -9,7 +9,7 @@
 
 static Error err; // error of the last failed call
 
-#define VOCAB 130 // padded to 256 rows in memory
+#define VOCAB 130 // vocabulary size, padded to 256 rows in memory
 #define POSITIONS 12
 #define CHANNELS 8
 
@@ -180,7 +180,7 @@ UNIT_TEST(test_other_configs) {
         {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", "partial_rotary"},
         {"llama", "\"rope_theta\": 0", "rope_theta"},
         {"llama", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
-        {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // the key occurs twice
+        {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // a file in which a key occurs twice is refused
         {"llama", "\"quantization_config\": {}", "quantization_config"},
         {"llama", "\"is_causal\": false", "'is_causal' must be true"},
         {"llama", "\"attention_bias\": null", "'attention_bias' must be false"},
@@ -282,7 +282,7 @@ UNIT_TEST(test_ids) {
         {"qwen2", ", \"pad_token_id\": 3", "\"pad_token_id\": 3,", 130},
         {"llama", ", \"pad_token_id\": -1", "\"pad_token_id\": null,", 130},
         {"mistral", "", "\"pad_token_id\": null,", 130},
-        {"olmo", "", "\"pad_token_id\": 1,", 130}, // the default of the class
+        {"olmo", "", "\"pad_token_id\": 1,", 130}, // without pad_token_id, the default of the model's class applies
         {"olmo", "", "\"pad_token_id\": null,", 1},
         {"olmo2", ", \"pad_token_id\": null", "\"pad_token_id\": null,", 130}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -405,7 +405,7 @@ static float value_of(int id, int layer, int64_t row, int64_t col) {
 static void encode(Dtype dtype, float value, void *to) {
     uint16_t bf16 = bf16_encode(value), f16;
     int exponent;
-    float mantissa = frexpf(fabsf(value), &exponent); // in [0.5, 1)
+    float mantissa = frexpf(fabsf(value), &exponent); // the mantissa is in [0.5, 1)
     f16 = value == 0 ? 0 : (uint16_t)((uint16_t)(exponent + 14) << 10 | ((int)ldexpf(mantissa, 11) & 0x3ff));
     if (value < 0) f16 |= 0x8000;
     if (dtype == DTYPE_F32)
@@ -810,7 +810,7 @@ UNIT_TEST(test_llmc) {
     assert_loads(path, run); // padding rows have values in the file and become 0 in memory
     make_llmc(path, run, 5, 256, 0);
     assert_loads(path, run);
-    make_llmc(path, run, 5, 131, 0); // a file padded to 131 rows
+    make_llmc(path, run, 5, 131, 0); // an llm.c file whose vocabulary is padded to 131 rows
     assert_loads(path, run);
     make_llmc(path, run, 5, 256, 1);
     assert_refused(path, run, "truncated or damaged");

@@ -145,7 +145,8 @@ UNIT_TEST(zeros_sprinkled_in) {
         store(&s, x, GROUP, FMT_E4M3, &first_coat);
         load(&s, y, GROUP, FMT_E4M3);
         for (int i = 0; i < GROUP; i++)
-            if (x[i] == 0.0f) assert_int_equal(float_bits(y[i]), float_bits(x[i])); // zeros keep their sign
+            // a zero in the group keeps its sign
+            if (x[i] == 0.0f) assert_int_equal(float_bits(y[i]), float_bits(x[i]));
         sum += relative_error(x, y, GROUP) / 200;
     }
     assert_true(sum > 0.005 && sum < 0.02);

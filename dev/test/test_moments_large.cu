@@ -112,7 +112,7 @@ static void compare_window(const WindowMemory *want, const WindowMemory *have, c
             codes += apart != 0;
             codes_far += apart > 1;
         }
-        const int apart = abs((int)want->value[i] - (int)have->value[i]); // distance in BF16 steps
+        const int apart = abs((int)want->value[i] - (int)have->value[i]); // distance of the parameters in BF16 steps
         values += apart != 0;
         values_far += apart > 1 && !(fabsf(bf16_decode(want->value[i]) - bf16_decode(have->value[i])) < 1e-7f);
     }

@@ -9,7 +9,7 @@ static Bench bench; // static because a Bench is too large for the stack
 // --- groups -------------------------------------------------------------------------------------------------
 typedef struct {
     std::vector<float> x;
-    std::vector<std::string> name; // a name for each group
+    std::vector<std::string> name; // name of each test group, for messages
 } Cases;
 
 static float *case_add(Cases *cases, const char *name) {

@@ -105,7 +105,7 @@ UNIT_TEST(loss_reports_nonfinite) {
         fixture_begin(&f, FMT_FP32, 2);
         Tensor logits = random_tensor(&f, FMT_FP32, 5, 40, 1), losses_ = poisoned(&f, FMT_FP32, 5, 1);
         Tensor targets = random_tokens(&f, 5, 20);
-        set_value(logits, 3, 30, bad[i]); // column 30 is padding
+        set_value(logits, 3, 30, bad[i]); // column 30 of the logits is padding
         f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, logits, targets, 20, &state);
         assert_int_equal(state.nonfinite, 0);
         set_value(logits, 3, (int64_t)value(targets, 3, 0), bad[i]);

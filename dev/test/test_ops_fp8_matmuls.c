@@ -46,7 +46,7 @@ static void tensors_of_all_sizes(Fixture *f) {
 }
 
 static void tensors_at_the_limits(Fixture *f) {
-    check_quantize(f, random_tensor(f, f->format, 17, 48, 0)); // a tensor of zeros
+    check_quantize(f, random_tensor(f, f->format, 17, 48, 0)); // a tensor whose elements are all 0
     Tensor huge = random_tensor(f, f->format, 65, 160, 1), tiny = random_tensor(f, f->format, 3, 100, 1e-39);
     set_value(huge, 64, 159, -3e38);
     check_quantize(f, huge);
@@ -166,7 +166,7 @@ static void maxima_from_update(Fixture *f) {
         list[i].grad = uneven_tensor(f, rows, cols, 1e-3);
         list[i].m = zero_tensor(f, FMT_FP32, rows, cols);
         list[i].v = zero_tensor(f, FMT_FP32, rows, cols);
-        if (i == 1) continue; // this parameter has no FP8 values
+        if (i == 1) continue; // parameter 1 is not quantized to FP8
         list[i].weight.codes = coded(f, FMT_E4M3, rows, cols);
         list[i].weight.codes.amax = NULL;
         list[i].weight.codes_t = coded_transpose(f, list[i].weight.codes);

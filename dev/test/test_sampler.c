@@ -75,7 +75,7 @@ UNIT_TEST(top_k_keeps_the_largest) {
 }
 
 UNIT_TEST(top_k_ties_keep_lower_ids) {
-    const float logits[6] = {0.0f, 1, -0.0f, 0.0f, 1, -1}; // -0 and 0 are a tie
+    const float logits[6] = {0.0f, 1, -0.0f, 0.0f, 1, -1}; // logits of -0 and 0 are a tie
     int count[6];
     draw(logits, 6, 1, 4, count);
     assert_true(count[0] > 0 && count[1] > 0 && count[2] > 0 && count[4] > 0);

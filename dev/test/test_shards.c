@@ -73,7 +73,7 @@ UNIT_TEST(local_tensors_are_whole_or_sharded) {
     Tensor embedding = arena_local(arena, WTE, VALUE, 0, &begin);
     assert_true(begin == 0 && embedding.rows == 384 && embedding.cols == 48);
     Tensor matrix = arena_local(arena, FCW, VALUE, 1, &begin);
-    assert_int_equal(begin, 2 * 2304); // 192 x 48 elements over 4 ranks
+    assert_int_equal(begin, 2 * 2304); // FCW has 192 x 48 elements, so each of 4 ranks has 2304
     assert_int_equal(tensor_elements(matrix), 2304);
     Tensor moment = arena_shard(arena, FCW, MOMENT_M, 1, &begin), whole = arena_tensor(arena, FCW, MOMENT_M, 1);
     assert_ptr_equal(moment.data, whole.data); // only this rank's shard is in memory

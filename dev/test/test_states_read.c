@@ -263,7 +263,7 @@ UNIT_TEST(test_there_and_back) {
         codes[i] = run_as(coat);
         resume_quietly(i ? wide : first, codes[i], &rs, "b1");
         resume_quietly(codes[i], wide, &rs, "b2");
-        assert_moments(codes[i], wide); // decoding to FP32 is exact
+        assert_moments(codes[i], wide); // decoding FP8 moments to FP32 is exact
         assert_masters(first, wide, true);
     }
     assert_same_codes(codes[0], codes[1], 0.5);
@@ -285,7 +285,7 @@ UNIT_TEST(test_codes_are_copied) {
     assert_same_states(a, b);
     free(said);
     resume_quietly(first, b, &rs, "c1");
-    assert_moments(first, b); // k = 1, which means no expansion
+    assert_moments(first, b); // an exponent k of 1 means no dynamic range expansion
     run_close(first);
     run_close(a);
     run_close(b);

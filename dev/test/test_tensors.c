@@ -27,7 +27,7 @@ UNIT_TEST(test_parameters) {
     s.norm = NORM_PLAIN;
     s.tied_head = true;
     assert_true(model_parameters(&s) == 1176764416);
-    s = llama(24, 14, 2, 64, 4864, 151936); // Qwen2.5-0.5B
+    s = llama(24, 14, 2, 64, 4864, 151936); // shape of Qwen2.5-0.5B
     s.tied_head = s.qkv_biases = true;
     assert_true(model_parameters(&s) == 494032768);
     assert_true(gpt2_shape(&gpt2, 12, 12, 768, 0, 50257, 1024, "gpt2", &err));

@@ -150,7 +150,7 @@ UNIT_TEST(test_gpt2) {
         tokenizer_close(bin);
     }
     tokenizer_close(t);
-    t = open_good(GPT2_FOLDER); // a folder is accepted, too
+    t = open_good(GPT2_FOLDER); // a tokenizer path may name a folder
     check_gpt2(t);
     tokenizer_close(t);
     copy_file(GPT2_FOLDER "/encoder.json", "vocab.json");
@@ -161,7 +161,7 @@ UNIT_TEST(test_gpt2) {
     assert_non_null(strstr(err.text, "merges.txt"));
     tokenizer_close(t);
     copy_file(GPT2_FOLDER "/vocab.bpe", "merges.txt");
-    t = open_good(path_of("vocab.json")); // files with Hugging Face's names
+    t = open_good(path_of("vocab.json")); // vocab.json and merges.txt, the names that Hugging Face uses
     check_gpt2(t);
     assert_int_equal(tokenizer_encode(t, "one two three four five", ids, 4, &err), -1);
     assert_int_equal(err.code, EXIT_USER);
@@ -182,8 +182,9 @@ UNIT_TEST(test_round_trip) {
         uint32_t x = 1;
         for (int i = 0; i < BYTES; i++) {
             x = x * 1664525u + 1013904223u;
-            if (kind == 0) text[i] = (char)(1 + (x >> 16) % 255);                  // random bytes, except 0
-            if (kind == 1) text[i] = i < 3000 ? 'a' : (char)(' ' + (x >> 16) % 3); // one long word, then many spaces
+            if (kind == 0) text[i] = (char)(1 + (x >> 16) % 255); // text of random bytes other than 0
+            // text of one long word, then many spaces
+            if (kind == 1) text[i] = i < 3000 ? 'a' : (char)(' ' + (x >> 16) % 3);
         }
         if (kind == 2) {
             FILE *file = fopen(SHAKESPEARE, "rb");
@@ -261,7 +262,7 @@ UNIT_TEST(test_pairs_of_others) {
 
 UNIT_TEST(test_bad_json) {
     expect_refused("absent.json", "cannot open");
-    expect_refused("", "holds no tokenizer.json"); // a folder without tokenizer files
+    expect_refused("", "holds no tokenizer.json"); // a folder without tokenizer files is refused
     static const char *const cases[][2] = {{"", "empty"},
                                            {"hello", "neither JSON"},
                                            {"{\"a\": 0, \"b\":", "neither JSON"},

@@ -59,7 +59,7 @@ static void expect_decoded(const Tokenizer *t, const char *name, const char *tex
 UNIT_TEST(test_ids) {
     static const struct {
         const char *name;
-        int begin, end; // BOS and EOS ids
+        int begin, end; // ids of the tokenizer's BOS and EOS tokens
         bool keeps;     // true: decoding returns the original text
         bool blank;     // true: a space is put before the text
     } kinds[] = {{"neox.json", -1, 0, false, false},   {"llama3.json", 0, 1, true, false},

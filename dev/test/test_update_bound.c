@@ -10,14 +10,14 @@ enum { COUNT = 128 * 700 + 37, GROUPS = 701, STEPS = 4 };
 
 typedef enum {
     RIGHT,
-    LR_OFF,        // learning rate with a relative error of 1e-4
-    NO_CORRECTION, // the first moment lacks its bias correction
+    LR_OFF,        // mistake: the learning rate has a relative error of 1e-4
+    NO_CORRECTION, // mistake: the first moment lacks its bias correction
     BETAS_SWAPPED,
-    BETA1_OFF, // beta1 is 0.9001 instead of 0.9
+    BETA1_OFF, // mistake: beta1 is 0.9001 instead of 0.9
     NO_EPS,
     NO_DECAY,
-    K_OFF,     // the exponent k of the first moment is off by 1/16
-    NEXT_CODE, // the second moment is off by one FP8 value
+    K_OFF,     // mistake: the exponent k of the first moment is off by 1/16
+    NEXT_CODE, // mistake: the second moment is off by one FP8 value
     NO_CLIP,
     MISTAKES
 } Mistake;

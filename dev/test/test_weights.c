@@ -12,7 +12,7 @@
 static Run *drawn_run(InitKind init) {
     Run *run = run_open(RECIPE_BF16, LAYERS);
     ModelShape *s = &run->config.shape;
-    run->config.recipe.precision = PRECISION_FP32; // so that weights are not rounded
+    run->config.recipe.precision = PRECISION_FP32; // FP32, so that initialized weights are not rounded
     s->init = init;
     s->head_dim = 64;
     s->channels = 128;

@@ -27,7 +27,7 @@ static bool count(DataLoader *data, int64_t begin, int64_t end, Table *table, Er
     for (int64_t n = begin; n < end; n++) {
         if (!data_batch(data, n, in, target, err)) return false;
         for (int i = 0; i < LENGTH; i++) {
-            if (target[i] < 0) continue; // The target is masked.
+            if (target[i] < 0) continue; // skips pairs whose target is masked
             table->pair[in[i]][target[i]]++;
             table->total[in[i]]++;
         }

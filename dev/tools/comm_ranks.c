@@ -162,7 +162,7 @@ static void check_host(void) {
 // Checks collectives that are larger than the staging buffer. They need several rounds, the last one with an odd
 // length.
 static void check_big(void) {
-    const int64_t count = (int64_t)17 * 1024 * 1024 / 2 + 3; // 34 MiB in FP32, 17 MiB in BF16
+    const int64_t count = (int64_t)17 * 1024 * 1024 / 2 + 3; // number of elements: 34 MiB in FP32, 17 MiB in BF16
     check_all_reduce(COMM_FP32, COMM_SUM, count);
     check_reduce_scatter(COMM_BF16, count);
     check_all_gather(COMM_BYTES, 2 * count);

@@ -56,7 +56,7 @@ typedef struct {
 // Maximum sizes of the gradients that will be measured, in elements.
 typedef struct {
     int64_t gradient, input, weight; // elements of dy (tokens * out), x (tokens * in) and w (out * in)
-    int64_t rows;                    // maximum of tokens and out
+    int64_t rows;                    // capacity for one value per row: the maximum of tokens and out
 } MeterSize;
 
 // Buffers of the measurements, all in one device allocation.
@@ -70,7 +70,7 @@ typedef struct {
     float *dw, *dw_other;     // wgrad (out, in), exact and from the quantized dy
     float *dw_before;         // values (out, in) that an accumulating matmul starts from
     float *scale;             // scales of dy, at most one per token
-    float *dbias;             // bias gradient (out)
+    float *dbias;             // bias gradient, one value per output (out)
     uint8_t *code[3];         // FP8 values of dy, x and w
     uint8_t *code_t[3];       // FP8 transposes of dy, x and w
     float *code_scale[3];
@@ -197,7 +197,7 @@ static inline int compare_floats(const void *a, const void *b) {
 }
 
 static inline double log2_ratio(double a, double b) {
-    return a == b ? 0.0 : log2(a / b); // infinite if b is 0 and a is not
+    return a == b ? 0.0 : log2(a / b); // infinite if only the divisor b is 0
 }
 
 static inline float row_maximum(const RowResult *row) {

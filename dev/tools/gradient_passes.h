@@ -17,7 +17,7 @@ enum { MAX_PARTS = 3, ROW_SUMS = 4 };
 // Ranges of columns that may have separate amaxes and scales: q, k and v of a packed gradient, else all columns.
 typedef struct {
     int count;
-    int64_t end[MAX_PARTS]; // first column after each range
+    int64_t end[MAX_PARTS]; // first column after each column range
 } Parts;
 
 typedef struct {
@@ -58,7 +58,7 @@ typedef struct {
     bool on_gpu;           // true: passes run on the GPU, false: on the host
     RowResult *row_memory; // per-row results (rows), in device memory
     RowResult *row;        // per-row results (rows) of the last pass, in host memory
-    int64_t most_rows;     // maximum number of rows of a pass
+    int64_t most_rows;     // maximum number of rows that a pass may have
 } PassPlace;
 
 // Returns the sum over the rows of the last pass's results.
@@ -130,8 +130,8 @@ __device__ static inline void block_result(const RowResult *mine, RowResult *out
 // --- read_values: converts a tensor to FP32, with sums and amaxes -------------------------------------------------
 
 typedef struct {
-    Tensor from; // tensor to convert (rows, cols)
-    float *to;   // FP32 result (rows, cols)
+    Tensor from; // tensor to convert to FP32, (rows, cols)
+    float *to;   // converted tensor in FP32, (rows, cols)
     Parts parts; // column ranges with separate amaxes
 } ReadValues;
 
@@ -153,7 +153,7 @@ PASS_OVER_ROWS(read_values, ReadValues)
 // --- quantise_values: rounds values to FP8, counts values that become 0 or subnormal ------------------------
 
 typedef struct {
-    const float *from;  // unquantized values (rows, cols)
+    const float *from;  // unquantized gradient, (rows, cols)
     float *to;          // quantized and dequantized values (rows, cols)
     const float *scale; // scales (ceil(rows / block), parts.count)
     int64_t cols, block;
@@ -182,7 +182,7 @@ PASS_OVER_ROWS(quantise_values, QuantiseValues)
 typedef struct {
     Tensor matmul; // result of the matmul under test (rows, cols)
     Tensor before; // tensor (rows, cols) that the matmul accumulated into; data NULL: the matmul overwrote its output
-    Tensor exact;  // exact result (rows, cols)
+    Tensor exact;  // exact matmul result, (rows, cols)
 } CompareValues;
 
 enum { SUM_DIFFERENCE, SUM_EXACT, SUM_CROSS };
