@@ -1,8 +1,8 @@
-// Benchmarks attention on the GPU (cuDNN with a deterministic backward in slices, or our own kernels) for GPT-2 and
-// Llama-like shapes: time, TFLOP/s of the causal half, percentage of a large matmul's rate measured in the same run,
-// and workspace. Checks the first and last sequence against the FP32 kernels, and that backward repeats bit for bit.
-// Then times the FP32 kernels, which test_gpt2 checks.
-// bench_attention [--quick]
+// Benchmarks attention on the GPU for GPT-2 and Llama-like shapes. Uses our own kernels or, elsewhere, cuDNN with a
+// deterministic backward in slices. Prints the time, the TFLOP/s of the causal half, the percentage of a large matmul's
+// rate measured in the same run, and the workspace. Checks the first and last sequence against the FP32 kernels, and
+// that backward repeats bit for bit. Also times the FP32 kernels, which test_gpt2 checks.
+// Usage: bench_attention [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 

@@ -1,12 +1,13 @@
 // Checks our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on
-// shapes that isolate errors. Times it and cuDNN's deterministic backward: TFLOP/s of the causal half, and percentage
-// of a large BF16 matmul's rate in the same run. Then the same for our forward, and for both with documents of 300
-// tokens, where TFLOP/s still count whole sequences.
-// bench_attention_backward [--quick] [--check]
-// --quick repeats less; --check does not time.
-// For a wrong gradient, prints its first wrong element and a map of the errors of the first wrong head, relative to
-// the gradient's size: rows of 64 tokens (one warpgroup) by groups of 8 columns, and the 64 rows of the first wrong
-// part. Only the first few wrong gradients are printed.
+// shapes that isolate errors. Times it next to cuDNN's deterministic backward, then our forward, then both with
+// documents of 300 tokens. Prints the TFLOP/s of the causal half, which with documents still counts entire sequences,
+// and the percentage of a large BF16 matmul's rate measured in the same run.
+// Usage: bench_attention_backward [--quick] [--check]
+//   --quick: fewer repetitions
+//   --check: no timing
+// For each of the first few wrong gradients, prints the first wrong element and maps of the errors in that head,
+// relative to the gradient's size: tiles of 64 tokens (one warpgroup) by groups of 8 columns, then the 64 rows of the
+// first wrong tile.
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"

@@ -1,6 +1,7 @@
-// Benchmarks the CPU backend's operations for GPT-2 124M. Matmuls are compared with the machine's sgemm rate, the
-// others with memory copies, large and of their own size, all measured in the same run.
-// bench_cpu [TOKENS [THREADS]]      tokens per micro-batch (default 1024), threads (default all)
+// Benchmarks the CPU backend's operations for GPT-2 124M. Compares matmuls with the machine's sgemm rate, and all other
+// operations with memory copies, a large one and one of the operation's size. All are measured in the same run.
+// Usage: bench_cpu [TOKENS [THREADS]]
+//   TOKENS: tokens per micro-batch (default 1024). THREADS: number of threads (default all)
 #include "coat/base/clock.h"
 #include "coat/cpu/cpu_internal.h"
 

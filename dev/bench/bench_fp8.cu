@@ -1,9 +1,11 @@
-// Benchmarks the FP8 kernels (COAT, section 5) for GPT-2, and SwiGLU for Llama-like models: time, bytes read and
-// written by all passes, GB/s, and percentages of two device copies measured in the same run, a large one and one of
-// the same size. Then the sum over one block, forward and backward. Checks small shapes against the CPU backend first
-// (check_fp8.cu). Operands rotate among sets that together exceed the L2 cache.
-// bench_fp8 [--quick] [--check]      --quick: fewer repetitions and models
-// --check: all comparisons, no timing; exits with 1 if one failed
+// Benchmarks the FP8 kernels (COAT, section 5) for GPT-2, and SwiGLU for Llama-like models. For each kernel prints the
+// time, the bytes that all passes read and write, GB/s, and percentages of two device copies measured in the same run:
+// a large copy and one of the same size. Then prints the sum over one transformer block, forward and backward. Checks
+// small shapes against the CPU backend first (check_fp8.cu). Operands rotate among sets that together exceed the L2
+// cache.
+// Usage: bench_fp8 [--quick] [--check]
+//   --quick: fewer repetitions and models
+//   --check: all comparisons, no timing; exits with 1 if a comparison failed
 #include "bench_report.h"
 #include "dev/test/check_gpu.h"
 

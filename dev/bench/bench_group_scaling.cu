@@ -1,9 +1,9 @@
-// Compares Group Scaling with plain just-in-time scaling: the paper's figure 4b. Plain: one pass over the BF16 tensor
-// and a reduction. Group Scaling: the kernel that produced the tensor has stored the amax of its rows (as in this
-// project) or of groups of 128, so that only the reduction remains. Prints milliseconds next to the paper's (H100),
-// and read rates: the plain pass in percent of a large copy, the short reductions in percent of a copy of the same
-// size. Copies read half and write half.
-// bench_group_scaling [--quick]
+// Compares Group Scaling with plain just-in-time scaling, as in the paper's figure 4b. Plain scaling reads the BF16
+// tensor once more and reduces. With Group Scaling, the kernel that produced the tensor has stored the amax of its rows
+// (as in this project) or of groups of 128, so that only the reduction remains. Prints milliseconds next to the paper's
+// (H100), and read rates. The plain pass is in percent of a large copy, the short reductions in percent of a copy of
+// the same size. Half of a copy's bytes are reads.
+// Usage: bench_group_scaling [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/fp8/fp8_kernels.h"
 

@@ -1,8 +1,9 @@
-// Benchmarks the head of GPT-2 124M and 1558M, forward and backward, in BF16 and FP8 (--head fp8): milliseconds of
-// each operation per micro-batch, for several chunk sizes, and the sum. Matmuls have TFLOP/s and the percentage of a
-// large matmul in the same format. The loss has GB/s and the percentage of a large copy, for the bytes that it must
-// move: 2 + 2 per element in BF16; 2 + 1, and 1 + 1 for the transpose, in FP8.
-// bench_head [--quick]
+// Benchmarks the output head of GPT-2 124M and 1558M, forward and backward, in BF16 and FP8 (--head fp8). Prints the
+// milliseconds of each operation per micro-batch and their sum, for several chunk sizes. Matmuls also have TFLOP/s and
+// the percentage of a large matmul in the same format. The loss kernel has GB/s and the percentage of a large copy, for
+// the bytes that it must move per element: 2 read and 2 written in BF16; in FP8 2 read and 1 written, and 1 + 1 for the
+// transpose.
+// Usage: bench_head [--quick]
 #include "bench_ceiling.h"
 
 #define VOCAB 50257

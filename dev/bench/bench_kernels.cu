@@ -1,10 +1,10 @@
-// Benchmarks every memory-bound operation for GPT-2 124M and 1558M, and SwiGLU, RoPE and QK norm for Llama-like
-// models. Per row: the bytes that must move through device memory (each input read once, each output written once),
-// GB/s, and the percentages of two device copies measured in the same run and way: a large one, and one of the same
-// size, which shows the cost of starting and ending any short transfer. Checks small shapes against the CPU backend
-// first (check_kernels.cu). Operands rotate among sets that together exceed the L2 cache.
-// bench_kernels [--quick] [--alone] [--variants] [--check]
-// --check: all comparisons, no timing; exits with 1 if one failed
+// Benchmarks every memory-bound operation for GPT-2 124M and 1558M, and SwiGLU, RoPE and QK norm for Llama-like models.
+// For each operation prints the bytes that must move through device memory (each input read once, each output written
+// once), GB/s, and percentages of two device copies measured in the same way: a large copy, and one of the same size,
+// which shows the cost of starting and ending any short transfer. Checks small shapes against the CPU backend first
+// (check_kernels.cu). Operands rotate among sets that together exceed the L2 cache.
+// Usage: bench_kernels [--quick] [--alone] [--variants] [--check]
+//   --check: all comparisons, no timing; exits with 1 if a comparison failed
 #include "bench_variants.h"
 #include "dev/test/check_gpu.h"
 

@@ -1,17 +1,17 @@
-// Benchmarks one transformer layer, forward and backward, without embedding, head and optimizer: the paper's table 6.
-// Batch 4; BF16 (saving everything, and recomputing activation and norms), FP8 matmuls, and COAT. Prints
-// milliseconds, bytes saved for backward from the plan, and both relative to BF16. Uses the trainer's own model code
-// on normally distributed values.
-// --block NAME   hidden 2048 and 4096, length 2048 and 4096, heads of 128, next to the paper's values (H100): a block
-// of olmo (the paper's, default), gpt2, llama ...
-// --model NAME   the layer of a named model (the trainer's --model) at lengths 2048 and 4096; may be repeated
-// U = 2 C bytes per token with C channels: the paper's unit. The paper's MB fit a batch of 8 and its times one of 4,
-// so its U are computed for eight sequences. TFLOP/s count the matmuls and the causal half of attention. The ceiling
-// is the time at the rates of large matmuls measured in the same run: FP8 where the recipe's matmuls are FP8, BF16
-// for attention.
-// bench_layer [--quick] [--block NAME] [--model NAME]...
+// Benchmarks forward and backward of one transformer layer, without embedding, head and optimizer, as in the paper's
+// table 6. The batch is 4. The recipes are BF16 (saving everything, or recomputing activation and norms), FP8 matmuls,
+// and COAT. Prints milliseconds, the bytes that the plan saves for backward, and both relative to BF16. Runs the
+// trainer's own model code on normally distributed values.
+// Usage: bench_layer [--quick] [--block NAME] [--model NAME]...
+//   --block NAME: a block of olmo (as in the paper, the default), gpt2, llama ...; hidden sizes and lengths 2048 and
+//   4096, heads of 128, next to the paper's values (H100)
+//   --model NAME: the layer of a named model (the trainer's --model) at lengths 2048 and 4096; may be repeated
+// U, the paper's unit of memory, is 2 C bytes per token for C channels. The paper's MB match a batch of 8, although its
+// times match a batch of 4, so its U are computed for eight sequences.
+// TFLOP/s count the matmuls and the causal half of attention. The ceiling is the time at the rates of large matmuls
+// measured in the same run: the FP8 rate for FP8 matmuls, the BF16 rate for other matmuls and attention.
 #define TESTING
-// because the included trainer defines functions that this benchmark does not call
+// Because the included trainer defines functions that this benchmark does not call.
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma nv_diag_suppress 177
 #include "train_gpt2_fp8.cu"

@@ -1,9 +1,10 @@
-// Benchmarks the matmuls of GPT-2's linear layers, forward and backward, in BF16 and FP8: time, TFLOP/s, and
-// percentage of a large matmul's rate with the same kind of data. Checks samples of each result against sums computed
-// one by one.
-// bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]]
-// --matmul-table: rows that take precedence over the committed ones, as in train_gpt2_fp8. --autotune times the
-// library's algorithms for every shape and prints rows for coat/cuda/matmul/matmul_table_rows.h.
+// Benchmarks the matmuls of GPT-2's linear layers, forward and backward, in BF16 and FP8. Prints the time, TFLOP/s, and
+// the percentage of the rate of a large matmul on the same kind of data. Checks samples of each result against sums
+// that are computed one by one.
+// Usage: bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]]
+//   --matmul-table: rows that take precedence over the committed ones, as in train_gpt2_fp8
+//   --autotune: times the library's algorithms for every shape, and prints rows for
+//   coat/cuda/matmul/matmul_table_rows.h
 #include "bench_ceiling.h"
 
 #define SAMPLES 512

@@ -1,8 +1,9 @@
-// Benchmarks the AdamW step on the GPU for GPT-2 124M and 1558M, after checking it against the CPU backend for every
-// storage of the states (check_optimizer.cu). Per row: the bytes that must move through device memory (states read
-// and written once, gradients read once), GB/s, percentage of a large device copy's rate, and speedup over FP32
-// moments with split masters.
-// bench_optimizer [--quick] [--check]      --check: no timing; exits with 1 if a comparison failed
+// Benchmarks the AdamW step on the GPU for GPT-2 124M and 1558M. Before that, checks it against the CPU backend for
+// every storage of the states (check_optimizer.cu). For each storage prints the bytes that must move through device
+// memory (states read and written once, gradients read once), GB/s, the percentage of a large device copy's rate, and
+// the speedup over FP32 moments with split masters.
+// Usage: bench_optimizer [--quick] [--check]
+//   --check: no timing; exits with 1 if a comparison failed
 #include "bench_ceiling.h"
 #include "coat/numerics/moments.h"
 #include "dev/test/check_gpu.h"

@@ -368,7 +368,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
     CheckPair dy = check_random(c, s.M, s.C, 0, 1e-6f);
     const CheckPair d = check_operand(c, s, s.C, code, false), d_t = check_gradient_t(c, s, s.C, d);
     const CheckPair dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
-    // first pass overwrites, second accumulates, third uses an amax that is already stored
+    // First pass overwrites, second accumulates, third uses an amax that is already stored.
     for (int pass = 0; pass < 3; pass++) {
         if (pass == 2) {
             dy = with_maxima(c, dy);
@@ -464,7 +464,7 @@ static void check_weight_shares(Check *c) {
 // --- the shapes ---------------------------------------------------------------------------------------------
 #define VARIANTS 14 // number of variants per shape: four for each kind of scale, and two without FP8
 #define ALL_VARIANTS ((1u << VARIANTS) - 1)
-// bits of the variants that read x as saved, as the residual, and with row scales
+// Bits of the variants that read x as saved, as the residual, and with row scales.
 #define FEW_VARIANTS (1u | 1u << 1 | 1u << 11)
 #define ROW_VARIANTS (1u << 9) // bit of the variant that runs the activation with row scales
 
@@ -535,7 +535,7 @@ static void check_large(Check *c) {
     static const int groups[] = {16, 32, 128, 0};
     for (const auto &shape : shapes) {
         for (int group : groups)
-            // runs large shapes with one group size only, to limit the running time
+            // Runs large shapes with one group size only, to limit the running time.
             if (shape[0] <= 10000 || group == 16) check_saved(c, shape[0], shape[1], group, ALL_VARIANTS);
         check_casts(c, shape[0], shape[1]);
     }

@@ -334,7 +334,7 @@ static void check_large(Check *c) {
         {3, 901, 1048, FMT_FP32},
     };
     check_shapes(c, shapes, sizeof shapes / sizeof shapes[0]);
-    // widths for clusters of 2, 4 and 8 blocks; with 2, a cluster processes several rows
+    // Widths for clusters of 2, 4 and 8 blocks; with 2, a cluster processes several rows.
     check_loss(c, 700, 50257, 50304, FMT_BF16);
     check_loss(c, 5, 100277, 100352, FMT_BF16);
     check_loss(c, 150, 151643, 151936, FMT_BF16);

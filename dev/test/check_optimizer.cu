@@ -257,7 +257,7 @@ static const Format none = FMT_NONE, bf16_ = FMT_BF16, fp32 = FMT_FP32, u16 = FM
 // Checks every storage of the states, and thereby every kernel, on tensors with full chunks and tails.
 static void check_small(OptimizerCheck *c) {
     static const int64_t sizes[] = {1, 129, 512, 1500, 300, 5003};
-    // formats of value and master weights
+    // Formats of value and master weights.
     static const Format stores[][2] = {{fp32, none}, {bf16_, none}, {bf16_, fp32}, {bf16_, u16}};
     c->tensors = sizeof sizes / sizeof sizes[0];
     c->steps = 2;

@@ -35,7 +35,7 @@ enum {
 typedef struct {
     int64_t elements;
     size_t bytes[PARTS];
-    // arrays in CPU memory, in GPU memory, and the GPU's arrays after download
+    // Arrays in CPU memory, in GPU memory, and the GPU's arrays after download.
     char *cpu[PARTS], *gpu[PARTS], *copy[PARTS];
     double *bound;     // allowed difference of each parameter after a step with 8-bit moments
     Parameter side[2]; // the parameter for the optimizer of the CPU (0) and of the GPU (1)

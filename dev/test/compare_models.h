@@ -160,7 +160,7 @@ static void compare_all_models(bool small_only) {
     test_loss_scale(DEVICE_CUDA);
     test_documents(DEVICE_CUDA);
     if (small_only) {
-        // selects the variant with grouped-query attention and QK norm
+        // Selects the variant with grouped-query attention and QK norm.
         for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++;
         compare_models("coat", fp8_config(s, as_default(fp8_coat_head)), 0.0, updates);
         block = blocks;

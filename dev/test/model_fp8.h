@@ -82,7 +82,7 @@ static void test_fp8_gradients(void) {
     create(&full, small_config(s));
     double expected = run_batch(&full, 3, true, false, 1.0);
     s.bf16 = true;
-    // runs every case with the recipes coat and coat-paper
+    // Runs every case with the recipes coat and coat-paper.
     for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
         const Fp8Recipe recipe = ways[i % 2](rows[i / 2].recipe);
         Model m;

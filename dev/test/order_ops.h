@@ -138,7 +138,7 @@ static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tenso
     (void)exec;
     begin("linear_forward");
     reads_data(x);
-    // a matmul does not multiply by row scales, so it does not read them
+    // A matmul does not multiply by row scales, so it does not read them.
     if (x.granularity != SCALE_ROW) reads_scale(x);
     reads(codes(x) ? w.codes : w.value);
     reads_data(bias);

@@ -345,7 +345,7 @@ UNIT_TEST(test_weights_damaged) {
     assert_false(checkpoint_check_files(folder, false, &err));
     assert_says(&err, "merges.txt");
     assert_says(&err, "remove its manifest.json");
-    // a folder without manifest.json is not a checkpoint of this program
+    // A folder without manifest.json is not a checkpoint of this program.
     assert_int_equal(unlink(in(folder, "manifest.json")), 0);
     assert_true(checkpoint_check_files(folder, true, &err));
     assert_true(checkpoint_load_weights(folder, &run->arena, &run->exec, &err));
@@ -369,7 +369,7 @@ UNIT_TEST(test_weights_only) {
             Tensor m = arena_tensor(&to->arena, (TensorId)id, MOMENT_M, layer);
             assert_memory_equal(a.data, b.data, (size_t)tensor_elements(a) * 2);
             for (int64_t i = 0; i < tensor_elements(a); i++) {
-                // the low bits of split16 are 0, because the weight was loaded as BF16
+                // The low bits of split16 are 0, because the weight was loaded as BF16.
                 assert_int_equal(((uint16_t *)low.data)[i], 0);
                 for (size_t j = 0; j < format_bytes(m.format); j++)
                     assert_int_equal(((uint8_t *)m.data)[(size_t)i * format_bytes(m.format) + j], 0);

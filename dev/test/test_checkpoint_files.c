@@ -331,14 +331,14 @@ UNIT_TEST(test_tokenizer_config) {
         free(text);
         assert_true(find("configured", 20, &err)); // the manifest lists tokenizer_config.json
         snprintf(second, sizeof second, "%s", path_of("again/step-00000020"));
-        // a save after resuming copies tokenizer_config.json from the checkpoint
+        // A save after resuming copies tokenizer_config.json from the checkpoint.
         assert_true(checkpoint_save(path_of("again"), &run->arena, &run->exec, &rs, first, &err));
         assert_same_files(in(second, "tokenizer_config.json"), in(first, "tokenizer_config.json"));
         if (strstr(given, ".model")) assert_same_files(in(second, "tokenizer.json"), in(first, "tokenizer.json"));
     }
     assert_true(
         checkpoint_save(path_of("configured"), &run->arena, &run->exec, &rs, path_of("gpt2_tokenizer.bin"), &err));
-    // no tokenizer_config.json, because transformers has no class for this tokenizer
+    // No tokenizer_config.json, because transformers has no class for this tokenizer.
     assert_false(path_is_file(path_of("configured/step-00000020/tokenizer_config.json")));
     run_close(run);
 }
@@ -362,7 +362,7 @@ UNIT_TEST(test_choices) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char plain[TEST_PATH], folder[TEST_PATH], table[TEST_PATH * 2];
-    // a checkpoint without cache, as CPU runs and earlier versions write
+    // A checkpoint without cache, as CPU runs and earlier versions write.
     snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs));
     assert_false(path_is_file(in(plain, "matmul_table.txt")));
     run->ops.algos_text = fake_algos_text;
@@ -374,7 +374,7 @@ UNIT_TEST(test_choices) {
     assert_same_files(in(folder, "model.safetensors"), in(plain, "model.safetensors"));
     assert_same_files(in(folder, "state.json"), in(plain, "state.json"));
     assert_true(find("choices", -1, &err));
-    // a device without a cache verifies the file but does not load it
+    // A device without a cache verifies the file but does not load it.
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
     assert_string_equal(loaded_algos, "");
     run->ops.algos_load = fake_algos_load;

@@ -268,7 +268,7 @@ UNIT_TEST(test_batch) {
                  {"--seq-len 28", 1, 1568, 4},
                  {"--seq-len 24", 1, 1536, 4},
                  {"--seq-len 24", 32, 1536, 2},
-                 // one sequence per rank would match the batch, but FP8 needs a multiple of 16 tokens
+                 // One sequence per rank would match the batch, but FP8 needs a multiple of 16 tokens.
                  {"--seq-len 24", 64, 6144, 4},
                  {"--batch-tokens 0", 1, 0, 4}, // the batch is one micro-batch per rank
                  {"--batch-tokens 2048", 4, 2048, 4}};
@@ -282,7 +282,7 @@ UNIT_TEST(test_batch) {
                      config.micro_batch);
     }
     snprintf(line, sizeof line, "--train x --out %s --resume --batch-tokens 1000", test_folder);
-    // a batch given as a flag must be divisible by the tokens of a pass
+    // A batch given as a flag must be divisible by the tokens of a pass.
     refuse_run(line, 1, "--batch-tokens 1000&768 or 1024");
 }
 

@@ -67,7 +67,7 @@ UNIT_TEST(test_targets) {
         Error err;
         int32_t in[T], target[T];
         assert_true(data_masked(loader));
-        // no sequence is dropped, because the mask never has four 0 in a row
+        // No sequence is dropped, because the mask never has four 0 in a row.
         assert_int_equal(data_sequences(loader), 25);
         for (int n = 0; n < 25; n++) {
             int counted = 0;
@@ -253,7 +253,7 @@ UNIT_TEST(test_cut) {
     assert_true(data_batch(loader, 0, in, target, &err));
     for (int t = 0; t < 2 * T; t++) assert_int_equal(target[t], in[t] + 1);
     data_close(loader);
-    // both examples are truncated to 5 tokens, after which the second has no unmasked target
+    // Both examples are truncated to 5 tokens, after which the second has no unmasked target.
     f = make_file(2, 12, 0, 6, "000110000001");
     write_as("c.bin", &f);
     loader = open_packed("c.bin", EXAMPLES_CUT, 1, T, &err);

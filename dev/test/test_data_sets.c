@@ -117,7 +117,7 @@ UNIT_TEST(test_mixture) {
         assert_true(data_batch(loader, n, in, target, &err));
         const int set = in[0] >= 1000, size = set ? MIX_B : MIX_A, sequence = in[0] % 1000 / MIX_T;
         for (int t = 0; t < MIX_T; t++) assert_int_equal(target[t], in[0] + t + 1);
-        // each sequence occurs once in every epoch of its set
+        // Each sequence occurs once in every epoch of its set.
         assert_int_equal(seen[set][sequence]++, count[set] / size);
         if (set == 0) order[count[0] % MIX_A] = sequence;
         count[set]++;
@@ -314,7 +314,7 @@ UNIT_TEST(test_memory_maps) {
     assert_int_equal(target[9], 50100);
     data_close(loader);
     write_file(path_of("w.npy"), wide, sizeof wide);
-    // a file with and one without a header, in one set
+    // A file with and one without a header, in one set.
     write_header_and_tokens("w.bin", DATA_MAGIC_U32, DATA_VERSION_U32, COUNT, 4, COUNT, 7, VOCAB);
     loader = data_open(path_of("w.*"), 1, 10, 0, 1, 1, false, WIDE_VOCAB, &err);
     if (!loader) fail_msg("%s", err.text);

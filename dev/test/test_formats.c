@@ -140,7 +140,7 @@ UNIT_TEST(bf16_conversions) {
         else
             assert_int_equal(bf16_encode(x), b);
     }
-    // a NaN whose upper half alone would be infinity
+    // A NaN whose upper half alone would be infinity.
     assert_true(isnan(bf16_decode(bf16_encode(bits_float(0x7f800001u)))));
     assert_true(isnan(bf16_decode(bf16_encode(bits_float(0xffffffffu)))));
     for (uint64_t u = 0; u < 1ULL << 32; u += stride) {
@@ -173,7 +173,7 @@ static void check_row_scale(const Fp8 *format, Format f, uint32_t amax) {
     const double largest = format->values[format->finite - 1], maximum = (double)bits_float(amax);
     const uint32_t bits = float_bits(row_scale_from_amax(amax, f));
     const double scale = (double)bits_float(bits);
-    // the scale is a normal positive power of two
+    // The scale is a normal positive power of two.
     bool good = (bits & 0x807fffffu) == 0 && bits >> 23 >= 1 && bits >> 23 < 255;
     if (amax < 0x7f800000u)
         good = good && maximum / scale <= largest && (scale == 0x1p-126 || maximum / scale > largest / 2);

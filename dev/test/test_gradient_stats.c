@@ -90,7 +90,7 @@ UNIT_TEST(outlier) {
     assert_near(v->flushed_squares, 127 / (all - 1 + square), 1e-20);
     v = variant(&c, FMT_E4M3, "token");
     assert_true(v->flushed == 0 && v->subnormal == 0 && v->data.error == 0 && v->weight.error == 0);
-    // the largest E5M2 value is 57344, and 57344 / 2^19 = 2^-3.2 is a normal number
+    // The largest E5M2 value is 57344, and 57344 / 2^19 = 2^-3.2 is a normal number.
     v = variant(&c, FMT_E5M2, "tensor");
     assert_true(v->flushed == 0 && v->subnormal == 0);
     assert_near(c.stats.above, 19, 1e-12);

@@ -87,7 +87,7 @@ static void scale_per_row(Fixture *f) {
 static void scale_per_group(Fixture *f) {
     const int groups[3] = {16, 32, 128};
     for (int i = 0; i < 3; i++) {
-        // the last group of each row is shorter than the group sizes 32 and 128
+        // The last group of each row is shorter than the group sizes 32 and 128.
         Tensor t = grouped(f, 9, 336, groups[i]);
         Health h = {0};
         random_codes(f, t);

@@ -55,7 +55,7 @@ static void known_values(Fixture *f) {
         f->exec.ops->codes_count(&f->exec, q_t[i], &transposed);
         assert_counts(counts, 512, 10, 20 + 40, 30);
         if (i == 0) assert_counts(transposed, 512, 10, 20 + 40, 30);
-        // the E5M2 transpose has fewer zeros and subnormals, because its range is larger
+        // The E5M2 transpose has fewer zeros and subnormals, because its range is larger.
         if (i == 1) assert_counts(transposed, 512, 10, 20, 0);
     }
 }
@@ -181,7 +181,7 @@ UNIT_TEST(gradients_warnings) {
     set_counts(&run, GRADIENT_DH, 0, 11, 0, 0);
     assert_health_warnings(&run, 2, "dh_q of layer 0&1.1 %&dqkv_q of layer 2&55.5 %&--linear bf16");
     set_counts(&run, GRADIENT_DRESID_PROJ, 0, 0, 0, 700);
-    // the warnings about other gradients are not repeated
+    // The warnings about other gradients are not repeated.
     assert_health_warnings(&run, 1, "dresid_q_proj of layer 2&80.0 %&--linear bf16");
     assert_health_warnings(&run, 0, "");
     run_end(&run);

@@ -218,7 +218,7 @@ static void refuse(size_t cut, size_t extra, const char *says) {
 UNIT_TEST(damaged_files) {
     two_examples();
     const File good = file;
-    // a file truncated at any byte is refused
+    // A file truncated at any byte is refused.
     for (size_t cut = 1; cut < good.count * 2 + 1024; cut++) refuse(cut, 0, "h.bin");
     refuse(0, 2, "2 bytes follow");
     refuse(0, 1, "damaged");

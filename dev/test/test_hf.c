@@ -267,7 +267,7 @@ UNIT_TEST(test_ids) {
         int vocab;
     } cases[] = {
         {"llama", "", "\"bos_token_id\": 1,\n  \"eos_token_id\": 2,", 130},
-        // the class's default id 2 is outside the vocabulary
+        // The class's default id 2 is outside the vocabulary.
         {"llama", "", "\"bos_token_id\": 1,\n  \"eos_token_id\": null,", 2},
         {"olmo", "", "\"bos_token_id\": null,\n  \"eos_token_id\": 50279,", 50304},
         {"olmo", "", "\"bos_token_id\": null,\n  \"eos_token_id\": null,", 130},
@@ -689,7 +689,7 @@ UNIT_TEST(test_leftovers) {
                  {ARCHITECTURE_LLAMA, false, "model.layers.1.self_attn.q_proj.bias", "1.self_attn.q_proj.bias'"},
                  {ARCHITECTURE_LLAMA, true, "model.layers.0.self_attn.q_norm.weight", "of the llama"},
                  {ARCHITECTURE_LLAMA, true, "model.layers.2.mlp.up_proj.weight", "layers.2.mlp.up_proj.weight"},
-                 // the additional tensor has the embedding's name without prefix, so that name occurs twice
+                 // The additional tensor has the embedding's name without prefix, so that name occurs twice.
                  {ARCHITECTURE_LLAMA, false, "embed_tokens.weight", "'embed_tokens.weight'"},
                  {ARCHITECTURE_QWEN2, true, NULL, NULL},
                  {ARCHITECTURE_QWEN2, true, "model.layers.0.self_attn.o_proj.bias", "of the qwen2"},

@@ -112,7 +112,7 @@ UNIT_TEST(test_committed) {
     assert_true(h100.count > 0 && h200.count > 0);
     both.rows = malloc((size_t)h100.count * sizeof *both.rows);
     memcpy(both.rows, h100.rows, (size_t)h100.count * sizeof *both.rows);
-    // in the committed table, the rows for H100 come before those for H200
+    // In the committed table, the rows for H100 come before those for H200.
     algos_add(&both, matmul_table_rows, GPU, VERSION);
     assert_int_equal(both.count, lines);
     assert_memory_equal(both.rows, h100.rows, (size_t)h100.count * sizeof *both.rows);

@@ -145,7 +145,7 @@ UNIT_TEST(zeros_sprinkled_in) {
         store(&s, x, GROUP, FMT_E4M3, &first_coat);
         load(&s, y, GROUP, FMT_E4M3);
         for (int i = 0; i < GROUP; i++)
-            // a zero in the group keeps its sign
+            // A zero in the group keeps its sign.
             if (x[i] == 0.0f) assert_int_equal(float_bits(y[i]), float_bits(x[i]));
         sum += relative_error(x, y, GROUP) / 200;
     }
@@ -155,7 +155,7 @@ UNIT_TEST(zeros_sprinkled_in) {
 UNIT_TEST(wide_ranges) {
     float x[GROUP], y[GROUP];
     Stored s;
-    // from a range of 2^18 on, the format without expansion would lose the smallest values
+    // From a range of 2^18 on, the format without expansion would lose the smallest values.
     for (int bits = 16; bits <= 60; bits += 4) {
         group_range(x, bits);
         check_all_ways(x, GROUP);
@@ -190,7 +190,7 @@ UNIT_TEST(tail_groups) {
             check_all_ways(x, sizes[i]);
             Stored s;
             store(&s, x, sizes[i], FMT_E4M3, &first_coat);
-            // memory after the group is not written
+            // Memory after the group is not written.
             for (int j = sizes[i]; j < GROUP; j++) assert_int_equal(s.codes[j], 0xa5);
         }
     }
@@ -262,7 +262,7 @@ UNIT_TEST(more_than_2_to_31_elements) {
     uint8_t *codes = (uint8_t *)mmap(NULL, (size_t)elements, PROT_READ | PROT_WRITE, flags, -1, 0);
     float *a = (float *)mmap(NULL, (size_t)groups * sizeof(float), PROT_READ | PROT_WRITE, flags, -1, 0);
     uint8_t *k = (uint8_t *)mmap(NULL, (size_t)groups, PROT_READ | PROT_WRITE, flags, -1, 0);
-    // skipped because the address range is not available
+    // Skipped because the address range is not available.
     if (codes == MAP_FAILED || a == MAP_FAILED || k == MAP_FAILED) skip();
     Tensor t = {codes, a, k, NULL, 1, elements, elements, FMT_E4M3, SCALE_EXPAND, GROUP, false};
     float x[200], y[200];

@@ -52,7 +52,7 @@ static void check_quantize(Fixture *f, Tensor x) {
         assert_scale_over_rows(q_t, q, x);
         Tensor part = tensor_rows(q, x.rows / 2, x.rows - x.rows / 2), of = tensor_rows(x, x.rows / 2, part.rows);
         memset(part.scale, 0xff, (size_t)part.rows * sizeof(float));
-        // a range of rows has the same scales as these rows in the whole tensor
+        // A range of rows has the same scales as these rows in the whole tensor.
         ops->quantize_forward(&f->exec, part, of);
         assert_quantised_rows(q, x);
     }

@@ -73,7 +73,7 @@ UNIT_TEST(test_edges) {
     check(halves, 8, 5);
     check(ones, 7, 1);
     check(ones, 7, 3);
-    // the rows have the lengths 4 1 | 3 2 | 3 2 | 1, ordered by their first example
+    // The rows have the lengths 4 1 | 3 2 | 3 2 | 1, ordered by their first example.
     Packing p = pack_examples(halves, 8, 5);
     const int32_t first[] = {0, 2, 4, 6, 7}, members[] = {0, 1, 3, 4, 5, 7, 6};
     assert_int_equal(p.rows, 4);

@@ -60,7 +60,7 @@ static void open_model(Model *m, const char *model, const char *recipe, bool tra
     if (!trains) snprintf(config.prompt, sizeof config.prompt, "x"), config.train[0] = '\0';
     if (!config_check(&config, 1, &error)) fail_msg("%s\n  refused: %s", line, error.text);
     if (!model_create(m, &config, &alone, &error)) fail_msg("%s", error.text);
-    // fills the arena with NaN to detect reads of unwritten memory
+    // Fills the arena with NaN to detect reads of unwritten memory.
     memset(m->arena.base, 0xff, m->arena.workspace_offset);
     state_upload(m);
     rope_table_set(&m->arena, &m->exec);

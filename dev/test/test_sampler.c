@@ -107,7 +107,7 @@ UNIT_TEST(top_k_agrees_with_definition) {
 UNIT_TEST(top_p_keeps_the_most_likely) {
     const double share[5] = {0.1, 0.4, 0.05, 0.25, 0.2};
     float logits[5];
-    // a constant offset of the logits must not matter
+    // A constant offset of the logits must not matter.
     for (int i = 0; i < 5; i++) logits[i] = (float)log(share[i]) - 40.0f;
     static const struct {
         float p;
@@ -159,7 +159,7 @@ UNIT_TEST(top_p_edge_cases) {
     const float infinite[4] = {5, INFINITY, NAN, INFINITY},
                 far[3] = {0, -2000, 2000}; // one token has the whole probability
     int count[10];
-    // of ten equally likely tokens, p keeps 10 p, although 0.3f is slightly more than 0.3
+    // Of ten equally likely tokens, p keeps 10 p, although 0.3f is slightly more than 0.3.
     for (int tenths = 1; tenths < 10; tenths++) {
         draw_top_p(equal, 10, 1, 0, (float)tenths / 10, count);
         for (int i = 0; i < 10; i++) assert_share(count[i], i < tenths ? 1.0 / tenths : 0);

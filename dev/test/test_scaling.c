@@ -171,7 +171,7 @@ UNIT_TEST(test_memory) {
     const size_t tensor_bytes = arena.total_bytes;
     plan(RECIPE_COAT, -1);
     const size_t scales = 4 * LAYERS * ROWS * sizeof(float);
-    // the tolerance is for allocations, which are aligned to 256 bytes
+    // The tolerance is for allocations, which are aligned to 256 bytes.
     assert_true(arena.total_bytes <= tensor_bytes + scales + 16 * 1024);
     size_t counted = 0;
     for (int c = 0; c < CATEGORY_COUNT; c++) counted += arena.category_bytes[c];

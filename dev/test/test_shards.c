@@ -94,7 +94,7 @@ UNIT_TEST(layers_use_two_buffers) {
     Weight a = arena_weight(arena, QKVW, 1), b = arena_weight(arena, QKVW, 2), c = arena_weight(arena, QKVW, 3);
     assert_ptr_not_equal(a.codes.data, b.codes.data);
     assert_ptr_equal(a.codes.data, c.codes.data);
-    // every layer has its own scale, although layers share the double buffer
+    // Every layer has its own scale, although layers share the double buffer.
     assert_ptr_not_equal(a.codes.scale, c.codes.scale);
     assert_ptr_equal(a.codes.scale, a.codes_t.scale);
     assert_ptr_equal(a.codes_t.data, b.codes_t.data); // all layers share one transpose, which is made on demand

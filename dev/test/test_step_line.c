@@ -24,7 +24,7 @@ static void shortened(void **state) {
     const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms 655k tok/s 41% 3:21:05";
     assert_string_equal(step_line(text, sizeof text, &usual, 80, false), words);
     assert_string_equal(step_line(text, sizeof text, &usual, (int)strlen(words), false), words);
-    // the step line is truncated to 23 columns
+    // The step line is truncated to 23 columns.
     assert_string_equal(step_line(text, sizeof text, &usual, 23, false), "12345/20000 loss 3.2941");
     StepLine line = usual;
     line.share_of_peak = 0;
@@ -224,7 +224,7 @@ static void a_loss_that_has_risen(void **state) {
     double slowly[101] = {0};
     for (int i = 0; i < 100; i++) slowly[i] = 2.5 + 0.01 * i + 0.05 * (i % 3);
     assert_non_null(strstr(failure_of(slowly), "the loss has risen, from 2.5000 in the first step to 3.5"));
-    // a resumed run that was already complete trains no step, so there is no warning
+    // A resumed run that was already complete trains no step, so there is no warning.
     EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4};
     for (int i = 0; i < 5; i++) losses_add(&line.losses, at_once[i]);
     assert_string_equal(end_failure(text, sizeof text, &line), "");

@@ -87,7 +87,7 @@ static const Known known[] = {
     {"\tif (x == 0) return;\n    }\n\n",
      15,
      {197, 361, 357, 87, 6624, 657, 8, 1441, 26, 198, 220, 220, 220, 1782, 628}},
-    // the name of a special token inside a text is encoded as ordinary text
+    // The name of a special token inside a text is encoded as ordinary text.
     {"<|endoftext|>", 7, {27, 91, 437, 1659, 5239, 91, 29}},
     {"a\xc2\xa0\xe3\x80\x80"
      "b  ",

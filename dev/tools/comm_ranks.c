@@ -1,10 +1,13 @@
-// One rank of a test of the collectives. Compares every collective with a computation in this process, in all types,
-// for odd counts and for more than one chunk. With a word, the last rank fails in that way and the others must notice.
-//
-//   mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
-//     die: the last rank kills itself; stop: it stops itself; hang: it never calls the collective; fail: it has an error and
-//     ends the run; slow: it works twice as long as the others, which wait for it; save: all ranks save in FOLDER, twice, on
-//     a disk that is slow for rank 0
+// Runs one rank of a test of the collectives. Compares every collective with a computation in this process, in all
+// types, for odd counts and for more than one chunk. With an argument, the last rank fails in that way, and the other
+// ranks must notice.
+// Usage: mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
+//   die: the last rank kills itself
+//   stop: the last rank stops itself
+//   hang: the last rank never calls the collective
+//   fail: the last rank has an error and ends the run
+//   slow: the last rank works twice as long as the other ranks, which wait for it
+//   save: all ranks save twice in FOLDER, on a disk that is slow for rank 0
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>

@@ -1,15 +1,14 @@
 // Moves a checkpoint's weights along a random direction, to measure the loss around a minimum (scripts/lab.py
 // stability).
-//   perturb_weights CHECKPOINT OUT SEED ALPHA
-// writes a folder OUT for the trainer's --model, with the weights w + ALPHA d. d is normal, and each of its filters has
-// the norm of the weights' filter (Li et al., "Visualizing the Loss Landscape of Neural Nets", 2018). A filter is the
-// weights of one output of a linear layer, or one row of an embedding. Norms and biases do not move. The noise depends
-// only on seed, tensor and element, so checkpoints of one shape move along the same directions, each scaled to its own
-// weights.
-//
-// It starts from the weights in the model file, not from FP32 masters, adds in FP32 and rounds once to the file's
-// format. Rounding to BF16 moves an element by 1/600 of its size, at random. With ALPHA 0.1, that adds 3 parts in 10000
-// to the rise of the loss. ALPHA 0 writes the same bytes.
+// Usage: perturb_weights CHECKPOINT OUT SEED ALPHA
+// Writes a folder OUT for the trainer's --model, with the weights w + ALPHA d. The direction d is normally distributed,
+// and each of its filters has the norm of the weights' filter (Li et al., "Visualizing the Loss Landscape of Neural
+// Nets", 2018). A filter consists of the weights of one output of a linear layer, or of one row of an embedding. Norms
+// and biases do not move. The noise depends only on seed, tensor and element. Therefore checkpoints of one shape move
+// along the same directions, each scaled to its own weights.
+// Starts from the weights in the model file, not from FP32 masters, adds in FP32 and rounds once to the file's format.
+// Rounding to BF16 moves an element by 1/600 of its size, at random. With ALPHA 0.1, that adds 3 parts in 10000 to the
+// increase of the loss. ALPHA 0 writes the same bytes.
 #include <math.h>
 #include <string.h>
 #include <unistd.h>

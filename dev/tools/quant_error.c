@@ -1,8 +1,7 @@
-// Measures the quantization error of the optimizer's update from the FP32 moments of a checkpoint, as in the paper's
-// table 1 and figure 2:
-//   quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv]
-//   error = sum (u - û)^2 / sum u^2 over all elements, with u = m̂ / (sqrt v̂ + eps), in groups of 128
-// In every format, a non-zero v stays non-zero.
+// Measures the quantization error of the optimizer's update, as in the paper's table 1 and figure 2, from the FP32
+// moments of a checkpoint. The error is sum (u - û)^2 / sum u^2 over all elements, with u = m̂ / (sqrt v̂ + eps) and
+// moments quantized in groups of 128. In every format, a non-zero v stays non-zero.
+// Usage: quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv]
 #include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
