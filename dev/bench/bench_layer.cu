@@ -178,7 +178,7 @@ static Figures measure(Model *m, int runs) {
         restore(m, &r);
         restore(m, &y);
         CUDA_CHECK(cudaEventRecord(at[0], stream), "timing");
-        block_forward(m, 0, r.original, y.original, param(m, FCPROJB, 0));
+        block_forward(m, 0, r.original, y.original, param(m, FCPROJB, 0), NO_KV_CACHE);
         block_output(m, 0);
         CUDA_CHECK(cudaEventRecord(at[1], stream), "timing");
         restore(m, &dresid); // Restores the gradient after forward, which may use its memory as scratch.
