@@ -73,7 +73,7 @@ static void report(void *context, const MatmulKey *key, int index, MatmulError e
                format_name(s->d), key->accumulate ? ", adding" : "", index, e.error, e.bias);
 }
 
-// --- matmuls -----------------------------------------------------------------------------------------------
+// --- matmuls ------------------------------------------------------------------------------------------------
 // Checks all matmuls of a layer's backward: wgrad (out, in) over `tokens`, with and without accumulation, and dgrad
 // (tokens, in) with E5M2 gradients and, except for the head, E4M3 gradients.
 static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int64_t out, Operands kind, bool head) {

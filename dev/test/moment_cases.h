@@ -12,7 +12,7 @@
 #define GROUP 128 // number of elements that share the scale of an 8-bit moment
 #define WHY 160   // maximum length of an explanation in characters
 
-// --- groups of values -------------------------------------------------------------------------------------------------
+// --- groups of values ----------------------------------------------------------------------------------------------
 
 // Fills x with exp(spread * z), z being normally distributed. Signs are random if `sign` is true.
 static inline void lognormal(float *x, int n, double spread, bool sign, uint64_t stream) {

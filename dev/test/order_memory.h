@@ -217,7 +217,7 @@ static void memory_close(void) {
     free(order.owner);
 }
 
-// --- order of the streams -------------------------------------------------------------------------------------------
+// --- order of the streams -----------------------------------------------------------------------------------------
 
 // Begins an operation on a stream. It is ordered after all earlier operations on that stream.
 static void event_begin(Stream stream, const char *name) {
@@ -247,7 +247,7 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
            other_writes ? "writes" : "reads");
 }
 
-// --- contents of memory ----------------------------------------------------------------------------------------------
+// --- contents of memory -------------------------------------------------------------------------------------------
 
 // True if the contents of a unit are up to date, which depends on the tensor:
 //   activations: from this pass, or with order.kept from this sample

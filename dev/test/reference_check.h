@@ -10,7 +10,7 @@ static void fail_if(bool bad, const Error *err) {
     if (bad) fatal(err->code, "%s", err->text);
 }
 
-// --- PyTorch's results -------------------------------------------------------------------------------------------------
+// --- PyTorch's results ----------------------------------------------------------------------------------------------
 
 static bool open_dump(SafeFile *file, const char *folder, const char *name) {
     Error err;

@@ -17,7 +17,7 @@ constexpr int PLACES = 4;          // number of FP8 positions in a word; each is
 constexpr int THREADS = 256;
 constexpr int FACTORS = 150; // number of powers of two from 1 down to FP32's smallest subnormal
 
-// --- what is compared ---------------------------------------------------------------------------------------
+// --- conversions --------------------------------------------------------------------------------------------
 // Each of these types has a function apply(), which converts SPAN inputs, given as bits, to SPAN results.
 template <Format F> struct EncodePair {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {

@@ -133,7 +133,7 @@ UNIT_TEST(counts) {
     run_everywhere(moments);
 }
 
-// --- the JSON object ----------------------------------------------------------------------------------------------- -
+// --- the JSON object -----------------------------------------------------------------------------------------------
 
 // Checks the JSON object that a run with known tensors logs.
 static void check_object(RecipeKind recipe) {

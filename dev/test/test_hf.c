@@ -23,7 +23,6 @@ static Run *run_with(PrecisionKind precision) {
 }
 
 // ---------------------------------------------------------------- shapes
-// ---------------------------------------------------------------- shapes
 
 static bool parse(const char *text, ModelShape *shape) {
     return hf_parse_config(text, strlen(text), "config.json", shape, &err);
@@ -394,7 +393,6 @@ UNIT_TEST(test_bad_configs) {
     }
 }
 
-// ---------------------------------------------------------------- a Hugging Face model folder
 // ---------------------------------------------------------------- a Hugging Face model folder
 
 // Returns the test value of an element. It is exact in F32, BF16 and F16, and differs for each tensor, row and column.

@@ -136,7 +136,7 @@ static void tails(void) {
     }
 }
 
-// --- what is not finite -------------------------------------------------------------------------------------
+// --- NaN and inf --------------------------------------------------------------------------------------------
 // True if a group with a NaN or inf gradient stores NaN or inf as both amax values, so that every nonzero element
 // decodes to NaN or inf.
 static bool group_is_lost(const BankStates states[2], const std::vector<float> &x, const std::vector<float> &decoded,

@@ -1,7 +1,7 @@
 // Tests of the CPU backend's operations against their formulas in double precision.
 #include "ops_fixture.h"
 
-// --- matmuls --------------------------------------------------------------------------------------------
+// --- matmuls ---------------------------------------------------------------------------------------------
 
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out) {
     const Ops *ops = f->exec.ops;

@@ -2,7 +2,7 @@
 // the values that backward recomputes from them.
 #include "fp8_fixture.h"
 
-// --- rows of FP8 values -----------------------------------------------------------------------------------------------
+// --- rows of FP8 values --------------------------------------------------------------------------------------------
 
 static void assert_encodes(const CpuKernels *kernels, Format format, const real *x, int64_t n) {
     uint8_t codes[4096];

@@ -297,7 +297,7 @@ UNIT_TEST(activations) {
     run_everywhere(swiglu_bounded);
 }
 
-// --- matmuls --------------------------------------------------------------------------------------------------------
+// --- matmuls ---------------------------------------------------------------------------------------------------------
 
 // Returns FP8 values that are whole numbers, with a random power of two per row as scale.
 static Tensor whole_rows(Fixture *f, int64_t rows, int64_t cols) {
@@ -357,7 +357,7 @@ UNIT_TEST(matmuls) {
     run_everywhere(matmuls_on_demand);
 }
 
-// --- what is not finite ----------------------------------------------------------------------------------------------
+// --- NaN and inf -----------------------------------------------------------------------------------------------------
 
 // One NaN or inf in the last row sets state->nonfinite. It does not change scales and FP8 values of the other rows.
 static void check_flags(Fixture *f) {

@@ -2,7 +2,7 @@
 // weights. Compared with their formulas in double precision.
 #include "ops_fixture.h"
 
-// --- QKV clip, QK norm and RoPE -------------------------------------------------------------------------------
+// --- QKV clip, QK norm and RoPE ----------------------------------------------------------------------------
 
 typedef struct {
     AttentionShape shape;

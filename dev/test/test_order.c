@@ -363,7 +363,7 @@ UNIT_TEST(every_access_is_ordered) {
     assert_int_equal(bad, 0);
 }
 
-// --- injected faults --------------------------------------------------------------------------------------------------
+// --- injected faults ----------------------------------------------------------------------------------------------
 
 // Configurations that together use all recipes and ZeRO stages, with several ranks and layers.
 static const Choice several[] = {

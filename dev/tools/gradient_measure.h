@@ -3,7 +3,7 @@
 #pragma once
 #include "gradient_passes.h"
 
-// --- variants: an FP8 format and a rule for the scales --------------------------------------------------------
+// --- variants: an FP8 format and a rule for the scales ------------------------------------------------------
 
 enum { GRADIENT_FORMATS = 2, SCALE_RULES = 4 };
 static const Format gradient_formats[GRADIENT_FORMATS] = {FMT_E4M3, FMT_E5M2};
@@ -139,7 +139,7 @@ static inline Tensor matrix(const void *data, int64_t rows, int64_t cols, Format
     return t;
 }
 
-// --- the matmuls -------------------------------------------------------------------------------------------
+// --- the matmuls --------------------------------------------------------------------------------------------
 
 // Computes dgrad in FP32: dx (tokens, in) = dy (tokens, out) w (out, in).
 static inline void exact_data(Meter *m, float *dx, const float *dy, const GradientStats *s) {
@@ -189,7 +189,7 @@ static inline RowResult read_all(Meter *m, float *to, Tensor x, Parts parts) {
     return pass_total(&m->place, x.rows);
 }
 
-// --- the gradient's values ------------------------------------------------------------------------------------
+// --- the gradient's values ----------------------------------------------------------------------------------
 
 static inline int compare_floats(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;

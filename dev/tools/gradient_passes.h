@@ -50,7 +50,7 @@ COAT_HD static inline float element_at(const Tensor *t, int64_t i, int64_t j) {
     }
 }
 
-// --- host and device --------------------------------------------------------------------------------------------
+// --- host and device ----------------------------------------------------------------------------------------
 
 typedef struct {
     Exec *exec;
@@ -127,7 +127,7 @@ __device__ static inline void block_result(const RowResult *mine, RowResult *out
         pass_end(place, rows);                                                                                         \
     }
 
-// --- read_values: converts a tensor to FP32, with sums and amaxes -------------------------------------------------
+// --- read_values: converts a tensor to FP32, with sums and amaxes -------------------------------------------
 
 typedef struct {
     Tensor from; // tensor to convert to FP32, (rows, cols)
@@ -177,7 +177,7 @@ COAT_HD static inline void quantise_values_element(const QuantiseValues *a, int6
 }
 PASS_OVER_ROWS(quantise_values, QuantiseValues)
 
-// --- compare_values: compares a matmul with the exact one --------------------------------------------------------
+// --- compare_values: compares a matmul with the exact one ---------------------------------------------------
 
 typedef struct {
     Tensor matmul; // result of the matmul under test (rows, cols)

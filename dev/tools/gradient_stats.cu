@@ -108,7 +108,7 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
     return good;
 }
 
-// --- interception of the model's operations -------------------------------------------------------------------
+// --- interception of the model's operations -----------------------------------------------------------------
 
 // A table of operations that replaces the model's. It forwards each call and measures dgrad and wgrad of every linear
 // layer.
