@@ -159,7 +159,7 @@ UNIT_TEST(top_p_edge_cases) {
     const float infinite[4] = {5, INFINITY, NAN, INFINITY},
                 far[3] = {0, -2000, 2000}; // one token has the whole probability
     int count[10];
-    // Of ten equally likely tokens, p keeps 10 p, although 0.3f is slightly more than 0.3.
+    // Top-p keeps 10 p of ten equally likely tokens, although 0.3f is slightly more than 0.3.
     for (int tenths = 1; tenths < 10; tenths++) {
         draw_top_p(equal, 10, 1, 0, (float)tenths / 10, count);
         for (int i = 0; i < 10; i++) assert_share(count[i], i < tenths ? 1.0 / tenths : 0);
