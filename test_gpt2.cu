@@ -70,7 +70,7 @@ static Config small_config(Small s) {
     c.recipe.master = MASTER_FP32;
     c.micro_batch = s.B;
     c.seq_len = s.T;
-    c.logits_chunk = s.B * s.T > 16 ? 16 : 0; // several chunks, the last one shorter
+    c.logits_chunk = s.B * s.T > 16 ? 16 : 0; // several chunks of logits, the last one shorter than the others
     c.device = DEVICE_CPU;
     c.lr = 1e-3f;
     c.beta1 = 0.9f;
@@ -82,8 +82,8 @@ static Config small_config(Small s) {
     return c;
 }
 
-// Draws weights as for training, but with biases and norms away from 0 and 1, so that every term of the gradient
-// counts.
+// Initializes weights randomly as for training, but with biases away from 0 and norm weights away from 1, so that every
+// term of the gradient matters.
 static void randomize(Model *m) {
     parameters_init(&m->arena, &m->exec, m->config->seed);
     for (int i = 0; i < m->parameter_count; i++) {
@@ -104,19 +104,19 @@ static void random_batch(const Config *c, int32_t *inputs, int32_t *targets, uin
     }
 }
 
-// Returns a copy of c that lasts as long as the program, because models point to their Config.
+// Returns a copy of the Config c that is never freed, because a model keeps a pointer to its Config.
 static Config *lasting_config(const Config *c) {
     Config *copy = (Config *)xmalloc(sizeof *copy);
     *copy = *c;
     return copy;
 }
 
-// Returns the model's Config.
+// Creates a model with a copy of the Config c, poisons its arena, and returns the copy.
 static Config *create(Model *m, Config c) {
     Error err;
     Config *config = lasting_config(&c);
     if (!model_create(m, config, &one_process, &err)) fatal(err.code, "%s", err.text);
-    // poison the whole arena, so that reads of unwritten memory give NaN
+    // Fills the whole arena with NaN to detect reads of unwritten memory.
     void *poison = xmalloc(m->arena.total_bytes);
     memset(poison, 0xff, m->arena.total_bytes);
     m->ops->upload(&m->exec, m->arena.base, poison, m->arena.total_bytes);
@@ -127,7 +127,8 @@ static Config *create(Model *m, Config c) {
     return config;
 }
 
-// Runs forward and, if `backward`, backward on the uploaded batch. Downloads the state to m->host.
+// Runs forward and, if `backward` is true, backward on the batch that is on the device. Downloads the training state to
+// m->host.
 static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     if (backward) {
         micro_step(m, accumulate, true);
@@ -138,7 +139,7 @@ static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     state_download(m);
 }
 
-// Runs forward and, if `backward`, backward on batch `seed`. Returns the mean loss.
+// Uploads the random batch with this seed and runs forward and, if `backward` is true, backward. Returns the mean loss.
 static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate, double weight_of_batch) {
     const Config *c = m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
@@ -171,7 +172,7 @@ static double *values_of(Model *m, Tensor t) {
     return out;
 }
 
-// Returns ||a - b|| / ||b||; infinity if a value is NaN or inf.
+// Returns the relative error ||a - b|| / ||b|| of two arrays; infinity if a value is NaN or inf.
 static double relative_error(const double *a, const double *b, size_t n) {
     double difference = 0.0, norm2 = 0.0;
     for (size_t i = 0; i < n; i++) {
@@ -183,9 +184,9 @@ static double relative_error(const double *a, const double *b, size_t n) {
 }
 
 #ifdef COAT_DOUBLE
-// --- finite differences (the build in double precision) -----------------------------------------------------------
+// --- finite differences (the build in double precision) --------------------------------------------------------
 
-// Moves a parameter by step * direction.
+// Adds step * direction to a parameter of the model.
 static void move(Model *m, Tensor t, const double *direction, double step) {
     real *values = (real *)t.data;
     for (int64_t j = 0; j < tensor_elements(t); j++) values[j] += step * direction[j];
@@ -205,8 +206,8 @@ static void test_finite_differences(void) {
         Tensor value = list[i].weight.value, gradient = list[i].grad;
         size_t n = (size_t)tensor_elements(value);
         double *direction = (double *)xmalloc(n * sizeof *direction), slope = 0.0;
-        // a random direction with a component along the gradient: the slope is not near 0, and every element
-        // counts
+        // Uses a random direction with a component along the gradient, so that the slope is not near 0 and every
+        // element contributes.
         double *g = values_of(&m, gradient), size = 0.0;
         for (size_t j = 0; j < n; j++) size += g[j] * g[j];
         size = sqrt(size / (double)n);
@@ -216,8 +217,8 @@ static void test_finite_differences(void) {
             direction[j] = padding ? 0.0 : rng_normal(9, (uint64_t)i, j) + (size > 0 ? g[j] / size : 0.0);
             slope += direction[j] * g[j];
         }
-        // Differences over one and over two steps: the error falls with the fourth power of the step. A
-        // shorter step makes it less likely that the clip's corner lies between two points.
+        // Combines central differences over one and two steps, so that the error falls with the fourth power of the
+        // step. Short steps make it unlikely that the kink of the QKV clip is between two points.
         const double step = m.config->shape.clip_qkv > 0 ? 2e-7 : 4e-6;
         double losses[4];
         for (int k = 0; k < 4; k++) {
@@ -241,8 +242,8 @@ static void test_finite_differences(void) {
     model_destroy(&m);
 }
 #else
-// Computes the relative errors of the gradients of two models of one shape. worst: the largest over all layers, per
-// kind of tensor.
+// Computes the relative gradient errors between two models of the same shape. worst: for each kind of tensor, the
+// largest error over all layers.
 static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     TensorId ids[512];
     Parameter list[512];
@@ -257,7 +258,7 @@ static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     }
 }
 
-// Returns the largest of these errors. *name becomes its tensor.
+// Returns the largest of the relative gradient errors, and stores the tensor's name in *name.
 static double gradients_differ(Model *a, Model *b, const char **name) {
     double errors[PARAMETER_COUNT], worst = 0.0;
     gradient_errors(a, b, errors);
@@ -270,7 +271,7 @@ static double gradients_differ(Model *a, Model *b, const char **name) {
     return worst;
 }
 
-// Prints all errors as a TAP comment, in the table's order.
+// Prints the relative gradient errors of all tensors as one TAP comment.
 static void print_gradient_errors(const char *what, Model *a, Model *b) {
     double errors[PARAMETER_COUNT];
     gradient_errors(a, b, errors);
@@ -280,7 +281,7 @@ static void print_gradient_errors(const char *what, Model *a, Model *b) {
     printf("\n");
 }
 
-// --- the model on the CPU -------------------------------------------------------------------------------------------
+// --- the model on the CPU --------------------------------------------------------------------------------------
 
 static void test_recompute(void) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -306,8 +307,8 @@ static void test_recompute(void) {
     }
 }
 
-// Accumulates two micro-batches in model `two`. Returns the largest relative error of its gradients against the sum
-// of two separate passes of `one`.
+// Accumulates the gradients of two micro-batches in model `two`. Returns their largest relative error against the sum
+// of two separate passes of model `one`.
 static double accumulation_error(Model *one, Model *two) {
     run_batch(one, 11, true, false, 0.5);
     double worst = 0.0, *first[64];
@@ -328,7 +329,7 @@ static double accumulation_error(Model *one, Model *two) {
     return worst;
 }
 
-// Two accumulated micro-batches give the gradients of one batch of both.
+// Tests gradient accumulation: two accumulated micro-batches must give the gradients of one batch with both.
 static void test_accumulation(void) {
     Small s = {2, 2, 32, 50, 2, 16, false, 0};
     Model one, two;
@@ -339,7 +340,7 @@ static void test_accumulation(void) {
     model_destroy(&two);
 }
 
-// Halving state->loss_scale halves loss and gradients, also when a device replays a CUDA graph.
+// Tests that halving state->loss_scale halves loss and gradients, also when the device replays a CUDA graph.
 static void test_loss_scale(DeviceKind device) {
     Small s = {2, 2, 32, 50, 2, 16, false, 0};
     Config c = small_config(s);
@@ -386,7 +387,7 @@ static void *snapshot(Model *m) {
     return copy;
 }
 
-// True if all parameters, moments and master weights are the same in two snapshots.
+// True if two snapshots of a model have identical parameters, moments and master weights.
 static bool same_parameters(const Model *m, const char *a, const char *b) {
     for (int i = 0; i < m->parameter_count; i++) {
         const Parameter *p = &m->parameters[i];
@@ -429,7 +430,7 @@ static void test_training(void) {
     }
     check(same, "split16 masters give the weights that fp32 masters give");
 
-    // an infinite weight makes the loss NaN: the update is skipped and counted
+    // An infinite weight makes the loss NaN. The update must then be skipped and counted.
     ((uint16_t *)param(&m, FCW, 1).data)[3] = 0x7f80;
     char *before = (char *)snapshot(&m);
     take_step(&m, 1);
@@ -445,7 +446,8 @@ static void test_training(void) {
     model_destroy(&split);
 }
 
-// A pass with fewer and shorter sequences than planned gives the results of a model that is planned for them.
+// Tests that a pass with fewer and shorter sequences than planned gives the same results as a model planned for exactly
+// that size.
 static void test_smaller_pass(void) {
     Small s = {2, 2, 32, 50, 1, 16, true, 0};
     Model small, large;
@@ -497,7 +499,7 @@ static bool gpu_present(char *why, size_t size) {
 
 #include "dev/test/reference_check.h"
 
-// True if `part` was named on the command line, or nothing was.
+// True if this part of the tests was named on the command line, or if no part was named.
 static bool wanted(int argc, char **argv, const char *part) {
     bool named = false;
     for (int i = 1; i < argc; i++) {

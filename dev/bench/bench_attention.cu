@@ -1,20 +1,21 @@
-// Benchmarks attention on the GPU (cuDNN with a deterministic backward in slices, or our own kernels) for GPT-2 and
-// Llama-like shapes: time, TFLOP/s of the causal half, percentage of a large matmul's rate measured in the same run,
-// and workspace. Checks the first and last sequence against the FP32 kernels, and that backward repeats bit for bit.
-// Then times the FP32 kernels, which test_gpt2 checks.
-// bench_attention [--quick]
+// Benchmarks attention on the GPU for GPT-2 and Llama-like shapes. Uses our own kernels or, elsewhere, cuDNN with a
+// deterministic backward in slices. Prints the time, the TFLOP/s of the causal half, the percentage of a large matmul's
+// rate measured in the same run, and the workspace. Checks the first and last sequence against the FP32 kernels, and
+// that backward repeats bit for bit. Also times the FP32 kernels, which test_gpt2 checks.
+// Usage: bench_attention [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 
-#define TOLERANCE 0.02 // relative, in the mean square: BF16 operands and results against FP32
+#define TOLERANCE 0.02 // relative root mean square error of BF16 results against the FP32 kernels
 
-// Operands of one shape: qkv packed (M, (heads + 2 kv_heads) * head_dim), the rest (M, heads * head_dim).
+// Operands of attention for one shape. qkv is packed, (M, (heads + 2 kv_heads) * head_dim); the other tensors are (M,
+// heads * head_dim).
 typedef struct {
     AttentionShape shape;
     Tensor qkv, o, lse, d_o, dqkv;
 } Attention;
 
-// Returns q, k or v of a packed projection.
+// Returns the Q, K or V columns of a packed QKV tensor.
 static Tensor part(AttentionShape s, Tensor packed, int which) {
     int64_t D = s.head_dim, q = s.heads * D, kv = s.kv_heads * D;
     return tensor_cols(packed, which == 0 ? 0 : which == 1 ? q : q + kv, which == 0 ? q : kv);
@@ -98,7 +99,7 @@ static bool check_sequence(Bench *bench, const Attention *a, int b) {
     return right;
 }
 
-// True if a second backward gives the same bits.
+// True if a second run of attention backward gives the same gradient bits as the first.
 static bool check_repeats(Bench *bench, Attention *a) {
     Exec *exec = &bench->exec;
     size_t bytes = (size_t)tensor_elements(a->dqkv) * format_bytes(FMT_BF16);
@@ -115,7 +116,7 @@ static bool check_repeats(Bench *bench, Attention *a) {
 }
 
 // --- time ---------------------------------------------------------------------------------------------------
-// Times one shape. limit: FLOP/s of a large matmul in this format.
+// Times attention forward and backward of one shape. limit: the FLOP/s of a large matmul in the same format.
 static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format format, double limit) {
     Attention a = {};
     int64_t M = (int64_t)s.B * s.T, width = (int64_t)s.heads * s.head_dim;
@@ -127,7 +128,7 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format
     a.d_o = bench_tensor(bench, M, width, format, 1.0f);
     a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
     double forward = bench_median_ms(bench, run_forward, &a), backward = bench_median_ms(bench, run_backward, &a);
-    // two matmuls forward, five backward, on the lower half of the scores
+    // Causal attention needs two matmuls forward and five backward, each on the lower half of the scores.
     double flops = 2.0 * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
     double rate_forward = flops / forward * 1e3, rate_backward = 2.5 * flops / backward * 1e3;
     printf("%-12s B %2d T %4d heads %2d/%2d of %3d  forward %7.3f ms %4.0f TFLOP/s %4.1f %%  backward %7.3f ms %4.0f "
@@ -151,7 +152,7 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static, because its configuration is large
+    static Bench bench; // static because a Bench is too large for the stack
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             bench.quick = true;
@@ -172,7 +173,7 @@ int main(int argc, char **argv) {
     bench.config.micro_batch = 64, bench.config.seq_len = 1024;
     model->heads = model->kv_heads = 12, model->head_dim = 64, model->channels = 768, model->ffn = 3072;
     bench_open(&bench);
-    // workspace for the largest shape
+    // plans the workspace for the largest shape
     bench.exec.ops->release(&bench.exec, bench.exec.workspace);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         size_t bytes = attention_workspace_bytes(shapes[i].shape);

@@ -1,33 +1,34 @@
 // Checks our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on
-// shapes that isolate errors. Times it and cuDNN's deterministic backward: TFLOP/s of the causal half, and percentage
-// of a large BF16 matmul's rate in the same run. Then the same for our forward, and for both with documents of 300
-// tokens, where TFLOP/s still count whole sequences.
-// bench_attention_backward [--quick] [--check]
-// --quick repeats less; --check does not time.
-// For a wrong gradient, prints its first wrong element and a map of the errors of the first wrong head, relative to
-// the gradient's size: rows of 64 tokens (one warpgroup) by groups of 8 columns, and the 64 rows of the first wrong
-// part. Only the first few wrong gradients are printed.
+// shapes that isolate errors. Times it next to cuDNN's deterministic backward, then our forward, then both with
+// documents of 300 tokens. Prints the TFLOP/s of the causal half, which with documents still counts entire sequences,
+// and the percentage of a large BF16 matmul's rate measured in the same run.
+// Usage: bench_attention_backward [--quick] [--check]
+//   --quick: fewer repetitions
+//   --check: no timing
+// For each of the first few wrong gradients, prints the first wrong element and maps of the errors in that head,
+// relative to the gradient's size: tiles of 64 tokens (one warpgroup) by groups of 8 columns, then the 64 rows of the
+// first wrong tile.
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"
 
-#define TOLERANCE 0.01     // in the mean square, relative: BF16 operands and results against FP32
-#define ROW_TOLERANCE 0.10 // of one element, relative to the mean square of its row
+#define TOLERANCE 0.01     // maximum relative root mean square error of BF16 results against the FP32 kernels
+#define ROW_TOLERANCE 0.10 // maximum error of one element, relative to the root mean square of its row
 #define PART 64
-#define MAXIMUM_ROWS 16    // tokens per stored amax
-#define LSE_TOLERANCE 1e-4 // absolute: FP32 sums in another order
-#define POISON 0xff        // byte that is NaN in BF16
-#define REPEATS 5          // runs compared with the first, bit for bit
+#define MAXIMUM_ROWS 16    // number of tokens that share one stored amax
+#define LSE_TOLERANCE 1e-4 // maximum absolute error of the log-sum-exp, because FP32 sums are added in another order
+#define POISON 0xff        // fill byte for outputs: 0xffff is NaN in BF16
+#define REPEATS 5          // number of backward runs that must match the first bit for bit
 
-// One problem. qkv and its gradient packed (M, (heads + 2 kv_heads) * head_dim); o and its gradient (M, heads *
-// head_dim); lse (B * heads, T) and the gradient's amax (M), FP32; positions (M) within documents; data NULL: no
-// documents.
+// One attention problem. qkv and its gradient are packed, (M, (heads + 2 kv_heads) * head_dim). o and its gradient are
+// (M, heads * head_dim). lse (B * heads, T) and the gradient's amax (M) are FP32. positions (M): position of each token
+// in its document; its data is NULL without documents.
 typedef struct {
     AttentionShape shape;
     Tensor qkv, o, lse, d_o, dqkv, maxima, positions;
 } Attention;
 
-// Returns the first head of q, k or v in a packed row.
+// Returns a pointer to the first head of Q, K or V in one row of a packed QKV tensor.
 static int first_head(AttentionShape s, int which) {
     return which == 0 ? 0 : s.heads + (which - 1) * s.kv_heads;
 }
@@ -94,7 +95,7 @@ static Tensor widened(Bench *bench, Tensor from) {
     return to;
 }
 
-// Computes o and lse with the FP32 kernels; o is rounded to BF16.
+// Computes o and lse with the FP32 reference kernels, and rounds o to BF16.
 static void forward(Bench *bench, Attention *a) {
     Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o);
     AttentionShape s = a->shape;
@@ -105,7 +106,7 @@ static void forward(Bench *bench, Attention *a) {
     bench_release(bench, o);
 }
 
-// Returns the packed gradient by the FP32 kernels from the same rounded operands.
+// Computes the packed QKV gradient with the FP32 reference kernels from the same rounded operands, and returns it.
 static Tensor reference(Bench *bench, const Attention *a) {
     AttentionShape s = a->shape;
     Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o), d_o = widened(bench, a->d_o);
@@ -131,7 +132,7 @@ static int64_t at(const Pair *p, int which, int b, int t, int head, int d) {
     return row * p->stride + ((int64_t)first_head(p->shape, which) + head) * p->shape.head_dim + d;
 }
 
-// Sums the squares of error and expected values over a rectangle of one head.
+// Sums the squared errors and the squared expected values over a rectangle of one head's gradient.
 static void squares(const Pair *p, int which, int b, int head, int t0, int t1, int d0, int d1, double *error,
                     double *size) {
     for (int t = t0; t < t1 && t < p->shape.T; t++)
@@ -200,12 +201,12 @@ static bool compare(const Pair *p, int which) {
     int64_t i = at(p, which, first[0], first[2], first[1], first[3]);
     printf("    first: sequence %d head %d token %d column %d: found %g (bits %04x), expected %g\n", first[0], first[1],
            first[2], first[3], (double)bf16_decode(p->found[i]), p->found[i], (double)p->expected[i]);
-    static int maps = 6; // remaining maps to print
+    static int maps = 6; // number of error maps that may still be printed
     if (maps-- > 0) print_map(p, which, first[0], first[1], first[2], deviation);
     return false;
 }
 
-// True if the amax of every 16 tokens is stored at the first of them, and 0 at the others.
+// True if, for every group of 16 tokens, the first row stores the group's amax and the other rows store 0.
 static bool compare_maxima(const Pair *p, const float *maxima) {
     const int width = (p->shape.heads + 2 * p->shape.kv_heads) * p->shape.head_dim;
     for (int b = 0; b < p->shape.B; b++) {
@@ -241,7 +242,7 @@ static Attention open_shape(Bench *bench, AttentionShape s) {
     return a;
 }
 
-// Returns positions for documents whose lengths repeat `lengths`.
+// Returns the position of each token in its document. The document lengths repeat `lengths`.
 static Tensor documents_of(Bench *bench, AttentionShape s, const int lengths[], int count) {
     Tensor positions = {};
     positions.rows = (int64_t)s.B * s.T, positions.cols = positions.stride = 1, positions.format = FMT_I32;
@@ -262,7 +263,7 @@ static void close_shape(Bench *bench, Attention *a) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
 }
 
-// Runs our backward on poisoned outputs. Downloads the gradient and its amax.
+// Poisons the outputs, runs our attention backward, and downloads the gradient and its amax.
 static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, float *maxima) {
     Exec *exec = &bench->exec;
     const cudaStream_t stream = cuda_backend(exec)->stream;
@@ -275,7 +276,7 @@ static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, float *max
     exec->ops->download(exec, maxima, a->maxima.data, maxima_bytes);
 }
 
-// Runs our forward on poisoned outputs. Downloads o and lse.
+// Poisons the outputs, runs our attention forward, and downloads o and lse.
 static void run_poisoned_forward(Bench *bench, Attention *a, uint16_t *o, float *lse) {
     Exec *exec = &bench->exec;
     const cudaStream_t stream = cuda_backend(exec)->stream;
@@ -288,7 +289,7 @@ static void run_poisoned_forward(Bench *bench, Attention *a, uint16_t *o, float 
     exec->ops->download(exec, lse, a->lse.data, lse_bytes);
 }
 
-// Compares our forward with the FP32 kernels, and leaves the FP32 results in o and lse.
+// Compares o and lse of our attention forward with the FP32 kernels. Afterwards o and lse hold the FP32 results.
 static bool check_forward(Bench *bench, Attention *a) {
     const size_t count = (size_t)tensor_elements(a->o), rows = (size_t)tensor_elements(a->lse);
     uint16_t *expected = (uint16_t *)xmalloc(3 * count * sizeof *expected), *found = expected + count,
@@ -371,14 +372,14 @@ static bool check_shape(Bench *bench, AttentionShape s, bool masked) {
 }
 
 // --- time ---------------------------------------------------------------------------------------------------
-enum { FORWARD = 2, BACKWARD = 5 }; // number of matmuls on the lower half of the scores
+enum { FORWARD = 2, BACKWARD = 5 }; // number of attention's matmuls per pass, each on the lower half of the scores
 
 static void print_time(const char *name, double ms, int matmuls, AttentionShape s, double limit) {
     const double rate = matmuls * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim / ms * 1e3;
     printf("  %-24s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
 }
 
-// Times one shape. limit: FLOP/s of a large matmul.
+// Times our attention and cuDNN's for one shape. limit: the FLOP/s of a large matmul.
 static void time_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
@@ -400,8 +401,9 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
     close_shape(bench, &a);
 }
 
-// Checks shapes: one tile and a partial one; whole tiles; a partial end in each half of a tile; many units per thread
-// block; the same with grouped-query attention. Returns the number of wrong results.
+// Checks attention on shapes that isolate errors: one tile and a partial one; only full tiles; a partial tile that ends
+// in either half; many work units per thread block; and these with grouped-query attention. Returns the number of wrong
+// results.
 static int check_shapes(Bench *bench, int head_dim) {
     const AttentionShape checks[] = {
         {1, 64, 1, 1, head_dim},     {1, 128, 1, 1, head_dim},    {1, 256, 2, 2, head_dim},
@@ -419,7 +421,7 @@ static int check_shapes(Bench *bench, int head_dim) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static, because its configuration is large
+    static Bench bench; // static because a Bench is too large for the stack
     const bool check_only = bench_flags(&bench, "bench_attention_backward", argc, argv);
     const struct {
         const char *name;

@@ -3,12 +3,12 @@
 #pragma once
 #include "dev/test/bench_cuda.h"
 
-#define CEILING_BYTES ((size_t)1 << 30) // of a large copy, which reads and writes them
-#define CEILING_SIZE 8192               // of a large matmul of square matrices
+#define CEILING_BYTES ((size_t)1 << 30) // size of the buffers of the large copy
+#define CEILING_SIZE 8192               // rows and columns of the large square matmul
 
 // --- copies -------------------------------------------------------------------------------------------------
 typedef struct {
-    Tensor to, from; // CEILING_BYTES each
+    Tensor to, from; // source and destination buffers of CEILING_BYTES each
     size_t bytes, offset;
 } Copies;
 
@@ -24,7 +24,7 @@ static inline void copies_close(Bench *bench, Copies *c) {
     bench_release(bench, c->from);
 }
 
-// Copies at rotating addresses: through all of the memory, at most through as many places as operands have sets.
+// Copies `bytes` at rotating addresses, to defeat the L2 cache as the operands of a benchmarked operation do.
 static inline void copies_run(Bench *bench, void *context) {
     Copies *c = (Copies *)context;
     const size_t place = (c->bytes + 255) / 256 * 256;
@@ -52,7 +52,7 @@ static inline double copies_ceiling(Bench *bench, const Copies *c) {
     return rate;
 }
 
-// Measures the copy ceiling if no other copies are needed.
+// Measures only the rate of the largest copy, for benchmarks that need no copies of other sizes.
 static inline double bench_copy_ceiling(Bench *bench) {
     Copies c = copies_open(bench);
     const double rate = copies_ceiling(bench, &c);
@@ -60,7 +60,7 @@ static inline double bench_copy_ceiling(Bench *bench) {
     return rate;
 }
 
-// --- matmuls -----------------------------------------------------------------------------------------------
+// --- matmuls ------------------------------------------------------------------------------------------------
 typedef struct {
     Tensor y, x;
     Weight w;
@@ -79,7 +79,7 @@ static inline double bench_matmul_ceiling(Bench *bench, Format format) {
     p.x = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, format, 1.0f);
     Tensor *w = fp8 ? &p.w.codes : &p.w.value;
     *w = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, p.x.format, fp8 ? 1.0f : 0.5f);
-    if (fp8) p.w.value = p.w.codes; // the matmul reads only its shape
+    if (fp8) p.w.value = p.w.codes; // The matmul reads only the shape of the unquantized weight.
     const double ms = bench_median_ms(bench, square_matmul_run, &p);
     const double rate = 2.0 * CEILING_SIZE * CEILING_SIZE * CEILING_SIZE / ms * 1e3;
     printf("ceiling: %s matmul %d x %d x %d, %.3f ms, %.0f TFLOP/s\n", fp8 ? "fp8" : format_name(format), CEILING_SIZE,

@@ -1,22 +1,22 @@
-// Benchmarks decoding of FP8 optimizer states: |x| = exp2(log2 a + log2(code / F) / k). The logarithm and the power
-// each come from the special-function unit or from a table in shared memory. Each of the four combinations decodes
-// the same values repeatedly from registers. Prints the time per element, and the percentage of it that the
-// special-function units need (16 lanes per clock and multiprocessor, at the clock measured with a kernel of ex2
-// only).
-// bench_code_values [--quick]
+// Benchmarks the decoding of FP8 optimizer states: |x| = exp2(log2 a + log2(code / F) / k). Logarithm and power each
+// come from the special-function unit or from a table in shared memory. Each of the four combinations decodes the same
+// values repeatedly from registers. Prints the time per element, and the percentage of that time that the
+// special-function units need. Their rate is 16 lanes per clock and multiprocessor, at the clock measured with a kernel
+// that only runs ex2.
+// Usage: bench_code_values [--quick]
 #include "coat/numerics/moments.h"
 #include "dev/test/bench_cuda.h"
 
 constexpr int THREADS = 256, CODES = 16, ROUNDS = 256, POWERS = 1024;
 
 struct Tables {
-    float log2[128];     // of code / F
-    float power[POWERS]; // 2^(i / POWERS)
+    float log2[128];     // table of log2(code / F) for each FP8 magnitude
+    float power[POWERS]; // table of 2^(i / POWERS)
 };
 
 struct Work {
-    const uint32_t *codes; // CODES per thread
-    float *sums, *values;  // per thread; of each code in the first round, NULL: not stored
+    const uint32_t *codes; // input: CODES FP8 values per thread
+    float *sums, *values;  // sums: one per thread. values: decoded values of the first round; NULL: not stored
     float k_inverse;
 };
 
@@ -65,12 +65,12 @@ template <Unit LOG2, Unit EXP2> __global__ __launch_bounds__(THREADS) void decod
             if (round == 0 && w.values) w.values[thread * CODES + i] = value;
             sum += value;
         }
-        k_inverse *= 0.9999f; // changes every round, so that no result can be reused
+        k_inverse *= 0.9999f; // changes k every round, so that the compiler cannot reuse results
     }
     w.sums[thread] = sum;
 }
 
-// Computes only powers, to measure the special-function units.
+// Computes only ex2, to measure the rate of the special-function units.
 __global__ __launch_bounds__(THREADS) void power_kernel(float *sums) {
     float x[CODES];
     for (int i = 0; i < CODES; i++) x[i] = -0.01f * (float)(threadIdx.x + (unsigned)i);
@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(Bench *, void *);
-        int units; // special-function results per element
+        int units; // number of special-function instructions per element
     } ways[] = {{"log2 by table, exp2 by unit *", run<BY_TABLE, BY_UNIT>, 1},
                 {"log2 by unit, exp2 by unit", run<BY_UNIT, BY_UNIT>, 2},
                 {"log2 by table, exp2 by table", run<BY_TABLE, BY_TABLE>, 0},
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     Bench bench = {};
     config_defaults(&bench.config);
     recipe_apply(&bench.config.recipe, RECIPE_BF16);
-    bench.config.recipe.precision = PRECISION_FP32; // matmuls are not needed
+    bench.config.recipe.precision = PRECISION_FP32; // FP32, because this benchmark does not run matmuls
     bench.quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
     bench_open(&bench);
     const Ops *ops = bench.exec.ops;
@@ -120,7 +120,8 @@ int main(int argc, char **argv) {
     const size_t threads = (size_t)c.blocks * THREADS, count = threads * CODES;
     uint32_t *codes = (uint32_t *)xmalloc(count * sizeof *codes);
     float *values = (float *)xmalloc(count * sizeof *values);
-    for (size_t i = 0; i < count; i++) codes[i] = (uint32_t)(rng_hash(7, 0, i) % 127); // all magnitudes except NaN
+    // covers all FP8 magnitudes except NaN
+    for (size_t i = 0; i < count; i++) codes[i] = (uint32_t)(rng_hash(7, 0, i) % 127);
     void *device_codes = bench_allocate(&bench, count * sizeof *codes);
     ops->upload(&bench.exec, device_codes, codes, count * sizeof *codes);
     c.work.codes = (const uint32_t *)device_codes;

@@ -1,11 +1,12 @@
-// Benchmarks and checks the collectives between the GPUs of a run, for 1 to 512 MiB. Bandwidths as in nccl-tests:
-// algorithm bandwidth is bytes of the whole buffer per second; bus bandwidth is that times the fraction that a rank's
-// links must carry: 2 (n - 1) / n for all-reduce, (n - 1) / n for reduce-scatter and all-gather. Times include the
-// ordering with computation, as in training.
-// For H200s in one host it prints two percentages: of the links' specified 450 GB/s per direction, and of NCCL's own
+// Benchmarks and checks the collectives between the GPUs of a run, for 1 to 512 MiB. Bandwidths are defined as in
+// nccl-tests. The algorithm bandwidth is the whole buffer's bytes per second. The bus bandwidth is that times the
+// fraction that a rank's links must transfer: 2 (n - 1) / n for all-reduce, (n - 1) / n for reduce-scatter and
+// all-gather. Times include the ordering with computation, as in training.
+// For H200s in one host it also prints percentages of the links' specified 450 GB/s per direction and of NCCL's own
 // rate in earlier runs. Neither is measured in this run.
-// mpirun -np N build/bench_comm_gpu [--quick] [--bf16] [--lose die|stop|hang]
-// --lose: the last rank is lost. The others must end with exit code 5 within a few seconds and name it.
+// Usage: mpirun -np N build/bench_comm_gpu [--quick] [--bf16] [--lose die|stop|hang]
+//   --lose: makes the last rank die, stop or hang. The other ranks must end with exit code 5 within a few seconds and
+//   name it.
 #include <signal.h>
 #include <unistd.h>
 
@@ -20,9 +21,9 @@ typedef struct {
     Comm *comm;
     int rank, ranks;
     CommType type;
-    bool quick, known_links; // known_links: H200 GPUs, whose expected rates are known
-    char *a, *b;             // two buffers of the largest size
-    int *wrong;              // counter in GPU memory
+    bool quick, known_links; // known_links: the GPUs are H200s, whose NVLink rates are known
+    char *a, *b;             // two buffers of LARGEST bytes in GPU memory
+    int *wrong;              // counter of wrong elements in GPU memory
     bool failed;
 } Comms;
 
@@ -30,7 +31,8 @@ typedef struct {
 #define LARGEST (512 * MIB)
 
 // --- values ---------------------------------------------------------------------------------------------------------
-// Returns a small integer; sums over a few ranks are exact in FP32 and BF16 in any order.
+// Returns the test value of element i on `rank`. It is a small integer, so sums over a few ranks are exact in FP32 and
+// BF16.
 __device__ static float value_of(int rank, int64_t i) {
     return (float)((i * 7 + (int64_t)rank * 13) % 31 - 15);
 }
@@ -50,7 +52,7 @@ __device__ static float load(const void *data, CommType type, int64_t i) {
     return ((const float *)data)[i];
 }
 
-// Sets data[i] to the value of `rank` at position first + i.
+// Fills data with the test values of `rank`. data[i] is the value at position first + i.
 __global__ void fill_kernel(void *data, CommType type, int64_t count, int64_t first, int rank) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
@@ -82,7 +84,7 @@ static void check(Comms *c, const void *data, CommType type, int64_t count, int6
     LAUNCH_CHECK("check");
 }
 
-// Ends a check. True if no rank counted an error.
+// Ends a check of a collective. Returns true if no rank counted a wrong element.
 static bool all_right(Comms *c, const char *what, int64_t bytes) {
     int wrong = 0;
     c->exec.ops->download(&c->exec, &wrong, c->wrong, sizeof wrong);
@@ -95,7 +97,7 @@ static bool all_right(Comms *c, const char *what, int64_t bytes) {
 
 // --- checks ---------------------------------------------------------------------------------------------------------
 
-// Runs a collective of `bytes` in c->a; this rank's part is in c->b if the collective has one.
+// Runs a collective of `bytes` on the buffer c->a. c->b holds this rank's shard if the collective needs one.
 static void run(Comms *c, Kind kind, int64_t bytes) {
     int64_t count = bytes / (int64_t)comm_type_bytes(c->type), part = count / c->ranks;
     switch (kind) {
@@ -105,7 +107,7 @@ static void run(Comms *c, Kind kind, int64_t bytes) {
     }
 }
 
-// Fills, communicates and checks without waiting on the host, so that only events order the three.
+// Enqueues fill, collective and check without a host synchronization, so that only CUDA events order them.
 static bool check_collective(Comms *c, Kind kind, int64_t bytes) {
     int64_t size = (int64_t)comm_type_bytes(c->type), count = bytes / size, part = count / c->ranks;
     c->exec.ops->zero(&c->exec, c->a, (size_t)bytes);
@@ -123,7 +125,7 @@ static bool check_collective(Comms *c, Kind kind, int64_t bytes) {
     return all_right(c, kind_names[kind], bytes);
 }
 
-// Checks in-place and grouped collectives, maxima and odd counts.
+// Checks in-place collectives, grouped collectives, maxima, and odd element counts.
 static void check_variants(Comms *c) {
     const int64_t count = 100003, size = (int64_t)comm_type_bytes(c->type);
     char *own = c->a + c->rank * count * size;
@@ -154,7 +156,7 @@ static void check_variants(Comms *c) {
     all_right(c, "a group", count * 4);
 }
 
-// Checks collectives inside a recorded micro-step: run plainly, recorded, and replayed.
+// Checks collectives inside a CUDA graph: run without recording, while recording, and when replayed.
 static void check_recorded(Comms *c) {
     const int64_t count = 50000;
     for (int i = 0; i < 5; i++) {
@@ -173,7 +175,7 @@ static void check_recorded(Comms *c) {
 
 // --- time -----------------------------------------------------------------------------------------------------------
 
-// Returns the seconds of one collective on the slowest rank.
+// Returns the seconds that one collective takes on the slowest rank.
 static double seconds_of(Comms *c, Kind kind, int64_t bytes) {
     const char *doing = "timing";
     const int runs = c->quick ? 5 : bytes > 64 * MIB ? 20 : 50;
@@ -181,7 +183,8 @@ static double seconds_of(Comms *c, Kind kind, int64_t bytes) {
     cudaEvent_t begin, end;
     CUDA_CHECK(cudaEventCreate(&begin), doing);
     CUDA_CHECK(cudaEventCreate(&end), doing);
-    c->exec.ops->zero(&c->exec, c->a, (size_t)bytes); // repeated sums would become infinite
+    // Clears the buffer because repeated sums would overflow to infinity.
+    c->exec.ops->zero(&c->exec, c->a, (size_t)bytes);
     float ms = 0;
     for (int i = 0; i < runs + 3; i++) {
         if (i == 3) {
@@ -205,9 +208,10 @@ static double bus_factor(Kind kind, int ranks) {
     return kind == ALL_REDUCE ? 2 * others : others;
 }
 
-#define LINKS_BUS 450.0 // GB/s of an H200's 18 NVLinks in one direction, by their specification
+#define LINKS_BUS 450.0 // specified GB/s in one direction of an H200's 18 NVLinks
 
-// Bus bandwidth in GB/s of NCCL 2.28 between H200 GPUs with 18 NVLinks each, multicast off; 0: unknown.
+// Returns the bus bandwidth in GB/s of NCCL 2.28 between H200 GPUs with 18 NVLinks each, multicast off. Returns 0 if it
+// is unknown.
 static double expected_bus(Kind kind, int ranks, int64_t bytes) {
     static const struct {
         int ranks;
@@ -248,7 +252,7 @@ static void measure(Comms *c) {
             LINKS_BUS);
 }
 
-// --- losses ---------------------------------------------------------------------------------------------------------
+// --- lost ranks -----------------------------------------------------------------------------------------------------
 
 static void lose_one(Comms *c, const char *how) {
     comm_set_timeout(c->comm, 5);
@@ -269,7 +273,7 @@ static void open_all(Comms *c, const CommPlace *place) {
     Config *config = (Config *)xcalloc(1, sizeof *config);
     config_defaults(config);
     recipe_apply(&config->recipe, RECIPE_BF16);
-    config->recipe.precision = PRECISION_FP32; // matmuls and attention are not needed
+    config->recipe.precision = PRECISION_FP32; // FP32, because this benchmark runs neither matmuls nor attention
     c->exec.ops = cuda_ops();
     c->exec.rank = c->rank = place->rank;
     c->exec.ranks = c->ranks = place->ranks;

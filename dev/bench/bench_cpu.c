@@ -1,6 +1,7 @@
-// Benchmarks the CPU backend's operations for GPT-2 124M. Matmuls are compared with the machine's sgemm rate, the
-// others with memory copies, large and of their own size, all measured in the same run.
-// bench_cpu [TOKENS [THREADS]]      tokens per micro-batch (default 1024), threads (default all)
+// Benchmarks the CPU backend's operations for GPT-2 124M. Compares matmuls with the machine's sgemm rate, and all other
+// operations with memory copies, a large one and one of the operation's size. All are measured in the same run.
+// Usage: bench_cpu [TOKENS [THREADS]]
+//   TOKENS: tokens per micro-batch (default 1024). THREADS: number of threads (default all)
 #include "coat/base/clock.h"
 #include "coat/cpu/cpu_internal.h"
 
@@ -13,14 +14,14 @@
 #define HEADS 12
 #define VOCAB 50304
 #define SEQUENCE 1024
-#define HEAD_CHUNK 256 // tokens whose logits are stored at a time
-#define SIDE 1536      // of the square matmuls that measure the machine
+#define HEAD_CHUNK 256 // number of tokens whose logits are in memory at a time
+#define SIDE 1536      // rows and columns of the square matmuls that measure the machine's peak
 
 typedef struct {
     Exec exec;
     Config config;
     int threads;
-    double peak_flops, copy_bytes; // per second
+    double peak_flops, copy_bytes; // measured peak: FLOPs per second, and bytes per second of a copy
 } Bench;
 
 static Tensor make(Format format, int64_t rows, int64_t cols) {
@@ -48,8 +49,8 @@ static Tensor make(Format format, int64_t rows, int64_t cols) {
 // --- ceilings --------------------------------------------------------------------------------------------
 
 #ifdef COAT_OPENBLAS
-// Returns the BLAS library's rate: one square matmul per thread at a time, or a large one on all threads, whichever
-// is faster.
+// Returns the peak FLOP/s of the BLAS library: the faster of one square matmul per thread and one large matmul on all
+// threads.
 static double sgemm_rate(Bench *b, int threads) {
     const int large = 2 * SIDE;
     double best = 0;
@@ -77,7 +78,7 @@ static double sgemm_rate(Bench *b, int threads) {
     return best;
 }
 #else
-// Without a BLAS library: returns the rate of the backend's own matmul of large FP32 matrices.
+// Returns the FLOP/s of the CPU backend's own matmul of large FP32 matrices. Used if there is no BLAS library.
 static double sgemm_rate(Bench *b, int threads) {
     double best = 0;
     Weight w = {0};
@@ -96,10 +97,10 @@ static double sgemm_rate(Bench *b, int threads) {
 }
 #endif
 
-#define LARGE_COPY ((int64_t)1 << 29) // bytes read and written
+#define LARGE_COPY ((int64_t)1 << 29) // bytes that the large copy reads and writes
 
-// Returns bytes per second of a copy that reads and writes `moved` bytes in total. Small copies stay in the caches,
-// as small operations do.
+// Returns the bytes per second of a copy that reads and writes `moved` bytes in total. Small copies stay in the CPU
+// caches, as the operands of small operations do.
 static double copy_rate(int threads, int64_t moved) {
     const int64_t page = 4096, most = (int64_t)1 << 20, pages = (moved / 2 + page - 1) / page, bytes = pages * page;
     int64_t piece = (pages + threads - 1) / threads * page;
@@ -118,7 +119,7 @@ static double copy_rate(int threads, int64_t moved) {
     return best;
 }
 
-// --- matmuls --------------------------------------------------------------------------------------------
+// --- matmuls ---------------------------------------------------------------------------------------------
 
 typedef struct {
     double flops, seconds;
@@ -131,7 +132,7 @@ static double report_matmul(const Bench *b, const char *name, int64_t M, int64_t
     return flops;
 }
 
-// Times the three matmuls of one linear layer, which a step runs `times` times.
+// Times the forward matmul, dgrad and wgrad of one linear layer, which a training step runs `times` times.
 static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t in, double times) {
     const Ops *ops = b->exec.ops;
     Weight w = {0};
@@ -164,9 +165,9 @@ static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t
     free(bias.data);
 }
 
-// --- the others ------------------------------------------------------------------------------------------
+// --- memory-bound operations -----------------------------------------------------------------------------
 
-// Tensors of one block, for memory-bound operations.
+// Operands of the memory-bound operations of one transformer block.
 typedef struct {
     Tensor r, y, n, h, g, bias, bias_f, dweight, dbias, dbias_f;
     Tensor qkv, dqkv, o, lse, logits, losses, targets, tokens, wte, wpe, dwte, dwpe;
@@ -249,8 +250,8 @@ static Block make_block(int64_t M) {
     return k;
 }
 
-// Times and prints one operation. amount: its minimum of bytes or FLOPs. Percentages are of `ceiling` per second and,
-// if not 0, of a second ceiling.
+// Times and prints one operation. amount: the minimum bytes or FLOPs that it needs. Prints percentages of `ceiling`
+// (per second) and, if it is not 0, of a second ceiling.
 static void report(Bench *b, Block *k, const char *name, const char *shape, void (*run)(Exec *, Block *), double amount,
                    const char *unit, double ceiling, double second) {
     double best = 1e9;
@@ -265,7 +266,7 @@ static void report(Bench *b, Block *k, const char *name, const char *shape, void
     printf("\n");
 }
 
-// Times a memory-bound operation on (rows, cols).
+// Times a memory-bound operation on tensors of shape (rows, cols).
 static void report_memory(Bench *b, Block *k, const char *name, int64_t rows, int64_t cols,
                           void (*run)(Exec *, Block *), double bytes) {
     char shape[48];
@@ -276,8 +277,10 @@ static void report_memory(Bench *b, Block *k, const char *name, int64_t rows, in
 static void bench_memory(Bench *b, int64_t M) {
     const int64_t C = CHANNELS;
     Block k = make_block(M);
-    const double row = 2.0 * (double)M * CHANNELS, weights = 4.0 * CHANNELS * CHANNELS; // bytes of (M, C); elements
-    double T = k.attention.T, flops = 2.0 * k.attention.B * T * T * CHANNELS;           // of the causal half
+    // row: bytes of a BF16 tensor (M, C). weights: elements of an MLP matrix (4 C, C).
+    const double row = 2.0 * (double)M * CHANNELS, weights = 4.0 * CHANNELS * CHANNELS;
+    // FLOPs of causal attention, which computes the lower half of the scores
+    double T = k.attention.T, flops = 2.0 * k.attention.B * T * T * CHANNELS;
     printf("\nmemory-bound operations, shares of the large copy's %.1f GB/s and of a copy as short\n",
            b->copy_bytes * 1e-9);
     report_memory(b, &k, "residual + norm", M, C, run_residual_norm, 4 * row);

@@ -1,9 +1,11 @@
-// Benchmarks the FP8 kernels (COAT, section 5) for GPT-2, and SwiGLU for Llama-like models: time, bytes read and
-// written by all passes, GB/s, and percentages of two device copies measured in the same run, a large one and one of
-// the same size. Then the sum over one block, forward and backward. Checks small shapes against the CPU backend first
-// (check_fp8.cu). Operands rotate among sets that together exceed the L2 cache.
-// bench_fp8 [--quick] [--check]      --quick: fewer repetitions and models
-// --check: all comparisons, no timing; exits with 1 if one failed
+// Benchmarks the FP8 kernels (COAT, section 5) for GPT-2, and SwiGLU for Llama-like models. For each kernel prints the
+// time, the bytes that all passes read and write, GB/s, and percentages of two device copies measured in the same run:
+// a large copy and one of the same size. Then prints the sum over one transformer block, forward and backward. Checks
+// small shapes against the CPU backend first (check_fp8.cu). Operands rotate among sets that together exceed the L2
+// cache.
+// Usage: bench_fp8 [--quick] [--check]
+//   --quick: fewer repetitions and models
+//   --check: all comparisons, no timing; exits with 1 if a comparison failed
 #include "bench_report.h"
 #include "dev/test/check_gpu.h"
 
@@ -11,40 +13,41 @@
 
 typedef struct {
     const char *name;
-    int64_t M, C; // F = 4 C
+    int64_t M, C; // M: tokens, C: channels; the MLP width F is 4 C
 } Model;
 
-// Operands of an operation on (M, cols). Each operation uses some of them.
+// Operands of one operation on tensors of shape (M, cols). An operation uses only some of them.
 typedef struct {
-    int set;                          // in use
-    Tensor a[SETS], b[SETS], c[SETS]; // BF16
-    Tensor saved[SETS];               // per group
+    int set;                          // index of the operand set in use
+    Tensor a[SETS], b[SETS], c[SETS]; // unquantized tensors in BF16
+    Tensor saved[SETS];               // saved activations in FP8 with group scales
     Tensor codes[SETS], codes_t[SETS], grad[SETS],
-        grad_t[SETS]; // with one scale, or with row scales: see scale_by_row()
+        grad_t[SETS]; // one scale each, or row scales after scale_by_row()
     float *row_scales, *own_scale;
-    Tensor g_t[SETS]; // a second transpose
+    Tensor g_t[SETS]; // second transpose of the operand
     Weight matrix;
     Tensor mean, rstd, weight, bias, sums, sums2;
     Parameter *parameters;
     int count;
-    Health health[1]; // in host memory
+    Health health[1]; // FP8 health counts in host memory
 } Operands;
 
 typedef struct {
     Report report;
-    double block_ms;    // sum over the operations so far, as often as a block runs them
-    double block_bytes; // sum of their bytes
+    double block_ms;    // total time of the operations so far, weighted by how often a block runs each
+    double block_bytes; // total bytes of the operations so far, weighted in the same way
     const Model *model;
 } Block;
 
 // --- operations ---------------------------------------------------------------------------------------------
-// Returns t without data: of a recomputed operand only the scale is saved.
+// Returns t without its data, because backward saves only the scale of an operand that it recomputes.
 static Tensor scale_only(Tensor t) {
     t.data = NULL;
     return t;
 }
 
-// True if operands have one scale per tensor, as with coat-paper, where operations read the saved values.
+// True if matmul operands have one scale per tensor (recipe coat-paper), for which operations read the saved FP8
+// values.
 static bool is_paper(const Operands *o) {
     return o->codes[0].granularity != SCALE_ROW;
 }
@@ -89,7 +92,7 @@ OPERATION(codes_count, codes_count, o->grad[s], (CodeCounts *)o->sums.data)
 #undef OPERATION
 
 // --- the report ---------------------------------------------------------------------------------------------
-// Times and prints one operation. times: how often a block runs it; 0: not part of a block.
+// Times and prints one operation. times: how often a transformer block runs it; 0: it is not part of a block.
 static void report_pass(Block *block, Operands *o, const char *name, int64_t rows, int64_t cols,
                         double bytes_per_element, int times, void (*operation)(Bench *, void *)) {
     const double bytes = bytes_per_element * (double)rows * (double)cols;
@@ -105,7 +108,7 @@ static void give_maxima(Bench *bench, Tensor *t) {
     bench->exec.ops->zero(&bench->exec, t->amax, (size_t)t->rows * sizeof(uint32_t));
 }
 
-// Returns a saved tensor with group scales near 1/64 in BF16.
+// Returns a saved BF16 tensor quantized to FP8 in groups whose scales are near 1/64.
 static Tensor saved_tensor(Bench *bench, int64_t rows, int64_t cols) {
     Tensor t = bench_tensor(bench, rows, cols, FMT_E4M3, 64.0f);
     const int64_t count = rows * ((cols + GROUP - 1) / GROUP);
@@ -119,7 +122,8 @@ static Tensor saved_tensor(Bench *bench, int64_t rows, int64_t cols) {
     return t;
 }
 
-// Returns a transpose of `of` in `format`. If the formats differ, it has its own scale.
+// Returns a transpose of `of` in `format`. It shares the scale of `of` if the formats are equal, otherwise it has its
+// own.
 static Tensor transposed_tensor(Bench *bench, Tensor of, Format format) {
     Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, format, 1.0f);
     if (format != of.format) return t;
@@ -150,7 +154,7 @@ static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols, Fo
     o->sums2 = bench_tensor(bench, 1, cols, FMT_FP32, 1.0f);
 }
 
-// Gives FP8 values and gradients, which become E4M3, row scales, and their transposes one scale of their own.
+// Gives row scales to the FP8 tensors and to the gradients, which become E4M3. Their transposes get one scale each.
 static void scale_by_row(Bench *bench, Operands *o) {
     const size_t bytes = (size_t)o->a[0].rows * sizeof(float);
     float *host = (float *)xmalloc(bytes);
@@ -223,8 +227,8 @@ static void bench_narrow(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
-// Times activation backward with a scale from an upper bound. The matmul's operands are FP8 values (M, C) and a
-// matrix (C, F). SwiGLU uses h's scales.
+// Times the activation's backward with a scale from an upper bound. The bound comes from the matmul's operands: FP8
+// values (M, C) and a weight matrix (C, F). SwiGLU uses the group scales of h.
 static void bench_bound(Block *block, Operands *o, const char *name, int64_t M, int64_t C, int64_t F, int times) {
     Bench *bench = block->report.bench;
     const double scales = o->saved[0].cols == F ? 0 : 2.0 / GROUP * (double)o->saved[0].cols / (double)C;
@@ -246,7 +250,7 @@ static void bench_wide(Block *block, Operands *o) {
     make_operands(bench, o, M, 3 * C, FMT_E4M3);
     report_pass(block, o, "grad_quantize (dqkv)", M, 3 * C, 6, 1, run_grad_quantize);
     free_operands(bench, o);
-    make_operands(bench, o, M, F, FMT_E5M2); // activation_backward with one scale
+    make_operands(bench, o, M, F, FMT_E5M2); // operands of activation_backward with one scale per tensor
     report_pass(block, o, "activation_forward", M, F, 2 + 2 * group + 1, 0, run_activation_forward);
     report_pass(block, o, "activation_backward", M, F, 2 * (2 + group) + 2, 0, run_activation_backward);
     report_pass(block, o, "health", M, F, group, 0, run_health);
@@ -262,11 +266,11 @@ static void bench_wide(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
-// Times SwiGLU: y, h and its gradient (M, 2 F), gate next to up; g and its gradient (M, F). Bytes are per element of
-// g.
+// Times SwiGLU. y, h and the gradient of h are (M, 2 F), with gate and up side by side; g and its gradient are (M, F).
+// Bytes are counted per element of g.
 static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     Bench *bench = block->report.bench;
-    const double groups = 2 * (1 + 2.0 / GROUP); // of gate and up
+    const double groups = 2 * (1 + 2.0 / GROUP); // bytes per element of g for gate and up in FP8 with group scales
     Operands operands, *o = &operands;
     printf("\nSwiGLU, %lld tokens, g %lld wide\n", (long long)M, (long long)F);
     make_operands(bench, o, M, 2 * F, FMT_E5M2);
@@ -287,7 +291,7 @@ static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     free_operands(bench, o);
 }
 
-// Times quantization of the weights of 12 layers.
+// Times the quantization of the weights of 12 transformer layers.
 static void bench_weights(Block *block, Operands *o) {
     enum { LAYERS = 12, PER_LAYER = 4 };
     Bench *bench = block->report.bench;
@@ -304,7 +308,7 @@ static void bench_weights(Block *block, Operands *o) {
         w->codes_t = transposed_tensor(bench, w->codes, FMT_E4M3);
     }
     report_pass(block, o, "weights_quantize", 12 * C, C * LAYERS, 6, 0, run_weights_quantize);
-    for (int i = 0; i < o->count; i++) // as for a shard of a weight
+    for (int i = 0; i < o->count; i++) // an amax per weight, as each shard has
         parameters[i].weight.codes.amax = (uint32_t *)bench_allocate(bench, sizeof(uint32_t));
     report_pass(block, o, "weights_amax", 12 * C, C * LAYERS, 2, 0, run_weights_amax);
     for (int i = 0; i < o->count; i++) {
@@ -332,13 +336,13 @@ static void bench_model(Block *block, const Model *model) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static, because its configuration is large
+    static Bench bench; // static because a Bench is too large for the stack
     const bool only_check = bench_flags(&bench, "bench_fp8", argc, argv);
     const int wrong = check_fp8(!only_check);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
     recipe_apply(&bench.config.recipe, RECIPE_COAT);
-    bench_configure(&bench.config, 64, 1600, 6400); // the largest shape
+    bench_configure(&bench.config, 64, 1600, 6400); // plans the workspace for the largest shape
     bench_open(&bench);
     bench.exec.state = (StepState *)bench_allocate(&bench, sizeof(StepState));
     bench.exec.ops->zero(&bench.exec, bench.exec.state, sizeof(StepState));

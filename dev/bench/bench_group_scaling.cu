@@ -1,9 +1,9 @@
-// Compares Group Scaling with plain just-in-time scaling: the paper's figure 4b. Plain: one pass over the BF16 tensor
-// and a reduction. Group Scaling: the kernel that produced the tensor has stored the amax of its rows (as in this
-// project) or of groups of 128, so that only the reduction remains. Prints milliseconds next to the paper's (H100),
-// and read rates: the plain pass in percent of a large copy, the short reductions in percent of a copy of the same
-// size. Copies read half and write half.
-// bench_group_scaling [--quick]
+// Compares Group Scaling with plain just-in-time scaling, as in the paper's figure 4b. Plain scaling reads the BF16
+// tensor once more and reduces. With Group Scaling, the kernel that produced the tensor has stored the amax of its rows
+// (as in this project) or of groups of 128, so that only the reduction remains. Prints milliseconds next to the paper's
+// (H100), and read rates. The plain pass is in percent of a large copy, the short reductions in percent of a copy of
+// the same size. Half of a copy's bytes are reads.
+// Usage: bench_group_scaling [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/fp8/fp8_kernels.h"
 
@@ -11,7 +11,7 @@
 
 typedef struct {
     int64_t cols, rows;
-    double paper_plain, paper_group; // milliseconds
+    double paper_plain, paper_group; // times in milliseconds that the paper reports
 } ScalingShape;
 
 static const ScalingShape shapes[] = {
@@ -42,7 +42,7 @@ static void run_groups(Bench *bench, void *context) {
     scale_from_amaxes(&bench->exec, o->codes, o->group_maxima[o->set], o->groups);
 }
 
-// Stores the amax of groups of 128 columns, as the producing kernel would.
+// Stores the amax of every group of 128 columns. The kernel that produces the tensor would do this in training.
 __global__ static void group_maxima_kernel(uint32_t *maxima, Tensor x, int64_t groups) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t g = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += step) {
@@ -64,7 +64,7 @@ static float scale_of(Bench *bench, const Operands *o) {
 static Operands operands_make(Bench *bench, const ScalingShape *s) {
     Operands o = {};
     o.groups = s->rows * s->cols / GROUP;
-    o.codes = bench_tensor(bench, 16, 16, FMT_E4M3, 1.0f); // only its scale is written
+    o.codes = bench_tensor(bench, 16, 16, FMT_E4M3, 1.0f); // placeholder tensor, of which only the scale is written
     o.row_maxima = (uint32_t *)bench_allocate(bench, (size_t)s->rows * sizeof(uint32_t));
     for (int i = 0; i < SETS; i++) {
         o.x[i] = bench_tensor(bench, s->rows, s->cols, FMT_BF16, 1.0f);
@@ -84,7 +84,7 @@ static void operands_free(Bench *bench, Operands *o) {
     bench->exec.ops->release(&bench->exec, o->row_maxima);
 }
 
-// True if all three ways give the same scale.
+// True if plain scaling, row maxima and group maxima give the same scale.
 static bool scales_agree(Bench *bench, Operands *o) {
     o->set = -1;
     run_plain(bench, o);
@@ -96,12 +96,12 @@ static bool scales_agree(Bench *bench, Operands *o) {
     return plain > 0.0f && plain == rows && plain == scale_of(bench, o);
 }
 
-// Milliseconds of one way, bytes read, and percentage of a copy.
+// One measurement: milliseconds, bytes read, and percentage of a copy's bandwidth.
 typedef struct {
     double ms, rate, share;
 } Figure;
 
-// Times one way. copies NULL: compares with `ceiling`.
+// Times one scaling method. copies: measures copies of the same size to compare with; NULL: compares with `ceiling`.
 static Figure figure(Bench *bench, void (*run)(Bench *, void *), Operands *o, double bytes, const Copies *copies,
                      double ceiling) {
     Figure f;

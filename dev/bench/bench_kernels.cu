@@ -1,14 +1,14 @@
-// Benchmarks every memory-bound operation for GPT-2 124M and 1558M, and SwiGLU, RoPE and QK norm for Llama-like
-// models. Per row: the bytes that must move through device memory (each input read once, each output written once),
-// GB/s, and the percentages of two device copies measured in the same run and way: a large one, and one of the same
-// size, which shows the cost of starting and ending any short transfer. Checks small shapes against the CPU backend
-// first (check_kernels.cu). Operands rotate among sets that together exceed the L2 cache.
-// bench_kernels [--quick] [--alone] [--variants] [--check]
-// --check: all comparisons, no timing; exits with 1 if one failed
+// Benchmarks every memory-bound operation for GPT-2 124M and 1558M, and SwiGLU, RoPE and QK norm for Llama-like models.
+// For each operation prints the bytes that must move through device memory (each input read once, each output written
+// once), GB/s, and percentages of two device copies measured in the same way: a large copy, and one of the same size,
+// which shows the cost of starting and ending any short transfer. Checks small shapes against the CPU backend first
+// (check_kernels.cu). Operands rotate among sets that together exceed the L2 cache.
+// Usage: bench_kernels [--quick] [--alone] [--variants] [--check]
+//   --check: all comparisons, no timing; exits with 1 if a comparison failed
 #include "bench_variants.h"
 #include "dev/test/check_gpu.h"
 
-#define CHUNK_TOKENS 4096 // tokens whose logits are stored at a time
+#define CHUNK_TOKENS 4096 // number of tokens whose logits are in memory at a time
 #define VOCAB 50257
 #define PADDED 50304
 
@@ -66,14 +66,15 @@ static void release_sets(Bench *bench, Tensor t[SETS]) {
     for (int s = 0; s < SETS; s++) bench_release(bench, t[s]);
 }
 
-// Makes tokens: a tenth are one word, the others spread over the vocabulary. Returns the number of different tokens.
+// Fills random token ids: a tenth are one frequent token, the others spread over the vocabulary. Returns the number of
+// distinct ids.
 static int64_t make_tokens(Bench *bench, Operands *o, int64_t count) {
     int32_t *host = (int32_t *)xmalloc((size_t)count * sizeof *host);
     bool *seen = (bool *)xcalloc(PADDED, sizeof *seen);
     int64_t distinct = 0;
     for (int64_t i = 0; i < count; i++) {
         uint64_t random = rng_hash(3, 1, (uint64_t)i);
-        // the square of a uniform number, so that low ids are more frequent
+        // Squaring a uniform random number makes low token ids more frequent.
         double u = (double)(random >> 40) * 0x1p-24;
         host[i] = random % 10 == 0 ? 11 : (int32_t)(u * u * VOCAB);
         distinct += !seen[host[i]];
@@ -93,8 +94,8 @@ __global__ static void absolute_kernel(float *x, int64_t count) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) x[i] = fabsf(x[i]);
 }
 
-// Fills o->parameters with tensors in GPT-2's shapes, cut out of `roles` (value, gradient, m, v, master). roles NULL:
-// only counts. Returns the number of elements.
+// Fills o->parameters with tensors in GPT-2's shapes, allocated from the buffers `roles` (value, gradient, m, v,
+// master). roles NULL: only counts elements. Returns the number of elements.
 static int64_t make_parameters(Operands *o, const Tensor roles[5], Format master) {
     const int64_t C = o->model.C;
     const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};
@@ -125,7 +126,8 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
     Bench *bench = r->bench;
     int64_t n = make_parameters(o, NULL, master);
     o->parameters = (Parameter *)xcalloc((size_t)o->count, sizeof *o->parameters);
-    // gradients in FP32 or BF16: memory for FP32, and values that are small in either format
+    // Allocates gradients for FP32, the larger of the two formats. The fill pattern is a small value in both FP32 and
+    // BF16.
     const Format formats[5] = {FMT_BF16, FMT_FP32, FMT_FP32, FMT_FP32, master};
     Tensor roles[5];
     for (int k = 0; k < 5; k++) {
@@ -142,8 +144,8 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
     for (int i = 0; i < o->count; i++) {
         double elements = (double)o->parameters[i].grad.cols;
         grads += elements * (double)format_bytes(o->parameters[i].grad.format);
-        // moments read and written; FP32 master read and written, value written; or both halves of split16
-        // read and written
+        // Counts the optimizer's bytes: moments are read and written. An FP32 master is read and written and the value
+        // written; with split16 both halves are read and written.
         states += elements * (16 + (master == FMT_FP32 ? 10 : 8));
     }
     char shape[64];
@@ -159,7 +161,7 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
 static void bench_narrow(Report *r, Operands *o, bool with_variants) {
     Bench *bench = r->bench;
     const int64_t M = (int64_t)o->model.B * o->model.T, C = o->model.C;
-    const double row = (double)M * (double)C * 2; // one activation in BF16
+    const double row = (double)M * (double)C * 2; // bytes of one (M, C) activation in BF16
     char shape[64];
     snprintf(shape, sizeof shape, "%lld x %lld", (long long)M, (long long)C);
     Tensor *sets[] = {o->r, o->y, o->x, o->n};
@@ -215,7 +217,7 @@ static void bench_wide(Report *r, Operands *o) {
     release_sets(bench, o->wide);
 }
 
-// Times SwiGLU with h (M, 2 F), gate next to up, and g (M, F).
+// Times SwiGLU. h is (M, 2 F), with gate and up side by side; g is (M, F).
 static void bench_swiglu(Report *r, int64_t M, int64_t F) {
     Operands o = {};
     char shape[64];
@@ -231,8 +233,8 @@ static void bench_swiglu(Report *r, int64_t M, int64_t F) {
     for (Tensor *t : sets) release_sets(r->bench, t);
 }
 
-// Times RoPE in place (Llama) and QK norm with RoPE (Qwen 3) on q, k and v of `heads` heads each. Backward also
-// stores the amax that quantizing the gradient needs, of v, too.
+// Times in-place RoPE (Llama) and QK norm with RoPE (Qwen 3) on q, k and v, each with `heads` heads. Backward also
+// stores the amax of dq, dk and dv, which quantizing the gradient needs.
 static void bench_heads(Report *r, int B, int T, int heads, int head_dim, bool normed) {
     Bench *bench = r->bench;
     Operands o = {};
@@ -244,7 +246,8 @@ static void bench_heads(Report *r, int B, int T, int heads, int head_dim, bool n
     make_sets(bench, o.wide, M, cols);
     make_sets(bench, o.wide_out, M, cols);
     o.heads.shape = AttentionShape{B, T, heads, heads, head_dim};
-    o.heads.rope_table = bench_tensor(bench, T, head_dim, FMT_FP32, 0.7f); // of length 1 on average
+    // cosine and sine pairs with a mean square length of 1
+    o.heads.rope_table = bench_tensor(bench, T, head_dim, FMT_FP32, 0.7f);
     o.heads.eps = 1e-6f;
     uint32_t *maxima = (uint32_t *)bench_allocate(bench, (size_t)M * sizeof *maxima);
     for (Tensor &t : o.wide) t.amax = maxima;
@@ -293,7 +296,7 @@ static void bench_model(Report *r, Model model, bool with_variants) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static, because its configuration is large
+    static Bench bench; // static because a Bench is too large for the stack
     bool with_variants = false, only_check = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
@@ -310,7 +313,7 @@ int main(int argc, char **argv) {
     const int wrong = check_kernels(!only_check);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
-    bench_configure(&bench.config, 64, 1600, 6400); // the largest shape
+    bench_configure(&bench.config, 64, 1600, 6400); // plans the workspace for the largest shape
     bench_open(&bench);
     Report r = report_open(&bench);
     const Model models[] = {{"GPT-2 124M", 64, 1024, 768, 12}, {"GPT-2 1558M", 16, 1024, 1600, 48}};

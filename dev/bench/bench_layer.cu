@@ -1,17 +1,18 @@
-// Benchmarks one transformer layer, forward and backward, without embedding, head and optimizer: the paper's table 6.
-// Batch 4; BF16 (saving everything, and recomputing activation and norms), FP8 matmuls, and COAT. Prints
-// milliseconds, bytes saved for backward from the plan, and both relative to BF16. Uses the trainer's own model code
-// on normally distributed values.
-// --block NAME   hidden 2048 and 4096, length 2048 and 4096, heads of 128, next to the paper's values (H100): a block
-// of olmo (the paper's, default), gpt2, llama ...
-// --model NAME   the layer of a named model (the trainer's --model) at lengths 2048 and 4096; may be repeated
-// U = 2 C bytes per token with C channels: the paper's unit. The paper's MB fit a batch of 8 and its times one of 4,
-// so its U are computed for eight sequences. TFLOP/s count the matmuls and the causal half of attention. The ceiling
-// is the time at the rates of large matmuls measured in the same run: FP8 where the recipe's matmuls are FP8, BF16
-// for attention.
-// bench_layer [--quick] [--block NAME] [--model NAME]...
+// Benchmarks forward and backward of one transformer layer, without embedding, head and optimizer, as in the paper's
+// table 6. The batch is 4. The recipes are BF16 (saving everything, or recomputing activation and norms), FP8 matmuls,
+// and COAT. Prints milliseconds, the bytes that the plan saves for backward, and both relative to BF16. Runs the
+// trainer's own model code on normally distributed values.
+// Usage: bench_layer [--quick] [--block NAME] [--model NAME]...
+//   --block NAME: a block of olmo (as in the paper, the default), gpt2, llama ...; hidden sizes and lengths 2048 and
+//   4096, heads of 128, next to the paper's values (H100)
+//   --model NAME: the layer of a named model (the trainer's --model) at lengths 2048 and 4096; may be repeated
+// U, the paper's unit of memory, is 2 C bytes per token for C channels. The paper's MB match a batch of 8, although its
+// times match a batch of 4, so its U are computed for eight sequences.
+// TFLOP/s count the matmuls and the causal half of attention. The ceiling is the time at the rates of large matmuls
+// measured in the same run: the FP8 rate for FP8 matmuls, the BF16 rate for other matmuls and attention.
 #define TESTING
-#pragma GCC diagnostic ignored "-Wunused-function" // only the trainer's layer is used
+// Because the included trainer defines functions that this benchmark does not call.
+#pragma GCC diagnostic ignored "-Wunused-function"
 #pragma nv_diag_suppress 177
 #include "train_gpt2_fp8.cu"
 
@@ -19,12 +20,13 @@
 #include "coat/config/shapes.h"
 
 #define BATCH 4
-#define PAPER_BATCH 8 // of its megabytes
+#define PAPER_BATCH 8 // batch size that matches the megabytes of the paper's table
 #define HEAD_DIM 128
 #define WARM_UP 4
 
 typedef struct {
-    const char *name, *paper; // paper: its column in the table; NULL: not in the table
+    // name: the recipe. paper: its column in the paper's table; NULL: the table does not have it
+    const char *name, *paper;
     RecipeKind recipe;
     int recompute;
 } LayerRecipe;
@@ -46,25 +48,25 @@ static const PaperShape paper[PAPER_SHAPES] = {{2048, 2048, {11.83, 8.28, 8.04},
                                                {4096, 2048, {26.55, 17.98, 16.85}, {2914, 2420, 1766}},
                                                {4096, 4096, {54.80, 37.24, 35.60}, {5828, 4840, 3533}}};
 
-// A model of one layer at one length.
+// A model with one transformer layer, at one sequence length.
 typedef struct {
-    const char *name; // of the block or model
+    const char *name; // name of the block type or of the model
     ModelShape shape;
     int length;
-    const PaperShape *paper; // NULL: not in the paper
+    const PaperShape *paper; // the paper's shape; NULL: the paper does not have it
 } LayerShape;
 
 typedef struct {
     double forward_ms, backward_ms, saved_bytes;
 } Figures;
 
-// A tensor that a pass overwrites, with the copy from which it is restored: the residual stream and the branch added
-// to it, the gradient and its row amax.
+// A tensor that forward or backward overwrites, with a copy to restore it from: the residual stream, the branch that is
+// added to it, and the gradient with its row amax.
 typedef struct {
     Tensor original, copy;
 } Restored;
 
-// Returns a model of this architecture with one of the paper's widths.
+// Returns a model shape of the given architecture with one of the paper's widths.
 static LayerShape block_shape(Architecture architecture, const PaperShape *p) {
     LayerShape s = {architecture_name(architecture), {}, p->length, p};
     architecture_shape(architecture, &s.shape);
@@ -75,7 +77,8 @@ static LayerShape block_shape(Architecture architecture, const PaperShape *p) {
     return s;
 }
 
-// The layer is not treated as the first block, whose norm and attention matmuls would be BF16 in GPT-2.
+// Returns the configuration of a model with this one layer. It sets bf16_blocks to 0, because otherwise a GPT-2 model
+// would run the norms and attention matmuls of its first block in BF16.
 static Config layer_config(const LayerShape *s, const LayerRecipe *r) {
     Config c;
     config_defaults(&c);
@@ -103,7 +106,8 @@ static size_t tensor_bytes(Tensor t) {
     return (size_t)tensor_elements(t) * format_bytes(t.format);
 }
 
-// Fills a BF16 tensor of the model with normal values of this deviation, and keeps a copy.
+// Fills a BF16 tensor of the model with normally distributed values of the given deviation. Also stores a copy to
+// restore it from.
 static Restored restored_random(Model *m, Tensor t, float deviation) {
     static uint64_t seed = 1;
     Restored r = {t, t};
@@ -159,7 +163,8 @@ static double median(float *ms, int count) {
     return (double)ms[count / 2];
 }
 
-// Times the layer as one in the middle of a model: its first norm adds the previous layer's output.
+// Times forward and backward of the layer as in the middle of a model: its first norm adds the previous layer's output
+// to the residual stream.
 static Figures measure(Model *m, int runs) {
     enum { MAX_RUNS = 25 };
     cudaStream_t stream = cuda_backend(&m->exec)->stream;
@@ -176,11 +181,11 @@ static Figures measure(Model *m, int runs) {
         block_forward(m, 0, r.original, y.original, param(m, FCPROJB, 0), NO_KV_CACHE);
         block_output(m, 0);
         CUDA_CHECK(cudaEventRecord(at[1], stream), "timing");
-        restore(m, &dresid); // its memory may be scratch in forward
+        restore(m, &dresid); // Restores the gradient after forward, which may use its memory as scratch.
         CUDA_CHECK(cudaEventRecord(at[2], stream), "timing");
         block_backward(m, 0, true);
         CUDA_CHECK(cudaEventRecord(at[3], stream), "timing");
-        if (i < 0) m->ops->synchronize(&m->exec); // plans are still being made
+        if (i < 0) m->ops->synchronize(&m->exec); // because the libraries still create their plans during warm-up
     }
     m->ops->synchronize(&m->exec);
     for (int i = 0; i < runs; i++) {
@@ -194,7 +199,7 @@ static Figures measure(Model *m, int runs) {
     return {median(forward, runs), median(backward, runs), saved_bytes(m)};
 }
 
-// FLOP/s of large matmuls; fp8 is 0 if the GPU has none.
+// FLOP/s of large matmuls. fp8 is 0 if the GPU does not support FP8.
 typedef struct {
     double bf16, fp8;
 } Ceilings;
@@ -211,8 +216,8 @@ static Ceilings ceilings_measure(bool quick) {
     return c;
 }
 
-// Returns the FLOPs: three matmuls per weight, 2 per token and element; attention's two and five matmuls on half of
-// the scores.
+// Returns the FLOPs of one layer, forward and backward. Each weight is in three matmuls, 2 FLOPs per token and element.
+// Attention has two matmuls forward and five backward on half of the scores.
 static double matmul_flops(const LayerShape *s) {
     const ModelShape *m = &s->shape;
     const double C = m->channels, o = (double)m->heads * m->head_dim;
@@ -223,7 +228,7 @@ static double attention_flops(const LayerShape *s) {
     return 7.0 * BATCH * s->length * (double)s->length * (double)(s->shape.heads * s->shape.head_dim);
 }
 
-static bool wrong; // some values were NaN or inf: the times are meaningless
+static bool wrong; // set if a result is NaN or inf, which makes the times meaningless
 
 static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) {
     Model m;
@@ -233,7 +238,7 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
     if (!model_create(&m, &c, &alone, &err)) fatal(err.code, "%s", err.text);
     m.B = c.micro_batch;
     m.T = c.seq_len;
-    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // because gradients are accumulated
+    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // because backward accumulates into the gradients
     state_upload(&m);
     parameters_init(&m.arena, &m.exec, 1);
     m.ops->weights_quantize(&m.exec, m.parameters, m.parameter_count);
@@ -273,7 +278,7 @@ static Architecture named_architecture(const char *name) {
     return (Architecture)architecture;
 }
 
-// Reads the flags. Fills `list` with the shapes and returns their number.
+// Parses the command line. Fills `list` with the shapes to measure and returns their number.
 static int asked_shapes(int argc, char **argv, LayerShape *list, bool *quick) {
     static const int lengths[] = {2048, 4096};
     int count = 0;

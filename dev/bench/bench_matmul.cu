@@ -1,16 +1,17 @@
-// Benchmarks the matmuls of GPT-2's linear layers, forward and backward, in BF16 and FP8: time, TFLOP/s, and
-// percentage of a large matmul's rate with the same kind of data. Checks samples of each result against sums computed
-// one by one.
-// bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]]
-// --matmul-table: rows that take precedence over the committed ones, as in train_gpt2_fp8. --autotune times the
-// library's algorithms for every shape and prints rows for coat/cuda/matmul/matmul_table_rows.h.
+// Benchmarks the matmuls of GPT-2's linear layers, forward and backward, in BF16 and FP8. Prints the time, TFLOP/s, and
+// the percentage of the rate of a large matmul on the same kind of data. Checks samples of each result against sums
+// that are computed one by one.
+// Usage: bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]]
+//   --matmul-table: rows that take precedence over the committed ones, as in train_gpt2_fp8
+//   --autotune: times the library's algorithms for every shape, and prints rows for
+//   coat/cuda/matmul/matmul_table_rows.h
 #include "bench_ceiling.h"
 
 #define SAMPLES 512
 
 typedef enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT } Direction;
 
-// One linear layer with all operands and results of its three matmuls.
+// One linear layer, with the operands and results of its forward matmul, dgrad and wgrad.
 typedef struct {
     int64_t tokens, in, out;
     bool fp8, with_bias;
@@ -36,7 +37,8 @@ static void run_matmul(Bench *bench, void *context) {
 }
 
 // --- check --------------------------------------------------------------------------------------------------
-// Computes one element of each matmul, and the magnitude of a random sum of such terms.
+// Computes one element of each of the three matmuls in FP32, and the expected magnitude of a sum of such terms with
+// random signs.
 __device__ static void reference(const Linear &l, int64_t i, int64_t j, int64_t k, float *a, float *b) {
     if (l.direction == FORWARD) {
         *a = bench_element(l.x, i, k);
@@ -50,7 +52,7 @@ __device__ static void reference(const Linear &l, int64_t i, int64_t j, int64_t 
     }
 }
 
-// Block s checks one sampled element. wrong[0] counts the wrong ones.
+// Checks sampled elements of the matmuls: thread block s checks element s. wrong[0] counts the wrong ones.
 __global__ static void check_kernel(Linear l, Tensor result, int64_t depth, float tolerance, int *wrong) {
     __shared__ double sums[256], squares[256];
     uint64_t bits = rng_hash(7, 0, blockIdx.x);
@@ -68,7 +70,7 @@ __global__ static void check_kernel(Linear l, Tensor result, int64_t depth, floa
     for (unsigned t = 1; t < blockDim.x; t++) sum += sums[t], square += squares[t];
     if (l.direction == FORWARD && l.with_bias) sum += bench_element(l.bias, 0, j);
     double found = bench_element(result, i, j);
-    // the output's rounding (half of 2^-8 in BF16) and the error of the accumulation
+    // The tolerance covers rounding the output (half of 2^-8 in BF16) and the error of FP32 accumulation.
     double allowed = fabs(sum) / 256 + tolerance * sqrt(square);
     if (!(fabs(found - sum) <= allowed)) {
         if (atomicAdd(wrong, 1) == 0)
@@ -120,7 +122,8 @@ static void layer_release(Bench *bench, Linear l) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
 }
 
-// Times and checks the three matmuls of a layer. limit: FLOP/s. Returns the number of wrong ones.
+// Times and checks the three matmuls of a layer. limit: the FLOP/s of a large matmul. Returns the number of wrong
+// results.
 static int bench_layer(Bench *bench, const char *name, Linear l, double limit) {
     static const char *const directions[] = {"forward", "backward data", "backward weight"};
     int wrong = 0;
@@ -162,7 +165,7 @@ static int bench_model(Bench *bench, const Model *model, bool fp8, double limit)
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static, because its configuration is large
+    static Bench bench; // static because a Bench is too large for the stack
     int64_t batch = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
@@ -179,7 +182,7 @@ int main(int argc, char **argv) {
                   argv[i]);
     }
     recipe_apply(&bench.config.recipe, RECIPE_COAT);
-    bench.config.recipe.precision = PRECISION_FP32; // attention is not needed
+    bench.config.recipe.precision = PRECISION_FP32; // FP32, because this benchmark does not run attention
     bench_open(&bench);
     bench.exec.trains = bench.autotune;
     bool fp8 = cuda_backend(&bench.exec)->capability >= 89;

@@ -4,13 +4,13 @@
 
 typedef struct {
     const char *name;
-    int B, T, C, L; // F = 4 C
+    int B, T, C, L; // batch, sequence length, channels and layers; the MLP width F is 4 C
 } Model;
 
-// Operands of all operations of one model. Only those of the current operation are allocated.
+// Operands of all operations of one model. Only the tensors of the current operation are allocated.
 typedef struct {
     Model model;
-    int set; // the set in use
+    int set; // index of the operand set in use
     Tensor r[SETS], y[SETS], x[SETS], n[SETS];
     Tensor wide[SETS], wide_out[SETS];
     Tensor tokens, wte, wpe, dwte, dwpe, bias, weight, mean, rstd, sums, sums2, losses;
@@ -20,7 +20,7 @@ typedef struct {
     int count;
 } Operands;
 
-// Returns the operands after switching to the next set.
+// Switches to the next operand set and returns the operands.
 static inline Operands *operands_next(void *context) {
     Operands *o = (Operands *)context;
     o->set = (o->set + 1) % SETS;

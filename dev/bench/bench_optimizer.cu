@@ -1,13 +1,14 @@
-// Benchmarks the AdamW step on the GPU for GPT-2 124M and 1558M, after checking it against the CPU backend for every
-// storage of the states (check_optimizer.cu). Per row: the bytes that must move through device memory (states read
-// and written once, gradients read once), GB/s, percentage of a large device copy's rate, and speedup over FP32
-// moments with split masters.
-// bench_optimizer [--quick] [--check]      --check: no timing; exits with 1 if a comparison failed
+// Benchmarks the AdamW step on the GPU for GPT-2 124M and 1558M. Before that, checks it against the CPU backend for
+// every storage of the states (check_optimizer.cu). For each storage prints the bytes that must move through device
+// memory (states read and written once, gradients read once), GB/s, the percentage of a large device copy's rate, and
+// the speedup over FP32 moments with split masters.
+// Usage: bench_optimizer [--quick] [--check]
+//   --check: no timing; exits with 1 if a comparison failed
 #include "bench_ceiling.h"
 #include "coat/numerics/moments.h"
 #include "dev/test/check_gpu.h"
 
-#define MOMENT_GROUP 128 // elements of an 8-bit moment that share a scale
+#define MOMENT_GROUP 128 // number of elements of an 8-bit moment that share a scale
 #define PADDED_VOCABULARY 50304
 #define POSITIONS 1024
 
@@ -16,25 +17,26 @@ typedef struct {
     int64_t channels, layers;
 } ModelSize;
 
-// Formats in which the states are stored.
+// Formats in which parameters, gradients, moments and master weights are stored.
 typedef struct {
     const char *name;
     MomentsKind moments;
     Format master;
 } TimedStorage;
 
-// Memory for every role of all parameters in the widest format of each, from which the tensors are cut.
+// One buffer per role (value, gradient, m, v, master), large enough for all parameters in the role's widest format.
+// Tensors are allocated from these buffers.
 typedef struct {
     Bench *bench;
     char *value, *master, *grad, *m, *v;
     float *m_scale, *v_scale;
     uint8_t *m_exponent, *v_exponent;
-    int64_t room; // in elements
+    int64_t room; // capacity of each buffer in elements
     StepState *state;
     Parameter *parameters;
     int count;
-    int64_t elements; // of all parameters
-    double bytes;     // that a step must move
+    int64_t elements; // number of elements of all parameters
+    double bytes;     // bytes that an update must move through memory
 } Timing;
 
 // --- contents -----------------------------------------------------------------------------------------------
@@ -67,7 +69,7 @@ static Tensor timed_moment(const Timing *t, bool second, int64_t at, int64_t ele
     return moment;
 }
 
-// Adds a parameter whose elements begin at `at` in each role. A gradient has 4 bytes per element.
+// Adds a parameter whose elements begin at index `at` of each role's buffer. A gradient element has 4 bytes.
 static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t elements, bool matrix, Format grad) {
     const bool small = matrix && s->moments != MOMENTS_FP32;
     const Format moment = !small ? FMT_FP32 : s->moments == MOMENTS_BF16 ? FMT_BF16 : FMT_E4M3;
@@ -81,7 +83,7 @@ static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t 
         p->master = flat_tensor(t->master + (size_t)at * format_bytes(s->master), elements, s->master);
     p->decay = matrix;
     p->index = (uint64_t)at;
-    // FP32 masters: the value is only written
+    // With FP32 master weights, the update only writes the value and does not read it.
     double each = (double)format_bytes(grad) + 4.0 * (double)format_bytes(moment);
     each += s->master == FMT_FP32 ? 10 : s->master == FMT_U16 ? 8 : 4;
     if (format_is_fp8(moment)) each += 2.0 * 2 * 5 / MOMENT_GROUP;
@@ -92,7 +94,7 @@ static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t 
     LAUNCH_CHECK("gradients_kernel");
 }
 
-// Makes GPT-2's parameters. storage NULL: only counts. Returns the memory needed, in elements.
+// Creates GPT-2's parameters. storage NULL: only counts. Returns the number of elements that each buffer needs.
 static int64_t parameters_make(Timing *t, ModelSize model, const TimedStorage *s) {
     const int64_t C = model.channels;
     const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};
@@ -117,7 +119,7 @@ static void run_update(Bench *bench, void *context) {
     bench->exec.ops->adamw_update(&bench->exec, t->parameters, t->count, t->state);
 }
 
-// Returns the milliseconds of a step from states after a few steps.
+// Takes a few optimizer steps, then returns the median milliseconds of one step.
 static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
     Bench *bench = t->bench;
     Exec *e = &bench->exec;
@@ -145,7 +147,7 @@ static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
     return ms;
 }
 
-// Times all storages of one model. copy: bytes per second of a large copy.
+// Times the optimizer step of one model for every storage of its states. copy: bytes per second of a large copy.
 static void time_model(Bench *bench, ModelSize model, double copy) {
     const TimedStorage storages[] = {
         {"fp32, split16", MOMENTS_FP32, FMT_U16},        {"bf16, split16", MOMENTS_BF16, FMT_U16},
@@ -183,7 +185,7 @@ static void time_model(Bench *bench, ModelSize model, double copy) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static, because its configuration is large
+    static Bench bench; // static because a Bench is too large for the stack
     const bool only_check = bench_flags(&bench, "bench_optimizer", argc, argv);
     const int wrong = check_optimizer_states(false);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;

@@ -1,11 +1,11 @@
-// Prints the lines of benchmarks of memory-bound operations, and measures the copies they are compared with.
+// Prints the result lines of benchmarks of memory-bound operations, and measures copies to compare them with.
 #pragma once
 #include "bench_ceiling.h"
 
 typedef struct {
     Bench *bench;
     Copies copies;
-    double copy_rate; // bytes per second of a large copy, read and written
+    double copy_rate; // bytes read and written per second by a large copy
 } Report;
 
 static inline Report report_open(Bench *bench) {
@@ -21,7 +21,7 @@ static inline void report_close(Report *r) {
     copies_close(r->bench, &r->copies);
 }
 
-// Prints the line of an operation timed by bench_steady_ms.
+// Prints the result line of an operation that bench_steady_ms() has timed.
 static inline void report_line(const Report *report, const char *name, const char *shape, double bytes, double ms) {
     const double rate = bytes / ms * 1e3;
     printf("%-32s %-14s %9.4f ms %9.1f MB %7.0f GB/s %6.1f %% %6.1f %%\n", name, shape, ms, bytes * 1e-6, rate * 1e-9,
@@ -29,7 +29,7 @@ static inline void report_line(const Report *report, const char *name, const cha
            100 * rate / copies_rate(report->bench, &report->copies, bytes, bench_steady_ms));
 }
 
-// Times an operation and prints its line. Returns its milliseconds.
+// Times an operation, prints its result line, and returns its milliseconds.
 static inline double report(const Report *report, void *operands, const char *name, const char *shape, double bytes,
                             void (*operation)(Bench *, void *)) {
     const double ms = bench_steady_ms(report->bench, operation, operands);

@@ -5,7 +5,8 @@
 // bench_traffic [--tsv] FLAGS OF THE TRAINER
 // covers a micro-batch that accumulates gradients, and the update; with --gpus N for the first of N ranks, without
 // communication
-#pragma GCC diagnostic ignored "-Wunused-function" // of the headers, which test_order needs
+// because the included headers define functions that only test_order calls
+#pragma GCC diagnostic ignored "-Wunused-function"
 #include "coat/comm/comm_internal.h"
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"
@@ -18,7 +19,7 @@ static const char usage[] = "usage: bench_traffic [--tsv] FLAGS OF THE TRAINER\n
                             "micro-batch that adds to the gradients, and of the update; with --gpus N by the\n"
                             "first of N processes, without communication. --tsv: for scripts.\n";
 
-// --- the other ranks, which are not counted -------------------------------------------------------------
+// --- communication with other ranks, which is not counted ---------------------------------------------------------
 
 static void traffic_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     (void)comm, (void)data, (void)count, (void)type, (void)op;
@@ -48,7 +49,7 @@ static Comm *traffic_comm_open(const CommPlace *place, const Config *config, Exe
 static void traffic_arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
     arena_plan(arena, config, ranks, device);
     order.arena = arena;
-    order.base = (char *)((uintptr_t)1 << 44); // not backed by memory
+    order.base = (char *)((uintptr_t)1 << 44); // an arbitrary address that is never dereferenced
     order.window = (size_t)1 << 44;
 }
 
@@ -70,7 +71,7 @@ enum { MAX_NAMES = 64, SEEN = 1 << 22 };
 typedef struct {
     const char *name;
     int64_t calls;
-    double read, written; // in bytes
+    double read, written; // bytes that the current operation has read and written
 } Traffic;
 
 static Traffic traffic[MAX_NAMES];
@@ -89,8 +90,8 @@ static Traffic *traffic_of(const char *name) {
     return &traffic[names++];
 }
 
-// True if the current operation has already read this address or, with `writes`, written it. remember: records the
-// access.
+// True if the current operation has already accessed this address: read it or, with `writes`, written it. remember:
+// also records the access.
 static bool met(const void *address, bool writes, bool remember) {
     static struct {
         uintptr_t key;
@@ -143,7 +144,7 @@ int main(int argc, char **argv) {
     static CommandLine line;
     static Config recorded, config;
     static Model m;
-    static const int32_t none[1]; // tokens, never read
+    static const int32_t none[1]; // dummy tokens: the recording device does not read them
     Error err = {EXIT_DONE, "", 0};
     bool printed = false;
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
@@ -155,7 +156,7 @@ int main(int argc, char **argv) {
     int count_flags = 0;
     for (int i = 0; i < argc; i++)
         if (!(tsv && i == 1)) flags[count_flags++] = argv[i];
-    flags[count_flags++] = (char *)"--plan"; // needs no data
+    flags[count_flags++] = (char *)"--plan"; // because --plan does not need training data
     if (!command_line_read(&line, count_flags, flags, &printed, &err)) fatal(err.code, "%s", err.text);
     if (printed) return EXIT_DONE;
     if (!checkpoint_settings(&recorded, &line.flags, &err) || !config_parse(&config, &line, &recorded, &err))
@@ -171,7 +172,7 @@ int main(int argc, char **argv) {
     micro_step(&m, true, true);
     print_traffic(&config, tsv, "micro-batch");
     step_end(&m);
-    shards_weights_wait(&m.shards); // quantized weights that other ranks have updated
+    shards_weights_wait(&m.shards); // Waits for the quantized weights that other ranks have updated.
     print_traffic(&config, tsv, "update");
     return EXIT_DONE;
 }

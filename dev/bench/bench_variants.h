@@ -1,5 +1,5 @@
-// Times other configurations of the memory-bound kernels: numbers of rows that each thread processes at once. A star
-// marks the one in use. Included by bench_kernels.cu.
+// Times other launch configurations of the memory-bound kernels: how many rows each thread processes at once. A star
+// marks the configuration in use. Included by bench_kernels.cu.
 #pragma once
 #include "bench_operands.h"
 #include "coat/cuda/fp8/fp8_kernels.h"
@@ -28,7 +28,7 @@ template <int ROWS> void embed(Bench *bench, void *context) {
 }
 
 // --- the walk over columns ----------------------------------------------------------------------------------
-// Runs only the first stage.
+// Runs only the first stage of the column reduction.
 template <int V, typename Op> void columns_first(Exec *exec, Op op, int64_t rows, int64_t cols) {
     const int64_t tiles = ceil_div(cols, WARP * V);
     const int64_t share = (int64_t)cuda_backend(exec)->sm_count * COLUMN_BLOCKS_PER_SM / tiles;
@@ -55,7 +55,7 @@ template <int UNROLL, bool BATCH> struct ColumnTotal {
     }
 };
 
-// STAGES 2: the whole operation; 1: only its first stage.
+// STAGES is 2 for the complete operation and 1 for only its first stage.
 template <int UNROLL, bool BATCH, int STAGES> void total(Bench *bench, void *context) {
     const Operands *o = operands_next(context);
     const Tensor x = o->r[o->set];
@@ -67,7 +67,7 @@ template <int UNROLL, bool BATCH, int STAGES> void total(Bench *bench, void *con
 }
 
 typedef struct {
-    int activations; // activations read and written; 0: embed_forward
+    int activations; // number of activations that are read and written; 0 stands for embed_forward
     const char *name;
     void (*run)(Bench *, void *);
 } Variant;
@@ -85,7 +85,7 @@ const Variant all[] = {
 
 } // namespace variants
 
-// Times all variants. row: bytes of one activation.
+// Times all kernel variants. row: the bytes of one activation.
 static void bench_variants(Report *r, Operands *o, const char *shape, double row, double embed_bytes) {
     for (const variants::Variant &v : variants::all)
         report(r, o, v.name, shape, v.activations ? v.activations * row : embed_bytes, v.run);

@@ -1,5 +1,5 @@
-// HellaSwag's file (coat/text/hellaswag.c), with 16-bit or 32-bit words. Input: the sequence length and the vocabulary
-// (2 bytes each), then the file.
+// Fuzz target for HellaSwag files with 16-bit or 32-bit words (coat/text/hellaswag.c). Input: sequence length and
+// vocabulary size (2 bytes each), then the file.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/text/hellaswag.h"
@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     HellaSwag *set = hellaswag_open(fuzz_file("hellaswag.bin", data + 4, size - 4), T, vocab, &err);
     if (!set) {
         fuzz_check(err.code == EXIT_DATA || err.code == EXIT_USER);
-        err.code = EXIT_DATA; // it is EXIT_USER if the sequence length is too short
+        err.code = EXIT_DATA; // The error code is EXIT_USER if the sequence length is too short for the file.
         fuzz_refused(&err, "hellaswag.bin");
         return 0;
     }

@@ -1,4 +1,5 @@
-// llm.c's weight file (coat/save/llmc_weights.c) and the loading of its weights. Input: the file.
+// Fuzz target for llm.c's weight files: parses the header and loads the weights (coat/save/llmc_weights.c). The input
+// is the file.
 #include "dev/fuzz/fuzz_load.h"
 
 #include "coat/save/llmc_weights.h"

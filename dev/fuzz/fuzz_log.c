@@ -1,6 +1,7 @@
-// log.jsonl: log_open() trims it to the step that a run resumes from (coat/log/log.c), log_contradiction() compares it
-// with a checkpoint, log_last_settings() reads its settings (coat/log/log_trim.c), and plot_loss_svg() draws it
-// (dev/tools/loss_svg.h). Input: one byte, the first step that will be logged minus 2, then the file.
+// Fuzz target for log.jsonl. log_open() truncates it after the step that a run resumes from (coat/log/log.c).
+// log_contradiction() compares it with a checkpoint and log_last_settings() reads its settings (coat/log/log_trim.c).
+// plot_loss_svg() draws it (dev/tools/loss_svg.h). Input: one byte, which is the first step that will be logged minus
+// 2, then the file.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/flags/settings.h"
@@ -24,7 +25,7 @@ static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
     return text;
 }
 
-// Compares the log with a checkpoint of `step`, and applies its settings.
+// Compares the log with a checkpoint of `step`, then applies the settings recorded in the log.
 static void compare_log(const Config *config, int64_t step) {
     Error err;
     char text[2 * PATH_MAX_LENGTH];
@@ -43,7 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1) return 0;
     static Config config;
     Error err;
-    if (!config.quiet) fuzz_check(freopen("/dev/null", "w", stdout) != NULL); // the first time
+    // Discards standard output from the first call on.
+    if (!config.quiet) fuzz_check(freopen("/dev/null", "w", stdout) != NULL);
     config_defaults(&config);
     config.quiet = true;
     snprintf(config.out, sizeof config.out, "%s", fuzz_folder());
@@ -59,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!once) return 0;
     fuzz_check(once_bytes <= size - 1);
     fuzz_check(once_bytes == 0 || once[once_bytes - 1] == '\n');
-    char *twice = trimmed(&config, first_step, &twice_bytes); // the second trim removes nothing
+    char *twice = trimmed(&config, first_step, &twice_bytes); // Truncating the log a second time must remove nothing.
     fuzz_check(once_bytes == twice_bytes && memcmp(once, twice, once_bytes) == 0);
     free(once);
     free(twice);

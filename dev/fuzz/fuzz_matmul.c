@@ -1,5 +1,5 @@
-// Fuzzes coat/cuda/matmul/matmul_algos.c: a table of GEMM algorithms, from a checkpoint or --matmul-table.
-// Input: the file.
+// Fuzz target for the table of GEMM algorithms in a checkpoint or in --matmul-table (coat/cuda/matmul/matmul_algos.c).
+// The input is the file.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/cuda/matmul/matmul_algos.h"
@@ -28,11 +28,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     MatmulAlgos read, again;
     Error err;
     if (!algos_read_file(fuzz_file("matmul_table.txt", data, size), GPU, VERSION, &read, &err)) {
-        fuzz_refused(&err, "matmul_table.txt"); // a Git LFS pointer
+        fuzz_refused(&err, "matmul_table.txt"); // refused because the file is a Git LFS pointer
         return 0;
     }
     for (int i = 0; i < read.count; i++) check_row(&read.rows[i]);
-    // writing the rows, reading that text and writing again gives the same text
+    // Writing the parsed rows, parsing that text and writing again must give the same text.
     char *text = algos_text(read.rows, read.count, GPU, VERSION);
     fuzz_check((text == NULL) == (read.count == 0));
     if (!text) return 0;

@@ -1,5 +1,6 @@
-// A model's folder in Hugging Face's layout (coat/save/hf.c): config.json, weights in one file or in several with an
-// index, and the loading of the weights (coat/save/checkpoint_load.c). Input: sections "=== NAME".
+// Fuzz target for a model folder in Hugging Face's layout (coat/save/hf.c): config.json, the weights in one file or in
+// several with an index, and loading them (coat/save/checkpoint_load.c). The input has sections "=== NAME", one per
+// file.
 #include "coat/save/hf_names.h"
 #include "dev/fuzz/fuzz_load.h"
 
@@ -16,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bool has_shape = model_shape_from_files(folder, &shape, &err);
     if (!has_shape) fuzz_refused(&err, folder);
     if (hf_weights_open(&weights, folder, &err)) {
-        for (int i = 0; i < weights.count; i++) { // every opened file is in the folder itself
+        for (int i = 0; i < weights.count; i++) { // Every file that was opened must be inside the model folder.
             const char *path = weights.files[i].path;
             size_t length = strlen(folder);
             fuzz_check(strncmp(path, folder, length) == 0 && path[length] == '/' && !strchr(path + length + 1, '/'));

@@ -1,6 +1,6 @@
-// Resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). The target edits a valid
-// checkpoint of a tiny model and writes a manifest in which every checksum is right, because a hostile author would do
-// so. Input: edits of 5 bytes {file, kind, place (2 bytes), value}.
+// Fuzz target for resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). It edits a
+// valid checkpoint of a tiny model, then writes a manifest with correct checksums, as a hostile author would. Input:
+// edits of 5 bytes {file, kind, position (2 bytes), value}.
 #include "dev/fuzz/fuzz_load.h"
 
 #include <xxhash.h>
@@ -18,7 +18,7 @@ typedef struct {
     size_t size;
 } Content;
 
-static Content saved[FILES]; // before any edit
+static Content saved[FILES]; // contents of the files before any edit
 static Config config;
 static Arena arena;
 static Exec executor;
@@ -36,7 +36,7 @@ static void make_checkpoint(void) {
     memset(arena.base, 0, arena.total_bytes);
     memset(&run, 0, sizeof run);
     fuzz_check(checkpoint_save(fuzz_folder(), &arena, &executor, &run, NULL, &err));
-    executor.rank = 1; // because rank 0 prints changed settings
+    executor.rank = 1; // because only rank 0 prints changed settings
     for (int i = 0; i < FILES; i++) {
         snprintf(path, sizeof path, "%s/step-00000000/%s", fuzz_folder(), names[i]);
         fuzz_check(file_read_all(path, MAX_BYTES, &saved[i].bytes, &saved[i].size, &err));
@@ -48,33 +48,33 @@ static void edit(Content *file, int kind, size_t place, uint8_t value) {
     if (place > file->size) place %= file->size + 1;
     size_t rest = file->size - place, count = value < rest ? value : rest;
     switch (kind % 6) {
-    case 0: // change a byte
+    case 0: // overwrites one byte of the file
         if (rest) file->bytes[place] = (char)(file->bytes[place] ^ value);
         break;
-    case 1: // insert a byte
+    case 1: // inserts a byte into the file
         memmove(file->bytes + place + 1, file->bytes + place, rest);
         file->bytes[place] = (char)value;
         file->size++;
         break;
-    case 2: // remove bytes
+    case 2: // removes bytes from the file
         memmove(file->bytes + place, file->bytes + place + count, rest - count);
         file->size -= count;
         break;
-    case 3: // truncate
+    case 3: // truncates the file
         file->size = place;
         break;
-    case 4: // replace every digit of a number
+    case 4: // replaces every digit of a number in the file
         for (size_t i = place; i < file->size && file->bytes[i] >= '0' && file->bytes[i] <= '9'; i++)
             file->bytes[i] = (char)('0' + value % 10);
         break;
-    default: // copy a part of the file over another part
+    default: // copies one part of the file over another part
         if (count && (size_t)value * 7 + count <= file->size)
             memmove(file->bytes + place, file->bytes + (size_t)value * 7, count);
         break;
     }
 }
 
-// Adds a file and its hash to the manifest, with the hashes of its tensors if it is a valid safetensors file.
+// Adds a file and its hash to the manifest. For a valid safetensors file, also adds the hashes of its tensors.
 static void list(JsonText *manifest, const char *name, const Content *file, const char *path) {
     SafeFile tensors;
     SafeWriter writer;

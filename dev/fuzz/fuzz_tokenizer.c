@@ -1,13 +1,13 @@
-// Tokenizers of models: tokenizer.json (coat/text/tokenizer_json.c, tokenizer_json_text.c), SentencePiece's
-// tokenizer.model (coat/text/tokenizer_model.c), and encoding with them. Input: sections "=== tokenizer.json",
-// "=== tokenizer.model", "=== tokenizer_config.json", and "=== text", the text to encode.
+// Fuzz target for tokenizers of models: tokenizer.json (coat/text/tokenizer_json.c, tokenizer_json_text.c),
+// SentencePiece's tokenizer.model (coat/text/tokenizer_model.c), and encoding with them. Input: sections "===
+// tokenizer.json", "=== tokenizer.model", "=== tokenizer_config.json", and "=== text", the text to encode.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/text/bpe.h"
 #include "coat/text/tokenizer.h"
 
 #define MAX_TEXT 512
-#define MAX_IDS (8 * MAX_TEXT) // because NFC may lengthen a text, and each part of it gets a space in front
+#define MAX_IDS (8 * MAX_TEXT) // because NFC may lengthen a text, and each segment of the text gets a space before it
 
 static void check_ids(const Tokenizer *t) {
     char bytes[64];

@@ -1,9 +1,12 @@
-// The token reader (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, flags, vocabulary (2 bytes), cut
-// (2 bytes)}, then a token file, then optionally "=== 2\n" and a second token file. While the files are open, the first
-// one is truncated to `cut` bytes. The bits of flags:
-//   0: shuffle                                  3: write the checksum of a file with a loss mask into the first file
-//   1: the second file is a separate data set   4, 5: the ExamplesKind
-//   2: the first file is an .npy file, for which a header is optional; the second is not used
+// Fuzz target for the reader of token files (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, flags,
+// vocabulary (2 bytes), cut (2 bytes)}, then a token file, then optionally "=== 2
+// " and a second token file. While the files are open, the first one is truncated to `cut` bytes.
+// Bits of flags:
+//   0: shuffle the sequences
+//   1: the second file is a separate data set
+//   2: the first file is an .npy file, whose header is optional, and the second file is not used
+//   3: write a correct checksum into the first file, if it has a loss mask
+//   4, 5: the ExamplesKind
 #include "dev/fuzz/fuzz.h"
 
 #include <xxhash.h>
@@ -11,7 +14,7 @@
 #include "coat/text/data.h"
 #include "coat/text/data_masks.h"
 
-// Returns a copy of a token file with the right checksum. The caller frees it.
+// Returns a copy of a token file with a correct checksum. The caller frees it.
 static uint8_t *copy_with_checksum(const uint8_t *data, size_t size) {
     uint8_t *copy = (uint8_t *)memcpy(xmalloc(size + 1), data, size);
     uint64_t hash = 0;
@@ -53,7 +56,7 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
     free(targets);
 }
 
-// Checks that validation reads every sequence of the data and pads the last micro-batch.
+// Checks that validation reads every sequence of the data once and pads the last micro-batch.
 static void check_validation(const char *pattern, ExamplesKind examples, int B, int T, int vocab, const char *folder) {
     Error err;
     DataLoader *loader = data_open_validation(pattern, examples, B, T, vocab, &err);
@@ -112,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_check(data_tokens(loader) > 0 && 2 * data_tokens(loader) <= (int64_t)size);
     fuzz_check(data_sequences(loader) >= (int64_t)B * ranks);
     read_batches(loader, B, T, vocab, folder, &err);
-    if (cut < first_bytes && !npy) { // the file shrinks after its header was read
+    if (cut < first_bytes && !npy) { // Shrinks the first file after its header has been read.
         fuzz_check(truncate(first, (off_t)cut) == 0);
         read_batches(loader, B, T, vocab, folder, &err);
     }

@@ -1,5 +1,5 @@
-// main() of the fuzz targets if gcc builds them, because gcc has no libFuzzer. Runs the target once on each file of the
-// command line, and ignores flags.
+// Provides main() for fuzz targets that gcc builds, because gcc has no libFuzzer. Runs the target once on each file of
+// the command line. Ignores flags.
 #include <sanitizer/lsan_interface.h>
 
 #include "dev/fuzz/fuzz.h"
@@ -15,7 +15,8 @@ int main(int argc, char **argv) {
         fuzz_check(file != NULL);
         const size_t size = fread(bytes, 1, sizeof bytes, file);
         fclose(file);
-        uint8_t *input = (uint8_t *)memcpy(xmalloc(size), bytes, size); // the sanitizer sees a read after its end
+        // An exact-size copy, so that the address sanitizer detects reads after its end.
+        uint8_t *input = (uint8_t *)memcpy(xmalloc(size), bytes, size);
         alarm(MAX_SECONDS);
         LLVMFuzzerTestOneInput(input, size);
         free(input);

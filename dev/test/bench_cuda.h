@@ -7,12 +7,12 @@
 typedef struct {
     Exec exec;
     Config config;
-    bool quick;    // fewer comparisons and repetitions, and one model only
-    bool autotune; // matmuls: time the algorithms, print the table
-    bool alone;    // bench_steady_ms() measures like bench_median_ms()
+    bool quick;    // run fewer comparisons and repetitions, and only one model
+    bool autotune; // matmul benchmark: time the library's algorithms and print rows of the table
+    bool alone;    // true: bench_steady_ms() measures each operation alone, as bench_median_ms() does
 } Bench;
 
-#define SETS 3 // sets of operands, used in rotation, so that together they exceed the L2 cache
+#define SETS 3 // number of operand sets; benchmarks rotate through them so that operands are not in the L2 cache
 
 // --- values -------------------------------------------------------------------------------------------------
 __device__ static inline float bench_decode(const void *data, Format format, int64_t index) {
@@ -33,13 +33,13 @@ __device__ static inline void bench_encode(void *data, Format format, int64_t in
     }
 }
 
-// Returns element (i, j) times its scale.
+// Returns element (i, j) of a tensor, multiplied by its scale.
 __device__ static inline float bench_element(Tensor t, int64_t i, int64_t j) {
     float scale = t.granularity == SCALE_TENSOR ? *(const float *)t.scale : 1.0f;
     return bench_decode(t.data, t.format, t.transposed ? j * t.stride + i : i * t.stride + j) * scale;
 }
 
-// Returns the normal deviate number `index` (Box and Muller).
+// Returns a normally distributed random number; `index` selects it (Box-Muller transform).
 __device__ static inline float bench_normal(uint64_t seed, uint64_t index) {
     uint64_t bits = rng_hash(seed, 0, index);
     float u = ((float)(bits >> 40) + 1.0f) * 0x1p-24f, angle = (float)(bits & 0xffffff) * 0x1p-24f;
@@ -74,7 +74,8 @@ static inline bool bench_flags(Bench *bench, const char *name, int argc, char **
     return only_check;
 }
 
-// Configures single operations without attention: a workspace for B sequences of 1024 tokens with these widths.
+// Fills config for benchmarks of single operations without attention: a workspace for B sequences of 1024 tokens with
+// the given widths.
 static inline void bench_configure(Config *config, int B, int channels, int ffn) {
     config->recipe.precision = PRECISION_FP32;
     config->micro_batch = B, config->seq_len = 1024;
@@ -82,14 +83,15 @@ static inline void bench_configure(Config *config, int B, int channels, int ffn)
     config->shape.channels = channels, config->shape.ffn = ffn;
 }
 
-// Opens a device with the workspace of a run with this configuration. Fills it with 0xff bytes, NaN in every format,
-// so that reads before writes are detected.
+// Opens a device with the workspace that training with this configuration needs. Fills the workspace with 0xff bytes,
+// NaN in every format, to detect reads before writes.
 static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device, const Config *config) {
     Error err = {};
     exec->ops = ops;
     exec->ranks = 1;
     if (!exec->ops->open(exec, config, &err)) fatal(err.code, "%s", err.text);
-    exec->workspace_bytes = align_up(ops_workspace(config, device).bytes); // aligned as in the arena
+    // The arena aligns the workspace in the same way.
+    exec->workspace_bytes = align_up(ops_workspace(config, device).bytes);
     exec->workspace = exec->ops->allocate(exec, exec->workspace_bytes, &err);
     if (!exec->workspace) fatal(err.code, "%s", err.text);
     void *const poison = xmalloc(exec->workspace_bytes);
@@ -103,7 +105,7 @@ static inline void bench_exec_close(Exec *exec) {
     exec->ops->close(exec);
 }
 
-// Opens the GPU for bench->config.
+// Opens the GPU with the configuration in bench->config.
 static inline void bench_open(Bench *bench) {
     bench->config.autotune = bench->autotune;
     bench_exec_open(&bench->exec, cuda_ops(), DEVICE_CUDA, &bench->config);
@@ -116,7 +118,7 @@ static inline void bench_close(Bench *bench) {
     bench_exec_close(&bench->exec);
 }
 
-// Returns a new (rows, cols) tensor of normal deviates. FP8 tensors have scale 0.5.
+// Returns a new (rows, cols) device tensor of normally distributed values. FP8 tensors get the scale 0.5.
 static inline Tensor bench_tensor(Bench *bench, int64_t rows, int64_t cols, Format format, float deviation) {
     static uint64_t seed = 1;
     Tensor t = {};
@@ -134,7 +136,7 @@ static inline Tensor bench_tensor(Bench *bench, int64_t rows, int64_t cols, Form
     return t;
 }
 
-// Returns a new tensor of normal deviates whose memory holds the transpose.
+// Returns a new device tensor of normally distributed values, stored transposed in memory.
 static inline Tensor bench_tensor_transposed(Bench *bench, int64_t rows, int64_t cols, Format format, float deviation) {
     Tensor t = bench_tensor(bench, cols, rows, format, deviation);
     t.transposed = true;
@@ -153,9 +155,9 @@ static inline int bench_compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-#define BENCH_RUNS 21 // maximum number of runs; the median is reported
+#define BENCH_RUNS 21 // maximum number of timed runs, of which the median is reported
 
-// Keeps the stream busy while the host enqueues the operations to be timed.
+// Keeps the GPU stream busy, so that the host can enqueue all operations before the first one is timed.
 static __global__ void bench_busy_kernel(uint64_t nanoseconds) {
     uint64_t begin, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));

@@ -1,4 +1,5 @@
-// The block variants that whole-model tests go through: GPT-2's, and one small model per architecture switch.
+// The transformer block variants that whole-model tests run with: GPT-2's, and a small model for each architecture
+// switch.
 #pragma once
 #include "coat/config/shapes.h"
 
@@ -6,10 +7,11 @@ typedef struct {
     const char *name;
     Architecture architecture;
     bool tied_head;
-    int shared, head_dim; // query heads per key and value head; 0: channels / heads
-    float stretched,
-        clip; // --rope-factor with --rope-positions 8; --clip-qkv, in deviations of a dot product of normalized rows
-    QkNormKind qk_norm; // in addition to the architecture's
+    int shared, head_dim; // shared: query heads per key-value head. head_dim 0: channels / heads
+    // stretched: --rope-factor, with --rope-positions 8. clip: --clip-qkv, in standard deviations of a dot product of
+    // normalized rows
+    float stretched, clip;
+    QkNormKind qk_norm; // QK norm to add if the architecture has none
 } Block;
 
 static const Block blocks[] = {
@@ -24,9 +26,9 @@ static const Block blocks[] = {
     {"norm over rows of q and k", ARCHITECTURE_LLAMA, true, 1, 0, 0, 0, QK_NORM_ROW},
 };
 enum { BLOCKS = sizeof blocks / sizeof *blocks };
-static const Block *block = blocks; // the block under test
+static const Block *block = blocks; // the block variant under test
 
-// Sets the architecture of s, a GPT-2 shape. Doubles the number of heads if it is odd and heads share keys.
+// Changes the GPT-2 shape s to the block variant under test. Doubles an odd number of heads if heads share keys.
 static inline void set_block(ModelShape *s) {
     const ModelShape gpt2 = *s;
     if (block == blocks) return;
@@ -43,7 +45,7 @@ static inline void set_block(ModelShape *s) {
     s->positions = gpt2.positions;
     s->tied_head = block->tied_head;
     s->clip_qkv = block->clip * 0.02f * sqrtf((float)s->channels);
-    s->init = INIT_KIND_NORMAL; // the limits in the tests were measured with this
+    s->init = INIT_KIND_NORMAL; // because the error limits in the tests were measured with normal initialization
     if (block->stretched > 0) s->rope = (RopeScaling){block->stretched, 1.0f, 4.0f, 8};
     if (block->qk_norm != QK_NORM_NONE) s->qk_norm = block->qk_norm;
 }

@@ -5,7 +5,8 @@
 #include "check_pairs.h"
 
 // --- values -------------------------------------------------------------------------------------------------
-// Returns BF16 deviates. Rows differ in size by powers of two, so that few of them contain the amax.
+// Returns a tensor of random BF16 values. Row magnitudes differ by powers of two, so that few rows contain the tensor's
+// amax.
 static CheckPair check_random(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
     CheckPair t = check_plain(c, rows, cols, FMT_BF16);
     const uint64_t stream = c->draws++;
@@ -17,7 +18,7 @@ static CheckPair check_random(Check *c, int64_t rows, int64_t cols, float mean, 
     return t;
 }
 
-// Returns a matmul's output with row scales: BF16 deviates with a random power of two per row.
+// Returns a random matmul output with row scales: normally distributed BF16 values, and a random power of two per row.
 static CheckPair check_carried(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
     CheckPair t = check_random(c, rows, cols, mean, deviation);
     const CheckPair scales = check_plain(c, rows, 1, FMT_FP32);
@@ -33,10 +34,10 @@ static CheckPair check_carried(Check *c, int64_t rows, int64_t cols, float mean,
 // --- the operations -----------------------------------------------------------------------------------------
 typedef struct {
     int64_t M, C;
-    int group; // of saved tensors; 0: saved in BF16
-    bool fp8;  // matmuls are FP8
+    int group; // group size of saved FP8 activations; 0: saved in BF16
+    bool fp8;  // whether matmuls are in FP8
     bool from_saved, rms;
-    int rows; // FP8 with row scales: 1: matmul outputs only; 2: operands, too, if the plan has them
+    int rows; // row scales. 0: none; 1: only on matmul outputs; 2: also on operands, if the plan has them
 } CheckShape;
 
 typedef struct {
@@ -53,7 +54,8 @@ static Norm check_norm_of(const NormPair *t, int gpu) {
     return n;
 }
 
-// Returns an empty matmul operand in the shape's recipe: BF16, or FP8 in format `code` with row scales if `rows`.
+// Returns an empty matmul operand in the recipe of the shape s: BF16, or FP8 in format `code`. `rows` gives FP8 row
+// scales.
 static CheckPair check_operand(Check *c, CheckShape s, int64_t cols, Format code, bool rows) {
     if (!s.fp8) return check_plain(c, s.M, cols, FMT_BF16);
     const CheckPair t = check_new(c, s.M, cols, code, rows ? ROW_SCALES : 0, false, NULL);
@@ -61,7 +63,8 @@ static CheckPair check_operand(Check *c, CheckShape s, int64_t cols, Format code
 }
 
 static CheckPair check_transposed(Check *c, CheckShape s, int64_t cols, CheckPair operand, Format code) {
-    const bool own = operand.cpu.granularity == SCALE_ROW || code != operand.cpu.format; // has its own scale
+    // The transpose has its own scale if the operand has row scales or another format.
+    const bool own = operand.cpu.granularity == SCALE_ROW || code != operand.cpu.format;
     return s.fp8 ? check_new(c, s.M, cols, code, 0, true, own ? NULL : &operand) : check_plain(c, s.M, cols, FMT_BF16);
 }
 
@@ -73,20 +76,21 @@ static CheckPair check_gradient_t(Check *c, CheckShape s, int64_t cols, CheckPai
     return check_transposed(c, s, cols, gradient, FMT_E5M2);
 }
 
-// Passes if the GPU's transpose of row-scaled FP8 values equals the CPU's, bit for bit.
+// Passes if the GPU's transpose of row-scaled FP8 values is bit-identical to the CPU's.
 static void check_rescaled(Check *c, CheckPair q, CheckPair q_t, const char *what) {
     const size_t bytes = check_data_bytes(q.cpu), scales = check_scale_bytes(q.cpu);
     void *codes = check_download(c, q.gpu.data, bytes), *row_scales = check_download(c, q.gpu.scale, scales);
     Tensor of = q.cpu;
     of.data = codes, of.scale = row_scales;
-    c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{}); // g is FP8, so this only transposes it
+    // activation_recompute only transposes a g that is already in FP8
+    c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{});
     check_scales(c, q_t, 0, what);
     check_code_bytes(c, q_t, 0, what);
     free(codes);
     free(row_scales);
 }
 
-// Returns a random matmul output, with row scales if `rows`.
+// Returns a random matmul output, with row scales if `rows` is true.
 static CheckPair check_matmul(Check *c, CheckShape s, bool rows, float deviation) {
     return rows ? check_carried(c, s.M, s.C, 0, deviation) : check_random(c, s.M, s.C, 0, deviation);
 }
@@ -98,13 +102,14 @@ static void check_operand_equal(Check *c, CheckShape s, CheckPair t, const char 
         check_values(c, t, 2e-3, what);
 }
 
-// Returns t without data: of a recomputed operand only the scale is saved.
+// Returns t without its data, because backward saves only the scale of an operand that it recomputes.
 static Tensor scale_only(Tensor t) {
     t.data = NULL;
     return t;
 }
 
-// Returns a norm with random parameters and room for what it saves: its input in groups, or r itself.
+// Returns a norm with random weights, and with memory for the input that it saves: FP8 in groups, or the residual r
+// itself.
 static NormPair check_norm_pair(Check *c, CheckShape s, CheckPair r) {
     const CheckPair none = {};
     NormPair norm = {};
@@ -119,7 +124,7 @@ static NormPair check_norm_pair(Check *c, CheckShape s, CheckPair r) {
 
 static void check_norm(Check *c, CheckShape s) {
     const CheckPair none = {};
-    const bool rows = s.rows == 2; // of n and of its gradient
+    const bool rows = s.rows == 2; // row scales of the norm's output n and of its gradient
     const CheckPair r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_matmul(c, s, s.rows > 0, 1);
     const CheckPair y_bias = check_random(c, 1, s.C, 0, 1), dn = check_matmul(c, s, rows, 1);
     const CheckPair r = check_plain(c, s.M, s.C, FMT_BF16);
@@ -173,7 +178,7 @@ static void check_norm(Check *c, CheckShape s) {
 
 #include "check_fp8_first.h"
 
-// Passes if the GPU's n of a post-norm model is r_out: quantized, or in BF16 with the same bits.
+// Passes if n, the GPU's norm output of a post-norm model, is r_out: quantized to FP8, or bit-identical in BF16.
 static void check_stream_operand(Check *c, CheckShape s, CheckPair n, CheckPair r, const char *what) {
     const size_t bytes = check_data_bytes(r.cpu);
     void *stored = check_download(c, r.gpu.data, bytes);
@@ -186,7 +191,7 @@ static void check_stream_operand(Check *c, CheckShape s, CheckPair n, CheckPair 
     if (n.cpu.amax) check_maxima(c, n, 0, what);
 }
 
-// Checks postnorm residuals: the next matmul reads r_out. RMS norms are computed in place.
+// Checks postnorm_residual_forward, whose output r_out is read by the next matmul. RMS norms are computed in place.
 static void check_postnorm_residual(Check *c, CheckShape s) {
     const CheckPair none = {};
     const CheckPair r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_matmul(c, s, s.rows > 0, 1);
@@ -208,12 +213,14 @@ static void check_postnorm_residual(Check *c, CheckShape s) {
     }
     if (!s.rms) check_values(c, norm.mean, 1e-5, "postnorm_residual_forward: mean");
     check_values(c, norm.rstd, 1e-5, "postnorm_residual_forward: rstd");
-    check_values(c, r, 5e-4, "postnorm_residual_forward: r"); // rounded once; rounding twice would exceed this
+    // r is rounded once to BF16; a second rounding would exceed this limit
+    check_values(c, r, 5e-4, "postnorm_residual_forward: r");
     check_stream_operand(c, s, n, r, "postnorm_residual_forward: n");
     check_flag(c, 0, "postnorm_residual_forward");
 
     if (s.fp8) {
-        const CheckPair first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2); // as in the first block
+        // n has row scales, as in the first block
+        const CheckPair first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2);
         check_gpu(c)->ops->postnorm_residual_forward(check_gpu(c), first.gpu, check_norm_of(&norm, 1), r.gpu, r.gpu,
                                                      Tensor{});
         check_stream_operand(c, s, first, r, "postnorm_residual_forward of nothing: n");
@@ -232,11 +239,11 @@ static void check_postnorm_residual(Check *c, CheckShape s) {
     check_free(c);
 }
 
-// Checks gradient and activation (gelu or SwiGLU) in one pass with a scale from an upper bound. FP8 outputs are
-// poisoned first.
+// Checks activation_backward_recompute: the activation and its gradient in one pass, with a scale from an upper bound.
+// FP8 outputs are poisoned first.
 static void check_bounded_activation(Check *c, CheckShape s, int64_t width, CheckPair dg, CheckPair h, CheckPair g) {
-    const int64_t C =
-        s.C % 32 ? 48 : 528; // inner dimension of the matmul: one span more than a warp reads at once, or few
+    // C is the inner dimension of the matmul: slightly more than a warp reads at once, or only a few elements.
+    const int64_t C = s.C % 32 ? 48 : 528;
     const CheckPair x = check_random(c, s.M, C, 0, 1e-4f), v = check_random(c, C, s.C, 0, 0.3f);
     const CheckPair dy = with_maxima(c, check_new(c, s.M, C, FMT_E4M3, 0, false, NULL));
     const CheckPair dy_t = check_new(c, s.M, C, FMT_E5M2, 0, true, NULL);
@@ -249,7 +256,7 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Chec
         side[gpu].weight = Weight{SIDE(v), SIDE(w), SIDE(w_t), NULL};
         side[gpu].weight.codes_t.stride = C;
     }
-    memset(x.cpu.data, 0, (size_t)C * sizeof(uint16_t)); // a row without gradient
+    memset(x.cpu.data, 0, (size_t)C * sizeof(uint16_t)); // sets one row of the gradient to 0
     memset(dg.cpu.data, 0, (size_t)s.C * sizeof(uint16_t));
     check_upload(c, x), check_upload(c, dg);
     CHECK_BOTH(c, grad_quantize, (e, SIDE(dy), SIDE(dy_t), SIDE(sums), SIDE(x), false));
@@ -279,14 +286,14 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Chec
     check_flag(c, 1, "activation_bound");
 }
 
-// Checks gelu of s.C columns or, if gated, SwiGLU of twice as many without bias.
+// Checks the activation: GELU of s.C columns or, if `gated`, SwiGLU of twice as many columns without bias.
 static void check_activation(Check *c, CheckShape s, bool gated) {
     const CheckPair none = {};
     const bool rows = s.rows == 2, coat = s.group > 0;
     CheckShape wide = s;
     wide.C = gated ? 2 * s.C : s.C;
     const CheckPair y = check_matmul(c, wide, rows && coat, 2);
-    for (int64_t i = 0; gated && i < s.M; i += 3) // groups of zeros have scale 1
+    for (int64_t i = 0; gated && i < s.M; i += 3) // sets some groups to 0, whose scale is 1
         memset((uint16_t *)y.cpu.data + i * wide.C, 0, (size_t)s.group * sizeof(uint16_t));
     if (gated) check_upload(c, y);
     const CheckPair bias = s.group && !gated ? check_random(c, 1, s.C, 0, 1) : none;
@@ -315,7 +322,7 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, activation_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
         check_operand_equal(c, s, dh, "activation_backward: dh");
-        if (rows && coat) // computed from dh's FP8 values: use the GPU's
+        if (rows && coat) // The transpose is computed from dh's FP8 values, so the GPU's own dh is the reference.
             check_rescaled(c, dh, dh_t, "activation_backward: transposed dh");
         else if (s.fp8)
             check_operand_equal(c, s, dh_t, "activation_backward: transposed dh");
@@ -341,7 +348,7 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
 static void check_input_cast(Check *c, CheckShape s) {
     const CheckPair x = check_random(c, s.M, s.C, 0, 1);
     const CheckPair q = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2), q_t = check_operand_t(c, s, s.C, q);
-    memset((uint16_t *)x.cpu.data + 2 * s.C, 0, (size_t)s.C * sizeof(uint16_t)); // a row of zeros
+    memset((uint16_t *)x.cpu.data + 2 * s.C, 0, (size_t)s.C * sizeof(uint16_t)); // sets row 2 of the tensor to 0
     check_upload(c, x);
     CHECK_BOTH(c, quantize_forward, (e, SIDE(q), SIDE(x)));
     check_scales(c, q, 0, "quantize_forward");
@@ -361,7 +368,8 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
     CheckPair dy = check_random(c, s.M, s.C, 0, 1e-6f);
     const CheckPair d = check_operand(c, s, s.C, code, false), d_t = check_gradient_t(c, s, s.C, d);
     const CheckPair dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
-    for (int pass = 0; pass < 3; pass++) { // overwrite, accumulate, and with an amax that was stored before
+    // First pass overwrites, second accumulates, third uses an amax that is already stored.
+    for (int pass = 0; pass < 3; pass++) {
         if (pass == 2) {
             dy = with_maxima(c, dy);
             for (int64_t i = 0; i < s.M; i++) dy.cpu.amax[i] = i == 5 ? float_bits(3e-5f) : 1;
@@ -386,7 +394,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
 }
 
 static void check_weights(Check *c) {
-    enum { COUNT = 90 }; // more than one launch takes
+    enum { COUNT = 90 }; // more tensors than one kernel launch processes
     Parameter side[2][COUNT] = {};
     CheckPair value[COUNT], codes[4], codes_t[4];
     const int64_t rows[4] = {64, 336, 1600, 16}, cols[4] = {768, 1600, 64, 16};
@@ -396,7 +404,7 @@ static void check_weights(Check *c) {
         codes_t[i] = check_new(c, rows[i], cols[i], FMT_E4M3, 0, true, &codes[i]);
         codes_t[i].cpu.stride = codes_t[i].gpu.stride = rows[i];
     }
-    const CheckPair alone = check_random(c, 1, 77, 0, 1); // not quantized
+    const CheckPair alone = check_random(c, 1, 77, 0, 1); // a parameter that is not quantized to FP8
     for (int i = 0; i < COUNT; i++) {
         for (int gpu = 0; gpu < 2; gpu++) {
             Weight *w = &side[gpu][i].weight;
@@ -414,7 +422,7 @@ static void check_weights(Check *c) {
     check_free(c);
 }
 
-// Checks shards of a weight, as several ranks have them, one of them empty: their amax, and the FP8 values of the
+// Checks weights that are sharded over ranks, one shard being empty: the amax of each shard, and the FP8 values of the
 // whole weight with the largest amax.
 static void check_weight_shares(Check *c) {
     enum { SHARES = 3, ROWS = 336, COLS = 1600, FIRST = 100 };
@@ -454,24 +462,27 @@ static void check_weight_shares(Check *c) {
 }
 
 // --- the shapes ---------------------------------------------------------------------------------------------
-#define VARIANTS 14 // per shape: four with each kind of scales, and two without FP8
+#define VARIANTS 14 // number of variants per shape: four for each kind of scale, and two without FP8
 #define ALL_VARIANTS ((1u << VARIANTS) - 1)
-#define FEW_VARIANTS (1u | 1u << 1 | 1u << 11) // x read as saved, as the residual, and with row scales
-#define ROW_VARIANTS (1u << 9)                 // the activation with row scales
+// Bits of the variants that read x as saved, as the residual, and with row scales.
+#define FEW_VARIANTS (1u | 1u << 1 | 1u << 11)
+#define ROW_VARIANTS (1u << 9) // bit of the variant that runs the activation with row scales
 
 static const char *const rows_name[] = {"", ", matmuls' rows scaled", ", rows scaled"};
 
-// Checks norm and activation. group: group size of the saved tensors; 0: saved in BF16.
+// Checks norms and activations of one shape in the variants whose bit is set. group: group size of saved tensors; 0:
+// saved in BF16.
 static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t variants) {
     for (int variant = 0; variant < VARIANTS; variant++) {
         const bool fp8 = variant < 12;
         const CheckShape s = {M, C, group, fp8, variant % 2 == 0, variant % 4 >= 2, fp8 ? variant / 4 : 0};
         if (!(variants >> variant & 1)) continue;
-        if (!s.group && !s.fp8) continue;                   // BF16 recipe
-        if (s.from_saved && (!s.group || s.rows)) continue; // coat-paper has no row scales
+        if (!s.group && !s.fp8) continue; // skips BF16 matmuls with BF16 saved tensors, which check_kernels.cu checks
+        // skips combinations that do not exist: coat-paper has no row scales
+        if (s.from_saved && (!s.group || s.rows)) continue;
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)M, (long long)C, group,
                  s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "", rows_name[s.rows]);
-        if (C <= 8192 && (s.rows < 2 || group)) { // without groups n has one scale
+        if (C <= 8192 && (s.rows < 2 || group)) { // without groups, n has one scale for the tensor
             check_norm(c, s);
             check_first_blocks(c, s);
             check_postnorm_residual(c, s);
@@ -485,7 +496,7 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
 
 static void check_casts(Check *c, int64_t M, int64_t C) {
     CheckShape s = {M, C, 0, true, false, false, 0};
-    const int kinds = C <= 16384 ? 2 : 0; // wider rows are not quantized with row scales
+    const int kinds = C <= 16384 ? 2 : 0; // because wider rows are not quantized with row scales
     for (s.rows = 0; s.rows <= kinds; s.rows += 2) {
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld)%s", (long long)M, (long long)C, rows_name[s.rows]);
         check_input_cast(c, s);
@@ -496,8 +507,8 @@ static void check_casts(Check *c, int64_t M, int64_t C) {
     check_gradient_cast(c, s, FMT_E4M3);
 }
 
-// Checks all variants at one width, some at widths with kernels of their own, and many rows, so that blocks process
-// several tiles.
+// Checks one width with all variants, widths that use other kernels with some variants, and enough rows that a block
+// processes several tiles.
 static void check_small(Check *c) {
     static const int64_t widths[] = {240, 496, 752, 1008, 1264, 1520, 1776, 2032, 3056, 4080, 5104, 6128, 7152, 8176};
     static const int groups[] = {16, 32, 128, 0};
@@ -509,7 +520,7 @@ static void check_small(Check *c) {
     }
     for (int64_t width : {3088, 6672, 8208, 16400, 20496}) check_saved(c, 16, width, 16, ROW_VARIANTS);
     check_saved(c, 8704, 64, 16, FEW_VARIANTS);
-    check_saved(c, 656, 8224, 16, ROW_VARIANTS); // several tiles per block, one below the other
+    check_saved(c, 656, 8224, 16, ROW_VARIANTS); // each thread block processes several tiles of rows
     check_casts(c, 8704, 64);
     check_casts(c, 16, 16368);
     snprintf(c->shape, sizeof c->shape, "several tensors");
@@ -524,16 +535,16 @@ static void check_large(Check *c) {
     static const int groups[] = {16, 32, 128, 0};
     for (const auto &shape : shapes) {
         for (int group : groups)
-            if (shape[0] <= 10000 || group == 16) // to limit the time
-                check_saved(c, shape[0], shape[1], group, ALL_VARIANTS);
+            // Runs large shapes with one group size only, to limit the running time.
+            if (shape[0] <= 10000 || group == 16) check_saved(c, shape[0], shape[1], group, ALL_VARIANTS);
         check_casts(c, shape[0], shape[1]);
     }
 }
 
 int check_fp8(bool small) {
-    static Check check; // static, because its configuration is large
+    static Check check; // static because a Check is too large for the stack
     Check *c = &check;
-    bench_configure(&c->bench.config, 64, 8192, 20480); // the largest shape
+    bench_configure(&c->bench.config, 64, 8192, 20480); // plans the workspace for the largest shape
     c->bench.config.recipe.cache_transposed = true;
     check_open(c);
     check_small(c);

@@ -4,12 +4,12 @@
 #pragma once
 #include <stdio.h>
 
-int check_kernels(bool small);          // memory-bound operations in BF16 and FP32
-int check_fp8(bool small);              // FP8 quantization, norms and activations
-int check_optimizer_states(bool small); // AdamW with every storage of its states
-int check_matmul(bool small);           // FP8 matmuls accumulate in FP32 with every possible algorithm
+int check_kernels(bool small);          // checks memory-bound operations in BF16 and FP32
+int check_fp8(bool small);              // checks FP8 quantization, norms and activations
+int check_optimizer_states(bool small); // checks AdamW with every storage of its states
+int check_matmul(bool small);           // checks that every FP8 matmul algorithm accumulates in FP32
 
-// Prints the TAP line. Returns `wrong`.
+// Prints the TAP line of a check with `wrong` failed comparisons. Returns `wrong`.
 static inline int check_report(const char *name, int comparisons, int wrong) {
     printf("%s - GPU against CPU: %s: %d of %d comparisons\n", wrong ? "not ok" : "ok", name, comparisons - wrong,
            comparisons);

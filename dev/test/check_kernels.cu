@@ -19,7 +19,7 @@ static CheckPair check_random(Check *c, int64_t rows, int64_t cols, Format forma
     return t;
 }
 
-// Returns token ids below limit. Every third is one of two values; with `gaps`, every fifth is -1.
+// Returns random token ids below limit. Every third id is one of two frequent ones. With `gaps`, every fifth id is -1.
 static CheckPair check_tokens(Check *c, int64_t rows, int limit, bool gaps) {
     CheckPair t = check_plain(c, rows, 1, FMT_I32);
     uint64_t stream = c->draws++;
@@ -90,7 +90,7 @@ static void check_norm(Check *c, CheckShape s, bool rms) {
     check_free(c);
 }
 
-// Checks postnorm residuals, whose sum with the residual stream is rounded once, and the gradient of the stream.
+// Checks postnorm_residual_forward, which rounds the sum with the residual stream once, and the stream's gradient.
 static void check_postnorm_residual(Check *c, CheckShape s, bool rms) {
     const int64_t M = (int64_t)s.B * s.T, C = s.C;
     const double limit = s.format == FMT_BF16 ? 5e-4 : 1e-5;
@@ -106,7 +106,7 @@ static void check_postnorm_residual(Check *c, CheckShape s, bool rms) {
     check_values(c, r, limit, "postnorm_residual_forward: r");
     if (!rms) check_values(c, mean, 1e-5, "postnorm_residual_forward: mean");
     check_values(c, rstd, 1e-5, "postnorm_residual_forward: rstd");
-    CHECK_BOTH(c, postnorm_residual_forward, // in place; the branch is saved
+    CHECK_BOTH(c, postnorm_residual_forward, // writes r_out in place; only the branch is saved
                (e, Tensor{}, check_norm_of(y, mean, rstd, weight, bias, gpu), SIDE(r_in), SIDE(r_in), SIDE(y)));
     check_same(c, r, r_in, "postnorm_residual_forward in place: r");
     CheckPair g = check_random(c, M, C, s.format, 0, 1);
@@ -199,7 +199,7 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
     check_say(c, fabs(state.loss_sum - c->cpu.state->loss_sum) < 1e-6 * fabs(c->cpu.state->loss_sum), "loss_sum", text);
     check_flag(c, 0, "loss_forward_backward");
     const float bad[] = {NAN, INFINITY};
-    for (int i = 0; i < 2; i++) { // in a row with a target
+    for (int i = 0; i < 2; i++) { // poisons a logit of a row that has a target
         if (format == FMT_BF16)
             ((uint16_t *)logits.cpu.data)[padded + vocab - 1] = bf16_encode(bad[i]);
         else
@@ -213,7 +213,8 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
     check_free(c);
 }
 
-// Checks the optimizer on parameters of awkward sizes with these formats of value, master weights and gradient.
+// Checks AdamW on parameters whose sizes are not multiples of the vector width. The formats of value, master weights
+// and gradient are given.
 static void check_optimizer(Check *c, Format value, Format master, Format grad) {
     enum { COUNT = 5 };
     static const int64_t sizes[COUNT] = {1, 127, 8192, 70001, 3000};
@@ -235,7 +236,7 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
             p->decay = i % 2 == 0;
         }
     }
-    for (int step = 0; step < 3; step++) { // without clipping, with clipping, skipped
+    for (int step = 0; step < 3; step++) { // first step without gradient clipping, second with clipping, third skipped
         check_reset(c, step == 0 ? 0 : 1.0f);
         if (step == 2) {
             ((float *)grads[3].cpu.data)[70000] = NAN;
@@ -261,9 +262,9 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
     check_free(c);
 }
 
-// Checks gradients_add in both formats, on aligned and unaligned addresses.
+// Checks gradients_add in FP32 and BF16, on aligned and unaligned addresses.
 static void check_sums(Check *c) {
-    enum { COUNT = 40 }; // more than one launch takes
+    enum { COUNT = 40 }; // more tensors than one kernel launch processes
     static const int64_t first[] = {1, 127, 8192, 70001, 3000, 16391, 0};
     int64_t sizes[COUNT];
     for (int i = 0; i < COUNT; i++) sizes[i] = i < 7 ? first[i] : 200 + i;
@@ -276,7 +277,7 @@ static void check_sums(Check *c) {
         parts[i] = check_random(c, 1, sizes[i], format, 0, 1);
         for (int gpu = 0; gpu < 2; gpu++) {
             total[gpu][i] = SIDE(totals[i]), part[gpu][i] = SIDE(parts[i]);
-            if (i != 4 && i != 5) continue; // all but the first element
+            if (i != 4 && i != 5) continue; // two of the tensors start at their second element, so they are unaligned
             Tensor *both[] = {&total[gpu][i], &part[gpu][i]};
             for (Tensor *t : both) t->data = (char *)t->data + format_bytes(format), t->cols--;
         }
@@ -300,8 +301,8 @@ static void check_shapes(Check *c, const CheckShape *shapes, size_t count) {
     }
 }
 
-// Checks one width per kernel, with and without vector loads, and enough rows that persistent blocks process several
-// groups.
+// Checks every kernel at one width each, with and without vector loads, and with enough rows that persistent blocks
+// process several groups of rows.
 static void check_small(Check *c) {
     static const CheckShape shapes[] = {
         {3, 5, 64, FMT_BF16},   {1, 7, 512, FMT_BF16},  {3, 3, 768, FMT_BF16},  {1, 5, 1000, FMT_BF16},
@@ -313,7 +314,7 @@ static void check_small(Check *c) {
     check_shapes(c, shapes, sizeof shapes / sizeof shapes[0]);
     check_loss(c, 11, 257, 384, FMT_BF16);
     check_loss(c, 11, 257, 259, FMT_BF16);
-    check_loss(c, 3, 130000, 130048, FMT_BF16); // a row is longer than a block's shared memory
+    check_loss(c, 3, 130000, 130048, FMT_BF16); // a row that does not fit in a block's shared memory
     check_loss(c, 7, 257, 384, FMT_FP32);
     check_loss(c, 7, 257, 259, FMT_FP32);
     check_loss(c, 3, 60000, 60032, FMT_FP32);
@@ -333,7 +334,8 @@ static void check_large(Check *c) {
         {3, 901, 1048, FMT_FP32},
     };
     check_shapes(c, shapes, sizeof shapes / sizeof shapes[0]);
-    check_loss(c, 700, 50257, 50304, FMT_BF16); // kernels of 2 blocks with several rows each, of 4 and of 8
+    // Widths for clusters of 2, 4 and 8 blocks; with 2, a cluster processes several rows.
+    check_loss(c, 700, 50257, 50304, FMT_BF16);
     check_loss(c, 5, 100277, 100352, FMT_BF16);
     check_loss(c, 150, 151643, 151936, FMT_BF16);
     check_loss(c, 300, 257, 384, FMT_BF16);
@@ -342,9 +344,9 @@ static void check_large(Check *c) {
 }
 
 int check_kernels(bool small) {
-    static Check check; // static, because its configuration is large
+    static Check check; // static because a Check is too large for the stack
     Check *c = &check;
-    bench_configure(&c->bench.config, 64, 8200, 8200); // the largest shape
+    bench_configure(&c->bench.config, 64, 8200, 8200); // plans the workspace for the largest shape
     check_open(c);
     check_small(c);
     if (!small) check_large(c);

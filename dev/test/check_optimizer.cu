@@ -7,10 +7,12 @@
 #include "check_gpu.h"
 #include "check_optimizer.h"
 
-// Sums over all steps with one storage.
+// Totals over all steps with one storage of the states.
 typedef struct {
     int64_t codes, codes_differ, codes_far, groups, k_differ, a_differ, weights, weights_differ, weights_far;
-    double used, expected; // worst fraction of a parameter's bound; mean distance in BF16 steps, and its limit
+    // used: largest fraction of a parameter's bound that was needed. expected: expected number of BF16 parameters that
+    // differ by one step
+    double used, expected;
 } Tally;
 
 static void storage_name(char *text, size_t size, const Storage *s) {
@@ -42,7 +44,7 @@ static Bounded moment_of(const CheckTensor *t, int second, int64_t i) {
     return decode_bound(((const uint8_t *)moment.data)[i], group, moment.format);
 }
 
-// Computes the bounds from the CPU's states before the step.
+// Computes each parameter's bound from the CPU's states before the step.
 static void bounds_make(OptimizerCheck *c, CheckTensor *t) {
     const BoundStep step = bound_step(&c->cpu_state, c->cpu_state.t + 1);
 #pragma omp parallel for schedule(static)
@@ -53,7 +55,7 @@ static void bounds_make(OptimizerCheck *c, CheckTensor *t) {
                           .error;
 }
 
-// Takes a step on both backends from the CPU's states. Downloads the GPU's result to `copy`.
+// Takes one AdamW step on both backends from the CPU's states. Downloads the GPU's result to `copy`.
 static void step_both(OptimizerCheck *c) {
     Exec *gpu = &c->bench.exec;
     Parameter list[2][CHECK_TENSORS];
@@ -89,7 +91,7 @@ static int code_steps(uint8_t code) {
     return code & 0x80 ? -(code & 0x7f) : code;
 }
 
-// Compares one group of FP8 values, unless its k differs.
+// Compares one group of FP8 moments of CPU and GPU. Skips the group if its exponent k differs.
 static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tally) {
     const int codes = second ? PART_V : PART_M, scale = second ? PART_V_SCALE : PART_M_SCALE;
     const int exponent = second ? PART_V_K : PART_M_K;
@@ -109,7 +111,7 @@ static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tall
     }
 }
 
-// True if the amax that the GPU stored is that of its values.
+// True if the amax that the GPU stored is the largest magnitude of the stored values.
 static bool maximum_fits(const CheckTensor *t) {
     uint32_t largest = 0;
     if (!t->bytes[PART_MAXIMUM]) return true;
@@ -131,7 +133,7 @@ static void tally_tensor(const Storage *s, const CheckTensor *t, Tally *tally) {
         tally->weights_differ += float_bits(want) != float_bits(have);
         tally->weights_far += !(used <= 1);
         tally->used = fmax(tally->used, used);
-        // FP32 masters: value must be the rounded master
+        // With FP32 master weights, value must be the rounded master weight.
         if (s->master == FMT_FP32)
             tally->weights_far += ((const uint16_t *)t->copy[PART_VALUE])[i] != master_bf16(have);
     }
@@ -163,13 +165,13 @@ static void storage_close(OptimizerCheck *c) {
     c->cpu.ops->close(&c->cpu);
 }
 
-// Returns the last tensor with small moments, or any tensor if there is none.
+// Returns the last tensor that is not exempt from small moments.
 static CheckTensor *last_small(OptimizerCheck *c) {
     const int last = c->tensors - 1;
     return &c->tensor[tensor_exempt(last) ? last - 1 : last];
 }
 
-// A skipped step changes nothing. An infinite gradient sets state->nonfinite.
+// A step that is skipped changes no state. An infinite gradient sets state->nonfinite.
 static void check_nonfinite(OptimizerCheck *c) {
     CheckTensor *t = last_small(c);
     const int64_t t_before = c->cpu_state.t;
@@ -180,7 +182,7 @@ static void check_nonfinite(OptimizerCheck *c) {
     optimizer_say(c, same, "a skipped step changes something");
     c->cpu_state.nonfinite = 0;
     if (c->storage.moments < MOMENTS_FP8) return;
-    for (int i = 0; i < 2; i++) { // in a chunk, and in a tail
+    for (int i = 0; i < 2; i++) { // poisons a gradient in a full chunk, then one in the tail
         const int64_t at = i ? t->elements - 1 : 1000;
         check_put(c->storage.grad, t->cpu[PART_GRAD], at, i ? NAN : INFINITY);
         c->cpu_state.nonfinite = 0;
@@ -188,14 +190,14 @@ static void check_nonfinite(OptimizerCheck *c) {
         optimizer_say(c, c->cpu_state.nonfinite == 1, "a value that is not finite goes unseen");
         check_put(c->storage.grad, t->cpu[PART_GRAD], at, 0.0f);
         for (int part = PART_M; part <= PART_V_SCALE; part++)
-            memset(t->cpu[part], 0, t->bytes[part]); // reset to finite values
+            memset(t->cpu[part], 0, t->bytes[part]); // resets the states to finite values
     }
 }
 
-// A first moment of -0 with a gradient of -0 stays -0.
+// A first moment of -0 stays -0 if its gradient is -0.
 static void check_negative_zero(OptimizerCheck *c) {
     CheckTensor *t = last_small(c);
-    const int64_t places[] = {1000, t->elements - 1}; // in a chunk, and in a tail
+    const int64_t places[] = {1000, t->elements - 1}; // one element in a full chunk and one in the tail
     for (int64_t at : places) {
         t->cpu[PART_M][at] = (char)0x80;
         check_put(c->storage.grad, t->cpu[PART_GRAD], at, -0.0f);
@@ -252,10 +254,11 @@ static void check_storage(OptimizerCheck *c, Storage s, const int64_t *sizes) {
 // --- the storages -------------------------------------------------------------------------------------------
 static const Format none = FMT_NONE, bf16_ = FMT_BF16, fp32 = FMT_FP32, u16 = FMT_U16;
 
-// Checks every storage, and thereby every kernel, on tensors with whole chunks and tails.
+// Checks every storage of the states, and thereby every kernel, on tensors with full chunks and tails.
 static void check_small(OptimizerCheck *c) {
     static const int64_t sizes[] = {1, 129, 512, 1500, 300, 5003};
-    static const Format stores[][2] = {{fp32, none}, {bf16_, none}, {bf16_, fp32}, {bf16_, u16}}; // value, master
+    // Formats of value and master weights.
+    static const Format stores[][2] = {{fp32, none}, {bf16_, none}, {bf16_, fp32}, {bf16_, u16}};
     c->tensors = sizeof sizes / sizeof sizes[0];
     c->steps = 2;
     for (const auto &store : stores) {
@@ -281,7 +284,8 @@ static void check_large(OptimizerCheck *c) {
     for (const Storage &s : storages) check_storage(c, s, sizes);
 }
 
-// Checks more tensors than one launch takes, after one so large that each warp continues from it to small ones.
+// Checks more tensors than one kernel launch processes. The first is so large that each warp continues from it to small
+// tensors.
 static void check_many(OptimizerCheck *c) {
     static int64_t sizes[CHECK_TENSORS];
     const Storage storages[] = {
@@ -297,7 +301,7 @@ static void check_many(OptimizerCheck *c) {
 }
 
 int check_optimizer_states(bool small) {
-    static OptimizerCheck check; // static, because its configuration is large
+    static OptimizerCheck check; // static because an OptimizerCheck is too large for the stack
     OptimizerCheck *c = &check;
     bench_configure(&c->bench.config, 1, 64, 64);
     bench_exec_open(&c->bench.exec, cuda_ops(), DEVICE_CUDA, &c->bench.config);

@@ -1,4 +1,4 @@
-// Test parameters of check_optimizer.cu with one storage of their states, in CPU and GPU memory, and their gradients.
+// Parameters for check_optimizer.cu: states in one storage, in both CPU and GPU memory, and the gradients of each step.
 #pragma once
 #include "bench_cuda.h"
 
@@ -8,16 +8,16 @@
 #include "update_bound.h"
 
 #define CHECK_GROUP 128
-#define CHECK_TENSORS 440 // at most
-#define CHECK_STEPS 4     // at most
+#define CHECK_TENSORS 440 // maximum number of parameter tensors
+#define CHECK_STEPS 4     // maximum number of AdamW steps
 
-// Formats in which values and states are stored.
+// Formats in which a parameter's value, master weights, gradient and moments are stored.
 typedef struct {
     MomentsKind moments;
-    Format value, master, grad; // master: FMT_NONE: none
+    Format value, master, grad; // FMT_NONE for master means that there are no master weights
 } Storage;
 
-// The arrays of one parameter, in this order.
+// The arrays of one parameter, in the order of the enum.
 enum {
     PART_VALUE,
     PART_MASTER,
@@ -35,13 +35,14 @@ enum {
 typedef struct {
     int64_t elements;
     size_t bytes[PARTS];
-    char *cpu[PARTS], *gpu[PARTS], *copy[PARTS]; // copy: the GPU's arrays, downloaded
-    double *bound;                               // allowed difference of each parameter after a step with 8-bit moments
-    Parameter side[2];                           // 0 CPU, 1 GPU
+    // Arrays in CPU memory, in GPU memory, and the GPU's arrays after download.
+    char *cpu[PARTS], *gpu[PARTS], *copy[PARTS];
+    double *bound;     // allowed difference of each parameter after a step with 8-bit moments
+    Parameter side[2]; // the parameter for the optimizer of the CPU (0) and of the GPU (1)
 } CheckTensor;
 
 typedef struct {
-    Bench bench; // the GPU
+    Bench bench; // the GPU device and its workspace
     Exec cpu;
     StepState cpu_state, *gpu_state;
     CheckTensor tensor[CHECK_TENSORS];
@@ -81,12 +82,12 @@ static inline Tensor moment_tensor(CheckTensor *t, int side, int second, bool fp
     return m;
 }
 
-// True for every fifth tensor, which is exempt from small moments.
+// True for every fifth tensor, whose moments stay in the larger format.
 static inline bool tensor_exempt(int number) {
     return number % 5 == 4;
 }
 
-// Makes tensor `number`. index: position of its first element among all elements.
+// Creates tensor `number`. index: position of its first element among all parameters.
 static inline void tensor_make(OptimizerCheck *c, CheckTensor *t, int64_t elements, int number, int64_t index) {
     const Storage *s = &c->storage;
     const bool exempt = tensor_exempt(number), fp8 = s->moments >= MOMENTS_FP8 && !exempt;
@@ -152,8 +153,8 @@ static inline void tensor_free(OptimizerCheck *c, CheckTensor *t) {
     free(t->bound);
 }
 
-// Returns gradient i of tensor `number`: lognormal with growing spread and some zeros; or groups that are 0,
-// constant, have one nonzero element, cover all FP32 exponents or are near FP32's limits.
+// Returns element i of the gradient of tensor `number`. Values are lognormal with growing spread and some zeros. Some
+// groups are 0, constant, have one nonzero element, cover all FP32 exponents, or are near FP32's limits.
 static inline float gradient_of(int64_t i, int number, int step, bool ends) {
     const uint64_t stream = (uint64_t)(number * CHECK_STEPS + step), at = (uint64_t)i;
     const int64_t kind = i / CHECK_GROUP % 16;
@@ -164,7 +165,7 @@ static inline float gradient_of(int64_t i, int number, int step, bool ends) {
     if (kind == 5) return 3e-5f;
     if (kind == 6) return i % CHECK_GROUP == 77 ? -2e-3f : 0.0f;
     if (!ends) return x;
-    if (kind == 7) return x * 1e-17f; // squares are subnormal
+    if (kind == 7) return x * 1e-17f; // The squares of these values are subnormal.
     if (kind == 8) return x * 1e12f;
     if (kind == 9) return sign * exp2f((float)(random >> 8 & 127) - 65.0f);
     return x;

@@ -7,33 +7,33 @@
 
 #include <math.h>
 
-#define CHECK_MOST 96    // tensors per check
-#define POISON 0xff      // byte: NaN in every format
-#define CODES_OFF 1e-3   // fraction of FP8 values that may be off by one step
-#define SCALE_ERROR 1e-5 // relative error of a scale
-#define ROWS_OFF 1e-2    // fraction of rows whose scale may be the next power of two
-#define ROW_SCALES -1    // value of `group` for one scale per row
+#define CHECK_MOST 96    // maximum number of tensors per check
+#define POISON 0xff      // fill byte of outputs: NaN in every format
+#define CODES_OFF 1e-3   // maximum fraction of FP8 values that may differ from the CPU's by one step
+#define SCALE_ERROR 1e-5 // maximum relative error of a GPU scale against the CPU's
+#define ROWS_OFF 1e-2    // maximum fraction of rows whose scale may be the neighboring power of two
+#define ROW_SCALES -1    // value of the parameter `group` for one scale per row
 
-// One tensor in CPU and GPU memory.
+// A tensor that exists in CPU memory and in GPU memory.
 typedef struct {
     Tensor cpu, gpu;
 } CheckPair;
 
 typedef struct {
-    Bench bench; // the GPU
+    Bench bench; // the GPU device and its workspace
     Exec cpu;
     CheckPair pair[CHECK_MOST];
     int pairs;
     uint64_t draws;
     int failures, checks;
-    char shape[96]; // shape under test, for messages
+    char shape[96]; // description of the shape under test, for messages
 } Check;
 
 static inline Exec *check_gpu(Check *c) {
     return &c->bench.exec;
 }
 
-// Opens both backends for c->bench.config.
+// Opens the CPU and the GPU backend with the configuration c->bench.config.
 static inline void check_open(Check *c) {
     Exec *const sides[] = {&c->cpu, check_gpu(c)};
     const StepState zero = {};
@@ -61,7 +61,8 @@ static inline void check_say(Check *c, bool ok, const char *what, const char *de
     if (!ok) printf("  %s, %s: %s\n", what, c->shape, detail);
 }
 
-// Runs an operation on both backends. In its arguments, `e` is the Exec and SIDE(t) the backend's tensor.
+// Runs an operation on both backends. In its arguments, `e` stands for the backend's Exec and SIDE(t) for the backend's
+// copy of t.
 #define CHECK_BOTH(c, operation, side_arguments)                                                                       \
     for (int gpu = 0; gpu < 2; gpu++) {                                                                                \
         Exec *e = gpu ? check_gpu(c) : &(c)->cpu;                                                                      \
@@ -88,8 +89,8 @@ static inline void *check_memory(Check *c, size_t bytes, bool gpu, const void *s
     return memory;
 }
 
-// Returns a poisoned tensor. group: 0 unscaled, or FP8 with one scale; ROW_SCALES: one scale per row. share: NULL, or
-// the tensor whose scale it uses.
+// Returns a poisoned tensor in both memories. group 0: unscaled, or FP8 with one scale; ROW_SCALES: one scale per row;
+// otherwise the group size. share: NULL, or the tensor whose scale it uses.
 static inline CheckPair check_new(Check *c, int64_t rows, int64_t cols, Format format, int group, bool transposed,
                                   const CheckPair *share) {
     CheckPair t = {};
@@ -104,7 +105,8 @@ static inline CheckPair check_new(Check *c, int64_t rows, int64_t cols, Format f
     t.gpu.scale = share ? share->gpu.scale : check_memory(c, check_scale_bytes(t.cpu), true, t.cpu.scale);
     if (c->pairs == CHECK_MOST) fatal(EXIT_USER, "a check has more than %d tensors", CHECK_MOST);
     c->pair[c->pairs] = t;
-    if (share) c->pair[c->pairs].cpu.scale = c->pair[c->pairs].gpu.scale = NULL; // freed with its owner
+    // set to NULL because the tensor that owns the scale frees it
+    if (share) c->pair[c->pairs].cpu.scale = c->pair[c->pairs].gpu.scale = NULL;
     c->pairs++;
     return t;
 }
@@ -146,8 +148,8 @@ static inline int code_order(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-// Passes if FP8 values differ from the CPU's by at most one step, in at most `off` of the places plus three standard
-// deviations of that count. Rows with passed[row] are ignored.
+// Passes if the GPU's FP8 values differ from the CPU's by at most one step, in at most the fraction `off` of elements
+// plus three standard deviations of that count. Skips rows for which passed[row] is true.
 static inline void check_code_rows(Check *c, CheckPair t, double off, const bool *passed, const char *what) {
     uint8_t *have = (uint8_t *)check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     const uint8_t *want = (const uint8_t *)t.cpu.data;
@@ -164,7 +166,7 @@ static inline void check_code_rows(Check *c, CheckPair t, double off, const bool
             if (steps > 0 && first < 0) first = at;
         }
         for (int64_t j = inner; j < t.cpu.stride; j++)
-            far += have[i * t.cpu.stride + j] != POISON; // written beyond the row
+            far += have[i * t.cpu.stride + j] != POISON; // counts writes after the end of a row
     }
     char text[160];
     snprintf(text, sizeof text, "%lld of %lld FP8 values differ, %lld by more than a step; first at %lld",
@@ -192,7 +194,7 @@ static inline void check_scales(Check *c, CheckPair t, double error, const char 
     double x = 0, y = 0;
     for (size_t i = 0; i < count; i++) {
         const double a = check_scale_at(t.cpu, have, i), b = check_scale_at(t.cpu, t.cpu.scale, i);
-        if (fabs(a - b) <= error * fabs(b)) continue; // false for NaN
+        if (fabs(a - b) <= error * fabs(b)) continue; // The comparison is false for NaN, which then counts as wrong.
         if (wrong++ == 0) x = a, y = b;
     }
     char text[160];
@@ -201,8 +203,8 @@ static inline void check_scales(Check *c, CheckPair t, double error, const char 
     free(have);
 }
 
-// True if the largest FP8 value of the CPU's row is 224 or 448 in E4M3: its amax is at the boundary between two
-// scales.
+// True if the largest E4M3 value of the CPU's row is 224 or 448. Then the row's amax is at the boundary between two
+// power-of-two scales.
 static inline bool amax_at_boundary(Tensor t, int64_t row) {
     const uint8_t *codes = (const uint8_t *)t.data + row * t.stride;
     int largest = 0;
@@ -210,7 +212,7 @@ static inline bool amax_at_boundary(Tensor t, int64_t row) {
     return largest == 0x76 || largest == 0x7e;
 }
 
-// Passes if row scales are powers of two and equal the CPU's, except in few rows whose amax is at a boundary.
+// Passes if row scales are powers of two and equal the CPU's. A few rows whose amax is at a boundary may differ.
 // Compares the FP8 values of all other rows.
 static inline void check_scaled_rows(Check *c, CheckPair t, const char *what) {
     const int64_t rows = t.cpu.rows;
@@ -219,7 +221,7 @@ static inline void check_scaled_rows(Check *c, CheckPair t, const char *what) {
     bool *other = (bool *)xcalloc((size_t)rows, sizeof *other);
     int64_t next = 0, wrong = 0, first = -1;
     for (int64_t i = 0; i < rows; i++) {
-        other[i] = !(have[i] == want[i]); // true for NaN
+        other[i] = !(have[i] == want[i]); // true if the scales differ or one is NaN
         const bool close = have[i] == 2 * want[i] || 2 * have[i] == want[i];
         next += other[i];
         wrong += other[i] && !(close && amax_at_boundary(t.cpu, i));
@@ -243,7 +245,7 @@ static inline void check_codes(Check *c, CheckPair t, const char *what) {
     check_code_bytes(c, t, CODES_OFF, what);
 }
 
-// Passes if the relative root mean square error of unscaled values is at most `limit`.
+// Passes if the relative root mean square error of the GPU's unscaled values is at most `limit`.
 static inline void check_values(Check *c, CheckPair t, double limit, const char *what) {
     void *have = check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     double error = 0, size = 0;
@@ -258,11 +260,11 @@ static inline void check_values(Check *c, CheckPair t, double limit, const char 
     char text[96];
     snprintf(text, sizeof text, "%s (%lld, %lld), relative error %.2e", format_name(t.cpu.format),
              (long long)t.cpu.rows, (long long)t.cpu.cols, relative);
-    check_say(c, relative <= limit, what, text); // false for NaN
+    check_say(c, relative <= limit, what, text); // The comparison is false for NaN, so NaN fails.
     free(have);
 }
 
-// Passes if row amax values, stored as bits of floats, have a relative error of at most `limit`.
+// Passes if the row amax values, stored as the bits of floats, have a relative error of at most `limit`.
 static inline void check_maxima(Check *c, CheckPair t, double limit, const char *what) {
     CheckPair maxima = {};
     maxima.cpu.rows = t.cpu.rows, maxima.cpu.cols = maxima.cpu.stride = 1, maxima.cpu.format = FMT_FP32;
@@ -271,7 +273,7 @@ static inline void check_maxima(Check *c, CheckPair t, double limit, const char 
     check_values(c, maxima, limit, what);
 }
 
-// Passes if two GPU results have the same bits.
+// Passes if two results of the GPU are bit-identical.
 static inline void check_same(Check *c, CheckPair a, CheckPair b, const char *what) {
     const size_t bytes = check_data_bytes(a.cpu);
     void *first = check_download(c, a.gpu.data, bytes), *second = check_download(c, b.gpu.data, bytes);

@@ -7,7 +7,7 @@ static void print_errors_of(const char *recipe, const char *what, Model *a, Mode
     print_gradient_errors(name, a, b);
 }
 
-// Creates the same model with the same weights on both backends. Leaves c as the GPU model's configuration.
+// Creates two models with the same weights, one per backend. Leaves c as the GPU model's configuration.
 static void create_both(Model *cpu, Model *gpu, Config *c) {
     create(cpu, *c);
     c->device = DEVICE_CUDA;
@@ -64,8 +64,8 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
     model_destroy(&gpu);
 }
 
-// Returns ||a - b|| / ||b|| of the logits over `all` sampling steps. a uses its KV cache, b recomputes
-// all tokens.
+// Returns the relative error ||a - b|| / ||b|| of the logits over `all` sampling steps. Model a uses its KV cache;
+// model b recomputes all tokens.
 static double samples_differ(Model *a, Model *b, int all) {
     enum { PROMPT_TOKENS = 5 };
     const int vocab = a->config->shape.vocab;
@@ -86,8 +86,8 @@ static double samples_differ(Model *a, Model *b, int all) {
     return isfinite(apart) ? sqrt(apart / size) : INFINITY;
 }
 
-// Compares sampling with the KV cache on the GPU with full passes of the CPU reference. FP8 recipes are compared with
-// FP32, within compare_models()'s limits.
+// Compares sampling with the KV cache on the GPU with full passes of the CPU reference. Logits of FP8 recipes are
+// compared with FP32's, within the limits of compare_models().
 static void compare_samples(const char *recipe, Config c, double limit) {
     enum { STEPS = 40 };
     const bool fp8 = limit == 0.0;
@@ -119,19 +119,19 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
         snprintf(name, sizeof name, "%s%s", r.name, r.paper ? ", as in the paper" : "");
         Config c = fp8_config(s, r);
         c.recipe.moments = moments;
-        c.recipe.cache_transposed = r.recompute > 0; // if everything is saved: transposes are made on demand
+        c.recipe.cache_transposed = r.recompute > 0; // With everything saved, transposes are made on demand.
         compare_models(name, c, 0.0, updates);
     }
 }
 
-// Compares a model whose first block's forward matmuls are in BF16.
+// Compares both backends' models with the first block's forward matmuls in BF16.
 static void compare_bf16_block(Small s, int updates) {
     Config c = fp8_config(s, as_default(fp8_coat));
     c.recipe.bf16_blocks = 1;
     compare_models("coat --bf16-blocks 1", c, 0.0, updates);
 }
 
-// Compares all recipes on the current block of another architecture than GPT-2.
+// Compares all recipes on both backends for the block variant under test, whose architecture is not GPT-2.
 static void compare_block(void) {
     enum { UPDATES = 4 };
     Small s = {2, 4, 256, 500, 2, 104, true, 0};
@@ -160,7 +160,8 @@ static void compare_all_models(bool small_only) {
     test_loss_scale(DEVICE_CUDA);
     test_documents(DEVICE_CUDA);
     if (small_only) {
-        for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++; // GQA and QK norm
+        // Selects the variant with grouped-query attention and QK norm.
+        for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++;
         compare_models("coat", fp8_config(s, as_default(fp8_coat_head)), 0.0, updates);
         block = blocks;
         return;

@@ -7,13 +7,13 @@
 
 // The CPU and GPU backends with their workspaces.
 typedef struct {
-    Exec exec[2]; // 0 the CPU, the reference implementation; 1 the GPU
+    Exec exec[2]; // [0]: the CPU, which is the reference; [1]: the GPU
     Config config;
     StepState *state[2];
-    char shape[64]; // shape under test, part of the test names; may be empty
+    char shape[64]; // description of the shape under test, part of the test names; may be empty
 } Backends;
 
-// One tensor in CPU and GPU memory.
+// A tensor that exists in CPU memory and in GPU memory.
 typedef struct {
     Tensor t[2];
 } Pair;
@@ -59,7 +59,7 @@ static Pair pair_of_bytes(Backends *b, int64_t rows, int64_t cols, Format format
     return p;
 }
 
-// Returns normally distributed values with deviation `spread`.
+// Returns a tensor of normally distributed values with standard deviation `spread`, in both memories.
 static Pair pair_random(Backends *b, int64_t rows, int64_t cols, Format format, float spread, uint64_t stream) {
     int64_t n = rows * cols;
     void *host = xmalloc((size_t)n * format_bytes(format));
@@ -75,7 +75,7 @@ static Pair pair_random(Backends *b, int64_t rows, int64_t cols, Format format, 
     return p;
 }
 
-// Returns a tensor of 0xff bytes: NaN in every format.
+// Returns a tensor filled with 0xff bytes, which are NaN in every format.
 static Pair pair_poisoned(Backends *b, int64_t rows, int64_t cols, Format format) {
     size_t bytes = (size_t)(rows * cols) * format_bytes(format);
     void *host = xmalloc(bytes);
@@ -87,15 +87,16 @@ static Pair pair_poisoned(Backends *b, int64_t rows, int64_t cols, Format format
 
 static Pair pair_integers(Backends *b, int64_t rows, int limit, uint64_t stream) {
     int32_t *host = (int32_t *)xcalloc((size_t)rows, sizeof *host);
-    for (int64_t i = 0; i < rows; i++) // every fourth token is one of three values: many equal tokens
+    for (int64_t i = 0; i < rows; i++) // every fourth token is one of three ids, so that many tokens repeat
         host[i] = (int32_t)(rng_hash(77, stream, (uint64_t)i) % (uint64_t)(i % 4 ? limit : 3));
     Pair p = pair_of_bytes(b, rows, 1, FMT_I32, host);
     free(host);
     return p;
 }
 
-// Returns positions within documents for B sequences of T tokens. Sequences alternate between: boundaries at and next
-// to multiples of 64 and 128; two halves, the first one continued from before; random lengths.
+// Returns positions within documents for B sequences of T tokens. Sequences alternate between three kinds: documents
+// that end at or next to multiples of 64 and 128; two halves, the first of which continues a document; and documents of
+// random length.
 static Pair pair_positions(Backends *b, int B, int T) {
     static const int lengths[] = {70, 59, 1, 62, 64, 300, 84, 63, 65, 127, 128, 129};
     int32_t *host = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *host);
@@ -134,7 +135,8 @@ static double *pair_values(Backends *b, Pair p, int side) {
     return out;
 }
 
-// Passes if ||gpu - cpu|| / ||cpu|| <= limit. NaN, which includes poison, fails.
+// Passes if the relative error ||gpu - cpu|| / ||cpu|| is at most `limit`. Fails if any element is NaN, as poisoned
+// elements are.
 static void pair_check(Backends *b, Pair p, double limit, const char *operation, const char *output) {
     double *cpu = pair_values(b, p, 0), *gpu = pair_values(b, p, 1);
     double error = relative_error(gpu, cpu, (size_t)tensor_elements(p.t[0]));
@@ -146,14 +148,14 @@ static void pair_check(Backends *b, Pair p, double limit, const char *operation,
     free(gpu);
 }
 
-// Passes if, on each backend, the largest stored amax is the tensor's largest magnitude.
+// Passes if, on each backend, the largest stored amax equals the tensor's largest magnitude.
 static void check_maxima(Backends *b, Pair p, Pair maxima, const char *operation) {
     for (int s = 0; s < 2; s++) {
         double *x = pair_values(b, p, s), *left = pair_values(b, maxima, s), largest = 0, found = 0;
         for (int64_t i = 0; i < tensor_elements(p.t[s]); i++) largest = fmax(largest, fabs(x[i]));
         bool ok = true;
         for (int64_t i = 0; i < tensor_elements(maxima.t[s]); i++) {
-            ok = ok && left[i] >= 0; // false for poison
+            ok = ok && left[i] >= 0; // negative if the amax is still poisoned
             found = fmax(found, left[i]);
         }
         char name[200];
@@ -165,7 +167,7 @@ static void check_maxima(Backends *b, Pair p, Pair maxima, const char *operation
     }
 }
 
-// Passes if two GPU results of the same operation are equal bit for bit.
+// Passes if two GPU results of one operation are bit-identical.
 static void check_repeated(Backends *b, Pair first, Pair second, const char *operation) {
     size_t bytes = (size_t)tensor_elements(first.t[1]) * format_bytes(first.t[1].format);
     void *x = xmalloc(bytes), *y = xmalloc(bytes);
@@ -185,7 +187,7 @@ static void check_repeated(Backends *b, Pair first, Pair second, const char *ope
 typedef struct {
     int B, T, C, heads;
     Format format;
-    double tight, loose; // limits: element-wise operations; sums of rounded values
+    double tight, loose; // error limits: tight for element-wise operations, loose for sums of rounded values
 } OpShape;
 
 static Norm pair_norm(Pair x, Pair mean, Pair rstd, Pair w, Pair bias, int side) {
@@ -225,7 +227,8 @@ static void compare_norm(Backends *b, OpShape o) {
     pair_check(b, g, o.tight, "norm backward", "g");
     pair_check(b, dw, 1e-4, "norm backward", "dweight");
     pair_check(b, db, 1e-4, "norm backward", "dbias");
-    ON_BOTH(b) { // adding and accumulating; and a norm without a residual add
+    // norm_backward that adds to dr and accumulates into weight gradients, then one of a norm without a residual add
+    ON_BOTH(b) {
         Norm norm = pair_norm(x, mean, rstd, w, bias, s);
         CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, true, true);
         CALL(b, residual_norm_forward, n.t[s], norm, x.t[s], x.t[s], no_tensor(), no_tensor());
@@ -280,7 +283,7 @@ static void compare_swiglu(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// Compares a norm without mean, weight and bias.
+// Compares an RMS norm without weight and bias on both backends.
 static void compare_bare_norm(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, C = o.C;
     Pair r = pair_random(b, M, C, o.format, 1.0f, 71), dn = pair_random(b, M, C, o.format, 1.0f, 72);
@@ -307,8 +310,8 @@ static void compare_bare_norm(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// Compares postnorm residuals (OLMo 2): with mean and bias; without both, in place, nothing saved; with n and r_out
-// as copies.
+// Compares post-norm residuals (OLMo 2) on both backends: with mean and bias; without both, in place, with nothing
+// saved; and with n and r_out as copies.
 static void compare_postnorm_residual(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, C = o.C;
     Pair r = pair_random(b, M, C, o.format, 1.0f, 81), y = pair_random(b, M, C, o.format, 0.5f, 82);
@@ -367,13 +370,13 @@ static void compare_linear(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// Returns q, k or v of a packed QKV projection.
+// Returns the Q, K or V columns of a packed QKV projection.
 static Tensor attention_part(AttentionShape s, Tensor packed, int which) {
     const int64_t q = (int64_t)s.heads * s.head_dim, kv = (int64_t)s.kv_heads * s.head_dim;
     return tensor_cols(packed, which == 0 ? 0 : q + (which - 1) * kv, which == 0 ? q : kv);
 }
 
-// Returns a new GPU tensor in the shape of `like`.
+// Returns a new GPU tensor with the shape and format of `like`.
 static Tensor gpu_like(Backends *b, Tensor like, int poison) {
     Error err;
     const size_t bytes = (size_t)tensor_elements(like) * format_bytes(like.format);
@@ -387,11 +390,11 @@ static Tensor gpu_like(Backends *b, Tensor like, int poison) {
     return like;
 }
 
-// Compares our own attention kernels with the CPU reference. First checks that they support the shape, because
-// attention_forward would fall back on other kernels silently.
+// Compares our own attention kernels with the CPU reference. First checks that these kernels support the shape, because
+// attention_forward would silently fall back to other kernels.
 typedef struct {
     AttentionShape shape;
-    Pair qkv, d_o, positions, o, lse, dqkv; // results of compare_attention_over()
+    Pair qkv, d_o, positions, o, lse, dqkv; // tensors of the last call of compare_attention_over()
     bool masked;
     double limit;
 } AttentionCase;
@@ -407,7 +410,7 @@ static void run_hopper(Backends *b, const AttentionCase *c, Tensor qkv, Tensor d
                                          part[2], at, no_tensor(), c->shape);
 }
 
-// True if two GPU tensors have the same bits outside columns from ... to - 1 of rows of `width` elements.
+// True if two GPU tensors with rows of `width` elements are bit-identical outside columns from .. to - 1.
 static bool same_but(Backends *b, Tensor x, Tensor y, int64_t width, int64_t from, int64_t to) {
     const size_t element = format_bytes(x.format), bytes = (size_t)tensor_elements(x) * element;
     Exec *ex = &b->exec[1];
@@ -423,7 +426,7 @@ static bool same_but(Backends *b, Tensor x, Tensor y, int64_t width, int64_t fro
     return same;
 }
 
-// Changes one document of the first sequence. Fails if any bit of another document's result changes.
+// Changes one document of the first sequence. Fails if any bit of another document's attention result changes.
 static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept[3]) {
     Exec *ex = &b->exec[1];
     const int T = c->shape.T;
@@ -431,7 +434,7 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
     int32_t *positions = (int32_t *)xmalloc((size_t)M * sizeof *positions);
     ex->ops->download(ex, positions, c->positions.t[1].data, (size_t)M * sizeof *positions);
     int begin = 1, end;
-    while (begin < T && positions[begin] != 0) begin++; // the second document, or the only one
+    while (begin < T && positions[begin] != 0) begin++; // finds the second document, or the only one
     if (begin == T) begin = 0;
     for (end = begin + 1; end < T && positions[end] != 0;) end++;
     free(positions);
@@ -441,7 +444,7 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
         const size_t row = (size_t)x.cols * sizeof(uint16_t), bytes = (size_t)x.rows * row;
         uint16_t *host = (uint16_t *)xmalloc(bytes);
         ex->ops->download(ex, host, x.data, bytes);
-        for (int64_t j = begin * x.cols; j < end * x.cols; j++) host[j] ^= 0x8000; // flips the sign
+        for (int64_t j = begin * x.cols; j < end * x.cols; j++) host[j] ^= 0x8000; // flips the sign bit of a BF16 value
         changed[i] = gpu_like(b, x, 0);
         ex->ops->upload(ex, changed[i].data, host, bytes);
         free(host);
@@ -450,7 +453,7 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
     bool taken[2];
     run_hopper(b, c, changed[0], changed[1], out[0], out[1], out[2], taken);
     const int64_t o_cols = out[0].cols, d_cols = out[2].cols;
-    // lse has one row per head; rows of the first sequence come first
+    // lse stores one row per head; the first sequence's rows come first.
     bool same = same_but(b, kept[0], out[0], M * o_cols, begin * o_cols, end * o_cols) &&
                 same_but(b, kept[2], out[2], M * d_cols, begin * d_cols, end * d_cols);
     Tensor first[2] = {tensor_rows(kept[1], 0, c->shape.heads), tensor_rows(out[1], 0, c->shape.heads)};
@@ -486,7 +489,8 @@ static void compare_hopper(Backends *b, const AttentionCase *c) {
     for (int i = 0; i < 3; i++) ex->ops->release(ex, made[i].data);
 }
 
-// attention_backward that also rotates dq and dk back must give the bits of a separate qk_norm_rope_backward.
+// Checks that attention_backward with fused inverse RoPE of dq and dk gives the bits of a separate
+// qk_norm_rope_backward.
 static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
     const AttentionShape shape = c->shape;
     const Tensor d = c->dqkv.t[1];
@@ -516,7 +520,7 @@ static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// Compares attention forward and backward. Runs backward twice and compares the bits.
+// Compares attention forward and backward of both backends. Runs backward twice on the GPU; the bits must be equal.
 static void compare_attention_over(Backends *b, AttentionShape shape, Format format, double limit, bool masked) {
     const int64_t M = (int64_t)shape.B * shape.T, C = (int64_t)shape.heads * shape.head_dim;
     const int64_t packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
@@ -564,7 +568,7 @@ static void compare_attention_of(Backends *b, AttentionShape shape, Format forma
     compare_attention_over(b, shape, format, limit, true);
 }
 
-// Compares attention of `queries` tokens with `before` tokens in a KV cache, as in sampling.
+// Compares attention of `queries` new tokens with `before` tokens in a KV cache, as sampling computes it.
 static void compare_attention_cached(Backends *b, int before, int queries, AttentionShape shape, Format format,
                                      double limit) {
     const int64_t C = (int64_t)shape.heads * shape.head_dim, packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
@@ -589,8 +593,8 @@ static void compare_attention(Backends *b, OpShape o) {
     compare_attention_of(b, shape, o.format, o.loose);
 }
 
-// Compares clip, QK norm and RoPE: RoPE only, in place; QK norm per head, with documents; QK norm over all heads,
-// with clip.
+// Compares QKV clip, QK norm and RoPE on both backends: RoPE only, in place; QK norm per head, with documents; QK norm
+// over all heads, with clip.
 static void compare_heads(Backends *b, OpShape o) {
     const int64_t M = (int64_t)o.B * o.T, D = o.C / o.heads;
     const AttentionShape shape = {o.B, o.T, o.heads, o.heads % 2 ? o.heads : o.heads / 2, (int)D};
@@ -600,7 +604,7 @@ static void compare_heads(Backends *b, OpShape o) {
     for (int way = 0; way < 3; way++) {
         const int64_t q_width = way ? widths[way][0] : 1, k_width = way ? widths[way][1] : 1;
         Pair qkv = pair_random(b, M, cols, o.format, 1.0f, 52), kept = pair_random(b, M, cols, o.format, 1.0f, 52);
-        Pair again = pair_random(b, M, cols, o.format, 1.0f, 52); // in place
+        Pair again = pair_random(b, M, cols, o.format, 1.0f, 52); // copy of qkv for the in-place variant
         Pair separate = pair_poisoned(b, M, cols, o.format), d = pair_random(b, M, cols, o.format, 1.0f, 53);
         Pair q_weight = pair_random(b, 1, q_width, o.format, 1.0f, 54),
              k_weight = pair_random(b, 1, k_width, o.format, 1.0f, 55);
@@ -692,7 +696,8 @@ static void compare_shape(OpShape o, const char *how) {
     backends_close(&b);
 }
 
-// Grouped-query attention, with head widths of our own Hopper backward and with others, which cuDNN computes.
+// Tests grouped-query attention, with head widths of our own Hopper backward kernels and with widths for which cuDNN is
+// used.
 static void compare_grouped_attention(bool small_only) {
     static const AttentionShape shapes[] = {
         {2, 150, 4, 2, 64},   {2, 150, 4, 2, 128},  {2, 67, 4, 2, 64},  {3, 1300, 2, 2, 64},  {3, 1300, 4, 2, 64},
@@ -701,7 +706,7 @@ static void compare_grouped_attention(bool small_only) {
         {1, 130, 6, 3, 96},   {3, 100, 4, 2, 24},   {2, 61, 6, 1, 40},  {2, 61, 3, 3, 112},
     };
     const AttentionShape exact = {2, 45, 6, 2, 40};
-    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // the longest sequence and the widest heads
+    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // plans for the longest sequence and the widest heads
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof shapes / sizeof *shapes); i++) {
@@ -715,7 +720,8 @@ static void compare_grouped_attention(bool small_only) {
     backends_close(&b);
 }
 
-// KV caches from fewer keys than one block of the kernel reads at once up to more than any test model has.
+// Tests attention with KV caches, from fewer keys than one block of the kernel reads at once up to more than any test
+// model has.
 static void compare_all_cached_attention(bool small_only) {
     static const struct {
         int before, queries, heads, kv_heads, head_dim;
@@ -723,7 +729,7 @@ static void compare_all_cached_attention(bool small_only) {
         {1, 1, 4, 4, 64},      {40, 16, 6, 2, 80},     {15, 1, 12, 12, 64}, {31, 1, 5, 1, 96},    {500, 1, 32, 8, 128},
         {4096, 1, 32, 4, 128}, {1024, 16, 28, 4, 128}, {96, 16, 8, 2, 64},  {2000, 1, 4, 2, 256}, {33, 1, 3, 3, 8},
     };
-    const Small small = {2, 4, 512, 3001, 1, 4112, true, 0}; // the longest cache
+    const Small small = {2, 4, 512, 3001, 1, 4112, true, 0}; // plans the workspace for the longest KV cache
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof cases / sizeof *cases); i++) {
@@ -734,9 +740,10 @@ static void compare_all_cached_attention(bool small_only) {
     backends_close(&b);
 }
 
-// Returns shape `index` of a fixed random sequence: odd batch, length without common divisors, a GPT-2 width.
+// Returns shape number `index` of a fixed random series: an odd batch size, a sequence length that is not a multiple of
+// a tile, and a GPT-2 width.
 static OpShape random_shape(uint64_t index) {
-    static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // channels, heads
+    static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // numbers of channels and heads of GPT-2 models
     const uint64_t random = rng_hash(79, 1, index);
     const int *width = widths[index % 3];
     OpShape o = {

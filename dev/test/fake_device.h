@@ -1,4 +1,4 @@
-// A device for tests of host modules: it only allocates and copies host memory.
+// A fake device for tests of host code: it only allocates and copies host memory.
 #pragma once
 #include <string.h>
 
@@ -8,7 +8,7 @@ static inline void *fake_allocate(Exec *exec, size_t bytes, Error *err) {
     (void)exec;
     (void)err;
     void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (memory) memset(memory, 0xa5, bytes); // undefined contents
+    if (memory) memset(memory, 0xa5, bytes); // because new device memory has undefined contents
     return memory;
 }
 
@@ -27,7 +27,7 @@ static inline void fake_zero(Exec *exec, void *device, size_t bytes) {
     memset(device, 0, bytes);
 }
 
-// Initializes exec and its table of operations. *ops must outlive exec.
+// Initializes exec with the fake device's operations in *ops, which must outlive exec.
 static inline void fake_open(Exec *exec, Ops *ops) {
     memset(ops, 0, sizeof *ops);
     memset(exec, 0, sizeof *exec);

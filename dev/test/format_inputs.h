@@ -2,8 +2,8 @@
 #pragma once
 #include "coat/numerics/rng.h"
 
-// Returns a random FP32 number. Half are random bit patterns, including NaN, inf and subnormals; half have exponents
-// near those of FP8.
+// Returns a random FP32 number. Half of the numbers are random bit patterns, including NaN, inf and subnormals. The
+// other half have exponents near those of FP8.
 static inline float random_float(uint64_t stream, uint64_t i) {
     const uint64_t hash = rng_hash(3, stream, i);
     if (i % 2) return bits_float((uint32_t)hash);

@@ -14,7 +14,7 @@ static inline Tensor coded(Fixture *f, Format format, int64_t rows, int64_t cols
     return t;
 }
 
-// Returns a poisoned FP8 tensor with one scale per row and a poisoned amax that no operation may write.
+// Returns a poisoned FP8 tensor with one scale per row. Its amax is poisoned, too, and no operation may write it.
 static inline Tensor coded_rows(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = coded(f, format, rows, cols);
     t.granularity = SCALE_ROW;
@@ -22,7 +22,7 @@ static inline Tensor coded_rows(Fixture *f, Format format, int64_t rows, int64_t
     return t;
 }
 
-// Returns a poisoned transpose of `of` that shares its scale. Its rows are longer than needed.
+// Returns a poisoned transpose of `of` that shares its scale. Its row stride is larger than its number of columns.
 static inline Tensor coded_transpose(Fixture *f, Tensor of) {
     Tensor t = of;
     t.stride = of.rows + 5;
@@ -32,7 +32,7 @@ static inline Tensor coded_transpose(Fixture *f, Tensor of) {
     return t;
 }
 
-// Returns a poisoned transpose of `of` in `format`, with its own scale.
+// Returns a poisoned transpose of `of` in `format`, with a scale of its own.
 static inline Tensor coded_transpose_in(Fixture *f, Format format, Tensor of) {
     Tensor t = coded_transpose(f, of);
     t.format = format;
@@ -41,7 +41,7 @@ static inline Tensor coded_transpose_in(Fixture *f, Format format, Tensor of) {
     return t;
 }
 
-// Returns a poisoned transpose of a tensor with row scales. The transpose has one scale.
+// Returns a poisoned transpose, with one scale, of a tensor that has row scales.
 static inline Tensor coded_rows_transpose(Fixture *f, Tensor of) {
     return coded_transpose_in(f, of.format, of);
 }
@@ -54,7 +54,7 @@ static inline Tensor grouped(Fixture *f, int64_t rows, int64_t cols, int group) 
     return t;
 }
 
-// Expects that the next operation sets state->nonfinite. watch() must have been called.
+// Fails unless an operation since watch() has set state->nonfinite. Then clears state->nonfinite.
 static inline void expect_flag(Fixture *f) {
     assert_int_equal(f->exec.state->nonfinite, 1);
     f->exec.state->nonfinite = 0;
@@ -72,7 +72,7 @@ static inline float row_scale(Tensor t, int64_t i) {
     return ((const float *)t.scale)[i];
 }
 
-// Returns element (i, j) of a tensor in any format, times its scale.
+// Returns element (i, j) of a tensor in any format, multiplied by its scale.
 static inline float element(Tensor t, int64_t i, int64_t j) {
     if (t.granularity == SCALE_NONE) return (float)value(t, i, j);
     float scale = t.granularity == SCALE_GROUP ? group_scale(t, i, j)
@@ -82,7 +82,7 @@ static inline float element(Tensor t, int64_t i, int64_t j) {
     return fp8_decode(t.format, code_at(t, i, j)) * scale;
 }
 
-// Returns the values of any tensor as an FP32 tensor.
+// Returns an FP32 copy of a tensor in any format.
 static inline Tensor decoded(Fixture *f, Tensor x) {
     Tensor t = poisoned(f, FMT_FP32, x.rows, x.cols);
     for (int64_t i = 0; i < x.rows; i++)
@@ -117,7 +117,7 @@ static inline void assert_quantised_rows(Tensor q, Tensor x) {
             uint32_t bits = magnitude_bits(element(x, i, j));
             largest = bits > largest ? bits : largest;
         }
-        float scale = SCALE_MIN; // the smallest power of two for which amax / scale is in range
+        float scale = SCALE_MIN; // expected: the smallest power of two for which amax / scale is in range
         while (bits_float(largest) / scale > format_max(q.format)) scale *= 2;
         assert_int_equal(float_bits(row_scale(q, i)), float_bits(scale));
         assert_int_equal(q.amax[i], 0xffffffffu);
@@ -131,7 +131,8 @@ static inline void assert_quantised_rows(Tensor q, Tensor x) {
 static inline void assert_scale_over_rows(Tensor q_t, Tensor q, Tensor x) {
     float largest = 0;
     for (int64_t i = 0; i < q.rows; i++) largest = row_scale(q, i) > largest ? row_scale(q, i) : largest;
-    if (q_t.format != q.format && (largest /= 128) < SCALE_MIN) largest = SCALE_MIN; // 128 = 57344 / 448
+    // ratio of the largest E5M2 and E4M3 values: 57344 / 448 = 128
+    if (q_t.format != q.format && (largest /= 128) < SCALE_MIN) largest = SCALE_MIN;
     assert_int_equal(float_bits(*(const float *)q_t.scale), float_bits(largest));
     for (int64_t i = 0; i < q.rows; i++)
         for (int64_t j = 0; j < q.cols; j++)
@@ -159,7 +160,7 @@ static inline void assert_same_codes(Tensor a, Tensor b) {
         for (int64_t j = 0; j < a.cols; j++) assert_int_equal(code_at(a, i, j), code_at(b, i, j));
 }
 
-// Returns random values that differ by many powers of two, and zeros, as activations and gradients do.
+// Returns random values whose magnitudes differ by many powers of two, and some zeros, as in activations and gradients.
 static inline Tensor uneven_tensor(Fixture *f, int64_t rows, int64_t cols, double size) {
     Tensor t = random_tensor(f, f->format, rows, cols, size);
     for (int64_t i = 0; i < rows; i++)
@@ -167,7 +168,7 @@ static inline Tensor uneven_tensor(Fixture *f, int64_t rows, int64_t cols, doubl
     return t;
 }
 
-// Sets f->exec.state, so that operations can report NaN and inf.
+// Points f->exec.state at a StepState in which operations report NaN and inf.
 static inline void watch(Fixture *f, StepState *state) {
     memset(state, 0, sizeof *state);
     f->exec.state = state;
@@ -186,7 +187,8 @@ static inline Norm make_norm(Fixture *f, Tensor x, bool from_saved) {
     return norm;
 }
 
-// Returns norm(x), computed with the saved statistics. Fails if those differ from double precision.
+// Returns norm(x), computed with the saved mean and deviation. Fails if these differ from a computation in double
+// precision.
 static inline Tensor normalised(Fixture *f, Norm norm, Tensor x) {
     Tensor n = poisoned(f, FMT_FP32, x.rows, x.cols);
     for (int64_t i = 0; i < x.rows; i++) {
@@ -205,7 +207,7 @@ static inline Tensor normalised(Fixture *f, Norm norm, Tensor x) {
     return n;
 }
 
-// Returns gelu(h) in FP32 for h in any format.
+// Returns gelu(h) in FP32 for a tensor h in any format.
 static inline Tensor plain_gelu(Fixture *f, Tensor h) {
     Tensor x = decoded(f, h), g = poisoned(f, FMT_FP32, h.rows, h.cols);
     f->exec.ops->activation_forward(&f->exec, g, x, x, no_tensor(), true);

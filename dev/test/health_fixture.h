@@ -1,4 +1,4 @@
-// Fixture for tests of FP8 health: a planned run whose tensors are all 0, and its entry in the log.
+// Fixture for tests of FP8 health: a planned run whose tensors are all 0, and access to the JSON object that it logs.
 #pragma once
 #include "fp8_fixture.h"
 
@@ -15,7 +15,7 @@ typedef struct {
     HealthWarned warned;
 } Run;
 
-// Plans and allocates the arena again for run->config.
+// Frees the arena, then plans and allocates it for the current run->config.
 static inline void run_plan(Run *run, int ranks) {
     Error err;
     if (run->arena.base) run->exec.ops->release(&run->exec, run->arena.base);
@@ -59,7 +59,7 @@ static inline json_t *object_of(Run *run, char warning[HEALTH_WARNING]) {
     return object;
 }
 
-// Returns element `layer` of object[tensor][key], an array of `layers` numbers; NaN for null.
+// Returns element `layer` of object[tensor][key], which must be an array of `layers` numbers. null is returned as NaN.
 static inline double figure(const json_t *object, const char *tensor, const char *key, size_t layers, size_t layer) {
     const json_t *array = json_object_get(json_object_get(object, tensor), key);
     assert_int_equal(json_array_size(array), layers);

@@ -3,14 +3,15 @@
 #pragma once
 
 enum { DOCUMENTS = 5, DOCUMENT_ROW = 150, LONGEST_DOCUMENT = 149 };
-static const int document_tokens[DOCUMENTS] = {70, 50, 30, 149,
-                                               1}; // the first sequence has three documents, the second two
+// Lengths of the documents: three in the first sequence, two in the second.
+static const int document_tokens[DOCUMENTS] = {70, 50, 30, 149, 1};
 
 static const char *where(DeviceKind device) {
     return device == DEVICE_CUDA ? ", on the GPU" : "";
 }
 
-// Returns the configuration. On a GPU in BF16, heads have a width that the fast attention kernels support.
+// Returns the configuration of a small model. In BF16 on a GPU, its heads have a width that the fast attention kernels
+// support.
 static Config documents_config(DeviceKind device, int B, int T, bool bf16) {
     Config c = small_config((Small){2, 2, device == DEVICE_CUDA && bf16 ? 128 : 32, 50, B, T, bf16, 0});
     c.device = device;
@@ -19,7 +20,7 @@ static Config documents_config(DeviceKind device, int B, int T, bool bf16) {
     return c;
 }
 
-// Fills tokens and targets of document d. The last token and every seventh have no target.
+// Fills the tokens and targets of document d. The last token and every seventh token have no target.
 static void make_document(int d, uint64_t seed, int32_t *tokens, int32_t *targets) {
     for (int t = 0; t < document_tokens[d]; t++) tokens[t] = (int32_t)(rng_hash(seed, (uint64_t)d, (uint64_t)t) % 50);
     for (int t = 0; t < document_tokens[d]; t++)
@@ -70,7 +71,7 @@ static void *rows_of(Model *m, Tensor a) {
     return rows;
 }
 
-// Packed and separate documents give the same losses, and the same gradients of all weights.
+// Tests that packed and separate documents give the same losses, and the same gradients of all weights.
 static void test_documents_alone(DeviceKind device) {
     const uint64_t seeds[DOCUMENTS] = {1, 1, 1, 1, 1};
     int64_t packed_at[DOCUMENTS], alone_at[DOCUMENTS];
@@ -97,7 +98,7 @@ static void test_documents_alone(DeviceKind device) {
     model_destroy(&alone);
 }
 
-// Changing one document changes no bit of the losses and token gradients of the others.
+// Tests that changing one document changes no bit of the losses and token gradients of the other documents.
 static void test_documents_leak(DeviceKind device, bool bf16) {
     static const TensorId looked_at[] = {LOSSES, DRESID};
     enum { LOOKED_AT = sizeof looked_at / sizeof *looked_at };

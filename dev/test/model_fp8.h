@@ -2,14 +2,14 @@
 // test_gpt2.cu.
 #pragma once
 
-// Settings in which the compared recipes differ.
+// Settings in which the recipes coat and coat-paper differ.
 typedef struct {
     const char *name;
     LinearKind linear;
     SavedKind saved;
     int recompute, group;
     HeadKind head;
-    bool paper; // settings of --recipe coat-paper
+    bool paper; // true: the settings of recipe coat-paper
 } Fp8Recipe;
 
 static const Fp8Recipe fp8_linear = {"fp8-linear", LINEAR_FP8, SAVED_BF16, 0, 16, HEAD_BF16, false};
@@ -82,7 +82,8 @@ static void test_fp8_gradients(void) {
     create(&full, small_config(s));
     double expected = run_batch(&full, 3, true, false, 1.0);
     s.bf16 = true;
-    for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) { // each with both recipes
+    // Runs every case with the recipes coat and coat-paper.
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
         const Fp8Recipe recipe = ways[i % 2](rows[i / 2].recipe);
         Model m;
         fp8_create(&m, fp8_config(s, recipe));
@@ -214,7 +215,7 @@ static void test_fp8_repeat(Fp8Recipe a) {
     fp8_compare_gradients(a, b, true, 1, 0, "recompute 2 and 3");
 }
 
-// Results do not depend on cached transposed weights or on the number of threads, bit for bit.
+// Tests that results are bit-identical with and without cached transposed weights, and for any number of threads.
 static void test_fp8_same_bits(Fp8Recipe (*scaled)(Fp8Recipe)) {
     const Fp8Recipe coat = scaled(fp8_coat), linear = scaled(fp8_linear), head = scaled(fp8_coat_head);
     fp8_compare_gradients(coat, coat, false, 1, 0, "transposed weight FP8 values cached and on demand");
@@ -231,7 +232,7 @@ static void test_fp8_head_chunks(Fp8Recipe recipe) {
     Model whole, cut;
     c.logits_chunk = 0;
     fp8_create(&whole, c);
-    c.logits_chunk = 64; // the last chunk has 32 tokens
+    c.logits_chunk = 64; // chunks of 64 tokens, of which the last has only 32
     fp8_create(&cut, c);
     const char *worst;
     double x = run_batch(&whole, 3, true, false, 1.0), y = run_batch(&cut, 3, true, false, 1.0);
@@ -246,8 +247,8 @@ static void test_fp8_head_chunks(Fp8Recipe recipe) {
     model_destroy(&cut);
 }
 
-// Two accumulated micro-batches give the sum of two separate ones, because each has its own scales. Only the order of
-// additions differs.
+// Tests that two accumulated micro-batches give the sum of two separate ones. Each micro-batch has its own scales, so
+// only the order of additions differs.
 static void test_fp8_accumulation(Fp8Recipe recipe) {
     Small s = {2, 2, 48, 50, 2, 16, true, 0};
     Config c = fp8_config(s, recipe);
@@ -286,8 +287,8 @@ static void test_fp8_training(Fp8Recipe recipe) {
     check_fp8_recipe(same_parameters(&m, a, b), recipe, "two runs give the same bits");
     free(b);
 
-    // An infinite weight of a norm (of the embedding if norms have none) survives all casts: the update is
-    // skipped and counted.
+    // Tests that an infinite norm weight (or embedding, if norms have no weights) is still seen after all casts: the
+    // update is skipped and counted.
     Tensor w = param(&m, m.config->shape.norm == NORM_PLAIN ? WTE : LN2W, m.config->shape.norm == NORM_PLAIN ? 0 : 1);
     for (int64_t row = 0; row < w.rows; row++) ((uint16_t *)w.data)[row * w.stride + 3] = 0x7f80;
     free(a);
@@ -347,7 +348,7 @@ static bool fp8_findings_are_right(Model *m, double *error) {
 // Inspection changes no bit of the training.
 static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     static const bool looks[] = {true, false, true, false, false, true, false, false, true, false};
-    const int steps = device == DEVICE_CPU ? 3 : 10; // the CPU has no recordings
+    const int steps = device == DEVICE_CPU ? 3 : 10; // fewer steps on the CPU, which does not use CUDA graphs
     Small s = {2, 2, 128, 200, 2, 48, true, 0};
     Model plain, watched;
     Config c = fp8_config(s, recipe);

@@ -9,12 +9,12 @@
 #include "coat/numerics/moments.h"
 #include "coat/numerics/quantize.h"
 
-#define GROUP 128 // elements
-#define WHY 160   // characters
+#define GROUP 128 // number of elements that share the scale of an 8-bit moment
+#define WHY 160   // maximum length of an explanation in characters
 
-// --- groups --------------------------------------------------------------------------------------------------------
+// --- groups of values ----------------------------------------------------------------------------------------------
 
-// Fills x with exp(spread * normal), with random signs if `sign`.
+// Fills x with exp(spread * z), z being normally distributed. Signs are random if `sign` is true.
 static inline void lognormal(float *x, int n, double spread, bool sign, uint64_t stream) {
     for (int i = 0; i < n; i++) {
         double value = exp(spread * (double)rng_normal(11, stream, (uint64_t)i));
@@ -22,7 +22,7 @@ static inline void lognormal(float *x, int n, double spread, bool sign, uint64_t
     }
 }
 
-// Fills x with case `g` of the `s`-th spread: a lognormal group times a random power of two.
+// Fills x with test case `g` of the s-th spread: lognormal values times a random power of two.
 static inline void group_scaled(float x[GROUP], double spread, uint64_t s, uint64_t g) {
     float scale = exp2f(60 * rng_uniform(13, s, g) - 30);
     lognormal(x, GROUP, spread, true, g);
@@ -36,7 +36,8 @@ static inline void group_constant(float x[GROUP], float value) {
     for (int i = 0; i < GROUP; i++) x[i] = i % 3 ? value : -value;
 }
 
-// Fills x with zeros and one nonzero value, negative if place is odd. place / 2 selects element 0, 1, 64 or the last.
+// Fills x with zeros and one nonzero value, which is negative if `place` is odd. place / 2 selects its index: 0, 1, 64
+// or the last.
 static inline void group_single(float x[GROUP], float value, int place) {
     static const int places[] = {0, 1, 64, GROUP - 1};
     memset(x, 0, GROUP * sizeof *x);
@@ -50,12 +51,12 @@ static inline void group_sprinkled(float x[GROUP], uint64_t g) {
         if (rng_hash(14, g, (uint64_t)i) % 3 == 0) x[i] = i % 2 ? 0.0f : -0.0f;
 }
 
-// Fills x with values spread evenly over a range of 2^bits.
+// Fills x with values whose logarithms are spread evenly over a range of 2^bits.
 static inline void group_range(float x[GROUP], int bits) {
     for (int i = 0; i < GROUP; i++) x[i] = (i % 2 ? 1.0f : -1.0f) * exp2f(-(float)bits * (float)i / (GROUP - 1));
 }
 
-// Fills x with two sizes that differ by 2^252.
+// Fills x with values of two magnitudes that differ by a factor of 2^252.
 static inline void group_ends(float x[GROUP]) {
     for (int i = 0; i < GROUP; i++) x[i] = i % 2 ? 1e38f : -1e-38f;
 }
@@ -70,7 +71,8 @@ static inline void group_subnormal(float x[GROUP]) {
 
 // --- the definition, in double -------------------------------------------------------------------------------------
 
-// Returns 16 k before it is rounded down; infinity if all nonzero elements have the same magnitude.
+// Returns 16 times the exponent k before k is rounded down to sixteenths. Returns infinity if all nonzero elements have
+// the same magnitude.
 static inline double exponent_exact(const float *x, int n, Format format) {
     double a = 0, b = INFINITY, largest = (double)moment_largest(format), smallest = (double)fp8_decode(format, 1);
     for (int i = 0; i < n; i++) {
@@ -105,19 +107,20 @@ static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths,
     if (magnitude < moment_max_code(format))
         if (position > (here + (double)fp8_decode(format, (uint8_t)(magnitude + 1))) / 2 + slack) return false;
     if (magnitude == 0) return true;
-    // the FP8 value must decode to a (code / F)^(1/k)
+    // The FP8 value must decode to a (code / F)^(1/k).
     const double decoded = (double)moment_decode(code, moment_group(a, k_16ths, format), format);
     const double exact = exp2(log2_a + log2(here / largest) / k);
     return fabs(fabs(decoded) - exact) <= 5e-5 * exact + 0x1p-149 && decoded != 0 && (decoded < 0) == (code >> 7);
 }
 
-// True if the n elements of x are stored as defined. Otherwise `why` says which element is wrong.
+// True if the stored group matches the definition of the 8-bit moments for the n elements of x. Otherwise `why` names
+// the wrong element.
 static inline bool group_follows(const float *x, int n, const uint8_t *codes, float a, uint8_t k, Format format,
                                  bool expand, bool second, char why[WHY]) {
     float largest = 0;
     for (int i = 0; i < n; i++) largest = fmaxf(largest, fabsf(x[i]));
     const double exact =
-        largest == 0.0f || !expand ? 16.5 : exponent_exact(x, n, format); // certainly rounded down to 16
+        largest == 0.0f || !expand ? 16.5 : exponent_exact(x, n, format); // a value that certainly rounds down to 16
     const int least = (int)fmin(255, fmax(1, floor(exact - 0.01))), most = (int)fmin(255, fmax(1, floor(exact + 0.01)));
     if (a != largest) {
         snprintf(why, WHY, "the maximum is stored as %g, not %g", (double)a, (double)largest);
@@ -138,7 +141,7 @@ static inline bool group_follows(const float *x, int n, const uint8_t *codes, fl
 
 // --- the first step ------------------------------------------------------------------------------------------------
 
-// Returns the gradient of element i in step t. Gradients differ by orders of magnitude, and are 0 in long stretches.
+// Returns the gradient of element i in step t. Magnitudes differ by orders of magnitude; long stretches are 0.
 static inline float update_gradient(uint64_t t, int i) {
     const float scale = 1e-3f * exp2f(8 * rng_uniform(32, 0, (uint64_t)i) - 4);
     return i % 4096 < 200 ? 0.0f : scale * rng_normal(33, t, (uint64_t)i);
@@ -147,8 +150,9 @@ static inline float update_start(int i) {
     return 0.02f * rng_normal(31, 0, (uint64_t)i);
 }
 
-// True if `after` is right after the first step from zero states: lr * sign(g), because the update uses the moments
-// before they are rounded. Elements without gradient only decay. lr = 1e-3, decay 0.1, eps 1e-8.
+// True if `after` is the correct parameter after the first step from zero states. The step is lr * sign(g), because the
+// update uses the moments before they are rounded. An element without gradient only decays. lr = 1e-3, decay 0.1, eps
+// 1e-8.
 static inline bool first_step_follows(float before, float g, float after) {
     const float expected = before - 1e-3f * ((g > 0) - (g < 0) * 1.0f) - 1e-4f * before;
     return fabsf(after - expected) < 1e-6f + 1e-3f * 1e-8f / (fabsf(g) + 1e-30f) * (g != 0);
@@ -156,7 +160,7 @@ static inline bool first_step_follows(float before, float g, float after) {
 
 // --- errors --------------------------------------------------------------------------------------------------------
 
-// Returns the mean of |y / x - 1| over nonzero elements.
+// Returns the mean relative error |y / x - 1| over the nonzero elements of x.
 static inline double relative_error(const float *x, const float *y, int n) {
     double sum = 0;
     int count = 0;
@@ -168,9 +172,9 @@ static inline double relative_error(const float *x, const float *y, int n) {
     return count ? sum / count : 0;
 }
 
-// Mean relative errors in percent of SPREAD_GROUPS lognormal groups in E4M3, with and without expansion.
+// Expected mean relative errors in percent of SPREAD_GROUPS lognormal groups in E4M3, with and without expansion.
 enum { SPREADS = 4, SPREAD_GROUPS = 500, SPREAD_STREAM = 1000 };
-#define SPREAD_MARGIN 0.04 // relative tolerance of these values
+#define SPREAD_MARGIN 0.04 // relative tolerance for these expected errors
 
 typedef struct {
     double spread, expanded, plain;

@@ -8,34 +8,35 @@
 #include "moment_cases.h"
 #include "tap.h"
 
-// Bytes after the states that no kernel may write.
+// number of guard bytes after each state, which no kernel may write
 #define BANK_GUARD ((size_t)GROUP)
 #define BANK_GUARD_BYTE 0xa5
 
 typedef struct {
     Bench *bench;
     MomentsKind kind;
-    bool odd; // gradients at an odd address, so every group uses the kernel for tails
+    bool odd; // true: gradients are at an odd address, so that the kernel for tails processes every group
     size_t elements, groups;
     float *value, *grad;
-    void *master;            // FP32, or the lower 16 bits; NULL: no master weights, `value` are the parameters
-    Format master_format;    // format of master
-    uint16_t *half;          // with master weights: the parameters in BF16
-    uint8_t *data[2], *k[2]; // data: FP8 values, or moments of 4 bytes
+    // master weights in FP32, or their lower 16 bits (split16); NULL: none, and `value` holds the parameters
+    void *master;
+    Format master_format;    // format of the master weights
+    uint16_t *half;          // the BF16 parameters, if there are master weights
+    uint8_t *data[2], *k[2]; // data: FP8 values of m and v, or moments of 4 bytes. k: exponents
     float *a[2];
     StepState *state;
 } Bank;
 
-// Copy of one moment on the host.
+// Copy of one moment (m or v) in host memory.
 typedef struct {
-    std::vector<uint8_t> codes, k; // including their guard bytes
+    std::vector<uint8_t> codes, k; // FP8 values and exponents, including their guard bytes
     std::vector<float> a;
 } BankStates;
 
-// Opens the GPU with the minimal Exec for optimizer tests. The caller sets bench->config.recipe.
+// Opens the GPU with only what the optimizer kernel needs. The caller sets bench->config.recipe.
 static inline void optimizer_device_open(Bench *bench) {
     ModelShape *shape = &bench->config.shape;
-    bench->config.recipe.precision = PRECISION_FP32; // no attention is needed
+    bench->config.recipe.precision = PRECISION_FP32; // FP32, because these tests do not run attention
     bench->config.micro_batch = 1, bench->config.seq_len = 1024;
     shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = shape->ffn = 64;
     bench_exec_open(&bench->exec, cuda_ops(), DEVICE_CUDA, &bench->config);
@@ -94,7 +95,7 @@ static inline bool bank_is_fp8(const Bank *bank) {
     return bank->kind == MOMENTS_FP8 || bank->kind == MOMENTS_COAT;
 }
 
-// Sets states and parameters to 0.
+// Sets the optimizer's states and the parameters to 0.
 static inline void bank_clear(Bank *bank) {
     const size_t bytes = bank->elements * (bank_is_fp8(bank) ? 1 : bank->kind == MOMENTS_BF16 ? 2 : 4);
     for (int i = 0; i < 2; i++) {
@@ -114,7 +115,7 @@ static inline Tensor bank_moment(Bank *bank, int which) {
     return flat_tensor(bank->data[which], bank->elements, bank->kind == MOMENTS_BF16 ? FMT_BF16 : FMT_FP32);
 }
 
-// Takes an optimizer step with these gradients (NULL: none). Returns the state after it.
+// Takes an optimizer step with these gradients (NULL: none). Returns the step state after it.
 static inline StepState bank_step(Bank *bank, const float *gradients, StepState state) {
     Exec *exec = &bank->bench->exec;
     float *grad = bank->grad + (bank->odd ? 1 : 0);
@@ -139,20 +140,20 @@ static inline StepState bank_step(Bank *bank, const float *gradients, StepState 
     return state;
 }
 
-// Stores m = x and v = x * x (0 with `first_alone`) from zero states. Returns false if NaN or inf occurred.
+// Stores m = x, and v = x * x or, with `first_alone`, v = 0, from zero states. Returns false if NaN or inf occurred.
 // Overwrites the parameters.
 static inline bool bank_store(Bank *bank, const float *x, bool first_alone) {
     bank_clear(bank);
     return bank_step(bank, x, step_state(0.0f, 0.0f, first_alone ? 1.0f : 0.0f, 1.0f)).nonfinite == 0;
 }
 
-// Decodes the moments and stores them again.
+// Runs a step that decodes the moments and stores the same values again.
 static inline void bank_store_again(Bank *bank) {
     bank_step(bank, NULL, step_state(0.0f, 1.0f, 1.0f, 1.0f));
 }
 
-// Returns the first moments as the kernel decodes them: with v = 0, eps = 1, no bias correction and beta1 = 1/2, a
-// step with lr = 2 turns a parameter that is 0 into -m. Destroys the states.
+// Returns the first moments as the kernel decodes them. A step with v = 0, eps = 1, no bias correction, beta1 = 1/2 and
+// lr = 2 turns a parameter that is 0 into -m. Destroys the states.
 static inline std::vector<float> bank_decode_first(Bank *bank) {
     Exec *exec = &bank->bench->exec;
     std::vector<float> m(bank->elements);
@@ -179,7 +180,7 @@ static inline BankStates bank_states(Bank *bank, int which) {
     return s;
 }
 
-// Decodes one element on the host.
+// Decodes one element of a moment on the host.
 static inline float states_decode(const BankStates &s, size_t i) {
     return moment_decode(s.codes[i], moment_group(s.a[i / GROUP], s.k[i / GROUP], FMT_E4M3), FMT_E4M3);
 }

@@ -12,7 +12,7 @@ typedef enum { CONSTANT, ALTERNATING, RARE, NOISE, PATTERNS } Pattern;
 
 static const char *const pattern_names[PATTERNS] = {"constant", "alternating", "1 in 100", "noise"};
 
-// Returns the size of element i's gradient. Sizes differ by a factor of about e^spread.
+// Returns the magnitude of element i's gradient. Magnitudes differ by a factor of about e^spread.
 static inline float drift_size(double spread, int i) {
     return 1e-4f * (float)exp(spread * (double)rng_normal(3, 1, (uint64_t)i));
 }
@@ -21,22 +21,22 @@ static inline float drift_gradient(Pattern pattern, float size, int64_t t, int i
     switch (pattern) {
     case CONSTANT: return size;
     case ALTERNATING: return t % 2 ? size : -size;
-    case RARE: return (t + i * 37) % 100 == 0 ? size : 0.0f; // each element at another step
+    case RARE: return (t + i * 37) % 100 == 0 ? size : 0.0f; // every element gets its gradient in another step
     default: return size * (float)rng_normal(3, 2 + (uint64_t)(t % 100), (uint64_t)i);
     }
 }
 
 typedef struct {
-    double error, total; // squares of the errors of updates, and of the updates
-    double along;        // dot product of the updates and FP32's
-    double v_error;      // relative errors of v, signed
+    double error, total; // sum of squared errors of the updates, and of the squared updates
+    double along;        // inner product of the updates with those of FP32 moments
+    double v_error;      // sum of the signed relative errors of v
     double count;
 } DriftSums;
 
 typedef struct {
-    double v_mean; // signed mean relative error of v
+    double v_mean; // mean signed relative error of the second moment v
     double update; // root mean square error of the update, relative to the update
-    double rate;   // component of the update along FP32's update, minus 1: the change of the learning rate
+    double rate;   // component of the update along FP32's update, minus 1: the effective change of the learning rate
 } Drift;
 
 static inline void drift_add(DriftSums *sums, double update, double update_exact, double v, double v_exact) {
@@ -53,8 +53,8 @@ static inline Drift drift_of(const DriftSums *sums) {
 }
 
 // True if the drift is within the limits that training relies on, with nearest rounding and beta2 = 0.95. With noise, a
-// rounding of v persists for about 1 / (1 - beta2) steps. If v has no bias and a relative variance s, then 1 / sqrt(v)
-// has the variance s / 4, and its mean is 3/8 s too large.
+// rounding error of v persists for about 1 / (1 - beta2) steps. If v is unbiased with relative variance s, then 1 /
+// sqrt(v) has variance s / 4, and its mean is 3/8 s too large.
 static inline bool drift_is_small(Drift drift, Pattern pattern) {
     if (pattern == NOISE)
         return fabs(drift.v_mean) < 0.03 && fabs(drift.rate) < 0.02 &&

@@ -1,4 +1,4 @@
-// One stored group of 8-bit moments, for tests on the host.
+// Stores one group of 8-bit moments, for tests on the host.
 #pragma once
 #include <stdlib.h>
 #include <string.h>

@@ -11,8 +11,8 @@
 typedef struct {
     Exec exec;
     Config config;
-    Format format; // of activations and weights
-    double bad;    // the NaN or inf that the test writes into a tensor; 0: none
+    Format format; // format of activations and weights
+    double bad;    // the NaN or inf that the test writes into a tensor; 0 for none
     uint64_t draws;
     void *memory[MAX_TENSORS];
     size_t bytes[MAX_TENSORS];
@@ -42,7 +42,8 @@ static inline void set_value(Tensor t, int64_t i, int64_t j, double x) {
         ((int32_t *)t.data)[i * t.stride + j] = (int32_t)x;
 }
 
-// Returns a new tensor of 0xff bytes, which are NaN in every format. Elements that an operation skips stay NaN.
+// Returns a new tensor of 0xff bytes, which are NaN in every format. Therefore elements that an operation skips are
+// detected.
 static inline Tensor poisoned(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = {0};
     size_t bytes = (size_t)(rows * cols) * format_bytes(format);
@@ -103,7 +104,7 @@ static inline void fixture_begin(Fixture *f, Format format, int threads) {
     f->config.shape.heads = f->config.shape.kv_heads = 4;
     f->config.shape.head_dim = 24;
     f->config.shape.channels = 96;
-    f->config.shape.ffn = 1200; // the widest tensor in any test
+    f->config.shape.ffn = 1200; // the largest width that any test uses
     f->exec.ops = cpu_ops();
     assert_true(f->exec.ops->open(&f->exec, &f->config, &err));
     f->exec.workspace_bytes = cpu_workspace(&f->config).bytes;
@@ -124,7 +125,7 @@ static inline uint64_t fixture_end(Fixture *f) {
     return hash;
 }
 
-// One implementation of the CPU backend: an instruction set's kernels, with or without the BLAS library's matmuls.
+// One implementation of the CPU backend: the kernels of an instruction set, with or without the BLAS library's matmuls.
 typedef struct {
     const CpuKernels *kernels;
     bool blas;
@@ -143,7 +144,8 @@ static inline int fixture_variants(Variant list[CPU_VARIANTS + 1]) {
     return count + 1;
 }
 
-// Runs body in FP32 and BF16 on every variant, with 1, 2 and 3 threads. Fails if the threads change any bit.
+// Runs body in FP32 and BF16 on every implementation, with 1, 2 and 3 threads. Fails if the number of threads changes
+// any bit.
 static inline void run_with(void (*body)(Fixture *), double bad) {
     const Format formats[2] = {FMT_FP32, FMT_BF16};
     Variant variants[CPU_VARIANTS + 1];

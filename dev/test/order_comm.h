@@ -1,5 +1,5 @@
-// Communication that only records what it reads and writes, seen from one rank: all ranks have the same memory, and
-// send what this rank would. The tests can inject faults.
+// Communication for test_order that only records memory accesses, seen from one rank. It assumes that all ranks have
+// the same memory and send the same data. Tests can inject faults.
 #pragma once
 #include "coat/comm/comm_internal.h"
 #include "dev/test/order_memory.h"
@@ -9,17 +9,17 @@
 
 typedef enum {
     FAULT_NONE,
-    NO_AFTER_COMPUTE, // communication does not wait for computation
-    NO_WAIT,          // computation does not wait for communication
+    NO_AFTER_COMPUTE, // communication does not wait for the computation before it
+    NO_WAIT,          // computation does not wait for the communication before it
     EARLY_TICKETS,    // a ticket does not cover the last collective
-    OLD_CODES,        // weights are not quantized after an update
+    OLD_CODES,        // weights are not quantized after an update, so FP8 values are stale
     OLD_SLOTS,        // slot_layer still names layers whose weights an update has changed
-    LOST_SUMS         // gradients are not summed
+    LOST_SUMS         // gradients are not summed over the ranks
 } Fault;
 
 static Fault fault;
 
-// The places in coat/model/shards.c that order the two streams, collected while they run. left_out: the one that
+// The calls in coat/model/shards.c that order the two streams, collected while they run. left_out: the call that
 // place_event() skips; -1: none.
 typedef struct {
     const char *function;
@@ -47,7 +47,8 @@ static void place_event(Comm *comm, bool waits, int ticket, const char *function
 
 // --- collectives --------------------------------------------------------------------------------------------------
 
-// Memory that the collectives of a group read and write. They may run at the same time, so they must not overlap.
+// Memory ranges that the collectives of one group read and write. They may run concurrently, so the ranges must not
+// overlap.
 typedef struct {
     size_t begin, end;
     bool written;
@@ -56,7 +57,7 @@ typedef struct {
 static struct {
     bool open;
     Range range[4 * PARAMETER_COUNT];
-    int ranges, before; // before: number of ranges when the current collective began
+    int ranges, before; // ranges: number of ranges in the group. before: that number when the current collective began
 } group;
 
 static void in_group(const void *address, size_t bytes, bool writes) {
@@ -69,7 +70,8 @@ static void in_group(const void *address, size_t bytes, bool writes) {
     if (group.open) group.range[group.ranges++] = range;
 }
 
-// Reports a call in a micro-batch that may be replayed: tickets are valid only in their own step.
+// Reports a fault if called in a micro-batch that may be replayed from a CUDA graph, because tickets are valid only in
+// their own step.
 static void check_recording(const char *call) {
     if (order.recording) report(&order.races, "recorded: %s in a micro-batch that may be replayed", call);
 }
@@ -108,7 +110,7 @@ static void order_all_reduce(Comm *comm, void *data, int64_t count, CommType typ
     receives(data, bytes, what, sent_age(what));
 }
 
-// The summed values must belong to the layer of the result. In a gather buffer they keep their label.
+// Checks that the summed values belong to the layer of the result. In a gather buffer they keep their label.
 static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
     const Label from = owner_of(in), to = owner_of(out);
@@ -119,7 +121,8 @@ static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t 
     receives(out, bytes, sum, sent_age(sum));
 }
 
-// The gathered tensor has the layer and age of its shards. In the memory of gradients it is labeled as a value.
+// Labels the gathered tensor with the layer and version of its shards. In the memory of gradients, labels it as a
+// value.
 static void order_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
     const Label from = owner_of(in), to = owner_of(out);

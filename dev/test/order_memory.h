@@ -15,14 +15,14 @@
 
 #include "coat/model/arena.h"
 
-#define UNIT 16 // bytes; no unit belongs to two tensors
+#define UNIT 16 // bytes per tracked memory unit; no unit belongs to two tensors
 #define MAX_LAYERS 5
-#define MAX_EVENTS 16384 // per stream and run
+#define MAX_EVENTS 16384 // maximum number of events per stream and run
 #define MAX_REPORTS 256
 
 typedef enum { COMPUTATION, COMMUNICATION, STREAMS } Stream;
 
-// Number of a tensor of one layer (or buffer) in one role. Labels below 1 are not tensors.
+// Label of a tensor: its id, role and layer (or buffer) in one number. Labels below 1 do not name a tensor.
 typedef int32_t Label;
 enum { NOTHING = 0, SCRATCH = -1, ZEROS = -2, MAXIMA = -3 };
 
@@ -39,47 +39,48 @@ static int label_layer(Label label) {
     return (label - 1) % MAX_LAYERS;
 }
 
-// State of one unit of memory.
+// What is known about one unit of memory.
 typedef struct {
-    int written, read[STREAMS]; // times of the stream's clock; 0: never
-    Stream writer;              // the stream that wrote last
-    int made;      // pass in which the contents were computed or, for weights, number of updates; -1: not written
-    Label content; // the tensor that was written
-    bool padding;  // after the end of a tensor or shard: communicated but never used
+    int written, read[STREAMS]; // times of each stream's clock at the last write and at the last reads; 0: never
+    Stream writer;              // stream that wrote this memory unit last
+    int made; // version: pass in which the contents were computed or, for weights, number of updates; -1: not written
+    Label content; // label of the tensor that was written
+    bool padding;  // memory after the end of a tensor or shard, which is communicated but never used
 } Unit;
 
 typedef struct {
     const char *name;
-    int layer; // OF_NONE, or OF_ALL
+    int layer; // layer of the event's operation, or OF_NONE or OF_ALL
 } Event;
 
 enum { OF_NONE = -1, OF_ALL = -2 };
 
-// If set, accesses are only counted, not checked, and addresses have no windows (dev/bench/bench_traffic.c).
+// If not NULL, is called for every access instead of the checks. Addresses then have no windows
+// (dev/bench/bench_traffic.c).
 static void (*count_access)(const void *address, size_t bytes, bool writes);
 
 static struct {
     const Arena *arena;
-    char *base;    // start of window 0, whose addresses are the arena's
-    size_t window; // bytes per window
-    size_t units;  // without the workspace, which is only used within an operation
+    char *base;    // start of window 0, which shows the arena at its own addresses
+    size_t window; // size in bytes of one tensor's address window
+    size_t units;  // number of units, without the workspace, which is only used within an operation
     Unit *unit;
-    Label *owner;                     // tensor of each unit in the layout; SCRATCH: several
-    Event event[STREAMS][MAX_EVENTS]; // event at each time
-    int clock[STREAMS];               // time of the last event
-    int waited[STREAMS];              // time of the other stream that this one has waited for
+    Label *owner; // label of the tensor that the plan places in each unit; SCRATCH: several tensors share it
+    Event event[STREAMS][MAX_EVENTS]; // the event at each time of each stream's clock
+    int clock[STREAMS];               // each stream's clock: time of its last event
+    int waited[STREAMS];              // for each stream, the time of the other stream that it has waited for
     Stream stream;                    // stream of the current operation
-    int ticket[MAX_EVENTS], tickets;  // time on the communication stream of each ticket
-    int pass, step_pass, updates;     // current pass; first pass of the step; number of updates
-    int oldest;                       // smallest `made` that the current operation has read
-    int weight_made;                  // `made` of the weights that it writes
-    int sample_pass;                  // first pass of the sample
-    bool kept;                        // reads may find any pass of the sample
-    bool recording;                   // in a micro-batch that may be replayed
-    char report[MAX_REPORTS][320];    // distinct reports
+    int ticket[MAX_EVENTS], tickets;  // time on the communication stream of each ticket, and number of tickets
+    int pass, step_pass, updates;     // current pass, first pass of the current step, and number of updates so far
+    int oldest;                       // smallest version (`made`) that the current operation has read
+    int weight_made;                  // version (`made`) of the weights that the current operation writes
+    int sample_pass;                  // first pass of the text that is being sampled
+    bool kept;                        // reads may find values of any pass of the sample (KV cache)
+    bool recording;                   // in a micro-batch that may be recorded in a CUDA graph
+    char report[MAX_REPORTS][320];    // texts of the distinct faults found
     int reports;
-    size_t races, clobbered, unwritten, old; // number of faults of each kind
-    // true if any operation accessed the tensor, in any layer and role
+    size_t races, clobbered, unwritten, old; // numbers of detected faults of each kind
+    // true if any operation has written or read the tensor, in any layer and role
     bool writes[TENSOR_COUNT], reads[TENSOR_COUNT];
 } order;
 
@@ -131,8 +132,8 @@ static Name this_event(void) {
 
 // --- addresses ----------------------------------------------------------------------------------------------------
 
-// Returns the address in the window of a tensor and layer. An alias uses the window of the tensor whose memory it
-// shares.
+// Returns the address of a tensor and layer in their window. A tensor that shares another's memory uses that tensor's
+// window.
 static void *through_window(void *address, Role role, TensorId id, int layer) {
     if (!address || count_access) return address;
     id = arena_owner(order.arena, id, role, layer);
@@ -156,7 +157,7 @@ static int window_of(const void *address) {
     return (int)((size_t)((const char *)address - order.base) / order.window);
 }
 
-// Returns the tensor that a window shows in a unit; NOTHING if it may be any of those that share the memory.
+// Returns the label of the tensor that a window shows in a unit. Returns NOTHING if several tensors share the unit.
 static Label meant(int window, Label owner) {
     if (window == 0) return owner == SCRATCH || in_slots(owner) ? NOTHING : owner;
     return label_of((window - 1) / MAX_LAYERS, owner == SCRATCH ? VALUE : label_role(owner), (window - 1) % MAX_LAYERS);
@@ -216,9 +217,9 @@ static void memory_close(void) {
     free(order.owner);
 }
 
-// --- order --------------------------------------------------------------------------------------------------------
+// --- order of the streams -----------------------------------------------------------------------------------------
 
-// Begins an operation on a stream, ordered after all earlier ones on that stream.
+// Begins an operation on a stream. It is ordered after all earlier operations on that stream.
 static void event_begin(Stream stream, const char *name) {
     const Event event = {name, OF_NONE};
     order.stream = stream;
@@ -234,7 +235,7 @@ static void event_of(Label label) {
         e->layer = label_layer(label);
 }
 
-// True if the current operation is ordered after time `time` of `stream`.
+// True if the current operation runs after time `time` of `stream`.
 static bool is_after(Stream stream, int time) {
     return stream == order.stream || time <= order.waited[order.stream];
 }
@@ -246,18 +247,18 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
            other_writes ? "writes" : "reads");
 }
 
-// --- what lies there ----------------------------------------------------------------------------------------------
+// --- contents of memory -------------------------------------------------------------------------------------------
 
-// True if the contents are up to date:
+// True if the contents of a unit are up to date, which depends on the tensor:
 //   activations: from this pass, or with order.kept from this sample
-//   gradients: from this step; once summed over the ranks, from this pass
+//   gradients: from this step; after the sum over the ranks, from this pass
 //   health counts of the first pass: from this step
 //   weights and tensors made from them: from the last update
 static bool current(const Unit *u) {
     const Label label = u->content;
     if (label <= 0) return true;
     if (label_id(label) == CODE_COUNTS || label_id(label) == INNER_PRODUCTS) return u->made >= order.step_pass;
-    if (label_id(label) == ROPE_TABLE) return true; // written once
+    if (label_id(label) == ROPE_TABLE) return true; // the RoPE table is written only once
     if (order.kept) return u->made >= order.sample_pass;
     if (label_id(label) >= PARAMETER_COUNT) return label_id(label) == STATE || u->made == order.pass;
     switch (label_role(label)) {
@@ -288,7 +289,7 @@ static void check_content(const Unit *u, Label expected) {
                event_name(u->writer, u->written).text, of_weight(u->content) ? "an update" : "a pass");
 }
 
-// Reports two tensors in the same memory that one operation accesses, because it may do so in any order.
+// Reports an operation that accesses two tensors in the same memory, because the order of its accesses is not defined.
 static void check_together(const Unit *u, Label content) {
     const int now = order.clock[order.stream];
     const bool written = u->writer == order.stream && u->written == now;
@@ -299,7 +300,7 @@ static void check_together(const Unit *u, Label content) {
 
 // --- accesses -----------------------------------------------------------------------------------------------------
 
-// Returns the first unit of a range. Fails if the range is not in the arena.
+// Returns the first unit of a memory range. Fails if the range is not in the arena.
 static size_t first_unit(const void *address, size_t bytes) {
     if (offset_of(address) + bytes > order.units * UNIT)
         fatal(EXIT_DEVICE, "%s: the address %p is not of the arena's tensors", this_event().text, address);
@@ -359,7 +360,8 @@ static void write_memory(const void *address, size_t bytes) {
     }
 }
 
-// Accesses memory as a given tensor, for operations that move one layer's values to another's memory.
+// Records an access to memory as the given tensor, for operations that move one layer's values to another layer's
+// memory.
 static void read_as(const void *address, size_t bytes, Label expected) {
     event_of(expected);
     for (size_t u = first_unit(address, bytes), end = end_unit(address, bytes); u < end; u++) read_unit(u, expected);

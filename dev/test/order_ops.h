@@ -1,5 +1,5 @@
-// The operations of ops.h on a device that only records which memory each reads and writes. An access of either
-// backend counts.
+// Implements the operations of ops.h on a device that only records which memory each operation reads and writes.
+// Records the union of the CPU's and the GPU's accesses.
 #pragma once
 #include "dev/test/order_tensors.h"
 
@@ -23,7 +23,7 @@ static void order_range_push(Exec *exec, const char *name) {
     (void)exec, (void)name;
 }
 
-// Uploading tokens begins a pass.
+// Uploads tokens, which begins a new pass.
 static void order_upload(Exec *exec, void *device, const void *host, size_t bytes) {
     (void)exec, (void)host;
     begin("upload");
@@ -31,7 +31,7 @@ static void order_upload(Exec *exec, void *device, const void *host, size_t byte
     if (bytes) write_memory(device, bytes);
 }
 
-// Reads the results of earlier operations. The host's wait does not order communication.
+// Records that the host reads the results of earlier operations. The host's wait does not order communication.
 static void order_download(Exec *exec, void *host, const void *device, size_t bytes) {
     (void)exec, (void)host;
     begin("download");
@@ -53,7 +53,8 @@ static void order_copy(Exec *exec, void *to, const void *from, size_t bytes) {
     write_as(to, bytes, label_of(label_id(place), label_role(place), label_layer(source)), order.oldest);
 }
 
-// Never replays, so that every pass is recorded. A micro-batch that could be replayed must not communicate.
+// Never replays a CUDA graph, so that every pass is recorded. A micro-batch that could be replayed must not
+// communicate.
 static bool order_replay_begin(Exec *exec, int id) {
     (void)exec, (void)id;
     order.recording = true;
@@ -64,7 +65,7 @@ static void order_replay_end(Exec *exec, int id) {
     order.recording = false;
 }
 
-// When bytes are counted, v is left out, because the GPU does not touch it unless it is clipped.
+// When bytes are counted, v is omitted, because the GPU accesses v only to clip it.
 static Tensor without_values(Tensor qkv, const QkRope *heads) {
     if (count_access && !(heads->clip > 0))
         qkv.cols = (int64_t)(heads->shape.heads + heads->shape.kv_heads) * heads->shape.head_dim;
@@ -137,7 +138,8 @@ static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tenso
     (void)exec;
     begin("linear_forward");
     reads_data(x);
-    if (x.granularity != SCALE_ROW) reads_scale(x); // row scales are not applied here
+    // A matmul does not multiply by row scales, so it does not read them.
+    if (x.granularity != SCALE_ROW) reads_scale(x);
     reads(codes(x) ? w.codes : w.value);
     reads_data(bias);
     writes_data(y);
@@ -162,7 +164,7 @@ static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, 
     begin("attention_forward");
     reads(positions);
     reads(q);
-    order.kept = k.rows > q.rows; // k and v of earlier passes of the sample
+    order.kept = k.rows > q.rows; // attention reads k and v of earlier passes of the sample (KV cache)
     reads(tensor_rows(k, 0, k.rows - q.rows));
     reads(tensor_rows(v, 0, v.rows - q.rows));
     order.kept = false;
@@ -183,7 +185,7 @@ static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
 }
 
 static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
-    (void)from_saved; // it also reads what it writes
+    (void)from_saved; // not needed, because the accesses are the same in both cases
     const bool complete = same_memory(h.data, y.data) && !bias.data;
     if (complete && !g.data) return;
     begin("activation_forward");
@@ -198,7 +200,8 @@ static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, T
         writes(g);
 }
 
-// The transpose is made from the FP8 gradient in a second operation, and may reuse the memory of the logits.
+// Records the transpose, which is made from the FP8 gradient in a second operation and may reuse the memory of the
+// logits.
 static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
                                         Tensor targets, int vocab, StepState *state) {
     (void)exec, (void)vocab;
@@ -234,7 +237,7 @@ static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g,
     reads(positions);
     reads(g);
     reads(tokens);
-    sums(dwte, true); // adds to the gradient of the head
+    sums(dwte, true); // adds to the head's weight gradient in wte
     sums(dwpe, accumulate);
 }
 
@@ -431,7 +434,8 @@ static void order_adamw_update(Exec *exec, const Parameter *parameters, int coun
     order.updates++;
 }
 
-// Quantizes weights. The amax of whole weights is already stored; that of shards has been reduced over the ranks.
+// Quantizes weights. The amax of complete weights is already stored; the amax of shards has been reduced over the
+// ranks.
 static void order_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     begin_update("weights_quantize");
     for (int i = 0; i < count; i++) {

@@ -10,7 +10,7 @@ static void fail_if(bool bad, const Error *err) {
     if (bad) fatal(err->code, "%s", err->text);
 }
 
-// --- what PyTorch wrote ---------------------------------------------------------------------------------------------
+// --- PyTorch's results ----------------------------------------------------------------------------------------------
 
 static bool open_dump(SafeFile *file, const char *folder, const char *name) {
     Error err;
@@ -21,7 +21,7 @@ static bool open_dump(SafeFile *file, const char *folder, const char *name) {
     return true;
 }
 
-// Reads the `count` values of a tensor, in the file's format.
+// Reads `count` values of a tensor in the file's format.
 static void *read_tensor(const SafeFile *file, const char *name, Dtype dtype, size_t count) {
     Error err;
     const SafeTensor *t = safetensors_find(file, name);
@@ -33,7 +33,7 @@ static void *read_tensor(const SafeFile *file, const char *name, Dtype dtype, si
     return data;
 }
 
-// Reads a parameter's values or gradient, stored under `prefix` + its Hugging Face name.
+// Reads the values or gradient of a parameter. The tensor's name in the file is `prefix` + the Hugging Face name.
 static double *read_parameter(const SafeFile *file, const char *prefix, const ModelShape *shape, TensorId id, int layer,
                               size_t count) {
     char hf_name[HF_NAME_LENGTH], name[160];
@@ -51,10 +51,11 @@ typedef struct {
     SafeFile weights, gradients, updates;
     bool has_updates;
     int B, T, update_count;
-    int32_t *tokens, *targets; // (B, T)
-    double *loss;              // (1)
-    double *losses[2]; // (update_count + 1): losses after 0, 1, ... updates on one batch; [1]: with BF16 weights
-    double *adamw;     // (6): lr, beta1, beta2, eps, weight decay, gradient norm limit
+    int32_t *tokens, *targets; // token ids and targets of the batch (B, T)
+    double *loss;              // PyTorch's mean loss of the batch, one value
+    // losses after 0, 1, ... updates on one batch (update_count + 1); [1]: with weights rounded to BF16
+    double *losses[2];
+    double *adamw; // AdamW settings (6): lr, beta1, beta2, eps, weight decay, gradient norm limit
 } Reference;
 
 static void reference_open(Reference *r, const char *folder) {
@@ -96,7 +97,7 @@ static void reference_close(Reference *r) {
 
 // --- the model ------------------------------------------------------------------------------------------------------
 
-// Creates a model with the weights of a Hugging Face folder, for passes of B x T tokens.
+// Creates a model with the weights of a Hugging Face folder, planned for passes of B x T tokens.
 static Config *create_from_folder(Model *m, const char *folder, int B, int T, bool bf16, DeviceKind device) {
     Error err;
     Small s = {1, 1, 16, 16, B, T, bf16, 0};
@@ -116,7 +117,7 @@ static double *hugging_face_layout(Model *m, Tensor t, TensorId id, size_t *coun
     int64_t rows = tensor_used_rows(id, t.rows, &m->config->shape);
     *count = (size_t)(rows * t.cols);
     HfPart parts[HF_MAX_PARTS];
-    hf_parts(&m->config->shape, id, 0, parts); // GPT-2 has one part per tensor
+    hf_parts(&m->config->shape, id, 0, parts); // only one part, because GPT-2 stores every tensor whole
     if (!parts->transposed) return values;
     double *turned = (double *)xmalloc(*count * sizeof *turned);
     for (int64_t i = 0; i < rows; i++)
@@ -136,8 +137,8 @@ static void create_for_reference(Model *m, const Reference *r, bool bf16, Device
     c->grad_clip = (float)r->adamw[5];
 }
 
-// Returns the mean loss of the batch; computes gradients if `backward`. update: number of the next update, which sets
-// the learning rate.
+// Returns the mean loss of the batch. Computes gradients if `backward` is true. update: number of the next update,
+// which determines the learning rate.
 static double reference_pass(Model *m, const Reference *r, int update, bool backward) {
     step_begin(m, r->update_count ? m->config->lr * (float)update / (float)r->update_count : m->config->lr,
                (int64_t)r->B * r->T);
@@ -149,10 +150,10 @@ static double reference_pass(Model *m, const Reference *r, int update, bool back
 // --- the comparison -------------------------------------------------------------------------------------------------
 
 typedef struct {
-    double loss;     // difference from PyTorch
-    double gradient; // relative error of one tensor
-    double losses;   // difference after each update
-    double updates;  // relative error of the distance that a tensor moved
+    double loss;     // maximum difference of the loss from PyTorch's
+    double gradient; // maximum relative error of a tensor's gradient
+    double losses;   // maximum difference of the loss after each update
+    double updates;  // maximum relative error of the distance that a tensor moved
 } ReferenceLimits;
 
 // Errors of updates, measured with 3 layers of 192 channels and a vocabulary of 2000, and with 124M's shape, on 4 x
@@ -163,16 +164,16 @@ typedef struct {
 //       3.4e-2; without clipping 0.24.
 //   Gradients in BF16: see dev/NOTES.md. On uniformly random tokens they exceed this limit.
 static const ReferenceLimits reference_limits[2] = {
-    {1e-5, 1e-4, 1e-5, 1e-4}, // FP32
-    {1e-2, 1e-2, 3e-2, 1e-1}, // BF16
+    {1e-5, 1e-4, 1e-5, 1e-4}, // limits for a model in FP32
+    {1e-2, 1e-2, 3e-2, 1e-1}, // limits for a model in BF16
 };
 
-// Sets name to "cpu" or the GPU's name.
+// Stores "cpu" or the GPU's name in `name`.
 static void device_called(Model *m, char *name, size_t size) {
     snprintf(name, size, "cpu");
     if (m->ops->device == DEVICE_CPU) return;
     m->ops->describe(&m->exec, name, size);
-    name[strcspn(name, ",")] = '\0'; // "NVIDIA H200, 132 SMs ..."
+    name[strcspn(name, ",")] = '\0'; // the device's text is, for example, "NVIDIA H200, 132 SMs ..."
 }
 
 static double gradient_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
@@ -214,7 +215,7 @@ static double update_error(Model *m, const Reference *r, int i, TensorId id, int
     return error;
 }
 
-// Prints one line per kind of tensor: the worst of its layers.
+// Prints one result line per kind of tensor, with the worst error of its layers.
 static void check_tensors(Model *m, const Reference *r, const char *where, const char *what, double limit,
                           double (*error_of)(Model *, const Reference *, int, TensorId, int)) {
     TensorId *ids = (TensorId *)xmalloc((size_t)m->parameter_count * sizeof *ids);

@@ -6,7 +6,7 @@
 
 static int tap_failures;
 
-// Prints the line of one check. The formatted text follows the name in parentheses.
+// Prints the TAP line of one check: the name, then the formatted text in parentheses.
 __attribute__((format(printf, 3, 4))) static inline void tap_check(bool good, const char *name, const char *format,
                                                                    ...) {
     va_list args;
@@ -23,7 +23,7 @@ static inline void tap_skip(const char *name, const char *reason) {
     printf("ok - %s # SKIP %s\n", name, reason);
 }
 
-// Returns main()'s exit status.
+// Returns the exit status for main(): 0 if all checks passed.
 static inline int tap_status(void) {
     return tap_failures ? 1 : 0;
 }

@@ -11,9 +11,10 @@
 #include "coat/save/manifest.h"
 #include "coat/save/run_state.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
-// Saves, overwrites the device's memory, loads and compares. Saves again in another folder and compares the files.
+// Saves a checkpoint, overwrites the device's memory, loads the checkpoint and compares all states. Then saves to
+// another folder and compares the files.
 static void round_trip(Run *run, const char *out) {
     RunState before = fill(run, 7), after;
     Copy copy = copy_of(run);
@@ -54,7 +55,7 @@ UNIT_TEST(test_round_trips) {
     round_trip(run, "moments-bf16");
 }
 
-// A tensor larger than the buffer in host memory.
+// Tests a tensor that is larger than the staging buffer in host memory.
 UNIT_TEST(test_large_tensor) {
     Run *run = run_open(RECIPE_COAT, 1);
     model_shape_vocab(&run->config.shape, 55001);
@@ -63,7 +64,7 @@ UNIT_TEST(test_large_tensor) {
     round_trip(run, "large");
 }
 
-// model.safetensors has Hugging Face's layout: its names, transposed weights, no padding rows.
+// model.safetensors has Hugging Face's layout: Hugging Face names, transposed weights, no padding rows.
 UNIT_TEST(test_layout) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
@@ -78,11 +79,12 @@ UNIT_TEST(test_layout) {
     assert_int_equal(t->shape[1], 40);
     t = safetensors_find(&file, "transformer.h.2.mlp.c_fc.weight");
     assert_non_null(t);
-    assert_int_equal(t->shape[0], 40); // (in, out)
+    assert_int_equal(t->shape[0], 40); // a matrix is stored as (in, out) in the file
     assert_int_equal(t->shape[1], 160);
     uint16_t got[40 * 160];
     assert_true(safetensors_read(&file, t, 0, got, sizeof got, &err));
-    const uint16_t *native = (const uint16_t *)arena_tensor(&run->arena, FCW, VALUE, 2).data; // (out, in)
+    // A matrix is stored as (out, in) in memory.
+    const uint16_t *native = (const uint16_t *)arena_tensor(&run->arena, FCW, VALUE, 2).data;
     for (int i = 0; i < 40; i++)
         for (int j = 0; j < 160; j++) assert_int_equal(got[i * 160 + j], native[j * 40 + i]);
     t = safetensors_find(&file, "transformer.ln_f.bias");
@@ -93,7 +95,7 @@ UNIT_TEST(test_layout) {
     t = safetensors_find(&file, "transformer.h.0.attn.c_attn.weight.m");
     assert_non_null(t);
     assert_int_equal(t->dtype, DTYPE_F8_E4M3);
-    assert_int_equal(t->shape[0], 120); // as in memory, not transposed
+    assert_int_equal(t->shape[0], 120); // shape as in memory, not transposed
     t = safetensors_find(&file, "transformer.h.0.attn.c_attn.weight.v.a");
     assert_non_null(t);
     assert_int_equal(t->dtype, DTYPE_F32);
@@ -124,7 +126,7 @@ UNIT_TEST(test_flags_without_effect) {
     run_close(run);
 }
 
-// True if state.json of a checkpoint of this recipe has `text`.
+// True if state.json of a checkpoint written with this recipe contains `text`.
 static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recompute, const char *name,
                        const char *text) {
     run->config.recipe.kind = kind;
@@ -140,7 +142,7 @@ static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recomp
     return found;
 }
 
-// state.json records the recipe. It records --recompute only if that changes bits.
+// state.json records the recipe. It records --recompute only if that flag changes result bits.
 UNIT_TEST(test_recipe_recorded) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
@@ -152,7 +154,8 @@ UNIT_TEST(test_recipe_recorded) {
     assert_false(state_says(run, &rs, RECIPE_COAT_PAPER, 0, "recipe-c", "\"recompute\""));
     assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-d", "\"recipe\": \"coat\""));
     assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-e", "\"recompute\": 0"));
-    assert_true(state_says(run, &rs, RECIPE_COAT, 2, "recipe-f", "\"recompute\": 1")); // 1 and 2 give the same bits
+    // --recompute 1 and 2 give the same bits
+    assert_true(state_says(run, &rs, RECIPE_COAT, 2, "recipe-f", "\"recompute\": 1"));
     r->linear = LINEAR_BF16;
     assert_true(state_says(run, &rs, RECIPE_COAT, 0, "recipe-g", "\"recompute\": 0"));
     assert_false(state_says(run, &rs, RECIPE_COAT, 0, "recipe-h", "\"bf16-blocks\""));
@@ -166,7 +169,7 @@ static void expect_refusal(Run *run, const char *folder, const char *a, const ch
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, a);
     assert_says(&err, b);
-    Copy after = copy_of(run); // no state was changed
+    Copy after = copy_of(run); // the failed load has changed no state
     assert_memory_equal(before.bytes, after.bytes, before.size);
     free(before.bytes);
     free(after.bytes);
@@ -192,7 +195,7 @@ UNIT_TEST(test_refusals) {
     expect_refusal(run, folder, "--precision recipe", "not fp32");
 }
 
-// Other settings may differ from the checkpoint's. Each one is reported.
+// Settings other than the shape may differ from the checkpoint's. Each difference is reported in one line.
 UNIT_TEST(test_changed_settings) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
@@ -211,7 +214,7 @@ UNIT_TEST(test_changed_settings) {
     run_close(run);
 }
 
-// Writes a manifest with valid checksums for the folder's files, whatever they contain.
+// Writes a manifest with valid checksums for the files in the folder, whatever they contain.
 static void resign(const char *folder) {
     JsonText t;
     manifest_begin(&t);
@@ -270,7 +273,7 @@ UNIT_TEST(test_hostile_state) {
     run_close(run);
 }
 
-// Fails unless reading state.json for the run prints exactly `expected`.
+// Fails unless reading state.json for this run prints exactly `expected`.
 static void expect_said(Run *run, const char *folder, const char *expected) {
     RunState rs;
     int kept = quiet_begin();
@@ -342,13 +345,15 @@ UNIT_TEST(test_weights_damaged) {
     assert_false(checkpoint_check_files(folder, false, &err));
     assert_says(&err, "merges.txt");
     assert_says(&err, "remove its manifest.json");
-    assert_int_equal(unlink(in(folder, "manifest.json")), 0); // without manifest: not a checkpoint of this program
+    // A folder without manifest.json is not a checkpoint of this program.
+    assert_int_equal(unlink(in(folder, "manifest.json")), 0);
     assert_true(checkpoint_check_files(folder, true, &err));
     assert_true(checkpoint_load_weights(folder, &run->arena, &run->exec, &err));
     run_close(run);
 }
 
-// Loading only weights: values as saved, master weights equal to them, all other states 0.
+// Tests loading only the weights of a checkpoint: they are as saved, master weights equal them, and all other states
+// are 0.
 UNIT_TEST(test_weights_only) {
     Run *from = run_new(RECIPE_BF16), *to = run_new(RECIPE_COAT);
     RunState rs = fill(from, 5);
@@ -364,7 +369,8 @@ UNIT_TEST(test_weights_only) {
             Tensor m = arena_tensor(&to->arena, (TensorId)id, MOMENT_M, layer);
             assert_memory_equal(a.data, b.data, (size_t)tensor_elements(a) * 2);
             for (int64_t i = 0; i < tensor_elements(a); i++) {
-                assert_int_equal(((uint16_t *)low.data)[i], 0); // a BF16 value has no low bits
+                // The low bits of split16 are 0, because the weight was loaded as BF16.
+                assert_int_equal(((uint16_t *)low.data)[i], 0);
                 for (size_t j = 0; j < format_bytes(m.format); j++)
                     assert_int_equal(((uint8_t *)m.data)[(size_t)i * format_bytes(m.format) + j], 0);
             }

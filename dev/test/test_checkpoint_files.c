@@ -1,5 +1,5 @@
-// Tests of checkpoints as files (coat/save/checkpoint.h): the newest complete one is found, damage is detected and
-// reported, and neither a failed save nor pruning loses a checkpoint.
+// Tests of checkpoints as files (coat/save/checkpoint.h): the newest complete checkpoint is found, damage is detected
+// and reported, and neither a failed save nor pruning loses a checkpoint.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/save/checkpoint_shards.h"
@@ -54,13 +54,13 @@ static Run *run_with_two(const char *out, RunState *newer) {
     return run;
 }
 
-// A checkpoint that cannot be read, or whose folder has another step's name, is an error: no older one is used
-// instead.
+// A checkpoint that cannot be read, or whose folder has the name of another step, is an error. No older checkpoint is
+// used instead.
 UNIT_TEST(test_unread_and_misnamed) {
     Error err;
     RunState newer;
     Run *run = run_with_two("unread", &newer);
-    const bool root = geteuid() == 0; // root can read all files
+    const bool root = geteuid() == 0; // permissions do not stop root from reading files
     assert_int_equal(chmod(path_of("."), 0755), 0);
     assert_int_equal(chmod(path_of("unread/step-00000020/model.safetensors"), 0), 0);
     if (root) assert_int_equal(seteuid(65534), 0);
@@ -80,8 +80,8 @@ UNIT_TEST(test_unread_and_misnamed) {
     run_close(run);
 }
 
-// Damages each file in turn. Finding the damaged step by number fails; without a number the step before it is found,
-// and one line names the file.
+// Damages each file of a checkpoint in turn. Finding that step by number fails. Without a number, the previous step is
+// found, and one line names the damaged file.
 UNIT_TEST(test_damage) {
     Error err;
     RunState newer;
@@ -107,14 +107,14 @@ UNIT_TEST(test_damage) {
             assert_false(find("damage", 20, &err));
             assert_int_equal(err.code, EXIT_DATA);
             assert_says(&err, files[i]);
-            // loading the damaged checkpoint anyway fails, unless the file is not read
+            // Loading the damaged checkpoint anyway fails, unless the damaged file is not read.
             if (strcmp(files[i], "generation_config.json") != 0 && strcmp(files[i], HF_INDEX_NAME) != 0)
                 assert_false(checkpoint_load(path_of("damage/step-00000020"), &run->arena, &run->exec, &newer, &err));
             write_file(path, data, size);
             free(data);
         }
     }
-    assert_true(find("damage", 20, &err)); // undamaged again
+    assert_true(find("damage", 20, &err)); // the damaged file has been restored, so the checkpoint is found
     run_close(run);
 }
 
@@ -126,7 +126,7 @@ UNIT_TEST(test_replace_and_prune) {
     rs = fill(run, 2);
     rs.tokens = 5;
     char folder[TEST_PATH];
-    snprintf(folder, sizeof folder, "%s", save(run, "prune", &rs)); // replaces step 20
+    snprintf(folder, sizeof folder, "%s", save(run, "prune", &rs)); // saves step 20 again, which replaces it
     if (!checkpoint_load(folder, &run->arena, &run->exec, &got, &err)) fail_msg("%s", err.text);
     assert_int_equal(got.tokens, 5);
     for (int step = 21; step <= 24; step++) {
@@ -134,7 +134,7 @@ UNIT_TEST(test_replace_and_prune) {
         save(run, "prune", &rs);
     }
     assert_int_equal(unlink(path_of("prune/step-00000024/state.json")),
-                     0); // a damaged checkpoint is neither counted nor deleted
+                     0); // pruning neither counts nor deletes a damaged checkpoint
     assert_int_equal(mkdir(path_of("prune/.step-00000030.tmp"), 0777), 0);
     write_text(path_of("prune/.step-00000030.tmp/model.safetensors"), "half");
     write_text(path_of("prune/notes.txt"), "mine");
@@ -153,8 +153,8 @@ UNIT_TEST(test_replace_and_prune) {
     assert_true(path_is_folder(path_of("prune/step-00000023")));
     assert_true(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_file(path_of("prune/notes.txt")));
-    // an unfinished save is removed to free space for the next one; an unfinished replacement may be the only
-    // copy
+    // Pruning removes an unfinished save to free space for the next one. It keeps an unfinished replacement, which may
+    // be the only copy.
     Error why;
     assert_int_equal(mkdir(path_of("prune/.step-00000031.tmp"), 0777), 0);
     write_text(path_of("prune/.step-00000031.tmp/model.safetensors"), "half");
@@ -164,7 +164,7 @@ UNIT_TEST(test_replace_and_prune) {
     assert_true(path_is_folder(path_of("prune/.step-00000032.old")));
     checkpoint_prune(path_of("prune"), 23, 0, 0);
     assert_false(path_is_folder(path_of("prune/.step-00000032.old")));
-    // steps after the one that is resumed are renamed, so they are neither deleted nor found
+    // Resuming renames the checkpoints of later steps, so that they are neither deleted nor found.
     assert_true(checkpoint_rename_later(path_of("prune"), 23, true, &why));
     assert_false(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_folder(path_of("prune/damaged-1-step-00000024")));
@@ -194,7 +194,7 @@ static int prune_lines(const char *out, int64_t saved) {
     return lines;
 }
 
-// A checkpoint that cannot be removed completely stays complete. One line reports it.
+// If pruning cannot remove a checkpoint completely, the checkpoint stays complete and one line reports it.
 UNIT_TEST(test_prune_forbidden) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
@@ -220,14 +220,14 @@ UNIT_TEST(test_prune_forbidden) {
     run_close(run);
 }
 
-// A failed save leaves no temporary folder and changes no other file.
+// A failed save leaves no temporary folder and does not change any other file.
 UNIT_TEST(test_failing_saves) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
     snprintf(folder, sizeof folder, "%s", save(run, "fails", &rs));
-    // a missing vocabulary is reported, but does not prevent saving
+    // A missing vocabulary file is reported, but the checkpoint is still saved.
     rs = fill(run, 2);
     int kept = quiet_begin();
     assert_true(checkpoint_save(path_of("fails"), &run->arena, &run->exec, &rs, path_of("no-tokenizer.json"), &err));
@@ -237,7 +237,7 @@ UNIT_TEST(test_failing_saves) {
     assert_false(path_is_file(in(folder, "vocab.json")));
     assert_false(path_is_folder(path_of("fails/.step-00000020.tmp")));
     assert_true(find("fails", 20, &err));
-    // the output folder is a file or inside a file, or a file has the checkpoint's name
+    // Saving fails if the output folder is a file or inside a file, or if a file has the checkpoint's name.
     write_text(path_of("file"), "x");
     assert_false(checkpoint_save(path_of("file"), &run->arena, &run->exec, &rs, NULL, &err));
     assert_says(&err, "/file");
@@ -289,8 +289,8 @@ UNIT_TEST(test_tokenizer_files) {
     run_close(run);
 }
 
-// If a vocabulary has no tokenizer_config.json, the checkpoint gets one with the class, BOS and EOS, for every
-// architecture.
+// If a vocabulary has no tokenizer_config.json, the checkpoint gets one with the tokenizer's class, BOS and EOS. Tests
+// this for every architecture.
 UNIT_TEST(test_tokenizer_config) {
     static const struct {
         const char *given, *says[5], *not ;
@@ -329,21 +329,21 @@ UNIT_TEST(test_tokenizer_config) {
             if (!strstr(text, cases[i].says[k])) fail_msg("%s lacks %s:\n%s", given, cases[i].says[k], text);
         assert_null(strstr(text, cases[i].not ));
         free(text);
-        assert_true(find("configured", 20, &err)); // the manifest lists it
+        assert_true(find("configured", 20, &err)); // the manifest lists tokenizer_config.json
         snprintf(second, sizeof second, "%s", path_of("again/step-00000020"));
-        assert_true(checkpoint_save(path_of("again"), &run->arena, &run->exec, &rs, first,
-                                    &err)); // copies the file from the checkpoint
+        // A save after resuming copies tokenizer_config.json from the checkpoint.
+        assert_true(checkpoint_save(path_of("again"), &run->arena, &run->exec, &rs, first, &err));
         assert_same_files(in(second, "tokenizer_config.json"), in(first, "tokenizer_config.json"));
         if (strstr(given, ".model")) assert_same_files(in(second, "tokenizer.json"), in(first, "tokenizer.json"));
     }
     assert_true(
         checkpoint_save(path_of("configured"), &run->arena, &run->exec, &rs, path_of("gpt2_tokenizer.bin"), &err));
-    assert_false(
-        path_is_file(path_of("configured/step-00000020/tokenizer_config.json"))); // transformers has no class for it
+    // No tokenizer_config.json, because transformers has no class for this tokenizer.
+    assert_false(path_is_file(path_of("configured/step-00000020/tokenizer_config.json")));
     run_close(run);
 }
 
-static char loaded_algos[64]; // text passed to algos_load()
+static char loaded_algos[64]; // text that was last passed to algos_load()
 
 static char *fake_algos_text(Exec *exec) {
     (void)exec;
@@ -355,13 +355,15 @@ static void fake_algos_load(Exec *exec, const char *text) {
     snprintf(loaded_algos, sizeof loaded_algos, "%s", text);
 }
 
-// The GEMM algorithm cache is saved if the device has one, loaded by a device that has one, and always checked.
+// A checkpoint contains the GEMM algorithm cache if the device has one. A device that has one loads it. The file is
+// always verified.
 UNIT_TEST(test_choices) {
     Error err;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char plain[TEST_PATH], folder[TEST_PATH], table[TEST_PATH * 2];
-    snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs)); // as on a CPU, or by earlier versions
+    // A checkpoint without cache, as CPU runs and earlier versions write.
+    snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs));
     assert_false(path_is_file(in(plain, "matmul_table.txt")));
     run->ops.algos_text = fake_algos_text;
     snprintf(folder, sizeof folder, "%s", save(run, "algos", &rs));
@@ -372,12 +374,13 @@ UNIT_TEST(test_choices) {
     assert_same_files(in(folder, "model.safetensors"), in(plain, "model.safetensors"));
     assert_same_files(in(folder, "state.json"), in(plain, "state.json"));
     assert_true(find("choices", -1, &err));
-    assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err)); // on a device without a cache
+    // A device without a cache verifies the file but does not load it.
+    assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
     assert_string_equal(loaded_algos, "");
     run->ops.algos_load = fake_algos_load;
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
     assert_string_equal(loaded_algos, "a row\n");
-    // a file that the manifest does not list is ignored
+    // A file that the manifest does not list is ignored.
     loaded_algos[0] = 0;
     write_text(in(plain, "matmul_table.txt"), "another");
     assert_true(checkpoint_load(plain, &run->arena, &run->exec, &rs, &err));
@@ -401,7 +404,7 @@ UNIT_TEST(test_choices) {
     run_close(run);
 }
 
-// Rank 0 does not wait for other ranks' shards if the folder was removed.
+// Rank 0 stops waiting for the shards of other ranks if the checkpoint folder was removed.
 UNIT_TEST(test_no_folder_for_shares) {
     Error err;
     JsonText manifest;
@@ -415,7 +418,7 @@ UNIT_TEST(test_no_folder_for_shares) {
     assert_false(checkpoint_collect_shards(path_of("removed"), &snapshot, &manifest, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "removed/optimizer-00001-of-00002.safetensors: the folder was removed");
-    // or if another rank failed to write its shard
+    // It also stops if another rank failed to write its shard.
     error_set(&snapshot.others_error, EXIT_DATA, "rank 1: no room");
     snapshot.others_failed = true;
     assert_false(checkpoint_collect_shards(test_folder, &snapshot, &manifest, &err));
@@ -423,7 +426,7 @@ UNIT_TEST(test_no_folder_for_shares) {
     json_text_free(&manifest);
 }
 
-// A manifest of more than 16 MiB: it lists the tensors of 128 ranks, of 64 layers each.
+// Tests a manifest of more than 16 MiB, which lists the tensors of 128 ranks with 64 layers each.
 UNIT_TEST(test_manifest_of_many) {
     enum { RANKS = 128, TENSORS = 64 * 4 * 7 };
     SafeWriter share;
@@ -459,7 +462,7 @@ UNIT_TEST(test_manifest_of_many) {
     safewriter_close(&share);
 }
 
-// Files are checked in parallel, but always the first damaged one is reported.
+// Checkpoint files are verified in parallel, but the reported file is always the first damaged one.
 UNIT_TEST(test_first_damaged) {
     enum { FILES_OF_ONE = 20 };
     static const int damaged[] = {18, 13, 9, 2};

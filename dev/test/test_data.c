@@ -5,7 +5,7 @@
 #include "coat/text/permute.h"
 #include "token_files.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
 UNIT_TEST(test_bad_files) {
     expect_refused("none*.bin", 1, 4, 1, "no file matches", "none*.bin");
@@ -32,7 +32,7 @@ UNIT_TEST(test_bad_files) {
                    {DATA_MAGIC_U16, 1, 0, 2, 0, " 0 tokens", "header.bin"},
                    {DATA_MAGIC_U16, 1, INT32_MAX, 2, 100, "truncated", "2147483647"},
                    {DATA_MAGIC_U16, 1, 101, 2, 100, "truncated", "holds 100"},
-                   {DATA_MAGIC_U32, 7, 100, 2, 100, "truncated", "holds 50"}, // half of the bytes
+                   {DATA_MAGIC_U32, 7, 100, 2, 100, "truncated", "holds 50"}, // the file has only half of the bytes
                    {DATA_MAGIC_U16, 1, 1, 2, 0, "says 1 token,", "holds 0"},
                    {DATA_MAGIC_U16, 1, 1, 2, 2, "says 1 token ", "damaged"},
                    {DATA_MAGIC_U16, 1, 99, 2, 100, "damaged", "99"}};
@@ -50,7 +50,7 @@ UNIT_TEST(test_bad_files) {
         assert_int_equal(chmod(path_of("locked.bin"), 0), 0);
         expect_refused("locked.bin", 1, 4, 1, "cannot open", "locked.bin");
     }
-    write_u16("good_1.bin", 100, 0); // a valid file before the bad one
+    write_u16("good_1.bin", 100, 0); // writes a valid file that precedes the bad one
     write_file(path_of("good_2.bin"), "", 0);
     expect_refused("good_*.bin", 1, 4, 1, "is empty", "good_2.bin");
 }
@@ -76,7 +76,7 @@ UNIT_TEST(test_bytes) {
 }
 
 UNIT_TEST(test_too_few_tokens) {
-    write_u16("a.bin", 101, 0); // 10 sequences of 10 + 1
+    write_u16("a.bin", 101, 0); // 10 sequences of 10 tokens, and one extra token for the last target
     data_close(open_one("a.bin", 10, 10, true));
     expect_refused("a.bin", 11, 10, 1, "--micro-batch", "10 sequences of 10 + 1");
     expect_refused("a.bin", 3, 10, 4, "3 rows on 4 processes", "--seq-len");
@@ -84,7 +84,7 @@ UNIT_TEST(test_too_few_tokens) {
     expect_refused("a.bin", 2, 100, 1, "101 tokens make 1 sequence of 100 + 1 tokens", "2 rows on 1 process)");
     write_u16("one.bin", 1, 0);
     expect_refused("one.bin", 1, 4, 1, "1 token makes 0 sequences", "(1 row on 1 process)");
-    write_u16("b.bin", 100, 0); // one token short of the last target
+    write_u16("b.bin", 100, 0); // lacks one token for the last target
     DataLoader *loader = open_one("b.bin", 9, 10, true);
     assert_int_equal(data_sequences(loader), 9);
     data_close(loader);
@@ -107,16 +107,17 @@ UNIT_TEST(test_bad_arguments) {
 }
 
 UNIT_TEST(test_order_without_shuffle) {
-    write_u16("s_b.bin", 25, 1000); // written out of order, read sorted by name; 6 sequences, the last token is unused
-    write_u32("s_a.bin", 22, 0);    // 5 sequences of 4 and one extra token; another format
-    write_u16("s_aa.bin", 3, 500);  // less than one sequence
+    // 6 sequences; the last token is unused. Files are written out of order and must be read sorted by name.
+    write_u16("s_b.bin", 25, 1000);
+    write_u32("s_a.bin", 22, 0);   // 5 sequences of 4 tokens and one extra token, in another format
+    write_u16("s_aa.bin", 3, 500); // a file with less than one sequence, which is not used
     DataLoader *loader = open_one("s_*.bin", 2, 4, false);
     assert_int_equal(data_tokens(loader), 50);
     assert_int_equal(data_sequences(loader), 11);
     char text[100];
     assert_string_equal(data_describe(loader, text, sizeof text), "3 shards, 50 tokens, uint16 and uint32");
     int32_t in[8], target[8];
-    for (int64_t n = 0; n < 20; n++) { // several epochs that end inside batches
+    for (int64_t n = 0; n < 20; n++) { // reads several epochs, which end inside batches
         assert_true(data_batch(loader, n, in, target, &err));
         for (int row = 0; row < 2; row++) {
             int64_t sequence = (n * 2 + row) % 11;
@@ -143,17 +144,17 @@ UNIT_TEST(test_permutation) {
                 assert_int_equal(seen[p]++, 0);
                 fixed += p == i;
             }
-            if (n >= 100) assert_true(fixed < 10); // one is expected
+            if (n >= 100) assert_true(fixed < 10); // a random permutation has one fixed point on average
         }
     }
-    for (int64_t i = 0; i < 1000; i++) { // large numbers stay in range and differ
+    for (int64_t i = 0; i < 1000; i++) { // very large numbers stay in range and differ from each other
         int64_t n = ((int64_t)1 << 40) + 12345, p = permute(i, n, 7, 0);
         assert_true(p >= 0 && p < n);
         assert_true(p != permute(i + 1, n, 7, 0));
     }
 }
 
-// Each of the 24 orders of 4 items must be equally frequent over the seeds, and over the epochs.
+// Tests that each of the 24 orders of 4 items is equally frequent over the seeds, and over the epochs.
 UNIT_TEST(test_permutation_is_fair) {
     int by_seed[256], by_epoch[256];
     memset(by_seed, 0, sizeof by_seed);
@@ -170,14 +171,14 @@ UNIT_TEST(test_permutation_is_fair) {
     int kinds = 0;
     for (int code = 0; code < 256; code++) {
         if (!by_seed[code] && !by_epoch[code]) continue;
-        kinds++; // 1000 expected, standard deviation 31
+        kinds++; // each order is expected 1000 times, with a standard deviation of 31
         assert_in_range(by_seed[code], 850, 1150);
         assert_in_range(by_epoch[code], 850, 1150);
     }
     assert_int_equal(kinds, 24);
 }
 
-// A shuffled epoch contains every sequence once. Another epoch or seed has another order.
+// A shuffled epoch contains every sequence once. Other epochs and other seeds have other orders.
 UNIT_TEST(test_shuffled_epoch) {
     enum { T = 8, SEQUENCES = 40 };
     write_u16("s_0.bin", 15 * T + 1, 0);
@@ -207,7 +208,7 @@ UNIT_TEST(test_shuffled_epoch) {
     data_close(loader);
 }
 
-// The ranks' rows together are those of one rank with the whole batch, also across the end of an epoch.
+// The rows of all ranks together are those of one rank that reads the whole batch, also across the end of an epoch.
 UNIT_TEST(test_ranks) {
     enum { T = 4, ROWS = 12, BATCHES = 9 };
     write_u16("r_0.bin", 20 * T + 1, 0);
@@ -239,7 +240,7 @@ UNIT_TEST(test_ranks) {
     }
 }
 
-// A batch may begin at any sequence, because a run may resume with another batch size or number of ranks.
+// A batch may begin at any sequence number, because a run may resume with another batch size or number of ranks.
 UNIT_TEST(test_batch_from_any_sequence) {
     enum { T = 4, B = 3, RANKS = 2, SEQUENCES = 50 };
     write_u16("s_0.bin", 20 * T + 1, 0);
@@ -279,7 +280,7 @@ UNIT_TEST(test_stateless) {
 
 UNIT_TEST(test_token_outside_vocabulary) {
     int32_t in[10], target[10];
-    write_header_and_tokens("v.bin", DATA_MAGIC_U16, 1, 101, 2, 101, 200, 1000); // 200 ... 300
+    write_header_and_tokens("v.bin", DATA_MAGIC_U16, 1, 101, 2, 101, 200, 1000); // a file with the token ids 200 to 300
     DataLoader *loader = data_open(path_of("v.bin"), 1, 10, 0, 1, 1, false, 257, &err);
     assert_non_null(loader);
     for (int n = 0; n < 5; n++) assert_true(data_batch(loader, n, in, target, &err));
@@ -289,7 +290,7 @@ UNIT_TEST(test_token_outside_vocabulary) {
     data_close(loader);
     write_header_and_tokens("w.bin", DATA_MAGIC_U32, 7, 11, 4, 11, 0xfffffff8u, 0xffffffffu);
     expect_refused("w.bin", 1, 10, 1, "w.bin: token 0 is 4294967288", "the vocabulary ends at");
-    // the first sequence of every file is checked; a file without a full sequence is not used
+    // The first sequence of every file is checked for valid ids. A file without a full sequence is not used.
     write_u16("x_0.bin", 101, 0);
     write_header_and_tokens("x_1.bin", DATA_MAGIC_U16, 1, 101, 2, 101, VOCAB - 7, 65536);
     expect_refused("x_*.bin", 1, 10, 1, "x_1.bin: token 7 is 50257", "ends at 50256");
@@ -309,7 +310,7 @@ UNIT_TEST(test_file_that_shrinks) {
     data_close(loader);
 }
 
-// More files than the reader keeps open.
+// Tests more files than the reader keeps open at a time.
 UNIT_TEST(test_many_files) {
     enum { FILES = 600, T = 4 };
     for (int i = 0; i < FILES; i++) {
@@ -334,7 +335,7 @@ UNIT_TEST(test_fingerprint) {
     DataLoader *loader = open_one("f_*.bin", 1, 10, false);
     uint64_t both = data_fingerprint(loader);
     data_close(loader);
-    loader = open_one("f_*.bin", 3, 5, true); // independent of batch size and order
+    loader = open_one("f_*.bin", 3, 5, true); // does not depend on batch size and shuffling
     assert_true(data_fingerprint(loader) == both);
     data_close(loader);
     loader = open_one("f_0.bin", 1, 10, false);

@@ -1,5 +1,5 @@
-// Tests of token files with a loss mask (coat/text/data_masks.h): unmasked targets, sequences that are skipped, and
-// damaged files.
+// Tests of token files with a loss mask (coat/text/data_masks.h): unmasked targets, skipped sequences, and damaged
+// files.
 #include "token_files.h"
 
 enum { T = 4, WORDS = DATA_HEADER_BYTES / 4 };
@@ -7,7 +7,7 @@ enum { T = 4, WORDS = DATA_HEADER_BYTES / 4 };
 typedef struct {
     int32_t header[WORDS];
     unsigned char rest[8192];
-    size_t bytes; // of rest
+    size_t bytes; // number of bytes of `rest` that the file uses
 } File;
 
 static void sign(File *f) {
@@ -29,8 +29,8 @@ static void write_as(const char *name, const File *f) {
     write_file(path_of(name), bytes, sizeof f->header + f->bytes);
 }
 
-// Returns a file with tokens first, first + 1, ... An example begins at every `each`-th token. mask is repeated; '1'
-// means the token is in the loss.
+// Returns a file with tokens first, first + 1, ... A new example begins at every `each`-th token. The text mask is
+// repeated; '1' marks a token that is in the loss.
 static File make_file(int width, int count, uint32_t first, int each, const char *mask) {
     File f;
     memset(&f, 0, sizeof f);
@@ -59,7 +59,7 @@ static File make_file(int width, int count, uint32_t first, int each, const char
 }
 
 UNIT_TEST(test_targets) {
-    static const char mask[] = "0010111010001"; // the length is not a multiple of 8 or of T
+    static const char mask[] = "0010111010001"; // its length is not a multiple of 8 or of T
     for (int width = 2; width <= 4; width += 2) {
         const File f = make_file(width, 101, 7, 9, mask);
         write_as("a.bin", &f);
@@ -67,12 +67,13 @@ UNIT_TEST(test_targets) {
         Error err;
         int32_t in[T], target[T];
         assert_true(data_masked(loader));
-        assert_int_equal(data_sequences(loader), 25); // the mask has no four 0 in a row
+        // No sequence is dropped, because the mask never has four 0 in a row.
+        assert_int_equal(data_sequences(loader), 25);
         for (int n = 0; n < 25; n++) {
             int counted = 0;
             assert_true(data_batch(loader, n, in, target, &err));
             for (int t = 0; t < T; t++) {
-                const int at = n * T + t + 1; // the mask of the target itself
+                const int at = n * T + t + 1; // index of the target token, whose mask applies
                 const bool counts = mask[at % 13] == '1';
                 assert_int_equal(in[t], 7 + at - 1);
                 assert_int_equal(target[t], counts ? 7 + at : -1);
@@ -88,7 +89,7 @@ UNIT_TEST(test_targets) {
     }
 }
 
-// Sequences without an unmasked target are skipped, and sequence numbers after them shift.
+// Sequences without an unmasked target are skipped, and do not count in the numbering of sequences.
 UNIT_TEST(test_empty_sequences) {
     const File f = make_file(2, 41, 0, 41,
                              "10000"
@@ -100,7 +101,7 @@ UNIT_TEST(test_empty_sequences) {
                              "00000"
                              "00000"
                              "1");
-    write_as("e_0.bin", &f); // unmasked: 14, 26 and 40; token 0 is not a target
+    write_as("e_0.bin", &f); // tokens 14, 26 and 40 are unmasked; token 0 is never a target
     write_u16("e_1.bin", 2 * T + 1, 1000);
     DataLoader *loader = open_one("e_*.bin", 1, T, false);
     Error err;
@@ -115,7 +116,7 @@ UNIT_TEST(test_empty_sequences) {
     char text[128];
     assert_string_equal(data_describe(loader, text, sizeof text), "2 shards, 50 tokens, uint16, 26 % in the loss");
     data_close(loader);
-    loader = open_one("e_*.bin", 5, T, true); // each once per epoch
+    loader = open_one("e_*.bin", 5, T, true); // every sequence occurs once per epoch
     int32_t row[5 * T], ignored[5 * T], sum = 0;
     for (int64_t n = 0; n < 3; n++) {
         assert_true(data_batch(loader, n, row, ignored, &err));
@@ -127,7 +128,7 @@ UNIT_TEST(test_empty_sequences) {
     expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens", "needs 4");
 }
 
-// The prompt format is that of the files that name one, if all of them agree.
+// The prompt format of the data is that of the files that name one, if all these files agree.
 UNIT_TEST(test_prompt_formats) {
     static const PromptFormat formats[] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_QWEN, PROMPT_FORMAT_QWEN,
                                            PROMPT_FORMAT_ALPACA};
@@ -151,7 +152,7 @@ UNIT_TEST(test_prompt_formats) {
     data_close(loader);
 }
 
-// Byte tokens are recognized from fewer tokens in files with examples than in plain text.
+// Byte tokens are recognized from fewer tokens if the files have examples than if they are plain text.
 UNIT_TEST(test_bytes) {
     for (int i = 0; i < 3; i++) {
         const File f = make_file(2, i == 1 ? 127 : 128, i == 2 ? 130 : 129, 10, "10");
@@ -199,11 +200,12 @@ static DataLoader *open_packed(const char *glob, ExamplesKind kind, int B, int l
     return data_open_sets(path_of(glob), NULL, kind, B, length, 0, 1, 1, false, VOCAB, err);
 }
 
-// Packed examples share a sequence. Every target belongs to the same example, and padding after the last has none.
+// Packed examples share a sequence. Each target belongs to the example of its input. Padding after the last example has
+// no targets.
 UNIT_TEST(test_packed) {
     Error err;
     int32_t in[16], target[16];
-    File f = make_file(2, 58, 100, 6, "011111"); // nine of 6 tokens, and one of 4
+    File f = make_file(2, 58, 100, 6, "011111"); // nine examples of 6 tokens and one of 4
     write_as("p.bin", &f);
     DataLoader *loader = open_packed("p.bin", EXAMPLES_WHOLE, 1, 16, &err);
     assert_non_null(loader);
@@ -214,7 +216,7 @@ UNIT_TEST(test_packed) {
         assert_true(data_batch(loader, row, in, target, &err));
         counted += data_unmasked_targets(target, 16);
         for (int t = 0; t < 16; t++) {
-            if (in[t] == 0) { // padding
+            if (in[t] == 0) { // a token id of 0 is padding after the last example
                 assert_true(target[t] == -1 && (t == 15 || in[t + 1] == 0));
                 continue;
             }
@@ -242,7 +244,7 @@ UNIT_TEST(test_packed) {
 UNIT_TEST(test_cut) {
     Error err;
     int32_t in[2 * T], target[2 * T];
-    File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // of 5, 5 and 1 tokens: a single token has no target
+    File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // examples of 5, 5 and 1 tokens; a single token has no target
     write_as("c.bin", &f);
     DataLoader *loader = open_packed("c.bin", EXAMPLES_WHOLE, 2, T, &err);
     assert_non_null(loader);
@@ -251,7 +253,8 @@ UNIT_TEST(test_cut) {
     assert_true(data_batch(loader, 0, in, target, &err));
     for (int t = 0; t < 2 * T; t++) assert_int_equal(target[t], in[t] + 1);
     data_close(loader);
-    f = make_file(2, 12, 0, 6, "000110000001"); // truncated to 5 tokens, the second has no unmasked target
+    // Both examples are truncated to 5 tokens, after which the second has no unmasked target.
+    f = make_file(2, 12, 0, 6, "000110000001");
     write_as("c.bin", &f);
     loader = open_packed("c.bin", EXAMPLES_CUT, 1, T, &err);
     assert_non_null(loader);
@@ -266,10 +269,11 @@ UNIT_TEST(test_cut) {
     assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence; use --seq-len 5"));
 }
 
-// A token id outside the vocabulary is detected when the file is opened. A damaged file is reported as damaged.
+// A token id outside the vocabulary is detected when the file is opened. If the checksum does not match, the file is
+// reported as damaged instead.
 UNIT_TEST(test_vocabulary) {
     for (int width = 2; width <= 4; width += 2) {
-        File f = make_file(width, 1500, 0, 10, "1"); // more than one buffer
+        File f = make_file(width, 1500, 0, 10, "1"); // more tokens than the reader's buffer
         const uint32_t last = VOCAB - 1, beyond = VOCAB;
         memcpy(f.rest + 1490 * width, &last, (size_t)width);
         sign(&f);
@@ -285,7 +289,7 @@ UNIT_TEST(test_vocabulary) {
     }
 }
 
-// If all targets are truncated or masked, the error's advice differs from that for too few tokens.
+// If all targets are truncated or masked, the error suggests another remedy than for too few tokens.
 UNIT_TEST(test_nothing_left) {
     Error err;
     File f = make_file(2, 24, 0, 12, "000000001111");
@@ -315,9 +319,9 @@ UNIT_TEST(test_validation) {
     bool found;
     int32_t in[8 * 16], target[8 * 16], position[8 * 16];
     const SpecialIds nothing = {-1, 0, {0}};
-    const File f = make_file(2, 58, 100, 6, "011111"); // 5 sequences, as in test_packed()
+    const File f = make_file(2, 58, 100, 6, "011111"); // 5 packed sequences, as in test_packed()
     write_as("p.bin", &f);
-    write_u16("plain.bin", 5 * 16 + 1 + 15, 1); // 5 sequences and 15 tokens
+    write_u16("plain.bin", 5 * 16 + 1 + 15, 1); // 5 sequences and 15 tokens that do not fill a sequence
     for (int i = 0; i < 16; i++) {
         const int B = 1 + i % 8;
         const bool plain = i >= 8;
@@ -339,7 +343,7 @@ UNIT_TEST(test_validation) {
         assert_int_equal(counted, plain ? 5 * 16 : 9 * 5 + 3);
         data_close(loader);
     }
-    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err)); // training needs a full micro-batch
+    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err)); // fails because training needs a full micro-batch
     write_u16("plain.bin", 16, 1);
     assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 1, 16, VOCAB, &err));
     assert_int_equal(err.code, EXIT_DATA);
@@ -347,7 +351,8 @@ UNIT_TEST(test_validation) {
     assert_says(&err, "use a smaller --seq-len");
 }
 
-// Positions restart at each example, packed or split, and are 0 in the padding. A split sequence starts at 0.
+// Positions restart at each example, whether packed or split, and are 0 in the padding. The first position of a split
+// sequence is 0.
 UNIT_TEST(test_positions) {
     Error err;
     bool found;
@@ -370,7 +375,7 @@ UNIT_TEST(test_positions) {
     }
 }
 
-// In files without examples, a BOS or EOS token marks document boundaries.
+// In files without examples, BOS or EOS tokens mark document boundaries.
 UNIT_TEST(test_text_positions) {
     Error err;
     bool found;
@@ -390,7 +395,7 @@ UNIT_TEST(test_text_positions) {
     assert_memory_equal(position, after_end, sizeof position);
     assert_true(data_batch_at(loader, 1, in, target, position, &err));
     assert_memory_equal(position, second_end, sizeof position);
-    // the first candidate whose ids occur, or else the first that names an id
+    // Chooses the first candidate whose ids occur in the data. If none occurs, chooses the first that names any id.
     const SpecialIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
     assert_true(data_mask_documents(loader, ways, 4, &found, &err) && found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));
@@ -407,8 +412,9 @@ static void refused(const File *f, const char *words) {
 }
 
 UNIT_TEST(test_damaged) {
-    const File good = make_file(2, 101, 0, 10, "0110"); // 11 examples; 13 bytes of mask
-    for (size_t at = 0; at < sizeof good.header + good.bytes; at += at < 64 || at > 1000 ? 1 : 97) { // any byte
+    const File good = make_file(2, 101, 0, 10, "0110"); // 11 examples, whose mask has 13 bytes
+    // flips one bit in any byte of the file
+    for (size_t at = 0; at < sizeof good.header + good.bytes; at += at < 64 || at > 1000 ? 1 : 97) {
         File f = good;
         if (at < sizeof f.header)
             ((unsigned char *)f.header)[at] ^= 0x10;
@@ -428,7 +434,7 @@ UNIT_TEST(test_damaged) {
     expect_refused("bad.bin", 1, T, 1, "truncated", "less than its header");
 }
 
-// Files with a valid checksum and invalid contents.
+// Tests files with a valid checksum but invalid contents.
 UNIT_TEST(test_hostile) {
     const File good = make_file(2, 101, 0, 10, "0110");
     const struct {
@@ -473,7 +479,7 @@ UNIT_TEST(test_hostile) {
     f = make_file(2, 101, 0, 10, "0110");
     f.header[0] = (int32_t)__builtin_bswap32(DATA_MAGIC_MASKED);
     refused(&f, "big-endian");
-    f = make_file(2, 9, 50250, 9, "1"); // outside the vocabulary
+    f = make_file(2, 9, 50250, 9, "1"); // a file with token ids outside the vocabulary
     write_as("bad.bin", &f);
     expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "use the --tokenizer");
 }

@@ -1,20 +1,20 @@
-// Tests of the token reader (coat/text/data.h) with several patterns and data sets: their order, and that a single
-// set is read as in earlier versions.
+// Tests of the token reader (coat/text/data.h) with several patterns and data sets: the order of their sequences, and
+// that a single set is read as in earlier versions.
 #include <xxhash.h>
 
 #include "coat/text/permute.h"
 #include "token_files.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
-// Pins the order and fingerprint of a single set, because runs of earlier versions must resume with the same data.
+// Pins the order and fingerprint of a single data set, because runs of earlier versions must resume with the same data.
 UNIT_TEST(test_pinned_order) {
     enum { T = 4, BATCHES = 300 };
     write_u16("g_0.bin", 40 * T + 1, 0);
     write_u16("g_1.bin", 61 * T + 3, 1000);
     assert_int_equal(permute(0, 101, 1234, 0), 38);
     assert_int_equal(permute(0, 101, 1234, 1), 26);
-    const double weight = 0.3; // no effect with one set
+    const double weight = 0.3; // a weight has no effect on a single set
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         for (int weighted = 0; weighted < 2; weighted++) {
             int32_t in[3 * T], target[3 * T];
@@ -37,7 +37,7 @@ UNIT_TEST(test_pinned_order) {
     }
 }
 
-// Returns up to three paths, one per line. A name "" gives an empty line, which separates sets.
+// Returns a list of up to three paths, one per line. An empty name gives an empty line, which separates data sets.
 static const char *patterns_of(const char *a, const char *b, const char *c) {
     static char text[4 * TEST_PATH];
     const char *names[] = {a, b, c};
@@ -85,7 +85,8 @@ UNIT_TEST(test_joined_patterns) {
     assert_non_null(strstr(err.text, "/j_a.bin and 2 more: "));
 }
 
-enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 }; // sequences of the sets; their tokens start at 0 and at 1000
+// MIX_T: sequence length; MIX_A, MIX_B: sequences of the sets, whose tokens start at 0 and at 1000
+enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 };
 
 static DataLoader *open_mixture(double a, double b, int B, int rank, int ranks, uint64_t seed, bool shuffle) {
     const double weights[] = {a, b};
@@ -101,9 +102,10 @@ static void write_mixture(void) {
     write_u16("b.bin", MIX_B * MIX_T + 1, 1000);
 }
 
-// Checks the fraction of each set, that each set is read in shuffled epochs, and data_set()'s numbers.
+// Checks that each set has its fraction of the sequences and is read in shuffled epochs. Also checks the counts of
+// data_set().
 UNIT_TEST(test_mixture) {
-    enum { COUNT = 1280 }; // five blocks of 256
+    enum { COUNT = 1280 }; // five of the mixture's blocks of 256 sequences
     write_mixture();
     int32_t in[MIX_T], target[MIX_T];
     DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
@@ -115,7 +117,8 @@ UNIT_TEST(test_mixture) {
         assert_true(data_batch(loader, n, in, target, &err));
         const int set = in[0] >= 1000, size = set ? MIX_B : MIX_A, sequence = in[0] % 1000 / MIX_T;
         for (int t = 0; t < MIX_T; t++) assert_int_equal(target[t], in[0] + t + 1);
-        assert_int_equal(seen[set][sequence]++, count[set] / size); // once in every epoch of its set
+        // Each sequence occurs once in every epoch of its set.
+        assert_int_equal(seen[set][sequence]++, count[set] / size);
         if (set == 0) order[count[0] % MIX_A] = sequence;
         count[set]++;
         if (set == 0 && count[0] % MIX_A == 0) {
@@ -128,7 +131,7 @@ UNIT_TEST(test_mixture) {
     }
     assert_int_equal(count[0], 896);
     assert_int_equal(count[1], 384);
-    assert_int_equal(orders, 896 / MIX_A); // every epoch has another order
+    assert_int_equal(orders, 896 / MIX_A); // every epoch has another order than the others
     const DataSet a = data_set(loader, 0, COUNT), b = data_set(loader, 1, COUNT);
     assert_true(a.share > 0.699999 && a.share < 0.700001 && b.share > 0.299999 && b.share < 0.300001);
     assert_int_equal(a.tokens, 20 * MIX_T + 4);
@@ -138,8 +141,8 @@ UNIT_TEST(test_mixture) {
     assert_string_equal(data_describe(loader, text, sizeof text), "2 sets of 0.7 : 0.3, 3 shards, 113 tokens, uint16");
     data_close(loader);
 
-    loader =
-        open_mixture(1, 1, 1, 0, 1, 5, false); // without shuffling the sets alternate, each in the order of its files
+    // Without shuffling, the two sets alternate and each is read in the order of its files.
+    loader = open_mixture(1, 1, 1, 0, 1, 5, false);
     int next[2] = {0, 0};
     for (int n = 0; n < 60; n++) {
         assert_true(data_batch(loader, n, in, target, &err));
@@ -150,7 +153,7 @@ UNIT_TEST(test_mixture) {
     data_close(loader);
 }
 
-// The ranks' rows, from any sequence on, are those of one process with one row at a time.
+// The rows of all ranks, starting at any sequence, are those of one process that reads one row at a time.
 UNIT_TEST(test_mixture_on_ranks) {
     enum { COUNT = 600, B = 3 };
     write_mixture();
@@ -172,7 +175,7 @@ UNIT_TEST(test_mixture_on_ranks) {
     }
 }
 
-// The fingerprint depends on the ratio of the weights and on which set a file belongs to.
+// The fingerprint of the data depends on the ratio of the weights and on which set a file belongs to.
 UNIT_TEST(test_mixture_fingerprint) {
     write_mixture();
     DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
@@ -209,7 +212,7 @@ UNIT_TEST(test_mixture_fingerprint) {
     assert_non_null(strstr(err.text, "b.bin: 1 token makes no sequence of 4 + 1 tokens"));
 }
 
-// The error for too little data counts the tokens of all sets.
+// The error for too little data counts the tokens of all data sets.
 UNIT_TEST(test_mixture_too_small) {
     write_mixture();
     const double weights[] = {0.7, 0.2, 0.1};
@@ -227,7 +230,7 @@ UNIT_TEST(test_mixture_too_small) {
 UNIT_TEST(test_other_vocabulary) {
     const char *bytes, *other;
     write_header_and_tokens("o_0.bin", DATA_MAGIC_U16, 1, 2000, 2, 2000, 0, 257);
-    write_u16("o_1.bin", 1023, 300); // too few to recognize
+    write_u16("o_1.bin", 1023, 300); // too few tokens to recognize byte tokens
     write_header_and_tokens("o_2.bin", DATA_MAGIC_U32, 7, 5000, 4, 5000, 0, 257);
     DataLoader *loader = open_one("o_*.bin", 1, 10, true);
     assert_false(data_mixes_bytes(loader, &bytes, &other));
@@ -257,7 +260,7 @@ UNIT_TEST(test_repeated_file) {
     }
 }
 
-// A hard link to a file of another set counts as that file.
+// A hard link to a file of another set is recognized as the same file.
 UNIT_TEST(test_file_of_two_sets) {
     const double weights[] = {2, 1};
     write_u16("t_a.bin", 101, 0);
@@ -276,7 +279,7 @@ UNIT_TEST(test_file_of_two_sets) {
 
 UNIT_TEST(test_shared_file) {
     write_u16("s_a.bin", 101, 0);
-    write_u16("s_b.bin", 101, 0); // equal contents, but another file
+    write_u16("s_b.bin", 101, 0); // another file with equal contents is not
     DataLoader *a = open_one("s_a.bin", 1, 10, true), *b = open_one("s_b.bin", 1, 10, true);
     assert_null(data_shared_file(a, b));
     assert_non_null(strstr(data_shared_file(a, a), "s_a.bin"));
@@ -292,7 +295,7 @@ UNIT_TEST(test_shared_file) {
     data_close(both);
 }
 
-// OLMo's memory maps: tokens without a header, of a width that follows from the vocabulary.
+// Tests OLMo's .npy files: tokens without a header, whose width follows from the size of the vocabulary.
 UNIT_TEST(test_memory_maps) {
     enum { COUNT = 101, WIDE_VOCAB = 100278 };
     uint16_t narrow[COUNT];
@@ -311,7 +314,8 @@ UNIT_TEST(test_memory_maps) {
     assert_int_equal(target[9], 50100);
     data_close(loader);
     write_file(path_of("w.npy"), wide, sizeof wide);
-    write_header_and_tokens("w.bin", DATA_MAGIC_U32, DATA_VERSION_U32, COUNT, 4, COUNT, 7, VOCAB); // both in one set
+    // A file with and one without a header, in one set.
+    write_header_and_tokens("w.bin", DATA_MAGIC_U32, DATA_VERSION_U32, COUNT, 4, COUNT, 7, VOCAB);
     loader = data_open(path_of("w.*"), 1, 10, 0, 1, 1, false, WIDE_VOCAB, &err);
     if (!loader) fail_msg("%s", err.text);
     assert_string_equal(data_describe(loader, text, sizeof text), "2 shards, 202 tokens, uint32");
@@ -320,8 +324,8 @@ UNIT_TEST(test_memory_maps) {
     assert_true(data_batch(loader, 10, in, target, &err));
     assert_int_equal(in[0], 100000);
     data_close(loader);
-    // the wrong width: uint16 read as uint32 exceeds the vocabulary; uint32 read as uint16 has a 0 in every other
-    // word
+    // Files of the wrong width are refused. uint16 tokens read as uint32 exceed the vocabulary. uint32 tokens read as
+    // uint16 have a 0 in every other word.
     assert_null(data_open(path_of("n.npy"), 1, 10, 0, 1, 1, false, WIDE_VOCAB, &err));
     assert_non_null(strstr(err.text, "not a multiple of 4"));
     write_file(path_of("n.npy"), narrow, sizeof narrow - 2);
@@ -341,7 +345,7 @@ UNIT_TEST(test_memory_maps) {
     data_close(loader);
 }
 
-// More than 2^32 tokens: two sparse files of more than 2^31 tokens, which take little disk space.
+// Tests more than 2^32 tokens, in two sparse files of more than 2^31 tokens, which take little disk space.
 UNIT_TEST(test_many_tokens) {
     enum { T = 64, WORDS = 10 * T };
     const int64_t tokens = ((int64_t)1 << 31) + WORDS + 1, sequences = (tokens - 1) / T;
@@ -366,7 +370,7 @@ UNIT_TEST(test_many_tokens) {
         assert_int_equal(in[0], 1000 * file + WORDS - T + 1);
         assert_int_equal(target[T - 1], 1000 * file + WORDS + 1);
     }
-    assert_true(data_batch(loader, 2 * sequences, in, target, &err)); // the next epoch
+    assert_true(data_batch(loader, 2 * sequences, in, target, &err)); // reads from the next epoch
     assert_int_equal(in[0], 1);
     data_close(loader);
 }

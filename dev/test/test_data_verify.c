@@ -1,5 +1,5 @@
-// Tests of verifying token files: checksums (coat/text/data_verify.h), and files that are replaced or changed during
-// a run.
+// Tests of verifying token files: their checksums (coat/text/data_verify.h), and files that are replaced or changed
+// during a run.
 #include <fcntl.h>
 #include <time.h>
 
@@ -27,7 +27,7 @@ UNIT_TEST(test_checksum) {
     char file[DATA_HEADER_BYTES + 100] = "";
     static const struct {
         const char *text;
-        uint32_t crc; // of zlib.crc32()
+        uint32_t crc; // expected result, from zlib.crc32()
     } known[] = {{"", 0},
                  {"a", 0xe8b7be43},
                  {"123456789", 0xcbf43926},
@@ -40,7 +40,8 @@ UNIT_TEST(test_checksum) {
         assert_true(file_open(path_of("text"), &fd, &size, &err));
         assert_true(data_checksum(fd, "text", (int64_t)bytes, NULL, &crc, &err));
         assert_int_equal(crc, known[i].crc);
-        assert_false(data_checksum(fd, "text", (int64_t)bytes + 1, NULL, &crc, &err)); // the file is shorter
+        // reading fails because the file is shorter than requested
+        assert_false(data_checksum(fd, "text", (int64_t)bytes + 1, NULL, &crc, &err));
         assert_says(&err, "text");
         close(fd);
     }
@@ -67,7 +68,7 @@ UNIT_TEST(test_flipped_bits) {
     write_u16("llmc.bin", 20000, 7);
     flip_byte(path_of("llmc.bin"), 20000);
     data_close(open_one("llmc.bin", 1, 16, true));
-    write_u16("b_1.bin", 20000, 7); // one of several files; each rank verifies its own
+    write_u16("b_1.bin", 20000, 7); // Each rank verifies its own part of several files.
     write_u16("b_2.bin", 20000, 7);
     sign(path_of("b_2.bin"));
     flip_byte(path_of("b_2.bin"), 20000);
@@ -80,7 +81,7 @@ UNIT_TEST(test_flipped_bits) {
     assert_null(data_open_validation(path_of("b_*.bin"), EXAMPLES_SPLIT, 1, 16, VOCAB, &err));
 }
 
-// Large files (here sparse) are verified in the background while they are read.
+// Tests that large files (here sparse) are verified in the background while they are read.
 UNIT_TEST(test_in_background) {
     Error err;
     int32_t in[16], target[16];
@@ -106,7 +107,7 @@ UNIT_TEST(test_in_background) {
     assert_says(&err, "large.bin is damaged: its checksum does not match");
     assert_false(data_batch(loader, 0, in, target, &err));
     data_close(loader);
-    data_close(open_one("large.bin", 1, 16, true)); // close before verification ends
+    data_close(open_one("large.bin", 1, 16, true)); // closes the reader before verification ends
     assert_int_equal(unlink(path_of("large.bin")), 0);
 }
 
@@ -115,34 +116,34 @@ static bool reads(DataLoader *loader, int64_t sequence, Error *err) {
     return data_batch(loader, sequence, in, target, err);
 }
 
-// With more files than are kept open, a file that is opened again must be the one that was checked.
+// If there are more files than are kept open, a file that is reopened must be the file that was checked.
 UNIT_TEST(test_replaced_files) {
     enum { FILES = 300 };
     Error err;
     char name[32];
     for (int i = 0; i < FILES; i++) {
         snprintf(name, sizeof name, "r_%03d.bin", i);
-        write_u16(name, 5, (uint32_t)i); // one sequence
+        write_u16(name, 5, (uint32_t)i); // writes a token file with one sequence
     }
     for (int kind = 0; kind < 4; kind++) {
         DataLoader *loader = open_one("r_*.bin", 1, 4, false);
         assert_true(reads(loader, 0, &err));
-        assert_true(reads(loader, 256, &err)); // closes the first file
-        assert_true(reads(loader, 0, &err));   // unchanged
+        assert_true(reads(loader, 256, &err)); // opening the last file closes the first one
+        assert_true(reads(loader, 0, &err));   // reopening the unchanged file succeeds
         assert_true(reads(loader, 256, &err));
         struct stat st;
         assert_int_equal(stat(path_of("r_000.bin"), &st), 0);
         const struct timespec times[2] = {st.st_atim, st.st_mtim};
-        if (kind == 0) { // another file with the same size and time
+        if (kind == 0) { // replaces the file by another with the same size and time
             write_u16("other", 5, 1000);
             assert_int_equal(utimensat(AT_FDCWD, path_of("other"), times, 0), 0);
             assert_int_equal(rename(path_of("other"), path_of("r_000.bin")), 0);
-        } else if (kind == 1) { // the same file with other bytes
+        } else if (kind == 1) { // overwrites bytes of the file after it was verified
             nanosleep(&(struct timespec){0, 20000000}, NULL);
             int fd = open(path_of("r_000.bin"), O_WRONLY);
             assert_int_equal(pwrite(fd, "\1\2", 2, DATA_HEADER_BYTES), 2);
             close(fd);
-        } else if (kind == 2) { // another size with the same time
+        } else if (kind == 2) { // replaces the file by one with another size and the same time
             assert_int_equal(truncate(path_of("r_000.bin"), DATA_HEADER_BYTES + 12), 0);
             assert_int_equal(utimensat(AT_FDCWD, path_of("r_000.bin"), times, 0), 0);
         } else {

@@ -1,12 +1,12 @@
-// Tests of the checks before a GPU is used: every error with its exit code, and the table of peak rates.
+// Tests of the checks before a GPU is used (every error with its exit code), and of the table of peak rates.
 #include <math.h>
 
 #include "coat/cuda/device_check.h"
 #include "dev/test/unit.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
-// A GPU that is accepted; cases change fields of it.
+// Describes a GPU that passes all checks. Test cases change single fields.
 #define GOOD                                                                                                           \
     .driver_version = 13000, .runtime_version = 13000, .count = 2, .index = 1, .kernels_match = true, .needs_fp8 = true
 #define H200 .name = "NVIDIA H200", .major = 9
@@ -20,14 +20,14 @@ UNIT_TEST(test_good) {
                                         .index = 1,
                                         .kernels_match = true,
                                         .name = "NVIDIA A100",
-                                        .major = 8}, // needs no FP8
+                                        .major = 8}, // a BF16 run does not need FP8 support
                                        {.driver_version = 13020,
                                         .runtime_version = 13000,
                                         .count = 2,
                                         .index = 1,
                                         .kernels_match = true,
                                         .needs_fp8 = true,
-                                        H200}}; // the driver is newer than the build
+                                        H200}}; // the driver is newer than the CUDA version of the build
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         if (!device_check(&good[i], &err)) fail_msg("%s", err.text);
 }
@@ -40,7 +40,7 @@ UNIT_TEST(test_refused) {
         DeviceQuery query;
         const char *object, *remedy;
     } cases[] = {
-        // without a driver the CUDA runtime reports that it is too old
+        // Without a driver, the CUDA runtime reports a driver version that is too old.
         {{FOUND, H200, .driver_version = 0, .driver_too_old = true}, "no NVIDIA driver", "--device cpu"},
         {{FOUND, H200, .driver_version = 12040, .driver_too_old = true}, "supports CUDA 12.4", "update the driver"},
         {{FOUND, H200, .driver_version = 12040, .driver_too_old = true}, "CUDA 13.0", "--device cpu"},

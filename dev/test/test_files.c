@@ -1,14 +1,15 @@
-// Tests of coat/io/files.h: opening for reading and writing, and file systems that do not support everything.
+// Tests of coat/io/files.h: opening files for reading and writing, and file systems that do not support every
+// operation.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
 
 #include "dev/test/test_folder.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
-// Replaces the C library's fsync(): fails with errno `sync_fails`, unless that is 0; for folders only or, without
-// `folders`, for files only.
+// Replaces the C library's fsync(). It fails with the errno `sync_fails` unless that is 0: only for folders if
+// `folders` is true, otherwise only for files.
 static int sync_fails;
 static bool folders = true;
 
@@ -36,7 +37,7 @@ UNIT_TEST(test_unsupported_sync) {
         assert_says(&err, strerror(sync_fails));
         assert_false(file_replace(path_of("replaced"), "new", 3, &err));
     }
-    // data that cannot be flushed to disk is not saved, whatever the error
+    // Data that cannot be flushed to disk counts as not saved, whatever errno is.
     folders = false;
     for (int i = 0; i < 2; i++) {
         sync_fails = i ? EIO : EINVAL;
@@ -65,7 +66,7 @@ static void refuse_write(const char *name, const char *says) {
     assert_false(file_create(path_of(name), "x", 1, &err));
 }
 
-// No link in the folder can make the program overwrite a file outside it.
+// A symbolic link in the folder must not make the program overwrite a file outside the folder.
 UNIT_TEST(test_written_names) {
     size_t size;
     write_text(path_of("precious"), "mine");
@@ -74,14 +75,14 @@ UNIT_TEST(test_written_names) {
     assert_int_equal(link(path_of("precious"), path_of("hard")), 0);
     assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
     assert_int_equal(mkdir(path_of("below"), 0700), 0);
-    alarm(10); // opening the pipe must not block
+    alarm(10); // ends the test if opening the pipe blocks
     refuse_write("link", "is a link");
     refuse_write("dangling", "is a link");
     refuse_write("hard", "is a hard link");
     refuse_write("fifo", "is not a regular file");
     refuse_write("below", NULL);
     refuse_write("absent/file", "No such file");
-    assert_true(file_replace(path_of("link"), "new", 3, &err)); // replaces the link itself
+    assert_true(file_replace(path_of("link"), "new", 3, &err)); // replaces the symbolic link itself, not its target
     alarm(0);
     assert_false(path_is_link(path_of("link")));
     assert_false(path_is_file(path_of("outside")));
@@ -92,7 +93,7 @@ UNIT_TEST(test_written_names) {
     write_text(path_of("own"), "kept");
     int fd = file_open_write(path_of("own"), 0, &err);
     assert_true(fd >= 0);
-    assert_true(file_append(fd, "own", "K", 1, &err)); // at the beginning; the rest is unchanged
+    assert_true(file_append(fd, "own", "K", 1, &err)); // writes at the beginning; the rest of the file is unchanged
     close(fd);
     text = read_file(path_of("own"), &size);
     assert_string_equal(text, "Kept");
@@ -133,7 +134,7 @@ UNIT_TEST(test_read_names) {
     alarm(0);
     refuse_read("pointer", "is a Git LFS pointer, not the file; run git lfs pull");
     refuse_read("pointer-alone", "is a Git LFS pointer");
-    // shorter than the first line of a pointer, and a file that only contains that line
+    // Two edge cases: a file shorter than the first line of a Git LFS pointer, and a file that contains only that line.
     static const char *const good[] = {"", "version https://git-lfs", " " LFS "\n"};
     for (int i = 0; i < 3; i++) {
         write_text(path_of("good"), good[i]);

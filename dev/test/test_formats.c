@@ -4,14 +4,14 @@
 #include "dev/test/unit.h"
 #include "format_inputs.h"
 
-static uint64_t stride = 251; // step through FP32's bit patterns: a prime, so that all fields vary
+static uint64_t stride = 251; // step through FP32's bit patterns; a prime, so that sign, exponent and mantissa all vary
 
 typedef struct {
     const char *name;
     uint8_t (*encode)(float);
     float (*decode)(uint8_t);
     int mantissa_bits, bias, finite; // finite: number of finite FP8 values without sign
-    double values[128];              // their values in ascending order
+    double values[128];              // the finite values in ascending order
 } Fp8;
 
 static Fp8 formats[2] = {{"e4m3", e4m3_encode, e4m3_decode, 3, 7, 127, {0}},
@@ -36,7 +36,8 @@ static uint8_t nearest(const Fp8 *format, float x) {
     uint8_t sign = float_bits(x) >> 31 ? 0x80 : 0;
     if (isnan(x)) return (uint8_t)(sign | 0x7f);
     double magnitude = fabs((double)x);
-    int low = 0, high = format->finite - 1; // values[low] <= magnitude; the result is low or at most high
+    // values[low] <= magnitude; the nearest value is between indices low and high
+    int low = 0, high = format->finite - 1;
     if (magnitude >= format->values[high]) return (uint8_t)(sign | high);
     while (high - low > 1) {
         int middle = (low + high) / 2;
@@ -111,16 +112,16 @@ UNIT_TEST(special_values) {
         assert_int_equal(format->encode(INFINITY), largest);
         assert_int_equal(format->encode(-INFINITY), 0x80 | largest);
         assert_int_equal(format->encode(3.4e38f), largest);
-        assert_int_equal(format->encode(1e-45f), 0); // FP32 subnormals
+        assert_int_equal(format->encode(1e-45f), 0); // FP32 subnormals are encoded as FP8 0
         assert_int_equal(format->encode(-1e-40f), 0x80);
-        assert_int_equal(format->encode(bits_float(0x7f800001u)), 0x7f); // a signalling NaN
+        assert_int_equal(format->encode(bits_float(0x7f800001u)), 0x7f); // a signaling FP32 NaN is encoded as FP8 NaN
         assert_int_equal(format->encode(bits_float(0xffffffffu)), 0xff);
-        for (int c = 1; c < 1 << format->mantissa_bits; c++) // FP8 subnormals
+        for (int c = 1; c < 1 << format->mantissa_bits; c++) // FP8 subnormals are encoded exactly
             assert_int_equal(format->encode((float)format->values[c] * 1.01f), c);
     }
 }
 
-// Returns the nearest BF16 to x. Above the largest finite value is infinity, which counts as 2^128.
+// Returns the nearest BF16 value to x. Above the largest finite value the next one is infinity, which counts as 2^128.
 static uint16_t nearest_bf16(float x, bool ties_to_even) {
     uint32_t cut = float_bits(x) >> 16;
     double low = fabs((double)bits_float(cut << 16)), high = fabs((double)bits_float((cut + 1) << 16));
@@ -139,7 +140,8 @@ UNIT_TEST(bf16_conversions) {
         else
             assert_int_equal(bf16_encode(x), b);
     }
-    assert_true(isnan(bf16_decode(bf16_encode(bits_float(0x7f800001u))))); // its upper half is the pattern of infinity
+    // A NaN whose upper half alone would be infinity.
+    assert_true(isnan(bf16_decode(bf16_encode(bits_float(0x7f800001u)))));
     assert_true(isnan(bf16_decode(bf16_encode(bits_float(0xffffffffu)))));
     for (uint64_t u = 0; u < 1ULL << 32; u += stride) {
         float x = bits_float((uint32_t)u);
@@ -171,10 +173,11 @@ static void check_row_scale(const Fp8 *format, Format f, uint32_t amax) {
     const double largest = format->values[format->finite - 1], maximum = (double)bits_float(amax);
     const uint32_t bits = float_bits(row_scale_from_amax(amax, f));
     const double scale = (double)bits_float(bits);
-    bool good = (bits & 0x807fffffu) == 0 && bits >> 23 >= 1 && bits >> 23 < 255; // normal, positive, mantissa 0
+    // The scale is a normal positive power of two.
+    bool good = (bits & 0x807fffffu) == 0 && bits >> 23 >= 1 && bits >> 23 < 255;
     if (amax < 0x7f800000u)
         good = good && maximum / scale <= largest && (scale == 0x1p-126 || maximum / scale > largest / 2);
-    else // inf and NaN: scale of the largest finite amax
+    else // for inf and NaN, the scale of the largest finite amax is used
         good = good && bits == float_bits(row_scale_from_amax(0x7f7fffffu, f));
     if (!good)
         fail_msg("the row scale in %s of the maximum %.9g (bits %08x) is %g", format->name, maximum, amax, scale);
@@ -188,7 +191,7 @@ UNIT_TEST(row_scales) {
     static const Format kinds[2] = {FMT_E4M3, FMT_E5M2};
     for (int f = 0; f < 2; f++) {
         for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++)
-            for (uint32_t around = 0; around < 3; around++) { // and its FP32 neighbors
+            for (uint32_t around = 0; around < 3; around++) { // tests the number and both of its FP32 neighbors
                 uint32_t bits = float_bits(edges[i]) + around;
                 if (bits > 0) check_row_scale(&formats[f], kinds[f], bits - 1);
             }

@@ -12,18 +12,19 @@
 namespace {
 
 constexpr int64_t RANDOM = (int64_t)2 << 24, ALL_BF16 = 65536,
-                  ALL_CODES = 256; // half of RANDOM are random bit patterns
-constexpr int PLACES = 4;          // positions of an FP8 value in a word; each is tested twice in pairs
+                  ALL_CODES = 256; // half of the RANDOM inputs are random bit patterns
+constexpr int PLACES = 4;          // number of FP8 positions in a word; each is tested twice in pairs
 constexpr int THREADS = 256;
-constexpr int FACTORS = 150; // powers of two from 1 down to FP32's smallest
+constexpr int FACTORS = 150; // number of powers of two from 1 down to FP32's smallest subnormal
 
-// --- what is compared ---------------------------------------------------------------------------------------
-// A conversion of SPAN inputs, given as bits, to SPAN results.
+// --- conversions --------------------------------------------------------------------------------------------
+// Each of these types has a function apply(), which converts SPAN inputs, given as bits, to SPAN results.
 template <Format F> struct EncodePair {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i += 2) {
             const uint32_t pair = encode_pair<F>(bits_float(in[i]), bits_float(in[i + 1]));
-            out[i] = pair & 0xffu, out[i + 1] = pair >> 8; // keeps all upper bits, which must be 0
+            // keeps the upper bits, so that the comparison sees that they are 0
+            out[i] = pair & 0xffu, out[i + 1] = pair >> 8;
         }
     }
 };
@@ -42,7 +43,7 @@ template <Format F> struct EncodeWords {
     }
 };
 
-// Functions of formats.h and moments.h compiled for the device, one value at a time.
+// Device compilations of the functions in formats.h and moments.h, which convert one value at a time.
 template <uint32_t (*FUNCTION)(uint32_t)> struct Single {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i++) out[i] = FUNCTION(in[i]);
@@ -60,8 +61,8 @@ COAT_HD uint32_t bf16_single(uint32_t x) {
 COAT_HD uint32_t bf16_value(uint32_t x) {
     return float_bits(bf16_decode((uint16_t)x));
 }
-// Limits x to valid inputs of moment encoding: positive, at most the largest value, not NaN. fminf() of a signaling
-// NaN differs between device and C libraries.
+// Returns x limited to valid inputs of moment encoding: positive, at most the largest value, not NaN. Needed because
+// fminf() of a signaling NaN differs between device and C libraries.
 template <Format F> COAT_HD float position_of(uint32_t x) {
     const float y = fabsf(bits_float(x));
     return y < moment_largest(F) ? y : moment_largest(F);
@@ -145,7 +146,7 @@ __device__ void words_join(const uint32_t in[SPAN], uint32_t word[SPAN / 4]) {
         word[i] = in[4 * i] | in[4 * i + 1] << 8 | in[4 * i + 2] << 16 | in[4 * i + 3] << 24;
 }
 
-// Decodes E4M3 with decode_halves() and the functions that use it.
+// Decodes E4M3 values with decode_halves() and with the functions that use it.
 enum DecodeWay { UNSCALED, SCALED };
 
 template <DecodeWay WAY> struct DecodeWords {
@@ -168,7 +169,7 @@ template <Format TO> struct Rescale {
     }
 };
 
-// Scale of a group with amax |x|, in BF16, and its reciprocal factor.
+// Computes the scale of a group with amax |x|, in BF16, and its reciprocal.
 struct GroupScale {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i++) {
@@ -206,11 +207,13 @@ template <Format RESULT> COAT_HD bool result_is_nan(uint32_t x) {
 }
 
 struct Found {
-    unsigned long long different, other_nan; // results; and NaN with other bits
-    unsigned long long first;                // index << 32 | first result that differs
+    // different: number of wrong results. other_nan: number of NaN results with other bits, which are accepted
+    unsigned long long different, other_nan;
+    unsigned long long first; // first wrong result: its index << 32 | its bits
 };
 
-// Thread t converts SPAN inputs from number t * SPAN + place on, with wrap-around. `count` is a multiple of SPAN.
+// Device thread t converts SPAN inputs starting at number t * SPAN + place and compares the results. Indices wrap
+// around at `count`, which is a multiple of SPAN.
 template <typename Conversion, Format RESULT>
 __global__ void compare_kernel(const uint32_t *in, const uint32_t *expected, int64_t count, int place, float factor,
                                Found *found) {
@@ -231,7 +234,7 @@ __global__ void compare_kernel(const uint32_t *in, const uint32_t *expected, int
     }
 }
 
-// Inputs on host and device, and the expected results.
+// The inputs in host and device memory, and the expected results.
 struct Inputs {
     std::vector<uint32_t> in, expected;
     uint32_t *device_in, *device_expected;
@@ -254,7 +257,7 @@ void inputs_close(Inputs *inputs) {
     cudaFree(inputs->found);
 }
 
-// Sets the expected results of the following comparisons: `function` of each input, computed on the host.
+// Computes the expected results of the comparisons that follow: applies `function` to each input on the host.
 template <typename Function> void expect(Inputs *inputs, Function function) {
     const int64_t count = (int64_t)inputs->in.size();
 #pragma omp parallel for schedule(static)
@@ -264,7 +267,8 @@ template <typename Function> void expect(Inputs *inputs, Function function) {
                "bringing the host's results to the device");
 }
 
-// Compares at all positions. Adds to `all`, whose `first` is the first difference found.
+// Compares device results with the expected ones at all positions of a word. Adds the counts to `all`, whose `first` is
+// the first difference found.
 template <typename Conversion, Format RESULT> void compare_into(Inputs *inputs, float factor, Found *all) {
     const int64_t count = (int64_t)inputs->in.size();
     for (int place = 0; place < PLACES; place++) {
@@ -331,7 +335,7 @@ void compare_bf16_decoding(Inputs *inputs) {
     compare<Single<bf16_value>, FMT_FP32>(inputs, "bf16_decode");
 }
 
-// E4M3 values times every power of two up to 1 (2^7 if TO is E5M2), rounded to TO.
+// Multiplies E4M3 values by every power of two up to 1 (up to 2^7 if TO is E5M2) and rounds the result to TO.
 template <Format TO> void compare_rescaling(Inputs *inputs, const char *name) {
     Found all = {0, 0, ~0ull};
     for (int i = 0; i < FACTORS && all.different == 0; i++) {

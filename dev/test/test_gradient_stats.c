@@ -1,4 +1,4 @@
-// Tests of the measurements of dev/tools/gradient_stats.cu: matrices with known results, and an independent
+// Tests of the measurements of dev/tools/gradient_stats.cu: on matrices with known results, and against an independent
 // computation.
 #include "ops_fixture.h"
 
@@ -9,7 +9,7 @@ enum { TOKENS = 256, OUT = 48, IN = 64 };
 typedef struct {
     Fixture f;
     Meter meter;
-    Tensor dy, x, w; // (TOKENS, OUT), (TOKENS, IN), (OUT, IN) BF16; dy is 0, the others random
+    Tensor dy, x, w; // BF16 tensors: dy (TOKENS, OUT) is 0; x (TOKENS, IN) and w (OUT, IN) are random
     GradientStats stats;
 } Case;
 
@@ -50,7 +50,7 @@ static void assert_near(double x, double expected, double slack) {
     if (fabs(x - expected) > slack) fail_msg("%.12g, expected %.12g", x, expected);
 }
 
-// A constant gradient is exact with every scale rule.
+// A gradient whose elements are all equal is exact with every scale rule.
 UNIT_TEST(constant) {
     Case c;
     case_begin(&c);
@@ -62,7 +62,7 @@ UNIT_TEST(constant) {
             assert_int_equal(v->measured, !scale_rules[r].by_parts);
             if (!v->measured) continue;
             assert_true(v->flushed == 0 && v->flushed_squares == 0 && v->subnormal == 0);
-            assert_near(v->data.error, 0, 1e-6); // tensor scales are rounded to FP32
+            assert_near(v->data.error, 0, 1e-6); // not exactly 0, because a tensor's scale is rounded to FP32
             assert_near(v->data.bias, 0, 1e-6);
             assert_near(v->weight.error, 0, 1e-6);
             assert_near(v->worst_row, 0, 1e-6);
@@ -73,8 +73,8 @@ UNIT_TEST(constant) {
     case_end(&c);
 }
 
-// One token is 2^19 times larger than the others. E4M3 covers a range of 2^18.8, so tokens that share its scale
-// become 0. E5M2 covers 2^32.8.
+// Gives one token values 2^19 times larger than the others. E4M3 covers a range of 2^18.8, so tokens that share its
+// scale become 0. E5M2 covers 2^32.8.
 UNIT_TEST(outlier) {
     Case c;
     case_begin(&c);
@@ -85,17 +85,18 @@ UNIT_TEST(outlier) {
     const VariantStats *v = variant(&c, FMT_E4M3, "tensor");
     assert_near(v->flushed, (all - 1) / all, 1e-12);
     assert_near(v->flushed_squares, (all - 1) / (all - 1 + square), 1e-20);
-    v = variant(&c, FMT_E4M3, "128"); // the token is in the second block
+    v = variant(&c, FMT_E4M3, "128"); // the large token is in the second block of 128 tokens
     assert_near(v->flushed, 127 / all, 1e-12);
     assert_near(v->flushed_squares, 127 / (all - 1 + square), 1e-20);
     v = variant(&c, FMT_E4M3, "token");
     assert_true(v->flushed == 0 && v->subnormal == 0 && v->data.error == 0 && v->weight.error == 0);
-    v = variant(&c, FMT_E5M2, "tensor"); // 57344 / 2^19 = 2^-3.2
+    // The largest E5M2 value is 57344, and 57344 / 2^19 = 2^-3.2 is a normal number.
+    v = variant(&c, FMT_E5M2, "tensor");
     assert_true(v->flushed == 0 && v->subnormal == 0);
     assert_near(c.stats.above, 19, 1e-12);
     assert_near(c.stats.below, 0, 1e-12);
 
-    set_rows(c.dy, 130, 131, 0, OUT, 0x1p16); // 448 / 2^16 = 2^-7.2: subnormal
+    set_rows(c.dy, 130, 131, 0, OUT, 0x1p16); // the largest E4M3 value is 448, and 448 / 2^16 = 2^-7.2 is subnormal
     case_measure(&c, one_part(OUT));
     v = variant(&c, FMT_E4M3, "tensor");
     assert_true(v->flushed == 0);
@@ -103,7 +104,7 @@ UNIT_TEST(outlier) {
     case_end(&c);
 }
 
-// 33/32 is rounded to 1 in both formats if scales are powers of two.
+// Tests that 33/32 is rounded to 1 in both formats if scales are powers of two.
 UNIT_TEST(bias) {
     Case c;
     case_begin(&c);
@@ -117,13 +118,13 @@ UNIT_TEST(bias) {
         assert_near(v->weight.bias, 32.0 / 33 - 1, 1e-6);
         assert_near(v->weight.error, 1.0 / 33, 1e-6);
         assert_near(v->worst_row, 1.0 / 33, 1e-6);
-        v = variant(&c, gradient_formats[f], "tensor"); // with this scale 33/32 becomes 448
+        v = variant(&c, gradient_formats[f], "tensor"); // a tensor scale that maps 33/32 to the largest FP8 value
         assert_near(v->data.bias, 0, 1e-6);
     }
     case_end(&c);
 }
 
-// One output feature is rounded, one is too small to be counted, the others are exact.
+// Tests worst_row: one output feature is rounded, one is too small to be included, the others are exact.
 UNIT_TEST(worst_row) {
     Case c;
     case_begin(&c);
@@ -138,7 +139,7 @@ UNIT_TEST(worst_row) {
     case_end(&c);
 }
 
-// Three parts of the columns, of different magnitude.
+// Tests separate scales for three column ranges of different magnitude.
 UNIT_TEST(parts) {
     const Parts thirds = {3, {OUT / 3, 2 * OUT / 3, OUT}};
     Case c;
@@ -157,21 +158,21 @@ UNIT_TEST(parts) {
     case_end(&c);
 }
 
-// The tokens' amax values are powers of two from 2^-99 to 1.
+// Tests the spread of the tokens' amax values, which are powers of two from 2^-99 to 1.
 UNIT_TEST(maxima) {
     Case c;
     case_begin(&c);
     for (int64_t i = 0; i < TOKENS; i++) set_value(c.dy, i, i % OUT, ldexp(i % 2 ? 1 : -1, -(int)(i % 100)));
     case_measure(&c, one_part(OUT));
-    // 2^0 to 2^-55 occur three times, 2^-56 to 2^-99 twice. Sorted upwards, the median is number 128 and the
-    // percentile number 3.
+    // The exponents 0 to -55 occur three times, -56 to -99 twice. In ascending order, the median is number 128 and the
+    // first percentile number 3.
     assert_near(c.stats.above, 42, 1e-12);
     assert_near(c.stats.below, 98 - 42, 1e-12);
     assert_true(c.stats.largest == 1);
     case_end(&c);
 }
 
-// NaN and inf are counted, and nothing else is measured.
+// If dy contains NaN or inf, they are counted and nothing else is measured.
 UNIT_TEST(not_finite) {
     Case c;
     case_begin(&c);
@@ -183,9 +184,9 @@ UNIT_TEST(not_finite) {
     case_end(&c);
 }
 
-// --- computed otherwise -------------------------------------------------------------------------------------
+// --- independent computation --------------------------------------------------------------------------------
 
-// Computes dgrad with q for dy in double: |q w - dy w| / |dy w|, and the bias.
+// Computes in double precision the relative error of dgrad with q instead of dy, |q w - dy w| / |dy w|, and its bias.
 static Deviation data_otherwise(const Case *c, double q[TOKENS][OUT]) {
     double difference = 0, exact = 0, cross = 0;
     for (int64_t i = 0; i < TOKENS; i++) {
@@ -236,7 +237,8 @@ UNIT_TEST(otherwise) {
     double largest = 0, worst;
     for (int64_t i = 0; i < TOKENS; i++)
         for (int64_t j = 0; j < OUT; j++) largest = fmax(largest, fabs(value(c.dy, i, j)));
-    // E4M3 with one scale; E5M2 with the smallest power of two per token that keeps it within 57344
+    // Compares E4M3 with one scale, and E5M2 with the smallest power of two per token that keeps its values within
+    // 57344.
     for (int way = 0; way < 2; way++) {
         int64_t flushed = 0, nonzero = 0;
         for (int64_t i = 0; i < TOKENS; i++) {
@@ -264,9 +266,10 @@ UNIT_TEST(otherwise) {
     case_end(&c);
 }
 
-// --- the real matmuls --------------------------------------------------------------------------------------
+// --- FP8 matmuls of the backend -----------------------------------------------------------------------------
 
-// FP8 matmuls on the CPU accumulate in FP32, and the real operations produce the measured FP8 values.
+// On the CPU, FP8 matmuls accumulate in FP32, so they show no accumulation error. The backend's quantization gives the
+// FP8 values that were measured.
 UNIT_TEST(accumulation) {
     Case c;
     Accumulation a;

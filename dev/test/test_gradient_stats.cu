@@ -10,11 +10,12 @@ enum { ON_CPU, ON_GPU, SIDES };
 typedef struct {
     Exec *exec[SIDES];
     Meter meter[SIDES];
-    Tensor dy[SIDES], x[SIDES], w[SIDES]; // (TOKENS, OUT), (TOKENS, IN), (OUT, IN) BF16
+    Tensor dy[SIDES], x[SIDES], w[SIDES]; // BF16 tensors for each side: dy (TOKENS, OUT), x (TOKENS, IN), w (OUT, IN)
     GradientStats stats[SIDES];
 } Pair;
 
-// Makes BF16 deviates on both sides. Row sizes differ by powers of two, up to 2^octaves.
+// Fills a tensor on both sides with equal normally distributed BF16 values. Row magnitudes differ by powers of two, up
+// to 2^octaves.
 static void random_pair(Pair *p, Tensor t[SIDES], int64_t rows, int64_t cols, int octaves) {
     static uint64_t stream;
     Error err;
@@ -60,7 +61,7 @@ static void check_variants(const Pair *p) {
     }
 }
 
-// FP8 matmuls of the GPU accumulate with less than FP32: allows a relative error of 1/500.
+// Allows a relative error of 1/500, because FP8 matmuls of the GPU accumulate with less precision than FP32.
 static void check_matmuls(Pair *p) {
     for (int f = 0; f < GRADIENT_FORMATS; f++) {
         Accumulation a;

@@ -3,7 +3,7 @@
 
 #include "coat/model/guard.h"
 
-// Records steps with losses around 3 and norms around 1, each with deviation 0.1.
+// Records accepted steps with losses around 3 and gradient norms around 1, each with standard deviation 0.1.
 static void accept_steps(Guard *guard, int count) {
     for (int i = 0; i < count; i++) outlier_record(guard, 3 + (i % 2 ? 0.1 : -0.1), 1 + (i % 2 ? 0.1 : -0.1));
 }
@@ -12,22 +12,22 @@ UNIT_TEST(test_z) {
     Guard guard;
     memset(&guard, 0, sizeof guard);
     accept_steps(&guard, GUARD_WINDOW - 1);
-    assert_true(guard_z(&guard.loss, 1e9) == 0); // too few steps
+    assert_true(guard_z(&guard.loss, 1e9) == 0); // fewer steps than the window holds, so nothing is an outlier
     assert_false(outlier_should_skip(&guard, 1e9, 1e9, 2, 2));
     accept_steps(&guard, 1);
-    accept_steps(&guard, GUARD_WINDOW); // an even number of further steps, which fill the window exactly
+    accept_steps(&guard, GUARD_WINDOW); // replaces all losses and norms in the window
     assert_int_equal(guard.loss.count, GUARD_WINDOW);
     assert_true(fabs(guard_z(&guard.loss, 3.5) - 5) < 1e-6);
     assert_true(fabs(guard_z(&guard.loss, 2.5) + 5) < 1e-6);
     assert_true(fabs(guard_z(&guard.grad_norm, 1.3) - 3) < 1e-6);
     assert_false(outlier_should_skip(&guard, 3.5, 1, 5.01, 0));
     assert_true(outlier_should_skip(&guard, 3.5, 1, 4.99, 0));
-    assert_false(outlier_should_skip(&guard, 2, 0, 4.99, 4.99)); // small values are accepted
+    assert_false(outlier_should_skip(&guard, 2, 0, 4.99, 4.99)); // losses and norms below the mean are never outliers
     assert_true(outlier_should_skip(&guard, 3, 1.5, 0, 4.99));
-    assert_false(outlier_should_skip(&guard, 3.5, 1.5, 0, 0)); // switched off
-    // the oldest values are replaced
+    assert_false(outlier_should_skip(&guard, 3.5, 1.5, 0, 0)); // a limit of 0 disables outlier detection
+    // New steps replace the oldest ones in the window.
     for (int i = 0; i < GUARD_WINDOW; i++) outlier_record(&guard, 7, 7);
-    assert_true(guard_z(&guard.loss, 9) == 0); // all values are equal, so the deviation is 0
+    assert_true(guard_z(&guard.loss, 9) == 0); // all values in the window are equal, so the deviation is 0
     outlier_record(&guard, 8, 8);
     assert_true(guard.loss.values[GUARD_WINDOW - 1] == 8 && guard.loss.values[0] == 7);
     assert_true(guard_z(&guard.loss, 9) > 5);
@@ -70,8 +70,8 @@ UNIT_TEST(test_checkpoint) {
         Guard got = load_guard(run, folder);
         assert_memory_equal(&got, &rs.guard, sizeof got);
     }
-    // a run without the flags neither reads nor writes the window; one with them starts with an empty window if
-    // none was saved
+    // A run without the outlier flags neither reads nor writes the window. A run with them starts with an empty window
+    // if the checkpoint has none.
     run->config.skip_loss_z = 0;
     Guard got = load_guard(run, folder);
     assert_memory_equal(&got, &none, sizeof got);

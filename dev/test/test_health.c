@@ -1,4 +1,5 @@
-// Tests of FP8 health in the log: counts, compared with an independent count, the JSON object and the warnings.
+// Tests of FP8 health in the log: the counts, compared with an independent implementation, the JSON object, and the
+// warnings.
 #include "health_fixture.h"
 
 #include "coat/numerics/moments.h"
@@ -6,7 +7,7 @@
 
 // --- counts --------------------------------------------------------------------------------------------------------
 
-// Fills t with random FP8 values, some 0 and some the largest.
+// Fills t with random FP8 values. Some are 0, and some have the largest magnitude.
 static void random_codes(Fixture *f, Tensor t) {
     const int top = t.format == FMT_E4M3 ? 0x7e : 0x7b;
     for (int64_t i = 0; i < t.rows * t.cols; i++) {
@@ -16,7 +17,7 @@ static void random_codes(Fixture *f, Tensor t) {
     }
 }
 
-// Adds the counts of one group of FP8 values with the same scale. is_maximum: the scale is the group's amax.
+// Adds the counts of FP8 values that share a scale. is_maximum: the scale comes from the group's amax.
 static void count(Health *h, Tensor t, int64_t begin, int64_t end, float scale, bool is_maximum) {
     const uint8_t *codes = (const uint8_t *)t.data;
     uint64_t at_top = 0;
@@ -54,7 +55,7 @@ static void one_scale(Fixture *f) {
         assert_health(f, t, h);
         memset(t.data, 0, (size_t)(t.rows * t.cols));
         assert_health(f, t, (Health){.zero = (uint64_t)(t.rows * t.cols)});
-        t.data = NULL; // only the scale is stored
+        t.data = NULL; // a tensor whose scale is stored, but not its FP8 values
         assert_health(f, t, (Health){.amax = float_bits(0.37f * format_max(t.format))});
         *(float *)t.scale = 1.0f;
         assert_health(f, t, (Health){0});
@@ -67,7 +68,7 @@ static void scale_per_row(Fixture *f) {
         Health h = {0};
         float largest = 0;
         random_codes(f, t);
-        memset(t.data, 0, 271); // a row of zeros
+        memset(t.data, 0, 271); // sets one row of FP8 values to 0
         for (int64_t row = 0; row < t.rows; row++) {
             float scale = row ? (float)exp2(floor(20 * draw(f))) : SCALE_MIN;
             ((float *)t.scale)[row] = scale;
@@ -76,7 +77,7 @@ static void scale_per_row(Fixture *f) {
         }
         assert_true(h.saturated > 100 && h.zero > 271);
         assert_health(f, t, h);
-        t.data = NULL; // only the scales are stored
+        t.data = NULL; // a tensor whose row scales are stored, but not its FP8 values
         assert_health(f, t, (Health){.amax = float_bits(largest * format_max(t.format))});
         for (int64_t row = 0; row < t.rows; row++) ((float *)t.scale)[row] = SCALE_MIN;
         assert_health(f, t, (Health){0});
@@ -86,7 +87,8 @@ static void scale_per_row(Fixture *f) {
 static void scale_per_group(Fixture *f) {
     const int groups[3] = {16, 32, 128};
     for (int i = 0; i < 3; i++) {
-        Tensor t = grouped(f, 9, 336, groups[i]); // the last group of a row is shorter than 32 and 128
+        // The last group of each row is shorter than the group sizes 32 and 128.
+        Tensor t = grouped(f, 9, 336, groups[i]);
         Health h = {0};
         random_codes(f, t);
         memset(t.data, 0, 16);
@@ -105,7 +107,8 @@ static void scale_per_group(Fixture *f) {
 static void moments(Fixture *f) {
     const Format formats[2] = {FMT_E4M3, FMT_E5M2};
     for (int i = 0; i < 2; i++) {
-        Tensor t = poisoned(f, formats[i], 7, 111); // groups cross the ends of rows; the last has 9 elements
+        // moment groups extend across row ends; the last group has 9 elements
+        Tensor t = poisoned(f, formats[i], 7, 111);
         Health h = {0};
         t.granularity = SCALE_EXPAND;
         t.group = 128;
@@ -130,14 +133,14 @@ UNIT_TEST(counts) {
     run_everywhere(moments);
 }
 
-// --- the object ------------------------------------------------------------------------------------------------------
+// --- the JSON object -----------------------------------------------------------------------------------------------
 
-// Checks the JSON object of a run with known tensors.
+// Checks the JSON object that a run with known tensors logs.
 static void check_object(RecipeKind recipe) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, recipe, HEAD_FP8, 1);
-    const int64_t last = recipe == RECIPE_COAT ? 31 : 0; // the largest scale; of row 31 with row scales
+    const int64_t last = recipe == RECIPE_COAT ? 31 : 0; // index of the largest scale: row 31 with row scales
     const double most = format_max(recipe_gradient_format(&run.config.recipe));
     ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale)[last] = 2;
     ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 1).scale)[last] = 0.5f;
@@ -145,10 +148,11 @@ static void check_object(RecipeKind recipe) {
     for (int i = 0; i < 16; i++) ((uint8_t *)h.data)[i] = 0x7e;
     ((uint16_t *)h.scale)[0] = bf16_encode(0.25f);
     memset(m.exponent, 16, 32);
-    memset(m.exponent, 255, 8); // of 32 groups
+    memset(m.exponent, 255, 8); // sets the exponents of 8 of the 32 groups to their limit
     json_t *found = object_of(&run, warning);
     assert_string_equal(warning, "");
-    assert_int_equal(json_object_size(found), 5 + 2 * 5 + 3 + 5 + 3); // weights, moments, saved, recomputed, gradients
+    // number of keys: weights, moments, saved, recomputed, gradients
+    assert_int_equal(json_object_size(found), 5 + 2 * 5 + 3 + 5 + 3);
     assert_keys(found, "wte.codes", 3);
     assert_keys(found, "qkvw.m", 4);
     assert_keys(found, "x_in", 3);
@@ -167,7 +171,7 @@ static void check_object(RecipeKind recipe) {
 
     run_begin(&run, RECIPE_FP8_LINEAR, HEAD_BF16, 1);
     found = object_of(&run, warning);
-    assert_keys(found, "n1", 3); // saved in this recipe
+    assert_keys(found, "n1", 3); // the norm output n1 is saved in this recipe
     assert_true(!json_object_get(found, "x_in") && !json_object_get(found, "qkvw.m"));
     json_decref(found);
     run_end(&run);
@@ -181,7 +185,7 @@ UNIT_TEST(object) {
     check_object(RECIPE_COAT);
 }
 
-// With ZeRO the counts of a rank cover its shard of each moment.
+// With ZeRO, the counts of a rank cover only its shard of each moment.
 UNIT_TEST(parts_of_moments) {
     Run run;
     char warning[HEALTH_WARNING];
@@ -208,7 +212,7 @@ UNIT_TEST(warnings) {
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_BF16, 1);
     Tensor w = arena_tensor(&run.arena, PROJW, CODES, 1), m = arena_tensor(&run.arena, QKVW, MOMENT_V, 0);
-    memset(w.data, 0xfe, 100); // of 1024
+    memset(w.data, 0xfe, 100); // 100 of 1024 values are at the format's limit
     json_decref(object_of(&run, warning));
     assert_string_equal(warning, "fp8: projw.codes of layer 1 has 9.7 % of its FP8 values saturated");
     ((float *)m.scale)[3] = INFINITY;

@@ -1,9 +1,9 @@
-// Tests of the gradients' part of the log: counts of FP8 values, warnings, and the comparison of wgrad in FP8 and
+// Tests of the gradients' entries in the log: counts of FP8 values, warnings, and the comparison of wgrad in FP8 and
 // BF16.
 #include "dev/test/unit.h"
 #include "health_fixture.h"
 
-// --- codes of gradients ----------------------------------------------------------------------------------------------
+// --- FP8 values of gradients -----------------------------------------------------------------------------------------
 
 static void assert_counts(CodeCounts c, uint64_t codes, uint64_t saturated, uint64_t zero, uint64_t subnormal) {
     assert_int_equal(c.codes, codes);
@@ -12,16 +12,17 @@ static void assert_counts(CodeCounts c, uint64_t codes, uint64_t saturated, uint
     assert_int_equal(c.subnormal, subnormal);
 }
 
-// Counts every FP8 magnitude m exactly m + 1 times, in rows with a larger stride and transposed. Counts are added to
-// earlier ones.
+// Counts a gradient in which every FP8 magnitude m occurs exactly m + 1 times, in rows with a larger stride and
+// transposed. The counts are added to earlier ones.
 static void known_codes(Fixture *f) {
     for (int i = 0; i < 2; i++) {
         const Format format = i ? FMT_E5M2 : FMT_E4M3;
-        const int top = i ? 0x7b : 0x7e, normal = i ? 4 : 8; // subnormals: 1 to 7 in E4M3, 1 to 3 in E5M2
+        // top: largest finite code. normal: number of subnormal magnitudes, including 0: 8 in E4M3, 4 in E5M2
+        const int top = i ? 0x7b : 0x7e, normal = i ? 4 : 8;
         Tensor t = coded(f, format, 300, 320);
         uint8_t *code = (uint8_t *)t.data;
         CodeCounts counts = {1, 2, 3, 4};
-        memset(code, top, 300 * 320); // beyond the columns: must not be counted
+        memset(code, top, 300 * 320); // fills the memory after the columns with values that must not be counted
         int64_t at = 0, small = 0;
         for (int magnitude = 0; magnitude <= top; magnitude++) {
             for (int n = 0; n <= magnitude; n++, at++)
@@ -29,7 +30,7 @@ static void known_codes(Fixture *f) {
             if (magnitude > 0 && magnitude < normal) small += magnitude + 1;
         }
         const int64_t all = 300 * 301, rest = all - at;
-        for (; at < all; at++) code[at / 301 * 320 + at % 301] = 0x80; // -0 counts as 0
+        for (; at < all; at++) code[at / 301 * 320 + at % 301] = 0x80; // an FP8 value of -0 counts as a zero
         t.cols = 301;
         f->exec.ops->codes_count(&f->exec, t, &counts);
         assert_counts(counts, 1 + (uint64_t)all, 2 + (uint64_t)top + 1, 3 + (uint64_t)rest + 1, 4 + (uint64_t)small);
@@ -45,7 +46,7 @@ static void known_codes(Fixture *f) {
 static void known_values(Fixture *f) {
     Tensor x = poisoned(f, FMT_BF16, 16, 32), q[2] = {coded(f, FMT_E4M3, 16, 32), coded(f, FMT_E5M2, 16, 32)};
     Tensor q_t[2] = {coded_transpose(f, q[0]), coded_transpose_in(f, FMT_E5M2, q[0])};
-    for (int64_t i = 0; i < 16 * 32; i++) // the scale is 1 in E4M3 and 2^-7 in E5M2
+    for (int64_t i = 0; i < 16 * 32; i++) // values for which the scale is 1 in E4M3 and 2^-7 in E5M2
         set_value(x, i / 32, i % 32, i < 10 ? -448 : i < 30 ? 0 : i < 60 ? 0x1p-7 : i < 100 ? 0x1p-12 : 1);
     for (int i = 0; i < 2; i++) {
         CodeCounts counts = {0, 0, 0, 0}, transposed = {0, 0, 0, 0};
@@ -54,7 +55,8 @@ static void known_values(Fixture *f) {
         f->exec.ops->codes_count(&f->exec, q_t[i], &transposed);
         assert_counts(counts, 512, 10, 20 + 40, 30);
         if (i == 0) assert_counts(transposed, 512, 10, 20 + 40, 30);
-        if (i == 1) assert_counts(transposed, 512, 10, 20, 0); // E5M2 has a larger range
+        // The E5M2 transpose has fewer zeros and subnormals, because its range is larger.
+        if (i == 1) assert_counts(transposed, 512, 10, 20, 0);
     }
 }
 
@@ -63,13 +65,15 @@ UNIT_TEST(gradients_codes) {
     run_everywhere(known_values);
 }
 
-// --- weight gradients in FP8 and BF16 ----------------------------------------------------------------------------
+// --- weight gradients in FP8 and BF16 --------------------------------------------------------------------------------
 
-// a = 1.25 b plus an orthogonal error of b's size / 4: the bias is 0.25, the error sqrt(0.125). All values are exact.
+// Compares a = 1.25 b plus an error that is orthogonal to b. The bias must be 0.25 and the relative error sqrt(0.125).
+// All values are exact.
 static void known_error(Fixture *f) {
     Tensor a = poisoned(f, f->format, 70, 48), b = poisoned(f, f->format, 70, 48);
     for (int64_t i = 0; i < 70 * 48; i++) {
-        const double x = i % 4 < 2 ? 1 : -2, off = i % 2 ? 0.25 : -0.25; // off * |x| sums to 0 over every four
+        // off * |x| sums to 0 over every four elements, so the error is orthogonal to b
+        const double x = i % 4 < 2 ? 1 : -2, off = i % 2 ? 0.25 : -0.25;
         set_value(b, i / 48, i % 48, x);
         set_value(a, i / 48, i % 48, 1.25 * x + off * fabs(x));
     }
@@ -79,7 +83,7 @@ static void known_error(Fixture *f) {
     assert_true(p->aa - 2 * p->ab + p->bb == 0.125 * p->bb);
 }
 
-// Compares with sums in another order.
+// Compares inner products with sums in double precision in another order.
 static void random_matmuls(Fixture *f) {
     const Tensor a = random_tensor(f, f->format, 131, 80, 3), b = random_tensor(f, f->format, 131, 80, 1e-3);
     InnerProducts *p = (InnerProducts *)poisoned(f, FMT_FP32, 1, 16).data;
@@ -101,9 +105,9 @@ UNIT_TEST(matmuls) {
     run_everywhere(random_matmuls);
 }
 
-// --- in the log ----------------------------------------------------------------------------------------------------
+// --- in the log ------------------------------------------------------------------------------------------------------
 
-// Sets the counts that a step stores for one gradient, equal in all layers but the last.
+// Sets the counts that a step stores for one gradient. All layers but the last get the same counts.
 static void set_counts(Run *run, QuantizedGradient what, int transposed, uint64_t saturated, uint64_t zero,
                        uint64_t subnormal) {
     CodeCounts *counts = (CodeCounts *)arena_tensor(&run->arena, CODE_COUNTS, VALUE, 0).data;
@@ -112,7 +116,7 @@ static void set_counts(Run *run, QuantizedGradient what, int transposed, uint64_
             (CodeCounts){1000, saturated, zero, layer < 2 ? subnormal : subnormal + 100};
 }
 
-// The object has the counts of each gradient under the name of its tensor.
+// The JSON object contains the counts of each gradient under the name of its tensor.
 UNIT_TEST(gradients_in_object) {
     Run run;
     char warning[HEALTH_WARNING];
@@ -124,7 +128,7 @@ UNIT_TEST(gradients_in_object) {
     assert_string_equal(warning, "");
     assert_keys(found, "dh_q", 4);
     assert_keys(found, "dqkv_q", 4);
-    assert_keys(found, "dresid_q", 1); // amax only, as without counts
+    assert_keys(found, "dresid_q", 1); // only amax, because a tensor without counts has nothing else
     assert_keys(found, "dresid_q_fcproj", 3);
     assert_keys(found, "dresid_q_proj", 3);
     assert_keys(found, "dh_qt", 3);
@@ -137,7 +141,7 @@ UNIT_TEST(gradients_in_object) {
     assert_true(figure(found, "dlogits_q", "zero", 1, 0) == 0.04);
     json_decref(found);
     run_end(&run);
-    run_begin(&run, RECIPE_BF16, HEAD_BF16, 1); // no FP8 gradients, so no counts
+    run_begin(&run, RECIPE_BF16, HEAD_BF16, 1); // a BF16 run has no FP8 gradients, so there are no counts
     assert_null(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data);
     run_end(&run);
 }
@@ -159,30 +163,31 @@ static void assert_health_warnings(Run *run, int lines, const char *parts) {
     assert_warnings(warning, lines, parts);
 }
 
-// Forgets the counts and which warnings were printed. uncounted: fraction of masked targets.
+// Resets the counts and the record of printed warnings. uncounted: fraction of masked targets.
 static void reset_counts(Run *run, double uncounted) {
     memset(&run->warned, 0, sizeof run->warned);
     run->warned.uncounted = uncounted;
     memset(arena_tensor(&run->arena, CODE_COUNTS, VALUE, 0).data, 0, run->arena.layout[CODE_COUNTS][VALUE].data_bytes);
 }
 
-// Warns once for each gradient that does not fit its format, naming the flag that helps.
+// Each gradient that does not fit its format gives one warning, which names a flag that helps.
 UNIT_TEST(gradients_warnings) {
     Run run;
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
-    set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 0); // 1 % and 50 % are the limits
+    set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 0); // the warning limits are 1 % saturated and 50 % zero
     set_counts(&run, GRADIENT_DLOGITS, 0, 0, 700, 100);
     assert_health_warnings(&run, 0, "");
     set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 55);
     set_counts(&run, GRADIENT_DH, 0, 11, 0, 0);
     assert_health_warnings(&run, 2, "dh_q of layer 0&1.1 %&dqkv_q of layer 2&55.5 %&--linear bf16");
     set_counts(&run, GRADIENT_DRESID_PROJ, 0, 0, 0, 700);
-    assert_health_warnings(&run, 1, "dresid_q_proj of layer 2&80.0 %&--linear bf16"); // the others are not repeated
+    // The warnings about other gradients are not repeated.
+    assert_health_warnings(&run, 1, "dresid_q_proj of layer 2&80.0 %&--linear bf16");
     assert_health_warnings(&run, 0, "");
     run_end(&run);
-    run_begin(&run, RECIPE_COAT, HEAD_FP8, 1); // E4M3 gradients have E5M2 transposes with their own counts
+    run_begin(&run, RECIPE_COAT, HEAD_FP8, 1); // with E4M3 gradients, their E5M2 transposes have counts of their own
     for (int what = 0; what < GRADIENT_COUNT; what++) set_counts(&run, (QuantizedGradient)what, 0, 0, 0, 0);
-    set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0); // dgrad is sensitive to saturation, not to zeros
+    set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0); // dgrad gives a warning for saturated values, but not for zeros
     set_counts(&run, GRADIENT_DH, 0, 0, 900, 0);
     set_counts(&run, GRADIENT_DH, 1, 0, 900, 0);
     set_counts(&run, GRADIENT_DQKV, 1, 0, 0, 0);
@@ -193,7 +198,7 @@ UNIT_TEST(gradients_warnings) {
     assert_health_warnings(&run, 1, "dlogits_q of layer 0&2.0 %&--head bf16");
     run_end(&run);
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
-    reset_counts(&run, 0.7); // if 70 % of the targets are masked, that fraction of zeros is normal
+    reset_counts(&run, 0.7); // if 70 % of the targets are masked, that fraction of zeros is normal and gives no warning
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 40);
     assert_health_warnings(&run, 0, "");
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 80);
@@ -204,20 +209,20 @@ UNIT_TEST(gradients_warnings) {
     reset_counts(&run, 0);
     set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0);
     char warning[HEALTH_WARNING];
-    free(health_json(&run.arena, &run.exec, NULL, warning)); // of a skipped step
+    free(health_json(&run.arena, &run.exec, NULL, warning)); // a step that was skipped gives no warning
     assert_string_equal(warning, "");
     run_end(&run);
 }
 
 static void set_matmuls(Run *run, int layer, double bias, double error) {
-    const double size = 4; // <b, b>
+    const double size = 4; // value of the inner product <b, b>
     InnerProducts *found = (InnerProducts *)arena_tensor(&run->arena, INNER_PRODUCTS, VALUE, 0).data + layer;
     found->bb = size;
     found->ab = (1 + bias) * size;
     found->aa = (error * error + 2 * bias + 1) * size;
 }
 
-// Reports error and bias of each layer, and one warning if a limit is exceeded.
+// The log lists error and bias of each layer. One warning is printed if a limit is exceeded.
 UNIT_TEST(matmul_comparison_in_log) {
     Run run;
     char warning[HEALTH_WARNING];
@@ -225,7 +230,8 @@ UNIT_TEST(matmul_comparison_in_log) {
     run.config.health_matmuls = 1;
     run_plan(&run, 1);
     for (int turn = 0; turn < 3; turn++) {
-        for (int layer = 0; layer < 3; layer++) set_matmuls(&run, layer, -0.0199, 0.199); // within the limits
+        // just within the limits of bias and error
+        for (int layer = 0; layer < 3; layer++) set_matmuls(&run, layer, -0.0199, 0.199);
         if (turn > 0) set_matmuls(&run, 1, -0.03, 0.1);
         if (turn > 0) set_matmuls(&run, 2, 0.01, 0.25);
         if (turn < 2) run.warned.matmuls = false;
@@ -241,14 +247,14 @@ UNIT_TEST(matmul_comparison_in_log) {
     run.warned.matmuls = false;
     set_matmuls(&run, 1, 0, 0);
     InnerProducts *sums = (InnerProducts *)arena_tensor(&run.arena, INNER_PRODUCTS, VALUE, 0).data;
-    sums[0] = (InnerProducts){0, 0, 0}; // a gradient of zeros is not an error
+    sums[0] = (InnerProducts){0, 0, 0}; // a weight gradient of zeros has no error
     sums[2] = (InnerProducts){NAN, 1, 1};
     char *text = health_matmuls_json(&run.arena, &run.exec, &run.warned, warning);
     assert_string_equal(text, "{\"qkvw\":{\"error\":[null,0,null],\"bias\":[null,0,null]}}");
     assert_non_null(strstr(warning, "layer 2"));
     free(text);
     run.warned.matmuls = false;
-    free(health_matmuls_json(&run.arena, &run.exec, NULL, warning)); // of a skipped step
+    free(health_matmuls_json(&run.arena, &run.exec, NULL, warning)); // a step that was skipped gives no warning
     assert_string_equal(warning, "");
     sums[2] = (InnerProducts){.ab = 0, .aa = 1, .bb = 0};
     free(health_matmuls_json(&run.arena, &run.exec, &run.warned, warning));
@@ -256,7 +262,7 @@ UNIT_TEST(matmul_comparison_in_log) {
     run_end(&run);
 }
 
-// Only with --health-products does the plan have memory for the comparison, and its operands live long enough.
+// The plan contains memory for the wgrad comparison only with --health-products, and its operands live long enough.
 UNIT_TEST(matmuls_in_plan) {
     Run run;
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);

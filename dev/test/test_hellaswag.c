@@ -1,4 +1,4 @@
-// Tests of the HellaSwag reader: batches, scoring of endings, damaged and hostile files.
+// Tests of the HellaSwag reader: batches, scoring of endings, and damaged or hostile files.
 #include <math.h>
 
 #include "coat/text/hellaswag.h"
@@ -6,11 +6,11 @@
 
 static Error err;
 
-// A file that is being built: the header, then 16-bit words.
+// A HellaSwag file under construction: the header, then 16-bit words.
 typedef struct {
     int32_t header[256];
     uint16_t words[4096];
-    size_t count, start; // number of words; begin of the last example
+    size_t count, start; // number of words so far, and index at which the last example starts
 } File;
 
 static File file;
@@ -26,7 +26,7 @@ static void begin_file(void) {
     file.header[1] = 1;
 }
 
-// Adds an example with a context of `situation` tokens and endings of the given lengths. Token ids count up from
+// Appends an example with a context of `situation` tokens and endings of the given lengths. Token ids count up from
 // `token`.
 static void add_example(int label, int token, int situation, const int endings[4]) {
     file.start = file.count;
@@ -66,14 +66,14 @@ UNIT_TEST(rows) {
     assert_non_null(set);
     assert_int_equal(hellaswag_examples(set), 2);
     assert_int_equal(hellaswag_rows(set), 8);
-    assert_int_equal(hellaswag_length(set), 5); // 3 + 3 - 1, 1 + 5 - 1
+    assert_int_equal(hellaswag_length(set), 5); // the longest row: 3 + 3 - 1 or 1 + 5 - 1 tokens
     int32_t inputs[3 * 6], targets[3 * 6];
-    hellaswag_batch(set, 1, 3, 6, inputs, targets); // endings 1, 2, 3 of the first example
+    hellaswag_batch(set, 1, 3, 6, inputs, targets); // reads endings 1, 2 and 3 of the first example
     const int32_t wanted_inputs[] = {10, 11, 12, 15, 16, 0, /**/ 10, 11, 12, 0, 0, 0, /**/ 10, 11, 12, 19, 0, 0};
     const int32_t wanted_targets[] = {-1, -1, 15, 16, 17, -1, /**/ -1, -1, 18, -1, -1, -1, /**/ -1, -1, 19, 20, -1, -1};
     assert_memory_equal(inputs, wanted_inputs, sizeof inputs);
     assert_memory_equal(targets, wanted_targets, sizeof targets);
-    hellaswag_batch(set, 7, 3, 6, inputs, targets); // the last row, and two after the end
+    hellaswag_batch(set, 7, 3, 6, inputs, targets); // reads the last row and two rows after the end
     const int32_t last_inputs[] = {40, 44, 45, 46, 47, 0}, last_targets[] = {44, 45, 46, 47, 48, -1};
     assert_memory_equal(inputs, last_inputs, sizeof last_inputs);
     assert_memory_equal(targets, last_targets, sizeof last_targets);
@@ -81,14 +81,14 @@ UNIT_TEST(rows) {
     hellaswag_close(set);
 }
 
-// Examples in 32-bit words, with ids above 65,535.
+// Tests examples in 32-bit words, with token ids above 65,535.
 UNIT_TEST(wide_words) {
     two_examples();
     static uint32_t words[4096];
     for (size_t i = 0; i < file.count; i++) words[i] = file.words[i];
-    words[1] *= 2; // bytes
+    words[1] *= 2; // doubles the example's size in bytes, because words are 32 bits
     words[file.start + 1] *= 2;
-    words[6] = 100000; // the first token
+    words[6] = 100000; // first token of the example's context
     file.header[1] = 2;
     static char bytes[1024 + sizeof words];
     const size_t size = 1024 + file.count * 4;
@@ -105,19 +105,19 @@ UNIT_TEST(wide_words) {
     hellaswag_close(set);
     assert_null(hellaswag_open(path, 8, 100000, &err));
     assert_says(&err, "token 100000, but the vocabulary ends at 99999");
-    for (size_t cut = 1; cut < size; cut++) { // truncated at every byte
+    for (size_t cut = 1; cut < size; cut++) { // a file truncated at any byte is refused
         write_file(path, bytes, size - cut);
         assert_null(hellaswag_open(path, 8, 100001, &err));
         assert_int_equal(err.code, EXIT_DATA);
     }
-    words[5] = 0x80000000u; // a count
+    words[5] = 0x80000000u; // a token count that the file cannot hold
     memcpy(bytes + 1024, words, file.count * 4);
     write_file(path, bytes, size);
     assert_null(hellaswag_open(path, 8, 100001, &err));
     assert_says(&err, "shorter than its tokens");
 }
 
-// Sets every token loss of row r to `mean`. Entries without target get another value, which must be ignored.
+// Sets the loss of every target in row r to `mean`. Entries without a target get another value, which must be ignored.
 static void take(HellaSwag *set, int row, float mean) {
     float losses[8];
     int32_t inputs[8], targets[8];
@@ -130,14 +130,15 @@ UNIT_TEST(smallest_mean_wins) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
     assert_non_null(set);
-    assert_int_equal(hellaswag_right(set), 0); // no losses yet
-    // scored by the mean: the sum of ending 1 (three tokens) is larger than that of ending 2
+    assert_int_equal(hellaswag_right(set), 0); // no example is correct before losses are added
+    // Endings are scored by the mean loss: ending 1 has three tokens and a larger sum than ending 2, but a smaller
+    // mean.
     const float means[2][4] = {{3, 1.25f, 1.5f, 2}, {0.5f, 0.75f, 1, 0.625f}};
     for (int r = 7; r >= 0; r--) take(set, r, means[r / 4][r % 4]);
     assert_int_equal(hellaswag_right(set), 2);
     take(set, 1, 1.75f);
     assert_int_equal(hellaswag_right(set), 1);
-    take(set, 2, 1.75f); // a tie: the first ending wins
+    take(set, 2, 1.75f); // if two endings have the same mean loss, the first one wins
     assert_int_equal(hellaswag_right(set), 2);
     take(set, 1, NAN);
     assert_int_equal(hellaswag_right(set), 1);
@@ -147,7 +148,7 @@ UNIT_TEST(smallest_mean_wins) {
     assert_int_equal(hellaswag_right(set), 1);
     for (int r = 4; r < 8; r++) take(set, r, NAN);
     assert_int_equal(hellaswag_right(set), 1);
-    // several rows at once, also after the end
+    // Adds the losses of several rows at once, including rows after the end.
     float losses[4 * 8];
     for (int i = 0; i < 32; i++) losses[i] = i < 8 ? 1 : 0.125f;
     take(set, 5, 2), take(set, 7, 2), take(set, 4, 0.5f);
@@ -158,7 +159,8 @@ UNIT_TEST(smallest_mean_wins) {
     hellaswag_close(set);
 }
 
-// Over all ranks every row is evaluated once, an example stays on one rank, and the passes are those of one process.
+// Over all ranks every row is evaluated once, and all rows of an example are on one rank. The number of passes is that
+// of one process.
 UNIT_TEST(shared_passes) {
     enum { EXAMPLES = 19, ROWS = 4 * EXAMPLES };
 
@@ -216,11 +218,12 @@ static void refuse(size_t cut, size_t extra, const char *says) {
 UNIT_TEST(damaged_files) {
     two_examples();
     const File good = file;
-    for (size_t cut = 1; cut < good.count * 2 + 1024; cut++) refuse(cut, 0, "h.bin"); // truncated at every byte
+    // A file truncated at any byte is refused.
+    for (size_t cut = 1; cut < good.count * 2 + 1024; cut++) refuse(cut, 0, "h.bin");
     refuse(0, 2, "2 bytes follow");
     refuse(0, 1, "damaged");
 
-    // word to change, its value, a part of the message
+    // Each case: the word to change, its new value, and a part of the error message.
     const struct {
         size_t at;
         int value;
@@ -261,7 +264,7 @@ UNIT_TEST(damaged_files) {
     file = good;
     file.header[1] = 3;
     refuse(0, 0, "version 3");
-    file.header[1] = 2; // but its words have 16 bits
+    file.header[1] = 2; // the header says 32-bit words, but the file has 16-bit words
     refuse(0, 0, "h.bin");
     assert_null(hellaswag_open(path_of("missing.bin"), 64, 1000, &err));
     assert_int_equal(err.code, EXIT_DATA);

@@ -7,9 +7,9 @@
 #include "coat/save/hf_names.h"
 #include "coat/save/llmc_weights.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
-#define VOCAB 130 // padded to 256
+#define VOCAB 130 // vocabulary size, padded to 256 rows in memory
 #define POSITIONS 12
 #define CHANNELS 8
 
@@ -34,7 +34,7 @@ static ModelShape parsed(const char *text) {
     return shape;
 }
 
-// Writes the shape as a config.json, fails unless reading that gives an equal shape, and returns the text.
+// Writes the shape as config.json and fails unless reading it back gives an equal shape. Returns the text.
 static JsonText written_and_read(const ModelShape *shape) {
     JsonText t;
     if (!hf_config_text(&t, shape, DTYPE_BF16, &err)) fail_msg("%s", err.text);
@@ -63,7 +63,7 @@ UNIT_TEST(test_config) {
     assert_non_null(strstr(t.text, "\"transformers_version\": \"4."));
     assert_non_null(strstr(t.text, "\"layer_norm_epsilon\": 1e-06,"));
     json_text_free(&t);
-    // every other architecture, with every setting that only it has
+    // Tests every other architecture, with all settings that only it has.
     for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++) {
         ModelShape other;
         architecture_shape((Architecture)i, &other);
@@ -75,7 +75,7 @@ UNIT_TEST(test_config) {
         if (i == ARCHITECTURE_LLAMA) other.rope = (RopeScaling){8.0f, 2.0f, 5.0f, 512};
         if (i == ARCHITECTURE_OLMO) other.clip_qkv = 7.5f;
         model_shape_vocab(&other, 131);
-        assert_int_equal(other.pad, -1); // every row of a new model's embedding is trained
+        assert_int_equal(other.pad, -1); // no padding id, so every row of a new model's embedding is trained
         t = written_and_read(&other);
         assert_true(!!strstr(t.text, "\"initializer_range\": 0.02,") == (i != ARCHITECTURE_OLMO));
         json_text_free(&t);
@@ -90,7 +90,8 @@ UNIT_TEST(test_config) {
     assert_false(hf_config_text(&t, &s, DTYPE_BF16, &err));
 }
 
-// The largest shape that the flags accept can be written and read. A file with a larger size is refused.
+// The largest shape that the flags accept can be written to config.json and read back. A file with a larger size is
+// refused.
 UNIT_TEST(test_bounds) {
     ModelShape s;
     architecture_shape(ARCHITECTURE_LLAMA, &s);
@@ -129,7 +130,7 @@ static ModelShape parsed_with_sizes(const char *type, const char *rest) {
     return parsed(text);
 }
 
-// Keys as transformers 4 and 5 write them, absent keys, and keys that only some files have.
+// Tests config.json keys as transformers 4 and 5 write them, absent keys, and keys that only some files contain.
 UNIT_TEST(test_other_configs) {
     ModelShape s = parsed_with_sizes(
         "llama", "\"rms_norm_eps\": 1e-05, \"num_key_value_heads\": null, "
@@ -140,12 +141,12 @@ UNIT_TEST(test_other_configs) {
                                    "\"tie_word_embeddings\": true");
     assert_true(s.rope.factor == 1.0f && s.head_dim == 32 && s.tied_head && s.norm_eps == 1e-6f);
     s = parsed_with_sizes("mistral", "\"sliding_window\": 256, " KV);
-    assert_true(s.positions == 256 && s.kv_heads == 2); // sequences are limited to the window
+    assert_true(s.positions == 256 && s.kv_heads == 2); // positions are limited to the sliding window
     s = parsed_with_sizes("qwen2", KV ", \"sliding_window\": 256, \"use_sliding_window\": false");
     assert_true(s.positions == 512 && s.qkv_biases);
     s = parsed_with_sizes("llama", "\"rope_theta\": 3e4, \"rope_parameters\": {\"rope_theta\": 5e5}, "
                                    "\"rope_scaling\": {\"rope_type\": \"default\", \"rope_theta\": 7e5}");
-    assert_true(s.rope_theta == 7e5f); // the last key wins
+    assert_true(s.rope_theta == 7e5f); // of several rope_theta keys, the last one wins
     s = parsed_with_sizes("llama", "\"is_causal\": true, \"per_layer_config\": {}, "
                                    "\"original_max_position_embeddings\": 32, \"rope_scaling\": {\"rope_type\": "
                                    "\"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
@@ -178,7 +179,7 @@ UNIT_TEST(test_other_configs) {
         {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", "partial_rotary"},
         {"llama", "\"rope_theta\": 0", "rope_theta"},
         {"llama", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
-        {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // the key occurs twice
+        {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // a file in which a key occurs twice is refused
         {"llama", "\"quantization_config\": {}", "quantization_config"},
         {"llama", "\"is_causal\": false", "'is_causal' must be true"},
         {"llama", "\"attention_bias\": null", "'attention_bias' must be false"},
@@ -189,7 +190,8 @@ UNIT_TEST(test_other_configs) {
         {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": null}", "'rope_theta' must be a number"},
         {"qwen2", KV ", \"layer_types\": [\"full_attention\"]", "layer_types"},
         {"llama", "\"layer_types\": []", "layer_types"},
-        {"olmo2", "\"is_causal\": null", "'is_causal'"}, // transformers 5: bidirectional attention
+        // transformers 5 writes this key for bidirectional attention, which is not supported
+        {"olmo2", "\"is_causal\": null", "'is_causal'"},
         {"qwen3", KV ", \"per_layer_config\": {\"1\": {\"rms_norm_eps\": 0.1}}", "per_layer_config"},
         {"llama", "\"per_layer_config\": [{}, {\"hidden_act\": \"gelu\"}]", "per_layer_config"},
         {"llama",
@@ -222,13 +224,14 @@ UNIT_TEST(test_other_configs) {
 #undef SIZES
 #undef KV
 
-// For an absent key, the default of the config class in transformers is used.
+// An absent key gets the default of the config class in transformers.
 UNIT_TEST(test_absent_keys) {
     static const struct {
         const char *type, *rest;
-        int kv_heads, head_dim, positions; // positions: at most the sliding window
+        int kv_heads, head_dim, positions; // positions are at most the sliding window
     } cases[] = {{"llama", "", 64, 16, 2048},
-                 {"llama", ", \"sliding_window\": 1000", 64, 16, 2048}, // only Mistral has a window
+                 // sliding_window is ignored, because only Mistral uses it
+                 {"llama", ", \"sliding_window\": 1000", 64, 16, 2048},
                  {"mistral", "", 8, 16, 4096},
                  {"mistral", ", \"sliding_window\": null", 8, 16, 131072},
                  {"mistral", ", \"sliding_window\": 1000", 8, 16, 1000},
@@ -255,14 +258,16 @@ UNIT_TEST(test_absent_keys) {
     }
 }
 
-// Token ids and initializer_range are read from config.json, or else taken from the model class, and written again.
+// Token ids and initializer_range are read from config.json, or else taken from the defaults of the model's class.
+// Saving writes them again.
 UNIT_TEST(test_ids) {
     static const struct {
         const char *type, *rest, *written;
         int vocab;
     } cases[] = {
         {"llama", "", "\"bos_token_id\": 1,\n  \"eos_token_id\": 2,", 130},
-        {"llama", "", "\"bos_token_id\": 1,\n  \"eos_token_id\": null,", 2}, // the class's 2 is outside the vocabulary
+        // The class's default id 2 is outside the vocabulary.
+        {"llama", "", "\"bos_token_id\": 1,\n  \"eos_token_id\": null,", 2},
         {"olmo", "", "\"bos_token_id\": null,\n  \"eos_token_id\": 50279,", 50304},
         {"olmo", "", "\"bos_token_id\": null,\n  \"eos_token_id\": null,", 130},
         {"qwen2", "", "\"bos_token_id\": null,\n  \"eos_token_id\": null,", 151936},
@@ -276,7 +281,7 @@ UNIT_TEST(test_ids) {
         {"qwen2", ", \"pad_token_id\": 3", "\"pad_token_id\": 3,", 130},
         {"llama", ", \"pad_token_id\": -1", "\"pad_token_id\": null,", 130},
         {"mistral", "", "\"pad_token_id\": null,", 130},
-        {"olmo", "", "\"pad_token_id\": 1,", 130}, // the class's default
+        {"olmo", "", "\"pad_token_id\": 1,", 130}, // without pad_token_id, the default of the model's class applies
         {"olmo", "", "\"pad_token_id\": null,", 1},
         {"olmo2", ", \"pad_token_id\": null", "\"pad_token_id\": null,", 130}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -303,7 +308,7 @@ UNIT_TEST(test_generation) {
                                       "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 130, "
                                       "\"bos_token_id\": 3, \"eos_token_id\": 7}";
     static const struct {
-        const char *text, *written; // NULL: refused
+        const char *text, *written; // written: expected result; NULL: the file is refused
     } cases[] = {
         {"{\"do_sample\": true}", "\"eos_token_id\": 7,\n  \"do_sample\": true\n}"},
         {"{\"eos_token_id\": 7, \"bos_token_id\": 5}", "\"eos_token_id\": 7\n"},
@@ -390,7 +395,7 @@ UNIT_TEST(test_bad_configs) {
 
 // ---------------------------------------------------------------- a Hugging Face model folder
 
-// Returns the test value of an element: exact in F32, BF16 and F16, and different for each tensor, row and column.
+// Returns the test value of an element. It is exact in F32, BF16 and F16, and differs for each tensor, row and column.
 static float value_of(int id, int layer, int64_t row, int64_t col) {
     return (float)((id * 31 + layer * 17 + row * 7 + col * 3) % 255 - 127) / 64.0f;
 }
@@ -398,7 +403,7 @@ static float value_of(int id, int layer, int64_t row, int64_t col) {
 static void encode(Dtype dtype, float value, void *to) {
     uint16_t bf16 = bf16_encode(value), f16;
     int exponent;
-    float mantissa = frexpf(fabsf(value), &exponent); // [0.5, 1)
+    float mantissa = frexpf(fabsf(value), &exponent); // the mantissa is in [0.5, 1)
     f16 = value == 0 ? 0 : (uint16_t)((uint16_t)(exponent + 14) << 10 | ((int)ldexpf(mantissa, 11) & 0x3ff));
     if (value < 0) f16 |= 0x8000;
     if (dtype == DTYPE_F32)
@@ -409,20 +414,20 @@ static void encode(Dtype dtype, float value, void *to) {
 
 typedef struct {
     Dtype dtype;
-    const char *strip;  // prefix that is removed from the names
-    const char *prefix; // prefix that is then put before the names; NULL: none
+    const char *strip;  // prefix to remove from the tensor names; NULL: none
+    const char *prefix; // prefix to add to the tensor names after that; NULL: none
     int id_bare;        // parameter whose name gets no prefix; -1: none
-    int part, parts;    // the file stores every `parts`-th tensor, beginning with number `part`
-    int id_poisoned;    // parameter with one element that is `poison`; -1: none
+    int part, parts;    // the file stores every `parts`-th tensor, starting with number `part`
+    int id_poisoned;    // parameter that gets one element with the value `poison`; -1: none
     float poison;
-    int id_dropped, id_reshaped; // parameter that is absent; parameter with a wrong shape; -1: none
+    int id_dropped, id_reshaped; // parameter to omit, and parameter to store with a wrong shape; -1: none
     const char *extra;           // name of an additional tensor with the embedding's values; NULL: none
     ModelShape shape;
 } Making;
 
 static const Making plain = {DTYPE_F32, "", NULL, -1, 0, 1, -1, 0, -1, -1, NULL, {0}};
 
-// The names of GPT2LMHeadModel's tensors, written out here independently of the table in hf_names.c.
+// Lists the tensor names of GPT2LMHeadModel, independently of the table in hf_names.c.
 UNIT_TEST(test_names) {
     static const char *const names[] = {"wte.weight",
                                         "wpe.weight",
@@ -441,7 +446,7 @@ UNIT_TEST(test_names) {
                                         "ln_f.weight",
                                         "ln_f.bias"};
     const ModelShape gpt2 = {.layers = 4};
-    for (int id = 0; id < (int)(sizeof names / sizeof *names); id++) { // GPT-2 has no other tensors
+    for (int id = 0; id < (int)(sizeof names / sizeof *names); id++) { // GPT-2 has no tensors other than these
         char name[HF_NAME_LENGTH];
         hf_whole_name(&gpt2, (TensorId)id, 3, name);
         assert_memory_equal(name, "transformer.", 12);
@@ -561,7 +566,7 @@ UNIT_TEST(test_import) {
             making.strip = d == 1 ? "transformer." : "";
             make_weights(path_of(file), run, making);
             assert_loads(path_of(name), run);
-            assert_loads(path_of(file), run); // the file itself, with config.json next to it
+            assert_loads(path_of(file), run); // --model may name the weight file itself if config.json is next to it
         }
         run_close(run);
     }
@@ -581,7 +586,7 @@ UNIT_TEST(test_prefix) {
         make_weights(file, run, making);
         assert_loads(folder, run);
     }
-    making.extra = "model.extra.weight"; // has the prefix but is not a parameter
+    making.extra = "model.extra.weight"; // an extra tensor that has the prefix but is not a parameter
     make_weights(file, run, making);
     assert_refused(folder, run, "model.extra.weight");
     making.extra = NULL;
@@ -593,7 +598,7 @@ UNIT_TEST(test_prefix) {
     run_close(run);
 }
 
-// The master weight stores the low bits that BF16 drops.
+// When FP32 weights are loaded into a BF16 model, the master weights store the low bits that BF16 drops.
 UNIT_TEST(test_masters) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("masters", run);
@@ -626,7 +631,7 @@ UNIT_TEST(test_shards) {
                "\"b\": \"model-00002-of-00003.safetensors\", \"c\": \"model-00003-of-00003.safetensors\", "
                "\"d\": \"model-00001-of-00003.safetensors\"}}");
     assert_loads(folder, run);
-    // files in Hugging Face's cache are symbolic links to other folders
+    // Files in Hugging Face's cache are symbolic links to files in other folders.
     char shard[TEST_PATH];
     snprintf(shard, sizeof shard, "%s", path_of("shards/model-00002-of-00003.safetensors"));
     assert_int_equal(rename(shard, path_of("blob")), 0);
@@ -652,7 +657,7 @@ UNIT_TEST(test_shards) {
     run_close(run);
 }
 
-// Opens a run of a small model of the architecture with grouped-query attention.
+// Opens a run of a small model of the given architecture, with grouped-query attention.
 static Run *llama_with(Architecture architecture, bool tied) {
     Run *run = run_open(RECIPE_COAT, 2);
     ModelShape *s = &run->config.shape;
@@ -675,15 +680,15 @@ UNIT_TEST(test_leftovers) {
     static const struct {
         Architecture architecture;
         bool tied;
-        const char *extra, *says; // NULL: accepted
+        const char *extra, *says; // extra: name of the additional tensor. says: text of the error; NULL: accepted
     } cases[] = {{ARCHITECTURE_LLAMA, false, NULL, NULL},
                  {ARCHITECTURE_LLAMA, false, "model.layers.0.self_attn.rotary_emb.inv_freq", NULL},
                  {ARCHITECTURE_LLAMA, true, "lm_head.weight", NULL},
                  {ARCHITECTURE_LLAMA, false, "model.layers.1.self_attn.q_proj.bias", "1.self_attn.q_proj.bias'"},
                  {ARCHITECTURE_LLAMA, true, "model.layers.0.self_attn.q_norm.weight", "of the llama"},
                  {ARCHITECTURE_LLAMA, true, "model.layers.2.mlp.up_proj.weight", "layers.2.mlp.up_proj.weight"},
-                 {ARCHITECTURE_LLAMA, false, "embed_tokens.weight",
-                  "'embed_tokens.weight'"}, // the embedding's name occurs twice
+                 // The additional tensor has the embedding's name without prefix, so that name occurs twice.
+                 {ARCHITECTURE_LLAMA, false, "embed_tokens.weight", "'embed_tokens.weight'"},
                  {ARCHITECTURE_QWEN2, true, NULL, NULL},
                  {ARCHITECTURE_QWEN2, true, "model.layers.0.self_attn.o_proj.bias", "of the qwen2"},
                  {ARCHITECTURE_OLMO, true, "model.norm.weight", "of the olmo"},
@@ -703,7 +708,7 @@ UNIT_TEST(test_leftovers) {
             assert_loads(path_of(name), run);
         run_close(run);
     }
-    // transformers 5 does not tie a head whose values differ from the embedding's
+    // A head whose values differ from the embedding's is not tied, as in transformers 5.
     Run *run = llama_with(ARCHITECTURE_LLAMA, false);
     make_folder("leftovers-head", run);
     make_weights(path_of("leftovers-head/model.safetensors"), run, plain);
@@ -712,7 +717,7 @@ UNIT_TEST(test_leftovers) {
     make_config(path_of("leftovers-head/config.json"), &run->config.shape);
     assert_refused(path_of("leftovers-head"), run, "tie_word_embeddings");
     run_close(run);
-    // GPT-2 files may store the attention mask
+    // GPT-2 files may contain the attention mask, which is ignored.
     run = run_with(PRECISION_RECIPE);
     make_folder("leftovers-gpt2", run);
     static const char *const extras[] = {"h.0.attn.bias", "h.1.attn.masked_bias", "lm_head.weight"};
@@ -736,7 +741,7 @@ UNIT_TEST(test_bad_weights) {
     assert_refused(folder, run, "no model.safetensors, nor model.safetensors.index.json;");
     write_text(path_of("bad/pytorch_model.bin"), "pickle");
     assert_refused(folder, run, "safe_serialization");
-    static const float poisons[] = {INFINITY, -INFINITY, NAN, 3.4e38f}; // the last rounds to infinity in BF16
+    static const float poisons[] = {INFINITY, -INFINITY, NAN, 3.4e38f}; // the last value rounds to infinity in BF16
     for (int i = 0; i < 4; i++) {
         Making making = plain;
         making.id_poisoned = FCW;
@@ -757,7 +762,7 @@ UNIT_TEST(test_bad_weights) {
     assert_refused(folder, run, "attn.c_attn.bias' has the shape (25); its config.json requires (24)");
     make_weights(file, run, plain);
     assert_loads(folder, run);
-    // config.json describes another model than the run's
+    // The shape in config.json differs from the run's.
     ModelShape other = run->config.shape;
     other.layers = 1;
     make_config(path_of("bad/config.json"), &other);
@@ -800,10 +805,10 @@ UNIT_TEST(test_llmc) {
     make_llmc(path, run, 3, 256, 0);
     if (!model_shape_from_files(path, &shape, &err)) fail_msg("%s", err.text);
     assert_memory_equal(&shape, &run->config.shape, sizeof shape);
-    assert_loads(path, run); // padding rows have values in the file and become 0
+    assert_loads(path, run); // padding rows have values in the file and become 0 in memory
     make_llmc(path, run, 5, 256, 0);
     assert_loads(path, run);
-    make_llmc(path, run, 5, 131, 0); // padded to 131 rows
+    make_llmc(path, run, 5, 131, 0); // an llm.c file whose vocabulary is padded to 131 rows
     assert_loads(path, run);
     make_llmc(path, run, 5, 256, 1);
     assert_refused(path, run, "truncated or damaged");
@@ -834,7 +839,7 @@ UNIT_TEST(test_bad_llmc_headers) {
         assert_says(&err, bad[i].says);
         assert_says(&err, "bad.bin");
     }
-    write_text(path_of("short.bin"), "\xc6\xd7\x34\x01"); // the magic number and nothing else
+    write_text(path_of("short.bin"), "\xc6\xd7\x34\x01"); // a file that contains only the magic number
     assert_refused(path_of("short.bin"), run, "ends early");
     run_close(run);
 }

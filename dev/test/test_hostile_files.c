@@ -1,5 +1,5 @@
-// Tests of hostile files: they must not break an error's line, lead outside their folder, cause huge allocations or
-// overflow numbers. The fuzz targets (dev/fuzz) search for more such cases.
+// Tests that hostile files cannot corrupt an error message, reach files outside their folder, cause huge allocations,
+// or overflow numbers. The fuzz targets (dev/fuzz) search for more such files.
 #include "dev/test/test_folder.h"
 
 #include <xxhash.h>
@@ -11,7 +11,7 @@
 #include "coat/save/run_state.h"
 #include "dev/tools/loss_svg.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
 UNIT_TEST(test_messages_stay_lines) {
     ModelShape shape;
@@ -24,14 +24,14 @@ UNIT_TEST(test_messages_stay_lines) {
     assert_says(&err, "tensor 'a??b' has the type U8?,");
 }
 
-// Terminal control sequences as UTF-8 characters and as invalid bytes, and what is printed instead.
+// Terminal control sequences, as UTF-8 characters and as invalid bytes, and the text that is printed instead.
 static const struct {
     const char *text, *shown;
 } terminal_texts[] = {
-    {"\33[31mred", "?[31mred"},           {"\302\23331mred", "?31mred"}, // U+009B begins a control sequence, too
+    {"\33[31mred", "?[31mred"},           {"\302\23331mred", "?31mred"}, // U+009B also begins a control sequence
     {"\302\200\302\220\302\237", "???"},  {"\23331m\204\235", "?31m??"}, {"a\177b\r", "a?b?"},
-    {"\302\240 é € 😀", "\302\240 é € 😀"}, {"\351t\351", "\351t\351"}, // Latin-1
-    {"\340\202\233[", "\340??["},                                     // an overlong encoding of U+009B
+    {"\302\240 é € 😀", "\302\240 é € 😀"}, {"\351t\351", "\351t\351"}, // bytes in Latin-1, which are invalid UTF-8
+    {"\340\202\233[", "\340??["},                                     // an overlong UTF-8 encoding of U+009B
     {"cut \360\237", "cut \360?"}};
 
 UNIT_TEST(test_terminal_commands) {
@@ -57,7 +57,7 @@ UNIT_TEST(test_terminal_commands) {
 
 UNIT_TEST(test_lines_of_any_length) {
     char line[8];
-    // a line that just fits, a longer one, an empty one, one with a 0 byte, and an end without newline
+    // Reads a line that just fits, a longer one, an empty one, one with a 0 byte, and one that ends without a newline.
     write_file(path_of("lines"), "1234567\n12345678\n\na\0b\nend", 25);
     FILE *file = file_open_lines(path_of("lines"), &err);
     assert_non_null(file);
@@ -70,7 +70,7 @@ UNIT_TEST(test_lines_of_any_length) {
     assert_memory_equal(line, "end", 3);
     assert_int_equal(file_read_line(file, line, sizeof line), 0);
     fclose(file);
-    write_text(path_of("lines"), "123456789"); // too long, without an end
+    write_text(path_of("lines"), "123456789"); // a line that is too long and has no newline
     file = file_open_lines(path_of("lines"), &err);
     assert_non_null(file);
     assert_int_equal(file_read_line(file, line, sizeof line), 0);
@@ -79,7 +79,7 @@ UNIT_TEST(test_lines_of_any_length) {
     assert_says(&err, "/dev/zero is not a regular file");
 }
 
-// A header that is too long, although the file is long enough for it.
+// A safetensors header that is too long is refused, even if the file is long enough to contain it.
 UNIT_TEST(test_long_header) {
     SafeFile file;
     uint64_t bytes = SAFETENSORS_MAX_HEADER + 1;
@@ -89,7 +89,7 @@ UNIT_TEST(test_long_header) {
     assert_says(&err, "long.safetensors has a header of 33554433 bytes");
 }
 
-// A log with one very long line, and a log that is a link to a device.
+// Tests a log with one very long line, and a log that is a link to a device.
 UNIT_TEST(test_logs) {
     static Config config;
     size_t size, long_line = (size_t)1 << 20;
@@ -104,7 +104,7 @@ UNIT_TEST(test_logs) {
     write_text(path_of("out/log.jsonl"), text);
     free(text);
     assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
-    // the temporary file of the picture is not written through a link
+    // The temporary file of the picture is not written through a symbolic link.
     write_text(path_of("precious"), "mine");
     assert_int_equal(symlink(path_of("precious"), path_of("loss.svg.tmp")), 0);
     assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
@@ -114,7 +114,7 @@ UNIT_TEST(test_logs) {
     text = read_file(path_of("out/log.jsonl"), &size);
     assert_int_equal(size,
                      long_line + strlen("{\"step\":1,\"loss\":2}\n{\"step\":1,\"x\":\"\"}\n{\"step\":2,\"step\":1}\n"
-                                        "{\"step\":-1}\n{\"step\":2,\"loss\":1}\n")); // lines in between stay
+                                        "{\"step\":-1}\n{\"step\":2,\"loss\":1}\n"));
     free(text);
     text = read_file(path_of("precious"), &size);
     assert_string_equal(text, "mine");
@@ -174,7 +174,7 @@ UNIT_TEST(test_manifest_stays_inside) {
     assert_says(&err, "manifest.json is a link");
 }
 
-// Recorded counters that would overflow when the run continues are refused.
+// A checkpoint whose counters would overflow when the run continues is refused.
 UNIT_TEST(test_states_far_away) {
     static const char *const keys[] = {"step", "sequences", "pass", "tokens", "t", "skipped", "skipped_run"};
     static Config config;

@@ -16,7 +16,8 @@ static const Case cases[] = {
 };
 #define CASES (sizeof cases / sizeof *cases)
 
-// At every position, the set's next sequence follows: none is skipped or repeated, and mixture_count() agrees.
+// At every position of the mixture, the next sequence of a set follows: none is skipped or repeated, and
+// mixture_count() agrees.
 UNIT_TEST(test_order_within_sets) {
     for (size_t c = 0; c < CASES; c++) {
         for (int shuffle = 0; shuffle < 2; shuffle++) {
@@ -35,7 +36,8 @@ UNIT_TEST(test_order_within_sets) {
     }
 }
 
-// At block boundaries a set is within one sequence of its fraction; without shuffling, everywhere.
+// At block boundaries, every set's count is within one sequence of its fraction. Without shuffling this holds at every
+// position.
 UNIT_TEST(test_shares) {
     for (size_t c = 0; c < CASES; c++) {
         Mixture mixture;
@@ -51,7 +53,8 @@ UNIT_TEST(test_shares) {
     }
 }
 
-// The order is random: it depends on the seed, differs from alternating, and is reproducible from any position.
+// The order of the sets is random. It depends on the seed, is not strictly alternating, and can be reproduced from any
+// position.
 UNIT_TEST(test_drawn) {
     enum { COUNT = 4 * MIXTURE_BLOCK };
     Mixture a, b, even, again;
@@ -67,7 +70,8 @@ UNIT_TEST(test_drawn) {
         by_shuffle += mixture_at(&even, i, &index) != set[i];
         by_block += i >= MIXTURE_BLOCK && set[i] != set[i - MIXTURE_BLOCK];
     }
-    assert_in_range(by_seed, COUNT / 2, COUNT * 3 / 4); // 1 - 1/4 - 1/9 - 1/36 = 0.61 expected
+    // two seeds are expected to differ at 1 - 1/4 - 1/9 - 1/36 = 0.61 of the positions
+    assert_in_range(by_seed, COUNT / 2, COUNT * 3 / 4);
     assert_in_range(by_shuffle, COUNT / 2, COUNT * 3 / 4);
     assert_in_range(by_block, COUNT * 3 / 8, COUNT * 9 / 16);
     for (int64_t i = 0; i < COUNT; i++) {
@@ -79,7 +83,7 @@ UNIT_TEST(test_drawn) {
     }
 }
 
-// Only the ratio of the weights matters. The largest possible positions are right.
+// Only the ratio of the weights matters. Positions up to the largest possible number are correct.
 UNIT_TEST(test_ratios_and_far_positions) {
     Mixture a, b;
     int64_t one, other;

@@ -1,5 +1,5 @@
-// Tests of the 8-bit optimizer states (COAT, section 4): the group quantizer against its definition in double
-// precision, and special groups.
+// Tests of the 8-bit optimizer states (COAT, section 4): the group quantizer on random and special groups, compared
+// with its definition in double precision.
 #include <sys/mman.h>
 
 #include "dev/test/unit.h"
@@ -23,7 +23,7 @@ static void check_group(const float *x, int n, Format format, const MomentStore 
     if (!group_follows(x, n, s.codes, s.a, s.k, format, how->expand, how->second, why)) fail_msg("%s", why);
     MomentGroup group = moment_group(s.a, s.k, format);
     for (int i = 0; i < n; i++) {
-        // the vector loops of every instruction set give the results of the inline functions in moments.h
+        // Vector loops of every instruction set must give the results of the inline functions in moments.h.
         assert_int_equal(s.codes[i], moment_encode(x[i], group, format, how->second));
         assert_int_equal(float_bits(y[i]), float_bits(moment_decode(s.codes[i], group, format)));
         if (fabsf(x[i]) == s.a) assert_true(y[i] == x[i]);
@@ -69,7 +69,7 @@ UNIT_TEST(logarithm_and_exponents_keep_their_bits) {
     if (sum != 0x2c3d0cb227e19774ULL) fail_msg("the bits' hash is %016llx", (unsigned long long)sum);
 }
 
-// Checks code_nearest() against the casts of formats.h, and code_magnitude() against the values of codes.
+// Checks code_nearest() against the casts of formats.h, and code_magnitude() against the decoded FP8 values.
 UNIT_TEST(positive_codes) {
     static const Format formats[] = {FMT_E4M3, FMT_E5M2};
     for (int f = 0; f < 2; f++) {
@@ -134,7 +134,7 @@ UNIT_TEST(constant_and_single_values_are_exact) {
     }
 }
 
-// Zeros in a group do not change the error of the other elements.
+// Zeros in a group do not increase the error of the other elements.
 UNIT_TEST(zeros_sprinkled_in) {
     float x[GROUP], y[GROUP];
     Stored s;
@@ -145,7 +145,8 @@ UNIT_TEST(zeros_sprinkled_in) {
         store(&s, x, GROUP, FMT_E4M3, &first_coat);
         load(&s, y, GROUP, FMT_E4M3);
         for (int i = 0; i < GROUP; i++)
-            if (x[i] == 0.0f) assert_int_equal(float_bits(y[i]), float_bits(x[i])); // and keep their sign
+            // A zero in the group keeps its sign.
+            if (x[i] == 0.0f) assert_int_equal(float_bits(y[i]), float_bits(x[i]));
         sum += relative_error(x, y, GROUP) / 200;
     }
     assert_true(sum > 0.005 && sum < 0.02);
@@ -154,18 +155,20 @@ UNIT_TEST(zeros_sprinkled_in) {
 UNIT_TEST(wide_ranges) {
     float x[GROUP], y[GROUP];
     Stored s;
-    for (int bits = 16; bits <= 60; bits += 4) { // from 2^18 on the format without expansion would lose the small ones
+    // From a range of 2^18 on, the format without expansion would lose the smallest values.
+    for (int bits = 16; bits <= 60; bits += 4) {
         group_range(x, bits);
         check_all_ways(x, GROUP);
         store(&s, x, GROUP, FMT_E4M3, &first_coat);
         load(&s, y, GROUP, FMT_E4M3);
-        double step = exp2(0.5 / 2 * bits / 16.8); // half the distance between neighbors at the top of the format
+        // half the distance between neighboring values near the format's maximum
+        double step = exp2(0.5 / 2 * bits / 16.8);
         for (int i = 0; i < GROUP; i++) {
             double ratio = (double)y[i] / (double)x[i];
             assert_true(ratio > 0.9 / step / step && ratio < 1.1 * step * step);
         }
     }
-    // a range of 2^252 in one group, and all exponents of FP32 with its subnormals
+    // Tests a group with a range of 2^252, then one with all FP32 exponents, then one of subnormals.
     group_ends(x);
     check_all_ways(x, GROUP);
     store(&s, x, GROUP, FMT_E4M3, &first_coat);
@@ -187,12 +190,13 @@ UNIT_TEST(tail_groups) {
             check_all_ways(x, sizes[i]);
             Stored s;
             store(&s, x, sizes[i], FMT_E4M3, &first_coat);
-            for (int j = sizes[i]; j < GROUP; j++) assert_int_equal(s.codes[j], 0xa5); // no write beyond the end
+            // Memory after the group is not written.
+            for (int j = sizes[i]; j < GROUP; j++) assert_int_equal(s.codes[j], 0xa5);
         }
     }
 }
 
-// A tensor of several groups, the last one shorter, is stored like each group alone.
+// A tensor of several groups, the last one shorter, is stored like separate groups.
 UNIT_TEST(tensors_are_their_groups) {
     enum { COUNT = 5 * GROUP + 77 };
     float x[COUNT], y[COUNT], z[GROUP], a[6];
@@ -258,7 +262,8 @@ UNIT_TEST(more_than_2_to_31_elements) {
     uint8_t *codes = (uint8_t *)mmap(NULL, (size_t)elements, PROT_READ | PROT_WRITE, flags, -1, 0);
     float *a = (float *)mmap(NULL, (size_t)groups * sizeof(float), PROT_READ | PROT_WRITE, flags, -1, 0);
     uint8_t *k = (uint8_t *)mmap(NULL, (size_t)groups, PROT_READ | PROT_WRITE, flags, -1, 0);
-    if (codes == MAP_FAILED || a == MAP_FAILED || k == MAP_FAILED) skip(); // the address range is not available
+    // Skipped because the address range is not available.
+    if (codes == MAP_FAILED || a == MAP_FAILED || k == MAP_FAILED) skip();
     Tensor t = {codes, a, k, NULL, 1, elements, elements, FMT_E4M3, SCALE_EXPAND, GROUP, false};
     float x[200], y[200];
     lognormal(x, 200, 1, true, 3);

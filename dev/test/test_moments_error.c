@@ -13,8 +13,8 @@ typedef enum { NEAREST, PUBLISHED, RULES } Rule;
 
 static const char *const rule_names[RULES] = {"nearest", "published k, nearest"};
 
-// Rounds a group with the paper's rule, k = log(448^2 / 2) / log R, which puts the smallest element between two FP8
-// values.
+// Rounds a group with the paper's rule for the exponent, k = log(448^2 / 2) / log R. This rule places the smallest
+// element between two FP8 values.
 static void round_published(float *x, bool second) {
     uint32_t largest = 0, smallest = 0x7f800000u;
     for (int i = 0; i < GROUP; i++) {
@@ -77,13 +77,13 @@ static Drift print_row(Pattern pattern, Rule rule, double beta2, double spread) 
     return d;
 }
 
-// With the default rule, moments stay within the limits. Gradients in a group differ by a factor of about e^0.5.
+// With the default rule for k, moments stay within the limits. Gradients in a group differ by a factor of about e^0.5.
 UNIT_TEST(the_defaults_stay_close_to_fp32) {
     for (int p = 0; p < PATTERNS; p++)
         assert_true(drift_is_small(print_row((Pattern)p, NEAREST, 0.95, 0.5), (Pattern)p));
 }
 
-// The paper's rule for k drifts farther from FP32, because repeated rounding changes its FP8 values.
+// With the paper's rule for k, moments drift farther from FP32's, because repeated rounding changes their FP8 values.
 UNIT_TEST(other_rules) {
     for (int p = 0; p < PATTERNS; p++) {
         print_row((Pattern)p, NEAREST, 0.999, 0.5);
@@ -92,14 +92,14 @@ UNIT_TEST(other_rules) {
     }
 }
 
-// With noise and beta2 near 1, nearest rounding keeps v too small and the update too large.
+// With noise as gradients and beta2 near 1, nearest rounding makes v too small and the update too large.
 UNIT_TEST(nearest_rounding_of_noise_raises_the_rate) {
     Drift nearest = print_row(NOISE, NEAREST, 0.999, 0.5);
     assert_true(nearest.v_mean < -0.1 && nearest.rate > 0.05);
 }
 
-// With beta2 near 1, one step changes v by less than half the distance of FP8 values, so nearest rounding does not
-// move v. Gradients have one size; each element's comes at another step.
+// With beta2 near 1, one step changes v by less than half the distance between FP8 values, so v stays unchanged under
+// nearest rounding. All gradients have one size; each element gets its gradient in another step.
 UNIT_TEST(nearest_rounding_stalls_near_one) {
     Drift nearest = print_row(RARE, NEAREST, 0.999, 0);
     assert_true(fabs(nearest.v_mean) > 0.1 && nearest.update > 0.1);
@@ -131,8 +131,8 @@ UNIT_TEST(error_of_lognormal_groups) {
     }
 }
 
-// Rounding a decoded group again gives the same FP8 values. Exception: if rounding made k too small, the first
-// repetition may raise k once.
+// Rounding a decoded group again gives the same FP8 values. There is one exception: if the first rounding made k too
+// small, the first repetition may increase k once.
 UNIT_TEST(requantising_changes_nothing) {
     static const double spreads[] = {0.1, 0.5, 1, 2, 4};
     for (int d = 0; d < 5; d++) {
@@ -162,7 +162,7 @@ UNIT_TEST(requantising_changes_nothing) {
     }
 }
 
-// With the paper's rule, every repetition shrinks k and moves all other elements.
+// With the paper's rule for k, every repetition of the rounding lowers k and changes all other elements.
 UNIT_TEST(published_rule_drifts) {
     double ours = 0, published = 0, once = 0;
     for (uint64_t g = 0; g < 20; g++) {

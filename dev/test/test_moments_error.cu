@@ -1,12 +1,12 @@
-// Errors of 8-bit moments in the GPU's optimizer kernel: of one rounding, of a hundred, and of 10,000 updates
-// compared with FP32 moments on the same GPU. dev/test/test_moments_error.c has the host's.
+// Measures errors of 8-bit moments in the GPU's optimizer kernel: of one rounding, of a hundred, and of 10,000 updates
+// compared with FP32 moments on the same GPU. dev/test/test_moments_error.c tests the host's functions.
 #include "moment_device.h"
 #include "moment_drift.h"
 
-static Bench bench; // static, because its configuration is large
+static Bench bench; // static because a Bench is too large for the stack
 
 // --- errors of rounding -------------------------------------------------------------------------------------
-// Returns lognormal groups of first moments or, with `second`, gradients whose squares are lognormal.
+// Returns lognormal groups: values for first moments or, with `second`, gradients whose squares are lognormal.
 static std::vector<float> lognormal_groups(uint64_t groups, double spread, uint64_t stream, bool second) {
     std::vector<float> x(groups * GROUP);
     for (uint64_t g = 0; g < groups; g++)
@@ -14,14 +14,14 @@ static std::vector<float> lognormal_groups(uint64_t groups, double spread, uint6
     return x;
 }
 
-// Returns the mean error of decoded first moments in percent.
+// Returns the mean relative error of the first moments in percent, as the kernel decodes them.
 static double mean_error(const std::vector<float> &want, const std::vector<float> &have) {
     double sum = 0;
     for (size_t i = 0; i < want.size(); i += GROUP) sum += relative_error(want.data() + i, have.data() + i, GROUP);
     return 100 * sum / ((double)want.size() / GROUP);
 }
 
-// Returns the mean error of a stored moment in percent, decoded on the host.
+// Returns the mean relative error of a stored moment in percent, as the host decodes it.
 static double stored_error(Bank *bank, const std::vector<float> &x, int which) {
     const BankStates s = bank_states(bank, which);
     std::vector<float> want = x, have(x.size());
@@ -79,7 +79,7 @@ static void zeros_sprinkled_in(Bank *bank) {
     bank_close(bank);
 }
 
-// Storing decoded groups again keeps their FP8 values, except where the first repetition raises k.
+// Storing decoded groups again keeps their FP8 values, unless the first repetition increases k.
 static void requantising_changes_nothing(Bank *bank) {
     enum { GROUPS = 400, TIMES = 100 };
     static const double spreads[] = {0.1, 0.5, 1, 2, 4};
@@ -113,15 +113,16 @@ static void requantising_changes_nothing(Bank *bank) {
 }
 
 // --- drift --------------------------------------------------------------------------------------------------
-// Each pattern has one parameter with FP32 moments and one with E4M3 moments, of whole chunks and two groups more.
-// This many elements measure the rate that noise adds to 0.1 %.
+// Each gradient pattern has one parameter with FP32 moments and one with E4M3 moments. COUNT is a number of full chunks
+// plus two groups, so that the kernel for tails runs, too. That many elements measure the rate under noise to 0.1 %.
 enum { DRIFT_GROUPS = 4 * 64 + 2, COUNT = DRIFT_GROUPS * GROUP, WAYS = 2, PARAMETERS = PATTERNS * WAYS };
 #define SPREAD 0.5
 
-// All states of the parameters, on the device and as a copy.
+// The states of all parameters; exists on the device and as a copy on the host.
 typedef struct {
     float grad[PATTERNS][COUNT], value[PARAMETERS][COUNT];
-    float m[PARAMETERS][COUNT], v[PARAMETERS][COUNT]; // or FP8 values, in the first quarter of each array
+    // FP32 moments; E4M3 moments use only the first quarter of each array
+    float m[PARAMETERS][COUNT], v[PARAMETERS][COUNT];
     float a[2][PARAMETERS][DRIFT_GROUPS];
     uint8_t k[2][PARAMETERS][DRIFT_GROUPS];
 } DriftMemory;
@@ -144,8 +145,8 @@ static void drift_parameters(DriftMemory *device, Parameter parameters[PARAMETER
     }
 }
 
-// Measures one step. Updates are read from parameters that were 0, with lr = 1 and no decay. v before rounding is
-// recomputed from the previous v, because the kernel does not store it.
+// Adds the errors of one step to sums. Updates are read from parameters that were 0, with lr = 1 and no decay. v before
+// rounding is recomputed from the previous v, because the kernel does not store it.
 static void drift_measure(const DriftMemory *before, const DriftMemory *after, float beta2,
                           DriftSums sums[PARAMETERS]) {
     for (int i = 1; i < PARAMETERS; i += WAYS) {
@@ -182,7 +183,7 @@ static void drift_say(const DriftSums sums[PARAMETERS], const StepState *end) {
 
 static void drift_from_fp32(void) {
     const float beta2 = 0.95f;
-    static DriftMemory host, before; // host: a copy of the device's after a measured step
+    static DriftMemory host, before; // host: the device's states after the last measured step
     static float gradients[100][PATTERNS][COUNT];
     Exec *exec = &bench.exec;
     DriftMemory *device = (DriftMemory *)bench_allocate(&bench, sizeof *device);
@@ -194,7 +195,7 @@ static void drift_from_fp32(void) {
     optimizer_recipe(&bench, MOMENTS_COAT);
     memset(&host, 0, sizeof host);
     memset(host.k, MOMENT_K_ONE, sizeof host.k);
-    for (int t = 0; t < 100; t++) { // all patterns repeat after 100 steps
+    for (int t = 0; t < 100; t++) { // all gradient patterns repeat after 100 steps
         drift_gradients(&host, t);
         memcpy(gradients[t], host.grad, sizeof host.grad);
     }

@@ -1,6 +1,6 @@
-// A parameter of more than 2^31 elements in the GPU's optimizer kernel: BF16 without master weights, 8-bit moments.
-// Windows at the beginning, around element 2^31 and at the end have values and gradients and are compared with the
-// CPU. All other gradients are 0.
+// Tests the GPU's optimizer kernel on a parameter of more than 2^31 elements, in BF16 without master weights and with
+// 8-bit moments. Three windows (at the beginning, around element 2^31 and at the end) have values and gradients and are
+// compared with the CPU. All other gradients are 0.
 #include "moment_device.h"
 
 #define ELEMENTS (((size_t)1 << 31) + 4096 + 300)
@@ -8,13 +8,13 @@
 enum { WINDOWS = 3, WINDOW_MAX = 2048, WINDOW_GROUPS = WINDOW_MAX / GROUP, LARGE_STEPS = 2 };
 
 typedef struct {
-    size_t begin, elements; // begin is the first element of a group
+    size_t begin, elements; // begin: first element of the window, which is the first of a group
 } Window;
 
 static const Window windows[WINDOWS] = {
     {0, 1024}, {((size_t)1 << 31) - 1024, 2048}, {((size_t)1 << 31) + 3072, ELEMENTS - ((size_t)1 << 31) - 3072}};
 
-// The arrays of a parameter: the whole on the device, or a window on the host.
+// The arrays of a parameter: complete on the device, or of one window on the host.
 typedef struct {
     uint16_t *value, *grad;
     uint8_t *codes[2], *k[2];
@@ -27,7 +27,7 @@ typedef struct {
     float a[2][WINDOW_GROUPS];
 } WindowMemory;
 
-static Bench bench; // static, because its configuration is large
+static Bench bench; // static because a Bench is too large for the stack
 
 static Parameter parameter_of(const Parts &parts, size_t elements, size_t index, uint32_t *maximum) {
     Parameter p = {};
@@ -49,7 +49,7 @@ static size_t window_groups(const Window &w) {
     return (w.elements + GROUP - 1) / GROUP;
 }
 
-// Returns the part of the device's arrays that belongs to a window.
+// Returns the part of the device's arrays that belongs to the window.
 static Parts parts_within(const Parts &whole, const Window &w) {
     Parts p = whole;
     p.value += w.begin, p.grad += w.begin;
@@ -80,7 +80,7 @@ static void window_download(const Parts &whole, const Window &w, WindowMemory *m
     }
 }
 
-// Allocates the arrays, all 0 except exponents, which a step must set.
+// Allocates the arrays and sets them to 0, except for the exponents, which a step must write.
 static Parts parts_make(void) {
     Parts p = {};
     p.value = (uint16_t *)bench_allocate(&bench, ELEMENTS * sizeof(uint16_t));
@@ -112,7 +112,7 @@ static void compare_window(const WindowMemory *want, const WindowMemory *have, c
             codes += apart != 0;
             codes_far += apart > 1;
         }
-        const int apart = abs((int)want->value[i] - (int)have->value[i]); // in BF16 steps, except near 0
+        const int apart = abs((int)want->value[i] - (int)have->value[i]); // distance of the parameters in BF16 steps
         values += apart != 0;
         values_far += apart > 1 && !(fabsf(bf16_decode(want->value[i]) - bf16_decode(have->value[i])) < 1e-7f);
     }
@@ -158,7 +158,7 @@ static void window_make(WindowMemory *m, const Window &w) {
     for (size_t i = 0; i < w.elements; i++) m->value[i] = bf16_encode(update_start((int)i));
 }
 
-// Takes a step on both backends from the CPU's states.
+// Takes one step on both backends, starting from the CPU's states.
 static void more_than_2_to_31_elements(Exec *cpu) {
     static WindowMemory host[WINDOWS], have;
     Exec *exec = &bench.exec;
@@ -197,7 +197,8 @@ static void more_than_2_to_31_elements(Exec *cpu) {
 }
 
 int main(void) {
-    const size_t bytes = ELEMENTS * 6 + ELEMENT_GROUPS * 10 + ((size_t)1 << 30); // and some spare room
+    // Memory for all arrays, and 1 GiB to spare.
+    const size_t bytes = ELEMENTS * 6 + ELEMENT_GROUPS * 10 + ((size_t)1 << 30);
     Exec cpu = {};
     Error err = {};
     optimizer_device_open(&bench);

@@ -24,9 +24,9 @@ UNIT_TEST(stochastic_bf16) {
 
 // --- the update ----------------------------------------------------------------------------------------------------
 
-enum { COUNT = 3 * 4096 + 1000, GROUPS = (COUNT + GROUP - 1) / GROUP }; // several blocks, and a tail
+enum { COUNT = 3 * 4096 + 1000, GROUPS = (COUNT + GROUP - 1) / GROUP }; // several of the kernel's blocks, and a tail
 
-// One parameter with all its states.
+// A parameter with its gradient and optimizer states.
 typedef struct {
     float grad[COUNT], master[COUNT], moments[2][COUNT], a[2][GROUPS];
     uint16_t value[COUNT], bf16[2][COUNT];
@@ -108,7 +108,7 @@ static void step(Optimizer *o) {
     o->exec.ops->adamw_update(&o->exec, &o->parameter, 1, &o->state);
 }
 
-// The first step from zero states follows first_step_follows(). States of elements without gradient stay 0.
+// The first step from zero states matches first_step_follows(). The moments of elements without a gradient stay 0.
 UNIT_TEST(first_step_from_zero) {
     static const MomentsKind kinds[] = {MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT};
     for (int kind = 0; kind < 4; kind++) {
@@ -148,8 +148,8 @@ UNIT_TEST(threads_do_not_matter) {
     compare_runs(recipe_of(MOMENTS_FP8, MASTER_NONE), 2, 5);
 }
 
-// After 50 steps, weights trained with 8-bit states are within a few percent of the distance that FP32 states moved
-// them.
+// After 50 steps, weights that were trained with 8-bit states differ from those trained with FP32 states by a few
+// percent of the distance moved.
 UNIT_TEST(states_train_equally) {
     static const struct {
         MomentsKind moments;
@@ -179,7 +179,7 @@ UNIT_TEST(states_train_equally) {
         print_message("# moments %d, masters %d: %.2f %% of the way\n", (int)ways[w].moments, (int)ways[w].master,
                       100 * sqrt(error / way));
         assert_true(sqrt(error / way) < ways[w].limit);
-        assert_true(fabs(drift) < 4 * sqrt(error)); // rounding has no bias
+        assert_true(fabs(drift) < 4 * sqrt(error)); // stochastic rounding is unbiased
         close_optimizer(&o);
     }
     close_optimizer(&exact);
@@ -193,7 +193,7 @@ UNIT_TEST(overflow_is_reported) {
     o.exec.ops->adamw_update(&o.exec, &o.parameter, 1, &o.state);
     assert_int_equal(o.state.nonfinite, 1);
     assert_true(isinf(o.memory->a[1][300 / GROUP]));
-    // a step that is skipped changes no byte
+    // A step that is skipped does not change any byte.
     Memory *before = (Memory *)xmalloc(sizeof *before);
     memcpy(before, o.memory, sizeof *before);
     o.exec.ops->adamw_update(&o.exec, &o.parameter, 1, &o.state);

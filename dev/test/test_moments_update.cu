@@ -1,15 +1,15 @@
-// The GPU's optimizer kernel on special groups of 8-bit moments against their definition in double, its reports, and
-// the first step. In whole chunks, and in the kernel for tails.
+// Tests the GPU's optimizer kernel on special groups of 8-bit moments, against their definition in double precision.
+// Also tests what it reports, and the first step. All tests run in full chunks and in the kernel for tails.
 #include "moment_device.h"
 
 #include <string>
 
-static Bench bench; // static, because its configuration is large
+static Bench bench; // static because a Bench is too large for the stack
 
 // --- groups -------------------------------------------------------------------------------------------------
 typedef struct {
     std::vector<float> x;
-    std::vector<std::string> name; // one per group
+    std::vector<std::string> name; // name of each test group, for messages
 } Cases;
 
 static float *case_add(Cases *cases, const char *name) {
@@ -37,8 +37,7 @@ static Cases cases_make(void) {
     return c;
 }
 
-// Returns the number of groups that are not stored as defined. want: values before they are stored. Prints the first
-// fault.
+// Counts the groups that are not stored as defined. want: the values before they are stored. Prints the first fault.
 static int groups_wrong(const Bank *bank, const std::vector<float> &want, const BankStates &s, int which, char why[WHY],
                         size_t *first) {
     int wrong = 0;
@@ -53,15 +52,16 @@ static int groups_wrong(const Bank *bank, const std::vector<float> &want, const 
     return wrong;
 }
 
-// Compares the kernel's decoding of first moments with the host's. Returns how many differ by more than the
-// special-function unit's error, or by more than one unit of the smallest subnormal number.
+// Compares first moments as the kernel decodes them with the host's. Counts those that differ by more than the error of
+// the special-function unit, or by more than the smallest subnormal number.
 static int decoded_wrong(Bank *bank, const BankStates &s) {
     int wrong = 0;
     const std::vector<float> have = bank_decode_first(bank);
     for (size_t i = 0; i < bank->elements; i++) {
         const double want = (double)states_decode(s, i);
         const bool largest = (s.codes[i] & 0x7f) == 0x7e && s.a[i / GROUP] > 0.0f;
-        const double relative = largest ? 1e-6 : 1e-4; // the amax itself is stored exactly
+        // tighter for the group's largest value, because its amax is stored exactly
+        const double relative = largest ? 1e-6 : 1e-4;
         wrong += !(fabs((double)have[i] - want) <= relative * fabs(want) + 0x1p-147);
     }
     return wrong;
@@ -75,7 +75,7 @@ static void check_cases(Bank *bank, const Cases &cases, bool second) {
     if (second)
         for (float &g : gradients) g = sqrtf(fabsf(g));
     want[0] = want[1] = gradients;
-    for (float &m : want[0]) m += 0.0f; // a state of 0 with a gradient of -0 becomes 0
+    for (float &m : want[0]) m += 0.0f; // a moment of 0 with a gradient of -0 becomes +0
     for (float &v : want[1]) v *= v;
     const bool finite = bank_store(bank, gradients.data(), !second);
     for (int which = 0; which <= (second ? 1 : 0); which++) {
@@ -106,7 +106,7 @@ static void cases_that_must_hold(void) {
     bank_close(&bank);
 }
 
-// Checks short last groups, also after whole groups, and that nothing is written beyond the end.
+// Tests short last groups, alone and after full groups. Nothing may be written after the end.
 static void tails(void) {
     static const size_t sizes[] = {1, 2, 3, 127, 129, 5 * GROUP + 77, 8 * GROUP + 1, 4 * GROUP};
     optimizer_recipe(&bench, MOMENTS_COAT);
@@ -136,9 +136,9 @@ static void tails(void) {
     }
 }
 
-// --- what is not finite -------------------------------------------------------------------------------------
-// True if both amax values of a group with a NaN or inf gradient are NaN or inf, and every nonzero element decodes to
-// that.
+// --- NaN and inf --------------------------------------------------------------------------------------------
+// True if a group with a NaN or inf gradient stores NaN or inf as both amax values, so that every nonzero element
+// decodes to NaN or inf.
 static bool group_is_lost(const BankStates states[2], const std::vector<float> &x, const std::vector<float> &decoded,
                           size_t g, float bad) {
     bool good = true;
@@ -151,7 +151,7 @@ static bool group_is_lost(const BankStates states[2], const std::vector<float> &
 
 static void not_finite_is_reported_and_stays(void) {
     const float bad[] = {INFINITY, -INFINITY, NAN, bits_float(0xffc00000u), bits_float(0x7f800001u), 1e30f};
-    enum { GROUPS = 6, AT = 40 }; // four in a chunk, two in a tail
+    enum { GROUPS = 6, AT = 40 }; // four groups are in a full chunk, two in the tail
     Bank bank;
     bank_open(&bank, &bench, GROUPS * GROUP);
     for (int way = 0; way < 4; way++) {
@@ -167,7 +167,7 @@ static void not_finite_is_reported_and_stays(void) {
             const BankStates states[2] = {bank_states(&bank, 0), bank_states(&bank, 1)};
             const std::vector<float> decoded = bank_decode_first(&bank);
             bool good = state.nonfinite == 1;
-            if (value == 1e30f) // finite, but its square is not
+            if (value == 1e30f) // 1e30 is finite, but its square overflows
                 good = good && isinf(states[1].a[lost]) && isfinite(states[0].a[lost]);
             else
                 good = good && group_is_lost(states, x, decoded, lost, value);
@@ -238,7 +238,7 @@ static void masters_open(Bank *bank, size_t elements, MomentsKind kind, bool odd
                       elements * format_bytes(format));
 }
 
-// Returns the parameters in full precision, as bits.
+// Returns the bits of the parameters in full precision (FP32).
 static std::vector<uint32_t> masters_read(Bank *bank) {
     Exec *exec = &bench.exec;
     std::vector<uint16_t> upper(bank->elements), low(bank->elements);
@@ -246,8 +246,9 @@ static std::vector<uint32_t> masters_read(Bank *bank) {
     exec->ops->download(exec, upper.data(), bank->half, bank->elements * sizeof(uint16_t));
     if (bank->master_format == FMT_FP32) {
         exec->ops->download(exec, bits.data(), bank->master, bank->elements * sizeof(float));
+        // inverts the bits if value is not the rounded master weight, so that the comparison fails
         for (size_t i = 0; i < bank->elements; i++)
-            if (upper[i] != master_bf16(bits_float(bits[i]))) bits[i] = ~bits[i]; // value must be the rounded master
+            if (upper[i] != master_bf16(bits_float(bits[i]))) bits[i] = ~bits[i];
     } else {
         exec->ops->download(exec, low.data(), bank->master, bank->elements * sizeof(uint16_t));
         for (size_t i = 0; i < bank->elements; i++) bits[i] = float_bits(master_join(upper[i], low[i]));
@@ -255,7 +256,7 @@ static std::vector<uint32_t> masters_read(Bank *bank) {
     return bits;
 }
 
-// split16 and FP32 master weights agree bit for bit after a thousand updates, and so do the moments.
+// A thousand updates with split16 and with FP32 master weights give bit-identical parameters and moments.
 static void masters_in_two_halves(void) {
     enum { COUNT = 3 * 4096 + 1000, STEPS = 1000, BANKS = 2 };
     static const Format formats[BANKS] = {FMT_FP32, FMT_U16};

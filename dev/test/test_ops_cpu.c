@@ -1,7 +1,7 @@
 // Tests of the CPU backend's operations against their formulas in double precision.
 #include "ops_fixture.h"
 
-// --- matmuls --------------------------------------------------------------------------------------------
+// --- matmuls ---------------------------------------------------------------------------------------------
 
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out) {
     const Ops *ops = f->exec.ops;
@@ -61,7 +61,7 @@ UNIT_TEST(linear) {
 
 // --- norms -----------------------------------------------------------------------------------------------
 
-// Computes mean and 1 / deviation of a row in double precision. Without `centred` (RMSNorm) the mean is 0.
+// Computes a row's mean and 1 / deviation in double precision. Without `centred` (RMSNorm), the mean is 0.
 static void row_statistics(Tensor x, int64_t i, bool centred, double eps, double *mean, double *rstd) {
     double sum = 0, squares = 0;
     for (int64_t j = 0; j < x.cols; j++) sum += value(x, i, j);
@@ -108,13 +108,13 @@ static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) 
             assert_value(r_out, i, j, value(r_in, i, j) + value(y, i, j) + value(bias, 0, j), 4);
     check_norm(n, norm, r_out);
 
-    // r in place, the saved copy in other memory
+    // r_out is written in place; the saved copy is in other memory.
     Tensor r = copy_of(f, r_in), x = poisoned(f, f->format, M, C), n2 = poisoned(f, f->format, M, C);
     norm.x = x;
     ops->residual_norm_forward(&f->exec, n2, norm, r, r, y, bias);
     assert_true(same_bits(r, r_out) && same_bits(x, r_out) && same_bits(n2, n));
 
-    // recompute n from the saved x; an n that shares memory with its copy must not change
+    // Recomputes n from the saved x. If n shares memory with its copy, it must not change.
     Tensor n3 = poisoned(f, f->format, M, C), n4 = poisoned(f, f->format, M, C);
     ops->norm_recompute(&f->exec, n3, no_tensor(), norm);
     assert_true(same_bits(n3, n));
@@ -123,7 +123,7 @@ static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) 
     ops->norm_recompute(&f->exec, n, n, norm);
     assert_true(same_bits(n4, n));
 
-    // without y: r_in is copied, or not even that if r_out is the same memory; no n
+    // Without y, r_in is only copied, or not even copied if r_out is the same memory. n is optional.
     Tensor copy = poisoned(f, f->format, M, C);
     norm.x = copy;
     ops->residual_norm_forward(&f->exec, no_tensor(), norm, copy, r_in, no_tensor(), no_tensor());
@@ -210,7 +210,8 @@ static void activation(Fixture *f) {
             assert_value(h, i, j, value(y, i, j) + value(bias, 0, j), 4);
             assert_value(g, i, j, gelu(value(h, i, j)), 1);
         }
-    // in place, with and without bias; only the copy; only the activation
+    // Checks activation_forward in place, with and without bias; with only the copy h as output; and with only the
+    // activation g.
     Tensor in_place = copy_of(f, y), g2 = poisoned(f, f->format, M, F), h2 = poisoned(f, f->format, M, F);
     ops->activation_forward(&f->exec, g2, in_place, in_place, bias, true);
     assert_true(same_bits(in_place, h) && same_bits(g2, g));
@@ -261,7 +262,7 @@ UNIT_TEST(activations) {
     run_everywhere(bias_gradients);
 }
 
-// For large |x|, gelu(x) is x or 0. NaN and inf are passed on.
+// For large |x|, gelu(x) is x or 0. NaN and inf stay NaN and inf.
 UNIT_TEST(gelu_limits) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
@@ -283,7 +284,7 @@ UNIT_TEST(gelu_limits) {
 
 // --- attention -------------------------------------------------------------------------------------------
 
-// Attention of one (b, head) in double precision: probabilities (T, T), o (T, D).
+// Computes attention of one batch element b and one head in double precision: probabilities (T, T) and o (T, D).
 typedef struct {
     double *p, *o;
 } HeadReference;
@@ -312,13 +313,13 @@ static void attention_reference(HeadReference r, Tensor q, Tensor k, Tensor v, T
     }
 }
 
-// Adds one head's gradients to ref_dk, ref_dv (T, D) and checks its dq.
+// Adds the gradients of one head to ref_dk and ref_dv (T, D), and checks the head's dq.
 static void attention_gradients(HeadReference r, Tensor q, Tensor k, Tensor v, Tensor o, Tensor d_o, Tensor dq,
                                 double *ref_dk, double *ref_dv, AttentionShape s, int64_t b, int64_t head) {
     int64_t T = s.T, D = s.head_dim, row = b * T, kv = kv_column(s, head);
     double *ref_dq = (double *)xmalloc((size_t)D * sizeof *ref_dq);
     for (int64_t i = 0; i < T; i++) {
-        double delta = 0; // from the stored o, which the operation reads, too
+        double delta = 0; // computed from the stored o, which the operation reads, too
         for (int64_t d = 0; d < D; d++) delta += value(d_o, row + i, head * D + d) * value(o, row + i, head * D + d);
         memset(ref_dq, 0, (size_t)D * sizeof *ref_dq);
         for (int64_t j = 0; j <= i; j++) {
@@ -372,8 +373,8 @@ static void check_attention(Fixture *f, AttentionShape s) {
     free(r.o);
 }
 
-// Checks the last `queries` tokens of a sequence with the keys and values of the others in a KV cache. They must give
-// the bits of a full pass, or with OpenBLAS the same values up to rounding.
+// Checks attention of the last `queries` tokens of a sequence, with the keys and values of the earlier tokens in a KV
+// cache. It must be bit-identical to a full pass, or with OpenBLAS equal up to rounding.
 static void check_cached_attention(Fixture *f, AttentionShape s, int64_t queries) {
     const int64_t D = s.head_dim, k_at = s.heads * D, kv = s.kv_heads * D, before = s.T - queries;
     Tensor qkv = random_tensor(f, f->format, s.T, k_at + 2 * kv, 2), o = poisoned(f, f->format, s.T, k_at);

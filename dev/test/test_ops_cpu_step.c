@@ -59,8 +59,8 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     Tensor before = copy_of(f, logits), losses = poisoned(f, FMT_FP32, R, 1), again = poisoned(f, FMT_FP32, R, 1);
     StepState state = {0};
     state.loss_scale = scale;
-    set_value(targets, R / 2, 0, -1); // a token without a target
-    for (int64_t i = 0; i < R; i++)   // logits of padding columns must be ignored
+    set_value(targets, R / 2, 0, -1); // a row without a target
+    for (int64_t i = 0; i < R; i++)   // sets logits of padding columns, which must be ignored
         for (int64_t j = vocab; j < Vp; j++) set_value(logits, i, j, NAN);
     ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, logits, targets, vocab, &state);
     ops->loss_forward_backward(&f->exec, logits, logits, losses, logits, targets, vocab, &state);
@@ -95,7 +95,7 @@ UNIT_TEST(loss) {
     run_everywhere(losses);
 }
 
-// A NaN or inf in a logit of the vocabulary sets state->nonfinite. One in a padding column does not.
+// A NaN or inf logit sets state->nonfinite if its column is in the vocabulary. In a padding column it does not.
 UNIT_TEST(loss_reports_nonfinite) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
@@ -105,7 +105,7 @@ UNIT_TEST(loss_reports_nonfinite) {
         fixture_begin(&f, FMT_FP32, 2);
         Tensor logits = random_tensor(&f, FMT_FP32, 5, 40, 1), losses_ = poisoned(&f, FMT_FP32, 5, 1);
         Tensor targets = random_tokens(&f, 5, 20);
-        set_value(logits, 3, 30, bad[i]); // a padding column
+        set_value(logits, 3, 30, bad[i]); // column 30 of the logits is padding
         f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, logits, targets, 20, &state);
         assert_int_equal(state.nonfinite, 0);
         set_value(logits, 3, (int64_t)value(targets, 3, 0), bad[i]);
@@ -119,7 +119,7 @@ UNIT_TEST(loss_reports_nonfinite) {
 
 TEST_EVERYWHERE(gradient_sums) {
     Tensor sums[3], parts[3], before[3];
-    for (int k = 0; k < 3; k++) { // several blocks of the kernel, one row, no rows
+    for (int k = 0; k < 3; k++) { // many rows (several blocks of the kernel), one row, no rows
         const int64_t rows = k == 0 ? 70 : k == 1 ? 1 : 0, cols = k == 0 ? 128 : 77;
         const Format format = k == 1 ? FMT_FP32 : f->format;
         sums[k] = random_tensor(f, format, rows, cols, 1), parts[k] = random_tensor(f, format, rows, cols, 1);
@@ -134,9 +134,9 @@ TEST_EVERYWHERE(gradient_sums) {
 
 // --- optimizer -------------------------------------------------------------------------------------------
 
-// Formats in which a parameter is stored.
+// Formats in which a parameter and its states are stored.
 typedef struct {
-    Format value, grad, moments, master; // master: FMT_NONE, FMT_U16 (split16) or FMT_FP32
+    Format value, grad, moments, master; // master is FMT_NONE, FMT_U16 (split16) or FMT_FP32
 } Storage;
 
 static const Storage STORAGES[5] = {
@@ -166,7 +166,7 @@ static Parameter make_parameter(Fixture *f, Storage s, int64_t rows, int64_t col
     return p;
 }
 
-// Returns element i of the parameter from its master weight or, without one, from its value.
+// Returns element i of the parameter: its master weight if there is one, otherwise its value.
 static double full_value(const Parameter *p, int64_t i) {
     if (p->master.data && p->master.format == FMT_FP32) return (double)((const float *)p->master.data)[i];
     if (p->master.data)
@@ -180,7 +180,7 @@ static StepState hyperparameters(float clip) {
     return s;
 }
 
-// Takes three AdamW steps with the same gradient. Compares every element with the formula in double precision.
+// Takes three AdamW steps with the same gradient, and compares every element with the formula in double precision.
 static void check_adamw(Fixture *f, Storage storage, float clip) {
     const Ops *ops = f->exec.ops;
     Parameter list[2];
@@ -208,14 +208,14 @@ static void check_adamw(Fixture *f, Storage storage, float clip) {
                 int64_t row = i / list[k].grad.cols, col = i % list[k].grad.cols;
                 double g = factor * value(list[k].grad, row, col), old = (double)((const float *)before[k].data)[i];
                 double m = g * (1 - pow((double)0.9f, step)), v = g * g * (1 - pow((double)0.95f, step));
-                if (storage.moments == FMT_FP32) { // states in FP32 follow the formula; rounded states drift
+                if (storage.moments == FMT_FP32) { // only FP32 states match the formula; rounded states drift from it
                     assert_value(list[k].m, row, col, m, fabs(g));
                     assert_value(list[k].v, row, col, v, g * g);
                 }
                 double expected = old - 0.01 * (g / (fabs(g) + 1e-8) + (list[k].decay ? 0.1 : 0) * old);
                 double tolerance = storage.moments == FMT_FP32 ? 3e-7 : 2e-4;
                 if (storage.master == FMT_NONE && storage.value == FMT_BF16)
-                    tolerance = 8e-3; // stochastic rounding to BF16: one unit in the last place
+                    tolerance = 8e-3; // stochastic rounding to BF16 may be off by one unit in the last place
                 if (fabs(g) > 1e-6) assert_true(fabs(full_value(&list[k], i) - expected) <= tolerance);
                 if (storage.master != FMT_NONE)
                     assert_int_equal(((const uint16_t *)list[k].weight.value.data)[i],
@@ -238,7 +238,7 @@ UNIT_TEST(adamw) {
         }
 }
 
-// FP32 and split16 master weights give the same parameters, bit for bit.
+// FP32 and split16 master weights give bit-identical parameters.
 UNIT_TEST(masters_agree) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 2);
@@ -259,8 +259,8 @@ UNIT_TEST(masters_agree) {
     fixture_end(&f);
 }
 
-// A gradient with NaN or inf skips the whole update. The next finite gradient gives the same bits as without that
-// step.
+// If a gradient contains NaN or inf, the whole update is skipped. The next finite gradient gives the same bits as if
+// that step had not happened.
 UNIT_TEST(nonfinite_gradients_skip) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {

@@ -1,8 +1,8 @@
-// Tests of the CPU backend's FP8 operations: conversions, norms and activation. Forward results, bit for bit, and the
-// values that backward recomputes from them.
+// Tests of the CPU backend's FP8 operations: conversions, norms and activation. Checks forward results bit for bit, and
+// the values that backward recomputes from them.
 #include "fp8_fixture.h"
 
-// --- rows of codes -------------------------------------------------------------------------------------------------
+// --- rows of FP8 values --------------------------------------------------------------------------------------------
 
 static void assert_encodes(const CpuKernels *kernels, Format format, const real *x, int64_t n) {
     uint8_t codes[4096];
@@ -19,14 +19,14 @@ static void check_codes(const CpuKernels *kernels, Format format) {
         float expected = fp8_decode(format, (uint8_t)i), found = (float)x[i];
         assert_true(isnan(expected) ? isnan(found) : float_bits(found) == float_bits(expected));
     }
-    // every FP8 value, every midpoint between neighbors, and the FP32 values next to both
+    // Converts every FP8 value, every midpoint between neighboring values, and the FP32 numbers next to both.
     for (int i = 0; i < 255; i++) {
         float low = fp8_decode(format, (uint8_t)i), high = fp8_decode(format, (uint8_t)(i + 1));
         const float around[3] = {low, 0.5f * (low + high), high};
         for (int j = 0; j < 9; j++) x[j] = (real)bits_float(float_bits(around[j / 3]) + (uint32_t)(j % 3) - 1u);
         assert_encodes(kernels, format, x, 9);
     }
-    // every BF16 value, with random lower bits
+    // Converts every BF16 value with random lower bits.
     for (uint32_t high = 0; high < 65536; high += 2048) {
         for (uint32_t i = 0; i < 4096; i++)
             x[i] = (real)bits_float((high + i / 2) << 16 | (i % 2) * (i * 2654435761u >> 16));
@@ -45,8 +45,8 @@ UNIT_TEST(rows_of_codes) {
 
 // --- norms ---------------------------------------------------------------------------------------------------------
 
-// Checks the norm of r_in + y + bias with the given formats of n and of the saved x, and recomputation from the saved
-// x.
+// Checks the norm of r_in + y + bias and its recomputation from the saved x. The formats of n and of the saved x are
+// given.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, bool from_saved) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -71,7 +71,8 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, 
             for (int64_t j = 0; j < C; j++) assert_value(n, i, j, value(expected, i, j), 0);
     assert_int_equal(state.nonfinite, 0);
 
-    // recompute from the saved x: the same bits if the norm read the saved x; always with the saved scale
+    // Recomputes n from the saved x. The bits are the same if the norm read the saved x; the scale is always the saved
+    // one.
     Tensor unsaved = n, n_t = codes ? coded_transpose(f, n) : poisoned(f, f->format, M, C);
     float scale = codes ? *(const float *)n.scale : 0;
     unsaved.data = NULL;
@@ -101,12 +102,12 @@ static void norm_formats(Fixture *f) {
 }
 
 static void norm_formats_mixed(Fixture *f) {
-    check_norm(f, 65, 100, 0, true, true); // FP8 matmuls, unscaled residual
+    check_norm(f, 65, 100, 0, true, true); // FP8 matmuls with an unquantized residual stream
     check_norm(f, 7, 160, 128, false, true);
     check_norm(f, 7, 100, 32, false, false);
 }
 
-// norm_backward reads the dequantized saved x.
+// norm_backward reads the saved x in FP8 and dequantizes it.
 static void norm_gradients(Fixture *f) {
     const int64_t M = 3 * 33, C = 100;
     Tensor r = random_tensor(f, f->format, M, C, 2), x = grouped(f, M, C, 16);
@@ -122,7 +123,7 @@ static void norm_gradients(Fixture *f) {
     assert_true(same_bits(g, h) && same_bits(dw, dw2) && same_bits(db, db2));
 }
 
-// Quantizes parts of a row that begin and end inside a group.
+// Quantizes ranges of a row that begin and end inside a group.
 static void parts_of_rows(Fixture *f) {
     const int64_t C = 100;
     Tensor r = random_tensor(f, f->format, 3, C, 2), x = grouped(f, 3, C, 32);
@@ -157,7 +158,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
         assert_quantised_groups(h, sum);
-        if (!codes) { // from the matmul's output
+        if (!codes) { // g is computed from the matmul's output, not from the saved h
             Tensor other = poisoned(f, f->format, M, F), of_sum = plain_gelu(f, sum);
             ops->activation_forward(&f->exec, other, h, y, bias, false);
             for (int64_t i = 0; i < M; i++)
@@ -181,7 +182,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         assert_true(same_bits(g_t, g));
     }
 
-    // dgelu, in FP8 or unscaled
+    // The gradient of GELU is stored in FP8 or unquantized.
     Tensor dg = uneven_tensor(f, M, F, 1e-6), dh = plain_gelu_gradient(f, dg, h);
     Tensor dbias = poisoned(f, FMT_FP32, 1, F);
     if (codes) {

@@ -1,4 +1,5 @@
-// Tests of FP8 matmuls on the CPU with one scale per tensor: quantized operands, the matmuls, NaN and inf.
+// Tests of FP8 matmuls on the CPU with one scale per tensor: quantization of the operands, the matmuls, and NaN and
+// inf.
 #include "fp8_fixture.h"
 
 // --- one scale per tensor ------------------------------------------------------------------------------------------
@@ -13,8 +14,8 @@ static void check_quantize(Fixture *f, Tensor x) {
     ops->quantize_recompute(&f->exec, q_t, q, x);
     assert_same_codes(q_t, q);
 
-    // a gradient whose amax is computed here or was stored by the operation before, and transposes in both FP8
-    // formats
+    // Quantizes a gradient whose amax the operation computes, or which the previous operation has stored. The
+    // transposes are in both FP8 formats.
     for (int way = 0; way < 4; way++) {
         const bool given = way % 2, other = way / 2;
         Tensor dy = x, dy_q = coded(f, other ? FMT_E4M3 : FMT_E5M2, x.rows, x.cols);
@@ -45,14 +46,15 @@ static void tensors_of_all_sizes(Fixture *f) {
 }
 
 static void tensors_at_the_limits(Fixture *f) {
-    check_quantize(f, random_tensor(f, f->format, 17, 48, 0)); // all zero
+    check_quantize(f, random_tensor(f, f->format, 17, 48, 0)); // a tensor whose elements are all 0
     Tensor huge = random_tensor(f, f->format, 65, 160, 1), tiny = random_tensor(f, f->format, 3, 100, 1e-39);
     set_value(huge, 64, 159, -3e38);
     check_quantize(f, huge);
-    check_quantize(f, tiny); // below the smallest scale
+    check_quantize(f, tiny); // the scale would be less than the smallest one
 }
 
-// grad_quantize uses the amax that is stored with the gradient and does not compute it again, even if it is wrong.
+// grad_quantize uses the amax that is stored with the gradient. It does not recompute the amax, even if the stored one
+// is wrong.
 static void maxima_are_given(Fixture *f) {
     Tensor dy = random_tensor(f, f->format, 3, 48, 1), dy_q = coded(f, FMT_E5M2, 3, 48);
     uint32_t amax[3] = {float_bits(1.0f), float_bits(5.0f), 0};
@@ -67,7 +69,7 @@ UNIT_TEST(one_scale) {
     run_everywhere(maxima_are_given);
 }
 
-// --- matmuls --------------------------------------------------------------------------------------------------------
+// --- matmuls -------------------------------------------------------------------------------------------------------
 
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
     const Ops *ops = f->exec.ops;
@@ -117,7 +119,7 @@ static void matmuls_on_demand(Fixture *f) {
     check_matmuls(f, 131, 150, 100, false);
 }
 
-// Checks the FP8 values of several weights, and the transposes of those that store one.
+// Checks the quantization of several weights, and the transposes of those weights that store one.
 static void weights(Fixture *f) {
     StepState state;
     watch(f, &state);
@@ -150,7 +152,7 @@ static uint32_t largest_bits(Tensor t) {
     return largest;
 }
 
-// adamw_update stores each weight's amax, of the weight as it is stored. weights_quantize uses it once.
+// adamw_update stores the amax of each weight as rounded to its storage format. weights_quantize uses that amax once.
 static void maxima_from_update(Fixture *f) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -159,12 +161,12 @@ static void maxima_from_update(Fixture *f) {
     Parameter list[3];
     memset(list, 0, sizeof list);
     for (int i = 0; i < 3; i++) {
-        const int64_t rows = i == 1 ? 1 : 100, cols = 96; // more than one block of the update
+        const int64_t rows = i == 1 ? 1 : 100, cols = 96; // 100 rows need more than one block of the update kernel
         list[i].weight.value = uneven_tensor(f, rows, cols, 0.02);
         list[i].grad = uneven_tensor(f, rows, cols, 1e-3);
         list[i].m = zero_tensor(f, FMT_FP32, rows, cols);
         list[i].v = zero_tensor(f, FMT_FP32, rows, cols);
-        if (i == 1) continue; // not quantized
+        if (i == 1) continue; // parameter 1 is not quantized to FP8
         list[i].weight.codes = coded(f, FMT_E4M3, rows, cols);
         list[i].weight.codes.amax = NULL;
         list[i].weight.codes_t = coded_transpose(f, list[i].weight.codes);
@@ -180,12 +182,12 @@ static void maxima_from_update(Fixture *f) {
             ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
             ops->adamw_update(&f->exec, list, 3, &state);
-            *maximum = float_bits(1792.0f); // quantize must use this value
+            *maximum = float_bits(1792.0f); // overwrites the stored amax with a value that weights_quantize must use
             ops->weights_quantize(&f->exec, list, 3);
             assert_true(*(const float *)codes.scale == 4.0f);
-            ops->weights_quantize(&f->exec, list, 3); // this time amax is computed
+            ops->weights_quantize(&f->exec, list, 3); // computes amax, because the stored one has been used
             assert_quantised(codes, list[i].weight.value);
-            state.nonfinite = 1; // a skipped update stores no amax
+            state.nonfinite = 1; // an update that is skipped stores no amax
             ops->adamw_update(&f->exec, list, 3, &state);
             state.nonfinite = 0;
             *maximum = float_bits(1792.0f);
@@ -202,7 +204,7 @@ UNIT_TEST(linear) {
     run_everywhere(maxima_from_update);
 }
 
-// --- what is not finite ----------------------------------------------------------------------------------------------
+// --- NaN and inf ---------------------------------------------------------------------------------------------------
 
 static void spoil(Tensor t, double x) {
     set_value(t, t.rows - 1, t.cols - 1, x);
@@ -219,7 +221,7 @@ static void check_flags(Fixture *f) {
     Norm norm = make_norm(f, grouped(f, M, C, 16), true);
     Tensor h = grouped(f, M, C, 16), g = poisoned(f, f->format, M, C), good = random_tensor(f, f->format, M, C, 1);
     spoil(x, f->bad);
-    // inf in the residual stream, which is saved in groups; inf in a norm's weight
+    // Tests inf in the residual stream, which is saved in FP8 groups, then inf in a norm's weight.
     ops->residual_norm_forward(&f->exec, no_tensor(), norm, r, x, no_tensor(), no_tensor());
     expect_flag(f);
     spoil(norm.weight, f->bad);
@@ -238,7 +240,7 @@ static void check_flags(Fixture *f) {
     memset(&p, 0, sizeof p);
     p.weight.value = x;
     p.weight.codes = q;
-    p.weight.codes.amax = NULL; // not a shard
+    p.weight.codes.amax = NULL; // without a stored amax, because the weight is not sharded
     ops->weights_quantize(&f->exec, &p, 1);
     expect_flag(f);
     ops->quantize_forward(&f->exec, q, good);

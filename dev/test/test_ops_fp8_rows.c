@@ -1,10 +1,10 @@
-// Tests of FP8 operations on the CPU with one scale per row: quantization in one pass, matmuls that do not multiply
-// by the row scales, the operations that read their outputs, and transposes, which have one scale. Compared bit for
-// bit with formats.h and the definition of the scale.
+// Tests of FP8 operations on the CPU with one scale per row, bit for bit against formats.h and the definition of the
+// scale. Covers quantization in one pass, matmuls that do not multiply by the row scales, the operations that read
+// their outputs, and transposes, which have one scale.
 #include "fp8_fixture.h"
 
-// Returns a matmul's output: BF16 values with a power of two per row as scale. A fifth of the rows have the smallest
-// scale.
+// Returns a random matmul output with row scales: BF16 values and a power of two per row. A fifth of the rows have the
+// smallest scale.
 static Tensor carried(Fixture *f, int64_t rows, int64_t cols, double size) {
     Tensor t = random_tensor(f, FMT_BF16, rows, cols, 1);
     t.granularity = SCALE_ROW;
@@ -14,7 +14,7 @@ static Tensor carried(Fixture *f, int64_t rows, int64_t cols, double size) {
     return t;
 }
 
-// Fails unless q_t is the quantized transpose of the values of q.
+// Fails unless q_t is the transpose of q's values, quantized with one scale.
 static void assert_rescaled(Fixture *f, Tensor q_t, Tensor q) {
     assert_scale_over_rows(q_t, q, decoded(f, q));
 }
@@ -52,8 +52,8 @@ static void check_quantize(Fixture *f, Tensor x) {
         assert_scale_over_rows(q_t, q, x);
         Tensor part = tensor_rows(q, x.rows / 2, x.rows - x.rows / 2), of = tensor_rows(x, x.rows / 2, part.rows);
         memset(part.scale, 0xff, (size_t)part.rows * sizeof(float));
-        ops->quantize_forward(&f->exec, part,
-                              of); // a range of rows has the scales that these rows have in the whole tensor
+        // A range of rows has the same scales as these rows in the whole tensor.
+        ops->quantize_forward(&f->exec, part, of);
         assert_quantised_rows(q, x);
     }
     assert_int_equal(state.nonfinite, 0);
@@ -61,7 +61,7 @@ static void check_quantize(Fixture *f, Tensor x) {
 
 static void tensors_of_all_sizes(Fixture *f) {
     Tensor x = uneven_tensor(f, 3 * 33, 100, 1), single = uneven_tensor(f, 1, 1, 1e-20);
-    for (int64_t j = 0; j < x.cols; j++) { // zero the first, the last and some other rows
+    for (int64_t j = 0; j < x.cols; j++) { // sets the first row, the last row and some other rows to 0
         set_value(x, 0, j, 0);
         set_value(x, 17, j, -0.0);
         set_value(x, 98, j, 0);
@@ -75,13 +75,13 @@ static void tensors_at_the_limits(Fixture *f) {
     check_quantize(f, random_tensor(f, f->format, 17, 48, 0));
     Tensor huge = random_tensor(f, f->format, 65, 160, 1), edge = random_tensor(f, f->format, 5, 31, 100);
     set_value(huge, 64, 159, -3e38);
-    set_value(edge, 0, 30, 448); // the largest FP8 value at scale 1
+    set_value(edge, 0, 30, 448); // the largest E4M3 value, whose scale is 1
     set_value(edge, 1, 0, -450);
     set_value(edge, 2, 3, 57344);
     set_value(edge, 3, 4, 57600);
     check_quantize(f, huge);
     check_quantize(f, edge);
-    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // below the smallest scale
+    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // the scale would be less than the smallest one
 }
 
 UNIT_TEST(conversions) {
@@ -91,8 +91,8 @@ UNIT_TEST(conversions) {
 
 // --- norms -----------------------------------------------------------------------------------------------------------
 
-// Checks the norm of r_in + y + bias, its recomputation and its gradient. The norm saves its input in groups or, if
-// group is 0, as the sum itself.
+// Checks the norm of r_in + y + bias, its recomputation, and its gradient. The norm's input is saved in FP8 groups or,
+// if group is 0, unquantized.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -108,7 +108,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     if (group) assert_quantised_groups(x, r);
     assert_quantised_rows(n, normalised(f, norm, r));
 
-    // recompute from the saved x, and from the FP8 values
+    // Recomputes n from the saved x, then from n's FP8 values.
     Norm of_saved = norm;
     of_saved.x = decoded(f, x);
     Tensor again = poisoned(f, FMT_FP32, M, C);
@@ -120,7 +120,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     ops->norm_recompute(&f->exec, n_t, n, norm);
     assert_rescaled(f, n_t, n);
 
-    // norm_backward multiplies dn, a matmul's output, by its row scales
+    // norm_backward multiplies dn, the output of a matmul, by the row scales.
     Tensor dn = carried(f, M, C, 1e-4), g = random_tensor(f, f->format, M, C, 1e-4), h = copy_of(f, g);
     Tensor sums[4];
     for (int i = 0; i < 4; i++) sums[i] = poisoned(f, FMT_FP32, 1, C);
@@ -130,8 +130,8 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     assert_int_equal(state.nonfinite, 0);
 }
 
-// The first block's forward matmuls read BF16 and its wgrad reads FP8: forward stores the amax that backward
-// quantizes with.
+// In the first block, forward matmuls read BF16 and wgrad reads FP8. Forward stores the amax, with which backward
+// quantizes.
 static void check_maxima_left(Fixture *f, int64_t M, int64_t C) {
     const Ops *ops = f->exec.ops;
     Tensor r = random_tensor(f, f->format, M, C, 3), x = grouped(f, M, C, 16), n = poisoned(f, f->format, M, C);
@@ -186,7 +186,7 @@ UNIT_TEST(norms) {
 
 // --- activation ------------------------------------------------------------------------------------------------------
 
-// Checks gelu. group 0: activations are saved in BF16, so h is y.
+// Checks GELU. group: group size of the saved activation h; 0: h is saved in BF16 and shares memory with y.
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -228,7 +228,7 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
     StepState state;
     watch(f, &state);
     Tensor y = gated ? random_tensor(f, f->format, M, H, 3) : carried(f, M, H, 2);
-    for (int64_t i = 0; gated && i < M; i++) // a group of zeros has scale 1
+    for (int64_t i = 0; gated && i < M; i++) // sets a group to 0, whose scale is 1
         for (int64_t j = 0; j < group; j++) set_value(y, i, j, 0);
     Tensor bias = gated ? no_tensor() : random_tensor(f, f->format, 1, F, 1);
     Tensor h = grouped(f, M, H, group);
@@ -237,7 +237,7 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
     ops->activation_recompute(&f->exec, g_t, without_codes(g), h);
     Weight w = {.codes = whole_codes(f, FMT_E4M3, C, F, 0x1p-6f)};
     Tensor dy = whole_codes(f, FMT_E4M3, M, C, 0x1p-11f), dg = poisoned(f, f->format, M, F);
-    memset((uint8_t *)dy.data + (M - 1) * C, 0, (size_t)C); // a row whose gradient is 0
+    memset((uint8_t *)dy.data + (M - 1) * C, 0, (size_t)C); // sets a row of the gradient to 0
     w.codes_t = coded_transpose(f, w.codes);
     transpose_into(w.codes_t, w.codes);
     for (int64_t i = 0; i < M; i++)
@@ -276,7 +276,7 @@ static void gelu_bounded(Fixture *f) {
 }
 
 static void swiglu_bounded(Fixture *f) {
-    check_bounded(f, 3 * 33, 100, 40, 16, true); // one group has columns of gate and of up
+    check_bounded(f, 3 * 33, 100, 40, 16, true); // one group spans the end of gate and the start of up
     check_bounded(f, 17, 128, 23, 32, true);
 }
 
@@ -297,9 +297,9 @@ UNIT_TEST(activations) {
     run_everywhere(swiglu_bounded);
 }
 
-// --- matmuls --------------------------------------------------------------------------------------------------------
+// --- matmuls ---------------------------------------------------------------------------------------------------------
 
-// Returns FP8 values of whole numbers with a power of two per row as scale.
+// Returns FP8 values that are whole numbers, with a random power of two per row as scale.
 static Tensor whole_rows(Fixture *f, int64_t rows, int64_t cols) {
     Tensor t = whole_codes(f, FMT_E4M3, rows, cols, 1);
     t.granularity = SCALE_ROW;
@@ -308,7 +308,7 @@ static Tensor whole_rows(Fixture *f, int64_t rows, int64_t cols) {
     return t;
 }
 
-// Returns an empty BF16 output of a matmul with x, with the row scales of x.
+// Returns an empty BF16 tensor for the output of a matmul with x. It uses the row scales of x.
 static Tensor matmul_of(Fixture *f, Tensor x, int64_t cols) {
     Tensor t = poisoned(f, FMT_BF16, x.rows, cols);
     t.granularity = SCALE_ROW;
@@ -316,7 +316,8 @@ static Tensor matmul_of(Fixture *f, Tensor x, int64_t cols) {
     return t;
 }
 
-// y and dx must be the matmuls without row scales. Multiplied by the scales they are the exact matmuls, rounded once.
+// In memory, y and dx must be the matmuls without row scales. Multiplied by the row scales they must be the exact
+// matmuls, rounded once.
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
     ((Cpu *)f->exec.backend)->recipe.cache_transposed = cached;
     const float scale = 0.00123f;
@@ -356,9 +357,9 @@ UNIT_TEST(matmuls) {
     run_everywhere(matmuls_on_demand);
 }
 
-// --- what is not finite ----------------------------------------------------------------------------------------------
+// --- NaN and inf -----------------------------------------------------------------------------------------------------
 
-// One NaN or inf in the last row sets state->nonfinite. Scales and FP8 values of the other rows do not change.
+// One NaN or inf in the last row sets state->nonfinite. It does not change scales and FP8 values of the other rows.
 static void check_flags(Fixture *f) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 17, C = 100;
@@ -386,7 +387,7 @@ static void check_flags(Fixture *f) {
     set_value(norm.weight, 0, C - 1, f->bad);
     ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
     expect_flag(f);
-    // outputs of matmuls
+    // NaN or inf in the outputs of matmuls
     Tensor y = carried(f, M, C, 1);
     set_value(y, 3, 5, f->bad);
     ops->activation_forward(&f->exec, q, h, y, no_tensor(), false);

@@ -2,11 +2,11 @@
 // weights. Compared with their formulas in double precision.
 #include "ops_fixture.h"
 
-// --- heads -------------------------------------------------------------------------------------------------
+// --- QKV clip, QK norm and RoPE ----------------------------------------------------------------------------
 
 typedef struct {
     AttentionShape shape;
-    int64_t q_width, k_width; // width of the QK norms, 0: none
+    int64_t q_width, k_width; // widths of the QK norms of q and k; 0: none
     float clip;
     bool rotates;
 } HeadCase;
@@ -35,8 +35,8 @@ static double clip_of(double x, float clip) {
     return clip > 0 ? fmax(-(double)clip, fmin((double)clip, x)) : x;
 }
 
-// Applies clip, QK norm and RoPE to one row of q, k and v in double precision.
-//   given: gradient of out, or NULL. From it, computes the gradient of the row; adds to the weights' gradients dq, dk.
+// Applies clip, QK norm and RoPE to one row of q, k and v in double precision. given: gradient of the output, or NULL.
+// If given, computes the gradient of the row and adds to the norm weights' gradients dq and dk.
 static void reference_row(const QkRope *h, Tensor qkv, int64_t row, double *out, const double *given, double *gradient,
                           double *dq, double *dk) {
     const int64_t D = h->shape.head_dim, half = D / 2, q_cols = h->shape.heads * D, k_cols = h->shape.kv_heads * D;
@@ -161,7 +161,7 @@ TEST_EVERYWHERE(swiglu) {
     }
 }
 
-// For large |x|, silu(x) is x or 0. NaN and inf are passed on.
+// For large |x|, silu(x) is x or 0. NaN and inf stay NaN and inf.
 UNIT_TEST(swiglu_limits) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
@@ -186,7 +186,7 @@ UNIT_TEST(swiglu_limits) {
 
 // --- norms -------------------------------------------------------------------------------------------------
 
-// A norm without a weight gives the bits of a norm whose weight is 1.
+// A norm without a weight is bit-identical to a norm whose weight is 1.
 TEST_EVERYWHERE(plain_norms) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 3 * 33, C = 100;

@@ -18,13 +18,13 @@
 
 // --- the model ----------------------------------------------------------------------------------------------------
 
-// A scratch tensor: of all blocks or the FP8 ones (VALUE), or of the BF16 blocks (PLAIN).
+// A scratch tensor of the plan. role VALUE: used by all blocks or by the FP8 blocks; PLAIN: used by the BF16 blocks.
 typedef struct {
     TensorId id;
     Role role;
 } Scratch;
 
-// If `sharing`, these two scratch tensors are placed in the same memory, which no other tensor uses.
+// If `sharing` is set, the plan places these two scratch tensors in the same memory, which no other tensor uses.
 static bool sharing;
 static Scratch shared_first, shared_second;
 
@@ -40,7 +40,7 @@ static void order_arena_plan(Arena *arena, const Config *flags, int ranks, Devic
         arena->workspace_offset += (bytes + 255) / 256 * 256;
         arena->total_bytes += (bytes + 255) / 256 * 256;
     }
-    arena->rank = order_rank; // normally set later by arena_allocate()
+    arena->rank = order_rank; // arena_allocate() would set this later
     memory_open(arena);
 }
 
@@ -56,14 +56,14 @@ static const Ops *order_ops_table(void) {
     return &ops_with_faults;
 }
 
-// Included here, so that each event can be skipped.
+// Includes shards.c with macros around its ordering calls, so that the tests can skip each of them.
 #define comm_after_compute(comm) place_event(comm, false, 0, __func__, __LINE__)
 #define comm_wait(comm, ticket) place_event(comm, true, ticket, __func__, __LINE__)
 #include "coat/model/shards.c"
 #undef comm_after_compute
 #undef comm_wait
 
-// The trainer with the recording device, whose descriptors use windows.
+// Includes the trainer with the recording device. Its tensor descriptors use address windows.
 #define cpu_ops order_ops_table
 #define comm_open order_comm_open
 #define arena_plan order_arena_plan
@@ -98,7 +98,7 @@ enum {
 };
 #define MAX_CHOICES 7
 
-// Choices of RECIPE; those from FP8_LINEAR on have FP8 matmuls.
+// Indices of the recipes in flags_of[RECIPE]. Recipes from FP8_LINEAR on have FP8 matmuls.
 enum { BF16, BF16_COAT, BF16_PAPER, FP8_LINEAR, FP8_PAPER, COAT, PAPER };
 
 static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
@@ -115,10 +115,12 @@ static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     [TRANSPOSES] = {"--cache-transposed", "--no-cache-transposed"},
     [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
     [MATMUL_CHECK] = {"", "--health-products 1"},
-    [TRAINS] = {"", "", ""}, // trains, evaluates (--eval-only) or samples (--prompt); the flags would need weights
-    [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first: a single process
-    [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last has no shard of small tensors
-    [MICRO_BATCHES] = {"", "", ""},                                // number of micro-batches per step, minus 1
+    // trains, evaluates (--eval-only) or samples (--prompt). The texts are empty because these flags would need
+    // weights.
+    [TRAINS] = {"", "", ""},
+    [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first choice is a single process
+    [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last rank has no shard of small tensors
+    [MICRO_BATCHES] = {"", "", ""}, // the index is the number of micro-batches per step, minus 1
     [BLOCK] = {"--heads 1", "--heads 1 --model llama:d1 --no-tied-head", "--heads 1 --model qwen3:d1 --head-dim 32",
                "--heads 1 --model olmo:d1 --clip-qkv 1", "--heads 1 --model olmo2:d1",
                "--heads 2 --kv-heads 1 --model qwen2:d1"},
@@ -150,8 +152,8 @@ static const char *command_line(const Choice *choice) {
     return line;
 }
 
-static const int32_t none[1]; // tokens, never read
-static char nowhere;          // destination of downloads, never written
+static const int32_t none[1]; // dummy tokens: the recording device does not read them
+static char nowhere;          // destination of downloads, which the recording device does not write
 
 static void evaluate(Model *m, int passes) {
     const Config *c = m->config;
@@ -166,7 +168,7 @@ static void evaluate(Model *m, int passes) {
     state_upload(m);
 }
 
-// Evaluates half sequences and downloads all losses, as HellaSwag does.
+// Evaluates sequences of half the length and downloads all token losses, as HellaSwag evaluation does.
 static void evaluate_short(Model *m) {
     const int B = m->config->micro_batch, T = m->config->seq_len / 2;
     batch_upload(m, B, T, none, none, NULL);
@@ -176,7 +178,8 @@ static void evaluate_short(Model *m) {
     state_upload(m);
 }
 
-// Samples: a pass over half a sequence, then two passes with the KV cache. Only the last token's logits are computed.
+// Samples: one pass over half a sequence, then two passes that use the KV cache. Only the last token's logits are
+// computed.
 static void sample(Model *m) {
     const int T = m->config->seq_len / 2, rows = config_sample_logits(m->config);
     const int more = config_min_tokens(m->config);
@@ -210,7 +213,7 @@ static void train_step(Model *m, bool watched) {
     if (fault == OLD_SLOTS) memcpy(m->shards.slot_layer, slots, sizeof slots);
 }
 
-// Actions after each step, in this order: each of them alone, all, and none.
+// Actions after a training step. Runs test each action alone, then all, then none.
 enum { HEALTH = 1, SAVE = 2, EVALUATE = 4, EVALUATE_SHORT = 8, SAMPLE = 16 };
 static const int after_steps[] = {0,        HEALTH | SAVE | EVALUATE | EVALUATE_SHORT | SAMPLE,
                                   EVALUATE, EVALUATE_SHORT,
@@ -243,7 +246,7 @@ static void train(Model *m, int steps) {
 
 #define ALL_STEPS ((int)(sizeof after_steps / sizeof *after_steps))
 
-// Reports tensors that a training run allocates but never writes or reads. Only rank 0 counts FP8 values.
+// Reports tensors that a training run allocates but never writes or never reads. Only rank 0 counts FP8 values.
 static void check_used(const Arena *arena) {
     for (int id = 0; id < TENSOR_COUNT; id++) {
         const TensorLayout *t = &arena->layout[id][VALUE];
@@ -253,7 +256,7 @@ static void check_used(const Arena *arena) {
     }
 }
 
-// Runs one configuration. Returns the number of faulty accesses; order.report describes them.
+// Runs the model in one configuration. Returns the number of faulty accesses; order.report describes them.
 static size_t faults_of(const Choice *choice, int steps) {
     static Model m;
     const int ranks = ranks_of(choice);
@@ -289,13 +292,13 @@ static size_t faults_of(const Choice *choice, int steps) {
 
 static bool all_of_them;
 #ifdef __SANITIZE_ADDRESS__
-enum { SHARE = 4 }; // tests 1 of 4 configurations, because each takes four times as long
+enum { SHARE = 4 }; // tests one in SHARE configurations, because AddressSanitizer makes each four times as slow
 #else
 enum { SHARE = 1 };
 #endif
 
-// True if at least `wanted` combinations in this choice are new: of any three settings or, in runs that train, of all
-// settings of the recipe.
+// True if at least `wanted` combinations of settings in this choice have not been tested. Counts combinations of any
+// three settings and, in training runs, of all settings of the recipe.
 #define VALUES (SETTINGS * MAX_CHOICES)
 static bool is_new(const Choice *choice, int wanted) {
     static bool met[VALUES][VALUES][VALUES],
@@ -313,7 +316,7 @@ static bool is_new(const Choice *choice, int wanted) {
     return fresh >= wanted;
 }
 
-// True if another choice has the same effect: a single process has rank 0, only rank 0 compares matmuls, a model of
+// True if the choice duplicates another one: a single process only has rank 0, only rank 0 compares matmuls, a model of
 // one layer has one block, and some settings only affect training or FP8 matmuls.
 static bool repeats(const Choice *choice) {
     const int *of = choice->of;
@@ -324,10 +327,10 @@ static bool repeats(const Choice *choice) {
            (of[LAYERS] == 0 && of[BF16_BLOCKS] == 2) || (of[RANK] > 0 && of[MATMUL_CHECK] > 0);
 }
 
-// Returns choice `number` of all `total` ones. Consecutive numbers give very different choices.
+// Returns choice `number` of `total` ones. Consecutive numbers give very different choices.
 static Choice choice_of(int64_t number, int64_t total) {
     Choice choice;
-    int64_t rest = number * 15485863 % total; // a prime
+    int64_t rest = number * 15485863 % total; // multiplies by a prime to spread the numbers
     for (int i = 0; i < SETTINGS; i++) {
         choice.of[i] = (int)(rest % choices(i));
         rest /= choices(i);
@@ -335,7 +338,7 @@ static Choice choice_of(int64_t number, int64_t total) {
     return choice;
 }
 
-// Tries choices with many new combinations first, which reduces the number of runs.
+// Tests the choices with many new combinations of settings first, because this reduces the number of runs.
 UNIT_TEST(every_access_is_ordered) {
     int64_t total = 1;
     int fresh = 0, runs = 0, all = 0, bad = 0;
@@ -360,9 +363,9 @@ UNIT_TEST(every_access_is_ordered) {
     assert_int_equal(bad, 0);
 }
 
-// --- faults that must be seen -------------------------------------------------------------------------------------
+// --- injected faults ----------------------------------------------------------------------------------------------
 
-// Configurations that together cover all recipes and ZeRO stages, with several ranks and layers.
+// Configurations that together use all recipes and ZeRO stages, with several ranks and layers.
 static const Choice several[] = {
     {{[RECIPE] = BF16, [LAYERS] = 2, [ZERO] = 4, [MICRO_BATCHES] = 1}},
     {{[RECIPE] = COAT, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 3, [ZERO] = 4, [RANK] = 1, [MICRO_BATCHES] = 1}},
@@ -373,7 +376,7 @@ static const Choice several[] = {
 };
 #define SEVERAL ((int)(sizeof several / sizeof *several))
 
-// Runs the configurations until a fault is found, and prints it. Returns false if none finds one.
+// Runs configurations until one reports a fault, and prints it. Returns false if none does.
 static bool is_seen(const char *what) {
     for (int i = 0; i < SEVERAL; i++) {
         if (faults_of(&several[i], ALL_STEPS) == 0) continue;
@@ -420,7 +423,7 @@ static bool is_scratch(const TensorLayout *t) {
     return layout_owns_memory(t) && !t->saved && t->category >= CATEGORY_SCRATCH;
 }
 
-// Lists the scratch tensors of a plan. Returns their number.
+// Lists the scratch tensors of a plan and returns their number.
 static int list_scratch(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT], Scratch list[2 * TENSOR_COUNT]) {
     int count = 0;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
@@ -437,7 +440,7 @@ static bool alive_together(const TensorLayout *a, const TensorLayout *b) {
 }
 
 static const char *scratch_name(Scratch s) {
-    static char name[2][64]; // two names per message
+    static char name[2][64]; // two buffers, because a message contains two names
     static int next;
     next = !next;
     snprintf(name[next], sizeof name[next], "%s%s", tensor_row(s.id)->name, role_suffix(s.role));
@@ -449,7 +452,7 @@ static const char *scratch_name(Scratch s) {
 // one other (not with all, because some lifetimes have gaps, and stages have several operations).
 UNIT_TEST(lifetimes_are_long_enough) {
 #ifdef __SANITIZE_ADDRESS__
-    skip(); // a few configurations, thousands of times
+    skip(); // skipped by default, because it runs a few configurations thousands of times
 #endif
     static const Choice alone[] = {
         {{[RECIPE] = BF16, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
@@ -505,7 +508,7 @@ UNIT_TEST(lifetimes_are_long_enough) {
 int main(int argc, char **argv) {
     all_of_them = argc > 1 && strcmp(argv[1], "--all") == 0;
 #ifdef _OPENMP
-    omp_set_num_threads(1); // nothing is computed
+    omp_set_num_threads(1); // one thread is enough because nothing is computed
 #endif
     return unit_main(NULL, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// Tests of the loss plot: contents of the SVG file, and errors for unusable logs.
+// Tests of the loss plot: the contents of the SVG file, and errors for logs that cannot be drawn.
 #include <math.h>
 
 #include "dev/tools/loss_svg.h"
@@ -10,7 +10,7 @@ static void write_log(const char *text) {
     write_text(path_of("log.jsonl"), text);
 }
 
-// Draws the log and returns the SVG text; free() it.
+// Draws the log and returns the SVG text, which the caller frees.
 static char *draw(const char *title, const PlotReference *references, int count) {
     const char *svg = path_of("loss.svg");
     if (!plot_loss_svg(path_of("log.jsonl"), svg, title, references, count, &err)) fail_msg("%s", err.text);
@@ -42,7 +42,8 @@ UNIT_TEST(curves_labels_and_references) {
     const PlotReference references[] = {{"uniform", 5.549}, {"a<b", 2.9}};
     char *svg = draw("title & <more>", references, 2);
     assert_balanced(svg);
-    assert_int_equal(occurrences(svg, "<polyline"), 3); // raw, smoothed, validation
+    // three curves: training loss, smoothed training loss, validation loss
+    assert_int_equal(occurrences(svg, "<polyline"), 3);
     assert_int_equal(occurrences(svg, "<circle"), 2);
     assert_int_equal(occurrences(svg, "stroke-dasharray"), 2);
     assert_non_null(strstr(svg, "title &amp; &lt;more&gt;"));

@@ -6,7 +6,7 @@
 #include "coat/comm/rendezvous.h"
 #include "comm_fixture.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
 static Rendezvous address;
 static int timeout_s;
@@ -20,7 +20,7 @@ static struct sockaddr_in loopback(int port) {
     return a;
 }
 
-// Chooses a port of this machine that is free now.
+// Returns a TCP port of this machine that is currently free.
 static void use_free_port(void) {
     struct sockaddr_in a = loopback(0);
     socklen_t size = sizeof a;
@@ -35,7 +35,7 @@ static void use_free_port(void) {
     timeout_s = 10;
 }
 
-// Connects to rank 0, which may not listen yet. Returns -1 if it does not within 10 seconds.
+// Connects to rank 0, which may not be listening yet. Returns -1 if rank 0 does not listen within 10 seconds.
 static int connect_to_rank_0(void) {
     struct sockaddr_in a = loopback(address.port);
     for (int i = 0; i < 500; i++) {
@@ -94,14 +94,15 @@ UNIT_TEST(test_find) {
         assert_string_equal(m.host, cases[i].host);
         assert_int_equal(m.port, cases[i].expected);
     }
-    // torchrun itself uses MASTER_PORT
+    // Another port than MASTER_PORT is chosen, because torchrun itself uses MASTER_PORT.
     setenv("MASTER_ADDR", "head", 1);
     setenv("MASTER_PORT", "1234", 1);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     config.rendezvous[0] = '\0';
     assert_true(rendezvous_find(&config, &place, &m, &err));
     assert_int_equal(m.port, 1235);
-    // one machine needs no address, and Slurm names the first of several
+    // Without --rendezvous, one machine uses its loopback address. For several machines, Slurm's node list names the
+    // first.
     clear_launchers();
     place.local_ranks = 4;
     assert_true(rendezvous_find(&config, &place, &m, &err));
@@ -136,7 +137,7 @@ static uint64_t run_of(const char *launcher, const char *out) {
     return r.run;
 }
 
-// Runs are told apart by --out, by Slurm's job and step if started by srun, and by torchrun's id.
+// Runs are distinguished by --out, by Slurm's job and step if srun started them, and by torchrun's run id.
 UNIT_TEST(test_run) {
     clear_launchers();
     const uint64_t run = run_of("the flags", "runs/a");
@@ -159,12 +160,12 @@ UNIT_TEST(test_run) {
 UNIT_TEST(test_connect) {
     use_free_port();
     assert_shared(run_ranks(4, share), 4);
-    assert_shared(run_ranks(3, share_rank_0_late), 3); // the same port again, immediately
+    assert_shared(run_ranks(3, share_rank_0_late), 3); // the same port can be used again immediately
     address.port++;
     assert_shared(run_ranks(1, share), 1);
 }
 
-// Before rank 2, other programs connect: one sends HTTP, one sends too little, one closes.
+// Other programs connect before rank 2 does: one sends HTTP, one sends too few bytes, one closes the connection.
 static bool share_after_strangers(CommPlace *place, RankResult *result) {
     if (place->rank == 2) {
         static const char *const texts[] = {"GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: */*\r\n\r\n", "COATrdv2", ""};
@@ -182,11 +183,11 @@ UNIT_TEST(test_strangers) {
     assert_shared(run_ranks(3, share_after_strangers), 3);
 }
 
-// Before rank 2 comes, rank 1 opens more silent connections than there are ranks.
+// Before rank 2 connects, rank 1 opens more silent connections than there are ranks.
 static bool share_after_silence(CommPlace *place, RankResult *result) {
     for (int i = 0; place->rank == 1 && i < 12; i++)
         if (connect_to_rank_0() < 0) return false;
-    if (place->rank == 1) usleep(500000); // rank 0 has accepted them
+    if (place->rank == 1) usleep(500000); // waits until rank 0 has accepted the connections
     return share(place, result);
 }
 
@@ -194,10 +195,10 @@ UNIT_TEST(test_silence) {
     use_free_port();
     const double begin = now_seconds();
     assert_shared(run_ranks(3, share_after_silence), 3);
-    assert_true(now_seconds() - begin < 4); // each may be silent for 5 s
+    assert_true(now_seconds() - begin < 4); // less than the 5 s for which each connection may be silent
 }
 
-// Rank 0 refuses a process of another run and keeps waiting for rank 1 of its own run.
+// Rank 0 refuses a process of another run, and keeps waiting for rank 1 of its own run.
 static bool share_in_two_runs(CommPlace *place, RankResult *result) {
     const bool other = place->rank == 2;
     place->ranks = 2;
@@ -219,7 +220,7 @@ UNIT_TEST(test_other_run) {
     assert_says(&results[2].err, "--rendezvous HOST:PORT");
 }
 
-// If rank 1 never connects, rank 0's error counts the refused processes.
+// If rank 1 never connects, the error of rank 0 reports how many processes it refused.
 static bool share_with_other_run(CommPlace *place, RankResult *result) {
     if (place->rank == 1) address.run = 2;
     return share(place, result);
@@ -233,7 +234,7 @@ UNIT_TEST(test_only_other_run) {
     assert_says(&results[0].err, "rank 1; 1 of another run");
 }
 
-// Rank 1 connects, dies and is restarted. Its second connection replaces the first.
+// Rank 1 connects, dies and is restarted. The connection of the new process replaces the old one.
 static bool share_restarted(CommPlace *place, RankResult *result) {
     if (place->rank == 1) {
         pid_t first = fork();
@@ -262,7 +263,7 @@ UNIT_TEST(test_missing) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(3, share_without_last);
-    for (int r = 0; r < 2; r++) { // rank 0's error reaches the others
+    for (int r = 0; r < 2; r++) { // the error of rank 0 is sent to the other ranks
         assert_false(results[r].ok);
         assert_int_equal(results[r].err.code, EXIT_RANK);
         assert_says(&results[r].err, "waited 1 s");
@@ -311,7 +312,7 @@ UNIT_TEST(test_contradictions) {
 
 // --- where rank 0 listens -------------------------------------------------------------------------------------------
 
-// Returns the address at which rank 0 listens for a host name, as text, or its error.
+// Returns the address at which rank 0 listens if given this host name, as text, or the error.
 static const char *listens_at(const char *host, int local_ranks) {
     static char text[600];
     snprintf(text, sizeof text, "nowhere");
@@ -331,7 +332,8 @@ static const char *listens_at(const char *host, int local_ranks) {
         char line[512];
         FILE *table = fopen("/proc/net/tcp", "r");
         while (table && fgets(line, sizeof line, table)) {
-            char *at = strstr(line, wanted), *state = at ? strstr(at, " 0A ") : NULL; // listening
+            // state 0A in /proc/net/tcp means that the socket is listening
+            char *at = strstr(line, wanted), *state = at ? strstr(at, " 0A ") : NULL;
             if (!state || at > state) continue;
             struct in_addr in = {(in_addr_t)strtoul(strchr(line, ':') + 1, NULL, 16)};
             snprintf(text, sizeof text, "%s", inet_ntoa(in));
@@ -347,10 +349,10 @@ static const char *listens_at(const char *host, int local_ranks) {
 UNIT_TEST(test_listens) {
     use_free_port();
     assert_string_equal(listens_at("127.0.0.1", 2), "127.0.0.1");
-    assert_string_equal(listens_at("127.0.0.1", 0), "127.0.0.1"); // loopback stays loopback
+    assert_string_equal(listens_at("127.0.0.1", 0), "127.0.0.1"); // a loopback address is used as given
     assert_string_equal(listens_at("127.0.0.5", 1), "127.0.0.5");
     assert_string_equal(listens_at("0.0.0.0", 1), "0.0.0.0");
-    // the address of another machine is an error; rank 0 does not listen on all interfaces instead
+    // If the name belongs to another machine, rank 0 fails. It does not listen on all interfaces instead.
     assert_string_equal(listens_at("192.0.2.1", 1), "nowhere");
     size_t size;
     char *said = read_file(path_of("error"), &size);

@@ -1,5 +1,5 @@
-// Tests of sampling with a KV cache: each logit is compared with that of a pass over all tokens, for every
-// architecture and recipe, up to --seq-len and beyond.
+// Tests of sampling with a KV cache: the logits of each step are compared with those of a pass over all tokens. Covers
+// every architecture and recipe, and texts up to --seq-len and longer.
 #include "coat/cpu/cpu_internal.h"
 #include "coat/numerics/rng.h"
 #include "coat/run/evaluate.h"
@@ -13,11 +13,11 @@
 
 #define VOCAB 61
 #ifdef __SANITIZE_ADDRESS__
-enum { WINDOW = 24 }; // shorter, because it is ten times slower
+enum { WINDOW = 24 }; // shorter with AddressSanitizer, which is ten times slower
 #else
 enum { WINDOW = 40 };
 #endif
-enum { PROMPT = 5, LENGTH = WINDOW + 4 }; // the last positions do not begin at a multiple of 16
+enum { PROMPT = 5, LENGTH = WINDOW + 4 }; // lengths such that the last positions do not begin at a multiple of 16
 
 static const char *const models[] = {
     "--layers 3 --heads 2 --channels 64 --positions 50",
@@ -29,12 +29,12 @@ static const char *const models[] = {
     "--model qwen2:d2 --kv-heads 1",
 };
 #ifdef __SANITIZE_ADDRESS__
-enum { MODELS = 4 }; // the others run no other code here
+enum { MODELS = 4 }; // fewer models, because the others run no additional code
 #else
 enum { MODELS = sizeof models / sizeof *models };
 #endif
 
-// Draws weights with deviation 1 / sqrt(inputs), so that logits differ and depend on all tokens.
+// Initializes weights with standard deviation 1 / sqrt(inputs), so that logits differ and depend on all tokens.
 static void draw_weights(Model *m) {
     for (int i = 0; i < m->parameter_count; i++) {
         const Tensor t = m->parameters[i].weight.value;
@@ -50,7 +50,7 @@ static void draw_weights(Model *m) {
     shards_weights_loaded(&m->shards);
 }
 
-// Opens a model that only samples or, with `trains`, one that trains and can sample.
+// Creates a model that only samples or, with `trains`, one that trains and can also sample.
 static void open_model(Model *m, const char *model, const char *recipe, bool trains, bool blas) {
     static const CommPlace alone = {0, 1, 0, 1, "", false, ""};
     char line[512];
@@ -60,7 +60,8 @@ static void open_model(Model *m, const char *model, const char *recipe, bool tra
     if (!trains) snprintf(config.prompt, sizeof config.prompt, "x"), config.train[0] = '\0';
     if (!config_check(&config, 1, &error)) fail_msg("%s\n  refused: %s", line, error.text);
     if (!model_create(m, &config, &alone, &error)) fail_msg("%s", error.text);
-    memset(m->arena.base, 0xff, m->arena.workspace_offset); // reads of unwritten memory give NaN
+    // Fills the arena with NaN to detect reads of unwritten memory.
+    memset(m->arena.base, 0xff, m->arena.workspace_offset);
     state_upload(m);
     rope_table_set(&m->arena, &m->exec);
     ((Cpu *)m->exec.backend)->blas = blas;
@@ -71,8 +72,8 @@ static int most_likely(const float *logits) {
     return sample_token(logits, VOCAB, 0, 0, 1, 0, 0);
 }
 
-// Returns the largest ||a - b|| / ||b|| of the logits of `cached`, which uses its KV cache, and `full`, which
-// recomputes all tokens. *other becomes the number of steps in which the most likely token differs.
+// Returns the largest relative difference ||a - b|| / ||b|| between the logits of `cached`, which uses its KV cache,
+// and `full`, which recomputes all tokens. *other becomes the number of steps in which the most likely token differs.
 static double differ(Model *cached, Model *full, int *other) {
     int32_t ids[LENGTH + 1] = {3, 14, 15, 9, 26};
     double worst = 0;
@@ -116,7 +117,7 @@ UNIT_TEST(same_bits_in_fp32_and_bf16) {
     }
 }
 
-// OpenBLAS sums in an order that depends on the number of rows, so bits may differ.
+// Logits may differ in the last bits with OpenBLAS, because its order of summation depends on the number of rows.
 UNIT_TEST(same_tokens_by_openblas) {
     int other;
     if (!blas_open()) skip();
@@ -129,8 +130,8 @@ UNIT_TEST(same_tokens_by_openblas) {
     }
 }
 
-// Computes the relative errors of FP8 logits compared with FP32 over many lengths of random tokens: *error_cached
-// with a KV cache, *error_full with all tokens recomputed.
+// Measures the relative error of FP8 logits against FP32 logits, over many lengths of random tokens: *error_cached with
+// a KV cache, *error_full with all tokens recomputed.
 static void fp8_errors(Model *cached, Model *full, Model *exact, double *error_cached, double *error_full) {
     int32_t ids[LENGTH];
     double cached_distance = 0, full_distance = 0, size = 0;
@@ -151,12 +152,13 @@ static void fp8_errors(Model *cached, Model *full, Model *exact, double *error_c
     *error_full = sqrt(full_distance / size);
 }
 
-// With a KV cache, FP8 scales differ from those of a full pass. The logits must be as close to FP32's.
+// With a KV cache, FP8 scales differ from those of a full pass, so the logits differ, too. They must be as close to
+// FP32's logits as those of a full pass.
 UNIT_TEST(fp8_is_as_close_to_fp32) {
     static const char *const recipes[] = {"--recipe coat", "--recipe coat-paper", "--recipe coat --head fp8",
                                           "--recipe fp8-linear", "--recipe bf16 --head fp8"};
     for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) {
-        double all_cached = 0, all_full = 0; // summed over the models, because one model varies by 10 %
+        double all_cached = 0, all_full = 0; // sums over all models, because single models vary by 10 %
         for (int i = 0; i < MODELS; i++) {
             Model cached, full, exact;
             double error_cached, error_full;
@@ -223,14 +225,14 @@ UNIT_TEST(plan_has_kv_cache) {
     }
 }
 
-// The plan has as many positions as prompt and sample need, rounded up to whole passes, and at most --seq-len.
+// The plan has room for prompt and sample, rounded up to whole passes, and for at most --seq-len positions.
 UNIT_TEST(plan_fits_the_sample) {
     static const struct {
         const char *flags, *prompt;
         int seq_len;
     } cases[] = {
         {"--sample-tokens 61", "x", 64},         {"--sample-tokens 61", "xy", 128},
-        {"--sample-tokens 59", "\xc3\xa9", 128}, // two bytes; normalization may add more
+        {"--sample-tokens 59", "\xc3\xa9", 128}, // the prompt has two bytes, but normalization may lengthen it
         {"--sample-tokens 1000", "x", 300},      {"--sample-tokens 61 --seq-len 40", "x", 40},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

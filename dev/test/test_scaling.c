@@ -1,4 +1,5 @@
-// Tests of FP8 scales in the plan: which tensors have row scales, which share scales, and their memory.
+// Tests of FP8 scales in the memory plan: which tensors have row scales, which tensors share scales, and how much
+// memory the scales need.
 #include "coat/config/shapes.h"
 #include "coat/model/arena.h"
 #include "coat/ops.h"
@@ -9,7 +10,7 @@ enum { LAYERS = 3, ROWS = 2 * 16 };
 static Config config;
 static Arena arena;
 
-// Plans without allocating: the base is an arbitrary address.
+// Plans the arena without allocating it: its base is an arbitrary address.
 static void plan(RecipeKind recipe, int recompute) {
     config_defaults(&config);
     recipe_apply(&config.recipe, recipe);
@@ -38,8 +39,8 @@ static void assert_granularity(TensorId id, Granularity expected) {
                      (int)tensor(id, layer).granularity, (int)expected);
 }
 
-// Fails unless `codes` has row scales of its own in each layer and no amax, and the matmul's BF16 output shares
-// `memory` and these scales.
+// Fails unless, in each layer, `codes` has row scales of its own and no amax, and the matmul's BF16 output has the same
+// scales and shares `memory`.
 static void assert_rows(TensorId codes, TensorId matmul, TensorId memory) {
     assert_granularity(codes, SCALE_ROW);
     assert_granularity(matmul, SCALE_ROW);
@@ -58,8 +59,8 @@ static void assert_rows(TensorId codes, TensorId matmul, TensorId memory) {
     }
 }
 
-// Fails unless the transpose has its own scale if `codes` has row scales or another format, and shares codes' scale
-// otherwise.
+// Fails unless the transpose has its own scale if `codes` has row scales or another format, and otherwise shares the
+// scale of `codes`.
 static void assert_transpose(TensorId transpose, TensorId codes) {
     assert_granularity(transpose, SCALE_TENSOR);
     for (int layer = 0; layer < LAYERS; layer++) {
@@ -100,7 +101,7 @@ UNIT_TEST(test_token) {
         assert_rows(G, Y, Y);
         assert_rows(N2, Y_FC, Y_FC);
         assert_rows(DH_Q, DN2, DN);
-        assert_one_scale(N1); // attention reads the matmul's output
+        assert_one_scale(N1); // n1 has one scale per tensor, because attention reads its matmul's output
         assert_granularity(DQKV_Q, SCALE_TENSOR);
         assert_granularity(DRESID_Q, SCALE_TENSOR);
         assert_transposes();
@@ -113,7 +114,7 @@ UNIT_TEST(test_token) {
         assert_rows(OQ, Y_PROJ, Y);
         assert_rows(G, Y, Y);
         assert_one_scale(N1);
-        assert_one_scale(N2); // h is the matmul's output
+        assert_one_scale(N2); // n2 has one scale per tensor, because h is its matmul's output
         assert_granularity(DH_Q, SCALE_TENSOR);
         assert_transposes();
         assert_plain(Y_FC);
@@ -122,8 +123,8 @@ UNIT_TEST(test_token) {
     }
 }
 
-// In the first block, outputs of norms and attention are BF16 with their own amax, and so are the matmuls that read
-// them. Backward's operands have the same formats as in other blocks.
+// In the first block, the outputs of norms and attention are in BF16, with an amax of their own, and so are the forward
+// matmuls that read them. Backward's operands have the same formats as in other blocks.
 UNIT_TEST(test_first_block) {
     static const TensorId operands[] = {N1, OQ, N2}, matmuls[] = {Y_PROJ, Y_FC}, transposes[] = {N1_T, O_T, N2_T};
     plan(RECIPE_COAT, -1);
@@ -150,7 +151,7 @@ UNIT_TEST(test_first_block) {
     }
 }
 
-// coat-paper has one scale per tensor.
+// With recipe coat-paper, every FP8 operand has one scale per tensor.
 UNIT_TEST(test_tensor) {
     static const RecipeKind recipes[] = {RECIPE_COAT_PAPER, RECIPE_BF16};
     static const TensorId codes[] = {N1, OQ, N2, G}, plain[] = {Y_PROJ, Y, Y_FC, DN2, DN};
@@ -164,13 +165,14 @@ UNIT_TEST(test_tensor) {
     }
 }
 
-// Row scales, one set per layer, need little memory; and the categories add up to the total.
+// Each layer has its own row scales, which need little memory. The categories of the plan add up to the total.
 UNIT_TEST(test_memory) {
     plan(RECIPE_COAT_PAPER, -1);
     const size_t tensor_bytes = arena.total_bytes;
     plan(RECIPE_COAT, -1);
     const size_t scales = 4 * LAYERS * ROWS * sizeof(float);
-    assert_true(arena.total_bytes <= tensor_bytes + scales + 16 * 1024); // allocations are aligned to 256 bytes
+    // The tolerance is for allocations, which are aligned to 256 bytes.
+    assert_true(arena.total_bytes <= tensor_bytes + scales + 16 * 1024);
     size_t counted = 0;
     for (int c = 0; c < CATEGORY_COUNT; c++) counted += arena.category_bytes[c];
     assert_true(counted == arena.total_bytes);

@@ -1,4 +1,4 @@
-// Tests of the learning-rate schedules on values computed by hand.
+// Tests of the learning-rate schedules, against values computed by hand.
 #include "coat/model/schedule.h"
 #include "dev/test/unit.h"
 
@@ -26,7 +26,7 @@ UNIT_TEST(test_warmup) {
         near(&c, 4, 100, 0.5);
         near(&c, 9, 100, 1.0);
         near(&c, 10, 100, 1.0);
-        near(&c, 3, 5, 0.4); // the run ends during warmup
+        near(&c, 3, 5, 0.4); // the run ends before the warm-up is complete
         near(&c, 4, 5, 0.5);
     }
 }
@@ -34,8 +34,8 @@ UNIT_TEST(test_warmup) {
 UNIT_TEST(test_cosine) {
     Config c = make(SCHEDULE_COSINE, 6e-4f, 0.1f, 20);
     near(&c, 20, 120, 6e-4);
-    near(&c, 70, 120, 3.3e-4);                                  // half-way between 6e-4 and 6e-5
-    near(&c, 45, 120, 6e-5 + 5.4e-4 * 0.5 * (1.0 + sqrt(0.5))); // a quarter
+    near(&c, 70, 120, 3.3e-4);                                  // halfway through the decay from 6e-4 to 6e-5
+    near(&c, 45, 120, 6e-5 + 5.4e-4 * 0.5 * (1.0 + sqrt(0.5))); // after a quarter of the cosine decay
     near(&c, 120, 120, 6e-5);
     near(&c, 500, 120, 6e-5);
     Config flat = make(SCHEDULE_COSINE, 3e-4f, 1.0f, 0);
@@ -53,11 +53,11 @@ UNIT_TEST(test_linear) {
 UNIT_TEST(test_wsd) {
     Config c = make(SCHEDULE_WSD, 1.0f, 0.0f, 10);
     near(&c, 50, 100, 1.0);
-    near(&c, 80, 100, 1.0); // the decay begins
-    near(&c, 85, 100, 0.5); // 1 - sqrt(5 / 20)
+    near(&c, 80, 100, 1.0); // first step of the decay of the rate
+    near(&c, 85, 100, 0.5); // 5 of 20 steps into the decay: 1 - sqrt(5 / 20)
     near(&c, 96, 100, 1.0 - sqrt(0.8));
     near(&c, 100, 100, 0.0);
-    c.warmup = 90; // the decay waits for the end of the warmup
+    c.warmup = 90; // the decay does not start before the warm-up has ended
     near(&c, 89, 100, 1.0);
     near(&c, 90, 100, 1.0);
     c.warmup = 0;
@@ -80,7 +80,7 @@ UNIT_TEST(test_edges) {
         for (int64_t total = 0; total < 4; total++)
             for (int64_t step = 0; step <= total; step++) {
                 float rate = schedule_lr(&c, step, total);
-                assert_true(rate >= 0.5f && rate <= 1.0f); // NaN fails, too
+                assert_true(rate >= 0.5f && rate <= 1.0f); // also fails if the learning rate is NaN
             }
         assert_true(schedule_lr(&c, INT64_C(1) << 40, INT64_C(1) << 41) > 0.5f);
     }

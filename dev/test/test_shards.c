@@ -1,16 +1,16 @@
-// Tests of ZeRO sharding: shards cover every tensor once, gathered layers use two buffers, tensors do not overlap in
-// memory, and every ZeRO stage needs less memory than the one before.
+// Tests of ZeRO sharding: the shards of a tensor cover it exactly once, gathered layers use a double buffer, tensors do
+// not overlap in memory, and each ZeRO stage needs less memory than the previous one.
 #include "coat/config/shapes.h"
 #include "coat/flags/config_check.h"
 #include "coat/model/arena.h"
 #include "dev/test/unit.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
 static const RecipeKind recipes[] = {RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT};
 
-// Plans a model of odd widths: rows of 48 are not multiples of 128, and small tensors leave some ranks without a
-// shard.
+// Plans a model with unusual widths: rows of 48 elements are not multiples of 128, and some ranks have no shard of
+// small tensors.
 static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     static Config config;
     config_defaults(&config);
@@ -29,7 +29,7 @@ static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     config.zero = zero;
     if (!config_check(&config, ranks, &err)) fail_msg("%s", err.text);
     arena_plan(arena, &config, ranks, DEVICE_CPU);
-    arena->base = (char *)0 + 256; // never dereferenced
+    arena->base = (char *)0 + 256; // an arbitrary address that is never dereferenced
 }
 
 UNIT_TEST(shards_cover_everything) {
@@ -50,8 +50,7 @@ UNIT_TEST(shards_cover_everything) {
                             assert_int_equal(begin % 128, 0);
                             assert_int_equal(shard.stride, shard.cols);
                             next = begin + tensor_elements(shard);
-                            // the shard fits in memory, also when all shards are
-                            // communicated in equal length
+                            // The shard fits in its memory, even if all ranks communicate shards of equal length.
                             int64_t first = t->sharded ? 0 : begin;
                             assert_true(first + tensor_elements(shard) <= t->local_elements);
                             if (arena->zero > 0 && !t->sharded && role != CODES)
@@ -74,10 +73,10 @@ UNIT_TEST(local_tensors_are_whole_or_sharded) {
     Tensor embedding = arena_local(arena, WTE, VALUE, 0, &begin);
     assert_true(begin == 0 && embedding.rows == 384 && embedding.cols == 48);
     Tensor matrix = arena_local(arena, FCW, VALUE, 1, &begin);
-    assert_int_equal(begin, 2 * 2304); // 192 x 48 over 4
+    assert_int_equal(begin, 2 * 2304); // FCW has 192 x 48 elements, so each of 4 ranks has 2304
     assert_int_equal(tensor_elements(matrix), 2304);
     Tensor moment = arena_shard(arena, FCW, MOMENT_M, 1, &begin), whole = arena_tensor(arena, FCW, MOMENT_M, 1);
-    assert_ptr_equal(moment.data, whole.data); // only the shard is in memory
+    assert_ptr_equal(moment.data, whole.data); // only this rank's shard is in memory
     assert_ptr_equal(moment.scale, whole.scale);
     plan(arena, RECIPE_COAT, 0, 4);
     arena->rank = 2;
@@ -95,9 +94,10 @@ UNIT_TEST(layers_use_two_buffers) {
     Weight a = arena_weight(arena, QKVW, 1), b = arena_weight(arena, QKVW, 2), c = arena_weight(arena, QKVW, 3);
     assert_ptr_not_equal(a.codes.data, b.codes.data);
     assert_ptr_equal(a.codes.data, c.codes.data);
-    assert_ptr_not_equal(a.codes.scale, c.codes.scale); // one scale per layer
+    // Every layer has its own scale, although layers share the double buffer.
+    assert_ptr_not_equal(a.codes.scale, c.codes.scale);
     assert_ptr_equal(a.codes.scale, a.codes_t.scale);
-    assert_ptr_equal(a.codes_t.data, b.codes_t.data); // transposed on demand
+    assert_ptr_equal(a.codes_t.data, b.codes_t.data); // all layers share one transpose, which is made on demand
     assert_ptr_equal(arena_gradient(arena, LN1B, 0).data, arena_gradient(arena, LN1B, 2).data);
     assert_ptr_not_equal(arena_gradient(arena, LN1B, 0).data, arena_tensor(arena, LN1B, GRAD, 0).data);
     assert_ptr_equal(arena_gradient(arena, WTE, 0).data, arena_tensor(arena, WTE, GRAD, 0).data);

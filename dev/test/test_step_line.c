@@ -1,4 +1,4 @@
-// Tests of the terminal's line of a step: what it says at which width, and when it has colours.
+// Tests of the line that the terminal shows for each step: its text at every width, and when it has colors.
 #include <fcntl.h>
 #include <float.h>
 #include <math.h>
@@ -24,7 +24,8 @@ static void shortened(void **state) {
     const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms 655k tok/s 41% 3:21:05";
     assert_string_equal(step_line(text, sizeof text, &usual, 80, false), words);
     assert_string_equal(step_line(text, sizeof text, &usual, (int)strlen(words), false), words);
-    assert_string_equal(step_line(text, sizeof text, &usual, 23, false), "12345/20000 loss 3.2941"); // cut off
+    // The step line is truncated to 23 columns.
+    assert_string_equal(step_line(text, sizeof text, &usual, 23, false), "12345/20000 loss 3.2941");
     StepLine line = usual;
     line.share_of_peak = 0;
     line.step = 7;
@@ -39,7 +40,7 @@ static void shortened(void **state) {
     assert_non_null(strstr(step_line(text, sizeof text, &line, 0, false), "| update skipped (3 so far)"));
 }
 
-// Whatever the numbers are, no line is wider than the terminal.
+// No line is wider than the terminal, whatever the numbers are.
 static void never_too_wide(void **state) {
     (void)state;
     const double numbers[] = {0, 0.04, 99.9996, 999501, -3e38, NAN, INFINITY};
@@ -69,7 +70,7 @@ static void small_formats(void **state) {
     assert_string_equal(text, "999");
 }
 
-// Colours change nothing but colours.
+// Colors only add escape sequences; the text stays the same.
 static void colours(void **state) {
     (void)state;
     const int columns[] = {0, 80};
@@ -108,9 +109,9 @@ static void terminals(void **state) {
     setenv("TERM", "xterm", 1);
     assert_true(terminal_colours(terminal));
     assert_false(terminal_colours(file));
-    assert_int_equal(terminal_columns(terminal), 80); // it has no size
+    assert_int_equal(terminal_columns(terminal), 80); // 80 is the default for a terminal without a size
     assert_int_equal(terminal_columns(file), 0);
-    setenv("NO_COLOR", "", 1); // empty means unset
+    setenv("NO_COLOR", "", 1); // an empty NO_COLOR counts as not set
     assert_true(terminal_colours(terminal));
     setenv("NO_COLOR", "1", 1);
     assert_false(terminal_colours(terminal));
@@ -118,8 +119,7 @@ static void terminals(void **state) {
     setenv("TERM", "dumb", 1);
     assert_false(terminal_colours(terminal));
     setenv("TERM", "xterm", 1);
-    // a launcher of MPI makes terminals itself; Slurm and a plain environment do not, but one of several is watched by
-    // nobody
+    // Under a launcher of several processes there are no colors, because nobody watches the single terminals.
     static const char *const launchers[][3] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "1"},
                                                {"PMI_RANK", "PMI_SIZE", "2"},
                                                {"SLURM_PROCID", "SLURM_NTASKS", "2"},
@@ -132,14 +132,14 @@ static void terminals(void **state) {
         assert_false(terminal_colours(terminal));
         assert_int_equal(terminal_columns(terminal), 0);
     }
-    setenv("CLICOLOR_FORCE", "1", 1); // there too, and in files
+    setenv("CLICOLOR_FORCE", "1", 1); // forces colors under a launcher and in files, too
     assert_true(terminal_colours(terminal));
     assert_true(terminal_colours(file));
     setenv("CLICOLOR_FORCE", "0", 1);
     assert_false(terminal_colours(file));
     unsetenv("CLICOLOR_FORCE");
     clear_launchers();
-    setenv("SLURM_PROCID", "0", 1); // a shell within a job
+    setenv("SLURM_PROCID", "0", 1); // an interactive shell within a Slurm job
     setenv("SLURM_NTASKS", "1", 1);
     assert_true(terminal_colours(terminal));
     clear_launchers();
@@ -153,7 +153,7 @@ static void last_line(void **state) {
     EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {0, {0}, 0}, true, "", 400};
     assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "done: 400 of 400 steps, loss 2.500000, val loss 2.625000, 0:02:31 of training");
-    line.step = 225; // the last validation was before it
+    line.step = 225; // the last validation was at an earlier step
     line.val_step = 200;
     assert_string_equal(end_line(text, sizeof text, &line, 0), "stopped: 225 of 400 steps, loss 2.500000, val loss "
                                                                "2.625000 of step 200, 0:02:31 of training");
@@ -199,7 +199,7 @@ static void a_run_that_failed_says_so(void **state) {
         "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup");
 }
 
-// Returns the warning about a run with these losses, which end with 0.
+// Returns the warning at the end of a run with these losses. A 0 ends the list.
 static const char *failure_of(const double *losses) {
     EndLine line = {4, 4, 0, 1, true, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4};
     for (; *losses; losses++) losses_add(&line.losses, *losses);
@@ -209,12 +209,13 @@ static const char *failure_of(const double *losses) {
 static void a_loss_that_has_risen(void **state) {
     (void)state;
     static const double quiet[][20] = {
-        {5.4, 71.0, 94.0, 116.0},                                     // few steps
-        {3.12, 2.92, 3.14, 3.01, 3.02, 2.94, 2.81, 2.80, 3.28, 3.22}, // batches differ
+        {5.4, 71.0, 94.0, 116.0}, // no warning after only a few steps
+        // no warning for losses that merely vary between batches
+        {3.12, 2.92, 3.14, 3.01, 3.02, 2.94, 2.81, 2.80, 3.28, 3.22},
         {2.81, 3.49, 3.19, 2.85, 3.41, 3.29, 3.27, 3.09, 2.36, 2.78},
         {2.97, 3.45, 3.26, 3.14, 3.10, 2.94, 3.40, 3.05, 3.29, 3.14},
         {2.5, 3.1, 3.0, 3.2, 3.1},
-        {5.4, 71.0, 9.0, 5.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1}, // a jump that was made up for
+        {5.4, 71.0, 9.0, 5.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1}, // no warning if the loss has fallen again after a jump
         {5.5, 5.0, 4.5, 4.2, 4.0, 3.9, NAN, INFINITY, 3.8}};
     for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) assert_string_equal(failure_of(quiet[i]), "");
     const double at_once[] = {5.4, 71.0, 94.0, 116.0, 124.0, 0};
@@ -223,7 +224,8 @@ static void a_loss_that_has_risen(void **state) {
     double slowly[101] = {0};
     for (int i = 0; i < 100; i++) slowly[i] = 2.5 + 0.01 * i + 0.05 * (i % 3);
     assert_non_null(strstr(failure_of(slowly), "the loss has risen, from 2.5000 in the first step to 3.5"));
-    EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4}; // nothing was left to do
+    // A resumed run that was already complete trains no step, so there is no warning.
+    EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4};
     for (int i = 0; i < 5; i++) losses_add(&line.losses, at_once[i]);
     assert_string_equal(end_failure(text, sizeof text, &line), "");
 }

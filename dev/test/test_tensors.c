@@ -6,7 +6,7 @@
 #include "coat/save/checkpoint_tensors.h"
 #include "coat/save/hf_names.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
 static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int ffn, int vocab) {
     ModelShape s = {.layers = layers, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .ffn = ffn};
@@ -19,7 +19,7 @@ static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int f
     return s;
 }
 
-// Compares with published parameter counts, and GPT-2 without some of its tensors.
+// Compares parameter counts with published ones, and checks a GPT-2 without biases.
 UNIT_TEST(test_parameters) {
     ModelShape s = llama(32, 32, 32, 128, 11008, 32000), gpt2;
     assert_true(model_parameters(&s) == 6738415616);
@@ -27,12 +27,12 @@ UNIT_TEST(test_parameters) {
     s.norm = NORM_PLAIN;
     s.tied_head = true;
     assert_true(model_parameters(&s) == 1176764416);
-    s = llama(24, 14, 2, 64, 4864, 151936); // Qwen2.5-0.5B
+    s = llama(24, 14, 2, 64, 4864, 151936); // shape of Qwen2.5-0.5B
     s.tied_head = s.qkv_biases = true;
     assert_true(model_parameters(&s) == 494032768);
     assert_true(gpt2_shape(&gpt2, 12, 12, 768, 0, 50257, 1024, "gpt2", &err));
     assert_true(model_parameters(&gpt2) == 124439808);
-    gpt2.biases = false; // of four matmuls and two norms per layer, and of the final norm
+    gpt2.biases = false; // without the biases of four matmuls and two norms per layer, and of the final norm
     assert_true(model_parameters(&gpt2) == 124439808 - 12 * 11 * 768 - 768);
 }
 
@@ -57,7 +57,8 @@ UNIT_TEST(test_names) {
     assert_true(parts[1].first_row == 14336 && parts[1].rows == 14336);
     hf_whole_name(&s, FCW, 31, name);
     assert_string_equal(name, "model.layers.31.mlp.gate_up_proj.weight");
-    for (int id = 0; id <= LNFB; id++) hf_whole_name(&gpt2, (TensorId)id, 0, name); // GPT-2 has one part per tensor
+    // GPT-2 stores every tensor whole, in one part
+    for (int id = 0; id <= LNFB; id++) hf_whole_name(&gpt2, (TensorId)id, 0, name);
     assert_int_equal(hf_parts(&gpt2, QKVW, 11, parts), 1);
     assert_string_equal(parts[0].name, "transformer.h.11.attn.c_attn.weight");
     assert_true(parts[0].transposed && parts[0].first_row == 0 && parts[0].rows == 144);
@@ -74,7 +75,7 @@ static Run *llama_run(RecipeKind recipe, int ranks, int rank) {
     return run;
 }
 
-// Fills every parameter element with its own number; padding rows are 0.
+// Fills every element of the parameters with a number of its own. Padding rows are 0.
 static void fill_values(Run *run) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
@@ -93,7 +94,7 @@ static const CheckpointTensor *find(const CheckpointTensor *list, int count, con
     return NULL;
 }
 
-// Parameters are written in parts with the expected shapes and read back.
+// Parameters that are stored in parts have the expected shapes in the file and are read back unchanged.
 UNIT_TEST(test_parts) {
     CheckpointTensor *list;
     JsonText text;
@@ -101,8 +102,8 @@ UNIT_TEST(test_parts) {
     Run *run = llama_run(RECIPE_COAT, 1, 0);
     fill_values(run);
     int count = checkpoint_model_tensors(&run->arena, &list);
-    assert_int_equal(count,
-                     3 + 2 * 9); // embedding, final norm and head; per layer two norms, q, k, v, o, gate, up, down
+    // number of tensors: embedding, final norm and head; per layer two norms, q, k, v, o, gate, up and down
+    assert_int_equal(count, 3 + 2 * 9);
     const CheckpointTensor *v = find(list, count, "model.layers.1.self_attn.v_proj.weight");
     Tensor qkv = arena_tensor(&run->arena, QKVW, VALUE, 1);
     assert_true(v->rows == 20 && v->cols == 40 && v->rank == 2);
@@ -139,7 +140,7 @@ UNIT_TEST(test_parts) {
     run_close(run);
 }
 
-// With ZeRO 3 every rank reads its shard from the parts, and the shards make the whole parameter.
+// With ZeRO 3, every rank reads its shard from the parts in the file. Together the shards are the whole parameter.
 UNIT_TEST(test_shared_parts) {
     enum { RANKS = 3 };
     Run *whole = llama_run(RECIPE_COAT, 1, 0);
@@ -167,7 +168,7 @@ UNIT_TEST(test_shared_parts) {
     run_close(whole);
 }
 
-// Scratch tensors share memory; tensors that are written once or read by the host do not.
+// Scratch tensors may share memory. Tensors that are written only once, or that the host reads, must not.
 UNIT_TEST(test_scratch) {
     for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe++) {
         Run *run = llama_run((RecipeKind)recipe, 1, 0);
@@ -182,8 +183,8 @@ UNIT_TEST(test_scratch) {
     }
 }
 
-// Every id has a row with a name of its own. A tensor that exists has a shape; the tensors whose memory or scale it
-// uses exist, too, and have enough of it.
+// Every tensor id has a row in the table, with a unique name. A tensor that exists has a shape. If it uses the memory
+// or scale of another tensor, that tensor exists, too, and is large enough.
 UNIT_TEST(test_table) {
     for (int id = 0; id < TENSOR_COUNT; id++) {
         if (!tensor_row((TensorId)id)->name) fail_msg("tensor %d has no row", id);

@@ -1,9 +1,9 @@
-// Tests of the tokenizers (coat/text/tokenizer.h): bytes, GPT-2's vocabulary in its three file formats, damaged
-// files.
+// Tests of the tokenizers (coat/text/tokenizer.h): byte tokens, GPT-2's vocabulary in its three file formats, and
+// damaged files.
 #include "coat/text/tokenizer.h"
 #include "test_folder.h"
 
-static Error err; // of the last failed call
+static Error err; // error of the last failed call
 
 #define GPT2_FOLDER "../shared/data/gpt2"
 #define SHAKESPEARE "../shared/data/tinyshakespeare.txt"
@@ -23,7 +23,7 @@ static void expect_refused(const char *name, const char *word) {
     if (!strstr(err.text, word)) fail_msg("'%s' expected in: %s", word, err.text);
 }
 
-// Fails unless the text is encoded as the given ids and they decode to the text.
+// Fails unless the text is encoded as the given ids, and decoding them returns the text.
 static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expected, int count) {
     int32_t ids[256];
     char decoded[1024];
@@ -51,8 +51,9 @@ UNIT_TEST(test_bytes) {
         assert_int_equal((unsigned char)out, id);
     }
     char out[32] = {0};
-    assert_int_equal(tokenizer_decode(t, 256, out, 5), strlen("<|endoftext|>")); // returns the full length,
-    assert_string_equal(out, "<|end");                                           // but writes only what fits
+    // returns the length of the whole text,
+    assert_int_equal(tokenizer_decode(t, 256, out, 5), strlen("<|endoftext|>"));
+    assert_string_equal(out, "<|end"); // but writes only as many bytes as fit
     assert_int_equal(tokenizer_decode(t, 257, out, sizeof out), 0);
     assert_int_equal(tokenizer_decode(t, -1, out, sizeof out), 0);
     int32_t few[3];
@@ -71,7 +72,7 @@ typedef struct {
     int32_t ids[40];
 } Known;
 
-// Texts and their GPT-2 ids.
+// Test texts with their GPT-2 token ids.
 static const Known known[] = {
     {"", 0, {0}},
     {"Hello world", 2, {15496, 995}},
@@ -86,7 +87,8 @@ static const Known known[] = {
     {"\tif (x == 0) return;\n    }\n\n",
      15,
      {197, 361, 357, 87, 6624, 657, 8, 1441, 26, 198, 220, 220, 220, 1782, 628}},
-    {"<|endoftext|>", 7, {27, 91, 437, 1659, 5239, 91, 29}}, // in a text, the name of a special token is ordinary text
+    // The name of a special token inside a text is encoded as ordinary text.
+    {"<|endoftext|>", 7, {27, 91, 437, 1659, 5239, 91, 29}},
     {"a\xc2\xa0\xe3\x80\x80"
      "b  ",
      7,
@@ -107,7 +109,7 @@ static void check_gpt2(const Tokenizer *t) {
         expect_ids(t, known[i].text, known[i].ids, known[i].count);
 }
 
-// Writes an open GPT-2 vocabulary in llm.c's binary format.
+// Writes GPT-2's vocabulary, which is already open, in llm.c's binary format.
 static void write_bin(const char *name, const Tokenizer *t, int32_t version) {
     static unsigned char file[4 << 20];
     memset(file, 0, sizeof file);
@@ -140,32 +142,33 @@ UNIT_TEST(test_gpt2) {
     int32_t ids[4];
     Tokenizer *t = open_good(GPT2_FOLDER "/encoder.json");
     check_gpt2(t);
-    for (int32_t version = 1; version <= 2; version++) { // llm.c's format: merges follow from the order of ids
+    // llm.c's format has no merges; they follow from the order of the ids
+    for (int32_t version = 1; version <= 2; version++) {
         write_bin("gpt2_tokenizer.bin", t, version);
         Tokenizer *bin = open_good(path_of("gpt2_tokenizer.bin"));
         check_gpt2(bin);
         tokenizer_close(bin);
     }
     tokenizer_close(t);
-    t = open_good(GPT2_FOLDER); // a folder
+    t = open_good(GPT2_FOLDER); // a tokenizer path may name a folder
     check_gpt2(t);
     tokenizer_close(t);
     copy_file(GPT2_FOLDER "/encoder.json", "vocab.json");
-    t = open_good(path_of("vocab.json")); // without merges it only decodes
+    t = open_good(path_of("vocab.json")); // without the merges file, the vocabulary can only decode
     assert_int_equal(tokenizer_vocab(t), 50257);
     assert_int_equal(tokenizer_encode(t, "Hello", ids, 4, &err), -1);
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(strstr(err.text, "merges.txt"));
     tokenizer_close(t);
     copy_file(GPT2_FOLDER "/vocab.bpe", "merges.txt");
-    t = open_good(path_of("vocab.json")); // with Hugging Face's names
+    t = open_good(path_of("vocab.json")); // vocab.json and merges.txt, the names that Hugging Face uses
     check_gpt2(t);
     assert_int_equal(tokenizer_encode(t, "one two three four five", ids, 4, &err), -1);
     assert_int_equal(err.code, EXIT_USER);
     tokenizer_close(t);
 }
 
-// Any bytes, valid UTF-8 or not, are encoded and decoded without change.
+// Any byte sequence, valid UTF-8 or not, survives encoding and decoding unchanged.
 UNIT_TEST(test_round_trip) {
     enum { BYTES = 20480 };
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
@@ -179,8 +182,9 @@ UNIT_TEST(test_round_trip) {
         uint32_t x = 1;
         for (int i = 0; i < BYTES; i++) {
             x = x * 1664525u + 1013904223u;
-            if (kind == 0) text[i] = (char)(1 + (x >> 16) % 255);                  // any byte but 0
-            if (kind == 1) text[i] = i < 3000 ? 'a' : (char)(' ' + (x >> 16) % 3); // a long word, many spaces
+            if (kind == 0) text[i] = (char)(1 + (x >> 16) % 255); // text of random bytes other than 0
+            // text of one long word, then many spaces
+            if (kind == 1) text[i] = i < 3000 ? 'a' : (char)(' ' + (x >> 16) % 3);
         }
         if (kind == 2) {
             FILE *file = fopen(SHAKESPEARE, "rb");
@@ -204,7 +208,7 @@ UNIT_TEST(test_round_trip) {
     tokenizer_close(t);
 }
 
-// A small vocabulary: merges by rank, unused ids, special tokens.
+// Tests a small vocabulary: merges are applied by rank, some ids are unused, and there is a special token.
 UNIT_TEST(test_small_vocabulary) {
     int32_t ids[16];
     char out[16];
@@ -216,10 +220,10 @@ UNIT_TEST(test_small_vocabulary) {
     assert_int_equal(tokenizer_vocab(t), 13);
     assert_int_equal(tokenizer_eos(t), 12);
     const int32_t abc[] = {5}, aabb[] = {0, 3, 1}, spaced[] = {3, 6, 3, 9};
-    expect_ids(t, "abc", abc, 1); // "b c" has the lower rank, then "a bc"
+    expect_ids(t, "abc", abc, 1); // merges "b c", which comes first in the list, then "a bc"
     expect_ids(t, "aabb", aabb, 3);
-    expect_ids(t, "ab ab a", spaced, 4);                          // in " ab", "a b" is merged before the space
-    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // unused id
+    expect_ids(t, "ab ab a", spaced, 4);                          // in " ab", "a b" is merged before the space and "a"
+    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // decoding an unused id gives an empty text
     assert_int_equal(tokenizer_decode(t, 11, out, sizeof out), 3);
     assert_memory_equal(out, "\xe4\xb8\x96", 3);
     assert_int_equal(tokenizer_encode(t, "abd", ids, 16, &err), -1);
@@ -227,7 +231,7 @@ UNIT_TEST(test_small_vocabulary) {
     tokenizer_close(t);
 }
 
-// Vocabulary and merges files do not define pre-tokenization. Only GPT-2's rule is known, so files of another model
+// Vocabulary and merges files do not define the pre-tokenization. Only GPT-2's rule is known, so files of other models
 // are refused.
 UNIT_TEST(test_pairs_of_others) {
     static const struct {
@@ -248,16 +252,17 @@ UNIT_TEST(test_pairs_of_others) {
     }
     write_text(path_of("tokenizer_config.json"), "{}");
     static const char last[] = "its last token is not <|endoftext|>, so GPT-2's rule may not be";
-    write_text(path_of("vocab.json"), "{\"<|endoftext|>\": 0, \"a\": 1, \"b\": 2, \"ab\": 3}"); // SmolLM2's order
+    // special token first, as in SmolLM2's vocabulary
+    write_text(path_of("vocab.json"), "{\"<|endoftext|>\": 0, \"a\": 1, \"b\": 2, \"ab\": 3}");
     expect_refused("vocab.json", last);
-    write_text(path_of("vocab.json"),
-               "{\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}"); // Qwen's: special tokens are in another file
+    // another last token, as in Qwen's vocabulary, whose special tokens are in another file
+    write_text(path_of("vocab.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}");
     expect_refused("vocab.json", last);
 }
 
 UNIT_TEST(test_bad_json) {
     expect_refused("absent.json", "cannot open");
-    expect_refused("", "holds no tokenizer.json"); // the empty folder
+    expect_refused("", "holds no tokenizer.json"); // a folder without tokenizer files is refused
     static const char *const cases[][2] = {{"", "empty"},
                                            {"hello", "neither JSON"},
                                            {"{\"a\": 0, \"b\":", "neither JSON"},
@@ -295,14 +300,14 @@ UNIT_TEST(test_bad_merges) {
     }
     write_text(path_of("vocab.bpe"), "");
     expect_refused("encoder.json", "empty");
-    write_text(path_of("vocab.bpe"), "a b"); // no version line, no newline at the end
+    write_text(path_of("vocab.bpe"), "a b"); // no version line, and no newline at the end
     Tokenizer *t = open_good(path_of("encoder.json"));
     const int32_t ids[] = {2};
     expect_ids(t, "ab", ids, 1);
     tokenizer_close(t);
 }
 
-// Writes the first `bytes` bytes of a file of 32 tokens with one letter each.
+// Writes a vocabulary of 32 one-letter tokens, truncated to `bytes` bytes.
 static void write_small_bin(const char *name, int32_t version, int32_t said, int32_t end_of_text, size_t bytes) {
     char file[1024 + 64] = {0};
     int32_t header[4] = {20240328, version, said, end_of_text};
@@ -320,7 +325,8 @@ UNIT_TEST(test_bad_bin) {
     Tokenizer *t = open_good(path_of("good.bin"));
     assert_int_equal(tokenizer_vocab(t), 20);
     assert_int_equal(tokenizer_eos(t), 19);
-    assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1); // ids not in GPT-2's order: no merges
+    // cannot encode: the ids are not in GPT-2's order, so merges cannot be derived
+    assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1);
     tokenizer_close(t);
     static const struct {
         int32_t version, said, end_of_text;

@@ -10,14 +10,14 @@ enum { COUNT = 128 * 700 + 37, GROUPS = 701, STEPS = 4 };
 
 typedef enum {
     RIGHT,
-    LR_OFF,        // relative error of 1e-4
-    NO_CORRECTION, // no bias correction of the first moment
+    LR_OFF,        // mistake: the learning rate has a relative error of 1e-4
+    NO_CORRECTION, // mistake: the first moment lacks its bias correction
     BETAS_SWAPPED,
-    BETA1_OFF, // 0.9001 instead of 0.9
+    BETA1_OFF, // mistake: beta1 is 0.9001 instead of 0.9
     NO_EPS,
     NO_DECAY,
-    K_OFF,     // k of the first moment is off by 1/16
-    NEXT_CODE, // second moment off by one FP8 value
+    K_OFF,     // mistake: the exponent k of the first moment is off by 1/16
+    NEXT_CODE, // mistake: the second moment is off by one FP8 value
     NO_CLIP,
     MISTAKES
 } Mistake;
@@ -32,7 +32,7 @@ typedef struct {
     float master[COUNT], grad[COUNT];
     uint16_t value[COUNT];
     Bounded bound[COUNT];
-    float imitation[MISTAKES][COUNT]; // parameters after the step, as the GPU could have them
+    float imitation[MISTAKES][COUNT]; // parameters after the step as the GPU could compute them, for each mistake
     float before[COUNT];
 } Memory;
 
@@ -97,8 +97,8 @@ static void check_close(Check *c) {
     free(c->memory);
 }
 
-// Returns gradient i of step t: many magnitudes, special groups, and values near the old first moment's negative, so
-// that the new moment nearly cancels.
+// Returns element i of the gradient in step t. Values have many magnitudes. Some groups are special, and some values
+// nearly cancel the old first moment.
 static float gradient_of(const Check *c, int i, uint64_t t) {
     const int kind = i / 128 % 16;
     const uint64_t at = (uint64_t)i, random = rng_hash(33, t, at);
@@ -119,12 +119,12 @@ static float gradient_of(const Check *c, int i, uint64_t t) {
 
 // --- the GPU's arithmetic ------------------------------------------------------------------------------------------
 
-// Returns a relative error of the documented size minus the result's own rounding, up or down.
+// Returns a relative error of the documented size, minus the rounding of the result itself. Its sign is up or down.
 static double off(double stated, int i, int which) {
     return (rng_hash(41, (uint64_t)which, (uint64_t)i) & 1 ? 1 : -1) * (stated - 0x1p-24);
 }
 
-// Returns the decoded value times beta, with the GPU's errors.
+// Decodes a moment and multiplies it by beta, with the GPU's errors.
 static float imitate_decode(uint8_t code, MomentGroup group, float beta, int i, int which) {
     if ((code & 0x7f) == 0) return 0.0f;
     const double exact = log2((double)(code_magnitude(code, FMT_E4M3) * (1.0f / moment_largest(FMT_E4M3))));
@@ -167,7 +167,8 @@ static float imitate_step(const Check *c, int i, Mistake mistake) {
 
 // --- steps ---------------------------------------------------------------------------------------------------------
 
-// Computes gradients, bounds and imitations of the next step. Then the CPU reference takes it.
+// Computes the gradients, the bounds and the imitated GPU results of the next step. Then the CPU reference takes the
+// step.
 static void take_step(Check *c) {
     Memory *mem = c->memory;
     const BoundStep step = bound_step(&c->state, c->state.t + 1);
@@ -188,7 +189,7 @@ static void take_step(Check *c) {
     assert_int_equal(c->state.nonfinite, 0);
 }
 
-// Returns the constant bound that check_optimizer.cu used earlier.
+// Returns the constant bound that check_optimizer.cu used before it had a bound per element.
 static double constant_bound(float want, float before) {
     return 4e-7 * (fabs((double)want) + fabs((double)before)) + 1e-4 * fabs((double)want - (double)before);
 }
@@ -210,7 +211,7 @@ UNIT_TEST(masters) {
             const Memory *mem = c.memory;
             const float want = mem->master[i];
             double ignored = 0, bound = mem->bound[i].error;
-            // the bound's result equals the CPU reference's up to rounding
+            // The bound's own result equals the CPU reference's up to rounding.
             assert_true(fabs(mem->bound[i].value - (double)want) <= bound);
             worst = fmax(worst, bound_used(want, mem->imitation[RIGHT][i], bound, false, &ignored));
             sharper[i] = constant_bound(want, mem->before[i]) / bound;
@@ -236,7 +237,7 @@ UNIT_TEST(masters) {
     check_close(&c);
 }
 
-// Stochastic rounding to BF16 differs by one step as rarely as the bound predicts.
+// With stochastic rounding to BF16, results differ by one step as rarely as the bound predicts.
 UNIT_TEST(without_masters) {
     Check c;
     double expected = 0;

@@ -6,15 +6,16 @@
 static volatile uint32_t counters[2];
 static volatile int timeout_s;
 static char run_id[32];
-static const int busy_timeout = 4; // s: on a busy machine a rank may be silent for more than one second
-static int *arrived;               // ranks that share their board, in shared memory
+// timeout in seconds; long, because a rank may be silent for more than one second on a busy machine
+static const int busy_timeout = 4;
+static int *arrived; // number of calls of await_all(), in memory that all ranks share
 
 static bool wait_for_ever(void) {
     while (pause() == -1) continue;
     return false;
 }
 
-// Returns when all ranks have called it `times` times.
+// Waits until every rank has called this function `times` times.
 static void await_all(const CommPlace *place, int times) {
     __atomic_fetch_add(arrived, 1, __ATOMIC_ACQ_REL);
     while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < times * place->ranks) usleep(10000);
@@ -42,7 +43,7 @@ static RankResult *watched(int seconds, int ranks, RankFunction function) {
 static bool work(CommPlace *place, RankResult *result) {
     (void)result;
     Watchdog *w = start(place);
-    for (int i = 0; i < 50; i++) { // longer than the timeout, but every collective is short
+    for (int i = 0; i < 50; i++) { // together longer than the timeout, but every collective is short
         counters[0]++;
         usleep(100000);
         counters[1]++;
@@ -62,7 +63,8 @@ UNIT_TEST(test_good) {
     }
 }
 
-// All ranks but rank 1 begin a collective. Their timeout becomes short after all have written so on the board.
+// All ranks except rank 1 begin a collective. The timeout becomes short once all of them have recorded that on the
+// shared board.
 static bool hang(CommPlace *place, RankResult *result) {
     (void)result;
     start(place);
@@ -73,7 +75,7 @@ static bool hang(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-// Every rank exits with EXIT_RANK within 20 seconds and names rank 1, or the rank that it follows.
+// Fails unless every rank exits with EXIT_RANK within 20 seconds and names rank 1, or the rank after which it ended.
 static void assert_rank_1_blamed(const RankResult *results, int ranks, int without) {
     for (int r = 0; r < ranks; r++) {
         if (r == without) continue;
@@ -108,7 +110,7 @@ UNIT_TEST(test_killed) {
     const RankResult *results = watched(busy_timeout, 3, killed);
     assert_rank_1_blamed(results, 3, 1);
     assert_int_equal(results[1].status, 128 + SIGKILL);
-    bool advised = false; // set by the first rank that notices; the others follow it
+    bool advised = false; // only the first rank that notices the loss prints the advice
     for (int r = 0; r < 3; r++)
         advised |= strstr(results[r].said, "rank 1, which hangs or is lost; nothing is saved since step 32: continue "
                                            "with --out runs/x --resume\n") != NULL;
@@ -119,11 +121,11 @@ static void take_long(void) {
     usleep(1500000);
 }
 
-// A rank that fails ends the others at once with its exit code. It prints nothing about them, even if its own exit
+// A rank that fails ends the other ranks at once with its exit code. It prints nothing about them, even if its own exit
 // takes long.
 static bool failed(CommPlace *place, RankResult *result) {
     (void)result;
-    if (place->rank == 1) atexit(take_long); // after the watchdog has told the other ranks
+    if (place->rank == 1) atexit(take_long); // runs after the watchdog has told the other ranks
     start(place);
     if (place->rank == 1) exit(EXIT_DATA);
     return wait_for_ever();
@@ -153,14 +155,14 @@ UNIT_TEST(test_absent) {
     const RankResult *results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);
     assert_non_null(strstr(results[0].said, "in the start for rank 1"));
-    // until the ranks share a board, the missing rank is unknown, so the message names the launcher's variables
+    // Before the ranks share a board, the missing rank is unknown. The message then names the launcher's variables.
     shares = false;
     results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);
     assert_non_null(strstr(results[0].said, "in the start for the other ranks (the test), of which one"));
 }
 
-// Two runs at the same time: one loses a rank, the other does not notice.
+// Two runs at the same time: one loses a rank, and the other must not notice.
 static bool other_run(CommPlace *place, RankResult *result) {
     if (place->rank >= 2) run_id[0] = 'T';
     place->rank %= 2;

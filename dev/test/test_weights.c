@@ -1,17 +1,18 @@
-// Tests of weight initialization (coat/model/weights.h): the deviation of each --init, and truncation.
+// Tests of weight initialization (coat/model/weights.h): the standard deviation of each --init, and truncation.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/model/weights.h"
 
 #define LAYERS 3
-#define MAX_DEVIATIONS 3.0 // in deviations: larger values are drawn again
-// Deviation of a normal number truncated at 3: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with the density p and the tail Q.
+#define MAX_DEVIATIONS 3.0 // in standard deviations; larger values are drawn again
+// Standard deviation of a normal number truncated at 3: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with the density p and the
+// tail Q.
 #define CUT_DEVIATION 0.98658
 
 static Run *drawn_run(InitKind init) {
     Run *run = run_open(RECIPE_BF16, LAYERS);
     ModelShape *s = &run->config.shape;
-    run->config.recipe.precision = PRECISION_FP32; // values without rounding
+    run->config.recipe.precision = PRECISION_FP32; // FP32, so that initialized weights are not rounded
     s->init = init;
     s->head_dim = 64;
     s->channels = 128;
@@ -21,7 +22,7 @@ static Run *drawn_run(InitKind init) {
     return run;
 }
 
-// Returns the deviation that weights.h documents.
+// Returns the standard deviation that weights.h documents for a tensor.
 static double documented_deviation(const Run *run, TensorId id, int layer) {
     const bool residual = id == PROJW || id == FCPROJW;
     const double inputs = (double)arena_tensor(&run->arena, id, VALUE, layer).cols;
@@ -33,8 +34,8 @@ static double documented_deviation(const Run *run, TensorId id, int layer) {
     return 0.0;
 }
 
-// Fails if the deviation or mean of a tensor is off by more than 4 standard errors. For n numbers these are 1 /
-// sqrt(2n) of the deviation, and 1 / sqrt(n) times it for the mean.
+// Fails if the standard deviation or the mean of a tensor is off by more than 4 standard errors. For n numbers the
+// standard error is 1 / sqrt(2n) of the deviation, and for the mean 1 / sqrt(n) of the deviation.
 static void expect_drawn(const Run *run, TensorId id, int layer) {
     const bool cut = run->config.shape.init != INIT_KIND_NORMAL;
     const Tensor t = arena_tensor(&run->arena, id, VALUE, layer);
@@ -68,7 +69,7 @@ UNIT_TEST(test_deviations) {
     }
 }
 
-// Norm weights are 1. Biases and the vocabulary's padding rows are 0.
+// Norm weights are initialized to 1, biases and the padding rows of the vocabulary to 0.
 UNIT_TEST(test_constants) {
     Run *run = drawn_run(INIT_KIND_TRUNCATED);
     const Tensor norm = arena_tensor(&run->arena, LN1W, VALUE, LAYERS - 1);

@@ -1,4 +1,4 @@
-// Unit tests: UNIT_TEST(name) { ... } defines one, and RUN_TESTS() at the end of the file defines main().
+// Defines unit tests: UNIT_TEST(name) { ... } defines one test, and RUN_TESTS() at the end of the file defines main().
 #pragma once
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static inline void unit_test_add(const char *name, CMUnitTestFunction function) 
     tests->list[tests->count++].test_func = function;
 }
 
-// Defines a test. It is registered before main(), so that the tests run in the order of the file.
+// Defines a test and registers it before main(), so that tests run in the order of the file.
 #define UNIT_TEST(function)                                                                                            \
     static void function(void **unit_state);                                                                           \
     __attribute__((constructor)) static void add_##function(void) {                                                    \
@@ -35,7 +35,7 @@ static inline void unit_test_add(const char *name, CMUnitTestFunction function) 
     }                                                                                                                  \
     static void function(void **unit_state __attribute__((unused)))
 
-// Runs all tests of the file. Each function may be NULL. Returns main()'s exit status.
+// Runs all tests of the file. setup and teardown may be NULL. Returns main()'s exit status.
 static inline int unit_main(CMFixtureFunction before_all, CMFixtureFunction after_all, CMFixtureFunction before_each) {
     UnitTests *tests = unit_tests();
     for (size_t i = 0; i < tests->count; i++) tests->list[i].setup_func = before_each;

@@ -36,14 +36,14 @@
 
 #define BOUND_U 0x1p-24
 #define BOUND_SECOND_ORDER (1 + 0x1p-10)
-#define BOUND_TINY 0x1p-146 // rounding error of subnormal numbers
+#define BOUND_TINY 0x1p-146 // absolute rounding error of subnormal numbers
 
-// A value and the allowed distance between both sides.
+// A value, and the allowed distance between the CPU's and the GPU's result.
 typedef struct {
     double value, error;
 } Bounded;
 
-// Returns the decoded value of an FP8 moment.
+// Returns the value of an FP8 moment.
 static inline Bounded decode_bound(uint8_t code, MomentGroup group, Format format) {
     Bounded x;
     x.value = (double)moment_decode(code, group, format);
@@ -56,7 +56,7 @@ static inline Bounded decode_bound(uint8_t code, MomentGroup group, Format forma
     return x;
 }
 
-// Scalars of a step, as both backends compute them from its state.
+// Scalars of a step, which both backends compute from its state.
 typedef struct {
     double lr, beta1, beta2, eps, weight_decay, clip, c1, c2;
 } BoundStep;
@@ -98,15 +98,15 @@ static inline Bounded update_bound(const BoundStep *s, bool decays, double p, do
     return after;
 }
 
-// Returns the distance of neighboring BF16 numbers around x.
+// Returns the distance between neighboring BF16 numbers near x.
 static inline double bf16_step(float x) {
     const uint32_t exponent = float_bits(x) >> 23 & 0xffu;
     return ldexp(1.0, (int)(exponent == 0 ? 1 : exponent) - 127 - 7);
 }
 
-// Returns the used fraction of the bound; 1 or more means that the results disagree. Stochastic rounding to BF16 uses
-// the same random number on both sides, so results rarely differ by one step: adds their expected number to
-// *expected.
+// Returns the fraction of the bound that the difference uses; 1 or more means that the results disagree. Stochastic
+// rounding to BF16 uses the same random number on both sides, so results rarely differ by one step. Adds the expected
+// number of such differences to *expected.
 static inline double bound_used(float want, float have, double bound, bool stochastic_bf16, double *expected) {
     const double apart = fabs((double)want - (double)have);
     if (float_bits(want) == float_bits(have)) {

@@ -1,5 +1,6 @@
-// Prints the loss of a table of byte pairs on a validation file, in nats per token: "uniform 5.549", "bigram 2.9". A
-// language model must be better than that to have learnt more than which byte follows which.
+// Computes a bigram baseline: the loss of a table of byte pairs on a validation file, in nats per token. Prints two
+// lines such as "uniform 5.549" and "bigram 2.9". A language model with a lower loss has learned more than which byte
+// follows which.
 #include <math.h>
 
 #include "coat/text/data.h"
@@ -13,20 +14,20 @@ static const char usage[] = "usage: bigram TRAIN.bin VAL.bin\n"
 enum {
     VOCAB = 257,
     LENGTH = 256
-}; // LENGTH: tokens read at a time; the last tokens of a file that do not fill LENGTH are not used
+}; // LENGTH: number of tokens read at a time. The last tokens of a file that do not fill LENGTH are not used.
 
 typedef struct {
-    double pair[VOCAB][VOCAB]; // pair[a][b]: how often b follows a
+    double pair[VOCAB][VOCAB]; // pair[a][b]: how often byte b follows byte a
     double total[VOCAB];
 } Table;
 
-// Adds the pairs of sequences [begin, end) to a table.
+// Counts the byte pairs of sequences [begin, end) of the data and adds them to a table.
 static bool count(DataLoader *data, int64_t begin, int64_t end, Table *table, Error *err) {
     int32_t in[LENGTH], target[LENGTH];
     for (int64_t n = begin; n < end; n++) {
         if (!data_batch(data, n, in, target, err)) return false;
         for (int i = 0; i < LENGTH; i++) {
-            if (target[i] < 0) continue; // masked target
+            if (target[i] < 0) continue; // skips pairs whose target is masked
             table->pair[in[i]][target[i]]++;
             table->total[in[i]]++;
         }
@@ -34,8 +35,8 @@ static bool count(DataLoader *data, int64_t begin, int64_t end, Table *table, Er
     return true;
 }
 
-// Returns the mean of -log p over the pairs counted in `test`, with p(b | a) = (pairs + alpha) / (total + alpha *
-// VOCAB) from `fit`.
+// Returns the mean of -log p(b | a) over the byte pairs counted in `test`. p(b | a) = (pairs + alpha) / (total + alpha
+// * VOCAB) is estimated from the counts in `fit`.
 static double cross_entropy(const Table *fit, const Table *test, double alpha) {
     double sum = 0, tokens = 0;
     for (int a = 0; a < VOCAB; a++) {
@@ -47,7 +48,7 @@ static double cross_entropy(const Table *fit, const Table *test, double alpha) {
     return sum / tokens;
 }
 
-// Returns the alpha with the lowest loss on `test`, among powers of two times 1e-4.
+// Returns the smoothing alpha with the lowest loss on `test`, among 1e-4 times powers of two.
 static double choose_alpha(const Table *fit, const Table *test) {
     double best = 1, lowest = INFINITY;
     for (double alpha = 1e-4; alpha < 10; alpha *= 2) {
@@ -62,13 +63,13 @@ static double choose_alpha(const Table *fit, const Table *test) {
 
 static bool run(int argc, char **argv, Error *err) {
     if (argc != 3) return error_set(err, EXIT_USER, USAGE_LINE(usage));
-    static Table fit, held_out, val; // static because they are too large for the stack
+    static Table fit, held_out, val; // static because the tables are too large for the stack
     DataLoader *train = data_open(argv[1], 1, LENGTH, 0, 1, 0, false, VOCAB, err);
     if (!train) return false;
     int64_t all = data_sequences(train), split = all - (all + 9) / 10;
     bool good = count(train, 0, split, &fit, err) && count(train, split, all, &held_out, err);
     double alpha = split > 0 ? choose_alpha(&fit, &held_out) : 1.0;
-    good = good && count(train, split, all, &fit, err); // because the reported table uses all training data
+    good = good && count(train, split, all, &fit, err); // because the reported bigram table uses all training data
     data_close(train);
     if (!good) return false;
 

@@ -9,11 +9,11 @@
 enum { DE8_EXPONENTS = 7, CODEBOOK_MAX = 256 };
 
 typedef struct {
-    int count;                   // number of values, including 0 and 1
-    double values[CODEBOOK_MAX]; // in ascending order
+    int count;                   // number of table values, including 0 and 1
+    double values[CODEBOOK_MAX]; // the table, sorted in ascending order
 } Codebook;
 
-// Fills the table of an 8-bit format with a sign (127 positive values) or without (255).
+// Fills the value table of an 8-bit dynamic exponent format, signed (127 positive values) or unsigned (255).
 static inline void codebook_de8(Codebook *book, int with_sign) {
     book->count = 0;
     book->values[book->count++] = 0;

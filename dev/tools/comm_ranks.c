@@ -1,10 +1,13 @@
-// One rank of a test of the collectives. Compares every collective with a computation in this process, in all types,
-// for odd counts and for more than one chunk. With a word, the last rank fails in that way and the others must notice.
-//
-//   mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
-//     die: the last rank kills itself; stop: it stops itself; hang: it never calls the collective; fail: it has an error and
-//     ends the run; slow: it works twice as long as the others, which wait for it; save: all ranks save in FOLDER, twice, on
-//     a disk that is slow for rank 0
+// Runs one rank of a test of the collectives. Compares every collective with a computation in this process, in all
+// types, for odd counts and for more than one chunk. With an argument, the last rank fails in that way, and the other
+// ranks must notice.
+// Usage: mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
+//   die: the last rank kills itself
+//   stop: the last rank stops itself
+//   hang: the last rank never calls the collective
+//   fail: the last rank has an error and ends the run
+//   slow: the last rank works twice as long as the other ranks, which wait for it
+//   save: all ranks save twice in FOLDER, on a disk that is slow for rank 0
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -35,7 +38,8 @@ static void expect(bool right, const char *what, CommType type, int64_t count) {
     printf("not ok - rank %d of %d: %s of %lld x %s\n", rank, ranks, what, (long long)count, type_names[type]);
 }
 
-// Fills `data` with elements first .. first + count of rank r's input. Their BF16 and FP32 sums need rounding.
+// Fills `data` with elements first .. first + count - 1 of rank r's input. The values are chosen so that their BF16 and
+// FP32 sums need rounding.
 static void fill(void *data, int64_t count, int64_t first, CommType type, int r) {
     for (int64_t i = 0; i < count; i++) {
         uint64_t bits = rng_hash(17, (uint64_t)r, (uint64_t)(first + i));
@@ -51,11 +55,11 @@ static void fill(void *data, int64_t count, int64_t first, CommType type, int r)
     }
 }
 
-// Computes elements first .. first + count of the reduction over the ranks in rank order, rounded once.
+// Computes elements first .. first + count - 1 of the reduction: adds the ranks' inputs in rank order and rounds once.
 static void reduce_here(void *sum, int64_t count, int64_t first, CommType type, CommOp op) {
     size_t size = comm_type_bytes(type);
     char *one = (char *)xmalloc((size_t)count * size);
-    float *wide = (float *)xcalloc((size_t)count, sizeof *wide); // bits of a BF16 value
+    float *wide = (float *)xcalloc((size_t)count, sizeof *wide); // FP32 bits of a BF16 value
     for (int r = 0; r < ranks; r++) {
         fill(one, count, first, type, r);
         if (r == 0) memcpy(sum, one, (size_t)count * size);
@@ -93,7 +97,7 @@ static void check_all_reduce(CommType type, CommOp op, int64_t count) {
     free(expected);
 }
 
-// Checks reduce-scatter into other memory and in place. In place, the other ranks' parts of `in` must not change.
+// Checks reduce-scatter with a separate output and in place. In place, the other ranks' shards of `in` must not change.
 static void check_reduce_scatter(CommType type, int64_t count) {
     size_t part = (size_t)count * comm_type_bytes(type), whole = part * (size_t)ranks;
     char *in = (char *)xmalloc(whole), *before = (char *)xmalloc(whole);
@@ -143,7 +147,8 @@ static void check_host(void) {
     error_set(&err, EXIT_USER, "rank %d's own", rank);
     snprintf(expected, sizeof expected, "rank %d's own", rank);
     expect(!comm_all_good(comm, false, &err) && strcmp(err.text, expected) == 0, "none is good", COMM_I64, 1);
-    for (int length = 0; length < 200; length += length < 60 ? 20 : 1) { // sent in blocks of 64 bytes
+    // Tests many lengths because messages are sent in blocks of 64 bytes.
+    for (int length = 0; length < 200; length += length < 60 ? 20 : 1) {
         char text[191], sent[191];
         memset(sent, 0, sizeof sent);
         memset(sent, 0xe9, length < 190 ? (size_t)length : 190);
@@ -157,9 +162,10 @@ static void check_host(void) {
     expect(comm_check(comm, &err), "check", COMM_I64, 1);
 }
 
-// Checks collectives that are larger than the staging memory, with several rounds and an odd rest.
+// Checks collectives that are larger than the staging buffer. They need several rounds, the last one with an odd
+// length.
 static void check_big(void) {
-    const int64_t count = (int64_t)17 * 1024 * 1024 / 2 + 3; // 34 MiB of FP32, 17 MiB of BF16
+    const int64_t count = (int64_t)17 * 1024 * 1024 / 2 + 3; // number of elements: 34 MiB in FP32, 17 MiB in BF16
     check_all_reduce(COMM_FP32, COMM_SUM, count);
     check_reduce_scatter(COMM_BF16, count);
     check_all_gather(COMM_BYTES, 2 * count);
@@ -180,7 +186,7 @@ static void check_collectives(void) {
         }
 }
 
-// Loses the last rank in the given way. The others wait for it with a timeout of 3 seconds.
+// Makes the last rank fail in the given way. The other ranks wait for it with a timeout of 3 seconds.
 static void lose_one(const char *how) {
     comm_set_timeout(comm, 3);
     comm_barrier(comm);
@@ -188,7 +194,7 @@ static void lose_one(const char *how) {
         if (strcmp(how, "die") == 0) raise(SIGKILL);
         if (strcmp(how, "stop") == 0) {
             raise(SIGSTOP);
-            _exit(EXIT_USER); // woken by mpirun, which ends it
+            _exit(EXIT_USER); // reached if mpirun wakes the stopped process to end it
         }
         if (strcmp(how, "fail") == 0) {
             fprintf(stderr, "error: a file cannot be read\n");
@@ -201,7 +207,7 @@ static void lose_one(const char *how) {
     if (rank != ranks - 1) printf("continued: rank %d, without rank %d\n", rank, ranks - 1);
 }
 
-// Lets the last rank work longer than the others' timeout, but at most twice as long as they work.
+// Makes the last rank compute longer than the other ranks' timeout, but at most twice as long as they compute.
 static void be_slow(void) {
     comm_set_timeout(comm, 1);
     comm_barrier(comm);
@@ -213,13 +219,14 @@ static void be_slow(void) {
 
 static bool slow_disk;
 
-// Replaces the C library's function to make rank 0's disk slow.
+// Replaces a C library function with one that makes rank 0's disk slow.
 int fsync(int fd) {
     if (slow_disk) usleep(400000);
     return (int)syscall(SYS_fsync, fd);
 }
 
-// Saves twice. When the second save begins, rank 0 is still writing the first, for longer than the others' timeout.
+// Saves two checkpoints. When the second save begins, rank 0 is still writing the first and needs longer than the other
+// ranks' timeout.
 static void save_slowly(Config *config, Exec *exec, const char *folder) {
     Error err;
     RunState state;

@@ -9,15 +9,15 @@ static const Format output_formats[OUTPUTS] = {FMT_FP32, FMT_BF16};
 typedef struct {
     bool measured;
     Deviation data[OUTPUTS];
-    Deviation weight[OUTPUTS][2]; // [1]: with accumulate
+    Deviation weight[OUTPUTS][2]; // errors of wgrad; [1]: with accumulation into dw
 } Accumulation;
 
-// True if all sizes are multiples of 16, which FP8 matmuls need.
+// True if all sizes are multiples of 16, as FP8 matmuls require.
 static inline bool accumulation_possible(const GradientStats *s) {
     return s->tokens % 16 == 0 && s->out % 16 == 0 && s->in % 16 == 0;
 }
 
-// Returns the FP8 tensor of operand k (0 dy, 1 x, 2 w), or its transpose, which has the same scale.
+// Returns operand k of the matmuls (0: dy, 1: x, 2: w) in FP8, or its transpose, which has the same scale.
 static inline Tensor operand_codes(const Meter *m, int k, Tensor of, Format format, bool transposed) {
     Tensor t = matrix(transposed ? m->code_t[k] : m->code[k], of.rows, of.cols, format);
     t.granularity = SCALE_TENSOR;
@@ -27,7 +27,7 @@ static inline Tensor operand_codes(const Meter *m, int k, Tensor of, Format form
     return t;
 }
 
-// Quantizes operand k to E4M3, with a transpose.
+// Quantizes operand k (0: dy, 1: x, 2: w) and its transpose to E4M3.
 static inline void make_operand_codes(Meter *m, int k, Tensor of) {
     const Tensor codes = operand_codes(m, k, of, FMT_E4M3, false), codes_t = operand_codes(m, k, of, FMT_E4M3, true);
     m->place.ops->quantize_forward(m->place.exec, codes, of);
@@ -50,8 +50,8 @@ static inline void measure_data_matmul(Meter *m, Tensor dy_q, Tensor w, const Gr
     }
 }
 
-// Sets `before` and dw to dw with its rows rotated by one, so that an accumulating matmul adds to values of a
-// gradient's size.
+// Sets `before` and dw to dw with its rows rotated by one, so that the accumulating matmul starts from values as large
+// as a gradient.
 static inline void put_before(Meter *m, Tensor before, Tensor dw) {
     const size_t row = (size_t)dw.cols * format_bytes(dw.format), rest = (size_t)(dw.rows - 1) * row;
     m->place.ops->copy(m->place.exec, (char *)before.data + row, dw.data, rest);
@@ -74,8 +74,8 @@ static inline void measure_weight_matmul(Meter *m, Tensor dy_qt, Tensor x_qt, co
     }
 }
 
-// Measures both backward matmuls with dy in `format`, x and w in E4M3. Call measure_gradient() on the same BF16 tensors
-// first.
+// Measures the FP8 accumulation error of dgrad and wgrad with dy in `format` and x and w in E4M3. measure_gradient()
+// must have measured the same BF16 tensors before.
 static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w, Format format, const GradientStats *s,
                                         Accumulation *a) {
     memset(a, 0, sizeof *a);
@@ -84,7 +84,7 @@ static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w,
     const Tensor dy_q = operand_codes(m, 0, dy, format, false), dy_qt = operand_codes(m, 0, dy, format, true);
     const Tensor x_qt = operand_codes(m, 1, x, FMT_E4M3, true), w_qt = operand_codes(m, 2, w, FMT_E4M3, true);
     if (format == FMT_E4M3)
-        make_operand_codes(m, 0, dy); // because grad_quantize transposes E4M3 gradients to E5M2
+        make_operand_codes(m, 0, dy); // because grad_quantize writes E5M2 transposes of E4M3 gradients
     else
         m->place.ops->grad_quantize(m->place.exec, dy_q, dy_qt, matrix(m->dbias, 1, s->out, FMT_FP32), dy, false);
     make_operand_codes(m, 1, x);

@@ -3,15 +3,16 @@
 #pragma once
 #include "gradient_passes.h"
 
-// --- variants: format x rule of the scales ------------------------------------------------------------------
+// --- variants: an FP8 format and a rule for the scales ------------------------------------------------------
 
 enum { GRADIENT_FORMATS = 2, SCALE_RULES = 4 };
 static const Format gradient_formats[GRADIENT_FORMATS] = {FMT_E4M3, FMT_E5M2};
 
 typedef struct {
     const char *name;
-    int64_t rows;  // rows per scale, a power of two (row_scale_from_amax); 0: one scale_from_amax for all rows
-    bool by_parts; // separate scales for each part of the columns
+    // number of rows per scale, which is a power of two (row_scale_from_amax); 0: one scale_from_amax for all rows
+    int64_t rows;
+    bool by_parts; // separate scales for each column range of Parts
 } ScaleRule;
 
 static const ScaleRule scale_rules[SCALE_RULES] = {
@@ -24,59 +25,59 @@ static inline float rule_scale(const ScaleRule *rule, float maximum, Format form
 
 // --- results ------------------------------------------------------------------------------------------------
 
-// Errors of a matmul p compared with the exact one e: |p - e| / |e|, and <p, e> / <e, e> - 1.
+// Errors of a matmul's result p against the exact result e: |p - e| / |e|, and the bias <p, e> / <e, e> - 1.
 typedef struct {
     double error, bias;
 } Deviation;
 
 typedef struct {
     bool measured;
-    double flushed;         // fraction of non-zero values that become 0
-    double flushed_squares; // fraction of the sum of squares that becomes 0
-    double subnormal;       // fraction of non-zero values that become subnormal
+    double flushed;         // fraction of non-zero values that quantization rounds to 0
+    double flushed_squares; // fraction of the sum of squares that is rounded to 0
+    double subnormal;       // fraction of non-zero values that quantization makes subnormal
     Deviation data, weight;
-    double worst_row; // largest relative error of a row of dw, because Adam normalizes each element
+    double worst_row; // largest relative error of a row of dw; rows matter because Adam normalizes each element
     int64_t worst_row_index;
 } VariantStats;
 
-#define SMALL_ROW 1e-3 // worst_row ignores rows of dw whose norm is below this fraction of the largest
+#define SMALL_ROW 1e-3 // worst_row ignores rows of dw whose norm is less than this fraction of the largest row norm
 
 typedef struct {
-    int64_t tokens, out, in; // dy (tokens, out), x (tokens, in), w (out, in)
-    int64_t nonfinite;       // number of NaN and inf; if it is not 0, nothing else is measured
-    double largest, rms;     // largest and root mean square of |dy|
-    double above, below;     // row amaxes: log2(largest / median), log2(median / 1st percentile)
-    int64_t small_rows;      // rows of dw that worst_row ignores
+    int64_t tokens, out, in; // sizes of dy (tokens, out), x (tokens, in) and w (out, in)
+    int64_t nonfinite;       // number of NaN and inf in dy; if it is not 0, nothing else is measured
+    double largest, rms;     // amax and root mean square of dy
+    double above, below;     // spread of the row amaxes: log2(largest / median) and log2(median / 1st percentile)
+    int64_t small_rows;      // number of rows of dw that worst_row ignores
     VariantStats variant[GRADIENT_FORMATS][SCALE_RULES];
 } GradientStats;
 
 // --- memory -------------------------------------------------------------------------------------------------
 
-// Number of elements of the largest gradient that is measured.
+// Maximum sizes of the gradients that will be measured, in elements.
 typedef struct {
-    int64_t gradient, input, weight; // tokens * out, tokens * in, out * in
-    int64_t rows;                    // tokens or out
+    int64_t gradient, input, weight; // elements of dy (tokens * out), x (tokens * in) and w (out * in)
+    int64_t rows;                    // capacity for one value per row: the maximum of tokens and out
 } MeterSize;
 
-// Buffers of the measurements, in one allocation on the device.
+// Buffers of the measurements, all in one device allocation.
 typedef struct {
     PassPlace place;
     char *base;
     size_t used;
-    float *dy, *dy_quantised; // (tokens, out)
-    float *x, *w;             // (tokens, in), (out, in)
-    float *dx, *dx_other;     // (tokens, in): the exact dgrad and the measured one
-    float *dw, *dw_other;     // (out, in): the exact wgrad and the measured one
-    float *dw_before;         // (out, in): the value that a matmul is added to
-    float *scale;             // at most (tokens)
-    float *dbias;             // (out)
+    float *dy, *dy_quantised; // the gradient (tokens, out), exact and after quantization
+    float *x, *w;             // x (tokens, in) and w (out, in) in FP32
+    float *dx, *dx_other;     // dgrad (tokens, in), exact and from the quantized dy
+    float *dw, *dw_other;     // wgrad (out, in), exact and from the quantized dy
+    float *dw_before;         // values (out, in) that an accumulating matmul starts from
+    float *scale;             // scales of dy, at most one per token
+    float *dbias;             // bias gradient, one value per output (out)
     uint8_t *code[3];         // FP8 values of dy, x and w
-    uint8_t *code_t[3];       // their transposes
+    uint8_t *code_t[3];       // FP8 transposes of dy, x and w
     float *code_scale[3];
     float *scale_host, *row_maxima;
 } Meter;
 
-// Returns the next piece of the allocation; NULL if nothing is allocated yet, when only the size is computed.
+// Returns the next buffer of the allocation. Returns NULL while only the total size is being computed.
 static inline void *meter_take(Meter *m, int64_t count, size_t bytes) {
     void *piece = m->base ? m->base + m->used : NULL;
     m->used += ((size_t)count * bytes + 255) / 256 * 256;
@@ -138,9 +139,9 @@ static inline Tensor matrix(const void *data, int64_t rows, int64_t cols, Format
     return t;
 }
 
-// --- the matmuls -------------------------------------------------------------------------------------------
+// --- the matmuls --------------------------------------------------------------------------------------------
 
-// dx (tokens, in) = dy (tokens, out) w (out, in), all in FP32
+// Computes dgrad in FP32: dx (tokens, in) = dy (tokens, out) w (out, in).
 static inline void exact_data(Meter *m, float *dx, const float *dy, const GradientStats *s) {
     Weight w;
     memset(&w, 0, sizeof w);
@@ -149,7 +150,7 @@ static inline void exact_data(Meter *m, float *dx, const float *dy, const Gradie
                                        matrix(dy, s->tokens, s->out, FMT_FP32), w);
 }
 
-// dw (out, in) = dy^T x, all in FP32
+// Computes wgrad in FP32: dw (out, in) = dy^T x.
 static inline void exact_weight(Meter *m, float *dw, const float *dy, const GradientStats *s) {
     m->place.ops->linear_backward_weight(m->place.exec, matrix(dw, s->out, s->in, FMT_FP32),
                                          matrix(dy, s->tokens, s->out, FMT_FP32),
@@ -167,7 +168,8 @@ static inline Deviation deviation_of(const RowResult *r) {
     return d;
 }
 
-// Compares a matmul with the exact one. before: the tensor that the matmul was added to; data NULL: none.
+// Compares a matmul's result with the exact one. before: the tensor that the matmul accumulated into; its data is NULL
+// if it overwrote.
 static inline Deviation deviation(Meter *m, Tensor matmul, Tensor before, Tensor exact) {
     const CompareValues values = {matmul, before, exact};
     compare_values(&m->place, values, exact.rows, exact.cols);
@@ -180,14 +182,14 @@ static inline Parts one_part(int64_t cols) {
     return parts;
 }
 
-// Converts x to FP32 in `to`. Returns the sums over it.
+// Converts the tensor x to FP32 in `to`. Returns sums over its elements.
 static inline RowResult read_all(Meter *m, float *to, Tensor x, Parts parts) {
     const ReadValues values = {x, to, parts};
     read_values(&m->place, values, x.rows, x.cols);
     return pass_total(&m->place, x.rows);
 }
 
-// --- the gradient by itself ---------------------------------------------------------------------------------
+// --- the gradient's values ----------------------------------------------------------------------------------
 
 static inline int compare_floats(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;
@@ -195,7 +197,7 @@ static inline int compare_floats(const void *a, const void *b) {
 }
 
 static inline double log2_ratio(double a, double b) {
-    return a == b ? 0.0 : log2(a / b); // infinite if only b is 0
+    return a == b ? 0.0 : log2(a / b); // infinite if only the divisor b is 0
 }
 
 static inline float row_maximum(const RowResult *row) {
@@ -204,7 +206,8 @@ static inline float row_maximum(const RowResult *row) {
     return (float)largest;
 }
 
-// Measures how far the tokens' amaxes are apart. Fills m->row_maxima (tokens, MAX_PARTS) with the amax of each part.
+// Measures the spread of the tokens' amaxes in dy. Stores the amax of each column range in m->row_maxima (tokens,
+// MAX_PARTS).
 static inline void measure_rows(Meter *m, GradientStats *s) {
     const RowResult *row = m->place.row;
     float *sorted = (float *)xmalloc((size_t)s->tokens * sizeof *sorted);
@@ -220,7 +223,7 @@ static inline void measure_rows(Meter *m, GradientStats *s) {
     free(sorted);
 }
 
-// Computes the scales of a variant from the row amaxes and uploads them.
+// Computes a variant's scales from the row amaxes and uploads them.
 static inline void make_scales(Meter *m, const GradientStats *s, const ScaleRule *rule, Format format, int64_t block,
                                int parts) {
     int64_t count = 0;
@@ -251,7 +254,8 @@ static inline void quantise(Meter *m, const GradientStats *s, const ScaleRule *r
     v->subnormal = nonzero > 0.0 ? total.sum[SUM_SUBNORMAL] / nonzero : 0.0;
 }
 
-// Finds the worst row of dw, after a comparison of it, and ignores small rows. Returns the number of small rows.
+// Finds the row of dw with the largest relative error, ignoring small rows. Requires that dw has just been compared.
+// Returns the number of small rows.
 static inline int64_t find_worst_row(const Meter *m, int64_t rows, VariantStats *v) {
     const RowResult *row = m->place.row;
     double largest = 0.0;

@@ -17,12 +17,12 @@ enum { MAX_PARTS = 3, ROW_SUMS = 4 };
 // Ranges of columns that may have separate amaxes and scales: q, k and v of a packed gradient, else all columns.
 typedef struct {
     int count;
-    int64_t end[MAX_PARTS]; // end of each part's columns
+    int64_t end[MAX_PARTS]; // first column after each column range
 } Parts;
 
 typedef struct {
     double sum[ROW_SUMS];
-    double largest[MAX_PARTS]; // amax of each part
+    double largest[MAX_PARTS]; // amax of each column range
 } RowResult;
 
 COAT_HD static inline void row_result_add(RowResult *to, const RowResult *from) {
@@ -50,18 +50,18 @@ COAT_HD static inline float element_at(const Tensor *t, int64_t i, int64_t j) {
     }
 }
 
-// --- where passes run ---------------------------------------------------------------------------------------
+// --- host and device ----------------------------------------------------------------------------------------
 
 typedef struct {
     Exec *exec;
-    const Ops *ops;        // operations of the device
-    bool on_gpu;           // false: passes run on the host
-    RowResult *row_memory; // (rows), in device memory
-    RowResult *row;        // (rows), in host memory: results of the last pass
-    int64_t most_rows;     // maximum rows of a pass
+    const Ops *ops;        // operations of the device that the model uses
+    bool on_gpu;           // true: passes run on the GPU, false: on the host
+    RowResult *row_memory; // per-row results (rows), in device memory
+    RowResult *row;        // per-row results (rows) of the last pass, in host memory
+    int64_t most_rows;     // maximum number of rows that a pass may have
 } PassPlace;
 
-// Returns the sum of the last pass's results over its rows.
+// Returns the sum over the rows of the last pass's results.
 static inline RowResult pass_total(const PassPlace *place, int64_t rows) {
     RowResult total;
     memset(&total, 0, sizeof total);
@@ -109,8 +109,8 @@ __device__ static inline void block_result(const RowResult *mine, RowResult *out
     }
 #endif
 
-// Defines the pass name(place, args, rows, cols) from name_element(const Args *, i, j, RowResult *). rows must be at
-// least 1.
+// Defines a pass function name(place, args, rows, cols) that calls name_element(const Args *, i, j, RowResult *) for
+// every element. rows must be at least 1.
 #define PASS_OVER_ROWS(name, Args)                                                                                     \
     static inline void name##_on_host(PassPlace *place, const Args *args, int64_t rows, int64_t cols) {                \
         _Pragma("omp parallel for schedule(static)") for (int64_t i = 0; i < rows; i++) {                              \
@@ -127,12 +127,12 @@ __device__ static inline void block_result(const RowResult *mine, RowResult *out
         pass_end(place, rows);                                                                                         \
     }
 
-// --- read_values: converts a tensor to FP32, with sums and amaxes -------------------------------------------------
+// --- read_values: converts a tensor to FP32, with sums and amaxes -------------------------------------------
 
 typedef struct {
-    Tensor from; // (rows, cols)
-    float *to;   // (rows, cols)
-    Parts parts; // parts of the columns
+    Tensor from; // tensor to convert to FP32, (rows, cols)
+    float *to;   // converted tensor in FP32, (rows, cols)
+    Parts parts; // column ranges with separate amaxes
 } ReadValues;
 
 enum { SUM_SQUARES, SUM_NONZERO, SUM_NONFINITE };
@@ -153,9 +153,9 @@ PASS_OVER_ROWS(read_values, ReadValues)
 // --- quantise_values: rounds values to FP8, counts values that become 0 or subnormal ------------------------
 
 typedef struct {
-    const float *from;  // (rows, cols)
-    float *to;          // (rows, cols)
-    const float *scale; // (ceil(rows / block), parts.count)
+    const float *from;  // unquantized gradient, (rows, cols)
+    float *to;          // quantized and dequantized values (rows, cols)
+    const float *scale; // scales (ceil(rows / block), parts.count)
     int64_t cols, block;
     Parts parts;
     Format format;
@@ -177,12 +177,12 @@ COAT_HD static inline void quantise_values_element(const QuantiseValues *a, int6
 }
 PASS_OVER_ROWS(quantise_values, QuantiseValues)
 
-// --- compare_values: compares a matmul with the exact one --------------------------------------------------------
+// --- compare_values: compares a matmul with the exact one ---------------------------------------------------
 
 typedef struct {
-    Tensor matmul; // (rows, cols)
-    Tensor before; // (rows, cols): the value that the matmul was added to; data NULL: 0
-    Tensor exact;  // (rows, cols)
+    Tensor matmul; // result of the matmul under test (rows, cols)
+    Tensor before; // tensor (rows, cols) that the matmul accumulated into; data NULL: the matmul overwrote its output
+    Tensor exact;  // exact matmul result, (rows, cols)
 } CompareValues;
 
 enum { SUM_DIFFERENCE, SUM_EXACT, SUM_CROSS };

@@ -3,7 +3,7 @@
 #include "coat/io/json.h"
 #include "gradient_accumulation.h"
 
-// The gradients that linear layers' matmuls read in backward, in the model's order.
+// The gradients that dgrad and wgrad of the linear layers read, in the model's order.
 typedef enum { GRADIENT_QKV, GRADIENT_PROJ, GRADIENT_FC, GRADIENT_FCPROJ, GRADIENT_HEAD, GRADIENT_KINDS } GradientKind;
 
 static const char *const gradient_names[GRADIENT_KINDS] = {"dqkv", "dresid at proj", "dh", "dresid at fcproj",
@@ -16,7 +16,7 @@ typedef struct {
 
 typedef struct {
     int layers;
-    GradientRow *rows; // (GRADIENT_KINDS, layers); the head uses layer 0 only
+    GradientRow *rows; // one row per gradient kind and layer (GRADIENT_KINDS, layers); the head uses only layer 0
 } GradientTable;
 
 static inline int kind_layers(const GradientTable *t, GradientKind kind) {
@@ -136,7 +136,7 @@ static inline void print_report(FILE *out, const GradientTable *t) {
     print_summary(out, t);
 }
 
-// --- JSON lines: one of the run, one per gradient, variant and matmul --------------------------------------
+// --- JSON lines: one of the run, one per gradient, variant and matmul ---------------------------------------
 
 static inline void json_line_begin(JsonText *line, const char *what, GradientKind kind, int layer) {
     memset(line, 0, sizeof *line);

@@ -31,10 +31,10 @@ static const char usage[] =
 typedef struct {
     Config config;
     int64_t batch;
-    const char *json; // --json; NULL: not given
+    const char *json; // file for the JSON lines (--json); NULL: not given
 } Options;
 
-// The flags that are passed to the trainer's parser.
+// The command-line flags that are passed to the trainer's parser.
 static bool is_trainer_flag(const char *text, bool *has_value) {
     static const char *const with_value[] = {"--train", "--train-weight", "--micro-batch", "--seq-len",
                                              "--seed",  "--device",       "--threads",     "--matmul-table"};
@@ -60,7 +60,8 @@ static bool read_count(const char *name, const char *text, int64_t *value, Error
     return true;
 }
 
-// Parses this tool's own flags, and passes the others to the trainer's parser in an order in which defaults come first.
+// Parses the flags of this tool, and passes all others to the trainer's parser after this tool's defaults, so that they
+// override these.
 static bool read_options(Options *options, int argc, char **argv, Error *err) {
     static CommandLine line;
     static Config recorded;
@@ -107,18 +108,19 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
     return good;
 }
 
-// --- interception of the model's operations -------------------------------------------------------------------
+// --- interception of the model's operations -----------------------------------------------------------------
 
-// A table of operations that replaces the model's and measures the two matmuls of backward.
+// A table of operations that replaces the model's. It forwards each call and measures dgrad and wgrad of every linear
+// layer.
 typedef struct {
     Ops ops;         // must be the first field, because exec.ops is cast to Watch
-    const Ops *real; // the operations of the device
+    const Ops *real; // the device's own operations, to which calls are forwarded
     const Model *model;
-    void *workspace; // larger workspace; NULL: the model's is large enough
+    void *workspace; // a larger workspace for the measurements; NULL: the model's is large enough
     Meter meter;
     GradientTable table;
-    bool fp8;      // true if the device has FP8 matmuls
-    Weight weight; // weight of the latest dgrad; the following wgrad reads the same gradient
+    bool fp8;      // true if the device supports FP8 matmuls
+    Weight weight; // weight of the latest dgrad; the wgrad that follows reads the same gradient
 } Watch;
 
 // Finds the kind and the layer of a weight. Returns false if it belongs to no measured matmul.
@@ -141,8 +143,8 @@ static void watched_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     watch->real->linear_backward_data(exec, dx, dy, w);
 }
 
-// Replaces the wgrad, the second matmul that reads dy (tokens, out) and the first that reads x (tokens, in). Measures
-// dgrad and wgrad.
+// Replaces the wgrad operation and measures both dgrad and wgrad. wgrad runs after dgrad and reads dy (tokens, out) and
+// x (tokens, in), so all operands are known here.
 static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     Watch *watch = (Watch *)exec->ops;
     Meter *meter = &watch->meter;
@@ -156,7 +158,7 @@ static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, 
               "internal error: a weight's wgrad does not directly follow its dgrad: gradient_stats does not match the "
               "model's sources");
     GradientRow *row = gradient_row(&watch->table, kind, layer);
-    if (row->stats.tokens) return; // because the head runs in chunks, of which only the first is measured
+    if (row->stats.tokens) return; // because only the first of the head's chunks is measured
     Parts parts = one_part(dy.cols);
     if (kind == GRADIENT_QKV) {
         parts.count = 3;
@@ -176,8 +178,8 @@ static void larger_size(MeterSize *size, int64_t tokens, Tensor w) {
     if (w.rows > size->rows) size->rows = w.rows;
 }
 
-// Allocates a workspace for operations on rows as wide as the vocabulary, because training quantizes such rows only in
-// the loss.
+// Allocates a workspace for operations on rows as wide as the vocabulary. The model's own is smaller, because training
+// quantizes such rows only in the loss kernel.
 static bool widen_workspace(Watch *watch, Model *m, Error *err) {
     Config *wide = (Config *)xmalloc(sizeof *wide);
     *wide = *m->config;
@@ -230,7 +232,7 @@ static bool load_weights(Model *m, Error *err) {
     return true;
 }
 
-// Runs forward and backward of one micro-batch as the only one of a step. The weights do not change.
+// Runs forward and backward of one micro-batch, as the only one of a step. The weights do not change.
 static bool run_batch(Model *m, int64_t batch, Error *err) {
     const Config *c = m->config;
     const size_t tokens = (size_t)config_micro_tokens(c);
@@ -247,7 +249,7 @@ static bool run_batch(Model *m, int64_t batch, Error *err) {
     }
     free(inputs);
     data_close(loader);
-    (void)step_end; // because no update follows
+    (void)step_end; // step_end() is not called because no update follows
     return good;
 }
 

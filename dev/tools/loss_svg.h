@@ -11,7 +11,7 @@
 // Size of the picture in SVG units (pixels at 100 %), and its inner rectangle.
 enum { WIDTH = 960, HEIGHT = 540, LEFT = 72, RIGHT = 800, TOP = 56, BOTTOM = 480 };
 enum { LABEL_HEIGHT = 17, MAX_LABELS = 16 };
-enum { LONGEST_LINE = 1 << 16 }; // maximum bytes of a line of log.jsonl; typical lines have a few hundred
+enum { LONGEST_LINE = 1 << 16 }; // maximum length in bytes of a line of log.jsonl; typical lines have a few hundred
 
 #define COLOUR_TRAIN "#2563a8"
 #define COLOUR_RAW "#a9c7e8"
@@ -23,7 +23,7 @@ enum { LONGEST_LINE = 1 << 16 }; // maximum bytes of a line of log.jsonl; typica
 // A dashed horizontal line, for example {"bigram", 2.91}.
 typedef struct {
     const char *label;
-    double value; // loss in nats per token
+    double value; // loss at which the line is drawn, in nats per token
 } PlotReference;
 
 typedef struct {
@@ -33,7 +33,7 @@ typedef struct {
 
 typedef struct {
     Series raw, smooth, val;
-    double x_max, y_min, y_max; // limits of the axes
+    double x_max, y_min, y_max; // upper limit of the steps' axis, and limits of the loss axis
     const PlotReference *references;
     int reference_count;
 } Plot;
@@ -88,7 +88,7 @@ static bool read_log(Plot *plot, const char *path, Error *err) {
 // to 1/30 of the run. A window of only earlier steps would delay a falling loss.
 static void smooth(Plot *plot) {
     const Series *raw = &plot->raw;
-    int64_t begin = 0, end = 0; // bounds of the window
+    int64_t begin = 0, end = 0; // first and last index of the smoothing window
     double sum = 0.0;
     for (int64_t i = 0; i < raw->count; i++) {
         int64_t radius = i / 6 < raw->count / 60 ? i / 6 : raw->count / 60;
@@ -104,8 +104,8 @@ static void include(Plot *plot, double x, double y) {
     plot->y_max = fmax(plot->y_max, y);
 }
 
-// Sets the axes so that the smoothed loss, the validation loss and the references are inside. The thin line may be
-// outside.
+// Chooses the axis limits so that the smoothed loss, the validation loss and the reference lines are inside the
+// picture. The unsmoothed loss may be outside.
 static void choose_axes(Plot *plot) {
     plot->x_max = 1.0;
     plot->y_min = INFINITY;
@@ -126,10 +126,11 @@ static double map_x(const Plot *plot, double x) {
 
 static double map_y(const Plot *plot, double y) {
     double at = BOTTOM - (BOTTOM - TOP) * (y - plot->y_min) / (plot->y_max - plot->y_min);
-    return fmin(fmax(at, -1e4), 1e4); // limits points far outside, because viewers cannot read huge numbers
+    return fmin(fmax(at, -1e4), 1e4); // Limits coordinates because SVG viewers cannot read huge numbers.
 }
 
-// Returns the distance between ticks: 1, 2 or 5 times a power of ten, with at most `most` ticks.
+// Returns the distance between the ticks of an axis: 1, 2 or 5 times a power of ten, such that there are at most `most`
+// ticks.
 static double tick_step(double range, int most) {
     double power = pow(10.0, floor(log10(range / most)));
     for (int i = 0;; i++) {
@@ -188,7 +189,7 @@ static void draw_axes(FILE *out, const Plot *plot) {
             (TOP + BOTTOM) / 2.0, COLOUR_TEXT, "loss (nats per token)");
 }
 
-// Draws a curve. If there are more points than pixels, each half pixel keeps only its smallest and largest value.
+// Draws a curve. If there are more points than pixels, draws only the smallest and largest value of each half pixel.
 static void draw_curve(FILE *out, const Plot *plot, const Series *s, const char *style) {
     if (s->count < 2) return;
     fprintf(out, "<polyline fill=\"none\" stroke-linejoin=\"round\" clip-path=\"url(#inner)\" %s points=\"", style);
@@ -212,7 +213,7 @@ static void draw_points(FILE *out, const Plot *plot, const Series *s, const char
                 map_y(plot, s->y[i]), radius, colour);
 }
 
-// A label to the right of the curves, with name and last value, instead of a legend.
+// A label at the right end of a curve, with the curve's name and last value. Labels replace a legend.
 typedef struct {
     char text[96];
     const char *colour;
@@ -232,8 +233,8 @@ static int compare_labels(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Places labels from top to bottom, each at its line's height unless the previous label is in the way. A last pass from
-// below keeps them inside the picture.
+// Places the curves' labels from top to bottom, each at the height of its curve or below the previous label. A second
+// pass from the bottom moves them up if they would leave the picture.
 static void draw_labels(FILE *out, const Plot *plot) {
     Label labels[MAX_LABELS];
     int count = 0;

@@ -1,6 +1,6 @@
-// Converts token files for a model with a smaller vocabulary by dropping the tokens that it lacks. The text is real and
-// in its order, but lacks its rarer words: fit for measuring speed.
-//   narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin
+// Converts token files for a model with a smaller vocabulary by dropping all tokens outside it. The remaining text
+// keeps its order but lacks rare words, so the output is only suitable for measuring speed. Usage: narrow_tokens
+// VOCABULARY MOST TOKENS.bin OUT.bin
 #include <string.h>
 
 #include "coat/io/files.h"
@@ -15,7 +15,7 @@ static const char usage[] = "usage: narrow_tokens VOCABULARY MOST TOKENS.bin OUT
 
 enum { LENGTH = 64, LARGEST_VOCABULARY = 1 << 16, LARGEST_FILE = 1 << 28 };
 
-// Fills `tokens` with the tokens of the files that are below `vocabulary`. Returns their number, and adds the number of
+// Copies the tokens below `vocabulary` from the files to `tokens`. Returns how many were copied, and adds the number of
 // tokens read to *read.
 static int64_t narrow(DataLoader *data, int vocabulary, int64_t most, uint16_t *tokens, int64_t *read, Error *err) {
     int32_t in[LENGTH], target[LENGTH];

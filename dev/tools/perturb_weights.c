@@ -1,15 +1,14 @@
 // Moves a checkpoint's weights along a random direction, to measure the loss around a minimum (scripts/lab.py
 // stability).
-//   perturb_weights CHECKPOINT OUT SEED ALPHA
-// writes a folder OUT for the trainer's --model, with the weights w + ALPHA d. d is normal, and each of its filters has
-// the norm of the weights' filter (Li et al., "Visualizing the Loss Landscape of Neural Nets", 2018). A filter is the
-// weights of one output of a linear layer, or one row of an embedding. Norms and biases do not move. The noise depends
-// only on seed, tensor and element, so checkpoints of one shape move along the same directions, each scaled to its own
-// weights.
-//
-// It starts from the weights in the model file, not from FP32 masters, adds in FP32 and rounds once to the file's
-// format. Rounding to BF16 moves an element by 1/600 of its size, at random. With ALPHA 0.1, that adds 3 parts in 10000
-// to the rise of the loss. ALPHA 0 writes the same bytes.
+// Usage: perturb_weights CHECKPOINT OUT SEED ALPHA
+// Writes a folder OUT for the trainer's --model, with the weights w + ALPHA d. The direction d is normally distributed,
+// and each of its filters has the norm of the weights' filter (Li et al., "Visualizing the Loss Landscape of Neural
+// Nets", 2018). A filter consists of the weights of one output of a linear layer, or of one row of an embedding. Norms
+// and biases do not move. The noise depends only on seed, tensor and element. Therefore checkpoints of one shape move
+// along the same directions, each scaled to its own weights.
+// Starts from the weights in the model file, not from FP32 masters, adds in FP32 and rounds once to the file's format.
+// Rounding to BF16 moves an element by 1/600 of its size, at random. With ALPHA 0.1, that adds 3 parts in 10000 to the
+// increase of the loss. ALPHA 0 writes the same bytes.
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,9 +26,11 @@ static const char usage[] = "usage: perturb_weights CHECKPOINT OUT SEED ALPHA\n"
                             "norm of the weights' filter.\n";
 
 enum { CONFIG_LIMIT = 1 << 20, PATH_ROOM = 4096 };
-enum { STREAMS_PER_LAYER = 16 }; // random numbers per tensor, the parameters of GPT-2, so that directions never change
+// number of random streams per layer: the parameters of GPT-2; fixed, so that directions do not change between versions
+enum { STREAMS_PER_LAYER = 16 };
 
-// Finds which part of which parameter a tensor of the file is. Returns false if it belongs to none.
+// Finds the parameter, and the part of it, that a tensor of the model file stores. Returns false if the tensor is not a
+// parameter.
 static bool find_parameter(const ModelShape *shape, const char *name, TensorId *id, int *layer, HfPart *part) {
     for (int i = 0; i < PARAMETER_COUNT; i++) {
         for (*layer = 0; *layer < (tensor_row((TensorId)i)->per_layer ? shape->layers : 1); ++*layer) {
@@ -45,7 +46,8 @@ static bool find_parameter(const ModelShape *shape, const char *name, TensorId *
     return false;
 }
 
-// w (count filters) += alpha d. The elements of a filter are `stride` apart, filters `step`.
+// Adds alpha d to the weights w of `count` filters. Elements of a filter are `stride` apart in memory, filters are
+// `step` apart.
 static void move(float *w, int64_t count, int64_t length, int64_t step, int64_t stride, uint64_t seed, uint64_t stream,
                  double alpha) {
 #pragma omp parallel for schedule(static)
@@ -65,7 +67,7 @@ static void move(float *w, int64_t count, int64_t length, int64_t step, int64_t 
     }
 }
 
-// Moves one tensor from file to file.
+// Reads one tensor from the input file, perturbs it, and writes it to the output file.
 static bool move_tensor(const ModelShape *shape, const SafeFile *from, const SafeTensor *tensor, SafeWriter *to,
                         uint64_t seed, double alpha, Error *err) {
     TensorId id;
@@ -85,7 +87,7 @@ static bool move_tensor(const ModelShape *shape, const SafeFile *from, const Saf
         for (size_t i = 0; i < elements; i++) w[i] = half ? bf16_decode(halves[i]) : ((float *)raw)[i];
         int64_t rows = tensor->shape[0], cols = tensor->shape[1];
         uint64_t stream = (uint64_t)layer * STREAMS_PER_LAYER + (uint64_t)id + ((uint64_t)part.first_row << 32);
-        if (part.transposed) // (in, out): the weights of an output are a column
+        if (part.transposed) // The tensor is (in, out), so a filter is one column.
             move(w, cols, rows, 1, cols, seed, stream, alpha);
         else
             move(w, rows, cols, cols, 1, seed, stream, alpha);
@@ -113,7 +115,7 @@ static bool move_weights(const ModelShape *shape, const char *path, const char *
         const SafeTensor *tensor = &from.tensors[i];
         safewriter_declare(&to, tensor->name, tensor->dtype, tensor->rank, tensor->shape, i);
     }
-    unlink(out); // the previous output must not remain
+    unlink(out); // Removes the output of an earlier run.
     bool good = safewriter_begin(&to, out, err);
     for (int i = 0; good && i < to.count; i++)
         good = move_tensor(shape, &from, &from.tensors[to.tensors[i].tag], &to, seed, alpha, err);

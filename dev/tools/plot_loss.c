@@ -1,4 +1,4 @@
-// Draws the loss curve of a run.
+// Command-line program that draws the loss curve of a run from its log.jsonl as an SVG picture.
 #include <math.h>
 #include <string.h>
 #include <strings.h>

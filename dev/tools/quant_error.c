@@ -1,8 +1,7 @@
-// Measures the quantization error of the optimizer's update from the FP32 moments of a checkpoint, as in the paper's
-// table 1 and figure 2:
-//   quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv]
-//   error = sum (u - û)^2 / sum u^2 over all elements, with u = m̂ / (sqrt v̂ + eps), in groups of 128
-// In every format, a non-zero v stays non-zero.
+// Measures the quantization error of the optimizer's update, as in the paper's table 1 and figure 2, from the FP32
+// moments of a checkpoint. The error is sum (u - û)^2 / sum u^2 over all elements, with u = m̂ / (sqrt v̂ + eps) and
+// moments quantized in groups of 128. In every format, a non-zero v stays non-zero.
+// Usage: quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv]
 #include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
@@ -25,21 +24,22 @@ static const char usage[] = "usage: quant_error [--every N] CHECKPOINT [HISTOGRA
                             "the ranges and exponents of the groups. --every 16 measures one of 16\n"
                             "groups, which is enough for a model with billions of parameters.\n";
 
-// Groups are distributed over PARTS sums, which are added in order, so the result does not depend on the number of
-// threads.
+// Sums are split into PARTS partial sums, which are added in a fixed order. Therefore the result does not depend on the
+// number of threads.
 enum { GROUP = 128, FORMATS = 6, PARTS = 64, BLOCK = 8192 * GROUP, STATE_LIMIT = 1 << 20, PATH_ROOM = 4096 };
 
 static const char *const format_names[FORMATS] = {"E4M3", "E4M3+exp", "E5M2", "E5M2+exp", "DE8", "DE8+exp"};
 
 typedef struct {
-    double correction[2], eps; // bias corrections 1 / (1 - beta^t) of m and v
+    double correction[2], eps; // bias corrections 1 / (1 - beta^t) of the moments m and v
     int64_t t;
-    int every;       // one of `every` groups is measured
-    Codebook de8[2]; // tables of m and v
+    int every;       // measure only one of `every` groups
+    Codebook de8[2]; // DE8 value tables of m (signed) and v (unsigned)
     double error[FORMATS][FORMATS], total;
-    double spread[2];                                // sums of the groups' deviations of log|x|
-    int64_t groups[2], beyond[2], elements, tensors; // beyond: groups with a range larger than E4M3's
-    Histogram range[2], k[2], gain;                  // gain: log2 of (error of plain E4M3 / error of expanded E4M3)
+    double spread[2]; // sum over the groups of the deviation of log|x|, for m and v
+    // groups: number of groups of m and v; beyond: those whose range exceeds that of E4M3
+    int64_t groups[2], beyond[2], elements, tensors;
+    Histogram range[2], k[2], gain; // gain: log2 of the error of plain E4M3 divided by that of expanded E4M3
 } Table;
 
 static void quantise(const Table *table, float *x, int n, int format, int which) {
@@ -56,7 +56,8 @@ static void quantise(const Table *table, float *x, int n, int format, int which)
     moments_load(t, 0, n, x);
 }
 
-// Measures a group's range and exponent, as in the paper's figure 2, and the spread of its logarithms.
+// Measures a group's dynamic range, its expansion exponent k (the paper's figure 2), and the deviation of its
+// logarithms.
 static void measure(Table *table, const float *x, int n, int which) {
     double sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
     int count = 0;
@@ -85,7 +86,7 @@ static double update_of(const Table *table, float m, float v) {
 
 static void add_group(Table *table, const float *m, const float *v, int n) {
     float rounded[2][FORMATS][GROUP];
-    double own[2] = {0, 0}; // the group's errors with E4M3 for both moments, plain and expanded
+    double own[2] = {0, 0}; // update errors of this group with both moments in E4M3, plain and expanded
     measure(table, m, n, 0);
     measure(table, v, n, 1);
     for (int f = 0; f < FORMATS; f++) {
@@ -123,7 +124,7 @@ static void add_part(Table *table, const Table *part) {
     }
 }
 
-// Adds the errors of all groups to PARTS tables. m and v must have room for BLOCK elements each.
+// Adds the errors of all groups to PARTS partial results. The buffers m and v must hold BLOCK elements each.
 static bool add_tensor(Table *parts, float *m, float *v, const SafeFile *file, const SafeTensor *of_m,
                        const SafeTensor *of_v, Error *err) {
     const uint64_t most = BLOCK * sizeof(float);
@@ -149,7 +150,8 @@ static bool is_shared(const char *folder) {
     return shared;
 }
 
-// True for two-dimensional tensors except the position embeddings, which --moments coat stores in 8 bits.
+// True if --moments coat stores the parameter's moments in 8 bits: two-dimensional tensors except the position
+// embeddings.
 static bool read_moments(Table *table, const char *folder, Error *err) {
     char path[PATH_ROOM], name[256];
     SafeFile file;

@@ -1,4 +1,5 @@
-// Encodes texts as the trainer encodes a prompt, to compare the token ids with other libraries.
+// Command-line program that encodes texts as the trainer encodes a prompt, to compare the token ids with other
+// libraries.
 #include <string.h>
 
 #include "coat/io/files.h"

@@ -46,7 +46,7 @@ static void write_record(const CUpti_Activity *record) {
 static void CUPTIAPI buffer_requested(uint8_t **buffer, size_t *size, size_t *most_records) {
     *size = (size_t)8 << 20;
     *buffer = (uint8_t *)aligned_alloc(8, *size);
-    *most_records = 0; // maximum number of records in the buffer
+    *most_records = 0; // 0: no limit on the number of records in the buffer
     if (!*buffer) *size = 0;
 }
 
