@@ -262,12 +262,12 @@ for flag in "--lr 1" "--val-every 1" "--val-batches 3" "--sample-tokens 3" "--sa
     apart 1 "${flag%% *} differs between the processes" "$flag" --steps 2
 done
 apart 1 "--save-every differs between the processes" "--save-every 1" --steps 2 --out "$folder/apart"
-apart 2 "--val: the validation data are not the same" "--val $folder/small_train.bin" --steps 2
-apart 2 "--train: the training data are not the same" "--train $folder/small_train.bin" --epochs 1
+apart 2 "--val: the validation data differ" "--val $folder/small_train.bin" --steps 2
+apart 2 "--train: the training data differ" "--train $folder/small_train.bin" --epochs 1
 if [ -s "$folder/swag.bin" ]; then
     printf '{"ctx": "a b", "label": 0, "endings": ["c", "d", "e", "f"]}\n' >"$folder/one.jsonl"
     python3 data/prepare.py --bytes --hellaswag --out "$folder/one" "$folder/one.jsonl" >/dev/null
-    apart 2 "--hellaswag: its examples are not the same" "--hellaswag $folder/one.bin" --seq-len 96 --batch-tokens 384 --hellaswag "$folder/swag.bin" --steps 2
+    apart 2 "--hellaswag: its examples differ" "--hellaswag $folder/one.bin" --seq-len 96 --batch-tokens 384 --hellaswag "$folder/swag.bin" --steps 2
 fi
 cp "$folder/src_val.bin" "$folder/same.bin"
 together "--val $folder/same.bin --threads 2 --log-every 2 --overwrite" --steps 2 --out "$folder/together"
@@ -276,7 +276,7 @@ all=("${flags[@]}") flags=(--tokenizer bytes --seq-len 32 --micro-batch 2 --samp
 apart 1 "--val differs between the processes" "--val $folder/src_val.bin" --steps 2
 flags+=(--val "$folder/src_val.bin")
 apart 1 "--eval-only differs between the processes" --eval-only --steps 2
-apart 2 "--val: the validation data are not the same" "--val $folder/small_train.bin" --eval-only
+apart 2 "--val: the validation data differ" "--val $folder/small_train.bin" --eval-only
 flags=("${all[@]}")
 # One process resumes with the batch of two, without a note; three processes, which cannot divide it, with the nearest.
 train 2 batch --steps 2 --batch-tokens 256 --schedule constant && cp -r "$folder/batch" "$folder/batch3"

@@ -205,7 +205,7 @@ refused() {
 refused "--positions 1 is singular" 1 '^error: --seq-len 16: the model has 1 position; use --seq-len 1 or a larger --positions$' "$folder/single_train.bin" --positions 1
 head -c 1028 "$folder/single_train.bin" >"$folder/odd.bin" # two tokens, and the header says 1
 printf '\1\0\0\0' | dd of="$folder/odd.bin" bs=1 seek=8 conv=notrunc status=none
-refused "a damaged file of 1 token is singular" 2 '^error: .*odd.bin is damaged: 1028 bytes, but its header says 1 token of 2 bytes: ' "$folder/odd.bin"
+refused "a damaged file of 1 token is singular" 2 '^error: .*odd.bin is damaged: 1028 bytes, but its header says 1 token of 2 bytes; ' "$folder/odd.bin"
 head -c 1026 "$folder/odd.bin" >"$folder/short.bin"
 refused "a short file of 1 token is singular" 2 '^error: .*short.bin: 1 token makes 0 sequences of 16 \+ 1 tokens, .* \(1 row on 1 process\)' "$folder/short.bin"
 refused "1 skipped update is singular" 4 '^error: training diverged: 1 update in a row had a non-finite loss or gradient; ' "$folder/single_train.bin" --lr 1000 --weight-decay 1000 --steps 40 --max-skipped 1 --recipe bf16
