@@ -131,11 +131,6 @@ void settings_record(JsonText *t, const Config *config) {
 
 // ---------------------------------------------------------------- applying
 
-static bool setting_is(const json_t *settings, const char *key, const char *value) {
-    const char *text = json_string_value(json_object_get(settings, key));
-    return text && strcmp(text, value) == 0;
-}
-
 // Sets a flag's field to a recorded value. Returns false if the value is not valid for the flag.
 static bool set_value(const Flag *flag, Config *config, const json_t *value) {
     char number[32];
@@ -185,13 +180,14 @@ static bool apply_settings(Config *config, const json_t *settings, FlagGroup gro
 // Sets the recorded recipe, then applies the recorded settings that belong to the recipe.
 static bool apply_recipe(Config *config, const json_t *settings, const char *path, Error *err) {
     const json_t *name = json_object_get(settings, "recipe");
+    const char *precision = json_string_value(json_object_get(settings, "precision"));
     if (name) {
         Config *named = (Config *)xcalloc(1, sizeof *named);
         const bool good = apply_setting(named, "recipe", name, GROUP_RECIPE, 0, path, err);
         recipe_apply(&config->recipe, named->recipe.kind);
         free(named);
         if (!good) return false;
-    } else if (!setting_is(settings, "precision", "fp32")) {
+    } else if (!precision || strcmp(precision, "fp32") != 0) {
         return error_set(err, EXIT_DATA, "%s: the setting \"linear\" is missing; use the version that wrote the file",
                          path);
     }
