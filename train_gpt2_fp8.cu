@@ -159,7 +159,7 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
                    act(m, Y_PROJ, l), param(m, PROJB, l));
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_matmul ? bias : no_tensor());
     ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_matmul ? no_tensor() : bias,
-                            recipe_is_paper(&m->config->recipe));
+                            recipe_is_paper(&m->config->recipe), m->config->shape.activation);
 }
 
 // Computes the last matmul of a block: y = fcproj(g). The next norm adds y to the residual stream.
@@ -253,7 +253,7 @@ static Tensor recomputed_input(Model *m, TensorId x_t, int l) {
     case N1_T: ops->norm_recompute(ex, t, saved(m, N1, l), first_norm(m, l)); break;
     case O_T: ops->quantize_recompute(ex, t, act(m, OQ, l), saved(m, O, l)); break;
     case N2_T: ops->norm_recompute(ex, t, saved(m, N2, l), second_norm(m, l)); break;
-    case G_T: ops->activation_recompute(ex, t, saved(m, G, l), saved(m, H, l)); break;
+    case G_T: ops->activation_recompute(ex, t, saved(m, G, l), saved(m, H, l), m->config->shape.activation); break;
     default: fatal(EXIT_DEVICE, "internal error: tensor %d is not the input of a matmul", (int)x_t);
     }
     return t;
@@ -317,12 +317,14 @@ static void block_backward(Model *m, int l, bool accumulate) {
     if (config_bounds_activation(m->config)) {
         Tensor g_t = act(m, G_T, l), h = saved(m, H, l);
         matmul_backward_data(m, l, dg, FCPROJW, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ);
-        ops->activation_bound(ex, dh_q, dresid_q, weight(m, FCPROJW, l), h);
-        ops->activation_backward_recompute(ex, dh_q, dh_qt, grad(m, FCB, l), g_t, saved(m, G, l), dg, h, accumulate);
+        ops->activation_bound(ex, dh_q, dresid_q, weight(m, FCPROJW, l), h, m->config->shape.activation);
+        ops->activation_backward_recompute(ex, dh_q, dh_qt, grad(m, FCB, l), g_t, saved(m, G, l), dg, h, accumulate,
+                                           m->config->shape.activation);
         ops->linear_backward_weight(ex, grad(m, FCPROJW, l), dresid_qt, g_t, accumulate);
     } else {
         matmul_backward(m, l, dg, FCPROJW, G_T, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ, accumulate);
-        ops->activation_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, saved(m, H, l), accumulate);
+        ops->activation_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, saved(m, H, l), accumulate,
+                                 m->config->shape.activation);
     }
     matmul_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, GRADIENT_DH, accumulate);
     sublayer_backward_end(m, l, LN2W, LN2B, dn2, second_norm(m, l), accumulate);

@@ -43,8 +43,9 @@ OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias
 // Aliasing: out may be qkv.
 OPERATION(qk_norm_rope_forward, (Exec *exec, Tensor out, Tensor qkv, QkRope qk_rope))
 
-// Causal attention: o (M, heads*head_dim), and lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
-//   A token attends to itself and to earlier tokens of its document, which begins where row_position() is 0.
+// Attention: o (M, heads*head_dim), and lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
+//   A token attends to itself and to earlier tokens of its document, which begins where row_position() is 0. With
+//   shape.bidirectional it attends to all T tokens of its sequence, and positions.data must be NULL.
 //   If k and v have more rows than q (a KV cache; B is 1), their first rows are tokens before q's M tokens.
 OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape))
@@ -53,13 +54,14 @@ OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
 // per row. Does nothing if q is x.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
-// Bias, activation function, FP8 quantization, fused. Here and below "gelu" stands for SwiGLU, too: h (M, 2 F) then
-// holds gate and up next to each other, and g = silu(gate) * up.
+// Bias, activation function, FP8 quantization, fused. Here and below "gelu" stands for the function `kind`. With SwiGLU,
+// h (M, 2 F) holds gate and up next to each other, and g = silu(gate) * up. FP8 operands require tanh-GELU or SwiGLU.
 //   h = y + bias as saved for backward            unscaled, or E4M3 SCALE_GROUP
 //   g (M, F) = gelu(y + bias) in FP32, or gelu(h) if from_saved or g is E4M3 SCALE_TENSOR
 // g is unscaled, E4M3 SCALE_TENSOR or E4M3 SCALE_ROW. y may be BF16 SCALE_ROW if h is SCALE_GROUP.
 // Aliasing: y may be h; with bias.data NULL h is then already complete.
-OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved))
+OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
+                                         ActivationKind kind))
 
 // Cross-entropy of a chunk of R tokens and its gradient, from the logits (R, Vp).
 //   losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns; 0 if target < 0
@@ -112,22 +114,22 @@ OPERATION(linear_backward_weight, (Exec *exec, Tensor dw, Tensor dy, Tensor x, b
 OPERATION_BY_FORMAT(quantize_recompute, (Exec *exec, Tensor q_t, Tensor q, Tensor x))
 // Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t is g, which was then saved.
 // Uses g's data and scales as norm_recompute uses n's.
-OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h))
+OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind))
 // dh = dg * gelu'(saved h), quantized to dh_q and dh_qt as in grad_quantize; dbias (1, F) FP32 = its column sums.
 //   unscaled: dh_q, dh_qt and dg share memory
 //   dh_q SCALE_ROW (E4M3): dh_qt is made from dh_q, with a scale of its own
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
-                                          bool accumulate))
+                                          bool accumulate, ActivationKind kind))
 
 // Writes the scales of dh_q's rows (E4M3 SCALE_ROW) before dg = dy * w exists, large enough for every dh = dg *
 // gelu'(h).
 //   Bound: gradient_bound() in quantize.h, from the norms of dy's rows and of w's columns, and with SwiGLU h's scales.
 //   dy is E4M3 SCALE_TENSOR. Reads w.codes_t as linear_backward_data left it. A non-finite bound sets nonfinite.
-OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h))
+OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind))
 // activation_backward with the scales that dh_q already has, and activation_recompute of g_t, in one read of h
 // (SCALE_GROUP). g.data is not read.
 OPERATION(activation_backward_recompute, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g, Tensor dg,
-                                        Tensor h, bool accumulate))
+                                        Tensor h, bool accumulate, ActivationKind kind))
 
 // dq, dk, dv (strided views) from d_o (M, heads*head_dim) and what forward saved.
 //   rope_table.data not NULL: also applies RoPE's backward to dq and dk, with the same bits as qk_norm_rope_backward.

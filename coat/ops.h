@@ -69,14 +69,15 @@ typedef struct {
     bool from_saved; // the norm reads the dequantized x (recipe coat-paper) instead of the residual stream itself
 } Norm;
 
-// Causal self-attention over B sequences of T tokens; query head h reads key/value head h / (heads / kv_heads).
+// Self-attention over B sequences of T tokens; query head h reads key/value head h / (heads / kv_heads).
 // Views q, k, v into a packed projection have its stride: row b*T+t, columns head*head_dim ...
 typedef struct {
     int B, T, heads, kv_heads, head_dim;
+    bool bidirectional; // true: without the causal mask; there is then neither document masking nor a KV cache
 } AttentionShape;
 
 static inline AttentionShape attention_shape(const ModelShape *model, int B, int T) {
-    const AttentionShape shape = {B, T, model->heads, model->kv_heads, model->head_dim};
+    const AttentionShape shape = {B, T, model->heads, model->kv_heads, model->head_dim, model->bidirectional};
     return shape;
 }
 

@@ -24,7 +24,8 @@ extern "C" {
 typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // NORM_PLAIN: LayerNorm without weights
 // NORM_PRE: norm of a sublayer's input; NORM_POST: norm of its output (OLMo 2)
 typedef enum { NORM_PRE, NORM_POST } NormPlace;
-typedef enum { ACT_GELU_TANH, ACT_SWIGLU } ActivationKind;
+// GELU with tanh (GPT-2), as x * sigmoid(1.702 x) (CLIP), or exact with erf (projectors of vision-language models)
+typedef enum { ACT_GELU_TANH, ACT_SWIGLU, ACT_GELU_QUICK, ACT_GELU_ERF } ActivationKind;
 typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
 // RMSNorm of q and k: over all heads together (ROW) or per head (HEAD)
 typedef enum { QK_NORM_NONE, QK_NORM_ROW, QK_NORM_HEAD } QkNormKind;
@@ -63,6 +64,7 @@ typedef struct {
     NormPlace norm_place;
     ActivationKind activation;
     PositionKind position_kind;
+    bool bidirectional; // true: tokens attend to all tokens of their sequence (vision towers), not to earlier ones only
     bool biases, tied_head;
     bool qkv_biases; // true: only q, k and v have biases; requires !biases
     float norm_eps;

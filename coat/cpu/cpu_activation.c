@@ -1,4 +1,4 @@
-// GELU and SwiGLU on the CPU, fused with the preceding matmul's bias and with FP8 quantization.
+// Activation functions on the CPU, fused with the preceding matmul's bias and with FP8 quantization.
 #include <string.h>
 
 #include "cpu_quantize.h"
@@ -8,19 +8,20 @@
 typedef struct {
     Tensor h, dg;
     int64_t width; // columns of g; with SwiGLU, h has 2 * width columns: gate, then up
+    ActivationKind kind;
 } ActivationRows;
 
-// Computes g = gelu(h), or silu(gate) * up if gated. width: number of columns of g.
-static void activate(const Cpu *cpu, real *g, const real *h, int64_t width, bool gated) {
-    if (gated)
+// Computes g = gelu(h), or silu(gate) * up with SwiGLU. width: number of columns of g.
+static void activate(const Cpu *cpu, real *g, const real *h, int64_t width, ActivationKind kind) {
+    if (kind == ACT_SWIGLU)
         cpu->kernels->swiglu(g, h, h + width, width);
     else
-        cpu->kernels->gelu(g, h, width);
+        cpu->kernels->gelu(g, h, width, kind);
 }
 
 static const real *activation_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
     const ActivationRows *a = (const ActivationRows *)from;
-    activate(cpu, buffers.out, row_load(cpu, a->h, row, 0, a->h.cols, buffers.x), a->width, a->h.cols != a->width);
+    activate(cpu, buffers.out, row_load(cpu, a->h, row, 0, a->h.cols, buffers.x), a->width, a->kind);
     return buffers.out;
 }
 
@@ -28,10 +29,10 @@ static const real *gradient_row(const Cpu *cpu, const void *from, int64_t row, R
     const ActivationRows *a = (const ActivationRows *)from;
     const real *dg = row_load(cpu, a->dg, row, 0, a->width, buffers.dy);
     const real *h = row_load(cpu, a->h, row, 0, a->h.cols, buffers.x);
-    if (a->h.cols != a->width)
+    if (a->kind == ACT_SWIGLU)
         cpu->kernels->swiglu_gradient(buffers.out, buffers.out + a->width, dg, h, h + a->width, a->width);
     else
-        cpu->kernels->gelu_gradient(buffers.out, dg, h, a->width);
+        cpu->kernels->gelu_gradient(buffers.out, dg, h, a->width, a->kind);
     return buffers.out;
 }
 
@@ -54,7 +55,8 @@ static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bi
     return row_load(cpu, h, row, 0, F, buffer);
 }
 
-void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
+void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
+                            ActivationKind kind) {
     const char *operation = "activation_forward";
     require_readable(operation, h);
     require_readable(operation, y);
@@ -78,31 +80,31 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
             const real *value = hidden_row(cpu, h, y, added, row, h_buffer, from_saved, &saved_amax);
             if (!g.data) continue;
             real *out = row_target(g, row, 0, g_buffer);
-            activate(cpu, out, value, width, F != width);
+            activate(cpu, out, value, width, kind);
             amax = larger_bits(amax, store_row(cpu, g, row, out));
         }
     }
     note_amax(exec, larger_bits(saved_amax, amax));
     if (has_second_pass(g)) {
-        ActivationRows from = {.h = h, .width = width};
+        ActivationRows from = {.h = h, .width = width, .kind = kind};
         RowSource source = {activation_row, &from, M, width, F};
         write_scale(exec, g, amax);
         quantize_rows(exec, scratch, &source, g, (Tensor){0});
     }
 }
 
-void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
     if (!g_t.data || g_t.data == g.data) return;
     if (!format_is_fp8(g_t.format)) {
         // passes h as its own input y, so that only g is computed
-        cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true);
+        cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true, kind);
     } else if (g.data) {
         scale_over_rows(exec, g_t, g);
         transpose_codes(exec, g_t, g);
     } else {
         scale_over_rows(exec, g_t, g);
         require_readable("activation_recompute", h);
-        ActivationRows from = {.h = h, .width = g_t.cols};
+        ActivationRows from = {.h = h, .width = g_t.cols, .kind = kind};
         RowSource source = {activation_row, &from, h.rows, g_t.cols, h.cols};
         quantize_rows(exec, scratch_begin(exec), &source, (Tensor){0}, g_t);
     }
@@ -138,13 +140,13 @@ static float largest_scale(Tensor h, int64_t row, int64_t begin, int64_t end) {
 
 // Returns an upper bound of the activation function's derivative over one row of h. width: number of columns of g. With
 // SwiGLU, a group may contain columns of both gate and up.
-static float largest_slope(Tensor h, int64_t row, int64_t width) {
-    if (h.cols == width) return GELU_MAX_SLOPE;
+static float largest_slope(Tensor h, int64_t row, int64_t width, ActivationKind kind) {
+    if (kind != ACT_SWIGLU) return GELU_MAX_SLOPE;
     const int64_t gate_end = (width + h.group - 1) / h.group, end = (h.cols + h.group - 1) / h.group;
     return swiglu_slope(largest_scale(h, row, 0, gate_end), largest_scale(h, row, width / h.group, end));
 }
 
-void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
+void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind) {
     const Tensor columns = w.codes_t; // w is stored transposed, so the rows of this memory are w's columns
     const int threads = cpu_of(exec)->threads;
     double largest = 0;
@@ -154,7 +156,7 @@ void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(max : amax)
     for (int64_t row = 0; row < dy.rows; row++) {
         const float bound = gradient_bound(row_squares(dy, row, dy.cols), largest, *(const float *)dy.scale,
-                                           *(const float *)columns.scale, largest_slope(h, row, columns.cols));
+                                           *(const float *)columns.scale, largest_slope(h, row, columns.cols, kind));
         ((float *)dh_q.scale)[row] = row_scale_from_amax(float_bits(bound), dh_q.format);
         amax = larger_bits(amax, float_bits(bound));
     }
@@ -164,7 +166,7 @@ void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h
 // Computes dh, quantizes it to dh_q and dh_qt, and sums its columns. scaled: dh_q already has row scales; otherwise
 // scales are computed from dh's amaxes.
 static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg,
-                                Tensor h, bool accumulate, bool scaled) {
+                                Tensor h, bool accumulate, ActivationKind kind, bool scaled) {
     require_plain(operation, dg);
     require_readable(operation, h);
     bool codes = format_is_fp8(dh_q.format), by_row = codes && dh_q.granularity == SCALE_ROW;
@@ -172,7 +174,7 @@ static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, 
     const Cpu *cpu = cpu_of(exec);
     int64_t M = dg.rows, F = h.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
     int64_t stride = (int64_t)(cpu_piece(F) / sizeof(real));
-    ActivationRows from = {h, dg, dg.cols};
+    ActivationRows from = {h, dg, dg.cols, kind};
     Scratch scratch = scratch_begin(exec);
     real *sums = dbias.data ? scratch_take(&scratch, CPU_REDUCTION_BLOCKS * stride) : NULL;
     uint32_t amax = 0;
@@ -212,13 +214,13 @@ static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, 
     }
 }
 
-void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
-                             bool accumulate) {
-    activation_backward(exec, "activation_backward", dh_q, dh_qt, dbias, dg, h, accumulate, false);
+void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate,
+                             ActivationKind kind) {
+    activation_backward(exec, "activation_backward", dh_q, dh_qt, dbias, dg, h, accumulate, kind, false);
 }
 
 void cpu_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g,
-                                       Tensor dg, Tensor h, bool accumulate) {
-    activation_backward(exec, "activation_backward_recompute", dh_q, dh_qt, dbias, dg, h, accumulate, true);
-    cpu_activation_recompute(exec, g_t, g, h);
+                                       Tensor dg, Tensor h, bool accumulate, ActivationKind kind) {
+    activation_backward(exec, "activation_backward_recompute", dh_q, dh_qt, dbias, dg, h, accumulate, kind, true);
+    cpu_activation_recompute(exec, g_t, g, h, kind);
 }

@@ -1,4 +1,4 @@
-// Computes causal self-attention on the CPU, in tiles of CPU_QUERY_ROWS queries: scores against all visible keys,
+// Computes self-attention on the CPU, in tiles of CPU_QUERY_ROWS queries: scores against all visible keys,
 // softmax, matmul with v. Backward recomputes the probabilities from the saved log-sum-exp.
 #include "cpu_internal.h"
 
@@ -23,12 +23,19 @@ static real score_scale(AttentionShape shape) {
     return 1 / (real)sqrt((double)shape.head_dim);
 }
 
-// Replaces the scores of `rows` queries by unnormalized probabilities, 0 above the diagonal. The last query sees all
-// keys. Writes the sum and log-sum-exp of each row.
-static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t keys, real scale, real *sums, real *lse) {
+// Returns how many of the `keys` keys the query with index `query` sees.
+static int64_t visible_keys(AttentionShape shape, int64_t query, int64_t keys) {
+    return shape.bidirectional ? keys : query + 1;
+}
+
+// Replaces the scores of `rows` queries by unnormalized probabilities, 0 for keys that a query does not see. The last
+// query sees all keys. Writes the sum and log-sum-exp of each row.
+static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t keys, AttentionShape shape, real *sums,
+                         real *lse) {
+    const real scale = score_scale(shape);
     for (int64_t i = 0; i < rows; i++) {
         real *row = scores + i * keys;
-        int64_t visible = keys - rows + i + 1;
+        int64_t visible = visible_keys(shape, keys - rows + i, keys);
         real highest = scale * cpu->kernels->maximum(row, visible);
         sums[i] = cpu->kernels->exponentials(row, row, scale, highest, visible);
         lse[i] = highest + (real)log((double)sums[i]);
@@ -47,17 +54,19 @@ static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
 }
 
 // Computes attention's forward for one head and one document. k and v may start with cached rows.
-static void forward_head(const Cpu *cpu, Scratch slot, Tensor o, real *lse, Tensor q, Tensor k, Tensor v, real scale) {
+static void forward_head(const Cpu *cpu, Scratch slot, AttentionShape shape, Tensor o, real *lse, Tensor q, Tensor k,
+                         Tensor v) {
     int64_t T = q.rows, D = q.cols, before = k.rows - T;
     real *scores = scratch_take(&slot, CPU_QUERY_ROWS * k.rows), *sums = scratch_take(&slot, CPU_QUERY_ROWS);
     real *out = scratch_take(&slot, CPU_QUERY_ROWS * D);
     for (int64_t begin = 0; begin < T; begin += CPU_QUERY_ROWS) {
-        int64_t rows = smaller(CPU_QUERY_ROWS, T - begin), seen = before + begin + rows;
+        int64_t rows = smaller(CPU_QUERY_ROWS, T - begin),
+                seen = visible_keys(shape, before + begin + rows - 1, k.rows);
         Tensor queries = tensor_rows(q, begin, rows), p = scratch_matrix(scores, rows, seen);
         Tensor sum = scratch_matrix(out, rows, D);
         matmul_on_thread(cpu, slot,
                          (Matmul){.a = {queries, true}, .b = {k, true}, .c = p, .m = rows, .n = seen, .k = D});
-        softmax_tile(cpu, scores, rows, seen, scale, sums, lse + begin);
+        softmax_tile(cpu, scores, rows, seen, shape, sums, lse + begin);
         matmul_on_thread(cpu, slot, (Matmul){.a = {p, true}, .b = {v, false}, .c = sum, .m = rows, .n = D, .k = seen});
         for (int64_t i = 0; i < rows; i++) {
             for (int64_t d = 0; d < D; d++) out[i * D + d] /= sums[i];
@@ -81,10 +90,9 @@ void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k,
         const Tensor ks = head_view(k, shape, b, head / group), vs = head_view(v, shape, b, head / group);
         for (int64_t at = 0, end; at < shape.T; at = end) {
             end = document_end(positions, shape, b, at);
-            forward_head(cpu, scratch_slot(&scratch), tensor_rows(os, at, end - at),
+            forward_head(cpu, scratch_slot(&scratch), shape, tensor_rows(os, at, end - at),
                          (real *)row_address(lse, task) + at, tensor_rows(qs, at, end - at),
-                         tensor_rows(ks, at, before + end - at), tensor_rows(vs, at, before + end - at),
-                         score_scale(shape));
+                         tensor_rows(ks, at, before + end - at), tensor_rows(vs, at, before + end - at));
         }
     }
 }
@@ -93,27 +101,28 @@ void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k,
 typedef struct {
     Tensor k, v;   // keys and values in their storage format
     Tensor dk, dv; // FP32 gradients of k and v in the thread's slot
-    real scale;
+    AttentionShape shape;
 } KeyValueHead;
 
-// Recomputes a tile's probabilities in place from its scores: P = exp(S * scale - lse), 0 above the diagonal.
-static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t begin, real scale) {
+// Recomputes a tile's probabilities in place from its scores: P = exp(S * scale - lse), 0 for keys that a query does
+// not see.
+static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t begin, AttentionShape shape) {
     for (int64_t i = 0; i < p.rows; i++) {
         real *row = (real *)row_address(p, i);
-        int64_t visible = begin + i + 1;
-        cpu->kernels->exponentials(row, row, scale, lse[begin + i], visible);
+        int64_t visible = visible_keys(shape, begin + i, p.cols);
+        cpu->kernels->exponentials(row, row, score_scale(shape), lse[begin + i], visible);
         memset(row + visible, 0, (size_t)(p.cols - visible) * sizeof(real));
     }
 }
 
 // Replaces P by the gradient of the attention scores: dS = P * (dP - rowsum(dO * O)) * scale.
-static void score_gradients(const Cpu *cpu, Tensor p, Tensor dp, Tensor d_o, Tensor o, int64_t begin, real scale,
-                            real *buffer) {
+static void score_gradients(const Cpu *cpu, Tensor p, Tensor dp, Tensor d_o, Tensor o, int64_t begin,
+                            AttentionShape shape, real *buffer) {
     int64_t D = o.cols;
     for (int64_t i = 0; i < p.rows; i++) {
         real delta = cpu->kernels->dot(row_load(cpu, d_o, i, 0, D, buffer), row_load(cpu, o, i, 0, D, buffer + D), D);
-        cpu->kernels->score_gradient((real *)row_address(p, i), (const real *)row_address(dp, i), delta, scale,
-                                     begin + i + 1);
+        cpu->kernels->score_gradient((real *)row_address(p, i), (const real *)row_address(dp, i), delta,
+                                     score_scale(shape), visible_keys(shape, begin + i, p.cols));
     }
 }
 
@@ -124,7 +133,7 @@ static void backward_head(const Cpu *cpu, Scratch slot, const KeyValueHead *kv, 
     real *p_data = scratch_take(&slot, CPU_QUERY_ROWS * T), *dp_data = scratch_take(&slot, CPU_QUERY_ROWS * T);
     real *buffer = scratch_take(&slot, 2 * D);
     for (int64_t begin = 0; begin < T; begin += CPU_QUERY_ROWS) {
-        int64_t rows = smaller(CPU_QUERY_ROWS, T - begin), seen = begin + rows;
+        int64_t rows = smaller(CPU_QUERY_ROWS, T - begin), seen = visible_keys(kv->shape, begin + rows - 1, T);
         Tensor p = scratch_matrix(p_data, rows, seen), dp = scratch_matrix(dp_data, rows, seen);
         Operand qs = {tensor_rows(q, begin, rows), true}, dos = {tensor_rows(d_o, begin, rows), true};
         Operand p_rows = {p, true}, p_columns = {p, false};
@@ -138,9 +147,9 @@ static void backward_head(const Cpu *cpu, Scratch slot, const KeyValueHead *kv, 
         values.accumulate = keys.accumulate = true;
         matmul_on_thread(cpu, slot, scores);
         matmul_on_thread(cpu, slot, dprobabilities);
-        probabilities(cpu, p, lse, begin, kv->scale);
+        probabilities(cpu, p, lse, begin, kv->shape);
         matmul_on_thread(cpu, slot, values);
-        score_gradients(cpu, p, dp, dos.tensor, tensor_rows(o, begin, rows), begin, kv->scale, buffer);
+        score_gradients(cpu, p, dp, dos.tensor, tensor_rows(o, begin, rows), begin, kv->shape, buffer);
         matmul_on_thread(cpu, slot, queries);
         matmul_on_thread(cpu, slot, keys);
     }
@@ -187,7 +196,7 @@ static void backward_document(const Cpu *cpu, Scratch slot, const Tensor gradien
     kv.v = tensor_rows(head_view(values[2], shape, b, kv_head), at, count);
     kv.dk = zeroed_matrix(&slot, count, shape.head_dim);
     kv.dv = zeroed_matrix(&slot, count, shape.head_dim);
-    kv.scale = score_scale(shape);
+    kv.shape = shape;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
         backward_head(cpu, slot, &kv, tensor_rows(head_view(gradients[0], shape, b, head), at, count),
                       tensor_rows(head_view(d_o, shape, b, head), at, count),

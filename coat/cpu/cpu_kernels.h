@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "config/config.h"
 #include "numerics/formats.h"
 
 // Scalars of an AdamW step that are equal for all parameters.
@@ -67,8 +68,9 @@ typedef struct {
     void (*norm_gradient)(real *g, real *dweight, real *dbias, const real *dn, const real *x, NormStatistics s,
                           const real *weight, int64_t n, bool centred, bool add);
 
-    void (*gelu)(real *g, const real *h, int64_t n);
-    void (*gelu_gradient)(real *dh, const real *dg, const real *h, int64_t n); // computes dh = dg * gelu'(h)
+    // Compute g = gelu(h) and dh = dg * gelu'(h). kind: ACT_GELU_TANH, _QUICK or _ERF
+    void (*gelu)(real *g, const real *h, int64_t n, ActivationKind kind);
+    void (*gelu_gradient)(real *dh, const real *dg, const real *h, int64_t n, ActivationKind kind);
 
     void (*swiglu)(real *g, const real *gate, const real *up, int64_t n); // computes g = silu(gate) * up
     void (*swiglu_gradient)(real *dgate, real *dup, const real *dg, const real *gate, const real *up, int64_t n);

@@ -155,24 +155,52 @@ INLINE float VARIANT(exponential)(float x) {
 }
 #endif
 
-// Constants of GELU in the tanh approximation: h (1 + tanh u) / 2 with u = sqrt(2/pi) (h + 0.044715 h^3). It is
-// computed as h / (1 + exp(-2u)), which needs one exponential and has no cancellation when tanh u is near -1.
-#define GELU_SLOPE ((real)1.59576912160573071176) // 2 sqrt(2/pi)
-#define GELU_CUBIC ((real)0.044715)
+// Two forms of GELU are h / (1 + exp(-u)) with u = slope * (h + cubic h^3), which needs one exponential:
+//   tanh    h (1 + tanh(u / 2)) / 2 with slope 2 sqrt(2/pi); this form has no cancellation when the tanh is near -1
+//   quick   h * sigmoid(1.702 h)
+typedef struct {
+    real slope, cubic;
+} VARIANT(GeluSigmoid);
 
-static void VARIANT(gelu)(real *g, const real *h, int64_t n) {
+INLINE VARIANT(GeluSigmoid) VARIANT(gelu_sigmoid)(ActivationKind kind) {
+    const VARIANT(GeluSigmoid) tanh_form = {(real)1.59576912160573071176, (real)0.044715}, quick = {(real)1.702, 0};
+    return kind == ACT_GELU_QUICK ? quick : tanh_form;
+}
+
+// Returns the standard normal distribution function of x.
+INLINE real VARIANT(normal_cdf)(real x) {
+    const real root_half = (real)0.70710678118654752440;
+#ifdef COAT_DOUBLE
+    return erfc(-x * root_half) / 2;
+#else
+    return erfcf(-x * root_half) / 2;
+#endif
+}
+
+static void VARIANT(gelu)(real *g, const real *h, int64_t n, ActivationKind kind) {
+    const VARIANT(GeluSigmoid) u = VARIANT(gelu_sigmoid)(kind);
+    if (kind == ACT_GELU_ERF) {
+        for (int64_t i = 0; i < n; i++) g[i] = h[i] * VARIANT(normal_cdf)(h[i]);
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
         real x = h[i];
-        g[i] = x / (1 + VARIANT(exponential)(-GELU_SLOPE * (x + GELU_CUBIC * x * x * x)));
+        g[i] = x / (1 + VARIANT(exponential)(-u.slope * (x + u.cubic * x * x * x)));
     }
 }
 
-static void VARIANT(gelu_gradient)(real *dh, const real *dg, const real *h, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
+static void VARIANT(gelu_gradient)(real *dh, const real *dg, const real *h, int64_t n, ActivationKind kind) {
+    const VARIANT(GeluSigmoid) u = VARIANT(gelu_sigmoid)(kind);
+    const real density = (real)0.39894228040143267794; // 1 / sqrt(2 pi)
+    for (int64_t i = 0; kind == ACT_GELU_ERF && i < n; i++) {
         real x = h[i];
-        real exponent = -GELU_SLOPE * (x + GELU_CUBIC * x * x * x);
+        dh[i] = dg[i] * (VARIANT(normal_cdf)(x) + x * density * VARIANT(exponential)(-x * x / 2));
+    }
+    for (int64_t i = 0; kind != ACT_GELU_ERF && i < n; i++) {
+        real x = h[i];
+        real exponent = -u.slope * (x + u.cubic * x * x * x);
         real e = VARIANT(exponential)(exponent > 80 ? 80 : exponent); // limited so that e * s stays finite
-        real s = 1 / (1 + e), slope = GELU_SLOPE * (1 + 3 * GELU_CUBIC * x * x);
+        real s = 1 / (1 + e), slope = u.slope * (1 + 3 * u.cubic * x * x);
         dh[i] = dg[i] * (s + x * slope * (s * (e * s)));
     }
 }

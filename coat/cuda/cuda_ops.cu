@@ -106,19 +106,20 @@ void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tens
     (is_fp8(norm.x) ? fp8_norm_backward : plain_norm_backward)(exec, g, dweight, dbias, dn, norm, add, accumulate);
 }
 
-void cuda_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
+void cuda_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
+                             ActivationKind kind) {
     const bool fp8 = is_fp8(g) || is_fp8(h);
-    (fp8 ? fp8_activation_forward : plain_activation_forward)(exec, g, h, y, bias, from_saved);
+    (fp8 ? fp8_activation_forward : plain_activation_forward)(exec, g, h, y, bias, from_saved, kind);
 }
 
-void cuda_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
-    (is_fp8(g_t) || is_fp8(h) ? fp8_activation_recompute : plain_activation_recompute)(exec, g_t, g, h);
+void cuda_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
+    (is_fp8(g_t) || is_fp8(h) ? fp8_activation_recompute : plain_activation_recompute)(exec, g_t, g, h, kind);
 }
 
-void cuda_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
-                              bool accumulate) {
+void cuda_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate,
+                              ActivationKind kind) {
     const bool fp8 = is_fp8(dh_q) || is_fp8(h);
-    (fp8 ? fp8_activation_backward : plain_activation_backward)(exec, dh_q, dh_qt, dbias, dg, h, accumulate);
+    (fp8 ? fp8_activation_backward : plain_activation_backward)(exec, dh_q, dh_qt, dbias, dg, h, accumulate, kind);
 }
 
 void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x) {

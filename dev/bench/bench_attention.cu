@@ -1,7 +1,8 @@
-// Benchmarks attention on the GPU for GPT-2 and Llama-like shapes. Uses our own kernels or, elsewhere, cuDNN with a
-// deterministic backward in slices. Prints the time, the TFLOP/s of the causal half, the percentage of a large matmul's
-// rate measured in the same run, and the workspace. Checks the first and last sequence against the FP32 kernels, and
-// that backward repeats bit for bit. Also times the FP32 kernels, which test_gpt2 checks.
+// Benchmarks attention on the GPU for GPT-2, Llama-like and vision tower shapes. Uses our own kernels or, elsewhere,
+// cuDNN with a deterministic backward in slices. Prints the time, the TFLOP/s (with a causal mask, of the visible half),
+// the percentage of a large matmul's rate measured in the same run, and the workspace. Checks the first and last
+// sequence against the FP32 kernels, and that backward repeats bit for bit. Also times the FP32 kernels, which
+// test_gpt2 checks.
 // Usage: bench_attention [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
@@ -128,8 +129,8 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format
     a.d_o = bench_tensor(bench, M, width, format, 1.0f);
     a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
     double forward = bench_median_ms(bench, run_forward, &a), backward = bench_median_ms(bench, run_backward, &a);
-    // Causal attention needs two matmuls forward and five backward, each on the lower half of the scores.
-    double flops = 2.0 * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
+    // Attention needs two matmuls forward and five backward, with a causal mask each on the lower half of the scores.
+    double flops = (s.bidirectional ? 4.0 : 2.0) * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
     double rate_forward = flops / forward * 1e3, rate_backward = 2.5 * flops / backward * 1e3;
     printf("%-12s B %2d T %4d heads %2d/%2d of %3d  forward %7.3f ms %4.0f TFLOP/s %4.1f %%  backward %7.3f ms %4.0f "
            "TFLOP/s %4.1f %%",
@@ -163,11 +164,20 @@ int main(int argc, char **argv) {
         const char *name;
         AttentionShape shape;
     } shapes[] = {
-        {"GPT-2 124M", {64, 1024, 12, 12, 64}}, {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
-        {"odd batch", {11, 1024, 12, 12, 64}},  {"narrow", {4, 256, 2, 2, 32}},
-        {"Llama 7B", {4, 2048, 32, 32, 128}},   {"grouped", {2, 4096, 32, 8, 128}},
-        {"grouped", {4, 2048, 32, 8, 128}},     {"grouped", {64, 1024, 12, 4, 64}},
+        {"GPT-2 124M", {64, 1024, 12, 12, 64}},
+        {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
+        {"odd batch", {11, 1024, 12, 12, 64}},
+        {"narrow", {4, 256, 2, 2, 32}},
+        {"Llama 7B", {4, 2048, 32, 32, 128}},
+        {"grouped", {2, 4096, 32, 8, 128}},
+        {"grouped", {4, 2048, 32, 8, 128}},
+        {"grouped", {64, 1024, 12, 4, 64}},
         {"grouped, wide", {4, 1024, 8, 2, 80}},
+        {"CLIP-L 336", {64, 577, 16, 16, 64, true}},
+        {"SigLIP-400m", {64, 729, 16, 16, 72, true}},
+        {"SigLIP-B 224", {64, 196, 12, 12, 64, true}},
+        {"SigLIP-B 512", {64, 1024, 12, 12, 64, true}},
+        {"one head of 80", {64, 576, 16, 16, 80, true}},
     };
     ModelShape *model = &bench.config.shape;
     bench.config.micro_batch = 64, bench.config.seq_len = 1024;

@@ -185,10 +185,10 @@ static void run_norm_backward(Exec *e, Block *k) {
     e->ops->norm_backward(e, k->y, k->dweight, k->dbias, k->n, k->norm, true, true);
 }
 static void run_gelu(Exec *e, Block *k) {
-    e->ops->activation_forward(e, k->g, k->h, k->h, k->bias_f, true);
+    e->ops->activation_forward(e, k->g, k->h, k->h, k->bias_f, true, ACT_GELU_TANH);
 }
 static void run_activation_backward(Exec *e, Block *k) {
-    e->ops->activation_backward(e, k->g, k->g, k->dbias_f, k->g, k->h, true);
+    e->ops->activation_backward(e, k->g, k->g, k->dbias_f, k->g, k->h, true, ACT_GELU_TANH);
 }
 static void run_bias_gradient(Exec *e, Block *k) {
     e->ops->grad_quantize(e, k->y, k->y, k->dbias, k->y, true);

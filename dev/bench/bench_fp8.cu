@@ -71,17 +71,21 @@ OPERATION(residual_norm_forward, residual_norm_forward, o->codes[s], norm_of(o, 
 OPERATION(postnorm_residual_forward, postnorm_residual_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s])
 OPERATION(residual_backward, residual_backward, o->a[s], o->b[s])
 OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
-OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, is_paper(o))
+OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, is_paper(o),
+          ACT_GELU_TANH)
 OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
-OPERATION(activation_recompute, activation_recompute, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
-OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)
-OPERATION(activation_bound, activation_bound, o->grad[s], o->a[s], o->matrix, o->saved[s])
+OPERATION(activation_recompute, activation_recompute, o->codes_t[s], scale_only(o->codes[s]), o->saved[s],
+          ACT_GELU_TANH)
+OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true,
+          ACT_GELU_TANH)
+OPERATION(activation_bound, activation_bound, o->grad[s], o->a[s], o->matrix, o->saved[s], ACT_GELU_TANH)
 OPERATION(activation_backward_recompute, activation_backward_recompute, o->grad[s], o->grad_t[s], o->sums, o->g_t[s],
-          scale_only(o->codes[s]), o->a[s], o->saved[s], true)
-OPERATION(swiglu_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], Tensor{}, is_paper(o))
-OPERATION(swiglu_backward, activation_backward, o->grad[s], o->grad_t[s], Tensor{}, o->b[s], o->saved[s], true)
+          scale_only(o->codes[s]), o->a[s], o->saved[s], true, ACT_GELU_TANH)
+OPERATION(swiglu_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], Tensor{}, is_paper(o), ACT_SWIGLU)
+OPERATION(swiglu_backward, activation_backward, o->grad[s], o->grad_t[s], Tensor{}, o->b[s], o->saved[s], true,
+          ACT_SWIGLU)
 OPERATION(swiglu_backward_recompute, activation_backward_recompute, o->grad[s], o->grad_t[s], Tensor{}, o->g_t[s],
-          scale_only(o->codes[s]), o->b[s], o->saved[s], true)
+          scale_only(o->codes[s]), o->b[s], o->saved[s], true, ACT_SWIGLU)
 OPERATION(norm_recompute, norm_recompute, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
 OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
 OPERATION(quantize_recompute, quantize_recompute, o->codes_t[s], o->codes[s], o->a[s])

@@ -37,11 +37,11 @@ OPERATION(postnorm_residual_forward)(e, o->n[s], norm_of(o, o->x[s]), o->n[s], o
 OPERATION(residual_backward)(e, o->r[s], o->y[s]) END
 OPERATION(norm_recompute)(e, o->n[s], Tensor{}, norm_of(o, o->x[s])) END
 OPERATION(norm_backward)(e, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x[s]), true, true) END
-OPERATION(activation_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true) END
-OPERATION(activation_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s], o->wide[s], true) END
-OPERATION_AS(swiglu_forward, activation_forward)(e, o->r[s], o->wide[s], o->wide[s], Tensor{}, true) END
-OPERATION_AS(swiglu_recompute, activation_recompute)(e, o->r[s], Tensor{}, o->wide[s]) END
-OPERATION_AS(swiglu_backward, activation_backward)(e, o->wide_out[s], o->wide_out[s], Tensor{}, o->r[s], o->wide[s], true) END
+OPERATION(activation_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true, ACT_GELU_TANH) END
+OPERATION(activation_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s], o->wide[s], true, ACT_GELU_TANH) END
+OPERATION_AS(swiglu_forward, activation_forward)(e, o->r[s], o->wide[s], o->wide[s], Tensor{}, true, ACT_SWIGLU) END
+OPERATION_AS(swiglu_recompute, activation_recompute)(e, o->r[s], Tensor{}, o->wide[s], ACT_SWIGLU) END
+OPERATION_AS(swiglu_backward, activation_backward)(e, o->wide_out[s], o->wide_out[s], Tensor{}, o->r[s], o->wide[s], true, ACT_SWIGLU) END
 OPERATION(qk_norm_rope_forward)(e, o->wide_out[s], o->wide[s], o->heads) END
 OPERATION_AS(qk_norm_rope_rotate, qk_norm_rope_forward)(e, o->wide[s], o->wide[s], o->heads) END
 OPERATION(qk_norm_rope_backward)(e, o->wide[s], o->sums, o->sums2, o->wide_out[s], o->heads, true) END

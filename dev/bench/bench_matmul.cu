@@ -24,6 +24,7 @@ typedef struct {
 typedef struct {
     const char *name;
     int64_t tokens, channels, vocab_rows, chunk;
+    int64_t patch; // values of an image patch, of a vision tower; then there is no head
 } Model;
 
 static void run_matmul(Bench *bench, void *context) {
@@ -153,10 +154,12 @@ static int bench_model(Bench *bench, const Model *model, bool fp8, double limit)
         {"fc", model->tokens, C, 4 * C, false},
         {"fcproj", model->tokens, 4 * C, C, false},
         {"head", model->chunk, C, model->vocab_rows, false},
+        {"patch", model->tokens, model->patch, C, false},
     };
     int wrong = 0;
     printf("\n%s, %lld tokens, %s\n", model->name, (long long)model->tokens, fp8 ? "fp8" : "bf16");
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
+        if (i == (model->patch ? 4 : 5)) continue;
         Linear l = layer_make(bench, layers[i].tokens, layers[i].in, layers[i].out, fp8, layers[i].bias);
         wrong += bench_layer(bench, layers[i].name, l, limit);
         layer_release(bench, l);
@@ -189,11 +192,12 @@ int main(int argc, char **argv) {
     double limit_bf16 = bench_matmul_ceiling(&bench, FMT_BF16),
            limit_fp8 = fp8 ? bench_matmul_ceiling(&bench, FMT_E4M3) : 0;
     Model models[] = {{"GPT-2 124M", (batch ? batch : 64) * 1024, 768, 50304, 8192},
-                      {"GPT-2 1558M", (batch ? batch : 16) * 1024, 1600, 50304, 8192}};
+                      {"GPT-2 1558M", (batch ? batch : 16) * 1024, 1600, 50304, 8192},
+                      {"CLIP-L/14 336", (batch ? batch : 64) * 577, 1024, 0, 0, 588}};
     int wrong = 0;
-    for (int m = 0; m < (bench.quick ? 1 : 2); m++) {
+    for (int m = 0; m < (bench.quick ? 1 : 3); m++) {
         wrong += bench_model(&bench, &models[m], false, limit_bf16);
-        if (fp8) wrong += bench_model(&bench, &models[m], true, limit_fp8);
+        if (fp8 && !models[m].patch) wrong += bench_model(&bench, &models[m], true, limit_fp8);
     }
     char *rows = bench.autotune ? bench.exec.ops->algos_text(&bench.exec) : NULL;
     if (rows) fputs(rows, stdout);

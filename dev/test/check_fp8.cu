@@ -83,7 +83,7 @@ static void check_rescaled(Check *c, CheckPair q, CheckPair q_t, const char *wha
     Tensor of = q.cpu;
     of.data = codes, of.scale = row_scales;
     // activation_recompute only transposes a g that is already in FP8
-    c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{});
+    c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{}, ACT_GELU_TANH);
     check_scales(c, q_t, 0, what);
     check_code_bytes(c, q_t, 0, what);
     free(codes);
@@ -244,6 +244,7 @@ static void check_postnorm_residual(Check *c, CheckShape s) {
 static void check_bounded_activation(Check *c, CheckShape s, int64_t width, CheckPair dg, CheckPair h, CheckPair g) {
     // C is the inner dimension of the matmul: slightly more than a warp reads at once, or only a few elements.
     const int64_t C = s.C % 32 ? 48 : 528;
+    const ActivationKind kind = width == s.C ? ACT_GELU_TANH : ACT_SWIGLU;
     const CheckPair x = check_random(c, s.M, C, 0, 1e-4f), v = check_random(c, C, s.C, 0, 0.3f);
     const CheckPair dy = with_maxima(c, check_new(c, s.M, C, FMT_E4M3, 0, false, NULL));
     const CheckPair dy_t = check_new(c, s.M, C, FMT_E5M2, 0, true, NULL);
@@ -265,11 +266,11 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Chec
         const CheckPair dh = check_new(c, s.M, width, FMT_E4M3, ROW_SCALES, false, NULL);
         const CheckPair dh_t = check_gradient_t(c, s, width, dh);
         const CheckPair g_t = check_operand_t(c, s, s.C, g);
-        CHECK_BOTH(c, activation_bound, (e, SIDE(dh), SIDE(dy), side[gpu].weight, SIDE(h)));
+        CHECK_BOTH(c, activation_bound, (e, SIDE(dh), SIDE(dy), side[gpu].weight, SIDE(h), kind));
         check_scales(c, dh, 0, "activation_bound");
         CHECK_BOTH(
             c, activation_backward_recompute,
-            (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(g_t), scale_only(SIDE(g)), SIDE(dg), SIDE(h), pass == 1));
+            (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(g_t), scale_only(SIDE(g)), SIDE(dg), SIDE(h), pass == 1, kind));
         check_operand_equal(c, s, dh, "activation_backward_recompute: dh");
         check_rescaled(c, dh, dh_t, "activation_backward_recompute: transposed dh");
         check_operand_equal(c, s, g_t, "activation_backward_recompute: transposed g");
@@ -282,7 +283,7 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Chec
     const CheckPair dh = check_new(c, s.M, width, FMT_E4M3, ROW_SCALES, false, NULL);
     gpu->ops->grad_quantize(gpu, dy.gpu, dy_t.gpu, sums.gpu, x.gpu, false);
     check_flag(c, 1, "grad_quantize of what is not finite");
-    gpu->ops->activation_bound(gpu, dh.gpu, dy.gpu, side[1].weight, h.gpu);
+    gpu->ops->activation_bound(gpu, dh.gpu, dy.gpu, side[1].weight, h.gpu, ACT_GELU_TANH);
     check_flag(c, 1, "activation_bound");
 }
 
@@ -301,6 +302,7 @@ static void move_from_boundaries(Check *c, CheckPair dg, CheckPair dh) {
 static void check_activation(Check *c, CheckShape s, bool gated) {
     const CheckPair none = {};
     const bool rows = s.rows == 2, coat = s.group > 0;
+    const ActivationKind kind = gated ? ACT_SWIGLU : ACT_GELU_TANH;
     CheckShape wide = s;
     wide.C = gated ? 2 * s.C : s.C;
     const CheckPair y = check_matmul(c, wide, rows && coat, 2);
@@ -310,7 +312,7 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
     const CheckPair bias = s.group && !gated ? check_random(c, 1, s.C, 0, 1) : none;
     const CheckPair h = s.group ? check_new(c, s.M, wide.C, FMT_E4M3, s.group, false, NULL) : y;
     const CheckPair g = check_operand(c, s, s.C, FMT_E4M3, rows), g_t = check_operand_t(c, s, s.C, g);
-    CHECK_BOTH(c, activation_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), s.from_saved));
+    CHECK_BOTH(c, activation_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), s.from_saved, kind));
     if (s.group) {
         check_scales(c, h, 0, "activation_forward: h");
         check_code_bytes(c, h, 0, "activation_forward: h");
@@ -318,11 +320,11 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
     check_operand_equal(c, s, g, "activation_forward: g");
     if (g.cpu.amax) check_maxima(c, g, 1e-5, "activation_forward: amax of g");
     check_flag(c, 0, "activation_forward");
-    CHECK_BOTH(c, activation_recompute, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
+    CHECK_BOTH(c, activation_recompute, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h), kind));
     check_operand_equal(c, s, g_t, "activation_recompute from h");
     if (!s.fp8 && s.from_saved) check_same(c, g, g_t, "activation_recompute: the bits of forward");
     if (s.fp8) {
-        CHECK_BOTH(c, activation_recompute, (e, SIDE(g_t), SIDE(g), SIDE(h)));
+        CHECK_BOTH(c, activation_recompute, (e, SIDE(g_t), SIDE(g), SIDE(h), kind));
         check_operand_equal(c, s, g_t, "activation_recompute from FP8 values");
     }
 
@@ -331,11 +333,11 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
         s.fp8 || gated ? check_operand(c, s, wide.C, rows && coat ? FMT_E4M3 : FMT_E5M2, rows && coat) : dg;
     const CheckPair dh_t = s.fp8 ? check_gradient_t(c, s, wide.C, dh) : dh;
     if (rows && coat) {
-        c->cpu.ops->activation_backward(&c->cpu, dh.cpu, dh_t.cpu, dbias.cpu, dg.cpu, h.cpu, false);
+        c->cpu.ops->activation_backward(&c->cpu, dh.cpu, dh_t.cpu, dbias.cpu, dg.cpu, h.cpu, false, kind);
         move_from_boundaries(c, dg, dh);
     }
     for (int pass = 0; pass < 2; pass++) {
-        CHECK_BOTH(c, activation_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
+        CHECK_BOTH(c, activation_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1, kind));
         check_operand_equal(c, s, dh, "activation_backward: dh");
         if (rows && coat) // The transpose is computed from dh's FP8 values, so the GPU's own dh is the reference.
             check_rescaled(c, dh, dh_t, "activation_backward: transposed dh");
@@ -348,13 +350,13 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
     if (s.fp8) {
         ((uint16_t *)dg.cpu.data)[s.M * s.C - 1] = bf16_encode(NAN);
         check_upload(c, dg);
-        check_gpu(c)->ops->activation_backward(check_gpu(c), dh.gpu, dh_t.gpu, dbias.gpu, dg.gpu, h.gpu, false);
+        check_gpu(c)->ops->activation_backward(check_gpu(c), dh.gpu, dh_t.gpu, dbias.gpu, dg.gpu, h.gpu, false, kind);
         check_flag(c, 1, "activation_backward");
     }
     ((uint16_t *)y.cpu.data)[s.C - 1] = bf16_encode(INFINITY);
     check_upload(c, y);
     if (s.fp8 || s.group) {
-        check_gpu(c)->ops->activation_forward(check_gpu(c), g.gpu, h.gpu, y.gpu, bias.gpu, s.from_saved);
+        check_gpu(c)->ops->activation_forward(check_gpu(c), g.gpu, h.gpu, y.gpu, bias.gpu, s.from_saved, kind);
         check_flag(c, 1, "activation_forward");
     }
     check_free(c);

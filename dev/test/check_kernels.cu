@@ -115,22 +115,22 @@ static void check_postnorm_residual(Check *c, CheckShape s, bool rms) {
     check_free(c);
 }
 
-static void check_gelu(Check *c, CheckShape s) {
+static void check_gelu(Check *c, CheckShape s, ActivationKind kind) {
     const int64_t M = (int64_t)s.B * s.T, F = s.C;
     const double limit = s.format == FMT_BF16 ? 2e-3 : 2e-6;
     CheckPair y = check_random(c, M, F, s.format, 0, 2), bias = check_random(c, 1, F, s.format, 0, 1);
     CheckPair h = check_plain(c, M, F, s.format), g = check_plain(c, M, F, s.format);
     CheckPair again = check_plain(c, M, F, s.format), dg = check_random(c, M, F, s.format, 0.1f, 1);
     CheckPair dbias = check_plain(c, 1, F, FMT_FP32), sum = check_plain(c, 1, F, FMT_FP32);
-    CHECK_BOTH(c, activation_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), true));
+    CHECK_BOTH(c, activation_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), true, kind));
     check_values(c, h, limit, "activation_forward: h");
     check_values(c, g, limit, "activation_forward: g");
-    CHECK_BOTH(c, activation_forward, (e, SIDE(again), SIDE(y), SIDE(y), Tensor{}, true));
+    CHECK_BOTH(c, activation_forward, (e, SIDE(again), SIDE(y), SIDE(y), Tensor{}, true, kind));
     check_values(c, again, limit, "activation_forward in place: g");
-    CHECK_BOTH(c, activation_recompute, (e, SIDE(again), Tensor{}, SIDE(h)));
+    CHECK_BOTH(c, activation_recompute, (e, SIDE(again), Tensor{}, SIDE(h), kind));
     check_values(c, again, limit, "activation_recompute");
     for (int pass = 0; pass < 2; pass++) {
-        CHECK_BOTH(c, activation_backward, (e, SIDE(dg), SIDE(dg), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
+        CHECK_BOTH(c, activation_backward, (e, SIDE(dg), SIDE(dg), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1, kind));
         check_values(c, dg, limit, "activation_backward: dh");
         check_values(c, dbias, s.format == FMT_BF16 ? 2e-3 : 1e-5, "activation_backward: dbias");
         CHECK_BOTH(c, grad_quantize, (e, SIDE(dg), SIDE(dg), SIDE(sum), SIDE(dg), pass == 1));
@@ -296,7 +296,9 @@ static void check_shapes(Check *c, const CheckShape *shapes, size_t count) {
         check_norm(c, s, true);
         check_postnorm_residual(c, s, false);
         check_postnorm_residual(c, s, true);
-        check_gelu(c, s);
+        check_gelu(c, s, ACT_GELU_TANH);
+        check_gelu(c, s, ACT_GELU_QUICK);
+        check_gelu(c, s, ACT_GELU_ERF);
         check_embedding(c, s);
     }
 }

@@ -240,22 +240,22 @@ static void compare_norm(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-static void compare_gelu(Backends *b, OpShape o) {
+static void compare_gelu(Backends *b, OpShape o, ActivationKind kind) {
     int64_t M = (int64_t)o.B * o.T, F = 4 * (int64_t)o.C;
     Pair y = pair_random(b, M, F, o.format, 1.5f, 11), bias = pair_random(b, 1, F, o.format, 0.5f, 12);
     Pair dg = pair_random(b, M, F, o.format, 1.0f, 13), h = pair_poisoned(b, M, F, o.format);
     Pair g = pair_poisoned(b, M, F, o.format), g2 = pair_poisoned(b, M, F, o.format),
          db = pair_poisoned(b, 1, F, FMT_FP32);
     ON_BOTH(b) {
-        CALL(b, activation_forward, g.t[s], h.t[s], y.t[s], bias.t[s], true);
-        CALL(b, activation_forward, g2.t[s], h.t[s], h.t[s], no_tensor(), true);
+        CALL(b, activation_forward, g.t[s], h.t[s], y.t[s], bias.t[s], true, kind);
+        CALL(b, activation_forward, g2.t[s], h.t[s], h.t[s], no_tensor(), true, kind);
     }
     pair_check(b, h, o.tight, "gelu forward", "h");
     pair_check(b, g, o.tight, "gelu forward", "g");
     pair_check(b, g2, o.tight, "gelu forward in place", "g");
     ON_BOTH(b) {
-        CALL(b, activation_recompute, g2.t[s], no_tensor(), h.t[s]);
-        CALL(b, activation_backward, dg.t[s], dg.t[s], db.t[s], dg.t[s], h.t[s], false);
+        CALL(b, activation_recompute, g2.t[s], no_tensor(), h.t[s], kind);
+        CALL(b, activation_backward, dg.t[s], dg.t[s], db.t[s], dg.t[s], h.t[s], false, kind);
     }
     pair_check(b, g2, o.tight, "gelu recompute", "g");
     pair_check(b, dg, o.tight, "gelu backward", "dh");
@@ -272,9 +272,9 @@ static void compare_swiglu(Backends *b, OpShape o) {
     Pair g = pair_poisoned(b, M, F, o.format), g2 = pair_poisoned(b, M, F, o.format),
          dh = pair_poisoned(b, M, 2 * F, o.format);
     ON_BOTH(b) {
-        CALL(b, activation_forward, g.t[s], h.t[s], h.t[s], no_tensor(), true);
-        CALL(b, activation_recompute, g2.t[s], no_tensor(), h.t[s]);
-        CALL(b, activation_backward, dh.t[s], dh.t[s], no_tensor(), dg.t[s], h.t[s], false);
+        CALL(b, activation_forward, g.t[s], h.t[s], h.t[s], no_tensor(), true, ACT_SWIGLU);
+        CALL(b, activation_recompute, g2.t[s], no_tensor(), h.t[s], ACT_SWIGLU);
+        CALL(b, activation_backward, dh.t[s], dh.t[s], no_tensor(), dg.t[s], h.t[s], false, ACT_SWIGLU);
     }
     pair_check(b, g, o.tight, "swiglu forward", "g");
     pair_check(b, g2, o.tight, "swiglu recompute", "g");
@@ -565,7 +565,7 @@ static void compare_attention_over(Backends *b, AttentionShape shape, Format for
 
 static void compare_attention_of(Backends *b, AttentionShape shape, Format format, double limit) {
     compare_attention_over(b, shape, format, limit, false);
-    compare_attention_over(b, shape, format, limit, true);
+    if (!shape.bidirectional) compare_attention_over(b, shape, format, limit, true);
 }
 
 // Compares attention of `queries` new tokens with `before` tokens in a KV cache, as sampling computes it.
@@ -687,7 +687,9 @@ static void compare_shape(OpShape o, const char *how) {
     compare_norm(&b, o);
     compare_bare_norm(&b, o);
     compare_postnorm_residual(&b, o);
-    compare_gelu(&b, o);
+    compare_gelu(&b, o, ACT_GELU_TANH);
+    compare_gelu(&b, o, ACT_GELU_QUICK);
+    compare_gelu(&b, o, ACT_GELU_ERF);
     compare_swiglu(&b, o);
     compare_linear(&b, o);
     compare_attention(&b, o);
@@ -700,23 +702,29 @@ static void compare_shape(OpShape o, const char *how) {
 // used.
 static void compare_grouped_attention(bool small_only) {
     static const AttentionShape shapes[] = {
-        {2, 150, 4, 2, 64},   {2, 150, 4, 2, 128},  {2, 67, 4, 2, 64},  {3, 1300, 2, 2, 64},  {3, 1300, 4, 2, 64},
-        {3, 1300, 2, 2, 128}, {3, 1300, 2, 1, 128}, {3, 899, 3, 1, 64}, {1, 130, 4, 2, 128},  {3, 190, 12, 4, 64},
-        {1, 515, 7, 1, 128},  {2, 300, 32, 8, 64},  {9, 33, 28, 4, 64}, {2, 129, 16, 8, 128}, {2, 77, 4, 2, 80},
-        {1, 130, 6, 3, 96},   {3, 100, 4, 2, 24},   {2, 61, 6, 1, 40},  {2, 61, 3, 3, 112},
+        {2, 150, 4, 2, 64},       {2, 150, 4, 2, 128},    {2, 67, 4, 2, 64},        {3, 1300, 2, 2, 64},
+        {3, 1300, 4, 2, 64},      {3, 1300, 2, 2, 128},   {3, 1300, 2, 1, 128},     {3, 899, 3, 1, 64},
+        {1, 130, 4, 2, 128},      {3, 190, 12, 4, 64},    {1, 515, 7, 1, 128},      {2, 300, 32, 8, 64},
+        {9, 33, 28, 4, 64},       {2, 129, 16, 8, 128},   {2, 77, 4, 2, 80},        {1, 130, 6, 3, 96},
+        {3, 100, 4, 2, 24},       {2, 61, 6, 1, 40},      {2, 61, 3, 3, 112},       {3, 577, 4, 4, 64, true},
+        {2, 729, 3, 3, 72, true}, {5, 9, 2, 2, 16, true}, {2, 196, 4, 2, 64, true},
     };
-    const AttentionShape exact = {2, 45, 6, 2, 40};
+    const AttentionShape exact[] = {{2, 45, 6, 2, 40}, {2, 45, 6, 2, 40, true}};
     const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // plans for the longest sequence and the widest heads
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof shapes / sizeof *shapes); i++) {
         const AttentionShape s = shapes[i];
-        snprintf(b.shape, sizeof b.shape, " (B %d, T %d, heads %d/%d of %d)", s.B, s.T, s.heads, s.kv_heads,
-                 s.head_dim);
+        snprintf(b.shape, sizeof b.shape, " (B %d, T %d, heads %d/%d of %d%s)", s.B, s.T, s.heads, s.kv_heads,
+                 s.head_dim, s.bidirectional ? ", bidirectional" : "");
         compare_attention_of(&b, s, FMT_BF16, 8e-3);
     }
-    snprintf(b.shape, sizeof b.shape, " (FP32, heads %d/%d of %d)", exact.heads, exact.kv_heads, exact.head_dim);
-    compare_attention_of(&b, exact, FMT_FP32, 1e-5);
+    for (int i = 0; i < 2; i++) {
+        const AttentionShape s = exact[i];
+        snprintf(b.shape, sizeof b.shape, " (FP32, heads %d/%d of %d%s)", s.heads, s.kv_heads, s.head_dim,
+                 s.bidirectional ? ", bidirectional" : "");
+        compare_attention_of(&b, s, FMT_FP32, 1e-5);
+    }
     backends_close(&b);
 }
 

@@ -184,8 +184,9 @@ static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
         quantizes(exec, q);
 }
 
-static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
-    (void)from_saved; // not needed, because the accesses are the same in both cases
+static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
+                                     ActivationKind kind) {
+    (void)from_saved, (void)kind; // not needed, because the accesses are the same in both cases
     const bool complete = same_memory(h.data, y.data) && !bias.data;
     if (complete && !g.data) return;
     begin("activation_forward");
@@ -317,15 +318,16 @@ static void order_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x)
     writes_transposed(q_t, q);
 }
 
-static void order_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
-    (void)exec;
+static void order_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
+    (void)exec, (void)kind;
     if (!g_t.data || same_memory(g_t.data, g.data)) return;
     begin("activation_recompute");
     reads(g.data ? g : h);
     writes_transposed(g_t, g);
 }
 
-static void order_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
+static void order_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind) {
+    (void)kind;
     begin("activation_bound");
     reads(dy);
     reads_scale(h);
@@ -335,8 +337,8 @@ static void order_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w,
 }
 
 static void order_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t,
-                                                Tensor g, Tensor dg, Tensor h, bool accumulate) {
-    (void)exec;
+                                                Tensor g, Tensor dg, Tensor h, bool accumulate, ActivationKind kind) {
+    (void)exec, (void)kind;
     begin("activation_backward_recompute");
     reads(dg);
     reads(h);
@@ -349,7 +351,8 @@ static void order_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor 
 }
 
 static void order_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
-                                      bool accumulate) {
+                                      bool accumulate, ActivationKind kind) {
+    (void)kind;
     begin("activation_backward");
     reads(dg);
     reads(h);

@@ -190,52 +190,65 @@ UNIT_TEST(norms) {
 
 // --- activation and gradients of biases ------------------------------------------------------------------
 
-static double gelu(double h) {
+static double gelu(double h, ActivationKind kind) {
+    if (kind == ACT_GELU_QUICK) return h / (1 + exp(-1.702 * h));
+    if (kind == ACT_GELU_ERF) return h * (1 + erf(h / sqrt(2))) / 2;
     return 0.5 * h * (1 + tanh(sqrt(2 / M_PI) * (h + 0.044715 * h * h * h)));
 }
 
-static double gelu_slope(double h) {
+static double gelu_slope(double h, ActivationKind kind) {
+    if (kind == ACT_GELU_QUICK) {
+        double gate = 1 / (1 + exp(-1.702 * h));
+        return gate + 1.702 * h * gate * (1 - gate);
+    }
+    if (kind == ACT_GELU_ERF) return (1 + erf(h / sqrt(2))) / 2 + h * exp(-h * h / 2) / sqrt(2 * M_PI);
     double t = tanh(sqrt(2 / M_PI) * (h + 0.044715 * h * h * h));
     return 0.5 * (1 + t) + 0.5 * h * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * h * h);
 }
 
-static void activation(Fixture *f) {
+static void check_gelu(Fixture *f, ActivationKind kind) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 3 * 33, F = 100;
     Tensor y = random_tensor(f, f->format, M, F, 6), bias = random_tensor(f, f->format, 1, F, 1);
     Tensor h = poisoned(f, f->format, M, F), g = poisoned(f, f->format, M, F);
-    ops->activation_forward(&f->exec, g, h, y, bias, true);
+    ops->activation_forward(&f->exec, g, h, y, bias, true, kind);
     for (int64_t i = 0; i < M; i++)
         for (int64_t j = 0; j < F; j++) {
             assert_value(h, i, j, value(y, i, j) + value(bias, 0, j), 4);
-            assert_value(g, i, j, gelu(value(h, i, j)), 1);
+            assert_value(g, i, j, gelu(value(h, i, j), kind), 1);
         }
     // Checks activation_forward in place, with and without bias; with only the copy h as output; and with only the
     // activation g.
     Tensor in_place = copy_of(f, y), g2 = poisoned(f, f->format, M, F), h2 = poisoned(f, f->format, M, F);
-    ops->activation_forward(&f->exec, g2, in_place, in_place, bias, true);
+    ops->activation_forward(&f->exec, g2, in_place, in_place, bias, true, kind);
     assert_true(same_bits(in_place, h) && same_bits(g2, g));
-    ops->activation_forward(&f->exec, no_tensor(), h2, h, no_tensor(), true);
+    ops->activation_forward(&f->exec, no_tensor(), h2, h, no_tensor(), true, kind);
     assert_true(same_bits(h2, h));
-    ops->activation_forward(&f->exec, g2, h2, h2, no_tensor(), true);
+    ops->activation_forward(&f->exec, g2, h2, h2, no_tensor(), true, kind);
     assert_true(same_bits(h2, h) && same_bits(g2, g));
     Tensor g3 = poisoned(f, f->format, M, F), saved = copy_of(f, g);
-    ops->activation_recompute(&f->exec, g3, no_tensor(), h);
-    ops->activation_recompute(&f->exec, g, g, h);
+    ops->activation_recompute(&f->exec, g3, no_tensor(), h, kind);
+    ops->activation_recompute(&f->exec, g, g, h, kind);
     assert_true(same_bits(g3, saved) && same_bits(g, saved));
 
     Tensor dg = random_tensor(f, f->format, M, F, 1), given = copy_of(f, dg);
     Tensor dbias = random_tensor(f, FMT_FP32, 1, F, 1), before = copy_of(f, dbias);
-    ops->activation_backward(&f->exec, dg, dg, dbias, dg, h, true);
+    ops->activation_backward(&f->exec, dg, dg, dbias, dg, h, true, kind);
     for (int64_t j = 0; j < F; j++) {
         double sum = value(before, 0, j);
         for (int64_t i = 0; i < M; i++) {
-            double expected = value(given, i, j) * gelu_slope(value(h, i, j));
+            double expected = value(given, i, j) * gelu_slope(value(h, i, j), kind);
             assert_value(dg, i, j, expected, 1);
             sum += expected;
         }
         assert_value(dbias, 0, j, sum, 20);
     }
+}
+
+static void activation(Fixture *f) {
+    check_gelu(f, ACT_GELU_TANH);
+    check_gelu(f, ACT_GELU_QUICK);
+    check_gelu(f, ACT_GELU_ERF);
 }
 
 static void bias_gradients(Fixture *f) {
@@ -262,8 +275,8 @@ UNIT_TEST(activations) {
     run_everywhere(bias_gradients);
 }
 
-// For large |x|, gelu(x) is x or 0. NaN and inf stay NaN and inf.
-UNIT_TEST(gelu_limits) {
+// Checks that for large |x| gelu(x) is x or 0, and that NaN and inf stay NaN and inf.
+static void check_gelu_limits(ActivationKind kind) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
     const float at[8] = {0, 100, -100, 3e38f, -3e38f, INFINITY, NAN, 1e-30f};
@@ -272,14 +285,20 @@ UNIT_TEST(gelu_limits) {
         set_value(h, 0, j, (double)at[j]);
         set_value(dg, 0, j, 1);
     }
-    f.exec.ops->activation_forward(&f.exec, g, h, h, no_tensor(), true);
-    f.exec.ops->activation_backward(&f.exec, dg, dg, no_tensor(), dg, h, false);
+    f.exec.ops->activation_forward(&f.exec, g, h, h, no_tensor(), true, kind);
+    f.exec.ops->activation_backward(&f.exec, dg, dg, no_tensor(), dg, h, false, kind);
     const double expected[5] = {0, 100, 0, (double)3e38f, 0}, slope[3] = {0.5, 1, 0};
     for (int64_t j = 0; j < 5; j++) assert_true(fabs(value(g, 0, j) - expected[j]) <= 1e-6 * fabs(expected[j]) + 1e-30);
     for (int64_t j = 0; j < 3; j++) assert_true(fabs(value(dg, 0, j) - slope[j]) <= 1e-6);
     assert_true(!isfinite(value(g, 0, 5)) && isnan(value(g, 0, 6)) && isnan(value(dg, 0, 6)));
     assert_true(fabs(value(g, 0, 7) / 5e-31 - 1) < 1e-6);
     fixture_end(&f);
+}
+
+UNIT_TEST(gelu_limits) {
+    check_gelu_limits(ACT_GELU_TANH);
+    check_gelu_limits(ACT_GELU_QUICK);
+    check_gelu_limits(ACT_GELU_ERF);
 }
 
 // --- attention -------------------------------------------------------------------------------------------
@@ -293,6 +312,11 @@ static int64_t kv_column(AttentionShape s, int64_t head) {
     return head / (s.heads / s.kv_heads) * s.head_dim;
 }
 
+// True if query i attends to key j.
+static bool attends(AttentionShape s, int64_t i, int64_t j) {
+    return s.bidirectional || j <= i;
+}
+
 static void attention_reference(HeadReference r, Tensor q, Tensor k, Tensor v, Tensor lse, AttentionShape s, int64_t b,
                                 int64_t head) {
     int64_t T = s.T, D = s.head_dim, row = b * T, kv = kv_column(s, head);
@@ -301,14 +325,14 @@ static void attention_reference(HeadReference r, Tensor q, Tensor k, Tensor v, T
         for (int64_t j = 0; j < T; j++) {
             double score = 0;
             for (int64_t d = 0; d < D; d++) score += value(q, row + i, head * D + d) * value(k, row + j, kv + d);
-            r.p[i * T + j] = j <= i ? exp(score / sqrt((double)D)) : 0;
+            r.p[i * T + j] = attends(s, i, j) ? exp(score / sqrt((double)D)) : 0;
             sum += r.p[i * T + j];
         }
         assert_value(lse, b * s.heads + head, i, log(sum), 1);
         for (int64_t j = 0; j < T; j++) r.p[i * T + j] /= sum;
         for (int64_t d = 0; d < D; d++) {
             r.o[i * D + d] = 0;
-            for (int64_t j = 0; j <= i; j++) r.o[i * D + d] += r.p[i * T + j] * value(v, row + j, kv + d);
+            for (int64_t j = 0; j < T; j++) r.o[i * D + d] += r.p[i * T + j] * value(v, row + j, kv + d);
         }
     }
 }
@@ -322,7 +346,7 @@ static void attention_gradients(HeadReference r, Tensor q, Tensor k, Tensor v, T
         double delta = 0; // computed from the stored o, which the operation reads, too
         for (int64_t d = 0; d < D; d++) delta += value(d_o, row + i, head * D + d) * value(o, row + i, head * D + d);
         memset(ref_dq, 0, (size_t)D * sizeof *ref_dq);
-        for (int64_t j = 0; j <= i; j++) {
+        for (int64_t j = 0; j < T; j++) {
             double p = r.p[i * T + j], dp = 0;
             for (int64_t d = 0; d < D; d++) dp += value(d_o, row + i, head * D + d) * value(v, row + j, kv + d);
             double ds = p * (dp - delta) / sqrt((double)D);
@@ -392,10 +416,12 @@ static void check_cached_attention(Fixture *f, AttentionShape s, int64_t queries
 }
 
 TEST_EVERYWHERE(attention) {
-    const AttentionShape shapes[4] = {{3, 17, 2, 2, 16}, {1, 100, 4, 2, 24}, {1, 65, 3, 1, 8}, {2, 1, 1, 1, 4}};
-    for (int i = 0; i < 4; i++) check_attention(f, shapes[i]);
+    const AttentionShape shapes[] = {{3, 17, 2, 2, 16, false}, {1, 100, 4, 2, 24, false}, {1, 65, 3, 1, 8, false},
+                                     {2, 1, 1, 1, 4, false},   {3, 17, 2, 2, 16, true},   {1, 100, 4, 2, 24, true},
+                                     {2, 65, 2, 1, 24, true},  {2, 5, 2, 1, 8, true}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_attention(f, shapes[i]);
     for (int64_t queries = 1; queries <= 90; queries += 15)
-        check_cached_attention(f, (AttentionShape){1, 100, 4, 2, 24}, queries);
+        check_cached_attention(f, (AttentionShape){1, 100, 4, 2, 24, false}, queries);
 }
 
 RUN_TESTS(NULL, NULL, NULL)

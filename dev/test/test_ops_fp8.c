@@ -152,7 +152,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
     Tensor y = random_tensor(f, f->format, M, F, 6), bias = random_tensor(f, f->format, 1, F, 1);
     Tensor h = group ? grouped(f, M, F, group) : poisoned(f, f->format, M, F);
     Tensor g = codes ? coded(f, FMT_E4M3, M, F) : poisoned(f, f->format, M, F);
-    ops->activation_forward(&f->exec, g, h, y, bias, true);
+    ops->activation_forward(&f->exec, g, h, y, bias, true, ACT_GELU_TANH);
     if (group) {
         Tensor sum = poisoned(f, FMT_FP32, M, F);
         for (int64_t i = 0; i < M; i++)
@@ -160,7 +160,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         assert_quantised_groups(h, sum);
         if (!codes) { // g is computed from the matmul's output, not from the saved h
             Tensor other = poisoned(f, f->format, M, F), of_sum = plain_gelu(f, sum);
-            ops->activation_forward(&f->exec, other, h, y, bias, false);
+            ops->activation_forward(&f->exec, other, h, y, bias, false, ACT_GELU_TANH);
             for (int64_t i = 0; i < M; i++)
                 for (int64_t j = 0; j < F; j++) assert_value(other, i, j, value(of_sum, i, j), 0);
         }
@@ -172,11 +172,11 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
 
     Tensor unsaved = g, g_t = codes ? coded_transpose(f, g) : poisoned(f, f->format, M, F);
     unsaved.data = NULL;
-    ops->activation_recompute(&f->exec, g_t, unsaved, h);
+    ops->activation_recompute(&f->exec, g_t, unsaved, h, ACT_GELU_TANH);
     if (codes) {
         assert_same_codes(g_t, g);
         Tensor from_codes = coded_transpose(f, g);
-        ops->activation_recompute(&f->exec, from_codes, g, h);
+        ops->activation_recompute(&f->exec, from_codes, g, h, ACT_GELU_TANH);
         assert_same_codes(from_codes, g);
     } else {
         assert_true(same_bits(g_t, g));
@@ -187,11 +187,11 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
     Tensor dbias = poisoned(f, FMT_FP32, 1, F);
     if (codes) {
         Tensor dh_q = coded(f, FMT_E5M2, M, F), dh_qt = coded_transpose(f, dh_q);
-        ops->activation_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false);
+        ops->activation_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false, ACT_GELU_TANH);
         assert_quantised(dh_q, dh);
         assert_quantised(dh_qt, dh);
     } else {
-        ops->activation_backward(&f->exec, dg, dg, dbias, dg, h, false);
+        ops->activation_backward(&f->exec, dg, dg, dbias, dg, h, false, ACT_GELU_TANH);
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < F; j++) assert_value(dg, i, j, value(dh, i, j), 0);
     }

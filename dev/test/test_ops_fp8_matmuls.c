@@ -227,14 +227,14 @@ static void check_flags(Fixture *f) {
     spoil(norm.weight, f->bad);
     ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
     expect_flag(f);
-    ops->activation_forward(&f->exec, g, h, x, no_tensor(), true);
+    ops->activation_forward(&f->exec, g, h, x, no_tensor(), true, ACT_GELU_TANH);
     expect_flag(f);
     ops->quantize_forward(&f->exec, q, x);
     expect_flag(f);
     ops->grad_quantize(&f->exec, e5, e5_t, dbias, x, false);
     expect_flag(f);
-    ops->activation_forward(&f->exec, g, h, good, no_tensor(), true);
-    ops->activation_backward(&f->exec, e5, e5_t, dbias, x, h, false);
+    ops->activation_forward(&f->exec, g, h, good, no_tensor(), true, ACT_GELU_TANH);
+    ops->activation_backward(&f->exec, e5, e5_t, dbias, x, h, false, ACT_GELU_TANH);
     expect_flag(f);
     Parameter p;
     memset(&p, 0, sizeof p);

@@ -194,7 +194,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     Tensor y = group ? carried(f, M, F, 2) : random_tensor(f, f->format, M, F, 6);
     Tensor bias = group ? random_tensor(f, f->format, 1, F, 1) : no_tensor(), h = group ? grouped(f, M, F, group) : y;
     Tensor g = coded_rows(f, FMT_E4M3, M, F), g_t = coded_rows_transpose(f, g);
-    ops->activation_forward(&f->exec, g, h, y, bias, false);
+    ops->activation_forward(&f->exec, g, h, y, bias, false, ACT_GELU_TANH);
     Tensor sum = group ? poisoned(f, FMT_FP32, M, F) : h;
     if (group) {
         for (int64_t i = 0; i < M; i++)
@@ -202,18 +202,18 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
         assert_quantised_groups(h, sum);
     }
     assert_quantised_rows(g, plain_gelu(f, sum));
-    ops->activation_recompute(&f->exec, g_t, without_codes(g), h);
+    ops->activation_recompute(&f->exec, g_t, without_codes(g), h, ACT_GELU_TANH);
     assert_scale_over_rows(g_t, g, plain_gelu(f, h));
     memset(g_t.data, 0xff, (size_t)(F * g_t.stride));
     *(float *)g_t.scale = NAN;
-    ops->activation_recompute(&f->exec, g_t, g, h);
+    ops->activation_recompute(&f->exec, g_t, g, h, ACT_GELU_TANH);
     assert_rescaled(f, g_t, g);
 
     Tensor dg = uneven_tensor(f, M, F, 1e-6), dbias = poisoned(f, FMT_FP32, 1, F);
     for (int64_t j = 0; j < F; j++) set_value(dg, M - 1, j, 0);
     Tensor dh = plain_gelu_gradient(f, dg, h);
     Tensor dh_q = coded_rows(f, FMT_E4M3, M, F), dh_qt = coded_transpose_in(f, FMT_E5M2, dh_q);
-    ops->activation_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false);
+    ops->activation_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false, ACT_GELU_TANH);
     assert_quantised_rows(dh_q, dh);
     assert_rescaled(f, dh_qt, dh_q);
     assert_column_sums(dbias, dh);
@@ -225,6 +225,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
 static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group, bool gated) {
     const Ops *ops = f->exec.ops;
     const int64_t H = gated ? 2 * F : F;
+    const ActivationKind kind = gated ? ACT_SWIGLU : ACT_GELU_TANH;
     StepState state;
     watch(f, &state);
     Tensor y = gated ? random_tensor(f, f->format, M, H, 3) : carried(f, M, H, 2);
@@ -233,8 +234,8 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
     Tensor bias = gated ? no_tensor() : random_tensor(f, f->format, 1, F, 1);
     Tensor h = grouped(f, M, H, group);
     Tensor g = coded_rows(f, FMT_E4M3, M, F), g_t = coded_rows_transpose(f, g), again = coded_rows_transpose(f, g);
-    ops->activation_forward(&f->exec, g, h, y, bias, false);
-    ops->activation_recompute(&f->exec, g_t, without_codes(g), h);
+    ops->activation_forward(&f->exec, g, h, y, bias, false, kind);
+    ops->activation_recompute(&f->exec, g_t, without_codes(g), h, kind);
     Weight w = {.codes = whole_codes(f, FMT_E4M3, C, F, 0x1p-6f)};
     Tensor dy = whole_codes(f, FMT_E4M3, M, C, 0x1p-11f), dg = poisoned(f, f->format, M, F);
     memset((uint8_t *)dy.data + (M - 1) * C, 0, (size_t)C); // sets a row of the gradient to 0
@@ -247,10 +248,10 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
             set_value(dg, i, j, sum);
         }
     Tensor dh = poisoned(f, FMT_FP32, M, H), dbias = gated ? no_tensor() : poisoned(f, FMT_FP32, 1, F);
-    ops->activation_backward(&f->exec, dh, dh, no_tensor(), decoded(f, dg), decoded(f, h), false);
+    ops->activation_backward(&f->exec, dh, dh, no_tensor(), decoded(f, dg), decoded(f, h), false, kind);
     Tensor dh_q = coded_rows(f, FMT_E4M3, M, H), dh_qt = coded_transpose_in(f, FMT_E5M2, dh_q);
-    ops->activation_bound(&f->exec, dh_q, dy, w, h);
-    ops->activation_backward_recompute(&f->exec, dh_q, dh_qt, dbias, again, without_codes(g), dg, h, false);
+    ops->activation_bound(&f->exec, dh_q, dy, w, h, kind);
+    ops->activation_backward_recompute(&f->exec, dh_q, dh_qt, dbias, again, without_codes(g), dg, h, false, kind);
     for (int64_t i = 0; i < M; i++) {
         const float scale = ((const float *)dh_q.scale)[i];
         float largest = 0;
@@ -374,12 +375,12 @@ static void check_flags(Fixture *f) {
     expect_flag(f);
     assert_true(row_scale(q, M - 1) == 0x1p120f);
     assert_quantised_rows(tensor_rows(q, 0, M - 1), tensor_rows(x, 0, M - 1));
-    ops->activation_forward(&f->exec, q, x, x, no_tensor(), false);
+    ops->activation_forward(&f->exec, q, x, x, no_tensor(), false, ACT_GELU_TANH);
     expect_flag(f);
     assert_quantised_rows(tensor_rows(q, 0, M - 1), plain_gelu(f, tensor_rows(x, 0, M - 1)));
-    ops->activation_forward(&f->exec, q, h, good, no_tensor(), false);
+    ops->activation_forward(&f->exec, q, h, good, no_tensor(), false, ACT_GELU_TANH);
     assert_int_equal(state.nonfinite, 0);
-    ops->activation_backward(&f->exec, d, d_t, dbias, x, h, false);
+    ops->activation_backward(&f->exec, d, d_t, dbias, x, h, false, ACT_GELU_TANH);
     expect_flag(f);
     Norm norm = make_norm(f, r, true);
     ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
@@ -390,7 +391,7 @@ static void check_flags(Fixture *f) {
     // NaN or inf in the outputs of matmuls
     Tensor y = carried(f, M, C, 1);
     set_value(y, 3, 5, f->bad);
-    ops->activation_forward(&f->exec, q, h, y, no_tensor(), false);
+    ops->activation_forward(&f->exec, q, h, y, no_tensor(), false, ACT_GELU_TANH);
     expect_flag(f);
     norm = make_norm(f, h, false);
     ops->residual_norm_forward(&f->exec, q, norm, r, good, y, no_tensor());

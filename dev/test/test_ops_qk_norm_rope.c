@@ -120,7 +120,7 @@ static void check_heads(Fixture *f, HeadCase c) {
 }
 
 TEST_EVERYWHERE(heads) {
-    const AttentionShape grouped = {3, 33, 4, 2, 24}, one = {1, 17, 3, 1, 10};
+    const AttentionShape grouped = {3, 33, 4, 2, 24, false}, one = {1, 17, 3, 1, 10, false};
     const HeadCase cases[] = {
         {grouped, 0, 0, 0, true},    {grouped, 24, 24, 0, true},     {grouped, 96, 48, 0, true},
         {grouped, 0, 0, 0.5f, true}, {grouped, 96, 48, 0.5f, true},  {one, 10, 10, 0.7f, true},
@@ -142,10 +142,10 @@ TEST_EVERYWHERE(swiglu) {
            again = poisoned(f, f->format, M, F);
     Tensor dg = random_tensor(f, f->format, M, F, 1), dh = poisoned(f, f->format, M, 2 * F);
     Tensor dbias = random_tensor(f, FMT_FP32, 1, 2 * F, 1), before = copy_of(f, dbias);
-    ops->activation_forward(&f->exec, g, h, h, no_tensor(), true);
-    ops->activation_recompute(&f->exec, again, no_tensor(), h);
+    ops->activation_forward(&f->exec, g, h, h, no_tensor(), true, ACT_SWIGLU);
+    ops->activation_recompute(&f->exec, again, no_tensor(), h, ACT_SWIGLU);
     assert_true(same_bits(g, again));
-    ops->activation_backward(&f->exec, dh, dh, dbias, dg, h, true);
+    ops->activation_backward(&f->exec, dh, dh, dbias, dg, h, true, ACT_SWIGLU);
     for (int64_t j = 0; j < F; j++) {
         double sum[2] = {value(before, 0, j), value(before, 0, F + j)};
         for (int64_t i = 0; i < M; i++) {
@@ -173,8 +173,8 @@ UNIT_TEST(swiglu_limits) {
         set_value(h, 0, 5 + j, 1);
         set_value(dg, 0, j, 1);
     }
-    f.exec.ops->activation_forward(&f.exec, g, h, h, no_tensor(), true);
-    f.exec.ops->activation_backward(&f.exec, dh, dh, no_tensor(), dg, h, false);
+    f.exec.ops->activation_forward(&f.exec, g, h, h, no_tensor(), true, ACT_SWIGLU);
+    f.exec.ops->activation_backward(&f.exec, dh, dh, no_tensor(), dg, h, false, ACT_SWIGLU);
     const double expected[4] = {0, 100, 0, 0}, slope[4] = {0.5, 1, 0, 0};
     for (int64_t j = 0; j < 4; j++) {
         assert_true(fabs(value(g, 0, j) - expected[j]) <= 1e-6 * fabs(expected[j]) + 1e-30);

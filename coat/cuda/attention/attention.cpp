@@ -19,7 +19,7 @@ enum { Q, K, V, O, LSE, D_O, DQ, DK, DV, OPERANDS };
 
 // Key of a cached cuDNN graph: the shape of a call and the row strides of its operands.
 struct Key {
-    bool backward, stats;
+    bool backward, stats, bidirectional;
     int64_t B, T, heads, kv_heads, head_dim;
     // distance in elements between tokens, for each operand; 0: this graph does not use the operand
     int64_t stride[OPERANDS];
@@ -39,8 +39,8 @@ struct AttentionState {
 static bool same_key(const Key &a, const Key &b) {
     for (int i = 0; i < OPERANDS; i++)
         if (a.stride[i] != b.stride[i]) return false;
-    return a.backward == b.backward && a.stats == b.stats && a.B == b.B && a.T == b.T && a.heads == b.heads &&
-           a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
+    return a.backward == b.backward && a.stats == b.stats && a.bidirectional == b.bidirectional && a.B == b.B &&
+           a.T == b.T && a.heads == b.heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
 }
 
 // Runs a frontend call that returns its status or throws. Returns false with an err that names the step.
@@ -85,9 +85,9 @@ static void describe_forward(fe::graph::Graph &graph, const Key &key) {
     auto options = fe::graph::SDPA_attributes()
                        .set_name("attention_forward")
                        .set_generate_stats(key.stats)
-                       .set_attn_scale(1.0f / sqrtf((float)key.head_dim))
-                       .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                       .set_diagonal_band_right_bound(0);
+                       .set_attn_scale(1.0f / sqrtf((float)key.head_dim));
+    if (!key.bidirectional)
+        options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
     auto result = graph.sdpa(graph.tensor(operand(key, Q)), graph.tensor(operand(key, K)),
                              graph.tensor(operand(key, V)), options);
     set_output(result[0], operand(key, O));
@@ -98,9 +98,9 @@ static void describe_backward(fe::graph::Graph &graph, const Key &key) {
     auto options = fe::graph::SDPA_backward_attributes()
                        .set_name("attention_backward")
                        .set_attn_scale(1.0f / sqrtf((float)key.head_dim))
-                       .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                       .set_diagonal_band_right_bound(0)
                        .set_deterministic_algorithm(true);
+    if (!key.bidirectional)
+        options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
     auto result = graph.sdpa_backward(graph.tensor(operand(key, Q)), graph.tensor(operand(key, K)),
                                       graph.tensor(operand(key, V)), graph.tensor(operand(key, O)),
                                       graph.tensor(operand(key, D_O)), graph.tensor(statistics(key)), options);
@@ -148,7 +148,7 @@ static bool plan_run(AttentionState *state, const Plan *plan, Pointers &pointers
 static Key key_make(AttentionShape shape, AttentionSlice slice, bool backward, bool stats, const Tensor *operands) {
     int group = shape.heads / shape.kv_heads;
     Key key = {};
-    key.backward = backward, key.stats = stats;
+    key.backward = backward, key.stats = stats, key.bidirectional = shape.bidirectional;
     key.B = slice.sequences, key.T = shape.T, key.head_dim = shape.head_dim;
     key.heads = (int64_t)slice.kv_heads * group, key.kv_heads = slice.kv_heads;
     for (int i = 0; i < OPERANDS; i++)

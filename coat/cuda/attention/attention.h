@@ -1,4 +1,4 @@
-// Causal flash attention in BF16 by cuDNN, with a deterministic backward. The cuDNN frontend is C++ and stays in
+// Flash attention in BF16 by cuDNN, with a deterministic backward. The cuDNN frontend is C++ and stays in
 // attention.cpp. This header is C and needs neither CUDA nor cuDNN, so that the workspace can be planned without them.
 #pragma once
 #include "ops.h"

@@ -12,7 +12,7 @@ extern "C" {
 
 // True if the kernels support a shape on a GPU of this compute capability (10 * major + minor).
 static inline bool attention_hopper_supported(AttentionShape shape, int capability) {
-    return capability == 90 && (shape.head_dim == 64 || shape.head_dim == 128);
+    return capability == 90 && !shape.bidirectional && (shape.head_dim == 64 || shape.head_dim == 128);
 }
 
 // Returns the number of tiles in a sequence.

@@ -29,6 +29,11 @@ template <typename T> __device__ int document_begin(const Operands<T> &x, int64_
     return x.positions ? max(t - x.positions[first + t], 0) : 0;
 }
 
+// Returns the token after the last one that token t of a sequence can see.
+__device__ int visible_end(AttentionShape shape, int t) {
+    return shape.bidirectional ? shape.T : t + 1;
+}
+
 // One row of a head, distributed over the lanes of a warp by row_load().
 struct Row {
     float value[LANE_VALUES];
@@ -94,7 +99,7 @@ template <typename T> __global__ void forward_kernel(Operands<T> x) {
     int64_t first = (int64_t)b * x.shape.T;
     Row q = row_of(x, x.q, first + t, head), sum = row_zero();
     float largest = -INFINITY, total = 0.0f;
-    for (int j = document_begin(x, first, t); j <= t; j++) {
+    for (int j = document_begin(x, first, t); j < visible_end(x.shape, t); j++) {
         float score = row_dot(q, row_of(x, x.k, first + j, kv_head)) * x.scale;
         float next = fmaxf(largest, score), keep = expf(largest - next), p = expf(score - next);
         row_add(&sum, keep, row_of(x, x.v, first + j, kv_head), p);
@@ -122,7 +127,7 @@ template <typename T> __global__ void backward_query_kernel(Operands<T> x) {
     Row q = row_of(x, x.q, first + t, head), d_o = row_of(x, x.d_o, first + t, head), sum = row_zero();
     float delta = row_dot(d_o, row_of(x, x.o, first + t, head));
     float lse = x.lse[((int64_t)b * x.shape.heads + head) * x.shape.T + t];
-    for (int j = document_begin(x, first, t); j <= t; j++) {
+    for (int j = document_begin(x, first, t); j < visible_end(x.shape, t); j++) {
         Row k = row_of(x, x.k, first + j, kv_head), v = row_of(x, x.v, first + j, kv_head);
         float p, ds;
         pair(x, q, d_o, k, v, lse, delta, &p, &ds);
@@ -142,7 +147,7 @@ template <typename T> __global__ void backward_key_kernel(Operands<T> x) {
     Row dk = row_zero(), dv = row_zero();
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         const float *lse = x.lse + ((int64_t)b * x.shape.heads + head) * x.shape.T;
-        for (int i = t; i < x.shape.T && document_begin(x, first, i) <= t; i++) {
+        for (int i = x.shape.bidirectional ? 0 : t; i < x.shape.T && document_begin(x, first, i) <= t; i++) {
             Row q = row_of(x, x.q, first + i, head), d_o = row_of(x, x.d_o, first + i, head);
             float delta = row_dot(d_o, row_of(x, x.o, first + i, head)), p, ds;
             pair(x, q, d_o, k, v, lse[i], delta, &p, &ds);

@@ -91,8 +91,10 @@ void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
     fp8_transpose_rescaled(exec, dh_t, dh);
 }
 
-// Calls fatal() if the GELU and SwiGLU kernels do not support the formats of g and h.
-void require_gelu(const char *operation, Tensor g, Tensor h) {
+// Calls fatal() if the kernels support neither the activation function nor the formats of g and h.
+void require_gelu(const char *operation, Tensor g, Tensor h, ActivationKind kind) {
+    if (kind != ACT_GELU_TANH && kind != ACT_SWIGLU)
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: FP8 requires tanh-GELU or SwiGLU", operation);
     if (g.data && g.format != FMT_BF16) require_format(operation, "g", g, FMT_E4M3);
     if (!is_grouped(h)) require_format(operation, "h", h, FMT_BF16);
     require_spans(operation, "g", g);
@@ -101,19 +103,20 @@ void require_gelu(const char *operation, Tensor g, Tensor h) {
 
 } // namespace
 
-void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
+void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
+                            ActivationKind kind) {
     const char *operation = "activation_forward";
     require_format(operation, "y", y, FMT_BF16);
     require_format(operation, "the bias", bias, FMT_BF16);
     require_spans(operation, "y", y);
-    require_gelu(operation, g, h);
+    require_gelu(operation, g, h, kind);
     if (y.rows == 0) return;
     const bool by_row = scaled_by_row(g), cast = g.data && format_is_fp8(g.format) && !by_row;
     if (scaled_by_row(y) && !(by_row && is_grouped(h)))
         fatal(EXIT_DEVICE,
               "internal error: %s on the GPU: y with row scales needs h with group scales and g with row scales",
               operation);
-    const bool gated = g.data && g.cols != y.cols;
+    const bool gated = g.data && kind == ACT_SWIGLU;
     if (gated && (bias.data || (is_grouped(h) && g.cols % h.group)))
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU needs whole groups and no bias", operation);
     uint32_t *const amaxes = cast ? amaxes_of(exec, operation, g) : NULL;
@@ -122,7 +125,7 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     if (is_grouped(h)) { // with one scale per tensor, the second pass reads the saved h
         (from_saved || !g.data || cast ? hidden_run<true> : hidden_run<false>)(exec, operation, g, h, y, bias, amaxes);
     } else {
-        plain_activation_forward(exec, Tensor{}, h, y, bias, true); // after this call, h is complete
+        plain_activation_forward(exec, Tensor{}, h, y, bias, true, kind); // after this call, h is complete
         if (!h.data) h = y;
         if (by_row) act_rows(exec, operation, g, h);
         if (cast) act_amaxes(exec, g, h, amaxes);
@@ -130,10 +133,10 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     if (cast) act_cast(exec, operation, g, h);
 }
 
-void fp8_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+void fp8_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
     const char *operation = "activation_recompute";
     if (!g_t.data || g_t.data == g.data) return;
-    require_gelu(operation, g_t, h);
+    require_gelu(operation, g_t, h, kind);
     if (g.data && format_is_fp8(g.format)) {
         fp8_transpose_codes(exec, g_t, g);
     } else {
@@ -142,8 +145,8 @@ void fp8_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     }
 }
 
-void fp8_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
-                             bool accumulate) {
+void fp8_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate,
+                             ActivationKind kind) {
     const char *operation = "activation_backward";
     require_format(operation, "dg", dg, FMT_BF16);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
@@ -151,7 +154,7 @@ void fp8_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
     require_spans(operation, "dg", dg);
     require_spans(operation, "dh", dh_q);
     require_spans(operation, "the transposed dh", dh_qt);
-    require_gelu(operation, Tensor{}, h);
+    require_gelu(operation, Tensor{}, h, kind);
     if (dg.rows == 0) return;
     if (format_is_fp8(dh_q.format)) require_format(operation, "dh", dh_q, scaled_by_row(dh_q) ? FMT_E4M3 : FMT_E5M2);
     if (scaled_by_row(dh_q)) {

@@ -286,14 +286,14 @@ CodeRows code_rows(const char *operation, const char *what, Tensor t) {
 
 } // namespace
 
-void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
+void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind) {
     const char *operation = "activation_bound";
     const CodeRows rows = code_rows(operation, "dy", dy), columns = code_rows(operation, "the transposed w", w.codes_t);
     require_format(operation, "dh", dh_q, FMT_E4M3);
     if (!scaled_by_row(dh_q)) fatal(EXIT_DEVICE, "internal error: %s on the GPU: dh must have row scales", operation);
     if (rows.rows == 0) return;
     Slopes slopes = {};
-    if (h.cols != columns.rows) {
+    if (kind == ACT_SWIGLU) {
         if (!is_grouped(h) || columns.rows % h.group)
             fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU needs h in whole groups", operation);
         slopes = {(const uint8_t *)h.data,
@@ -319,7 +319,7 @@ void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor 
 }
 
 void cuda_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g,
-                                        Tensor dg, Tensor h, bool accumulate) {
+                                        Tensor dg, Tensor h, bool accumulate, ActivationKind kind) {
     const char *operation = "activation_backward_recompute";
     const Tensor all[] = {dh_q, dh_qt, g_t, dg, h};
     const char *const names[] = {"dh", "the transposed dh", "the transposed g", "dg", "h"};
@@ -329,7 +329,7 @@ void cuda_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, T
     require_format(operation, "the transposed g", g_t, FMT_E4M3);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
     require_gradient_formats(operation, dh_q, dh_qt);
-    const bool gated = h.cols != dg.cols;
+    const bool gated = kind == ACT_SWIGLU;
     if (!is_grouped(h) || !scaled_by_row(dh_q) || (gated && (dbias.data || dg.cols % h.group)))
         fatal(EXIT_DEVICE,
               "internal error: %s on the GPU needs h with group scales and dh with row scales; SwiGLU whole groups and "

@@ -1,31 +1,33 @@
-// Tanh-GELU and SwiGLU in BF16 or FP32, forward and backward, fused with the preceding matmul's bias and the bias
+// GELU and SwiGLU in BF16 or FP32, forward and backward, fused with the preceding matmul's bias and the bias
 // gradient.
 #include "cuda/common/cuda_kernels.h"
 
+#include <type_traits>
+
 namespace {
 
-constexpr float GELU_SCALE = 0.7978845608028654f; // sqrt(2 / pi)
-constexpr float GELU_CUBIC = 0.044715f;
+// Two forms of GELU are x * gate(x) with gate(x) = 1 / (1 + exp(-u)), u = slope * (x + cubic * x^3). With slope
+// 2 sqrt(2/pi) the gate equals 0.5 (1 + tanh(u / 2)), without its cancellation for negative u. NaN stays NaN, and both
+// tails are correct. ACT_GELU_ERF has the normal distribution function as its gate.
+template <ActivationKind K> struct Gelu {
+    static constexpr bool quick = K == ACT_GELU_QUICK;
+    static constexpr float slope = quick ? 1.702f : 1.5957691216057308f, cubic = quick ? 0.0f : 0.044715f;
 
-// Returns 1 / (1 + exp(-2 u)), u being the argument of GELU's tanh. This equals 0.5 (1 + tanh u) without its
-// cancellation for negative u. NaN stays NaN, and both tails are correct.
-__device__ inline float gelu_gate(float x) {
-    float u = GELU_SCALE * x * fmaf(GELU_CUBIC * x, x, 1.0f);
-    return fast_reciprocal(1.0f + fast_exp(-2.0f * u));
-}
-
-__device__ inline float gelu(float x) {
-    return x * gelu_gate(x);
-}
-
-__device__ inline float gelu_derivative(float x) {
-    float gate = gelu_gate(x);
-    float du = GELU_SCALE * fmaf(3.0f * GELU_CUBIC * x, x, 1.0f);
-    return fmaf(2.0f * x * du * gate, 1.0f - gate, gate);
-}
+    static __device__ float gate(float x) {
+        if (K == ACT_GELU_ERF) return normcdff(x);
+        return fast_reciprocal(1.0f + fast_exp(-slope * x * (quick ? 1.0f : fmaf(cubic * x, x, 1.0f))));
+    }
+    static __device__ float derivative(float x) {
+        const float g = gate(x);
+        constexpr float density = 0.3989422804014327f; // 1 / sqrt(2 pi)
+        if (K == ACT_GELU_ERF) return fmaf(x * density, expf(-0.5f * x * x), g);
+        const float du = quick ? slope : slope * fmaf(3.0f * cubic * x, x, 1.0f);
+        return fmaf(x * du * g, 1.0f - g, g);
+    }
+};
 
 // Computes GELU's forward: h = y + bias, if h is to be stored, and g = gelu(stored h).
-template <typename T, int V> struct GeluForward {
+template <typename T, int V, ActivationKind K> struct GeluForward {
     static constexpr int unroll = sizeof(T) == 4 ? 2 : 5;
     static constexpr bool sums = false, rolling = false;
     typedef Pack<T, V> Loaded;
@@ -53,13 +55,13 @@ template <typename T, int V> struct GeluForward {
         if (!g.data) return;
         unpack<V>(loaded, x);
 #pragma unroll
-        for (int i = 0; i < V; i++) x[i] = gelu(x[i]);
+        for (int i = 0; i < V; i++) x[i] *= Gelu<K>::gate(x[i]);
         store(g.at(row, column), packed<T, V>(x));
     }
 };
 
 // Computes GELU's backward: dh = dg * gelu'(h). With BIAS, the bias gradient sums the values before they are rounded.
-template <typename T, int V, bool BIAS> struct GeluBackward {
+template <typename T, int V, ActivationKind K, bool BIAS> struct GeluBackward {
     static constexpr int unroll = sizeof(T) == 4 ? 1 : 3;
     static constexpr bool sums = BIAS, rolling = true;
     struct Loaded {
@@ -77,7 +79,7 @@ template <typename T, int V, bool BIAS> struct GeluBackward {
         unpack<V>(loaded.h, x);
 #pragma unroll
         for (int i = 0; i < V; i++) {
-            d[i] *= gelu_derivative(x[i]);
+            d[i] *= Gelu<K>::derivative(x[i]);
             sum[i] += d[i];
         }
         store(dh.at(row, column), packed<T, V>(d));
@@ -142,44 +144,59 @@ template <typename T, int V> struct SwigluBackward {
     }
 };
 
+// Calls run(std::integral_constant<ActivationKind, kind>) for a kind of GELU.
+template <typename Run> void for_gelu(ActivationKind kind, Run run) {
+    if (kind == ACT_GELU_ERF)
+        run(std::integral_constant<ActivationKind, ACT_GELU_ERF>());
+    else if (kind == ACT_GELU_QUICK)
+        run(std::integral_constant<ActivationKind, ACT_GELU_QUICK>());
+    else
+        run(std::integral_constant<ActivationKind, ACT_GELU_TANH>());
+}
+
 // Computes g from y. With GELU, also stores h = y + bias if h.data is not NULL. With SwiGLU, y must be the complete h.
-void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias) {
+void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias,
+                       ActivationKind kind) {
     require_format(operation, "g", g, y.format);
     require_format(operation, "h", h, y.format);
     require_format(operation, "the bias", bias, y.format);
     const bool wide = tensor_wide(g) && tensor_wide(h) && tensor_wide(y) && tensor_wide(bias);
     for_layout(operation, y.format, wide, [&]<typename T, int V>(Layout<T, V>) {
         const auto run = [&](auto op, int64_t cols) { columns_run<V>(exec, op, y.rows, cols, nullptr, false); };
-        if (g.data && g.cols != y.cols)
+        if (g.data && kind == ACT_SWIGLU) {
             run(SwigluForward<T, V>{matrix_of<T>(g), matrix_of<T>(y), g.cols}, g.cols);
-        else
-            run(GeluForward<T, V>{matrix_of<T>(g), matrix_of<T>(h), matrix_of<T>(y), (const T *)bias.data, {}}, y.cols);
+            return;
+        }
+        for_gelu(kind, [&](auto k) {
+            run(GeluForward<T, V, k()>{matrix_of<T>(g), matrix_of<T>(h), matrix_of<T>(y), (const T *)bias.data, {}},
+                y.cols);
+        });
     });
 }
 
 } // namespace
 
-void plain_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool) {
+void plain_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool, ActivationKind kind) {
     const char *operation = "activation_forward";
     if (y.data == h.data && !bias.data) h.data = NULL; // h need not be written, because it shares y's memory
-    if (g.data && g.cols != y.cols && h.data)
+    if (g.data && kind == ACT_SWIGLU && h.data)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU does not support a bias or a separate h", operation);
-    if (g.data || h.data) activation_launch(exec, operation, g, h, y, bias);
+    if (g.data || h.data) activation_launch(exec, operation, g, h, y, bias, kind);
 }
 
-void plain_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+void plain_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
     if (!g_t.data || g_t.data == g.data) return;
-    activation_launch(exec, "activation_recompute", g_t, Tensor{}, h, Tensor{});
+    activation_launch(exec, "activation_recompute", g_t, Tensor{}, h, Tensor{}, kind);
 }
 
 void plain_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
-                               bool accumulate) {
+                               bool accumulate, ActivationKind kind) {
     const char *operation = "activation_backward";
     require_format(operation, "dh", dh_q, dg.format);
     require_format(operation, "the transposed dh", dh_qt, dg.format);
     require_format(operation, "h", h, dg.format);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
-    const bool gated = dg.cols != h.cols;
+    const bool gated = kind == ACT_SWIGLU;
     if (gated && dbias.data)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU does not support biases", operation);
     for_layout(operation, dg.format, tensor_wide(dh_q) && tensor_wide(dg) && tensor_wide(h),
@@ -188,11 +205,15 @@ void plain_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbi
                    const auto run = [&](auto op) {
                        columns_run<V>(exec, op, dg.rows, dg.cols, (float *)dbias.data, accumulate);
                    };
-                   if (gated)
+                   if (gated) {
                        run(SwigluBackward<T, V>{to, from, kept, dg.cols});
-                   else if (dbias.data)
-                       run(GeluBackward<T, V, true>{to, from, kept});
-                   else
-                       run(GeluBackward<T, V, false>{to, from, kept});
+                       return;
+                   }
+                   for_gelu(kind, [&](auto k) {
+                       if (dbias.data)
+                           run(GeluBackward<T, V, k(), true>{to, from, kept});
+                       else
+                           run(GeluBackward<T, V, k(), false>{to, from, kept});
+                   });
                });
 }
