@@ -75,6 +75,22 @@ OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, 
 // Adds the sum of losses, times state->loss_scale, to state->loss_sum, in a fixed order.
 OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 
+// --- images (vision towers) ----------------------------------------------------------------------------------
+// Patches of images: out (I*T, 3*patch*patch), unscaled. A row holds one patch in the order (channel, row, column).
+//   pixels (I, 3*side*side) U8, planar. table (3, 256) FP32: the value of each byte, for each channel.
+//   T is the number of patches, (side / patch)^2, or one more: then the first of an image's T rows is 0 (class token).
+//   Pixels to the right of the last whole patch, and below it, are not read.
+OPERATION(patches_forward, (Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T))
+
+// Embedding of images: r (I*T, C) = y + wpe[row % T]. class_row (1, C): read in place of y in an image's first row;
+// class_row.data NULL: none.
+// Aliasing: r may be y.
+OPERATION(image_embed_forward, (Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T))
+
+// Gathers rows: out[i] = in[index[i]] if index[i] >= 0; otherwise row i of out is set to 0 or, with `keep`, not changed.
+//   index (rows of out, 1) I32. out and in are unscaled, of equal format and width. in.data NULL: a tensor of zeros.
+OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool keep))
+
 // --- backward ------------------------------------------------------------------------------------------------
 // Adds the rows of g by token to dwte (Vp, C) FP32, which already holds the head's gradient. Writes or adds to dwpe
 // (positions, C) FP32; without accumulate, rows >= T are set to 0. Adds in a fixed order.

@@ -53,6 +53,26 @@ static inline bool is_eos(const SpecialIds *ids, int32_t id) {
     return false;
 }
 
+typedef enum { VISION_NONE, VISION_CLIP, VISION_SIGLIP } VisionKind;
+// MLP: two linear layers with GELU (LLaVA-1.5). DOWNSAMPLE: 2 x 2 neighboring patches become one row, then a norm and
+// the MLP (VILA)
+typedef enum { PROJECTOR_MLP, PROJECTOR_DOWNSAMPLE } ProjectorKind;
+
+// Images, vision tower and projector of a vision-language model.
+typedef struct {
+    VisionKind kind;            // VISION_NONE: the model reads text only, and the other fields are 0
+    int image_size, patch_size; // sides in pixels
+    int channels, ffn, heads;
+    int layers;      // number of blocks that are computed, up to the one whose output the projector reads
+    int file_layers; // number of blocks in files, at least `layers`
+    ActivationKind activation;
+    float norm_eps;
+    bool drops_class_row; // true: the projector does not read the class token's row (CLIP, feature selection "default")
+    ProjectorKind projector;
+    int features;    // width of the projector's output: channels of the language model
+    int image_token; // id of the token at whose places the projector's rows stand
+} VisionShape;
+
 // Shape of a model. GPT-2 has kv_heads == heads, head_dim * heads == channels, ffn == 4 * channels, LayerNorm,
 // tanh-GELU, learned positions, biases and a tied head. Llama-style models have other values.
 typedef struct {
@@ -77,6 +97,8 @@ typedef struct {
     double init_range; // initializer_range in config.json; 0: none
     SpecialIds ids;
     int pad; // pad_token_id; transformers does not train its row of the embedding; -1: none
+    VisionShape vision;
+    bool tower; // true: the other fields describe the vision tower of `vision`, which reads images instead of tokens
 } ModelShape;
 
 // Limits on a model's dimensions and constants, for flags and config.json.
@@ -231,6 +253,7 @@ typedef struct {
     ExamplesKind examples;
     DocumentsKind documents;
     int64_t batch_tokens; // tokens per optimizer step over all ranks; 0: one micro-batch per rank
+    int images_per_sequence; // largest number of images in a sequence; 0: as many as fit
     int logits_chunk;     // number of tokens whose logits are computed at a time; 0: automatic
     // settings of the optimizer
     int64_t steps;     // number of steps; -1: determined by epochs

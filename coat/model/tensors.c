@@ -12,6 +12,7 @@
 #include "tensors.h"
 
 #include "config/shapes.h"
+#include "config/vision.h"
 #include "ops.h"
 
 // --- table ---------------------------------------------------------------------------------------------------------
@@ -55,6 +56,10 @@ typedef enum {
     WITH_QK_NORM,
     WITH_MEANS,
     WITH_ROPE,
+    WITH_IMAGES,     // vision-language models
+    WITH_CLASS_ROW,  // CLIP
+    WITH_PATCH_BIAS, // SigLIP
+    WITH_PROJECTOR_NORM,
     // conditions on the run, for activations only
     WITH_DOCUMENT_MASK, // documents in a sequence cannot attend to each other
     WITH_RESID,         // no saved tensor holds the residual stream unscaled
@@ -67,6 +72,10 @@ typedef enum {
 // function and the backward of the MLP's norm can. Attention, which reads qkv, cannot. Gradients that are transposed
 // while they are quantized have one scale per format.
 typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
+
+// The model that has a tensor. A vision-language model is two models over this table: the language model, which reads
+// tokens, and the vision tower with the projector, which reads images. The blocks' tensors are part of both.
+typedef enum { PART_BLOCKS, PART_TOKENS, PART_IMAGES } Part;
 
 // A row of the table of tensors. A TensorId that is not given is 0 and means none, because no row refers to tensor 0
 // (WTE).
@@ -86,6 +95,7 @@ typedef struct {
     bool amax;
     RowScales scales;
     // fields of activations and parameters
+    Part part;
     When when;
     // For a block's weight matrix: the activation that its forward matmul reads. For a point of the residual stream:
     // the next matmul's input, which has the same values with post-norm
@@ -95,7 +105,7 @@ typedef struct {
 // clang-format off
 static const TableRow table[TENSOR_COUNT] = {
     // columns of a parameter: name, rows, cols
-    [WTE] =     {{"wte", DIM_VP, DIM_C, .init = INIT_NORMAL}},
+    [WTE] =     {{"wte", DIM_VP, DIM_C, .init = INIT_NORMAL}, .part = PART_TOKENS},
     [WPE] =     {{"wpe", DIM_POS, DIM_C, .init = INIT_NORMAL},                               .when = WITH_POSITIONS},
     [LN1W] =    {{"ln1w", DIM_1, DIM_C, .per_layer = true, .init = INIT_ONE},                .when = WITH_NORM_WEIGHTS},
     [LN1B] =    {{"ln1b", DIM_1, DIM_C, .per_layer = true},                                  .when = WITH_NORM_BIASES},
@@ -109,22 +119,33 @@ static const TableRow table[TENSOR_COUNT] = {
     [FCB] =     {{"fcb", DIM_1, DIM_H, .per_layer = true},                                   .when = WITH_BIASES},
     [FCPROJW] = {{"fcprojw", DIM_C, DIM_F, .per_layer = true, .init = INIT_NORMAL_RESIDUAL}, .input = G},
     [FCPROJB] = {{"fcprojb", DIM_1, DIM_C, .per_layer = true},                               .when = WITH_BIASES},
-    [LNFW] =    {{"lnfw", DIM_1, DIM_C, .init = INIT_ONE},                                   .when = WITH_NORM_WEIGHTS},
-    [LNFB] =    {{"lnfb", DIM_1, DIM_C},                                                     .when = WITH_NORM_BIASES},
-    [HEADW] =   {{"headw", DIM_VP, DIM_C, .init = INIT_NORMAL},                              .when = WITH_OWN_HEAD},
+    [LNFW] =    {{"lnfw", DIM_1, DIM_C, .init = INIT_ONE},                                   .when = WITH_NORM_WEIGHTS, .part = PART_TOKENS},
+    [LNFB] =    {{"lnfb", DIM_1, DIM_C},                                                     .when = WITH_NORM_BIASES, .part = PART_TOKENS},
+    [HEADW] =   {{"headw", DIM_VP, DIM_C, .init = INIT_NORMAL},                              .when = WITH_OWN_HEAD, .part = PART_TOKENS},
     [QNORMW] =  {{"qnormw", DIM_1, DIM_QNORM, .per_layer = true, .init = INIT_ONE},          .when = WITH_QK_NORM},
     [KNORMW] =  {{"knormw", DIM_1, DIM_KNORM, .per_layer = true, .init = INIT_ONE},          .when = WITH_QK_NORM},
+    [CLS] =     {{"cls", DIM_1, DIM_C, .init = INIT_NORMAL},                                 .when = WITH_CLASS_ROW, .part = PART_IMAGES},
+    [PATCHW] =  {{"patchw", DIM_C, DIM_PATCH, .init = INIT_FAN_IN},                          .part = PART_IMAGES},
+    [PATCHB] =  {{"patchb", DIM_1, DIM_C},                                                   .when = WITH_PATCH_BIAS, .part = PART_IMAGES},
+    [LNPREW] =  {{"lnprew", DIM_1, DIM_C, .init = INIT_ONE},                                 .when = WITH_CLASS_ROW, .part = PART_IMAGES},
+    [LNPREB] =  {{"lnpreb", DIM_1, DIM_C},                                                   .when = WITH_CLASS_ROW, .part = PART_IMAGES},
+    [LNPROJW] = {{"lnprojw", DIM_1, DIM_MERGED, .init = INIT_ONE},                           .when = WITH_PROJECTOR_NORM, .part = PART_IMAGES},
+    [LNPROJB] = {{"lnprojb", DIM_1, DIM_MERGED},                                             .when = WITH_PROJECTOR_NORM, .part = PART_IMAGES},
+    [PROJ1W] =  {{"proj1w", DIM_OUT, DIM_MERGED, .init = INIT_FAN_IN},                       .part = PART_IMAGES},
+    [PROJ1B] =  {{"proj1b", DIM_1, DIM_OUT},                                                 .part = PART_IMAGES},
+    [PROJ2W] =  {{"proj2w", DIM_OUT, DIM_OUT, .init = INIT_FAN_IN},                          .part = PART_IMAGES},
+    [PROJ2B] =  {{"proj2b", DIM_1, DIM_OUT},                                                 .part = PART_IMAGES},
 
     // columns of an activation: name, rows, cols, rule, first used, last used
-    [TOKENS] =              {{"tokens", DIM_M, DIM_1},                       RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32},
-    [TARGETS] =             {{"targets", DIM_M, DIM_1},                      RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32},
-    [POSITIONS] =           {{"positions", DIM_M, DIM_1},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .when = WITH_DOCUMENT_MASK},
-    [STATE] =               {{"state", DIM_1, DIM_STATE},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_BYTES},
-    [ROPE_TABLE] =          {{"rotations", DIM_T, DIM_D},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .when = WITH_ROPE, .stored = AS_FP32},
+    [TOKENS] =              {{"tokens", DIM_M, DIM_1},                       RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .part = PART_TOKENS},
+    [TARGETS] =             {{"targets", DIM_M, DIM_1},                      RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .part = PART_TOKENS},
+    [POSITIONS] =           {{"positions", DIM_M, DIM_1},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .when = WITH_DOCUMENT_MASK, .part = PART_TOKENS},
+    [STATE] =               {{"state", DIM_1, DIM_STATE},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_BYTES, .part = PART_TOKENS},
+    [ROPE_TABLE] =          {{"rotations", DIM_T, DIM_D},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .when = WITH_ROPE, .stored = AS_FP32, .part = PART_TOKENS},
     [RESID] =               {{"resid", DIM_M, DIM_C},                        RULE_SCRATCH,       STAGE_EMBED,         STAGE_NORMF,         .when = WITH_RESID},
     [RESID_IN] =            {{"resid_in", DIM_M, DIM_C, .per_layer = true},  RULE_BLOCK_IN,      STAGE_EMBED,         STAGE_NORMF,         .source = X_IN, .input = N1},
     [RESID_MID] =           {{"resid_mid", DIM_M, DIM_C, .per_layer = true}, RULE_RESIDUAL,      STAGE_EMBED,         STAGE_NORMF,         .source = X_MID, .input = N2},
-    [RESID_FINAL] =         {{"resid_final", DIM_M, DIM_C},                  RULE_ALIAS,         STAGE_EMBED,         STAGE_NORMF,         .source = X_FINAL},
+    [RESID_FINAL] =         {{"resid_final", DIM_M, DIM_C},                  RULE_ALIAS,         STAGE_EMBED,         STAGE_NORMF,         .source = X_FINAL, .part = PART_TOKENS},
     [X_IN] =                {{"x_in", DIM_M, DIM_C, .per_layer = true},      RULE_GROUPS,        STAGE_NORM1,         STAGE_BWD_NORM1},
     [MEAN1] =               {{"mean1", DIM_M, DIM_1, .per_layer = true},     RULE_SAVED,         STAGE_NORM1,         STAGE_BWD_NORM1,     .when = WITH_MEANS, .stored = AS_FP32},
     [RSTD1] =               {{"rstd1", DIM_M, DIM_1, .per_layer = true},     RULE_SAVED,         STAGE_NORM1,         STAGE_BWD_NORM1,     .stored = AS_FP32},
@@ -143,14 +164,14 @@ static const TableRow table[TENSOR_COUNT] = {
     [H] =                   {{"h", DIM_M, DIM_H, .per_layer = true},         RULE_GROUPS,        STAGE_FC,            STAGE_BWD_ACT},
     [Y_FC] =                {{"y_fc", DIM_M, DIM_H, .per_layer = true},      RULE_FC_OUT,        STAGE_FC,            STAGE_ACT,           .source = H, .matmul_of = N2},
     [G] =                   {{"g", DIM_M, DIM_F, .per_layer = true},         RULE_ACT_OUT,       STAGE_ACT,           STAGE_FCPROJ,        .amax = true, .scales = ROWS_BY_TOKEN},
-    [X_FINAL] =             {{"x_final", DIM_M, DIM_C},                      RULE_SAVED,         STAGE_NORMF,         STAGE_BWD_NORMF},
-    [MEANF] =               {{"meanf", DIM_M, DIM_1},                        RULE_SAVED,         STAGE_NORMF,         STAGE_BWD_NORMF,     .when = WITH_MEANS, .stored = AS_FP32},
-    [RSTDF] =               {{"rstdf", DIM_M, DIM_1},                        RULE_SAVED,         STAGE_NORMF,         STAGE_BWD_NORMF,     .stored = AS_FP32},
-    [NF] =                  {{"nf", DIM_M, DIM_C},                           RULE_OPERAND,       STAGE_NORMF,         STAGE_BWD_HEAD,      .amax = true, .head = true},
-    [LOGITS] =              {{"logits", DIM_CHUNK, DIM_VP},                  RULE_LOGITS,        STAGE_HEAD,          STAGE_BWD_HEAD},
-    [DLOGITS_Q] =           {{"dlogits_q", DIM_CHUNK, DIM_VP},               RULE_OPERAND,       STAGE_HEAD,          STAGE_BWD_HEAD,      .source = LOGITS, .head = true, .gradient = true},
-    [DLOGITS_QT] =          {{"dlogits_qt", DIM_CHUNK, DIM_VP},              RULE_OPERAND,       STAGE_BWD_HEAD,      STAGE_BWD_HEAD,      .source = LOGITS, .transpose_of = DLOGITS_Q, .head = true, .gradient = true},
-    [LOSSES] =              {{"losses", DIM_M, DIM_1},                       RULE_RESIDENT,      STAGE_HEAD,          STAGE_HEAD,          .stored = AS_FP32},
+    [X_FINAL] =             {{"x_final", DIM_M, DIM_C},                      RULE_SAVED,         STAGE_NORMF,         STAGE_BWD_NORMF, .part = PART_TOKENS},
+    [MEANF] =               {{"meanf", DIM_M, DIM_1},                        RULE_SAVED,         STAGE_NORMF,         STAGE_BWD_NORMF,     .when = WITH_MEANS, .stored = AS_FP32, .part = PART_TOKENS},
+    [RSTDF] =               {{"rstdf", DIM_M, DIM_1},                        RULE_SAVED,         STAGE_NORMF,         STAGE_BWD_NORMF,     .stored = AS_FP32, .part = PART_TOKENS},
+    [NF] =                  {{"nf", DIM_M, DIM_C},                           RULE_OPERAND,       STAGE_NORMF,         STAGE_BWD_HEAD,      .amax = true, .head = true, .part = PART_TOKENS},
+    [LOGITS] =              {{"logits", DIM_CHUNK, DIM_VP},                  RULE_LOGITS,        STAGE_HEAD,          STAGE_BWD_HEAD, .part = PART_TOKENS},
+    [DLOGITS_Q] =           {{"dlogits_q", DIM_CHUNK, DIM_VP},               RULE_OPERAND,       STAGE_HEAD,          STAGE_BWD_HEAD,      .source = LOGITS, .head = true, .gradient = true, .part = PART_TOKENS},
+    [DLOGITS_QT] =          {{"dlogits_qt", DIM_CHUNK, DIM_VP},              RULE_OPERAND,       STAGE_BWD_HEAD,      STAGE_BWD_HEAD,      .source = LOGITS, .transpose_of = DLOGITS_Q, .head = true, .gradient = true, .part = PART_TOKENS},
+    [LOSSES] =              {{"losses", DIM_M, DIM_1},                       RULE_RESIDENT,      STAGE_HEAD,          STAGE_HEAD,          .stored = AS_FP32, .part = PART_TOKENS},
     [DRESID] =              {{"dresid", DIM_M, DIM_C},                       RULE_SCRATCH,       STAGE_BWD_NORMF,     STAGE_BWD_EMBED,     .amax = true},
     [DSUBLAYER] =           {{"dbranch", DIM_M, DIM_C},                      RULE_SUBLAYER_GRAD, STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DRESID, .amax = true},
     [DRESID_Q] =            {{"dresid_q", DIM_M, DIM_C, .per_layer = true},  RULE_OPERAND,       STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DSUBLAYER, .gradient = true},
@@ -169,10 +190,32 @@ static const TableRow table[TENSOR_COUNT] = {
     [N2_T] =                {{"n2_t", DIM_M, DIM_C, .per_layer = true},      RULE_NORM_OUT,      STAGE_BWD_FC,        STAGE_BWD_FC,        .source = N2, .transpose_of = N2},
     [G_T] =                 {{"g_t", DIM_M, DIM_F, .per_layer = true},       RULE_ACT_OUT,       STAGE_BWD_FCPROJ,    STAGE_BWD_FCPROJ,    .source = G, .transpose_of = G},
     [O_T] =                 {{"o_t", DIM_M, DIM_ATT, .per_layer = true},     RULE_OPERAND,       STAGE_BWD_PROJ,      STAGE_BWD_PROJ,      .source = O, .transpose_of = OQ},
-    [NF_T] =                {{"nf_t", DIM_M, DIM_C},                         RULE_OPERAND,       STAGE_HEAD,          STAGE_BWD_HEAD,      .source = NF, .transpose_of = NF, .head = true},
-    [CODE_COUNTS] =         {{"code_counts", DIM_L, DIM_COUNTS},             RULE_RESIDENT,      STAGE_HEAD,          STAGE_BWD_QKV,       .stored = AS_BYTES, .when = WITH_COUNTS},
-    [QKVW_REFERENCE] =      {{"qkvw_reference", DIM_QKV, DIM_C},             RULE_SCRATCH,       STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .stored = AS_GRADS, .when = WITH_COMPARISONS},
-    [INNER_PRODUCTS] =      {{"inner_products", DIM_L, DIM_INNER},           RULE_RESIDENT,      STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .stored = AS_BYTES, .when = WITH_COMPARISONS},
+    [NF_T] =                {{"nf_t", DIM_M, DIM_C},                         RULE_OPERAND,       STAGE_HEAD,          STAGE_BWD_HEAD,      .source = NF, .transpose_of = NF, .head = true, .part = PART_TOKENS},
+    [CODE_COUNTS] =         {{"code_counts", DIM_L, DIM_COUNTS},             RULE_RESIDENT,      STAGE_HEAD,          STAGE_BWD_QKV,       .stored = AS_BYTES, .when = WITH_COUNTS, .part = PART_TOKENS},
+    [QKVW_REFERENCE] =      {{"qkvw_reference", DIM_QKV, DIM_C},             RULE_SCRATCH,       STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .stored = AS_GRADS, .when = WITH_COMPARISONS, .part = PART_TOKENS},
+    [INNER_PRODUCTS] =      {{"inner_products", DIM_L, DIM_INNER},           RULE_RESIDENT,      STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .stored = AS_BYTES, .when = WITH_COMPARISONS, .part = PART_TOKENS},
+    [IMAGE_ROWS] =          {{"image_rows", DIM_M, DIM_1},                   RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .when = WITH_IMAGES, .part = PART_TOKENS},
+    [PIXELS] =              {{"pixels", DIM_IMAGES, DIM_PIXELS},             RULE_RESIDENT,      STAGE_EMBED,         STAGE_EMBED,         .stored = AS_BYTES, .part = PART_IMAGES},
+    [PIXEL_VALUES] =        {{"pixel_values", DIM_RGB, DIM_BYTES},           RULE_RESIDENT,      STAGE_EMBED,         STAGE_EMBED,         .stored = AS_FP32, .part = PART_IMAGES},
+    [SELECT] =              {{"select", DIM_SELECTED, DIM_1},                RULE_RESIDENT,      STAGE_NORMF,         STAGE_NORMF,         .stored = AS_I32, .part = PART_IMAGES},
+    [SELECT_BACK] =         {{"select_back", DIM_M, DIM_1},                  RULE_RESIDENT,      STAGE_BWD_NORMF,     STAGE_BWD_NORMF,     .stored = AS_I32, .part = PART_IMAGES},
+    [FEATURE_ROWS] =        {{"feature_rows", DIM_FEATURES, DIM_1},          RULE_RESIDENT,      STAGE_HEAD,          STAGE_BWD_HEAD,      .stored = AS_I32, .part = PART_IMAGES},
+    [PATCHES] =             {{"patches", DIM_M, DIM_PATCH},                  RULE_SAVED,         STAGE_EMBED,         STAGE_BWD_EMBED,     .part = PART_IMAGES},
+    [X_PRE] =               {{"x_pre", DIM_M, DIM_C},                        RULE_SAVED,         STAGE_EMBED,         STAGE_BWD_EMBED,     .when = WITH_CLASS_ROW, .part = PART_IMAGES},
+    [MEANP] =               {{"meanp", DIM_M, DIM_1},                        RULE_SAVED,         STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_FP32, .when = WITH_CLASS_ROW, .part = PART_IMAGES},
+    [RSTDP] =               {{"rstdp", DIM_M, DIM_1},                        RULE_SAVED,         STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_FP32, .when = WITH_CLASS_ROW, .part = PART_IMAGES},
+    [TOWER_OUT] =           {{"tower_out", DIM_M, DIM_C},                    RULE_SCRATCH,       STAGE_NORMF,         STAGE_HEAD,          .part = PART_IMAGES},
+    [MERGED] =              {{"merged", DIM_FEATURES, DIM_MERGED},           RULE_SAVED,         STAGE_HEAD,          STAGE_BWD_HEAD,      .part = PART_IMAGES},
+    [MEANPROJ] =            {{"meanproj", DIM_FEATURES, DIM_1},              RULE_SAVED,         STAGE_HEAD,          STAGE_BWD_HEAD,      .stored = AS_FP32, .when = WITH_PROJECTOR_NORM, .part = PART_IMAGES},
+    [RSTDPROJ] =            {{"rstdproj", DIM_FEATURES, DIM_1},              RULE_SAVED,         STAGE_HEAD,          STAGE_BWD_HEAD,      .stored = AS_FP32, .when = WITH_PROJECTOR_NORM, .part = PART_IMAGES},
+    [PROJ_IN] =             {{"proj_in", DIM_FEATURES, DIM_MERGED},          RULE_SAVED,         STAGE_HEAD,          STAGE_BWD_HEAD,      .when = WITH_PROJECTOR_NORM, .part = PART_IMAGES},
+    [PROJ_H] =              {{"proj_h", DIM_FEATURES, DIM_OUT},              RULE_SAVED,         STAGE_HEAD,          STAGE_BWD_HEAD,      .part = PART_IMAGES},
+    [PROJ_G] =              {{"proj_g", DIM_FEATURES, DIM_OUT},              RULE_SAVED,         STAGE_HEAD,          STAGE_BWD_HEAD,      .part = PART_IMAGES},
+    [FEATURES] =            {{"features", DIM_FEATURES, DIM_OUT},            RULE_RESIDENT,      STAGE_HEAD,          STAGE_HEAD,          .part = PART_IMAGES},
+    [DFEATURES] =           {{"dfeatures", DIM_FEATURES, DIM_OUT},           RULE_RESIDENT,      STAGE_BWD_HEAD,      STAGE_BWD_HEAD,      .part = PART_IMAGES},
+    [DPROJ] =               {{"dproj", DIM_FEATURES, DIM_OUT},               RULE_SCRATCH,       STAGE_BWD_HEAD,      STAGE_BWD_HEAD,      .part = PART_IMAGES},
+    [DPROJ_IN] =            {{"dproj_in", DIM_FEATURES, DIM_MERGED},         RULE_SCRATCH,       STAGE_BWD_HEAD,      STAGE_BWD_NORMF,     .part = PART_IMAGES},
+    [DMERGED] =             {{"dmerged", DIM_FEATURES, DIM_MERGED},          RULE_SCRATCH,       STAGE_BWD_HEAD,      STAGE_BWD_NORMF,     .when = WITH_PROJECTOR_NORM, .part = PART_IMAGES},
 };
 // clang-format on
 
@@ -231,6 +274,12 @@ int64_t shape_extent(Dim dim, const ModelShape *s) {
     case DIM_VP: return s->vocab_padded;
     case DIM_POS: return s->positions;
     case DIM_L: return s->layers;
+    case DIM_PIXELS: return 3 * (int64_t)s->vision.image_size * s->vision.image_size;
+    case DIM_PATCH: return 3 * (int64_t)s->vision.patch_size * s->vision.patch_size;
+    case DIM_RGB: return 3;
+    case DIM_BYTES: return 256;
+    case DIM_MERGED: return (int64_t)vision_merged(&s->vision) * s->vision.channels;
+    case DIM_OUT: return s->vision.features;
     default: return 1;
     }
 }
@@ -244,6 +293,9 @@ static int64_t extent(Dim dim, const Config *c) {
     case DIM_STATE: return STATE_BYTES;
     case DIM_COUNTS: return (int64_t)(2 * GRADIENT_COUNT * sizeof(CodeCounts));
     case DIM_INNER: return (int64_t)sizeof(InnerProducts);
+    case DIM_IMAGES: return c->micro_batch;
+    case DIM_FEATURES: return (int64_t)c->micro_batch * vision_rows(&c->shape.vision);
+    case DIM_SELECTED: return extent(DIM_FEATURES, c) * vision_merged(&c->shape.vision);
     default: return shape_extent(dim, &c->shape);
     }
 }
@@ -273,6 +325,7 @@ static bool needs_resid(const Config *c) {
 
 // True if the model has the tensor. Conditions on the run are ignored.
 static bool model_has(const TableRow *row, const ModelShape *shape) {
+    if (row->part == (shape->tower ? PART_TOKENS : PART_IMAGES)) return false;
     switch (row->when) {
     case WITH_NORM_WEIGHTS: return shape->norm != NORM_PLAIN;
     case WITH_NORM_BIASES: return shape->norm == NORM_LAYER && shape->biases;
@@ -283,11 +336,16 @@ static bool model_has(const TableRow *row, const ModelShape *shape) {
     case WITH_QK_NORM: return shape->qk_norm != QK_NORM_NONE;
     case WITH_MEANS: return shape->norm != NORM_RMS;
     case WITH_ROPE: return shape->position_kind == POSITIONS_ROTARY;
+    case WITH_IMAGES: return shape->vision.kind != VISION_NONE;
+    case WITH_CLASS_ROW: return shape->vision.kind == VISION_CLIP;
+    case WITH_PATCH_BIAS: return shape->vision.kind == VISION_SIGLIP;
+    case WITH_PROJECTOR_NORM: return shape->vision.projector == PROJECTOR_DOWNSAMPLE;
     default: return true;
     }
 }
 
 static bool run_has(const TableRow *row, const Config *c) {
+    if (!model_has(row, &c->shape)) return false;
     const Recipe *r = &c->recipe;
     const bool fp8 = blocks_in_fp8(r), trains = !config_forward_only(c);
     switch (row->when) {
@@ -295,7 +353,7 @@ static bool run_has(const TableRow *row, const Config *c) {
     case WITH_RESID: return needs_resid(c);
     case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
     case WITH_COMPARISONS: return trains && c->health_matmuls > 0 && fp8;
-    default: return model_has(row, &c->shape);
+    default: return true;
     }
 }
 

@@ -22,6 +22,12 @@ extern "C" {
 //   DN, DN2      gradients of N1 and N2
 //   .._Q, .._QT  FP8 values, and FP8 values of the transpose
 //   .._T         input of a matmul, transposed, as wgrad reads it
+// Vision-language models:
+//   FEATURES     the projector's output, which replaces the embeddings of image tokens; IMAGE_ROWS: its row for each
+//                token; FEATURE_ROWS: the token of each of its rows
+//   TOWER_OUT    residual stream after the tower's last block; MERGED: its rows that the projector reads, which SELECT
+//                lists; SELECT_BACK: the row of MERGED that reads each row of TOWER_OUT
+//   X_PRE        input of the norm before the tower's first block (CLIP); PROJ_IN: input of the projector's first matmul
 // Parameters come first, in the order in which they are initialized, updated and saved. The number of a parameter seeds
 // its random initial values, so a new parameter must be the last one.
 typedef enum {
@@ -29,6 +35,8 @@ typedef enum {
     LN1W, LN1B, QKVW, QKVB, PROJW, PROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,
     LNFW, LNFB,
     HEADW, QNORMW, KNORMW,
+    // vision tower and projector
+    CLS, PATCHW, PATCHB, LNPREW, LNPREB, LNPROJW, LNPROJB, PROJ1W, PROJ1B, PROJ2W, PROJ2B,
     PARAMETER_COUNT,
     // input tensors
     TOKENS = PARAMETER_COUNT, TARGETS, POSITIONS, STATE, ROPE_TABLE,
@@ -43,6 +51,12 @@ typedef enum {
     N1_T, N2_T, G_T, O_T, NF_T,
     // tensors of FP8 health statistics
     CODE_COUNTS, QKVW_REFERENCE, INNER_PRODUCTS,
+    // tensors of images
+    IMAGE_ROWS,
+    PIXELS, PIXEL_VALUES, SELECT, SELECT_BACK, FEATURE_ROWS,
+    PATCHES, X_PRE, MEANP, RSTDP, TOWER_OUT,
+    MERGED, MEANPROJ, RSTDPROJ, PROJ_IN, PROJ_H, PROJ_G, FEATURES,
+    DFEATURES, DPROJ, DPROJ_IN, DMERGED,
     TENSOR_COUNT
 } TensorId;
 
@@ -99,11 +113,22 @@ typedef enum {
     DIM_STATE,  // bytes reserved for StepState
     DIM_L,      // number of layers
     DIM_COUNTS, // bytes of a layer's CodeCounts, for all gradients and their transposes
-    DIM_INNER   // bytes of the InnerProducts struct
+    DIM_INNER,  // bytes of the InnerProducts struct
+    // images
+    DIM_IMAGES,   // number of images of a micro-batch
+    DIM_PIXELS,   // bytes of an image: 3 * side * side
+    DIM_PATCH,    // values of a patch: 3 * patch side * patch side
+    DIM_RGB,      // 3
+    DIM_BYTES,    // 256
+    DIM_FEATURES, // number of rows of the projector's output
+    DIM_SELECTED, // number of rows of the tower's output that the projector reads
+    DIM_MERGED,   // columns of the projector's input
+    DIM_OUT       // columns of the projector's output
 } Dim;
 
 // how parameters_init() initializes a parameter
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init;
+// INIT_FAN_IN: normal with deviation 1 / sqrt(columns)
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL, INIT_FAN_IN } Init;
 
 // Part of a row of the table of tensors that does not depend on the configuration.
 typedef struct {

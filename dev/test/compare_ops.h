@@ -283,6 +283,35 @@ static void compare_swiglu(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
+// Compares the operations of vision towers: images of 18 pixels in 3 x 3 patches of 5, or of 16 pixels in patches of 4,
+// with and without a row for the class token. Gathers the rows back to front, every third with index -1.
+static void compare_images(Backends *b, OpShape o, bool odd) {
+    const int side = odd ? 18 : 16, patch = odd ? 5 : 4, T = (side / patch) * (side / patch) + odd;
+    const int64_t images = 3, C = 3 * (int64_t)patch * patch;
+    Pair bytes = pair_random(b, images, 3 * (int64_t)side * side / 2, FMT_BF16, 1.0f, 91); // read as bytes
+    Pair table = pair_random(b, 3, 256, FMT_FP32, 1.0f, 92), index = pair_random(b, images * T, 1, FMT_FP32, 1.0f, 93);
+    Pair class_row = pair_random(b, 1, C, o.format, 1.0f, 94), wpe = pair_random(b, T, C, o.format, 1.0f, 95);
+    Pair patches = pair_poisoned(b, images * T, C, o.format), r = pair_poisoned(b, images * T, C, o.format);
+    Pair gathered = pair_poisoned(b, images * T, C, o.format);
+    for (int64_t i = 0; i < images * T; i++)
+        ((int32_t *)index.t[0].data)[i] = i % 3 == 1 ? -1 : (int32_t)(images * T - 1 - i);
+    b->exec[1].ops->upload(&b->exec[1], index.t[1].data, index.t[0].data, (size_t)(images * T) * sizeof(int32_t));
+    ON_BOTH(b) {
+        Tensor pixels = bytes.t[s], from = index.t[s];
+        pixels.format = FMT_U8, pixels.cols = pixels.stride = 2 * bytes.t[s].cols;
+        from.format = FMT_I32;
+        CALL(b, patches_forward, patches.t[s], pixels, table.t[s], side, patch, T);
+        CALL(b, image_embed_forward, r.t[s], patches.t[s], odd ? class_row.t[s] : no_tensor(), wpe.t[s], T);
+        CALL(b, rows_gather, gathered.t[s], no_tensor(), from, false);
+        CALL(b, rows_gather, gathered.t[s], r.t[s], from, true);
+    }
+    pair_check(b, patches, 0, "patches_forward", "patches");
+    pair_check(b, r, o.tight, "image_embed_forward", "r");
+    pair_check(b, gathered, o.tight, "rows_gather", "rows");
+    Pair all[] = {bytes, table, index, class_row, wpe, patches, r, gathered};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
 // Compares an RMS norm without weight and bias on both backends.
 static void compare_bare_norm(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, C = o.C;
@@ -690,6 +719,8 @@ static void compare_shape(OpShape o, const char *how) {
     compare_gelu(&b, o, ACT_GELU_TANH);
     compare_gelu(&b, o, ACT_GELU_QUICK);
     compare_gelu(&b, o, ACT_GELU_ERF);
+    compare_images(&b, o, false);
+    compare_images(&b, o, true);
     compare_swiglu(&b, o);
     compare_linear(&b, o);
     compare_attention(&b, o);

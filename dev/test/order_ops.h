@@ -229,6 +229,34 @@ static void order_loss_sum(Exec *exec, Tensor losses, StepState *state) {
     write_memory(&state->loss_sum, sizeof state->loss_sum);
 }
 
+// --- images -------------------------------------------------------------------------------------------------------
+
+static void order_patches_forward(Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T) {
+    (void)exec, (void)side, (void)patch, (void)T;
+    begin("patches_forward");
+    reads(pixels);
+    reads(table);
+    writes(out);
+}
+
+static void order_image_embed_forward(Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T) {
+    (void)exec, (void)T;
+    begin("image_embed_forward");
+    reads(y);
+    reads(class_row);
+    reads(wpe);
+    writes(r);
+}
+
+static void order_rows_gather(Exec *exec, Tensor out, Tensor in, Tensor index, bool keep) {
+    (void)exec;
+    begin("rows_gather");
+    reads(index);
+    reads(in);
+    if (keep) reads(out); // an access that writes some rows depends on the others
+    writes(out);
+}
+
 // --- backward -----------------------------------------------------------------------------------------------------
 
 static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
