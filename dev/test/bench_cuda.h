@@ -90,7 +90,7 @@ static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device
     exec->ops = ops;
     exec->ranks = 1;
     if (!exec->ops->open(exec, config, &err)) fatal(err.code, "%s", err.text);
-    // The arena aligns the workspace in the same way.
+    // Rounds the size up as the trainer's arena does.
     exec->workspace_bytes = align_up(ops_workspace(config, device).bytes);
     exec->workspace = exec->ops->allocate(exec, exec->workspace_bytes, &err);
     if (!exec->workspace) fatal(err.code, "%s", err.text);

@@ -89,7 +89,7 @@ static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int
     Weight w = {};
     w.codes_t = bench_tensor_transposed(bench, out, in, FMT_E4M3, 1.0f);
     w.value.rows = out, w.value.cols = in;
-    Tensor dy = dy_t; // dy has as many elements as its transpose
+    Tensor dy = dy_t; // dy uses the values and the memory of dy_t in another order
     dy.transposed = false, dy.stride = out;
     const Tensor dx = bench_tensor(bench, tokens, in, FMT_BF16, 1.0f);
     fill(bench, w.codes_t, kind);

@@ -284,7 +284,7 @@ static void expect_said(Run *run, const char *folder, const char *expected) {
     free(said);
 }
 
-// Recipe settings of earlier versions are accepted if a recipe has them. Others are refused or, if --recipe was
+// Recipe settings of earlier versions are accepted if a recipe has them. Other settings are refused or, if --recipe was
 // given, reported.
 UNIT_TEST(test_older_settings) {
     Run *run = run_new(RECIPE_COAT);

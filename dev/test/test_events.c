@@ -15,7 +15,7 @@ UNIT_TEST(test_checksum) {
     uint8_t bytes[32];
     assert_int_equal(crc32c("", 0), 0);
     assert_int_equal(crc32c("123456789", 9),
-                     0xE3069283); // the CRC catalogue's check value; the next three: RFC 3720, appendix B.4
+                     0xE3069283); // check value of the CRC catalogue; the next three are from RFC 3720, appendix B.4
     memset(bytes, 0, sizeof bytes);
     assert_int_equal(crc32c(bytes, 32), 0x8A9136AA);
     memset(bytes, 0xFF, sizeof bytes);

@@ -44,7 +44,7 @@ UNIT_TEST(test_llmc_scripts) {
     accept("-i data/TinyStories -v 250 -s 250 -g 144 -l 0.0001 -o stories1.log");
 }
 
-// llm.c's short flags can be mixed with long flags. Those with another meaning or none here are refused.
+// llm.c's short flags can be mixed with long flags. Short flags that have another meaning here, or none, are refused.
 UNIT_TEST(test_short_flags) {
     sets("-i a -d -1 -m -1 -x -1 -a 1 -w 0 -f 1 -lg -1 -h 0 -k wsd",
          "batch-tokens 0, val-batches -1, steps -1, overfit-one-batch on, master none, schedule wsd");

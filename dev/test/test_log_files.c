@@ -7,7 +7,7 @@
 
 UNIT_TEST(resumed_run_appends_to_the_log) {
     capture(STDOUT_FILENO);
-    run(0, 1, 4, 0); // killed after step 4, with a checkpoint of step 2
+    run(0, 1, 4, 0); // a run that is killed after step 4, with a checkpoint of step 2
     run(0, 3, 4, 0);
     captured();
     assert_string_equal(contents(path), expected);

@@ -13,7 +13,7 @@
 
 #define VOCAB 61
 #ifdef __SANITIZE_ADDRESS__
-enum { WINDOW = 24 }; // shorter with AddressSanitizer, which is ten times slower
+enum { WINDOW = 24 }; // small, because AddressSanitizer makes the test ten times slower
 #else
 enum { WINDOW = 40 };
 #endif

@@ -241,8 +241,7 @@ static int lines_of(const char *text) {
     return lines;
 }
 
-// A save fails on a full disk, for which a limit of the file size stands in. The failed step is named once, without
-// files left.
+// On a full disk (here, a limit of the file size) a save fails, leaves no files, and its step is reported once.
 UNIT_TEST(test_failing_save) {
     Error err;
     Run *run = run_new(RECIPE_BF16);

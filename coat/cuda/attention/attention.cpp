@@ -109,7 +109,7 @@ static void describe_backward(fe::graph::Graph &graph, const Key &key) {
     set_output(result[2], operand(key, DV));
 }
 
-// Returns the cached plan for a key, which it builds on first use. Returns NULL with err on failure. Uses cuDNN's first
+// Returns the cached plan for a key; builds the plan on first use. Returns NULL with err on failure. Uses cuDNN's first
 // choice, which depends only on shape and GPU. Does not time plans, so that runs are reproducible.
 static const Plan *plan_get(AttentionState *state, const Key &key, Error *err) {
     for (const Plan &plan : state->plans)

@@ -7,7 +7,7 @@ namespace {
 
 // --- the walk down tiles ------------------------------------------------------------------------------------
 // A block processes one tile or, if columns are summed, every gridDim.y-th tile of a column of tiles. A thread loads
-// its next BATCH rows ahead, also those of the next tile.
+// its next BATCH rows in advance, also across the end of a tile.
 constexpr int ACT_COLUMNS = 128;
 template <bool GRADIENT> constexpr int ACT_BLOCKS = GRADIENT ? 3 : 4; // number of resident blocks per SM
 

@@ -7,7 +7,7 @@
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
-constexpr int CAST_COLUMNS = 64; // 64, because more model widths are multiples of 64 than of 128
+constexpr int CAST_COLUMNS = 64; // width of a tile: more model widths are multiples of 64 than of 128
 
 // --- sources of a pass --------------------------------------------------------------------------------------
 // A source has begin(column), called once per thread, load(row, column) -> Loaded, and one of

@@ -187,8 +187,8 @@ static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others
 }
 
 // Sets the algorithm of a matmul that adds to D to that of the matmul of equal shape that overwrites D, because trying
-// or timing it would change D. The overwriting matmul comes first in every step. If it does not exist for this k, uses
-// that of another k. Returns false if none is usable.
+// or timing it would change D. The overwriting matmul comes first in every step. If there is none for this k, uses the
+// algorithm for another k. Returns false if no algorithm is usable.
 static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     for (int i = 0; i < 2 * state->count; i++) {
         const Plan *other = &state->plans[i % state->count];

@@ -1,7 +1,8 @@
-// AdamW on 8-bit moments with dynamic range expansion (COAT: optimizer states). Reads and writes every state, gradient
-// and parameter once. With BF16 gradients and split16 master weights that is 8 bytes read and 6 written per element,
-// and 10 bytes each way per group of 128. A warp processes four groups, a chunk, at a time; fp8_moments.h explains the
-// work of its lanes.
+// AdamW on 8-bit moments with dynamic range expansion (COAT: optimizer states). Reads gradients, and reads and writes
+// states and parameters, once. With BF16 gradients and split16 master weights, an element takes 8 bytes read (gradient,
+// upper and lower half of the parameter 2 each, m and v 1 each) and 6 written, and a group of 128 takes 10 bytes each
+// way (two scales and two exponents). A warp processes four groups, a chunk, at a time; fp8_moments.h explains the work
+// of its lanes.
 #include "moment_parameters.h"
 
 namespace {

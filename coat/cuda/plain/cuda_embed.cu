@@ -212,7 +212,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
         for (int k = 0; k < BATCH; k++) {
             const bool exists = (other + k) * CHUNK < a.rows;
             first_token[k] = exists ? a.tokens[(other + k) * CHUNK] : -1;
-            // the value is used only if it was written
+            // the partial sum is used below only if this run of tokens continues, that is, if it was written
             if (exists) part[k] = load<V>(a.head + (other + k) * a.cols + column);
         }
 #pragma unroll
