@@ -238,8 +238,7 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
     if (!model_create(&m, &c, &alone, &err)) fatal(err.code, "%s", err.text);
     m.B = c.micro_batch;
     m.T = c.seq_len;
-    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // sets the gradients to 0, because backward accumulates
-                                                             // into them
+    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // clears the gradients, to which backward adds
     state_upload(&m);
     parameters_init(&m.arena, &m.exec, 1);
     m.ops->weights_quantize(&m.exec, m.parameters, m.parameter_count);
