@@ -78,7 +78,7 @@ static void count(Nccl *n, int which) {
     LAUNCH_CHECK("comm_count");
 }
 
-// Count an NCCL group, or a collective outside a group, for the watchdog. Called before and after each of them.
+// begin() and end() enclose every NCCL group and every collective outside a group, and count them for the watchdog.
 static Nccl *begin(Comm *comm) {
     Nccl *n = nccl_of(comm);
     if (!n->in_group) count(n, 0);

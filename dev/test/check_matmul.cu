@@ -22,7 +22,7 @@ __global__ static void fill_kernel(uint8_t *codes, Format format, int64_t count,
         float x = ldexpf(mantissa, (int)(bits % 13) - 6);
         if (kind == OPERANDS_MIXED && (bits >> 32 & 1)) x = -x;
         if (kind == OPERANDS_EQUAL_SIGNS && (bits >> 32 & 7) == 0)
-            x = -x; // makes 22 % of the products of two such values negative
+            x = -x; // makes 22 % of the products of two operand values negative
         if (kind == OPERANDS_OUTLIERS) x = mantissa * ((bits >> 32) % 4096 == 0 ? -64.0f : 0x1p-6f);
         codes[i] = format == FMT_E5M2 ? e5m2_encode(x) : e4m3_encode(x);
     }

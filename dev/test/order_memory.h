@@ -39,7 +39,7 @@ static int label_layer(Label label) {
     return (label - 1) % MAX_LAYERS;
 }
 
-// What is known about one unit of memory.
+// State of one unit of memory.
 typedef struct {
     int written, read[STREAMS]; // times of each stream's clock at the last write and at the last reads; 0: never
     Stream writer;              // stream that wrote this memory unit last
@@ -55,7 +55,7 @@ typedef struct {
 
 enum { OF_NONE = -1, OF_ALL = -2 };
 
-// If not NULL, is called for every access instead of the checks. Addresses then have no windows
+// Function that is called for every access instead of the checks, unless NULL. Addresses then have no windows
 // (dev/bench/bench_traffic.c).
 static void (*count_access)(const void *address, size_t bytes, bool writes);
 

@@ -314,7 +314,7 @@ UNIT_TEST(test_fallback) {
     accept_run("--train x --ffn 1000 --head fp8 --moments fp8 --master none --recompute 2", 1);
     assert_recipe(LINEAR_BF16, SAVED_BF16, 2, MOMENTS_FP8, MASTER_NONE);
     assert_int_equal(config.recipe.head, HEAD_FP8);
-    refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // because --linear fp8 is given
+    refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // an error, as --linear fp8 is given
     accept_run("--train x --precision fp32 --ffn 1000", 1); // FP32 uses no recipe, so no recipe is replaced
     assert_string_equal(config.notes, "");
     // the recipe is chosen once: a check of another batch does not change it

@@ -62,7 +62,7 @@ UNIT_TEST(constant) {
             assert_int_equal(v->measured, !scale_rules[r].by_parts);
             if (!v->measured) continue;
             assert_true(v->flushed == 0 && v->flushed_squares == 0 && v->subnormal == 0);
-            assert_near(v->data.error, 0, 1e-6); // not exactly 0, because a tensor's scale is rounded to FP32
+            assert_near(v->data.error, 0, 1e-6); // error is not exactly 0, as tensor scales are rounded to FP32
             assert_near(v->data.bias, 0, 1e-6);
             assert_near(v->weight.error, 0, 1e-6);
             assert_near(v->worst_row, 0, 1e-6);

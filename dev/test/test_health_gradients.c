@@ -46,7 +46,7 @@ static void known_codes(Fixture *f) {
 static void known_values(Fixture *f) {
     Tensor x = poisoned(f, FMT_BF16, 16, 32), q[2] = {coded(f, FMT_E4M3, 16, 32), coded(f, FMT_E5M2, 16, 32)};
     Tensor q_t[2] = {coded_transpose(f, q[0]), coded_transpose_in(f, FMT_E5M2, q[0])};
-    for (int64_t i = 0; i < 16 * 32; i++) // values for which the scale is 1 in E4M3 and 2^-7 in E5M2
+    for (int64_t i = 0; i < 16 * 32; i++) // the amax of 448 gives the scale 1 in E4M3 and 2^-7 in E5M2
         set_value(x, i / 32, i % 32, i < 10 ? -448 : i < 30 ? 0 : i < 60 ? 0x1p-7 : i < 100 ? 0x1p-12 : 1);
     for (int i = 0; i < 2; i++) {
         CodeCounts counts = {0, 0, 0, 0}, transposed = {0, 0, 0, 0};

@@ -81,7 +81,7 @@ static void tensors_at_the_limits(Fixture *f) {
     set_value(edge, 3, 4, 57600);
     check_quantize(f, huge);
     check_quantize(f, edge);
-    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // the scale would be less than the smallest one
+    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // the amax is so small that the scale is limited
 }
 
 UNIT_TEST(conversions) {

@@ -96,7 +96,7 @@ UNIT_TEST(flags_shrink_their_category) {
         char *wanted = strdup(cases[i].named);
         for (char *part = strtok(wanted, "&"); part; part = strtok(NULL, "&")) has(part);
         free(wanted);
-        assert_null(strstr(advice, "use --micro-batch")); // because no limit is given
+        assert_null(strstr(advice, "use --micro-batch")); // no advice, because no limit is given
         assert_true(try_flags(cases[i].line, cases[i].ranks) > 0);
     }
 }

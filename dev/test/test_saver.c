@@ -293,7 +293,7 @@ static void disturb(Saving *s, OutFolder *out, const char *command) {
     wait_for(s);
     snprintf(line, sizeof line, "cd '%s/..' && %s", s->config.out, command);
     assert_int_equal(system(line), 0);
-    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // writes to the open file, wherever it is now
+    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // writes to the open log file, even if it was moved or removed
 }
 
 // If the folder or its files were removed, the next save recreates the folder, and the log continues there.

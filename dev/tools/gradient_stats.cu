@@ -101,7 +101,7 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
         good = command_line_read(&line, count, rest, &exit_now, err);
     }
     if (good) {
-        config_defaults(&recorded); // because this tool never resumes a run
+        config_defaults(&recorded); // this tool never resumes a run
         good = config_parse(&options->config, &line, &recorded, err);
     }
     free(rest);

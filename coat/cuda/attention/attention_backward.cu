@@ -183,9 +183,9 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 }
 
 // --- host ---------------------------------------------------------------------------------------------------------
-// Returns attention_heads_together() for key/value heads. If there are few units of keys, returns all heads, because
-// otherwise a long unit of the last heads could start so late that the units of queries, 3/7 of the work, would not
-// suffice to keep the other SMs busy until it ends.
+// Returns how many key/value heads are processed at the same time. If there are few units of keys, returns all heads.
+// Otherwise a long unit of keys could start so late that the units of queries, 3/7 of the work, would not keep the
+// other SMs busy until it ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
     if (x.kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return x.kv_heads;
     return x.heads_together > x.group ? x.heads_together / x.group : 1;

@@ -38,7 +38,7 @@ constexpr float SLOPE_SQUARE = 3.0f * 0.044715f * SLOPE;
 constexpr float GATE_SCALE_MAX = 0x1p30f;
 
 struct GeluScaled {
-    float linear, cubic;       // coefficients of GELU's exponent as a polynomial in t
+    float linear, cubic;       // coefficients of GELU's exponent, a polynomial in the FP8 value t
     float slope, slope_square; // coefficients of 2 u'(x) x = t (slope + slope_square t^2)
 
     __device__ explicit GeluScaled(float scale) {

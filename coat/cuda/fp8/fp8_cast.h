@@ -13,7 +13,7 @@ constexpr int CAST_COLUMNS = 64; // width of a tile: more model widths are multi
 // A source has begin(column), called once per thread, load(row, column) -> Loaded, and one of
 //   codes(loaded, reciprocal, out)   16 FP8 values, if makes_codes is true
 //   values(loaded, out)              16 values; if scaled is true, times the reciprocal given to scale_by()
-// Values that are computed several times (for the amax, for the cast, and again in backward) always have the same bits.
+// A source computes the same bits each time (for the amax, for the cast, and again in backward).
 template <typename Reader> struct ValuesOf : Reader {
     static constexpr bool makes_codes = false, scaled = false;
     __device__ void begin(int) {}
