@@ -383,8 +383,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
     CheckPair dy = check_random(c, s.M, s.C, 0, 1e-6f);
     const CheckPair d = check_operand(c, s, s.C, code, false), d_t = check_gradient_t(c, s, s.C, d);
     const CheckPair dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
-    // The first pass overwrites dbias, the second accumulates into it, and the third quantizes with an amax that is
-    // stored with dy.
+    // The first pass overwrites dbias, the second accumulates into it, the third quantizes with dy's stored amax.
     for (int pass = 0; pass < 3; pass++) {
         if (pass == 2) {
             dy = with_maxima(c, dy);

@@ -103,8 +103,7 @@ static void test_fp8_gradients(void) {
 }
 
 // With BF16 matmuls, coat and coat-paper differ only in the inputs of norms and activation: unrounded or saved FP8
-// values. Both recipes are equally close to FP32 in loss and gradients, although backward always reads the saved
-// values.
+// values. Both recipes are equally close to FP32 in loss and gradients, although backward reads saved values.
 static void test_fp8_inputs(void) {
     Fp8Recipe recipe = fp8_coat;
     recipe.linear = LINEAR_BF16;

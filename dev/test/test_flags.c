@@ -184,8 +184,7 @@ UNIT_TEST(test_sizes) {
     REFUSE_EACH("--plan", bad);
 }
 
-// Every --train adds a set, and --train-weight sets the weight of the --train before it. Either every --train has a
-// weight, or none has.
+// Every --train adds a set. --train-weight sets the weight of the --train before it. All sets or none have a weight.
 UNIT_TEST(test_sets) {
     accept("--train a --steps 3 --train=b/*.bin -i c");
     assert_string_equal(config.train, "a\n\nb/*.bin\n\nc");

@@ -165,8 +165,8 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
     return (uint16_t *)operands[id].data + (int64_t)b * shape.T * operands[id].stride + (int64_t)head * shape.head_dim;
 }
 
-// Finds a slice of attention's backward whose plan fits the workspace: the planned slice, or a smaller one if this
-// cuDNN version needs more workspace than planned. Returns false with err if none fits.
+// Finds a slice of the backward whose plan fits the workspace: the planned slice, or a smaller one if this cuDNN
+// version needs more workspace than planned. Returns false with err if none fits.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
                            AttentionSlice *slice, Error *err) {
     *slice = attention_slice(shape, ATTENTION_WORKSPACE_LIMIT);

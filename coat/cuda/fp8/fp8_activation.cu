@@ -18,8 +18,7 @@
 namespace {
 
 // --- forward ------------------------------------------------------------------------------------------------
-// Computes h from y and, in the same pass, g. Writes g in FP8 with a scale per row or in BF16; for a g with one scale
-// per tensor, writes only g's amaxes.
+// Computes h from y and, in the same pass, g in BF16, g in FP8 with row scales, or only the amaxes of g.
 template <bool SAVED>
 void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes) {
     const int64_t width = g.data ? g.cols : y.cols;

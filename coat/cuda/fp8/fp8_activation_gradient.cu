@@ -2,9 +2,8 @@
 // come from a bound, no value has to wait for the rest of its row: one pass over tiles writes dh, its transpose and the
 // transpose of g.
 //
-// Bytes of device memory per element of g, with groups of 16: GELU reads dg (2) and h (1.125) and writes dh, its
-// transpose and g's transpose (1 each). SwiGLU's h, dh and transpose of dh are twice as large. activation_bound reads
-// dy and w once, and with SwiGLU h's scales.
+// Bytes of memory per element of g, groups of 16: reads dg (2), h (1.125); writes dh and the transposes of dh and g (1
+// each). SwiGLU's h and dh are twice as large. activation_bound reads dy and w once, and with SwiGLU h's scales.
 #include "fp8_act.h"
 #include "fp8_tile.h"
 

@@ -20,8 +20,7 @@
 namespace {
 
 // Storage of the norm's input, which is the residual stream (pre-norm) or the sublayer's output (post-norm).
-// INPUT_PLAIN: saved in BF16. INPUT_SAVED: saved in FP8 groups, from which the norm is computed. INPUT_RESIDUAL: saved
-// in FP8 groups for backward only; the norm is computed from the values before quantization.
+// PLAIN: in BF16. SAVED: in FP8 groups, from which the norm is computed. RESIDUAL: in FP8 groups for backward only.
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {

@@ -1,8 +1,7 @@
 // Backward of norms (COAT: FP8 flow) from an input saved in E4M3 with a scale per group or in BF16: the gradient of the
 // residual stream with its row amaxes, and the gradients of the norm's parameters, reduced in a fixed order.
 //
-// Bytes of device memory per element, with groups of 16: reads dn (2), x (1.125) and the residual's gradient (2),
-// writes the residual's gradient (2).
+// Bytes of memory per element, groups of 16: reads dn 2, x 1.125, residual's gradient 2; writes residual's gradient 2.
 #include "fp8_norm.h"
 
 namespace {

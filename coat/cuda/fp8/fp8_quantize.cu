@@ -1,9 +1,9 @@
 // Scales from amaxes, and quantization of matmul inputs: the attention's output and gradients (COAT: FP8 matmuls, FP8
 // flow). fp8_weights.cu quantizes weights.
 //
-// Bytes of device memory per element: quantize_forward reads x twice (2 each), for the amax and the cast, and writes 1.
-// With a scale per row, and in quantize_recompute, it reads x once. grad_quantize reads dy (2), once more if dy.amax
-// does not exist, and writes its FP8 values and their transpose (1 each).
+// Bytes of memory per element (BF16 2, FP8 1): quantize_forward reads x twice, with a scale per row once, and writes q.
+// quantize_recompute reads x and writes q. grad_quantize reads dy, twice without dy.amax, and writes q and its
+// transpose.
 #include "fp8_cast.h"
 #include "fp8_rows.h"
 

@@ -1,8 +1,7 @@
 // AdamW on 8-bit moments with dynamic range expansion (COAT: optimizer states). Reads gradients, and reads and writes
-// states and parameters, once. With BF16 gradients and split16 master weights, an element takes 8 bytes read (gradient,
-// upper and lower half of the parameter 2 each, m and v 1 each) and 6 written, and a group of 128 takes 10 bytes each
-// way (two scales and two exponents). A warp processes four groups, a chunk, at a time; fp8_moments.h explains the work
-// of its lanes.
+// states and parameters, once. With BF16 gradients and split16 master weights, it reads 8 bytes per element (gradient
+// 2, parameter 4, m and v 1 each) and writes 6, and reads and writes 10 bytes of scales and exponents per group of 128.
+// A warp processes four groups, a chunk, at a time (lanes: fp8_moments.h).
 #include "moment_parameters.h"
 
 namespace {
