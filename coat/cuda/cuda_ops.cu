@@ -6,8 +6,8 @@
 
 // --- attention ----------------------------------------------------------------------------------------------
 
-// BF16 attention uses the Hopper kernels (head width 64 or 128) or, without document masking, cuDNN. All other cases
-// and FP32 use slow kernels (cuda_attention_plain.cu). With a KV cache, k has more rows than q.
+// BF16 attention uses the Hopper kernels (head width 64 or 128) or, without document masking, cuDNN. FP32, and BF16 in
+// all other cases, use slow kernels (cuda_attention_plain.cu). With a KV cache, k has more rows than q.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);

@@ -1,6 +1,6 @@
-// Fuzz target for resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). It edits a
-// valid checkpoint of a tiny model, then writes a manifest with correct checksums, as a hostile author would. Input:
-// edits of 5 bytes {file, kind, position (2 bytes), value}.
+// Fuzz target for resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). The target
+// edits a valid checkpoint of a tiny model, then writes a manifest with correct checksums, as a hostile author would.
+// Input: edits of 5 bytes {file, kind, position (2 bytes), value}.
 #include "dev/fuzz/fuzz_load.h"
 
 #include <xxhash.h>

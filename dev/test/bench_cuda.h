@@ -7,8 +7,8 @@
 typedef struct {
     Exec exec;
     Config config;
-    bool quick;    // run fewer comparisons and repetitions, and only one model
-    bool autotune; // matmul benchmark: time the library's algorithms and print rows of the table
+    bool quick;    // true: fewer comparisons and repetitions, and only one model
+    bool autotune; // true: the matmul benchmark times cuBLASLt's algorithms and prints rows of the table
     bool alone;    // true: bench_steady_ms() measures each operation alone, as bench_median_ms() does
 } Bench;
 

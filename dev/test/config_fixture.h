@@ -1,4 +1,4 @@
-// Fixture for tests of the command line: parses lines, and checks the errors of refused ones.
+// Fixture for tests of the command line: parses command lines, and checks the errors of refused command lines.
 #pragma once
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"

@@ -378,7 +378,7 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     model_destroy(&watched);
 }
 
-// Tests COAT with saved norm outputs, and FP8 matmuls without COAT. Architectures other than GPT-2 use only coat's
+// Tests COAT with saved norm outputs. Tests FP8 matmuls without COAT. Architectures other than GPT-2 use only coat's
 // scales, except in `make test-long`.
 static void test_fp8_others(Fp8Recipe (*way)(Fp8Recipe)) {
     Fp8Recipe a = way(fp8_coat_head), b = way(fp8_coat);

@@ -66,7 +66,7 @@ static struct {
     size_t units;  // number of tracked units; excludes the workspace, which is only used within an operation
     Unit *unit;
     Label *owner; // label of the tensor that the plan places in each unit; SCRATCH: several tensors share it
-    Event event[STREAMS][MAX_EVENTS]; // the event at each time of each stream's clock
+    Event event[STREAMS][MAX_EVENTS]; // event of each stream at each time of its clock
     int clock[STREAMS];               // each stream's clock: time of its last event
     int waited[STREAMS];              // time of the other stream that each stream has waited for
     Stream stream;                    // stream of the current operation

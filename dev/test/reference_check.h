@@ -188,7 +188,7 @@ static double gradient_error(Model *m, const Reference *r, int i, TensorId id, i
 // Returns the error of the distance that a parameter moved: ||have - expected|| / ||expected - start||, in master
 // weights if there are any.
 //   Subtracts the masters' rounding, 2^-25 of the value per update: norm weights near 1 move only 1e-3.
-//   Skips the bias of the keys. It shifts all scores of a query equally, so its gradient is 0, and AdamW turns
+//   Skips the bias of the keys. This bias shifts all scores of a query equally, so its gradient is 0, and AdamW turns
 //       rounding errors into full steps.
 static double update_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
     const Parameter *p = &m->parameters[i];

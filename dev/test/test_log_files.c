@@ -23,7 +23,7 @@ UNIT_TEST(new_run_empties_the_log) {
     }
 }
 
-// A resumed run truncates the log at the first line of its first step or a later one, and after the last valid line.
+// A resumed run truncates the log before the first line of its first or a later step, and after the last valid line.
 UNIT_TEST(the_log_is_cut_off) {
     static const char head[] = "{\"step\":0,\"settings\":{}}\n{\"step\":1,\"loss\":3}\n";
     static const char *const tails[] = {

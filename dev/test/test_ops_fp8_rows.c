@@ -220,7 +220,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     assert_int_equal(state.nonfinite, 0);
 }
 
-// Checks activation_backward_recompute with gelu or SwiGLU. Its scale comes from an upper bound of |dg| = |dy w|, so
+// Checks activation_backward_recompute with gelu or SwiGLU. dh's scale comes from an upper bound of |dg| = |dy w|, so
 // dh must stay in range.
 static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group, bool gated) {
     const Ops *ops = f->exec.ops;

@@ -85,7 +85,7 @@ static void assert_text(const char *path, const char *expected) {
 }
 
 // A checkpoint's matmul_table.txt has the algorithms at the call of saver_save(). With --autotune the run's folder has
-// it, too.
+// the file, too.
 UNIT_TEST(test_algos) {
     Run *run = run_new(RECIPE_BF16);
     run->ops.algos_text = changing_algos;

@@ -1,5 +1,5 @@
-// Measures how FP8 matmuls accumulate: runs the device's matmuls on FP8 values with one scale per tensor and compares
-// them with FP32 matmuls of the same values. This excludes the error of rounding to FP8.
+// Measures how FP8 matmuls accumulate: runs the device's matmuls on FP8 values with one scale per tensor, and compares
+// the results with FP32 matmuls of the same values. This excludes the error of rounding to FP8.
 #pragma once
 #include "gradient_measure.h"
 

@@ -6,7 +6,7 @@
 
 // --- the tensor cores' matmuls -------------------------------------------------------------------------------------
 // True if the registers suffice to compute the scores of the next tile in advance and to hold one own operand. They do
-// not suffice for a unit of keys with head width 128, because its two results take 128 registers.
+// not suffice for a unit of keys with head width 128, whose two results take 128 registers.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
 // True if the registers suffice to hold both own operands, so that the second is not read from shared memory for every
 // tile.

@@ -100,8 +100,8 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
 }
 
 // Runs the pass over a tensor. dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums; data NULL: not computed.
-// An FP8 gradient follows the pass that computes its amaxes; its kernel starts early, because that pass writes nothing
-// that the function object reads.
+// An FP8 gradient follows the pass that computes its amaxes; its kernel starts early, because the earlier pass writes
+// nothing that the function object reads.
 template <Format F, Format T, bool GRADIENT, typename Function>
 void act_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,
                    int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {

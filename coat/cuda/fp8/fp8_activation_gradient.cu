@@ -73,8 +73,8 @@ struct Slopes {
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
         return (any & 0x7f7f7f7fu) == 0;
     }
-    // Raises of[0] to the largest scale of gate's groups and of[1] to the largest of up's. Loads V scales at a time,
-    // which are all gate's or all up's.
+    // Raises of[0] to the largest scale of gate's groups and of[1] to the largest scale of up's groups. Loads V scales
+    // at a time, which are all gate's or all up's.
     template <int V> __device__ void largest(int64_t row, int lane, float of[2]) const {
 #pragma unroll 4
         for (int i = lane * V; i < groups; i += WARP * V) {

@@ -70,8 +70,8 @@ template <Format TO> struct RescaledCodes {
     }
 };
 
-// True if the pass uses persistent blocks. They serve the norm's transposing pass, in which computing the factors of
-// the columns costs more than a tile.
+// True if the pass uses persistent blocks. Persistent blocks serve the norm's transposing pass, in which computing the
+// factors of the columns costs more than a tile.
 template <typename Source, bool TRANSPOSE> constexpr bool cast_stays = TRANSPOSE &&Source::scaled;
 
 // Distribution of a tensor's rows over blocks: each block gets the same number of full tiles, and the remaining rows

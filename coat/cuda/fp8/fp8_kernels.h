@@ -219,7 +219,7 @@ __device__ static inline float group_scale_reciprocal(float scale) {
 }
 
 // --- transposing FP8 values ------------------------------------------------------------------------------------------
-// Transposes a block of 4 x 4 FP8 values (word w of 4 rows) in registers. Each of its columns becomes a word;
+// Transposes a block of 4 x 4 FP8 values (word w of 4 rows) in registers. Each column of the block becomes a word;
 // consecutive columns are STRIDE words apart.
 template <int STRIDE>
 __device__ static inline void codes_transpose(uint32_t *word, const uint32_t code[THREAD_ROWS][SPAN / 4], int w) {

@@ -152,7 +152,7 @@ void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
     table->count = 0;
 }
 
-// Quantizes all weights that have FP8 values. They must either all be entire, or all be shards (with amax).
+// Quantizes all weights that have FP8 values. The weights must either all be entire, or all be shards (with amax).
 void weights_run(Exec *exec, const char *operation, const Parameter *parameters, int count, WeightWork work) {
     CudaBackend *backend = cuda_backend(exec);
     bool known = backend->amaxes_valid && work == QUANTIZE_WEIGHTS;

@@ -36,7 +36,7 @@ static void set_attribute(const Matmul *p, const Plan *plan, cublasLtMatmulDescA
     check(p, cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, bytes), "describing the matmul");
 }
 
-// Sets a plan's scale and bias pointers. They differ between layers of the same shape, which share the plan.
+// Sets a plan's scale and bias pointers. These pointers differ between layers of the same shape, which share the plan.
 static void set_pointers(const Matmul *p, const Plan *plan) {
     if (format_is_fp8(p->key.shape.a)) {
         set_attribute(p, plan, SCALE_A, &p->scale_a, sizeof p->scale_a);
