@@ -238,7 +238,7 @@ UNIT_TEST(otherwise) {
     for (int64_t i = 0; i < TOKENS; i++)
         for (int64_t j = 0; j < OUT; j++) largest = fmax(largest, fabs(value(c.dy, i, j)));
     // way 0: E4M3 with one scale. way 1: E5M2 with a scale per token, the smallest power of two for which the token's
-    // values are at most 57344. Each must have the same errors as the independent computation.
+    // values are at most 57344. For both, the measured errors must equal computed ones.
     for (int way = 0; way < 2; way++) {
         int64_t flushed = 0, nonzero = 0;
         for (int64_t i = 0; i < TOKENS; i++) {
