@@ -258,7 +258,7 @@ static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     }
 }
 
-// Returns the largest of the relative gradient errors, and stores the tensor's name in *name.
+// Returns the largest of the relative gradient errors, and stores its tensor's name in *name.
 static double gradients_differ(Model *a, Model *b, const char **name) {
     double errors[PARAMETER_COUNT], worst = 0.0;
     gradient_errors(a, b, errors);

@@ -78,8 +78,7 @@ static void count(Nccl *n, int which) {
     LAUNCH_CHECK("comm_count");
 }
 
-// begin() and end() are called before and after every NCCL group and every collective outside a group. They count it
-// for the watchdog.
+// begin() and end() enclose every NCCL group and every collective outside a group, and count them for the watchdog.
 static Nccl *begin(Comm *comm) {
     Nccl *n = nccl_of(comm);
     if (!n->in_group) count(n, 0);

@@ -176,7 +176,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void inner_products_sum_kernel(cons
 
 HealthWalk walk_of(Tensor t) {
     HealthWalk w = {};
-    const bool flat = t.granularity == SCALE_EXPAND; // in 8-bit moments, a group may extend into the next row
+    const bool flat = t.granularity == SCALE_EXPAND; // groups of 8-bit moments may extend into the next row
     w.codes = (const uint8_t *)t.data;
     w.scale = t.scale;
     w.exponent = t.exponent;

@@ -6,8 +6,8 @@
 
 // --- attention ----------------------------------------------------------------------------------------------
 
-// BF16 attention uses the Hopper kernels (head width 64 or 128) or, without document masking, cuDNN. All other cases
-// and FP32 use slow kernels (cuda_attention_plain.cu). With a KV cache, k has more rows than q.
+// BF16 attention uses the Hopper kernels (head width 64 or 128) or, without document masking, cuDNN. FP32, and BF16 in
+// all other cases, use slow kernels (cuda_attention_plain.cu). With a KV cache, k has more rows than q.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
@@ -38,7 +38,7 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
                            exec->workspace_bytes);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
-    // row amaxes are computed by a separate kernel, because these attention kernels do not write them
+    // cuDNN and the slow attention kernels do not write row amaxes, so a separate kernel computes them
     Tensor packed = dq;
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);
@@ -49,7 +49,7 @@ static bool is_fp8(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }
 
-// Returns the norm; if it has no weight, with a weight of ones. The weight is FP32 if `like` is FP32, else BF16.
+// Returns a copy of `norm`; gives a norm without weight a weight of ones, in FP32 if `like` is FP32, else in BF16.
 static Norm with_weight(Exec *exec, Norm norm, Tensor like) {
     const CudaBackend *backend = cuda_backend(exec);
     if (norm.weight.data) return norm;
@@ -81,7 +81,7 @@ static void copy_rows(Exec *exec, Tensor to, Tensor from) {
                "copying the residual stream");
 }
 
-// The kernels write only r_out. An unscaled n that does not share its memory is copied from r_out.
+// The kernels write only r_out. An unscaled n is then copied from r_out, unless both share memory.
 void cuda_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
     if (y.data) {

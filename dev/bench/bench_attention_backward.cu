@@ -402,8 +402,8 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
 }
 
 // Checks attention on shapes that isolate errors: one tile and a partial one; only full tiles; a partial tile that ends
-// in either half; many work units per thread block; and these with grouped-query attention. Returns the number of wrong
-// results.
+// in either half; many work units per thread block; and all of these shapes with grouped-query attention. Returns the
+// number of wrong results.
 static int check_shapes(Bench *bench, int head_dim) {
     const AttentionShape checks[] = {
         {1, 64, 1, 1, head_dim},     {1, 128, 1, 1, head_dim},    {1, 256, 2, 2, head_dim},

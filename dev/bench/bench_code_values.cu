@@ -1,8 +1,8 @@
 // Benchmarks the decoding of FP8 optimizer states: |x| = exp2(log2 a + log2(code / F) / k). Logarithm and power each
 // come from the special-function unit or from a table in shared memory. Each of the four combinations decodes the same
 // values repeatedly from registers. Prints the time per element, and the percentage of that time that the
-// special-function units need. Their rate is 16 lanes per clock and multiprocessor, at the clock measured with a kernel
-// that only runs ex2.
+// special-function units need. The rate of these units is 16 lanes per clock and multiprocessor, at the clock measured
+// with a kernel that only runs ex2.
 // Usage: bench_code_values [--quick]
 #include "coat/numerics/moments.h"
 #include "dev/test/bench_cuda.h"

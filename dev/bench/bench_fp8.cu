@@ -22,7 +22,7 @@ typedef struct {
     Tensor a[SETS], b[SETS], c[SETS]; // unquantized tensors in BF16
     Tensor saved[SETS];               // saved activations in FP8 with group scales
     Tensor codes[SETS], codes_t[SETS], grad[SETS],
-        grad_t[SETS]; // one scale each, or row scales after scale_by_row()
+        grad_t[SETS]; // FP8 tensors with one scale each, or with row scales after scale_by_row()
     float *row_scales, *own_scale;
     Tensor g_t[SETS]; // second transpose of the operand
     Weight matrix;
@@ -35,7 +35,7 @@ typedef struct {
 typedef struct {
     Report report;
     double block_ms;    // total time of the operations so far, weighted by how often a block runs each
-    double block_bytes; // total bytes of the operations so far, weighted in the same way
+    double block_bytes; // total bytes of the operations so far, weighted by how often a block runs each
     const Model *model;
 } Block;
 

@@ -1,8 +1,8 @@
 // Benchmarks the output head of GPT-2 124M and 1558M, forward and backward, in BF16 and FP8 (--head fp8). Prints the
 // milliseconds of each operation per micro-batch and their sum, for several chunk sizes. Matmuls also have TFLOP/s and
 // the percentage of a large matmul in the same format. The loss kernel has GB/s and the percentage of a large copy, for
-// the bytes that it must move per element: 2 read and 2 written in BF16; in FP8 2 read and 1 written, and 1 + 1 for the
-// transpose.
+// the bytes that it must move per element: in BF16, 2 read and 2 written; in FP8, 2 read and 1 written, and for the
+// transpose 1 read and 1 written.
 // Usage: bench_head [--quick]
 #include "bench_ceiling.h"
 

@@ -144,8 +144,8 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
     for (int i = 0; i < o->count; i++) {
         double elements = (double)o->parameters[i].grad.cols;
         grads += elements * (double)format_bytes(o->parameters[i].grad.format);
-        // Counts the optimizer's bytes: moments are read and written. An FP32 master is read and written and the value
-        // written; with split16 both halves are read and written.
+        // Bytes per element: 16 to read and write two FP32 moments. An FP32 master weight is read and written (8), and
+        // its BF16 weight is written (2). With split16, both halves are read and written (8).
         states += elements * (16 + (master == FMT_FP32 ? 10 : 8));
     }
     char shape[64];

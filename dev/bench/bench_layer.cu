@@ -11,7 +11,7 @@
 // TFLOP/s count the matmuls and the causal half of attention. The ceiling is the time at the rates of large matmuls
 // measured in the same run: the FP8 rate for FP8 matmuls, the BF16 rate for other matmuls and attention.
 #define TESTING
-// Because the included trainer defines functions that this benchmark does not call.
+// The included trainer defines functions that this benchmark does not call.
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma nv_diag_suppress 177
 #include "train_gpt2_fp8.cu"
@@ -185,7 +185,7 @@ static Figures measure(Model *m, int runs) {
         CUDA_CHECK(cudaEventRecord(at[2], stream), "timing");
         block_backward(m, 0, true);
         CUDA_CHECK(cudaEventRecord(at[3], stream), "timing");
-        if (i < 0) m->ops->synchronize(&m->exec); // because the libraries still create their plans during warm-up
+        if (i < 0) m->ops->synchronize(&m->exec); // negative i: warm-up, during which the libraries create their plans
     }
     m->ops->synchronize(&m->exec);
     for (int i = 0; i < runs; i++) {
@@ -228,7 +228,7 @@ static double attention_flops(const LayerShape *s) {
     return 7.0 * BATCH * s->length * (double)s->length * (double)(s->shape.heads * s->shape.head_dim);
 }
 
-static bool wrong; // set if a result is NaN or inf, which makes the times meaningless
+static bool wrong; // true if a result was NaN or inf, which makes the times meaningless
 
 static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) {
     Model m;
@@ -238,7 +238,7 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
     if (!model_create(&m, &c, &alone, &err)) fatal(err.code, "%s", err.text);
     m.B = c.micro_batch;
     m.T = c.seq_len;
-    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // because backward accumulates into the gradients
+    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // clears the gradients, to which backward adds
     state_upload(&m);
     parameters_init(&m.arena, &m.exec, 1);
     m.ops->weights_quantize(&m.exec, m.parameters, m.parameter_count);

@@ -2,10 +2,10 @@
 // train_gpt2_fp8.cu runs on a device that only records accesses (dev/test/order_ops.h). Within an operation every
 // byte counts once, and reads of its own output do not count. A kernel that takes longer than a copy of these bytes
 // can be improved. Matmuls and attention also have their FLOPs.
-// bench_traffic [--tsv] FLAGS OF THE TRAINER
-// covers a micro-batch that accumulates gradients, and the update; with --gpus N for the first of N ranks, without
-// communication
-// because the included headers define functions that only test_order calls
+// Usage: bench_traffic [--tsv] FLAGS OF THE TRAINER
+// Covers a micro-batch that accumulates gradients, and the update; with --gpus N those of the first of N ranks, without
+// communication.
+// The included headers define functions that only test_order calls.
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "coat/comm/comm_internal.h"
 #include "coat/flags/config_check.h"
@@ -156,7 +156,7 @@ int main(int argc, char **argv) {
     int count_flags = 0;
     for (int i = 0; i < argc; i++)
         if (!(tsv && i == 1)) flags[count_flags++] = argv[i];
-    flags[count_flags++] = (char *)"--plan"; // because --plan does not need training data
+    flags[count_flags++] = (char *)"--plan"; // --plan runs without training data
     if (!command_line_read(&line, count_flags, flags, &printed, &err)) fatal(err.code, "%s", err.text);
     if (printed) return EXIT_DONE;
     if (!checkpoint_settings(&recorded, &line.flags, &err) || !config_parse(&config, &line, &recorded, &err))

@@ -61,7 +61,7 @@ static void check_state(const char *path) {
     Error err;
     config_defaults(&config);
     memset(&exec, 0, sizeof exec);
-    exec.rank = 1; // because only rank 0 prints changed settings
+    exec.rank = 1; // rank 0 would print changed settings
     exec.ranks = 2;
     if (!run_state_read(path, &run, &config, &exec, &err)) {
         fuzz_refused(&err, path);

@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     MatmulAlgos read, again;
     Error err;
     if (!algos_read_file(fuzz_file("matmul_table.txt", data, size), GPU, VERSION, &read, &err)) {
-        fuzz_refused(&err, "matmul_table.txt"); // refused because the file is a Git LFS pointer
+        fuzz_refused(&err, "matmul_table.txt"); // reading fails only if the file is a Git LFS pointer
         return 0;
     }
     for (int i = 0; i < read.count; i++) check_row(&read.rows[i]);

@@ -1,6 +1,6 @@
-// Fuzz target for resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). It edits a
-// valid checkpoint of a tiny model, then writes a manifest with correct checksums, as a hostile author would. Input:
-// edits of 5 bytes {file, kind, position (2 bytes), value}.
+// Fuzz target for resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). The target
+// edits a valid checkpoint of a tiny model, then writes a manifest with correct checksums, as a hostile author would.
+// Input: edits of 5 bytes {file, kind, position (2 bytes), value}.
 #include "dev/fuzz/fuzz_load.h"
 
 #include <xxhash.h>
@@ -36,7 +36,7 @@ static void make_checkpoint(void) {
     memset(arena.base, 0, arena.total_bytes);
     memset(&run, 0, sizeof run);
     fuzz_check(checkpoint_save(fuzz_folder(), &arena, &executor, &run, NULL, &err));
-    executor.rank = 1; // because only rank 0 prints changed settings
+    executor.rank = 1; // rank 0 would print changed settings
     for (int i = 0; i < FILES; i++) {
         snprintf(path, sizeof path, "%s/step-00000000/%s", fuzz_folder(), names[i]);
         fuzz_check(file_read_all(path, MAX_BYTES, &saved[i].bytes, &saved[i].size, &err));

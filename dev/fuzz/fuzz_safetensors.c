@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_refused(&err, path);
     }
     if (size < 8) return 0;
-    uint64_t data_bytes; // taken from the input's first 8 bytes, which store the header's length in a file
+    uint64_t data_bytes; // length of the tensor data: the input's first 8 bytes, in a file the header's length
     memcpy(&data_bytes, data, sizeof data_bytes);
     if (safetensors_parse(&file, "header", (const char *)data + 8, size - 8, data_bytes, &err)) {
         check_tensors(&file);

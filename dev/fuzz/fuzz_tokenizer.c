@@ -7,7 +7,7 @@
 #include "coat/text/tokenizer.h"
 
 #define MAX_TEXT 512
-#define MAX_IDS (8 * MAX_TEXT) // because NFC may lengthen a text, and each segment of the text gets a space before it
+#define MAX_IDS (8 * MAX_TEXT) // NFC may lengthen a text, and each segment of the text gets a space before it
 
 static void check_ids(const Tokenizer *t) {
     char bytes[64];

@@ -7,8 +7,8 @@
 typedef struct {
     Exec exec;
     Config config;
-    bool quick;    // run fewer comparisons and repetitions, and only one model
-    bool autotune; // matmul benchmark: time the library's algorithms and print rows of the table
+    bool quick;    // true: fewer comparisons and repetitions, and only one model
+    bool autotune; // true: the matmul benchmark times cuBLASLt's algorithms and prints rows of the table
     bool alone;    // true: bench_steady_ms() measures each operation alone, as bench_median_ms() does
 } Bench;
 
@@ -90,7 +90,7 @@ static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device
     exec->ops = ops;
     exec->ranks = 1;
     if (!exec->ops->open(exec, config, &err)) fatal(err.code, "%s", err.text);
-    // The arena aligns the workspace in the same way.
+    // Rounds the size up as the trainer's arena does.
     exec->workspace_bytes = align_up(ops_workspace(config, device).bytes);
     exec->workspace = exec->ops->allocate(exec, exec->workspace_bytes, &err);
     if (!exec->workspace) fatal(err.code, "%s", err.text);

@@ -45,7 +45,7 @@ static inline void set_block(ModelShape *s) {
     s->positions = gpt2.positions;
     s->tied_head = block->tied_head;
     s->clip_qkv = block->clip * 0.02f * sqrtf((float)s->channels);
-    s->init = INIT_KIND_NORMAL; // because the error limits in the tests were measured with normal initialization
+    s->init = INIT_KIND_NORMAL; // the tests' error limits were measured with normal initialization
     if (block->stretched > 0) s->rope = (RopeScaling){block->stretched, 1.0f, 4.0f, 8};
     if (block->qk_norm != QK_NORM_NONE) s->qk_norm = block->qk_norm;
 }

@@ -213,7 +213,7 @@ static void check_postnorm_residual(Check *c, CheckShape s) {
     }
     if (!s.rms) check_values(c, norm.mean, 1e-5, "postnorm_residual_forward: mean");
     check_values(c, norm.rstd, 1e-5, "postnorm_residual_forward: rstd");
-    // r is rounded once to BF16; a second rounding would exceed this limit
+    // the limit allows one rounding of r to BF16, not two
     check_values(c, r, 5e-4, "postnorm_residual_forward: r");
     check_stream_operand(c, s, n, r, "postnorm_residual_forward: n");
     check_flag(c, 0, "postnorm_residual_forward");
@@ -287,8 +287,8 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Chec
     check_flag(c, 1, "activation_bound");
 }
 
-// Multiplies a row of dg by 1.25 if the amax of its row in the CPU's dh is at the boundary between two scales. There the
-// rounding of the activation's slope would decide which scale a backend chooses.
+// Multiplies a row of dg by 1.25 if the amax of its row in the CPU's dh is at the boundary between two scales, because
+// the rounding of the activation's slope would then decide which scale a backend chooses.
 static void move_from_boundaries(Check *c, CheckPair dg, CheckPair dh) {
     for (int64_t i = 0; i < dg.cpu.rows; i++) {
         uint16_t *row = (uint16_t *)dg.cpu.data + i * dg.cpu.stride;
@@ -385,7 +385,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
     CheckPair dy = check_random(c, s.M, s.C, 0, 1e-6f);
     const CheckPair d = check_operand(c, s, s.C, code, false), d_t = check_gradient_t(c, s, s.C, d);
     const CheckPair dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
-    // First pass overwrites, second accumulates, third uses an amax that is already stored.
+    // The first pass overwrites dbias, the second accumulates into it, the third quantizes with dy's stored amax.
     for (int pass = 0; pass < 3; pass++) {
         if (pass == 2) {
             dy = with_maxima(c, dy);
@@ -481,7 +481,7 @@ static void check_weight_shares(Check *c) {
 // --- the shapes ---------------------------------------------------------------------------------------------
 #define VARIANTS 14 // number of variants per shape: four for each kind of scale, and two without FP8
 #define ALL_VARIANTS ((1u << VARIANTS) - 1)
-// Bits of the variants that read x as saved, as the residual, and with row scales.
+// Bits of three variants: the norm reads the saved x; it reads the residual; FP8 tensors have row scales.
 #define FEW_VARIANTS (1u | 1u << 1 | 1u << 11)
 #define ROW_VARIANTS (1u << 9) // bit of the variant that runs the activation with row scales
 
@@ -495,11 +495,11 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
         const CheckShape s = {M, C, group, fp8, variant % 2 == 0, variant % 4 >= 2, fp8 ? variant / 4 : 0};
         if (!(variants >> variant & 1)) continue;
         if (!s.group && !s.fp8) continue; // skips BF16 matmuls with BF16 saved tensors, which check_kernels.cu checks
-        // skips combinations that do not exist: coat-paper has no row scales
+        // norms that read the saved x (coat-paper) need FP8 groups and have no row scales
         if (s.from_saved && (!s.group || s.rows)) continue;
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)M, (long long)C, group,
                  s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "", rows_name[s.rows]);
-        if (C <= 8192 && (s.rows < 2 || group)) { // without groups, n has one scale for the tensor
+        if (C <= 8192 && (s.rows < 2 || group)) { // with group 0, n has no row scales
             check_norm(c, s);
             check_first_blocks(c, s);
             check_postnorm_residual(c, s);
@@ -513,7 +513,7 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
 
 static void check_casts(Check *c, int64_t M, int64_t C) {
     CheckShape s = {M, C, 0, true, false, false, 0};
-    const int kinds = C <= 16384 ? 2 : 0; // because wider rows are not quantized with row scales
+    const int kinds = C <= 16384 ? 2 : 0; // rows of more than 16384 values are not quantized with row scales
     for (s.rows = 0; s.rows <= kinds; s.rows += 2) {
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld)%s", (long long)M, (long long)C, rows_name[s.rows]);
         check_input_cast(c, s);

@@ -1,5 +1,5 @@
-// Element-wise checks of GPU operations against the CPU backend. test_gpt2 runs all of them, a benchmark those of its
-// operations. Each opens its own GPU, prints failed comparisons and one TAP line, and returns the number of failures.
+// Element-wise checks of GPU operations against the CPU backend. test_gpt2 runs all checks, a benchmark the checks of
+// its operations. A check opens the GPU, prints failed comparisons and a TAP line, and returns the number of failures.
 //   small: few small shapes that still reach every kernel, for compute-sanitizer
 #pragma once
 #include <stdio.h>

@@ -90,7 +90,7 @@ static void check_norm(Check *c, CheckShape s, bool rms) {
     check_free(c);
 }
 
-// Checks postnorm_residual_forward, which rounds the sum with the residual stream once, and the stream's gradient.
+// Checks postnorm_residual_forward, which must round its sum only once, and residual_backward.
 static void check_postnorm_residual(Check *c, CheckShape s, bool rms) {
     const int64_t M = (int64_t)s.B * s.T, C = s.C;
     const double limit = s.format == FMT_BF16 ? 5e-4 : 1e-5;
@@ -106,7 +106,7 @@ static void check_postnorm_residual(Check *c, CheckShape s, bool rms) {
     check_values(c, r, limit, "postnorm_residual_forward: r");
     if (!rms) check_values(c, mean, 1e-5, "postnorm_residual_forward: mean");
     check_values(c, rstd, 1e-5, "postnorm_residual_forward: rstd");
-    CHECK_BOTH(c, postnorm_residual_forward, // writes r_out in place; only the branch is saved
+    CHECK_BOTH(c, postnorm_residual_forward, // writes r_out over r_in; norm.x is y itself
                (e, Tensor{}, check_norm_of(y, mean, rstd, weight, bias, gpu), SIDE(r_in), SIDE(r_in), SIDE(y)));
     check_same(c, r, r_in, "postnorm_residual_forward in place: r");
     CheckPair g = check_random(c, M, C, s.format, 0, 1);
@@ -236,7 +236,7 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
             p->decay = i % 2 == 0;
         }
     }
-    for (int step = 0; step < 3; step++) { // first step without gradient clipping, second with clipping, third skipped
+    for (int step = 0; step < 3; step++) { // step 0: without gradient clipping; 1: with clipping; 2: skipped
         check_reset(c, step == 0 ? 0 : 1.0f);
         if (step == 2) {
             ((float *)grads[3].cpu.data)[70000] = NAN;
@@ -277,7 +277,7 @@ static void check_sums(Check *c) {
         parts[i] = check_random(c, 1, sizes[i], format, 0, 1);
         for (int gpu = 0; gpu < 2; gpu++) {
             total[gpu][i] = SIDE(totals[i]), part[gpu][i] = SIDE(parts[i]);
-            if (i != 4 && i != 5) continue; // two of the tensors start at their second element, so they are unaligned
+            if (i != 4 && i != 5) continue; // tensors 4 and 5 start at their second element, so they are unaligned
             Tensor *both[] = {&total[gpu][i], &part[gpu][i]};
             for (Tensor *t : both) t->data = (char *)t->data + format_bytes(format), t->cols--;
         }

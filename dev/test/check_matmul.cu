@@ -22,7 +22,7 @@ __global__ static void fill_kernel(uint8_t *codes, Format format, int64_t count,
         float x = ldexpf(mantissa, (int)(bits % 13) - 6);
         if (kind == OPERANDS_MIXED && (bits >> 32 & 1)) x = -x;
         if (kind == OPERANDS_EQUAL_SIGNS && (bits >> 32 & 7) == 0)
-            x = -x; // makes 22 % of the products of two such values negative
+            x = -x; // makes 22 % of the products of two operand values negative
         if (kind == OPERANDS_OUTLIERS) x = mantissa * ((bits >> 32) % 4096 == 0 ? -64.0f : 0x1p-6f);
         codes[i] = format == FMT_E5M2 ? e5m2_encode(x) : e4m3_encode(x);
     }
@@ -89,7 +89,7 @@ static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int
     Weight w = {};
     w.codes_t = bench_tensor_transposed(bench, out, in, FMT_E4M3, 1.0f);
     w.value.rows = out, w.value.cols = in;
-    Tensor dy = dy_t; // dy has as many elements as its transpose
+    Tensor dy = dy_t; // dy uses the values and the memory of dy_t in another order
     dy.transposed = false, dy.stride = out;
     const Tensor dx = bench_tensor(bench, tokens, in, FMT_BF16, 1.0f);
     fill(bench, w.codes_t, kind);

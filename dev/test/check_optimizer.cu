@@ -1,9 +1,9 @@
 // Compares the AdamW step of the GPU with the CPU backend for every storage of its states: moments in FP32, BF16 and
 // 8 bits, all master weights, gradients and values in both formats, on sizes with short last groups and vectors.
 //   Moments in FP32 or BF16: all bits must agree.
-//   8-bit moments: the step from zero states must give the same a and k. Later steps begin with the CPU's states.
-//       Because the GPU approximates logarithms, few FP8 values may differ by one step, and each parameter by the
-//       bound of update_bound.h.
+//   8-bit moments: the step from zero states must give the same scales a and exponents k. Later steps begin with the
+//       CPU's states. The GPU approximates logarithms. Therefore a few FP8 values may differ by one step, and a
+//       parameter may differ by its bound (update_bound.h).
 #include "check_gpu.h"
 #include "check_optimizer.h"
 
@@ -133,7 +133,7 @@ static void tally_tensor(const Storage *s, const CheckTensor *t, Tally *tally) {
         tally->weights_differ += float_bits(want) != float_bits(have);
         tally->weights_far += !(used <= 1);
         tally->used = fmax(tally->used, used);
-        // With FP32 master weights, value must be the rounded master weight.
+        // With FP32 master weights, the parameter's value must be its rounded master weight.
         if (s->master == FMT_FP32)
             tally->weights_far += ((const uint16_t *)t->copy[PART_VALUE])[i] != master_bf16(have);
     }

@@ -165,7 +165,7 @@ static inline float gradient_of(int64_t i, int number, int step, bool ends) {
     if (kind == 5) return 3e-5f;
     if (kind == 6) return i % CHECK_GROUP == 77 ? -2e-3f : 0.0f;
     if (!ends) return x;
-    if (kind == 7) return x * 1e-17f; // The squares of these values are subnormal.
+    if (kind == 7) return x * 1e-17f; // gradients near 1e-21, whose squares are subnormal
     if (kind == 8) return x * 1e12f;
     if (kind == 9) return sign * exp2f((float)(random >> 8 & 127) - 65.0f);
     return x;

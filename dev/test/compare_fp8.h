@@ -205,7 +205,7 @@ static void compare_health(Backends *b) {
           "health of FP8 values finds something");
     check(found[1][BY_ROW].saturated > 0 && found[1][BY_ROW].zero > 0 && found[1][BY_ROW + 1].amax > 0,
           "health of FP8 values with scales per row finds something");
-    ON_BOTH(b) { // Some tensors keep only their scales; the others are complete.
+    ON_BOTH(b) { // Four tensors have scales, but no FP8 values.
         tensors[s][0].data = tensors[s][1].data = tensors[s][BY_ROW].data = tensors[s][BY_ROW + 1].data = NULL;
         CALL(b, health, tensors[s], COUNT, found[s]);
     }
@@ -229,7 +229,7 @@ static CodeCounts codes_counted(Exec *ex, Tensor codes, CodeCounts *counts) {
 // counts.
 static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
     for (int i = 0; i < 8; i++) {
-        const int64_t part = i / 2 % 2 ? cols - 5 : cols; // half of the tensors are columns of longer rows
+        const int64_t part = i / 2 % 2 ? cols - 5 : cols; // rows of half of the tensors are longer than their columns
         const CodeCounts before = {1, 2, 3, (uint64_t)1 << 40};
         Pair codes = pair_random_codes(b, rows, cols, i % 2 ? FMT_E5M2 : FMT_E4M3, 110 + (uint64_t)i);
         Pair counts = pair_of_bytes(b, 1, sizeof before, FMT_U8, &before);

@@ -227,7 +227,7 @@ static void compare_norm(Backends *b, OpShape o) {
     pair_check(b, g, o.tight, "norm backward", "g");
     pair_check(b, dw, 1e-4, "norm backward", "dweight");
     pair_check(b, db, 1e-4, "norm backward", "dbias");
-    // norm_backward that adds to dr and accumulates into weight gradients, then one of a norm without a residual add
+    // norm_backward twice: adding to dr and accumulating into the weight gradients; of a norm without a residual add
     ON_BOTH(b) {
         Norm norm = pair_norm(x, mean, rstd, w, bias, s);
         CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, true, true);
@@ -741,7 +741,7 @@ static void compare_grouped_attention(bool small_only) {
         {2, 729, 3, 3, 72, true}, {5, 9, 2, 2, 16, true}, {2, 196, 4, 2, 64, true},
     };
     const AttentionShape exact[] = {{2, 45, 6, 2, 40}, {2, 45, 6, 2, 40, true}};
-    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // plans for the longest sequence and the widest heads
+    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // longest sequence and widest heads, to plan the workspace
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof shapes / sizeof *shapes); i++) {

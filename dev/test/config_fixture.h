@@ -1,4 +1,4 @@
-// Fixture for tests of the command line: parses lines, and checks the errors of refused ones.
+// Fixture for tests of the command line: parses command lines, and checks the errors of refused command lines.
 #pragma once
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"
@@ -75,8 +75,8 @@ static inline void refuse(const char *line, ExitCode code, const char *parts) {
     assert_message(line, code, parts);
 }
 
-// Refuses each command line "BEFORE FLAGS" (EXIT_USER), for entries "FLAGS" or "FLAGS&PART&PART" of `lines`. The error
-// must contain FLAGS and every PART.
+// Asserts that each command line "BEFORE FLAGS" is refused with EXIT_USER. Entries of `lines` are "FLAGS" or
+// "FLAGS&PART&PART"; the error must contain FLAGS and every PART.
 static inline void refuse_each(const char *before, const char *const *lines, size_t count) {
     for (size_t i = 0; i < count; i++) {
         char line[256];

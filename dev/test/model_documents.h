@@ -1,5 +1,5 @@
-// Tests of document masking (--documents apart) for test_gpt2.cu: a packed document gives the results that it gives
-// alone, and no bit of it depends on another document.
+// Tests of document masking (--documents apart) for test_gpt2.cu: a packed document has the same results as alone, and
+// no bit of its results depends on another document.
 #pragma once
 
 enum { DOCUMENTS = 5, DOCUMENT_ROW = 150, LONGEST_DOCUMENT = 149 };

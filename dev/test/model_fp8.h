@@ -57,12 +57,12 @@ static Config *fp8_create(Model *m, Config c) {
 }
 
 // Compares FP8 gradients with FP32. Expected relative errors:
-//   One E4M3 value: 2.5 % (root mean square); E5M2: twice that.
+//   One E4M3 value: 2.5 % (root mean square). One E5M2 value: 5 %.
 //   Weight gradients: 6 to 10 %, because sums over tokens partly cancel.
 //   After two quantized gradients (norm of the MLP): 12 to 15 %.
 //   Biases of the last layer: as in BF16, because they see only the BF16 residual stream.
-//   Post-norm models: two to three times as much, up to 0.13 in the head, because a sublayer's output is as large as
-//       the residual stream.
+//   Post-norm models: two to three times the errors of pre-norm models, up to 13 % in the head, because a sublayer's
+//       output is as large as the residual stream.
 static void test_fp8_gradients(void) {
     static const struct {
         Fp8Recipe recipe;
@@ -103,7 +103,7 @@ static void test_fp8_gradients(void) {
 }
 
 // With BF16 matmuls, coat and coat-paper differ only in the inputs of norms and activation: unrounded or saved FP8
-// values. Both are equally close to FP32 in loss and gradients, although backward always reads the saved values.
+// values. Both recipes are equally close to FP32 in loss and gradients, although backward reads saved values.
 static void test_fp8_inputs(void) {
     Fp8Recipe recipe = fp8_coat;
     recipe.linear = LINEAR_BF16;
@@ -134,7 +134,7 @@ static void test_fp8_inputs(void) {
     model_destroy(&full);
 }
 
-// Forward matmuls of the first 0, 1 or 3 of 3 blocks in BF16 (--bf16-blocks). Losses and gradients must not get
+// Tests --bf16-blocks 0, 1 and 3 in a model of 3 blocks. With more blocks in BF16, losses and gradients must not get
 // farther from FP32. Before training, rounded weights cause most of the error.
 static void test_fp8_first_blocks(Fp8Recipe recipe) {
     static const int blocks_of[] = {0, 1, 3};
@@ -378,7 +378,7 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     model_destroy(&watched);
 }
 
-// Tests COAT with saved norm outputs, and FP8 matmuls without COAT. Architectures other than GPT-2 use only coat's
+// Tests COAT with saved norm outputs. Tests FP8 matmuls without COAT. Architectures other than GPT-2 use only coat's
 // scales, except in `make test-long`.
 static void test_fp8_others(Fp8Recipe (*way)(Fp8Recipe)) {
     Fp8Recipe a = way(fp8_coat_head), b = way(fp8_coat);

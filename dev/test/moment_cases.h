@@ -83,9 +83,9 @@ static inline double exponent_exact(const float *x, int n, Format format) {
     return 16 * log2(largest / (2 * smallest)) / (log2(a) - log2(b)) + 0.02;
 }
 
-// True if `code` is the nearest FP8 value of F (|x| / a)^k.
-//   Second moments in E5M2: of that value raised by 0.42 % of 1 - 1/k, and at most 5 % lower.
-//   Near the midpoint of two FP8 values both are accepted: within 1e-4, on the GPU plus the error of its logarithms
+// True if `code` is the nearest FP8 value of p = F (|x| / a)^k.
+//   Second moments in E5M2: p is multiplied by 1 + 0.0042 (1 - 1/k), or by 0.95 if that is larger.
+//   Both neighbors are accepted if p is within 1e-4 of their midpoint, on the GPU plus the error of its logarithms
 //       (2^-22).
 static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths, Format format, bool second) {
     const int magnitude = code & 0x7f;

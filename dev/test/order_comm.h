@@ -57,7 +57,7 @@ typedef struct {
 static struct {
     bool open;
     Range range[4 * PARAMETER_COUNT];
-    int ranges, before; // ranges: number of ranges in the group. before: that number when the current collective began
+    int ranges, before; // number of ranges in the group: now, and when the current collective began
 } group;
 
 static void in_group(const void *address, size_t bytes, bool writes) {
@@ -110,7 +110,7 @@ static void order_all_reduce(Comm *comm, void *data, int64_t count, CommType typ
     receives(data, bytes, what, sent_age(what));
 }
 
-// Checks that the summed values belong to the layer of the result. In a gather buffer they keep their label.
+// Checks that the summed values belong to the layer of the result. Summed values in a gather buffer keep their label.
 static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
     const Label from = owner_of(in), to = owner_of(out);
@@ -121,8 +121,8 @@ static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t 
     receives(out, bytes, sum, sent_age(sum));
 }
 
-// Labels the gathered tensor with the layer and version of its shards. In the memory of gradients, labels it as a
-// value.
+// Labels the gathered tensor with the layer and version of its shards, and as VALUE if it is in the memory of
+// gradients.
 static void order_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
     const Label from = owner_of(in), to = owner_of(out);

@@ -39,7 +39,7 @@ static int label_layer(Label label) {
     return (label - 1) % MAX_LAYERS;
 }
 
-// What is known about one unit of memory.
+// State of one unit of memory.
 typedef struct {
     int written, read[STREAMS]; // times of each stream's clock at the last write and at the last reads; 0: never
     Stream writer;              // stream that wrote this memory unit last
@@ -55,7 +55,7 @@ typedef struct {
 
 enum { OF_NONE = -1, OF_ALL = -2 };
 
-// If not NULL, is called for every access instead of the checks. Addresses then have no windows
+// Function that is called for every access instead of the checks, unless NULL. Addresses then have no windows
 // (dev/bench/bench_traffic.c).
 static void (*count_access)(const void *address, size_t bytes, bool writes);
 
@@ -63,20 +63,20 @@ static struct {
     const Arena *arena;
     char *base;    // start of window 0, which shows the arena at its own addresses
     size_t window; // size in bytes of one tensor's address window
-    size_t units;  // number of units, without the workspace, which is only used within an operation
+    size_t units;  // number of tracked units; excludes the workspace, which is only used within an operation
     Unit *unit;
     Label *owner; // label of the tensor that the plan places in each unit; SCRATCH: several tensors share it
-    Event event[STREAMS][MAX_EVENTS]; // the event at each time of each stream's clock
+    Event event[STREAMS][MAX_EVENTS]; // event of each stream at each time of its clock
     int clock[STREAMS];               // each stream's clock: time of its last event
-    int waited[STREAMS];              // for each stream, the time of the other stream that it has waited for
+    int waited[STREAMS];              // time of the other stream that each stream has waited for
     Stream stream;                    // stream of the current operation
     int ticket[MAX_EVENTS], tickets;  // time on the communication stream of each ticket, and number of tickets
     int pass, step_pass, updates;     // current pass, first pass of the current step, and number of updates so far
     int oldest;                       // smallest version (`made`) that the current operation has read
     int weight_made;                  // version (`made`) of the weights that the current operation writes
-    int sample_pass;                  // first pass of the text that is being sampled
-    bool kept;                        // reads may find values of any pass of the sample (KV cache)
-    bool recording;                   // in a micro-batch that may be recorded in a CUDA graph
+    int sample_pass;                  // index of the first forward pass of the current sample
+    bool kept;                        // true: reads may find values of any pass of the sample (KV cache)
+    bool recording;                   // true: the current micro-batch may be recorded in a CUDA graph
     char report[MAX_REPORTS][320];    // texts of the distinct faults found
     int reports;
     size_t races, clobbered, unwritten, old; // numbers of detected faults of each kind
@@ -250,10 +250,10 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
 // --- contents of memory -------------------------------------------------------------------------------------------
 
 // True if the contents of a unit are up to date, which depends on the tensor:
-//   activations: from this pass, or with order.kept from this sample
-//   gradients: from this step; after the sum over the ranks, from this pass
-//   health counts of the first pass: from this step
-//   weights and tensors made from them: from the last update
+//   activations: computed in this pass or, with order.kept, in a pass of this sample
+//   gradients: computed in this step or, after the sum over the ranks, in this pass
+//   health counts of the first pass: computed in this step
+//   weights and tensors made from them: computed after the last update
 static bool current(const Unit *u) {
     const Label label = u->content;
     if (label <= 0) return true;

@@ -186,7 +186,7 @@ static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
 
 static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
                                      ActivationKind kind) {
-    (void)from_saved, (void)kind; // not needed, because the accesses are the same in both cases
+    (void)from_saved, (void)kind; // neither changes which memory is accessed
     const bool complete = same_memory(h.data, y.data) && !bias.data;
     if (complete && !g.data) return;
     begin("activation_forward");

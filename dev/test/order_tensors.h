@@ -79,7 +79,7 @@ static void writes(Tensor t) {
     if (t.data) access_scale(write_memory, t);
 }
 
-// Records the writes of amax values that an operation stores and the reads of those that it needs.
+// Records the writes of the amax values that an operation stores, and the reads of the amax values that it needs.
 static void writes_maxima(Tensor t) {
     if (t.amax) write_memory(t.amax, (size_t)t.rows * sizeof *t.amax);
 }

@@ -117,7 +117,7 @@ static double *hugging_face_layout(Model *m, Tensor t, TensorId id, size_t *coun
     int64_t rows = tensor_used_rows(id, t.rows, &m->config->shape);
     *count = (size_t)(rows * t.cols);
     HfPart parts[HF_MAX_PARTS];
-    hf_parts(&m->config->shape, id, 0, parts); // only one part, because GPT-2 stores every tensor whole
+    hf_parts(&m->config->shape, id, 0, parts); // parts has one entry, because GPT-2 stores every tensor whole
     if (!parts->transposed) return values;
     double *turned = (double *)xmalloc(*count * sizeof *turned);
     for (int64_t i = 0; i < rows; i++)
@@ -156,13 +156,12 @@ typedef struct {
     double updates;  // maximum relative error of the distance that a tensor moved
 } ReferenceLimits;
 
-// Errors of updates, measured with 3 layers of 192 channels and a vocabulary of 2000, and with 124M's shape, on 4 x
-// 128 tokens:
-//   FP32: losses 5e-8 and 2e-6; distances within the masters' rounding. A missing decay (wte 2.6e-3 off) or an eps of
-//       1e-7 (3.2e-3) is detected.
-//   BF16: compared with PyTorch with weights rounded to BF16 in its passes. Losses 2e-4 and 8e-3, distances 9e-3 and
-//       3.4e-2; without clipping 0.24.
-//   Gradients in BF16: see dev/NOTES.md. On uniformly random tokens they exceed this limit.
+// Errors of ten updates on 4 x 128 tokens. Pairs of errors: 3 layers of 192 channels with a vocabulary of 2000; 124M.
+//   FP32: losses 5e-8, 2e-6; distances within the masters' rounding. A missing decay (wte is 2.6e-3 off) and an eps of
+//       1e-7 (3.2e-3 off) are detected.
+//   BF16, compared with PyTorch whose passes use weights rounded to BF16: losses 2e-4, 8e-3; distances 9e-3, 3.4e-2,
+//       without clipping 0.24.
+//   Gradients in BF16: see dev/NOTES.md. On uniformly random tokens their errors exceed the limit of 1e-2.
 static const ReferenceLimits reference_limits[2] = {
     {1e-5, 1e-4, 1e-5, 1e-4}, // limits for a model in FP32
     {1e-2, 1e-2, 3e-2, 1e-1}, // limits for a model in BF16
@@ -189,7 +188,7 @@ static double gradient_error(Model *m, const Reference *r, int i, TensorId id, i
 // Returns the error of the distance that a parameter moved: ||have - expected|| / ||expected - start||, in master
 // weights if there are any.
 //   Subtracts the masters' rounding, 2^-25 of the value per update: norm weights near 1 move only 1e-3.
-//   Skips the bias of the keys. It shifts all scores of a query equally, so its gradient is 0, and AdamW turns
+//   Skips the bias of the keys. This bias shifts all scores of a query equally, so its gradient is 0, and AdamW turns
 //       rounding errors into full steps.
 static double update_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
     const Parameter *p = &m->parameters[i];

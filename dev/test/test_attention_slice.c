@@ -20,7 +20,7 @@ static void assert_slice(AttentionShape s, int sequences, int kv_heads) {
     assert_int_equal(slice.kv_heads, kv_heads);
 }
 
-// A sequence of GPT-2 124M needs 25 MB, about 2 B heads T^2 bytes.
+// One sequence of GPT-2 124M needs a workspace of 25 MB, about 2 heads T^2 bytes.
 UNIT_TEST(test_bytes) {
     AttentionSlice one = {1, 12}, two = {2, 12}, grouped = {1, 2};
     AttentionShape s = shape_of(64, 1024, 12, 12, 64);

@@ -284,7 +284,7 @@ static void expect_said(Run *run, const char *folder, const char *expected) {
     free(said);
 }
 
-// Recipe settings of earlier versions are accepted if a recipe has them. Others are refused or, if --recipe was
+// Recipe settings of earlier versions are accepted if a recipe has them. Other settings are refused or, if --recipe was
 // given, reported.
 UNIT_TEST(test_older_settings) {
     Run *run = run_new(RECIPE_COAT);
@@ -352,8 +352,8 @@ UNIT_TEST(test_weights_damaged) {
     run_close(run);
 }
 
-// Tests loading only the weights of a checkpoint: they are as saved, master weights equal them, and all other states
-// are 0.
+// Tests loading only the weights of a checkpoint: weights are as saved, master weights equal the weights, and all other
+// states are 0.
 UNIT_TEST(test_weights_only) {
     Run *from = run_new(RECIPE_BF16), *to = run_new(RECIPE_COAT);
     RunState rs = fill(from, 5);

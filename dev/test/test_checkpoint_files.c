@@ -355,14 +355,14 @@ static void fake_algos_load(Exec *exec, const char *text) {
     snprintf(loaded_algos, sizeof loaded_algos, "%s", text);
 }
 
-// A checkpoint contains the GEMM algorithm cache if the device has one. A device that has one loads it. The file is
-// always verified.
+// A checkpoint contains the GEMM algorithm cache if the device has a cache. A device with a cache loads the file. Every
+// device verifies it.
 UNIT_TEST(test_choices) {
     Error err;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char plain[TEST_PATH], folder[TEST_PATH], table[TEST_PATH * 2];
-    // A checkpoint without cache, as CPU runs and earlier versions write.
+    // Tests a checkpoint without cache, as CPU runs and earlier versions write.
     snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs));
     assert_false(path_is_file(in(plain, "matmul_table.txt")));
     run->ops.algos_text = fake_algos_text;
@@ -418,7 +418,7 @@ UNIT_TEST(test_no_folder_for_shares) {
     assert_false(checkpoint_collect_shards(path_of("removed"), &snapshot, &manifest, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "removed/optimizer-00001-of-00002.safetensors: the folder was removed");
-    // It also stops if another rank failed to write its shard.
+    // Rank 0 also stops waiting if another rank failed to write its shard.
     error_set(&snapshot.others_error, EXIT_DATA, "rank 1: no room");
     snapshot.others_failed = true;
     assert_false(checkpoint_collect_shards(test_folder, &snapshot, &manifest, &err));

@@ -260,11 +260,11 @@ UNIT_TEST(test_batch) {
                  {"", 24, 1536, 1},
                  {"", 5, 1280, 4},  // 5 ranks process 1280 tokens per pass; one pass is nearest to the recorded batch
                  {"", 25, 6400, 4}, // one micro-batch on each rank already exceeds the recorded batch
-                 // 5 sequences of 64 tokens per pass; 1600 is nearest to the recorded 1536
+                 // 5 sequences of 64 tokens per pass; 1600 tokens are nearest to the recorded 1536
                  {"--micro-batch 5", 1, 1600, 5},
                  {"--micro-batch 64", 1, 4096, 64},
                  {"--seq-len 48", 1, 1536, 4},
-                 // 4 sequences of 28 tokens per pass; 1568 is nearest to the recorded 1536
+                 // 4 sequences of 28 tokens per pass; 1568 tokens are nearest to the recorded batch of 1536
                  {"--seq-len 28", 1, 1568, 4},
                  {"--seq-len 24", 1, 1536, 4},
                  {"--seq-len 24", 32, 1536, 2},
@@ -299,8 +299,8 @@ UNIT_TEST(test_position_in_data) {
     static const struct {
         int64_t sequences, pass, tokens, now, expected;
     } cases[] = {{81, 30, 0, 30, 81},              // the number of sequences has not changed
-                 {81, 30, 0, 15, 40},              // sequences are twice as long, so the epoch has half as many
-                 {81, 30, 0, 100, 270},            // sequences are shorter, so the epoch has more
+                 {81, 30, 0, 15, 40},              // sequences are twice as long, the epoch has half as many
+                 {81, 30, 0, 100, 270},            // sequences are shorter, so the epoch has more sequences
                  {90, 30, 0, 7, 21},               // a position after complete epochs stays at the start of an epoch
                  {1 << 20, 49 << 10, 0, 49, 1024}, // the conversion is exact if possible
                  {81, 0, 81 * 64, 30, 81},         // the length of an epoch was not recorded; 64 tokens per sequence

@@ -80,7 +80,7 @@ UNIT_TEST(test_places) {
         {"PMI_RANK=1 PMI_SIZE=2 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=1 "
          "SLURM_STEP_TASKS_PER_NODE=1(x2)",
          0, -1, 1, 2, 0, 1, "mpiexec", true},
-        // A command in a batch script without srun, and one started by srun.
+        // First case: a command in a batch script without srun. Second case: a command that srun started.
         {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 ENVIRONMENT=BATCH", 0, -1, 0, 1, 0, 1, "", false},
         {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 ENVIRONMENT=BATCH SLURM_STEP_ID=0", 0, -1, 0, 4, 0, 0, "srun",
          false},

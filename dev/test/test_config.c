@@ -132,12 +132,12 @@ UNIT_TEST(test_check) {
     accept_run("--plan --recipe coat --model qwen2:d1 --ffn 1040", 1);
     accept_run("--plan --recipe coat --model qwen2.5-7b", 1);
     accept_run("--plan --saved coat --micro-batch 1 --seq-len 100",
-               1); // because saved activations only need --channels and --ffn to be multiples of 16
+               1); // saved activations only need --channels and --ffn to be multiples of 16
     accept_run("--plan --head fp8 --ffn 1000 --micro-batch 2 --seq-len 24 --logits-chunk 100", 1);
     accept_run("--train x --layers 1 --heads 1 --channels 40 --micro-batch 1 --seq-len 100", 1);
 }
 
-// Which settings need a GPU, one process or several, and that --zero without other processes prints a note.
+// Tests which settings need a GPU, and which need one process or several. --zero with one process prints a note.
 UNIT_TEST(test_backends) {
     accept_run("--train x --recipe coat --device cuda", 1);
     accept_run("--train x --recipe fp8-linear --device cuda", 1);
@@ -157,7 +157,7 @@ UNIT_TEST(test_backends) {
     accept_run("--train x --profile 3 --device cuda", 1);
     accept_run("--train x --zero 1", 2);
     accept_run("--train x --recipe coat --zero 3", 2);
-    assert_false(config.recipe.cache_transposed); // because gathered weights are transposed on demand
+    assert_false(config.recipe.cache_transposed); // off, because gathered weights are transposed on demand
     static const char *const blocks[] = {"gpt2", "llama:d2", "olmo:d2", "qwen2:d2", "qwen3:d2"};
     for (size_t i = 0; i < 2 * sizeof blocks / sizeof blocks[0]; i++) {
         char line[80];
@@ -167,7 +167,7 @@ UNIT_TEST(test_backends) {
     accept_run("--plan --model llama:d2 --device cuda", 1);
     refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps");
     refuse_run("--train x --model llama:d2 --rope-factor 8 --rope-low 4 --device cpu", 1, "--rope-low&--rope-high");
-    accept_run("--train x --recipe coat --zero 3", 1); // accepted, although one process has nothing to shard
+    accept_run("--train x --recipe coat --zero 3", 1); // --zero is accepted for one process, which has nothing to shard
     assert_true(config.recipe.cache_transposed);
     assert_non_null(strstr(config.notes, "note: --zero 3: "));
     accept_run("--train x --recipe coat --zero 3", 2);
@@ -314,8 +314,8 @@ UNIT_TEST(test_fallback) {
     accept_run("--train x --ffn 1000 --head fp8 --moments fp8 --master none --recompute 2", 1);
     assert_recipe(LINEAR_BF16, SAVED_BF16, 2, MOMENTS_FP8, MASTER_NONE);
     assert_int_equal(config.recipe.head, HEAD_FP8);
-    refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // because --linear fp8 is given
-    accept_run("--train x --precision fp32 --ffn 1000", 1); // uses no recipe, so that none is replaced
+    refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // an error, as --linear fp8 is given
+    accept_run("--train x --precision fp32 --ffn 1000", 1); // FP32 uses no recipe, so no recipe is replaced
     assert_string_equal(config.notes, "");
     // the recipe is chosen once: a check of another batch does not change it
     accept_run("--plan", 1);
@@ -341,7 +341,7 @@ UNIT_TEST(test_fallback_of_gpu) {
     assert_true(check_on_old_gpu("--train x --recipe coat"));
     assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
     assert_string_equal(config.notes, "");
-    assert_true(check_on_old_gpu("--train x --linear bf16")); // because FP8 is only stored, without FP8 matmuls
+    assert_true(check_on_old_gpu("--train x --linear bf16")); // FP8 is only stored, so the GPU needs no FP8 matmuls
     assert_recipe(LINEAR_BF16, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
     assert_true(check_on_old_gpu("--train x --precision fp32"));
     assert_string_equal(config.notes, "");
@@ -390,7 +390,7 @@ static int64_t fingerprint_of(const char *name, const char *line) {
     return flag_fingerprint(&config, flag);
 }
 
-// Which flags must be the same on all processes. Of paths, only whether they are given.
+// Tests which flags must have the same value on all processes. Paths may differ, but not whether they are given.
 UNIT_TEST(test_flag_fingerprint) {
     static const char *const common[] = {
         "--lr 1",     "--val x",       "--val-every 3", "--sample-every 3",       "--sample-tokens 3",

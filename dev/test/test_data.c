@@ -147,7 +147,7 @@ UNIT_TEST(test_permutation) {
             if (n >= 100) assert_true(fixed < 10); // a random permutation has one fixed point on average
         }
     }
-    for (int64_t i = 0; i < 1000; i++) { // very large numbers stay in range and differ from each other
+    for (int64_t i = 0; i < 1000; i++) { // permutations of very large numbers stay in range and differ
         int64_t n = ((int64_t)1 << 40) + 12345, p = permute(i, n, 7, 0);
         assert_true(p >= 0 && p < n);
         assert_true(p != permute(i + 1, n, 7, 0));
@@ -335,7 +335,7 @@ UNIT_TEST(test_fingerprint) {
     DataLoader *loader = open_one("f_*.bin", 1, 10, false);
     uint64_t both = data_fingerprint(loader);
     data_close(loader);
-    loader = open_one("f_*.bin", 3, 5, true); // does not depend on batch size and shuffling
+    loader = open_one("f_*.bin", 3, 5, true); // batch size and shuffling do not change the fingerprint
     assert_true(data_fingerprint(loader) == both);
     data_close(loader);
     loader = open_one("f_0.bin", 1, 10, false);

@@ -59,7 +59,7 @@ static File make_file(int width, int count, uint32_t first, int each, const char
 }
 
 UNIT_TEST(test_targets) {
-    static const char mask[] = "0010111010001"; // its length is not a multiple of 8 or of T
+    static const char mask[] = "0010111010001"; // the mask's length is not a multiple of 8 or of T
     for (int width = 2; width <= 4; width += 2) {
         const File f = make_file(width, 101, 7, 9, mask);
         write_as("a.bin", &f);
@@ -128,7 +128,7 @@ UNIT_TEST(test_empty_sequences) {
     expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens", "needs 4");
 }
 
-// The prompt format of the data is that of the files that name one, if all these files agree.
+// If all files that name a prompt format name the same one, it is the prompt format of the data.
 UNIT_TEST(test_prompt_formats) {
     static const PromptFormat formats[] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_QWEN, PROMPT_FORMAT_QWEN,
                                            PROMPT_FORMAT_ALPACA};
@@ -395,7 +395,7 @@ UNIT_TEST(test_text_positions) {
     assert_memory_equal(position, after_end, sizeof position);
     assert_true(data_batch_at(loader, 1, in, target, position, &err));
     assert_memory_equal(position, second_end, sizeof position);
-    // Chooses the first candidate whose ids occur in the data. If none occurs, chooses the first that names any id.
+    // Documents are found by the first set of ids that occurs in the data; if none occurs, by the first with any id.
     const SpecialIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
     assert_true(data_mask_documents(loader, ways, 4, &found, &err) && found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));

@@ -15,7 +15,7 @@ UNIT_TEST(test_checksum) {
     uint8_t bytes[32];
     assert_int_equal(crc32c("", 0), 0);
     assert_int_equal(crc32c("123456789", 9),
-                     0xE3069283); // the CRC catalogue's check value; the next three: RFC 3720, appendix B.4
+                     0xE3069283); // check value of the CRC catalogue; the next three are from RFC 3720, appendix B.4
     memset(bytes, 0, sizeof bytes);
     assert_int_equal(crc32c(bytes, 32), 0x8A9136AA);
     memset(bytes, 0xFF, sizeof bytes);
@@ -341,7 +341,7 @@ UNIT_TEST(overwrite_removes_event_files) {
     write_text(path_of("again/matmul_table.txt"), "");
     write_text(path_of("again/notes.txt"), "mine");
     OutFolder folder;
-    assert_false(out_prepare(config, &folder, &err)); // because event files alone count as a run
+    assert_false(out_prepare(config, &folder, &err)); // fails, because event files alone count as a run
     out_close(&folder);
     assert_says(&err, "--overwrite");
     config->overwrite = true;

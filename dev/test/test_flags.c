@@ -59,7 +59,7 @@ UNIT_TEST(test_every_flag_parses) {
             const char *now = (const char *)&config + flag->offset, *before = (const char *)defaults + flag->offset;
             if (flag->size && strcmp(flag->name, "channels")) assert_memory_not_equal(now, before, flag->size);
         }
-        // a missing value, and a value of a flag that takes none
+        // a flag without its value, or with a value that it does not take
         char line[256];
         snprintf(line, sizeof line, "--train t --%s", flag->name);
         if (flag_needs_value(flag)) refuse(line, EXIT_USER, "needs a value");
@@ -107,7 +107,7 @@ UNIT_TEST(test_values) {
     sets("--train x --grads fp32 --device cpu --schedule wsd", "grads fp32, device cpu, schedule wsd");
 }
 
-// Counts with a suffix: k is 1024 for TOKENS and 1000 for STEPS. Other flags refuse it.
+// Counts with a suffix: k is 1024 for TOKENS and 1000 for STEPS. Other flags refuse a suffix.
 UNIT_TEST(test_counts) {
     static const struct {
         const char *flag;
@@ -184,7 +184,7 @@ UNIT_TEST(test_sizes) {
     REFUSE_EACH("--plan", bad);
 }
 
-// Every --train adds a set, and --train-weight sets the weight of the --train before it: either all have one or none.
+// Every --train adds a set. --train-weight sets the weight of the --train before it. All sets or none have a weight.
 UNIT_TEST(test_sets) {
     accept("--train a --steps 3 --train=b/*.bin -i c");
     assert_string_equal(config.train, "a\n\nb/*.bin\n\nc");

@@ -31,7 +31,7 @@ UNIT_TEST(test_llmc_scripts) {
     // a batch that FP8 does not support runs in BF16; the short flags keep their meaning
     sets("-i a -j b -o c -b 3 -t 60 -r 1 -w 1 -e d12", "recipe bf16, linear bf16, recompute 1, master fp32");
     assert_non_null(strstr(config.notes, "note: --recipe bf16: "));
-    // several nodes: through a shared folder, TCP and MPI
+    // three command lines for several nodes, which connect through a shared folder, TCP and MPI
     accept(
         "-i a -j b -o c -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 -d 2097152 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 "
         "-n 5000 -y 1 -e d12 -pn 16 -pr 3 -pg 8 -pf /shared -pi fs");
@@ -44,7 +44,7 @@ UNIT_TEST(test_llmc_scripts) {
     accept("-i data/TinyStories -v 250 -s 250 -g 144 -l 0.0001 -o stories1.log");
 }
 
-// llm.c's short flags can be mixed with long flags. Those with another meaning or none here are refused.
+// llm.c's short flags can be mixed with long flags. Short flags that have another meaning here, or none, are refused.
 UNIT_TEST(test_short_flags) {
     sets("-i a -d -1 -m -1 -x -1 -a 1 -w 0 -f 1 -lg -1 -h 0 -k wsd",
          "batch-tokens 0, val-batches -1, steps -1, overfit-one-batch on, master none, schedule wsd");
@@ -69,7 +69,7 @@ UNIT_TEST(test_unknown) {
         "--block-size&use --seq-len", "--warmup_iters&use --warmup", "--clip-grad&use --grad-clip",
         "--out_dir&use --out", "--dataset&use --train", "-init-from&use --model", "--n_layer&use --layers",
         "--n-head&use --heads", "--hidden-size&use --channels", "--dtype&use --recipe",
-        // upper case, underscores and single dashes
+        // flags in upper case, with underscores or with a single dash
         "--batch_tokens&mean --batch-tokens?", "--LR&mean --lr?", "-train&mean --train?",
         "--no_shuffle&mean --no-shuffle?",
         // misspelled or abbreviated
@@ -175,7 +175,7 @@ UNIT_TEST(test_config_file) {
     assert_string_equal(config.train, "e.bin");
     snprintf(line, sizeof line, "--config %s --train x", config_file("empty", ""));
     accept(line);
-    // a byte order mark, and CR LF at line ends
+    // a file with a byte order mark, and with CR LF at line ends
     snprintf(
         line, sizeof line, "--config %s",
         config_file("windows", "\xEF\xBB\xBF--train 'a b.bin'\r\n\r\n# \\\r\n--steps 7 # \\\r\n--prompt \"c\\\"\r\n"));

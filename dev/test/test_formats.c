@@ -140,7 +140,7 @@ UNIT_TEST(bf16_conversions) {
         else
             assert_int_equal(bf16_encode(x), b);
     }
-    // A NaN whose upper half alone would be infinity.
+    // Encodes a NaN whose upper half alone would be infinity.
     assert_true(isnan(bf16_decode(bf16_encode(bits_float(0x7f800001u)))));
     assert_true(isnan(bf16_decode(bf16_encode(bits_float(0xffffffffu)))));
     for (uint64_t u = 0; u < 1ULL << 32; u += stride) {

@@ -18,7 +18,7 @@ constexpr int THREADS = 256;
 constexpr int FACTORS = 150; // number of powers of two from 1 down to FP32's smallest subnormal
 
 // --- conversions --------------------------------------------------------------------------------------------
-// Each of these types has a function apply(), which converts SPAN inputs, given as bits, to SPAN results.
+// Types with a function apply(), which converts SPAN inputs, given as bits, to SPAN results.
 template <Format F> struct EncodePair {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i += 2) {

@@ -62,7 +62,7 @@ UNIT_TEST(constant) {
             assert_int_equal(v->measured, !scale_rules[r].by_parts);
             if (!v->measured) continue;
             assert_true(v->flushed == 0 && v->flushed_squares == 0 && v->subnormal == 0);
-            assert_near(v->data.error, 0, 1e-6); // not exactly 0, because a tensor's scale is rounded to FP32
+            assert_near(v->data.error, 0, 1e-6); // error is not exactly 0, as tensor scales are rounded to FP32
             assert_near(v->data.bias, 0, 1e-6);
             assert_near(v->weight.error, 0, 1e-6);
             assert_near(v->worst_row, 0, 1e-6);
@@ -237,8 +237,8 @@ UNIT_TEST(otherwise) {
     double largest = 0, worst;
     for (int64_t i = 0; i < TOKENS; i++)
         for (int64_t j = 0; j < OUT; j++) largest = fmax(largest, fabs(value(c.dy, i, j)));
-    // Compares E4M3 with one scale, and E5M2 with the smallest power of two per token that keeps its values within
-    // 57344.
+    // way 0: E4M3 with one scale. way 1: E5M2 with a scale per token, the smallest power of two for which the token's
+    // values are at most 57344. For both, the measured errors must equal computed ones.
     for (int way = 0; way < 2; way++) {
         int64_t flushed = 0, nonzero = 0;
         for (int64_t i = 0; i < TOKENS; i++) {

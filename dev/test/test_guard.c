@@ -70,8 +70,8 @@ UNIT_TEST(test_checkpoint) {
         Guard got = load_guard(run, folder);
         assert_memory_equal(&got, &rs.guard, sizeof got);
     }
-    // A run without the outlier flags neither reads nor writes the window. A run with them starts with an empty window
-    // if the checkpoint has none.
+    // A run without the outlier flags neither reads nor writes the window. A run with outlier flags starts with an
+    // empty window if the checkpoint has none.
     run->config.skip_loss_z = 0;
     Guard got = load_guard(run, folder);
     assert_memory_equal(&got, &none, sizeof got);

@@ -17,7 +17,7 @@ static void assert_counts(CodeCounts c, uint64_t codes, uint64_t saturated, uint
 static void known_codes(Fixture *f) {
     for (int i = 0; i < 2; i++) {
         const Format format = i ? FMT_E5M2 : FMT_E4M3;
-        // top: largest finite code. normal: number of subnormal magnitudes, including 0: 8 in E4M3, 4 in E5M2
+        // top: largest finite FP8 magnitude. normal: smallest normal FP8 magnitude
         const int top = i ? 0x7b : 0x7e, normal = i ? 4 : 8;
         Tensor t = coded(f, format, 300, 320);
         uint8_t *code = (uint8_t *)t.data;
@@ -46,7 +46,7 @@ static void known_codes(Fixture *f) {
 static void known_values(Fixture *f) {
     Tensor x = poisoned(f, FMT_BF16, 16, 32), q[2] = {coded(f, FMT_E4M3, 16, 32), coded(f, FMT_E5M2, 16, 32)};
     Tensor q_t[2] = {coded_transpose(f, q[0]), coded_transpose_in(f, FMT_E5M2, q[0])};
-    for (int64_t i = 0; i < 16 * 32; i++) // values for which the scale is 1 in E4M3 and 2^-7 in E5M2
+    for (int64_t i = 0; i < 16 * 32; i++) // the amax of 448 gives the scale 1 in E4M3 and 2^-7 in E5M2
         set_value(x, i / 32, i % 32, i < 10 ? -448 : i < 30 ? 0 : i < 60 ? 0x1p-7 : i < 100 ? 0x1p-12 : 1);
     for (int i = 0; i < 2; i++) {
         CodeCounts counts = {0, 0, 0, 0}, transposed = {0, 0, 0, 0};
@@ -128,7 +128,7 @@ UNIT_TEST(gradients_in_object) {
     assert_string_equal(warning, "");
     assert_keys(found, "dh_q", 4);
     assert_keys(found, "dqkv_q", 4);
-    assert_keys(found, "dresid_q", 1); // only amax, because a tensor without counts has nothing else
+    assert_keys(found, "dresid_q", 1); // dresid_q has only the key amax, because it has no counts
     assert_keys(found, "dresid_q_fcproj", 3);
     assert_keys(found, "dresid_q_proj", 3);
     assert_keys(found, "dh_qt", 3);

@@ -66,7 +66,7 @@ UNIT_TEST(rows) {
     assert_non_null(set);
     assert_int_equal(hellaswag_examples(set), 2);
     assert_int_equal(hellaswag_rows(set), 8);
-    assert_int_equal(hellaswag_length(set), 5); // the longest row: 3 + 3 - 1 or 1 + 5 - 1 tokens
+    assert_int_equal(hellaswag_length(set), 5); // longest rows: context 3 + ending 3 - 1 tokens, and 1 + 5 - 1
     int32_t inputs[3 * 6], targets[3 * 6];
     hellaswag_batch(set, 1, 3, 6, inputs, targets); // reads endings 1, 2 and 3 of the first example
     const int32_t wanted_inputs[] = {10, 11, 12, 15, 16, 0, /**/ 10, 11, 12, 0, 0, 0, /**/ 10, 11, 12, 19, 0, 0};
@@ -159,8 +159,8 @@ UNIT_TEST(smallest_mean_wins) {
     hellaswag_close(set);
 }
 
-// Over all ranks every row is evaluated once, and all rows of an example are on one rank. The number of passes is that
-// of one process.
+// Over all ranks every row is evaluated once, and all rows of an example are on one rank. All ranks have the same
+// number of passes; a single process has rows / batch passes, rounded up.
 UNIT_TEST(shared_passes) {
     enum { EXAMPLES = 19, ROWS = 4 * EXAMPLES };
 

@@ -302,7 +302,7 @@ UNIT_TEST(test_ids) {
     }
 }
 
-// End-of-text ids of generation_config.json are added to those of config.json; its other keys are copied.
+// EOS ids of generation_config.json are added to those of config.json. Other keys of generation_config.json are copied.
 UNIT_TEST(test_generation) {
     static const char *const config = "{\"model_type\": \"llama\", \"num_hidden_layers\": 1, \"hidden_size\": 64, "
                                       "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 130, "
@@ -762,7 +762,7 @@ UNIT_TEST(test_bad_weights) {
     assert_refused(folder, run, "attn.c_attn.bias' has the shape (25); its config.json requires (24)");
     make_weights(file, run, plain);
     assert_loads(folder, run);
-    // The shape in config.json differs from the run's.
+    // A config.json whose shape differs from the run's is refused.
     ModelShape other = run->config.shape;
     other.layers = 1;
     make_config(path_of("bad/config.json"), &other);

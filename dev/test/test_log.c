@@ -104,7 +104,7 @@ UNIT_TEST(log_every) {
     Log *log = log_open(&config, 0, 40, 38, 0, 1000, &err);
     for (int64_t s = 38; s <= 40; s++) log_step(log, s, 2, 0.5, 0.25, 10, s * 1000, 1000, 1);
     log_close(log);
-    assert_string_equal(shown(captured()), "38 40 "); // the first and last step, also of a resumed run
+    assert_string_equal(shown(captured()), "38 40 "); // a resumed run prints its first and last step, too
 }
 
 // Values that are not finite are null in log.jsonl. A skipped update has the key "skipped" and is printed.

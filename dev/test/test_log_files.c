@@ -7,7 +7,7 @@
 
 UNIT_TEST(resumed_run_appends_to_the_log) {
     capture(STDOUT_FILENO);
-    run(0, 1, 4, 0); // killed after step 4, with a checkpoint of step 2
+    run(0, 1, 4, 0); // a run that is killed after step 4, with a checkpoint of step 2
     run(0, 3, 4, 0);
     captured();
     assert_string_equal(contents(path), expected);
@@ -23,7 +23,7 @@ UNIT_TEST(new_run_empties_the_log) {
     }
 }
 
-// A resumed run truncates the log at the first line of its first step or a later one, and after the last valid line.
+// A resumed run truncates the log before the first line of its first or a later step, and after the last valid line.
 UNIT_TEST(the_log_is_cut_off) {
     static const char head[] = "{\"step\":0,\"settings\":{}}\n{\"step\":1,\"loss\":3}\n";
     static const char *const tails[] = {
@@ -60,7 +60,7 @@ UNIT_TEST(removed_files_are_reopened) {
         log_reopen(log); // has no effect
         snprintf(command, sizeof command, commands[i], config.out);
         assert_int_equal(system(command), 0);
-        if (i == 0) log_reopen(log); // without the folder: warns
+        if (i == 0) log_reopen(log); // if the folder does not exist, prints a warning
         assert_true(folder_make(config.out, &err));
         for (int k = 0; k < 2; k++) log_reopen(log);
         log_step(log, 2, 3, 0.5, 0.25, 10.0, 2000, 1000, 0);

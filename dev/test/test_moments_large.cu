@@ -197,7 +197,7 @@ static void more_than_2_to_31_elements(Exec *cpu) {
 }
 
 int main(void) {
-    // Memory for all arrays, and 1 GiB to spare.
+    // Bytes of GPU memory that the test needs: all arrays, and 1 GiB to spare.
     const size_t bytes = ELEMENTS * 6 + ELEMENT_GROUPS * 10 + ((size_t)1 << 30);
     Exec cpu = {};
     Error err = {};

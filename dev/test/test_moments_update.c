@@ -24,7 +24,7 @@ UNIT_TEST(stochastic_bf16) {
 
 // --- the update ----------------------------------------------------------------------------------------------------
 
-enum { COUNT = 3 * 4096 + 1000, GROUPS = (COUNT + GROUP - 1) / GROUP }; // several of the kernel's blocks, and a tail
+enum { COUNT = 3 * 4096 + 1000, GROUPS = (COUNT + GROUP - 1) / GROUP }; // COUNT: several kernel blocks, and a tail
 
 // A parameter with its gradient and optimizer states.
 typedef struct {

@@ -60,7 +60,7 @@ static int decoded_wrong(Bank *bank, const BankStates &s) {
     for (size_t i = 0; i < bank->elements; i++) {
         const double want = (double)states_decode(s, i);
         const bool largest = (s.codes[i] & 0x7f) == 0x7e && s.a[i / GROUP] > 0.0f;
-        // tighter for the group's largest value, because its amax is stored exactly
+        // the limit is tighter for the group's largest value, because its amax is stored exactly
         const double relative = largest ? 1e-6 : 1e-4;
         wrong += !(fabs((double)have[i] - want) <= relative * fabs(want) + 0x1p-147);
     }

@@ -50,7 +50,7 @@ static void tensors_at_the_limits(Fixture *f) {
     Tensor huge = random_tensor(f, f->format, 65, 160, 1), tiny = random_tensor(f, f->format, 3, 100, 1e-39);
     set_value(huge, 64, 159, -3e38);
     check_quantize(f, huge);
-    check_quantize(f, tiny); // the scale would be less than the smallest one
+    check_quantize(f, tiny); // the amax is so small that the scale is limited to the smallest scale
 }
 
 // grad_quantize uses the amax that is stored with the gradient. It does not recompute the amax, even if the stored one

@@ -81,7 +81,7 @@ static void tensors_at_the_limits(Fixture *f) {
     set_value(edge, 3, 4, 57600);
     check_quantize(f, huge);
     check_quantize(f, edge);
-    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // the scale would be less than the smallest one
+    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // the amax is so small that the scale is limited
 }
 
 UNIT_TEST(conversions) {
@@ -220,7 +220,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     assert_int_equal(state.nonfinite, 0);
 }
 
-// Checks activation_backward_recompute with gelu or SwiGLU. Its scale comes from an upper bound of |dg| = |dy w|, so
+// Checks activation_backward_recompute with gelu or SwiGLU. dh's scale comes from an upper bound of |dg| = |dy w|, so
 // dh must stay in range.
 static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group, bool gated) {
     const Ops *ops = f->exec.ops;

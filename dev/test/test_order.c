@@ -152,7 +152,7 @@ static const char *command_line(const Choice *choice) {
     return line;
 }
 
-static const int32_t none[1]; // dummy tokens: the recording device does not read them
+static const int32_t none[1]; // dummy tokens, which the recording device does not read
 static char nowhere;          // destination of downloads, which the recording device does not write
 
 static void evaluate(Model *m, int passes) {

@@ -82,7 +82,7 @@ UNIT_TEST(test_gone) {
     }
 }
 
-// If the folder cannot be created, the run does not give it up: a later call may succeed.
+// If the folder cannot be created, out_ensure() fails, but a later call may succeed.
 UNIT_TEST(test_unavailable) {
     assert_int_equal(rename(path_of("disk"), path_of("unmounted")), 0);
     write_text(path_of("disk"), "mine");
@@ -157,7 +157,7 @@ UNIT_TEST(test_room) {
     fits_all(4, 0, 0);
     fits_all(1, 3, 900);
     config.save_every = 100;
-    config.keep = 3; // the one that is being written is the fourth
+    config.keep = 3; // a fourth checkpoint exists while it is being written
     fits_all(4, 0, 0);
     fits_all(3, 1, 100);
     fits_all(1, 3, 300);

@@ -96,7 +96,7 @@ UNIT_TEST(flags_shrink_their_category) {
         char *wanted = strdup(cases[i].named);
         for (char *part = strtok(wanted, "&"); part; part = strtok(NULL, "&")) has(part);
         free(wanted);
-        assert_null(strstr(advice, "use --micro-batch")); // because no limit is given
+        assert_null(strstr(advice, "use --micro-batch")); // no advice, because no limit is given
         assert_true(try_flags(cases[i].line, cases[i].ranks) > 0);
     }
 }
@@ -177,7 +177,7 @@ UNIT_TEST(states_on_the_host) {
     ops.host_release = fake_release;
     accept_run("--train x --layers 3 --heads 2 --channels 64 --seq-len 32 --recipe coat --offload-states", 1);
     arena_plan(&arena, &config, 1, DEVICE_CPU);
-    assert_true(arena.host_bytes == 0); // because the CPU backend has everything in host memory
+    assert_true(arena.host_bytes == 0); // 0, because the CPU backend has all its memory on the host
     config.offload_states = false;
     arena_plan(&whole, &config, 1, DEVICE_CUDA);
     config.offload_states = true;
@@ -274,7 +274,7 @@ UNIT_TEST(bytes_of_a_layer) {
         const int64_t o = (int64_t)s->heads * s->head_dim;
         int64_t bytes = 9 * (2 * s->channels + shape_hidden_width(s)) / 8 + 2 * (shape_qkv_width(s) + o) + 4 * s->heads;
         bytes += 2 * 4 * families[i].statistics + (families[i].keeps_n ? 2 * s->channels + 4 : 0);
-        const int64_t found = (four - two) / 2 - bytes * 1024; // found: alignment and one scale per tensor
+        const int64_t found = (four - two) / 2 - bytes * 1024; // bytes for alignment and tensors' scales
         if (found < 0 || found > 1024)
             fail_msg("%s saves %lld bytes per token and layer, and %lld more", families[i].model, (long long)bytes,
                      (long long)found);

@@ -13,7 +13,7 @@
 
 #define VOCAB 61
 #ifdef __SANITIZE_ADDRESS__
-enum { WINDOW = 24 }; // shorter with AddressSanitizer, which is ten times slower
+enum { WINDOW = 24 }; // small, because AddressSanitizer makes the test ten times slower
 #else
 enum { WINDOW = 40 };
 #endif
@@ -152,8 +152,8 @@ static void fp8_errors(Model *cached, Model *full, Model *exact, double *error_c
     *error_full = sqrt(full_distance / size);
 }
 
-// With a KV cache, FP8 scales differ from those of a full pass, so the logits differ, too. They must be as close to
-// FP32's logits as those of a full pass.
+// With a KV cache, FP8 scales differ from those of a full pass, so the logits differ, too. Logits with a KV cache must
+// be as close to FP32's as logits of a full pass.
 UNIT_TEST(fp8_is_as_close_to_fp32) {
     static const char *const recipes[] = {"--recipe coat", "--recipe coat-paper", "--recipe coat --head fp8",
                                           "--recipe fp8-linear", "--recipe bf16 --head fp8"};

@@ -103,7 +103,7 @@ UNIT_TEST(top_k_agrees_with_definition) {
     }
 }
 
-// Top-p keeps the fewest tokens whose total probability reaches p. It draws each in proportion to its probability.
+// Top-p keeps the fewest tokens whose total probability reaches p. Each is drawn in proportion to its probability.
 UNIT_TEST(top_p_keeps_the_most_likely) {
     const double share[5] = {0.1, 0.4, 0.05, 0.25, 0.2};
     float logits[5];

@@ -85,7 +85,7 @@ static void assert_text(const char *path, const char *expected) {
 }
 
 // A checkpoint's matmul_table.txt has the algorithms at the call of saver_save(). With --autotune the run's folder has
-// it, too.
+// the file, too.
 UNIT_TEST(test_algos) {
     Run *run = run_new(RECIPE_BF16);
     run->ops.algos_text = changing_algos;
@@ -241,8 +241,7 @@ static int lines_of(const char *text) {
     return lines;
 }
 
-// A save fails on a full disk, for which a limit of the file size stands in. The failed step is named once, without
-// files left.
+// On a full disk (here, a limit of the file size) a save fails, leaves no files, and its step is reported once.
 UNIT_TEST(test_failing_save) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
@@ -294,7 +293,7 @@ static void disturb(Saving *s, OutFolder *out, const char *command) {
     wait_for(s);
     snprintf(line, sizeof line, "cd '%s/..' && %s", s->config.out, command);
     assert_int_equal(system(line), 0);
-    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // writes to the open file, wherever it is now
+    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // writes to the open log file, even if it was moved or removed
 }
 
 // If the folder or its files were removed, the next save recreates the folder, and the log continues there.

@@ -463,7 +463,7 @@ UNIT_TEST(test_shared_states) {
                     run_close(run);
                 }
             }
-            Run *alone = run_as(kinds[to]); // a single process that loads a checkpoint of three ranks
+            Run *alone = run_as(kinds[to]); // the run of a single process, which loads a checkpoint of three ranks
             free(load(alone, folders[1], &rs));
             assert_same_states(whole, alone);
             run_close(alone);

@@ -32,7 +32,7 @@ UNIT_TEST(test_parameters) {
     assert_true(model_parameters(&s) == 494032768);
     assert_true(gpt2_shape(&gpt2, 12, 12, 768, 0, 50257, 1024, "gpt2", &err));
     assert_true(model_parameters(&gpt2) == 124439808);
-    gpt2.biases = false; // without the biases of four matmuls and two norms per layer, and of the final norm
+    gpt2.biases = false; // removes the biases of four matmuls and two norms per layer, and of the final norm
     assert_true(model_parameters(&gpt2) == 124439808 - 12 * 11 * 768 - 768);
 }
 

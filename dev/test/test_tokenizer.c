@@ -300,7 +300,7 @@ UNIT_TEST(test_bad_merges) {
     }
     write_text(path_of("vocab.bpe"), "");
     expect_refused("encoder.json", "empty");
-    write_text(path_of("vocab.bpe"), "a b"); // no version line, and no newline at the end
+    write_text(path_of("vocab.bpe"), "a b"); // a merges file without a version line and without a newline at its end
     Tokenizer *t = open_good(path_of("encoder.json"));
     const int32_t ids[] = {2};
     expect_ids(t, "ab", ids, 1);

@@ -1,6 +1,6 @@
-// Tests of update_bound.h, the bound for the GPU's AdamW step: an imitation of the GPU's arithmetic, with every
-// documented error of its special functions at its maximum, stays within the bound and comes close for some elements.
-// Small mistakes exceed it.
+// Tests of update_bound.h, the bound for the GPU's AdamW step: the CPU imitates the GPU's arithmetic, with every
+// documented error of its special functions at its maximum. The result must stay within the bound and come close to it
+// for some elements. Small mistakes must exceed the bound.
 #include "coat/numerics/moments_host.h"
 #include "coat/ops.h"
 #include "dev/test/unit.h"

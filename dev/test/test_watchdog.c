@@ -43,7 +43,7 @@ static RankResult *watched(int seconds, int ranks, RankFunction function) {
 static bool work(CommPlace *place, RankResult *result) {
     (void)result;
     Watchdog *w = start(place);
-    for (int i = 0; i < 50; i++) { // together longer than the timeout, but every collective is short
+    for (int i = 0; i < 50; i++) { // all collectives together take longer than the timeout, but each one is short
         counters[0]++;
         usleep(100000);
         counters[1]++;

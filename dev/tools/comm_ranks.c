@@ -1,6 +1,6 @@
 // Runs one rank of a test of the collectives. Compares every collective with a computation in this process, in all
-// types, for odd counts and for more than one chunk. With an argument, the last rank fails in that way, and the other
-// ranks must notice.
+// types, for odd counts and for more than one chunk. With an argument, the last rank fails in the way that it names,
+// and the other ranks must notice.
 // Usage: mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
 //   die: the last rank kills itself
 //   stop: the last rank stops itself

@@ -1,5 +1,5 @@
-// Measures how FP8 matmuls accumulate: runs the device's matmuls on FP8 values with one scale per tensor and compares
-// them with FP32 matmuls of the same values. This excludes the error of rounding to FP8.
+// Measures how FP8 matmuls accumulate: runs the device's matmuls on FP8 values with one scale per tensor, and compares
+// the results with FP32 matmuls of the same values. This excludes the error of rounding to FP8.
 #pragma once
 #include "gradient_measure.h"
 
@@ -84,7 +84,7 @@ static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w,
     const Tensor dy_q = operand_codes(m, 0, dy, format, false), dy_qt = operand_codes(m, 0, dy, format, true);
     const Tensor x_qt = operand_codes(m, 1, x, FMT_E4M3, true), w_qt = operand_codes(m, 2, w, FMT_E4M3, true);
     if (format == FMT_E4M3)
-        make_operand_codes(m, 0, dy); // because grad_quantize writes E5M2 transposes of E4M3 gradients
+        make_operand_codes(m, 0, dy); // grad_quantize would write the transpose in E5M2
     else
         m->place.ops->grad_quantize(m->place.exec, dy_q, dy_qt, matrix(m->dbias, 1, s->out, FMT_FP32), dy, false);
     make_operand_codes(m, 1, x);

@@ -101,7 +101,7 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
         good = command_line_read(&line, count, rest, &exit_now, err);
     }
     if (good) {
-        config_defaults(&recorded); // because this tool never resumes a run
+        config_defaults(&recorded); // this tool never resumes a run
         good = config_parse(&options->config, &line, &recorded, err);
     }
     free(rest);
@@ -158,7 +158,7 @@ static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, 
               "internal error: a weight's wgrad does not directly follow its dgrad: gradient_stats does not match the "
               "model's sources");
     GradientRow *row = gradient_row(&watch->table, kind, layer);
-    if (row->stats.tokens) return; // because only the first of the head's chunks is measured
+    if (row->stats.tokens) return; // only the first of the head's chunks is measured
     Parts parts = one_part(dy.cols);
     if (kind == GRADIENT_QKV) {
         parts.count = 3;

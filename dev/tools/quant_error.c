@@ -37,7 +37,7 @@ typedef struct {
     Codebook de8[2]; // DE8 value tables of m (signed) and v (unsigned)
     double error[FORMATS][FORMATS], total;
     double spread[2]; // sum over the groups of the deviation of log|x|, for m and v
-    // groups: number of groups of m and v; beyond: those whose range exceeds that of E4M3
+    // groups: number of groups of m and v; beyond: number of groups with a larger range than E4M3
     int64_t groups[2], beyond[2], elements, tensors;
     Histogram range[2], k[2], gain; // gain: log2 of the error of plain E4M3 divided by that of expanded E4M3
 } Table;

@@ -109,7 +109,7 @@ static void describe_backward(fe::graph::Graph &graph, const Key &key) {
     set_output(result[2], operand(key, DV));
 }
 
-// Returns the cached plan for a key, which it builds on first use. Returns NULL with err on failure. Uses cuDNN's first
+// Returns the cached plan for a key; builds the plan on first use. Returns NULL with err on failure. Uses cuDNN's first
 // choice, which depends only on shape and GPU. Does not time plans, so that runs are reproducible.
 static const Plan *plan_get(AttentionState *state, const Key &key, Error *err) {
     for (const Plan &plan : state->plans)
@@ -165,8 +165,8 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
     return (uint16_t *)operands[id].data + (int64_t)b * shape.T * operands[id].stride + (int64_t)head * shape.head_dim;
 }
 
-// Finds a slice whose plan fits the workspace: the planned slice, or a smaller one if this cuDNN version needs more
-// workspace than planned. Returns false with err if none fits.
+// Finds a slice of the backward whose plan fits the workspace: the planned slice, or a smaller one if this cuDNN
+// version needs more workspace than planned. Returns false with err if none fits.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
                            AttentionSlice *slice, Error *err) {
     *slice = attention_slice(shape, ATTENTION_WORKSPACE_LIMIT);

@@ -47,8 +47,8 @@ static inline AttentionSlice attention_slice(AttentionShape shape, size_t limit)
     return one_head;
 }
 
-// Returns the workspace bytes to plan for cuDNN's attention: those of the largest slice within the limit plus cuDNN's
-// small buffers.
+// Returns the workspace bytes to plan for cuDNN's attention: the bytes of the largest slice within the limit plus those
+// of cuDNN's small buffers.
 static inline size_t attention_workspace_bytes(AttentionShape shape) {
     const size_t room = (size_t)4 * 1024 * 1024;
     return attention_slice_bytes(shape, attention_slice(shape, ATTENTION_WORKSPACE_LIMIT)) + room;

@@ -16,7 +16,7 @@
 //
 // A block has two computing warpgroups, 64 own rows each, that run independently, and two threads that start TMA copies
 // of own rows and of a ring of tiles (attention_copying.h). Exponentials overlap with matmuls of the same warpgroup
-// (attention_backward_unit.h) or of the other.
+// (attention_backward_unit.h) or of the other warpgroup.
 #include "attention_backward_unit.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
@@ -103,8 +103,8 @@ __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const So
 }
 
 // Loop of the thread that loads own rows. For each unit it claims, it passes the unit to the streaming thread and
-// copies the tiles of both computing warpgroups. The warpgroup that finished the previous unit first is served first:
-// it had less of the diagonal block to compute. A final unit with tiles = 0 ends the loops of all receivers.
+// copies the tiles of both computing warpgroups. The warpgroup that finished the previous unit first is served first,
+// because its part of the diagonal block is smaller. A final unit with tiles = 0 ends the loops of all receivers.
 template <int HEAD> __device__ static inline void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = unit_count(x);
     int first_side = 0;
@@ -183,9 +183,9 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 }
 
 // --- host ---------------------------------------------------------------------------------------------------------
-// Returns attention_heads_together() for key/value heads. If there are few units of keys, returns all heads, because
-// otherwise a long unit of the last heads could start so late that the units of queries, 3/7 of the work, would not
-// suffice to keep the other SMs busy until it ends.
+// Returns how many key/value heads are processed at the same time. If there are few units of keys, returns all heads.
+// Otherwise a long unit of keys could start so late that the units of queries, 3/7 of the work, would not keep the
+// other SMs busy until it ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
     if (x.kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return x.kv_heads;
     return x.heads_together > x.group ? x.heads_together / x.group : 1;

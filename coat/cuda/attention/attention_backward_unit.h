@@ -6,7 +6,7 @@
 
 // --- the tensor cores' matmuls -------------------------------------------------------------------------------------
 // True if the registers suffice to compute the scores of the next tile in advance and to hold one own operand. They do
-// not suffice for a unit of keys with head width 128, because its two results take 128 registers.
+// not suffice for a unit of keys with head width 128, whose two results take 128 registers.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
 // True if the registers suffice to hold both own operands, so that the second is not read from shared memory for every
 // tile.
@@ -16,7 +16,7 @@ template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 template <int HEAD> struct Matmuls {
     // results: dk and dv for a unit of keys; dq in `first` for a unit of queries
     float first[HALF * HEAD / 128], second[HALF * HEAD / 128];
-    float s[HALF / 2], dp[HALF / 2];    // s: scores of own rows and a tile; dp: gradient of their probabilities
+    float s[HALF / 2], dp[HALF / 2];    // s: scores of own rows and a tile; dp: gradient of the probabilities
     uint32_t p[HALF / 4], ds[HALF / 4]; // p and ds packed to BF16 pairs
     uint32_t own[HEAD / 4];             // own rows of k or q; used if AHEAD
     uint32_t own_second[HEAD / 4];      // own rows of v or do; used if BOTH_OWN
@@ -69,8 +69,7 @@ __device__ static inline void sums_add(Matmuls<HEAD> &x, Shared<HEAD> *shared, i
 }
 
 // --- between the matmuls -------------------------------------------------------------------------------------------
-// lse or delta of the streamed queries: the values that a thread's columns need in two 8-column blocks, from fragment
-// element i.
+// lse or delta of the four streamed queries that a thread's fragment elements i to i + 7 belong to.
 struct Columns {
     float value[4];
 };
@@ -133,7 +132,7 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 //   warpgroup           p(i)                 ds(i)      p(i + 1)             ds(i + 1)
 //
 // p(i) needs s(i), ds(i) needs dp(i), and sums(i) needs both, all from earlier columns. s(i + 1) overwrites s(i), so
-// p(i) needs registers of its own. Without these (not AHEAD), s(i + 1) has to wait:
+// p(i) needs registers of its own. Without these registers (not AHEAD), s(i + 1) has to wait:
 //
 //   tensor cores        sums(i - 1), s(i)    dp(i)        sums(i), s(i + 1)    dp(i + 1)
 //   warpgroup                                p(i)  ds(i)                       p(i + 1)  ds(i + 1)
@@ -174,7 +173,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         documents.streamed = documents.own + tile_row(KEYS, tile);
         mask_documents<KEYS, HALF>(p, place_get(place.half), documents);
     }
-    // The operand is computed before barrier_wait(), because the threads of a warp may diverge there.
+    // Computes the next tile's operand before barrier_wait(), in which the threads of a warp may diverge.
     const uint64_t next_first = pair_operand(shared, next.index, false);
     probabilities<KEYS>(p, place, lse, scale);
     if constexpr (ahead) {
@@ -335,7 +334,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
         if (heads == 1) break;
         head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     }
-    // read from shared memory again, because keeping it would take registers during the unit
+    // The unit is read from shared memory again, because keeping it would take registers.
     const Unit unit = shared->unit[own];
     release(place, &shared->empty[own]);
     head_finish<HEAD, KEYS>(shared, place, matmuls, last);

@@ -19,7 +19,7 @@ struct Problem {
     unsigned *next_unit;
     bf16 *dq, *dk, *dv;
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
-    // number of tiles of each unit of queries, then of each unit of keys, (B, 2, blocks); with document masking
+    // number of tiles of each unit of queries, then of each unit of keys, (B, 2, blocks); NULL: no masking
     const int *tiles;
     const float *rope_table; // RoPE table (T, HEAD) for q and k; NULL: no RoPE
     // (B * T) amaxes over dq, dk and dv. The amax of 16 rows is stored at the first of them. NULL: not computed
@@ -31,7 +31,7 @@ struct Problem {
     // T: tokens of a sequence; blocks: units of queries per head, which equals the number of units of keys
     int T, blocks;
     int heads_together;    // number of heads whose units of work are claimed before those of other heads
-    int kv_heads_together; // same as heads_together, but for key/value heads with grouped heads
+    int kv_heads_together; // with grouped heads: number of key/value heads whose units come first
     float scale;           // factor that multiplies the attention scores
 };
 

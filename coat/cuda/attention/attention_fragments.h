@@ -61,7 +61,7 @@ __device__ static inline void release(const Place &place, uint64_t *empty) {
 }
 
 // Returns threadIdx.x through a volatile asm, so that it is read each time. Otherwise the compiler keeps values derived
-// from it in registers over all units of work and spills others.
+// from it in registers over all units of work and spills other values.
 __device__ static inline unsigned thread_get() {
     unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));

@@ -1,6 +1,6 @@
 // Attention for sampling: computes a few new queries of a sequence whose earlier keys and values are in a KV cache. A
 // block computes one query of one head. Its warps alternate over groups of keys, each with its own running maximum and
-// sums; these are combined at the end in the order of the warps.
+// sums; the warps' sums are combined at the end in the order of the warps.
 #include "attention_rows.h"
 
 namespace {

@@ -65,8 +65,8 @@ static inline void cuda_check(cudaError_t error, const char *doing, const char *
     if (error != cudaSuccess) cuda_fail(error, doing, file, line);
 }
 
-// Ends the process if a CUDA call failed: CUDA_CHECK(cudaMemsetAsync(...), "zeroing the gradients"). It is a macro
-// because it records __LINE__.
+// Ends the process if a CUDA call failed: CUDA_CHECK(cudaMemsetAsync(...), "zeroing the gradients"). CUDA_CHECK is a
+// macro because it records __LINE__.
 #define CUDA_CHECK(call, doing) cuda_check((call), (doing), __FILE__, __LINE__)
 // Ends the process if a kernel launch failed: LAUNCH_CHECK("activation_forward").
 #define LAUNCH_CHECK(kernel) cuda_check(cudaGetLastError(), "launching the kernel " kernel, __FILE__, __LINE__)
@@ -97,7 +97,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
 
 // Opens cuBLASLt; NULL with err on failure. The algorithm of each matmul shape comes from a table (matmul_algos.h) or
 // from cuBLASLt's heuristics. When a shape first occurs, the algorithm's result is checked and, with --autotune, its
-// time is measured. This overwrites the matmul's output before the final result is written.
+// time is measured. Check and timing overwrite the matmul's output before the final result is written.
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);
 

@@ -302,7 +302,7 @@ template <typename F> static void for_layout(const char *operation, Format forma
 // rows.
 // `Op` defines the work on each vector: begin(column), load(row, column) -> Loaded, apply(row, column, loaded, sum).
 //   Op::unroll    vectors in flight per thread
-//   Op::rolling   false: loads all of them, then uses them; true: reloads each as soon as it is used, which is faster
+//   Op::rolling   false: loads all vectors, then uses them; true: reloads each vector once it is used, which is faster
 //                 if apply() has much arithmetic
 //   Op::sums      true: the blocks' partial sums of `sum` are written to partials (gridDim.y, cols)
 constexpr int COLUMN_WARPS = 8;

@@ -38,7 +38,7 @@ constexpr float SLOPE_SQUARE = 3.0f * 0.044715f * SLOPE;
 constexpr float GATE_SCALE_MAX = 0x1p30f;
 
 struct GeluScaled {
-    float linear, cubic;       // coefficients of GELU's exponent as a polynomial in t
+    float linear, cubic;       // coefficients of GELU's exponent, a polynomial in the FP8 value t
     float slope, slope_square; // coefficients of 2 u'(x) x = t (slope + slope_square t^2)
 
     __device__ explicit GeluScaled(float scale) {
@@ -65,9 +65,9 @@ __device__ inline void gelu_span(float x[SPAN]) {
 }
 
 // --- the order of loads -------------------------------------------------------------------------------------
-// Fixes the order of a thread's loads. It should start its next loads as soon as the previous ones have arrived, and
-// then compute. The compiler would move the loads later, or so early that waiting for the previous loads also waits for
-// the next. Two values that the compiler cannot know prevent this: a load's address includes (words of the previous
+// Fixes the order of a thread's loads. A thread should start its next loads as soon as the previous ones have arrived,
+// and then compute. The compiler would move the loads later, or so early that waiting for the previous loads also waits
+// for the next. Two values that the compiler cannot know prevent this: a load's address includes (words of the previous
 // loads) & opaque_zero, and the computation is inside a branch on row != no_row, which is always true.
 struct LoadOrder {
     uint32_t opaque_zero;

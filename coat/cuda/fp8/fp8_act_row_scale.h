@@ -37,7 +37,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
     static_assert(WARPS <= WARP, "one warp must read the amaxes of all warps");
     constexpr bool IN_SHARED = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= PARAMETER_BYTES;
     __shared__ uint32_t amaxes[2][WARPS];
-    // no barrier is needed, because each entry is used by one thread only
+    // `parameters` needs no barrier, because each entry is used by one thread only
     __shared__ Bf16Words<SPAN> parameters[IN_SHARED ? SPANS : 1][IN_SHARED ? THREADS : 1];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };

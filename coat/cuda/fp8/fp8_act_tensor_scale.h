@@ -155,7 +155,7 @@ template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
 };
 
 // Runs the pass over rows. t: the output, `cols` wide; with MAKES_AMAXES, the tensor whose scale is computed.
-// transposed: the transpose of t; if its scale is a different one, it is written, too.
+// transposed: the transpose of t; if it has its own scale, writes that scale, too.
 template <WalkMakes MAKES, int BATCH, int BLOCKS, bool BACKWARD, typename Source>
 void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *amaxes = NULL,
                   Tensor transposed = Tensor{}) {

@@ -7,7 +7,7 @@ namespace {
 
 // --- the walk down tiles ------------------------------------------------------------------------------------
 // A block processes one tile or, if columns are summed, every gridDim.y-th tile of a column of tiles. A thread loads
-// its next BATCH rows ahead, also those of the next tile.
+// its next BATCH rows in advance, also across the end of a tile.
 constexpr int ACT_COLUMNS = 128;
 template <bool GRADIENT> constexpr int ACT_BLOCKS = GRADIENT ? 3 : 4; // number of resident blocks per SM
 
@@ -100,8 +100,8 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
 }
 
 // Runs the pass over a tensor. dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums; data NULL: not computed.
-// An FP8 gradient follows the pass that computes its amaxes; its kernel starts early, because that pass writes nothing
-// that the function object reads.
+// An FP8 gradient follows the pass that computes its amaxes; its kernel starts early, because the earlier pass writes
+// nothing that the function object reads.
 template <Format F, Format T, bool GRADIENT, typename Function>
 void act_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,
                    int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {

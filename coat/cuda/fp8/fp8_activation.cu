@@ -2,13 +2,13 @@
 // GELU is always computed from the saved h. Outputs with a scale per row are written in one pass. With one scale per
 // tensor (Group Scaling), GELU and its derivative are recomputed in each pass instead of being stored.
 //
-// Bytes of device memory per element, with groups of 16:
-//                                               read              written
-//   activation_forward, a scale per tensor      2, then 1.125     1.125, then 1
-//   activation_forward, a scale per row         2                 1.125 + 1
-//   activation_recompute                        1.125             1
-//   activation_backward, a scale per tensor     3.125, 3.125      1 + 1 (second pass)
-//   activation_backward, a scale per row        3.125, then 1     1, then 1
+// Bytes of device memory per element and pass: y and dg 2, h 1.125 (groups of 16), g, dh and their transposes 1.
+//                                               reads                       writes
+//   activation_forward, a scale per tensor      y, then h                   h, then g
+//   activation_forward, a scale per row         y                           h, g
+//   activation_recompute                        h                           g's transpose
+//   activation_backward, a scale per tensor     dg, h, then again dg, h     second pass: dh, dh's transpose
+//   activation_backward, a scale per row        dg, h, then dh              dh, then dh's transpose
 #include "fp8_act_row_scale.h"
 #include "fp8_act_tensor_scale.h"
 #include "fp8_act_transpose.h"
@@ -18,7 +18,7 @@
 namespace {
 
 // --- forward ------------------------------------------------------------------------------------------------
-// Computes h from y and, in the same pass, one of three results of g: FP8 with a scale per row, BF16, or g's amaxes.
+// Computes h from y and, in the same pass, g in BF16, g in FP8 with row scales, or only the amaxes of g.
 template <bool SAVED>
 void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes) {
     const int64_t width = g.data ? g.cols : y.cols;
@@ -39,14 +39,14 @@ void act_amaxes(Exec *exec, Tensor g, Tensor h, uint32_t *amaxes) {
     });
 }
 
-// Computes g with a scale per row from an unscaled h.
+// Computes g in FP8 with a scale per row from h in BF16.
 void act_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<false>(h, g.cols, [&](auto function) {
         act_rows_run(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
     });
 }
 
-// Computes g from h with the scale that g already has.
+// Computes g in FP8 from h, using g's scale, which is already in memory.
 void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<true>(h, g.cols, [&](auto function) {
         if (g.transposed)
@@ -67,7 +67,7 @@ void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, ui
     });
 }
 
-// Computes dh and its transpose with the scales that they already have, and sums dh's columns.
+// Casts dh and its transpose to FP8 with their scales, which are already in memory, and sums dh's columns.
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
     for_gradient<true>(dg, h, [&]<typename Function>(Function function) {

@@ -2,8 +2,8 @@
 // come from a bound, no value has to wait for the rest of its row: one pass over tiles writes dh, its transpose and the
 // transpose of g.
 //
-// Bytes of device memory per element of g, with groups of 16: 3.125 read, 3 written; SwiGLU 4.25 and 5.
-// activation_bound reads dy and w once, and with SwiGLU h's scales.
+// Bytes of memory per element of g, groups of 16: reads dg (2), h (1.125); writes dh and the transposes of dh and g (1
+// each). SwiGLU's h and dh are twice as large. activation_bound reads dy and w once, and with SwiGLU h's scales.
 #include "fp8_act.h"
 #include "fp8_tile.h"
 
@@ -73,8 +73,8 @@ struct Slopes {
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
         return (any & 0x7f7f7f7fu) == 0;
     }
-    // Raises of[0] to the largest scale of gate's groups and of[1] to the largest of up's. Loads V scales at a time,
-    // which are all gate's or all up's.
+    // Raises of[0] to the largest scale of gate's groups and of[1] to the largest scale of up's groups. Loads V scales
+    // at a time, which are all gate's or all up's.
     template <int V> __device__ void largest(int64_t row, int lane, float of[2]) const {
 #pragma unroll 4
         for (int i = lane * V; i < groups; i += WARP * V) {
@@ -138,12 +138,12 @@ struct GeluBoth {
     __device__ static uint32_t word(const Loaded &loaded) {
         return loaded.dg.word[SPAN / 2 - 1] ^ GroupReader<true>::word(loaded.h);
     }
-    // Computes both the gradient and g * reciprocal from one gate.
+    // Computes the gradient and g * reciprocal, evaluating GELU's gate only once.
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled gelu(scale);
         const float factor =
-            // limited so that the result is not inf; beyond the limit, g is 0 or underflows
+            // The factor is limited so that g is not inf; beyond the limit, g is 0 or underflows.
             fminf(scale * reciprocal, 0x1p100f);
         float t[SPAN];
         GroupReader<true>::unscaled(now.h, t);

@@ -7,13 +7,13 @@
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
-constexpr int CAST_COLUMNS = 64; // 64, because more model widths are multiples of 64 than of 128
+constexpr int CAST_COLUMNS = 64; // width of a tile: more model widths are multiples of 64 than of 128
 
 // --- sources of a pass --------------------------------------------------------------------------------------
 // A source has begin(column), called once per thread, load(row, column) -> Loaded, and one of
 //   codes(loaded, reciprocal, out)   16 FP8 values, if makes_codes is true
 //   values(loaded, out)              16 values; if scaled is true, times the reciprocal given to scale_by()
-// Values that are computed several times (for the amax, for the cast, and again in backward) always have the same bits.
+// A source computes the same bits each time (for the amax, for the cast, and again in backward).
 template <typename Reader> struct ValuesOf : Reader {
     static constexpr bool makes_codes = false, scaled = false;
     __device__ void begin(int) {}
@@ -70,8 +70,8 @@ template <Format TO> struct RescaledCodes {
     }
 };
 
-// True if the pass uses persistent blocks. They serve the norm's transposing pass, in which computing the factors of
-// the columns costs more than a tile.
+// True if the pass uses persistent blocks. Persistent blocks serve the norm's transposing pass, in which computing the
+// factors of the columns costs more than a tile.
 template <typename Source, bool TRANSPOSE> constexpr bool cast_stays = TRANSPOSE &&Source::scaled;
 
 // Distribution of a tensor's rows over blocks: each block gets the same number of full tiles, and the remaining rows

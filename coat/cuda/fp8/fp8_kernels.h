@@ -219,7 +219,7 @@ __device__ static inline float group_scale_reciprocal(float scale) {
 }
 
 // --- transposing FP8 values ------------------------------------------------------------------------------------------
-// Transposes a block of 4 x 4 FP8 values (word w of 4 rows) in registers. Each of its columns becomes a word;
+// Transposes a block of 4 x 4 FP8 values (word w of 4 rows) in registers. Each column of the block becomes a word;
 // consecutive columns are STRIDE words apart.
 template <int STRIDE>
 __device__ static inline void codes_transpose(uint32_t *word, const uint32_t code[THREAD_ROWS][SPAN / 4], int w) {
@@ -237,11 +237,11 @@ __device__ static inline void codes_transpose(uint32_t *word, const uint32_t cod
 // Returns memory for the row amaxes of a tensor: t.amax, or the workspace if it has none. Calls fatal() if they do not
 // fit.
 uint32_t *amaxes_of(Exec *exec, const char *operation, Tensor t);
-// Writes t's scale for the given amaxes, and sets the step's nonfinite if one is inf or NaN.
+// Writes t's scale for the given amaxes. Sets the step's nonfinite flag if an amax is inf or NaN.
 void scale_from_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
-// Same as scale_from_amaxes(), in a kernel that overlaps with the preceding kernel. That kernel computes the amaxes and
-// must call second_stage_allow(). The next kernel may overlap, too: before first_stage_wait() it may read everything
-// except the scale.
+// Writes t's scale for the given amaxes, in a kernel that overlaps with the kernel that computes them. The latter must
+// call second_stage_allow(). The next kernel may overlap, too: before first_stage_wait() it may read everything except
+// the scale.
 void scale_after_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
 
 // Returns the maximum of `count` amaxes in thread 0 of a block.

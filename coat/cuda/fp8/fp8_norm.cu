@@ -3,13 +3,14 @@
 // BF16, too. A result with one scale per tensor (Group Scaling) is never stored in BF16: the first pass computes its
 // amaxes, the second recomputes it and casts.
 //
-// Bytes of device memory per element, in --saved coat with groups of 16:
-//                                              read     written
-//   residual_norm_forward, a scale per row     2 + 2    2 + 1.125 + 1
-//   with a scale per tensor, first pass        2 + 2    2 + 1.125
-//                            second pass       1.125    1               (reads 2 with --norm-input residual)
-//   postnorm_residual_forward, its second pass       2        1               (its first as above)
-//   norm_recompute                               1.125    1
+// Bytes of device memory per element: r_in, y and r_out 2, x 1.125 (FP8 in groups of 16), FP8 n and its transpose 1.
+//                                                       reads      writes
+//   residual_norm_forward, a scale per row              r_in, y    r_out, x, n
+//   residual_norm_forward, a scale per tensor, pass 1   r_in, y    r_out, x
+//   residual_norm_forward, a scale per tensor, pass 2   x          n             INPUT_RESIDUAL: reads r_out
+//   postnorm_residual_forward, pass 1                   r_in, y    r_out, x
+//   postnorm_residual_forward, pass 2                   r_out      n
+//   norm_recompute                                      x          n's transpose
 #include "fp8_cast.h"
 #include "fp8_norm.h"
 #include "fp8_rows.h"
@@ -18,8 +19,8 @@
 
 namespace {
 
-// Storage of the norm's input, which is the residual stream (pre-norm) or the sublayer's output (post-norm): in BF16;
-// in groups, and the norm reads the saved values; in groups for backward only, and the norm reads the residual.
+// Storage of the norm's input, which is the residual stream (pre-norm) or the sublayer's output (post-norm).
+// PLAIN: in BF16. SAVED: in FP8 groups, from which the norm is computed. RESIDUAL: in FP8 groups for backward only.
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
@@ -264,7 +265,7 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
     if (!codes) a.n = matrix_of<bf16>(n);
     if (one_pass) a.n_codes = row_codes(exec, n);
     if (codes && !one_pass) a.amaxes = amaxes_of(exec, operation, n);
-    if (!codes) a.amaxes = n.amax; // backward quantizes an unscaled n and needs its row amaxes
+    if (!codes) a.amaxes = n.amax; // backward will quantize an unscaled n and then needs n's row amaxes
     a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
     a.y_bias = (const bf16 *)y_bias.data;
     a.weight = (const bf16 *)norm.weight.data;

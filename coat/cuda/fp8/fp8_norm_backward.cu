@@ -1,7 +1,7 @@
 // Backward of norms (COAT: FP8 flow) from an input saved in E4M3 with a scale per group or in BF16: the gradient of the
 // residual stream with its row amaxes, and the gradients of the norm's parameters, reduced in a fixed order.
 //
-// Bytes of device memory per element, with groups of 16: 2 + 1.125 + 2 read, 2 written.
+// Bytes of memory per element, groups of 16: reads dn 2, x 1.125, residual's gradient 2; writes residual's gradient 2.
 #include "fp8_norm.h"
 
 namespace {
@@ -177,7 +177,7 @@ __global__ __launch_bounds__(THREADS,
         for (int r = 0; r < ROWS; r++) {
             hat[r] = hat_of(next.mean.value[r], next.rstd.value[r]);
             if (GROUPED)
-                // the group scale is applied here, because x is read without it
+                // multiplies by the group scale of x, which was read without its scale
                 hat[r].factor *= bf16_decode(next.scale[r]);
             rstd[r] = next.rstd.value[r];
             dn_scale[r] = next.dn_scale.value[r];

@@ -13,5 +13,5 @@ void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x);
 // Casts x (BF16) to q (FP8 with one scale). Must directly follow the kernel that computes x and its row amaxes, which
 // must call second_stage_allow().
 void fp8_cast_after_amaxes(Exec *exec, const char *operation, Tensor q, Tensor x, const uint32_t *amaxes);
-// Computes the row amaxes of a BF16 tensor, as FP32 bits. Used if the kernel that computed x did not write them.
+// Computes the row amaxes of x (BF16), as FP32 bits. Used if the kernel that computed x wrote none.
 void bf16_row_amaxes(Exec *exec, Tensor x, uint32_t *amaxes);

@@ -1,8 +1,9 @@
 // Scales from amaxes, and quantization of matmul inputs: the attention's output and gradients (COAT: FP8 matmuls, FP8
 // flow). fp8_weights.cu quantizes weights.
 //
-// Bytes of device memory per element: quantize_forward 2 + 2 read, 1 written; with a scale per row 2 and 1.
-// quantize_recompute 2 and 1. grad_quantize 2 read, 1 + 1 written; 2 more read if dy.amax does not exist.
+// Bytes of memory per element (BF16 2, FP8 1): quantize_forward reads x twice, with a scale per row once, and writes q.
+// quantize_recompute reads x and writes q. grad_quantize reads dy, twice without dy.amax, and writes q and its
+// transpose.
 #include "fp8_cast.h"
 #include "fp8_rows.h"
 
@@ -11,7 +12,7 @@ namespace {
 // --- scales -------------------------------------------------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-// Where a scale is to be written, for a tensor or for its transpose in another format.
+// Destination and format of a scale: that of a tensor, or that of its transpose in another format.
 struct ScaleOf {
     float *scale;  // address of the scale; NULL: not written
     float largest; // largest finite value of the FP8 format

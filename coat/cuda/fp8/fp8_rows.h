@@ -49,7 +49,7 @@ __device__ static inline uint32_t row_amax(const RowPart<Shape, SPARE> &at, floa
     return bits;
 }
 
-// Output in FP8 with a scale per row. scales NULL: not written.
+// Output in FP8 with a scale per row. If scales is NULL, the output is not written.
 struct RowCodes {
     Matrix<uint8_t> codes;
     float *scales;

@@ -1,7 +1,7 @@
 // Quantization of weights to FP8 (COAT: FP8 matmuls): all weights in a few launches, each with a table of weights.
 //
-// Bytes of device memory per element: 2 read, 1 + 1 written (1 without cached transposes); 2 more read if the optimizer
-// has not just written the amaxes.
+// Bytes of device memory per element: reads the weight (2), once more if the optimizer has not just written its amax;
+// writes FP8 values and, with cached transposes, their transpose (1 each).
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
@@ -61,7 +61,7 @@ __global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __g
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
     const uint32_t amax = table.amaxes ? block_amax<WEIGHT_THREADS>(table.amaxes + first, count) : *e.amax;
     if (threadIdx.x > 0) return;
-    if (e.amax) *e.amax = amax; // also stored for the next call, in case the next optimizer step is skipped
+    if (e.amax) *e.amax = amax; // stores the amax for the next call, in case the next optimizer step is skipped
     scale_write(e.scale, amax, E4M3_MAX, table.state);
 }
 
@@ -152,11 +152,11 @@ void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
     table->count = 0;
 }
 
-// Quantizes all weights that have FP8 values. They must either all be entire, or all be shards (with amax).
+// Quantizes all weights that have FP8 values. The weights must either all be entire, or all be shards (with amax).
 void weights_run(Exec *exec, const char *operation, const Parameter *parameters, int count, WeightWork work) {
     CudaBackend *backend = cuda_backend(exec);
     bool known = backend->amaxes_valid && work == QUANTIZE_WEIGHTS;
-    // reset because the weights may change without the optimizer, for example by loading a checkpoint
+    // the amaxes become invalid, because weights may change without the optimizer, as when a checkpoint is loaded
     backend->amaxes_valid = false;
     for (int i = 0; i < count; i++) known = known && (!parameters[i].weight.codes.data || parameters[i].weight.maximum);
     WeightTable table = {};

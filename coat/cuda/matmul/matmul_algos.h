@@ -2,8 +2,8 @@
 //   - the program: matmul_table_rows.h;
 //   - --matmul-table FILE; --autotune writes such a file to the run's folder;
 //   - a checkpoint, which records the algorithms of the run that wrote it, for runs that resume from it.
-// A GEMM without a row gets the library's first choice (matmul_plan.h). Only --autotune measures times, so without it
-// the same command gives the same bits.
+// A GEMM without a row gets the library's first choice (matmul_plan.h). Only --autotune measures times, so without
+// --autotune the same command gives the same bits.
 //
 // A row: cuBLAS version; m n k; formats of A, B, D and the bias; A, B transposed; fast accumulation; in parentheses the
 // strides of A, B, D, their alignments in bytes, and 1 if the GEMM adds to D; the algorithm; the GPU:
@@ -57,7 +57,7 @@ bool matmul_same_key(const MatmulKey *x, const MatmulKey *y);
 bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact);
 
 // Parses a table of algorithms and returns its rows for this GPU and cuBLAS version, in their order. Skips rows for
-// others and lines that are not rows.
+// other GPUs or versions, and lines that are not rows.
 MatmulAlgos algos_read(const char *text, const char *gpu, size_t cublas_version);
 // Appends the rows for another GPU of a table. If both GPUs have a row for a shape, the earlier row is used.
 void algos_add(MatmulAlgos *algos, const char *text, const char *gpu, size_t cublas_version);

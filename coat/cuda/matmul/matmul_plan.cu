@@ -36,7 +36,7 @@ static void set_attribute(const Matmul *p, const Plan *plan, cublasLtMatmulDescA
     check(p, cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, bytes), "describing the matmul");
 }
 
-// Sets a plan's scale and bias pointers. They differ between layers of the same shape, which share the plan.
+// Sets a plan's scale and bias pointers. These pointers differ between layers of the same shape, which share the plan.
 static void set_pointers(const Matmul *p, const Plan *plan) {
     if (format_is_fp8(p->key.shape.a)) {
         set_attribute(p, plan, SCALE_A, &p->scale_a, sizeof p->scale_a);
@@ -187,8 +187,8 @@ static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others
 }
 
 // Sets the algorithm of a matmul that adds to D to that of the matmul of equal shape that overwrites D, because trying
-// or timing it would change D. The overwriting matmul comes first in every step. If it does not exist for this k, uses
-// that of another k. Returns false if none is usable.
+// or timing it would change D. The overwriting matmul comes first in every step. If there is none for this k, uses the
+// algorithm for another k. Returns false if no algorithm is usable.
 static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     for (int i = 0; i < 2 * state->count; i++) {
         const Plan *other = &state->plans[i % state->count];

@@ -7,7 +7,7 @@
 // An FP8 matmul that must accumulate in FP32 uses the first (or fastest) algorithm that does: samples of its result are
 // compared with FP64 sums (matmul_samples.h). Algorithms from a checkpoint or table are not checked at run time;
 // test_gpt2 checks those of the committed table.
-// A matmul that adds to D uses the algorithm of the one that overwrites D.
+// A matmul that adds to D uses the algorithm of the matmul that overwrites D.
 #pragma once
 #include "cuda/common/cuda_internal.h"
 #include "matmul_algos.h"

@@ -1,5 +1,5 @@
-// Accumulates gradients and computes the gradient norm. Both process a list of tensors in a few launches; the list is a
-// kernel argument, so nothing is uploaded.
+// Accumulates gradients and computes the gradient norm. Both operations process a list of tensors in a few launches;
+// the list is a kernel argument, so nothing is uploaded.
 #include "cuda_optimizer.h"
 
 namespace {

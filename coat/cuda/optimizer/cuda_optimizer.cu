@@ -54,7 +54,7 @@ __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
         s.correction2 = (float)correction2;
         s.rate = (float)((double)s.lr * correction1 / sqrt(correction2));
         s.floor = fmaxf((float)((double)s.eps / sqrt(correction2)),
-                        0x1p-63f); // at least the root of the smallest normal number, so that no division by 0 occurs
+                        0x1p-63f); // minimum: square root of the smallest normal number, which prevents division by 0
     }
     *scalars = s;
 }
@@ -269,5 +269,5 @@ void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepS
     adamw_launch_all<IN_SPLIT16>(stream, parameters, count, scalars);
     fp8_moments_update(exec, parameters, count, scalars, state);
     cuda_backend(exec)->amaxes_valid =
-        exec->ranks <= 1; // with several processes, the amaxes cover only the shard of this process
+        exec->ranks <= 1; // with several processes, the amaxes are only those of this process's shards
 }

@@ -46,9 +46,9 @@ __device__ static inline float adamw_element(const UpdateScalars &s, float decay
     return p - s.lr * update - decay * p;
 }
 
-// Computes AdamW for one element in fewer operations; m and v are already multiplied by beta1 and beta2. Used if the
-// moments are rounded to 8 bits anyway. Uses FMAs and the hardware's square root and reciprocal (error 2^-23); the root
-// of a subnormal number is 0.
+// Computes AdamW for one element in fewer operations; m and v are already multiplied by beta1 and beta2. Used for 8-bit
+// moments, whose rounding hides the difference. Uses FMAs and the hardware's square root and reciprocal (error 2^-23);
+// the root of a subnormal number is 0.
 __device__ static inline float adamw_element_short(const UpdateScalars &s, float decay, float grad, float *m, float *v,
                                                    float p) {
     const float g = grad * s.clip;

@@ -1,7 +1,7 @@
-// AdamW on 8-bit moments with dynamic range expansion (COAT: optimizer states). Reads and writes every state, gradient
-// and parameter once. With BF16 gradients and split16 master weights that is 8 bytes read and 6 written per element,
-// and 10 bytes each way per group of 128. A warp processes four groups, a chunk, at a time; fp8_moments.h explains the
-// work of its lanes.
+// AdamW on 8-bit moments with dynamic range expansion (COAT: optimizer states). Reads gradients, and reads and writes
+// states and parameters, once. With BF16 gradients and split16 master weights, it reads 8 bytes per element (gradient
+// 2, parameter 4, m and v 1 each) and writes 6, and reads and writes 10 bytes of scales and exponents per group of 128.
+// A warp processes four groups, a chunk, at a time (lanes: fp8_moments.h).
 #include "moment_parameters.h"
 
 namespace {

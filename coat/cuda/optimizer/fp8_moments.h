@@ -126,8 +126,8 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
     const float log2 = moment_log2(bits_float(bits)), other = __shfl_xor_sync(ALL_LANES, log2, 2);
     const float range = smallest ? other - log2 : log2 - other;
     uint32_t k = expand ? moment_exponent_of(range, FMT_E4M3) : MOMENT_K_ONE;
-    // floors: true if the smallest element could round to 0. It cannot if it is at least 2^-1/2 times the smallest
-    // nonzero FP8 value.
+    // floors: true if the smallest element could round to 0. An element of at least 2^-1/2 times the smallest nonzero
+    // FP8 value cannot.
     const bool floors = !(range * (float)k <= MOMENT_K_ONE * (moment_target(FMT_E4M3) + 1.5f));
     const uint32_t told = k | (uint32_t)(bits >= 0x00800000u) << 8 | (uint32_t)floors << 9;
     const auto group_of = [&](int at) {

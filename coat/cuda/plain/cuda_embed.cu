@@ -139,8 +139,8 @@ template <int V> __device__ inline void add_to(float *out, Pack<float, V> before
 }
 
 // Sums the runs of equal tokens in a chunk. A block processes a chunk and up to 128 vectors of its columns. All data of
-// a batch of rows is loaded together, including the current gradients of the tokens whose runs end in it; these differ,
-// because different runs have different tokens.
+// a batch of rows is loaded together, including the current gradients of the tokens whose runs end in it; these tokens
+// differ, because different runs have different tokens.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_gradient_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
@@ -212,7 +212,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
         for (int k = 0; k < BATCH; k++) {
             const bool exists = (other + k) * CHUNK < a.rows;
             first_token[k] = exists ? a.tokens[(other + k) * CHUNK] : -1;
-            // the value is used only if it was written
+            // the partial sum is used below only if this run of tokens continues, that is, if it was written
             if (exists) part[k] = load<V>(a.head + (other + k) * a.cols + column);
         }
 #pragma unroll

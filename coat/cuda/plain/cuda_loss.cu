@@ -241,7 +241,7 @@ constexpr int SUM_THREADS = 1024;
 
 __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *losses, int64_t count, StepState *state) {
     __shared__ double shared[SUM_THREADS / WARP];
-    const double before = state->loss_sum; // read by all threads, so that no branch precedes the loads of the losses
+    const double before = state->loss_sum; // read by all threads: a branch would delay the loads of the losses
     const float scale = state->loss_scale;
     double sum = 0.0;
 // The loop is unrolled by 4. The compiler would choose 16, which would load 4,096 losses one by one as a remainder.

@@ -1,7 +1,7 @@
 // Combines the softmax statistics of a row of logits that several blocks share. A row is read once if it fits in shared
 // memory, and several blocks per SM are needed so that one computes while another's row is being copied. Therefore, on
-// Hopper and later, the blocks of a cluster share a long row: each processes a part, and each warp sends its statistics
-// to all of them.
+// Hopper and later, the blocks of a cluster share a long row: each block processes a part, and each warp sends its
+// statistics to all blocks.
 #pragma once
 #include "cuda/common/barriers.h"
 #include "cuda/common/cuda_kernels.h"
@@ -29,8 +29,8 @@ __device__ inline SoftmaxSum softmax_exchange(SoftmaxSum mine, int mask) {
     return softmax_join(mine, {__shfl_xor_sync(ALL_LANES, mine.max, mask), __shfl_xor_sync(ALL_LANES, mine.sum, mask)});
 }
 
-// Exchange of softmax statistics between the blocks that share a row, in shared memory. It has places for the
-// statistics of all their warps, for the current row and for the next, because some blocks run ahead; and for each row
+// Exchange of softmax statistics between the blocks that share a row, in shared memory. Stores the statistics of all
+// warps of these blocks for two rows, the current and the next, because some blocks run ahead. Each of the two rows has
 // a barrier that counts received bytes.
 struct RowParts {
     uint64_t *barriers;

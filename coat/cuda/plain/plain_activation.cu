@@ -178,7 +178,7 @@ void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Te
 
 void plain_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool, ActivationKind kind) {
     const char *operation = "activation_forward";
-    if (y.data == h.data && !bias.data) h.data = NULL; // h need not be written, because it shares y's memory
+    if (y.data == h.data && !bias.data) h.data = NULL; // h is not written, because it shares y's memory
     if (g.data && kind == ACT_SWIGLU && h.data)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU does not support a bias or a separate h", operation);
     if (g.data || h.data) activation_launch(exec, operation, g, h, y, bias, kind);

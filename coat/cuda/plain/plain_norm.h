@@ -11,8 +11,8 @@ __device__ static inline float norm_hat(float x, float mean, float rstd) {
     return __fmul_rn(__fsub_rn(x, mean), rstd);
 }
 
-// True if the kernels of fp8_norm.cu and fp8_norm_backward.cu support these tensors, which may be absent. Calls fatal()
-// if a tensor has another format.
+// True if the kernels of fp8_norm.cu and fp8_norm_backward.cu support a norm's tensors, which may be absent. Calls
+// fatal() if a tensor has another format.
 static inline bool fp8_norm_supports(const char *operation, Format format, std::initializer_list<Tensor> tensors) {
     bool takes = format == FMT_BF16;
     for (const Tensor &t : tensors) {
