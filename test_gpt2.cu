@@ -111,6 +111,20 @@ static Config *lasting_config(const Config *c) {
     return copy;
 }
 
+// Poisons the arena of a vision tower, then sets its tables and random weights.
+static void randomize_vision(Model *v) {
+    void *poison = xmalloc(v->arena.total_bytes);
+    memset(poison, 0xff, v->arena.total_bytes);
+    v->ops->upload(&v->exec, v->arena.base, poison, v->arena.total_bytes);
+    free(poison);
+    vision_tables_set(v);
+    const Tensor values = arena_tensor(&v->arena, PIXEL_VALUES, VALUE, 0);
+    real table[3 * 256];
+    for (int i = 0; i < 3 * 256; i++) table[i] = (real)rng_normal(8, 1, (uint64_t)i);
+    v->ops->upload(&v->exec, values.data, table, sizeof table);
+    randomize(v);
+}
+
 // Creates a model with a copy of the Config c, poisons its arena, and returns the copy.
 static Config *create(Model *m, Config c) {
     Error err;
@@ -124,6 +138,7 @@ static Config *create(Model *m, Config c) {
     state_upload(m);
     rope_table_set(&m->arena, &m->exec);
     randomize(m);
+    if (m->vision) randomize_vision(m->vision);
     return config;
 }
 
@@ -133,6 +148,7 @@ static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     if (backward) {
         micro_step(m, accumulate, true);
     } else {
+        vision_forward(m);
         model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
     }
@@ -193,39 +209,39 @@ static void move(Model *m, Tensor t, const double *direction, double step) {
     (void)m;
 }
 
-static void test_finite_differences(void) {
-    Model m;
-    Small s = {2, 3, 48, 61, 3, 13, false, 0};
-    create(&m, small_config(s));
-    run_batch(&m, 5, true, false, 1.0);
+// Compares the gradients of all parameters of `part`, which is the model m or its vision tower, with finite differences
+// of the loss.
+static void check_gradients(Model *m, Model *part) {
     TensorId ids[64];
     int layers[64];
     Parameter list[64];
-    int count = arena_parameters(&m.arena, list, ids, layers);
+    run_batch(m, 5, true, false, 1.0);
+    int count = arena_parameters(&part->arena, list, ids, layers);
     for (int i = 0; i < count; i++) {
         Tensor value = list[i].weight.value, gradient = list[i].grad;
         size_t n = (size_t)tensor_elements(value);
         double *direction = (double *)xmalloc(n * sizeof *direction), slope = 0.0;
         // Uses a random direction with a component along the gradient, so that the slope is not near 0 and every
         // element contributes.
-        double *g = values_of(&m, gradient), size = 0.0;
+        double *g = values_of(m, gradient), size = 0.0;
         for (size_t j = 0; j < n; j++) size += g[j] * g[j];
         size = sqrt(size / (double)n);
         for (size_t j = 0; j < n; j++) {
             bool padding =
-                (ids[i] == WTE || ids[i] == HEADW) && (int64_t)j >= (int64_t)m.config->shape.vocab * value.cols;
+                (ids[i] == WTE || ids[i] == HEADW) && (int64_t)j >= (int64_t)m->config->shape.vocab * value.cols;
             direction[j] = padding ? 0.0 : rng_normal(9, (uint64_t)i, j) + (size > 0 ? g[j] / size : 0.0);
             slope += direction[j] * g[j];
         }
         // Combines central differences over one and two steps, so that the error falls with the fourth power of the
-        // step. Short steps make it unlikely that the kink of the QKV clip is between two points.
-        const double step = m.config->shape.clip_qkv > 0 ? 2e-7 : 4e-6;
+        // step. Short steps make it unlikely that the kink of the QKV clip is between two points. The loss depends less
+        // on a tower's parameters, so their steps are longer.
+        const double step = part != m ? 1e-4 : m->config->shape.clip_qkv > 0 ? 2e-7 : 4e-6;
         double losses[4];
         for (int k = 0; k < 4; k++) {
             const double moved = (k % 2 ? -1.0 : 1.0) * (1 + k / 2) * step;
-            move(&m, value, direction, moved);
-            losses[k] = run_batch(&m, 5, false, false, 1.0);
-            move(&m, value, direction, -moved);
+            move(m, value, direction, moved);
+            losses[k] = run_batch(m, 5, false, false, 1.0);
+            move(m, value, direction, -moved);
         }
         const double one = losses[0] - losses[1], two = losses[2] - losses[3];
         double measured = (8.0 * one - two) / (12.0 * step), error = fabs(measured - slope) / fabs(slope);
@@ -236,9 +252,58 @@ static void test_finite_differences(void) {
         free(g);
         free(direction);
     }
+}
+
+static void test_finite_differences(void) {
+    Model m;
+    Small s = {2, 3, 48, 61, 3, 13, false, 0};
+    create(&m, small_config(s));
+    check_gradients(&m, &m);
     double loss = run_batch(&m, 5, false, false, 1.0);
     take_step(&m, 5);
     check(m.host.t == 1 && run_batch(&m, 5, false, false, 1.0) < loss, "an update along the gradient lowers the loss");
+    model_destroy(&m);
+}
+
+// Tests the gradients of vision-language models: CLIP without its class row and the MLP projector, CLIP with the class
+// row, and SigLIP with an odd grid, whose last column and row of patches have no neighbors, and VILA's projector. The
+// second sequence has no image.
+static void test_vision_differences(VisionKind kind, bool drops_class_row, ProjectorKind projector) {
+    Model m;
+    Small s = {2, 3, 48, 61, 3, 13, false, 0};
+    Config c = small_config(s);
+    architecture_shape(ARCHITECTURE_LLAMA, &c.shape);
+    c.shape.layers = 2, c.shape.heads = c.shape.kv_heads = 3, c.shape.channels = 48, c.shape.head_dim = 16;
+    c.shape.ffn = 80, c.shape.vocab = 61, c.shape.vocab_padded = 128, c.shape.positions = 16;
+    c.shape.init = INIT_KIND_NORMAL;
+    c.shape.vision = (VisionShape){.kind = kind,
+                                   .image_size = projector == PROJECTOR_MLP ? 9 : 13,
+                                   .patch_size = 4,
+                                   .channels = 32,
+                                   .ffn = 40,
+                                   .heads = 2,
+                                   .layers = 2,
+                                   .file_layers = 3,
+                                   .activation = kind == VISION_CLIP ? ACT_GELU_QUICK : ACT_GELU_TANH,
+                                   .norm_eps = 1e-5f,
+                                   .drops_class_row = drops_class_row,
+                                   .projector = projector,
+                                   .features = 48};
+    create(&m, c);
+    const int rows = vision_rows(&c.shape.vision), images = 3, tokens = (int)config_micro_tokens(&c);
+    int32_t *places = (int32_t *)xmalloc((size_t)tokens * sizeof *places);
+    for (int i = 0; i < tokens; i++) places[i] = -1;
+    for (int i = 0; i < rows; i++)
+        places[1 + i] = i, places[7 + i] = rows + i, places[2 * c.seq_len + i] = 2 * rows + i;
+    const int64_t bytes = 3 * (int64_t)c.shape.vision.image_size * c.shape.vision.image_size * images;
+    uint8_t *pixels = (uint8_t *)xmalloc((size_t)bytes);
+    for (int64_t i = 0; i < bytes; i++) pixels[i] = (uint8_t)rng_hash(3, 4, (uint64_t)i);
+    batch_upload(&m, c.micro_batch, c.seq_len, places, NULL, NULL); // sets the number of tokens
+    images_upload(&m, images, pixels, places);
+    check_gradients(&m, &m);
+    check_gradients(&m, m.vision);
+    free(pixels);
+    free(places);
     model_destroy(&m);
 }
 #else
@@ -535,6 +600,9 @@ int main(int argc, char **argv) {
 #ifdef COAT_DOUBLE
     for (block = blocks; wanted(argc, argv, "twin") && block < blocks + BLOCKS; block++) test_finite_differences();
     block = blocks;
+    test_vision_differences(VISION_CLIP, true, PROJECTOR_MLP);
+    test_vision_differences(VISION_CLIP, false, PROJECTOR_MLP);
+    test_vision_differences(VISION_SIGLIP, false, PROJECTOR_DOWNSAMPLE);
 #else
     for (block = blocks; wanted(argc, argv, "twin") && block < blocks + BLOCKS; block++) {
         test_recompute();

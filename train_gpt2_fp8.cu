@@ -8,6 +8,7 @@ the table of tensors with their formats, coat/model/arena.c the memory plan, coa
 It compiles as CUDA C with both backends (train_gpt2_fp8), and as plain C with the CPU backend (train_gpt2_fp8_cpu).
 Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of the MLP.
 */
+#include "coat/config/vision.h"
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"
 #include "coat/log/step_line.h"
@@ -167,32 +168,48 @@ static void block_output(Model *m, int l) {
     m->ops->linear_forward(&m->exec, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
 }
 
-// Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens.
+// A point of the residual stream: stream + y + y_bias. y.data NULL: nothing is added.
+typedef struct {
+    Tensor stream, y, y_bias;
+} Residual;
+
+// Computes all blocks from the residual stream r before the first. Returns the stream after the last one.
+static Residual blocks_forward(Model *m, Tensor r, KvCache cache) {
+    const Ops *ops = m->ops;
+    Exec *ex = &m->exec;
+    int L = m->config->shape.layers;
+    Residual x = {r, no_tensor(), no_tensor()};
+    for (int l = 0; l < L; l++) {
+        ops->range_push(ex, "block forward");
+        shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1, false);
+        block_forward(m, l, x.stream, x.y, x.y_bias, cache);
+        block_output(m, l);
+        ops->range_pop(ex);
+        x.stream = act(m, RESID_MID, l);
+        x.y = act(m, Y, l);
+        x.y_bias = param(m, FCPROJB, l);
+    }
+    return x;
+}
+
+// Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens and the projector's output.
 void model_forward(Model *m, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     int L = m->config->shape.layers;
-    Tensor r = act(m, RESID_IN, 0), y = no_tensor(), y_bias = no_tensor();
-    Tensor wpe = of_positions(m, param(m, WPE, 0), cache.cached_tokens);
+    Tensor r = act(m, RESID_IN, 0), wpe = of_positions(m, param(m, WPE, 0), cache.cached_tokens);
     shards_pass_begin(&m->shards);
     ops->embed_forward(ex, r, act(m, TOKENS, 0), positions(m), param(m, WTE, 0), wpe, m->T);
-    for (int l = 0; l < L; l++) {
-        ops->range_push(ex, "block forward");
-        shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1, false);
-        block_forward(m, l, r, y, y_bias, cache);
-        block_output(m, l);
-        ops->range_pop(ex);
-        r = act(m, RESID_MID, l);
-        y = act(m, Y, l);
-        y_bias = param(m, FCPROJB, l);
-    }
+    if (m->vision)
+        ops->rows_gather(ex, r, arena_tensor(&m->vision->arena, FEATURES, VALUE, 0), act(m, IMAGE_ROWS, 0), true);
+    Residual x = blocks_forward(m, r, cache);
     Tensor last = act(m, RESID_FINAL, 0);
     if (m->config->shape.norm_place == NORM_POST) {
-        ops->postnorm_residual_forward(ex, no_tensor(), second_norm(m, L - 1), last, r, y);
-        r = last;
-        y = y_bias = no_tensor();
+        ops->postnorm_residual_forward(ex, no_tensor(), second_norm(m, L - 1), last, x.stream, x.y);
+        x = (Residual){last, no_tensor(), no_tensor()};
     }
-    ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), last, r, y, y_bias);
+    ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), last, x.stream, x.y,
+                               x.y_bias);
 }
 
 // Computes the output head and the loss in chunks of tokens, so that the complete logits (M, Vp) are never in memory.
@@ -362,14 +379,12 @@ static void block_recompute(Model *m, int l) {
                                       act(m, RESID_MID, l), act(m, Y, l));
 }
 
-// Runs backward from DN to the embedding: writes the gradients of all parameters (or adds to them), and sums them over
-// the processes, at the latest in the last micro-batch of a step.
-static void model_backward(Model *m, bool accumulate, bool last) {
+// Computes the backward of all blocks. The gradient of the residual stream after the last block becomes the gradient
+// before the first. Sums the gradients of each block over the processes, at the latest in the last micro-batch of a
+// step.
+static void blocks_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
-    Tensor dresid = act(m, DRESID, m->config->shape.layers - 1);
-    ops->norm_backward(ex, dresid, grad(m, LNFW, 0), grad(m, LNFB, 0), act(m, DN, 0),
-                       norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
     for (int l = m->config->shape.layers - 1; l >= 0; l--) {
         ops->range_push(ex, "block backward");
         block_recompute(m, l);
@@ -379,11 +394,154 @@ static void model_backward(Model *m, bool accumulate, bool last) {
         shards_gradients_ready(&m->shards, l, accumulate, last);
         ops->range_pop(ex);
     }
+}
+
+// Moves the gradient of the rows that the projector computed from the residual stream's gradient to DFEATURES.
+static void image_rows_backward(Model *m, Tensor dresid) {
+    const Arena *vision = &m->vision->arena;
+    m->ops->rows_gather(&m->exec, arena_tensor(vision, DFEATURES, VALUE, 0), dresid,
+                        arena_tensor(vision, FEATURE_ROWS, VALUE, 0), false);
+    m->ops->rows_gather(&m->exec, dresid, no_tensor(), act(m, IMAGE_ROWS, 0), true);
+}
+
+// Runs backward from DN to the embedding: writes the gradients of all parameters, or adds to them.
+static void model_backward(Model *m, bool accumulate, bool last) {
+    const Ops *ops = m->ops;
+    Exec *ex = &m->exec;
+    Tensor dresid = act(m, DRESID, m->config->shape.layers - 1);
+    ops->norm_backward(ex, dresid, grad(m, LNFW, 0), grad(m, LNFB, 0), act(m, DN, 0),
+                       norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
+    blocks_backward(m, accumulate, last);
+    if (m->vision) image_rows_backward(m, dresid);
     Tensor dwte = grad(m, WTE, 0);
     if (!m->config->shape.tied_head && !accumulate) // the gradient of a tied head has already been written
         ops->zero(ex, dwte.data, (size_t)tensor_elements(dwte) * format_bytes(dwte.format));
     ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), positions(m), m->T, accumulate);
     shards_pass_end(&m->shards, last);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Vision tower and projector. v: the model's `vision`; I images, T rows per image in the tower.
+
+// Returns a tensor with a fixed number of rows per image, with as many rows as the pass has images.
+static Tensor of_images(const Model *v, TensorId id) {
+    Tensor t = arena_tensor(&v->arena, id, VALUE, 0);
+    t.rows = t.rows / v->config->micro_batch * v->B;
+    return t;
+}
+
+// Returns rows of the projector's input as the rows of the tower that stand side by side in them.
+static Tensor tower_rows(const Model *v, Tensor t) {
+    t.rows *= vision_merged(&v->config->shape.vision);
+    t.cols = t.stride = v->config->shape.channels;
+    return t;
+}
+
+// Returns the norm before the tower's first block (CLIP), and that before the projector (VILA's mlp_downsample).
+static Norm pre_norm(const Model *v) {
+    return norm(v, X_PRE, MEANP, RSTDP, LNPREW, LNPREB, 0);
+}
+static Norm projector_norm(const Model *v) {
+    Norm n = norm(v, MERGED, MEANPROJ, RSTDPROJ, LNPROJW, LNPROJB, 0);
+    n.x = of_images(v, MERGED);
+    n.mean = of_images(v, MEANPROJ);
+    n.rstd = of_images(v, RSTDPROJ);
+    n.eps = 1e-5f;
+    return n;
+}
+
+// True if the projector begins with a norm.
+static bool projector_has_norm(const Model *v) {
+    return v->config->shape.vision.projector == PROJECTOR_DOWNSAMPLE;
+}
+
+// Computes the projector's output from its input: proj2(gelu(proj1(x))).
+static void projector_forward(Model *v) {
+    const Ops *ops = v->ops;
+    Exec *ex = &v->exec;
+    Tensor x = of_images(v, MERGED), h = of_images(v, PROJ_H), g = of_images(v, PROJ_G);
+    if (projector_has_norm(v)) {
+        ops->residual_norm_forward(ex, of_images(v, PROJ_IN), projector_norm(v), x, x, no_tensor(), no_tensor());
+        x = of_images(v, PROJ_IN);
+    }
+    ops->linear_forward(ex, h, x, weight(v, PROJ1W, 0), param(v, PROJ1B, 0));
+    ops->activation_forward(ex, g, h, h, no_tensor(), true, ACT_GELU_ERF);
+    ops->linear_forward(ex, of_images(v, FEATURES), g, weight(v, PROJ2W, 0), param(v, PROJ2B, 0));
+}
+
+static void tower_forward(Model *v) {
+    const Ops *ops = v->ops;
+    const VisionShape *s = &v->config->shape.vision;
+    Exec *ex = &v->exec;
+    Tensor patches = act(v, PATCHES, 0), r = act(v, RESID_IN, 0),
+           embedded = s->kind == VISION_CLIP ? act(v, X_PRE, 0) : r;
+    shards_pass_begin(&v->shards);
+    ops->patches_forward(ex, patches, of_images(v, PIXELS), arena_tensor(&v->arena, PIXEL_VALUES, VALUE, 0),
+                         s->image_size, s->patch_size, v->T);
+    ops->linear_forward(ex, embedded, patches, weight(v, PATCHW, 0), param(v, PATCHB, 0));
+    ops->image_embed_forward(ex, embedded, embedded, param(v, CLS, 0), param(v, WPE, 0), v->T);
+    if (s->kind == VISION_CLIP)
+        ops->residual_norm_forward(ex, r, pre_norm(v), embedded, embedded, no_tensor(), no_tensor());
+    Residual x = blocks_forward(v, r, NO_KV_CACHE);
+    Norm none;
+    memset(&none, 0, sizeof none);
+    ops->residual_norm_forward(ex, no_tensor(), none, act(v, TOWER_OUT, 0), x.stream, x.y, x.y_bias);
+}
+
+void vision_forward(Model *m) {
+    Model *v = m->vision;
+    if (!v) return;
+    tower_forward(v);
+    v->ops->rows_gather(&v->exec, tower_rows(v, of_images(v, MERGED)), act(v, TOWER_OUT, 0), of_images(v, SELECT),
+                        false);
+    projector_forward(v);
+}
+
+// Computes the gradient of the projector's input from DFEATURES. Returns it.
+static Tensor projector_backward(Model *v, bool accumulate) {
+    const Ops *ops = v->ops;
+    Exec *ex = &v->exec;
+    Tensor d = of_images(v, DFEATURES), dh = of_images(v, DPROJ), dx = of_images(v, DPROJ_IN);
+    ops->grad_quantize(ex, d, d, grad(v, PROJ2B, 0), d, accumulate);
+    ops->linear_backward_data(ex, dh, d, weight(v, PROJ2W, 0));
+    ops->linear_backward_weight(ex, grad(v, PROJ2W, 0), d, of_images(v, PROJ_G), accumulate);
+    ops->activation_backward(ex, dh, dh, grad(v, PROJ1B, 0), dh, of_images(v, PROJ_H), accumulate, ACT_GELU_ERF);
+    ops->linear_backward_data(ex, dx, dh, weight(v, PROJ1W, 0));
+    ops->linear_backward_weight(ex, grad(v, PROJ1W, 0), dh, of_images(v, projector_has_norm(v) ? PROJ_IN : MERGED),
+                                accumulate);
+    if (!projector_has_norm(v)) return dx;
+    Tensor dmerged = of_images(v, DMERGED);
+    ops->norm_backward(ex, dmerged, grad(v, LNPROJW, 0), grad(v, LNPROJB, 0), dx, projector_norm(v), false, accumulate);
+    return dmerged;
+}
+
+// Computes the gradients of the embedding's parameters from d, the gradient of the residual stream before the blocks.
+static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
+    const Ops *ops = v->ops;
+    Exec *ex = &v->exec;
+    if (v->config->shape.vision.kind == VISION_CLIP) {
+        Tensor dembedded = act(v, DN, 0), class_rows = dembedded;
+        ops->norm_backward(ex, dembedded, grad(v, LNPREW, 0), grad(v, LNPREB, 0), d, pre_norm(v), false, accumulate);
+        class_rows.rows = v->B;
+        class_rows.stride *= v->T;
+        ops->grad_quantize(ex, class_rows, class_rows, grad(v, CLS, 0), class_rows, accumulate);
+        d = dembedded;
+    }
+    ops->embed_backward(ex, no_tensor(), grad(v, WPE, 0), d, no_tensor(), no_tensor(), v->T, accumulate);
+    ops->grad_quantize(ex, d, d, grad(v, PATCHB, 0), d, accumulate);
+    ops->linear_backward_weight(ex, grad(v, PATCHW, 0), d, act(v, PATCHES, 0), accumulate);
+}
+
+// Computes the gradients of the vision tower and the projector from DFEATURES.
+static void vision_backward(Model *m, bool accumulate, bool last) {
+    Model *v = m->vision;
+    if (!v) return;
+    Tensor dmerged = projector_backward(v, accumulate);
+    Tensor dresid = act(v, DRESID, v->config->shape.layers - 1);
+    v->ops->rows_gather(&v->exec, dresid, tower_rows(v, dmerged), act(v, SELECT_BACK, 0), false);
+    blocks_backward(v, accumulate, last);
+    tower_embed_backward(v, dresid, accumulate);
+    shards_pass_end(&v->shards, last);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -406,10 +564,35 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
     if (positions) m->ops->upload(&m->exec, act(m, POSITIONS, 0).data, positions, bytes);
 }
 
-// Runs forward and backward of one micro-batch. The operations are equal in every step, so a device may record them (as
-// a CUDA graph) and replay them: one recording for the first micro-batch, which overwrites the gradients, and one for
-// the others. Passes that communicate or that FP8 health examines are not recorded.
-void micro_step(Model *m, bool accumulate, bool last) {
+void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows) {
+    Model *v = m->vision;
+    const Tensor bytes = arena_tensor(&v->arena, PIXELS, VALUE, 0),
+                 features = arena_tensor(&v->arena, FEATURE_ROWS, VALUE, 0);
+    const int64_t tokens = (int64_t)m->B * m->T;
+    int32_t *of_tokens = (int32_t *)xmalloc((size_t)tokens * sizeof *of_tokens);
+    int32_t *of_features = (int32_t *)xmalloc((size_t)features.rows * sizeof *of_features);
+    for (int64_t i = 0; i < features.rows; i++) of_features[i] = -1;
+    for (int64_t i = 0; i < tokens; i++) {
+        of_tokens[i] = image_rows ? image_rows[i] : -1;
+        if (of_tokens[i] >= 0) of_features[of_tokens[i]] = (int32_t)i;
+    }
+    m->ops->upload(&m->exec, act(m, IMAGE_ROWS, 0).data, of_tokens, (size_t)tokens * sizeof *of_tokens);
+    m->ops->upload(&m->exec, features.data, of_features, (size_t)features.rows * sizeof *of_features);
+    free(of_features);
+    free(of_tokens);
+    // A pass without images computes one black image, so that all processes run the same collectives.
+    v->B = images > 0 ? images : 1;
+    v->T = v->config->seq_len;
+    if (images > 0)
+        m->ops->upload(&m->exec, bytes.data, pixels, (size_t)images * (size_t)bytes.cols);
+    else
+        m->ops->zero(&m->exec, bytes.data, (size_t)bytes.cols);
+}
+
+// Runs forward and backward of the language model for one micro-batch. The operations are equal in every step, so a
+// device may record them (as a CUDA graph) and replay them: one recording for the first micro-batch, which overwrites
+// the gradients, and one for the others. Passes that communicate or that FP8 health examines are not recorded.
+static void text_step(Model *m, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
     bool watched = m->counts_codes || m->compares_matmuls;
     bool record = !watched && shards_recordable(&m->shards, !accumulate, last);
@@ -423,6 +606,16 @@ void micro_step(Model *m, bool accumulate, bool last) {
     m->exec.trains = false;
     m->counts_codes = m->compares_matmuls = false;
     if (record) m->ops->replay_end(&m->exec, recording);
+}
+
+// Runs forward and backward of one micro-batch. The passes of images are not recorded, because the number of images
+// differs between micro-batches.
+void micro_step(Model *m, bool accumulate, bool last) {
+    if (m->vision) m->vision->exec.trains = true;
+    vision_forward(m);
+    text_step(m, accumulate, last);
+    vision_backward(m, accumulate, last);
+    if (m->vision) m->vision->exec.trains = false;
 }
 
 // Writes a step's parameters to the device: learning rate, loss scale 1 / targets, AdamW's coefficients.
@@ -498,6 +691,57 @@ static bool allocate(Model *m, Error *err) {
     return ok;
 }
 
+// Sets the tensors of the vision tower that depend only on the model: which rows the projector reads, and the value of
+// each pixel byte.
+static void vision_tables_set(Model *v) {
+    const VisionShape *shape = &v->config->shape.vision;
+    const Tensor select = arena_tensor(&v->arena, SELECT, VALUE, 0),
+                 back = arena_tensor(&v->arena, SELECT_BACK, VALUE, 0);
+    const int images = v->config->micro_batch, tokens = vision_tokens(shape), rows = (int)select.rows / images;
+    int32_t *from = (int32_t *)xmalloc((size_t)select.rows * sizeof *from);
+    int32_t *to = (int32_t *)xmalloc((size_t)back.rows * sizeof *to);
+    for (int i = 0; i < images; i++) {
+        int32_t *f = from + (int64_t)i * rows, *t = to + (int64_t)i * tokens;
+        vision_select(shape, f, t);
+        for (int j = 0; j < rows; j++) f[j] += f[j] < 0 ? 0 : i * tokens;
+        for (int j = 0; j < tokens; j++) t[j] += t[j] < 0 ? 0 : i * rows;
+    }
+    v->ops->upload(&v->exec, select.data, from, (size_t)select.rows * sizeof *from);
+    v->ops->upload(&v->exec, back.data, to, (size_t)back.rows * sizeof *to);
+    free(to);
+    free(from);
+}
+
+// Creates the vision tower and the projector of a model. They share its device, its communication and its state.
+static bool vision_create(Model *m, Error *err) {
+    if (m->config->shape.vision.kind == VISION_NONE) return true;
+    Model *v = m->vision = (Model *)xcalloc(1, sizeof *v);
+    Config *config = m->vision_config = (Config *)xmalloc(sizeof *config);
+    vision_config(config, m->config);
+    v->config = config;
+    v->exec = m->exec;
+    v->ops = m->ops;
+    v->comm = m->comm;
+    arena_plan(&v->arena, config, m->exec.ranks, m->ops->device);
+    if (!arena_allocate(&v->arena, &v->exec, err)) return plan_advise(&m->arena, &m->exec, err);
+    v->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&v->arena), sizeof(Parameter));
+    v->parameter_count = arena_parameters(&v->arena, v->parameters, NULL, NULL);
+    shards_open(&v->shards, &v->arena, &v->exec, m->comm);
+    vision_tables_set(v);
+    return true;
+}
+
+static void vision_destroy(Model *m) {
+    Model *v = m->vision;
+    if (!v) return;
+    shards_close(&v->shards);
+    free(v->parameters);
+    arena_release(&v->arena, &v->exec);
+    free(v);
+    free(m->vision_config);
+    m->vision = NULL;
+}
+
 // Opens the device, connects to the other processes, and allocates memory. Does not initialize the parameters.
 bool model_create(Model *m, const Config *config, const CommPlace *place, Error *err) {
     memset(m, 0, sizeof *m);
@@ -516,10 +760,11 @@ bool model_create(Model *m, const Config *config, const CommPlace *place, Error 
     m->exec.state = m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
     state_upload(m);
     rope_table_set(&m->arena, &m->exec);
-    return true;
+    return vision_create(m, err);
 }
 
 void model_destroy(Model *m) {
+    vision_destroy(m);
     shards_close(&m->shards);
     comm_close(m->comm);
     free(m->parameters);

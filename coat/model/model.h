@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-typedef struct {
+typedef struct Model {
     const Config *config;
     Exec exec;
     const Ops *ops; // same as exec.ops
@@ -27,7 +27,11 @@ typedef struct {
     StepState host;                      // host copy of *state, as last uploaded or downloaded
     Guard *guard;                        // guard that skips outlier steps (--skip-loss-z, --skip-grad-z); NULL: off
     bool counts_codes, compares_matmuls; // FP8 health statistics to compute in the next micro_step()
-    double deadline_ms;                  // --time-limit: time at which passes stop; 0: no limit
+    // vision tower and projector, whose B is the number of images of the pass and T the number of rows of an image; NULL:
+    // the model reads text only
+    struct Model *vision;
+    Config *vision_config;
+    double deadline_ms; // --time-limit: time at which passes stop; 0: no limit
 } Model;
 
 // State of a sample's KV cache. The cache itself is the tensor QKV of all layers, with a row of q, k and v per
@@ -79,8 +83,17 @@ void state_download(Model *m);
 // positions: position of each token within its document, for document masking (--documents). NULL: no masking.
 void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets, const int32_t *positions);
 
-// Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens.
+// Uploads the images of the next pass and the places of their rows.
+//   pixels (images, 3 * side * side): planar bytes
+//   image_rows (B * T): for each token the row of the projector's output that replaces its embedding; -1: none. Image i
+//   has rows i * vision_rows() and following. NULL: no token has one, and `images` is 0
+void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows);
+
+// Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens and the projector's output.
 void model_forward(Model *m, KvCache cache);
+
+// Computes FEATURES, the projector's output for the uploaded images. Does nothing without a vision tower.
+void vision_forward(Model *m);
 
 // Computes the loss of every token (LOSSES) and adds their sum, times state->loss_scale, to state->loss_sum. With
 // `backward`, also computes the gradients of the head, which overwrite or, with `accumulate`, add to earlier ones.
