@@ -295,8 +295,9 @@ static void matmul_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor 
 static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
                             QuantizedGradient gradient, bool accumulate) {
     matmul_backward_data(m, l, dx, w, dy_q, dy_qt, gradient);
-    Tensor x = recomputed_input(m, x_t, l);
-    m->ops->linear_backward_weight(&m->exec, grad(m, w, l), dy_qt, x, accumulate);
+    Tensor dw = grad(m, w, l);
+    if (!dw.data) return; // the part is frozen
+    m->ops->linear_backward_weight(&m->exec, dw, dy_qt, recomputed_input(m, x_t, l), accumulate);
 }
 
 // Begins the backward of a sublayer and returns the gradient of the sublayer's output. With post-norm, runs the norm's
@@ -394,6 +395,11 @@ static void blocks_backward(Model *m, bool accumulate, bool last) {
         shards_gradients_ready(&m->shards, l, accumulate, last);
         ops->range_pop(ex);
     }
+}
+
+// True if a part of a vision-language model is trained.
+static bool trains_part(const Model *m, int part) {
+    return !(m->config->freeze & part);
 }
 
 // Moves the gradient of the rows that the projector computed from the residual stream's gradient to DFEATURES.
@@ -535,8 +541,12 @@ static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
 // Computes the gradients of the vision tower and the projector from DFEATURES.
 static void vision_backward(Model *m, bool accumulate, bool last) {
     Model *v = m->vision;
-    if (!v) return;
+    if (!v || !(trains_part(v, PART_VISION) || trains_part(v, PART_PROJECTOR))) return;
     Tensor dmerged = projector_backward(v, accumulate);
+    if (!trains_part(v, PART_VISION)) {
+        shards_pass_end(&v->shards, last);
+        return;
+    }
     Tensor dresid = act(v, DRESID, v->config->shape.layers - 1);
     v->ops->rows_gather(&v->exec, dresid, tower_rows(v, dmerged), act(v, SELECT_BACK, 0), false);
     blocks_backward(v, accumulate, last);
@@ -727,6 +737,7 @@ static bool vision_create(Model *m, Error *err) {
     v->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&v->arena), sizeof(Parameter));
     v->parameter_count = arena_parameters(&v->arena, v->parameters, NULL, NULL);
     shards_open(&v->shards, &v->arena, &v->exec, m->comm);
+    shards_join(&m->shards, &v->shards);
     vision_tables_set(v);
     return true;
 }

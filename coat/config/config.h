@@ -73,6 +73,10 @@ typedef struct {
     int image_token; // id of the token at whose places the projector's rows stand
 } VisionShape;
 
+// Parts of a vision-language model, as bits of Config.freeze.
+enum { PART_VISION = 1, PART_PROJECTOR = 2, PART_LANGUAGE = 4 };
+#define PART_NAMES "vision|projector|language"
+
 // Shape of a model. GPT-2 has kv_heads == heads, head_dim * heads == channels, ffn == 4 * channels, LayerNorm,
 // tanh-GELU, learned positions, biases and a tied head. Llama-style models have other values.
 typedef struct {
@@ -252,9 +256,9 @@ typedef struct {
     int micro_batch, seq_len;
     ExamplesKind examples;
     DocumentsKind documents;
-    int64_t batch_tokens; // tokens per optimizer step over all ranks; 0: one micro-batch per rank
+    int64_t batch_tokens;    // tokens per optimizer step over all ranks; 0: one micro-batch per rank
     int images_per_sequence; // largest number of images in a sequence; 0: as many as fit
-    int logits_chunk;     // number of tokens whose logits are computed at a time; 0: automatic
+    int logits_chunk;        // number of tokens whose logits are computed at a time; 0: automatic
     // settings of the optimizer
     int64_t steps;     // number of steps; -1: determined by epochs
     int epochs;        // number of passes over the training data
@@ -265,6 +269,9 @@ typedef struct {
     float decay_fraction; // fraction of the steps that the final decay of schedule wsd takes
     ScheduleKind schedule;
     uint64_t seed;
+    int freeze; // PART_VISION ...: parts of a vision-language model that are not trained
+    // learning rates of the vision tower and of the projector; 0: lr
+    float lr_vision, lr_projector;
     int max_skipped; // number of consecutive skipped updates that ends the run
     // an update is skipped if the loss or gradient norm is this many standard deviations too high; 0: never
     float skip_loss_z, skip_grad_z;

@@ -302,7 +302,8 @@ int arena_parameter_count(const Arena *arena) {
 
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]) {
     int count = 0;
-    uint64_t index = 0;
+    const Config *c = arena->config;
+    uint64_t index = c->shape.tower ? (uint64_t)1 << 48 : 0; // different from those of the language model
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
             Parameter *p = &list[count];
@@ -312,6 +313,8 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
             p->v = arena_tensor(arena, (TensorId)id, MOMENT_V, layer);
             p->master = arena_tensor(arena, (TensorId)id, MASTER, layer);
             p->decay = tensor_rank((TensorId)id) == 2;
+            const int part = tensor_part((TensorId)id, &c->shape);
+            p->rate = (part == PART_VISION ? c->lr_vision : part == PART_PROJECTOR ? c->lr_projector : 0) / c->lr;
             p->index = index;
             index += (uint64_t)tensor_elements(p->weight.value);
             if (ids) ids[count] = (TensorId)id;
