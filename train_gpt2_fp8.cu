@@ -722,9 +722,9 @@ static void vision_tables_set(Model *v) {
     free(from);
 }
 
-// Creates the vision tower and the projector of a model. They share its device, its communication and its state.
-static bool vision_create(Model *m, Error *err) {
-    if (m->config->shape.vision.kind == VISION_NONE) return true;
+// Creates the vision tower and the projector of a model. They share its device, communication, memory and state.
+static void vision_create(Model *m) {
+    if (m->config->shape.vision.kind == VISION_NONE) return;
     Model *v = m->vision = (Model *)xcalloc(1, sizeof *v);
     Config *config = m->vision_config = (Config *)xmalloc(sizeof *config);
     vision_config(config, m->config);
@@ -733,13 +733,12 @@ static bool vision_create(Model *m, Error *err) {
     v->ops = m->ops;
     v->comm = m->comm;
     arena_plan(&v->arena, config, m->exec.ranks, m->ops->device);
-    if (!arena_allocate(&v->arena, &v->exec, err)) return plan_advise(&m->arena, &m->exec, err);
+    arena_join(&v->arena, &m->arena, &v->exec);
     v->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&v->arena), sizeof(Parameter));
     v->parameter_count = arena_parameters(&v->arena, v->parameters, NULL, NULL);
     shards_open(&v->shards, &v->arena, &v->exec, m->comm);
     shards_join(&m->shards, &v->shards);
     vision_tables_set(v);
-    return true;
 }
 
 static void vision_destroy(Model *m) {
@@ -747,7 +746,6 @@ static void vision_destroy(Model *m) {
     if (!v) return;
     shards_close(&v->shards);
     free(v->parameters);
-    arena_release(&v->arena, &v->exec);
     free(v);
     free(m->vision_config);
     m->vision = NULL;
@@ -771,7 +769,8 @@ bool model_create(Model *m, const Config *config, const CommPlace *place, Error 
     m->exec.state = m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
     state_upload(m);
     rope_table_set(&m->arena, &m->exec);
-    return vision_create(m, err);
+    vision_create(m);
+    return true;
 }
 
 void model_destroy(Model *m) {

@@ -1,6 +1,7 @@
 // Computes the offsets of all tensors in one allocation, and the tensor descriptors that operations receive.
 #include "arena.h"
 #include "base/memory.h"
+#include "config/vision.h"
 
 // --- offsets ---------------------------------------------------------------------------------------------------
 
@@ -132,6 +133,19 @@ static size_t place_pool(Arena *a, size_t base) {
     return pool;
 }
 
+// Plans the memory of the vision tower and the projector, after all other memory.
+static void plan_vision(Arena *arena, DeviceKind device) {
+    Config *config = (Config *)xmalloc(sizeof *config);
+    Arena *vision = (Arena *)xmalloc(sizeof *vision);
+    vision_config(config, arena->config);
+    arena_plan(vision, config, arena->ranks, device);
+    arena->category_bytes[CATEGORY_VISION] = vision->total_bytes;
+    arena->total_bytes += vision->total_bytes;
+    arena->host_bytes += vision->host_bytes;
+    free(vision);
+    free(config);
+}
+
 void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
     memset(arena, 0, sizeof *arena);
     arena->config = config;
@@ -159,7 +173,9 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     arena->workspace_offset = cursor;
     take(&cursor, arena->workspace.bytes);
     arena->category_bytes[CATEGORY_WORKSPACE] = cursor - arena->workspace_offset;
-    arena->total_bytes = cursor;
+    arena->total_bytes = arena->vision_offset = cursor;
+    arena->vision_host_offset = arena->host_bytes;
+    if (config->shape.vision.kind != VISION_NONE && !config->shape.tower) plan_vision(arena, device);
 }
 
 // --- descriptors -----------------------------------------------------------------------------------------------
@@ -336,7 +352,7 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
         return error_set(err, EXIT_DEVICE, "memory: the run needs %s (%s)", memory_text(needed, arena->total_bytes),
                          why.text);
     exec->workspace = arena->base + arena->workspace_offset;
-    exec->workspace_bytes = arena->total_bytes - arena->workspace_offset;
+    exec->workspace_bytes = arena->vision_offset - arena->workspace_offset;
     if (!arena->host_bytes) return true;
     if (memory_fits(arena->host_bytes))
         arena->host = exec->ops->host_allocate ? (char *)exec->ops->host_allocate(exec, arena->host_bytes)
@@ -346,6 +362,14 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     arena->host_refused = true;
     return error_set(err, EXIT_DEVICE, "--offload-states: the host does not give %s for moments and master weights",
                      memory_text(needed, arena->host_bytes));
+}
+
+void arena_join(Arena *vision, const Arena *arena, Exec *exec) {
+    vision->rank = arena->rank;
+    vision->base = arena->base + arena->vision_offset;
+    if (vision->host_bytes) vision->host = arena->host + arena->vision_host_offset;
+    exec->workspace = vision->base + vision->workspace_offset;
+    exec->workspace_bytes = vision->total_bytes - vision->workspace_offset;
 }
 
 void arena_release(Arena *arena, Exec *exec) {

@@ -234,7 +234,7 @@ TensorId tensor_input(TensorId id) {
 const char *category_name(Category c) {
     static const char *const names[CATEGORY_COUNT] = {"weights",       "fp8_weights", "gradients", "moments",
                                                       "master",        "saved",       "scratch",   "logits",
-                                                      "communication", "workspace"};
+                                                      "communication", "workspace",   "vision"};
     return names[c];
 }
 
