@@ -80,7 +80,7 @@ Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error 
 void comm_close(Comm *comm) {
     if (!comm) return;
     if (comm->watchdog) {
-        comm_barrier(comm); // a barrier, because no rank may end communication that another rank still needs
+        comm_barrier(comm); // waits for all ranks, because no rank may end communication that another rank still needs
         watchdog_begin(comm->watchdog, "the end of communication");
     }
     if (comm->ops->close) comm->ops->close(comm);
@@ -140,7 +140,8 @@ void comm_barrier(Comm *comm) {
     (void)comm_sum_i64(comm, 0);
 }
 
-// Shares a text by summing numbers: rank `from` puts the text into them, the other ranks contribute zeros.
+// Sends the text of rank `from` to all ranks by a sum of numbers: rank `from` contributes the text's bytes as numbers,
+// the other ranks contribute zeros.
 void comm_share_text(Comm *comm, int from, char *text, size_t size) {
     int64_t part[8] = {0};
     const size_t length = comm->place.rank == from ? strlen(text) : 0;
@@ -167,7 +168,7 @@ void comm_serialize_end(Comm *comm, int64_t barriers) {
 bool comm_all_good(Comm *comm, bool good, Error *err) {
     enum { CODES = 256 };
     const int rank = comm->place.rank, ranks = comm->place.ranks;
-    // the largest number belongs to the lowest rank that has failed, and contains its exit code
+    // the largest value comes from the lowest rank that has failed, and contains the rank's exit code
     const int64_t worst = comm_max_i64(comm, good ? 0 : (int64_t)(ranks - rank) * CODES + (int64_t)err->code);
     if (worst == 0) return true;
     if (comm_sum_i64(comm, !good) == ranks) return false;

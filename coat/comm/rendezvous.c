@@ -71,7 +71,7 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
     r->run = XXH3_64bits(id, strlen(id));
     if (*port) {
         if (!read_port(port, "MASTER_PORT", &r->port, err)) return false;
-        // uses the next port, because torchrun itself listens on MASTER_PORT
+        // uses the port after MASTER_PORT, because torchrun itself listens on MASTER_PORT
         if (strcmp(variable("TORCHELASTIC_USE_AGENT_STORE"), "True") == 0 && r->port < 65535) r->port++;
     } else if (*job) {
         // the port depends on the job, because several jobs may share a machine
@@ -94,14 +94,14 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
 
 // --- messages -------------------------------------------------------------------------------------------------------
 
-// Message that a process sends after it has connected. Numbers are in network byte order.
+// Hello, the message that a process sends to rank 0 after connecting. Numbers are in network byte order.
 typedef struct {
     char magic[8];
     uint64_t run;
     uint32_t rank, ranks, bytes, unused;
 } Hello;
 
-// Answer of rank 0, which precedes its data or, on failure, replaces it.
+// Answer that rank 0 sends to a hello. On success, rank 0's data follows the answer; on failure, nothing does.
 typedef struct {
     char magic[8];
     uint32_t code;   // EXIT_DONE: the data follows
@@ -110,7 +110,7 @@ typedef struct {
 
 static const char magic[8] = {'C', 'O', 'A', 'T', 'r', 'd', 'v', '2'};
 
-// Opens a socket on which connect() and send() wait for at most 5 seconds, and accept() and recv() for `receive_s`.
+// Opens a socket. On it, connect() and send() wait for at most 5 seconds, accept() and recv() for at most receive_s.
 static int open_socket(int family, int receive_s) {
     const struct timeval send_limit = {5, 0}, receive_limit = {receive_s, 0};
     int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
@@ -153,10 +153,10 @@ static bool resolve(const Rendezvous *r, double until, struct addrinfo **found, 
 
 // --- rank 0 ---------------------------------------------------------------------------------------------------------
 
-// A connection to rank 0. fd is -1 if there is none.
+// A connection that rank 0 has accepted. fd is -1 if there is none.
 typedef struct {
     int fd;
-    double until; // time at which the connection is closed if it has not sent a complete hello
+    double until; // time at which the connection is closed unless it has sent a complete hello
 } Client;
 
 typedef struct {

@@ -52,7 +52,7 @@ static const NotBuilt not_built[] = {
 // clang-format on
 
 static bool check_built(const Config *c, int ranks, Error *err) {
-    Config preset = *c; // the recipe's values before single flags change them
+    Config preset = *c; // configuration with the values of the recipe alone, without single flags
     if (c->recipe.precision == PRECISION_RECIPE) recipe_apply(&preset.recipe, c->recipe.kind);
     for (size_t i = 0; i < sizeof not_built / sizeof not_built[0]; i++) {
         const NotBuilt *n = &not_built[i];
@@ -107,7 +107,7 @@ static bool check_most(const Config *c, const char *flag, int value, int most, c
 static bool recipe_check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     const Recipe *r = &c->recipe;
-    bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // --plan has not chosen the micro-batch yet
+    bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // true: --plan has yet to choose the micro-batch
     bool linear = r->linear == LINEAR_FP8, head = r->head != HEAD_BF16, saved = r->saved == SAVED_COAT;
     const bool samples = config_samples_only(c);
     int64_t tokens = samples ? config_min_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
@@ -126,7 +126,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     if (by_token && !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_MAX_CAST_WIDTH,
                                 "use --recipe coat-paper", err))
         return false;
-    // a group of the saved activation must not span gate and up
+    // values that share a scale in the saved activation must not span gate and up
     if (saved && gated && on_gpu(c) && !check_multiple("--ffn, --group-size", "the width", s->ffn, r->group_size, err))
         return false;
     return !head || samples || c->logits_chunk >= tokens ||
@@ -139,8 +139,8 @@ static void add_note(Config *c, const char *because) {
                 choice_name(RECIPE_NAMES, c->recipe.kind).text, whose, because);
 }
 
-// Chooses the final recipe. If the shape or the GPU does not support FP8, a recipe that --recipe names is rejected (for
-// the shape; opening the device rejects the GPU), and any other becomes bf16 with a note.
+// Chooses the final recipe. If the shape or the GPU does not support FP8, a recipe that no flag names becomes bf16,
+// with a note. A recipe named by --recipe is rejected here for the shape, and when the device is opened for the GPU.
 static bool recipe_decide(Config *c, Error *err) {
     bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16;
     bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
@@ -149,7 +149,7 @@ static bool recipe_decide(Config *c, Error *err) {
     if (final || (fits && device)) return fits;
     add_note(c, fits ? c->gpu_without_fp8 : err->text);
     c->recipe = c->plain_recipe;
-    return recipe_check_shape(c, err); // checked again, because single flags may still select FP8
+    return recipe_check_shape(c, err); // the shape is checked again, because single flags may still select FP8
 }
 
 // Adapts a recorded batch that is not a multiple of the tokens of one pass of all ranks: lowers the recorded
@@ -203,7 +203,7 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     if (!recipe_decide(config, err)) return false;
     if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
     if (!check_batch(config, ranks, err)) return false;
-    // replaces -1 by the chosen number, for the report and checkpoints
+    // replaces bf16_blocks -1 by the chosen number of blocks, for the report and checkpoints
     config->recipe.bf16_blocks = config_bf16_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err)) return false;

@@ -53,7 +53,8 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     const char *limit;
     const int64_t left = memory_limit_left(&limit);
     const bool limited = left < INT64_MAX && (double)left < (double)memory_whole_pages(bytes);
-    // The size is checked first, because Linux grants more memory than it has and later kills the process that uses it.
+    // Checks the size before it allocates, because Linux grants more memory than the machine has and later kills the
+    // process that uses it.
     void *memory = bytes / page < pages && !limited ? memory_in_huge_pages(bytes) : NULL;
     if (!memory && limited) {
         error_set(err, EXIT_DEVICE, "could not allocate %zu MiB: %s leaves %zu MiB", bytes >> 20, limit,

@@ -107,8 +107,8 @@ typedef struct {
     const real *bias; // (n) bias; NULL: none
     int64_t m, n, k;
     bool accumulate;
-    // matmul_on_thread() and matmul_on_all() set the following fields.
-    real scale; // factor of the sum: scale of a times scale of b
+    // fields that matmul_on_thread() and matmul_on_all() set
+    real scale; // factor that multiplies the sum: scale of a times scale of b
     int64_t tile_m, tile_n;
 } Matmul;
 

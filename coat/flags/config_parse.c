@@ -28,7 +28,7 @@ static bool given(const void *parse, const char *name) {
 }
 
 static bool set_all(const Arguments *args, Config *config, Error *err) {
-    config->train[0] = '\0'; // cleared, because each --train flag appends to it
+    config->train[0] = '\0'; // the list is cleared, because each --train flag appends a set to it
     config->train_sets = 0;
     memset(config->train_weights, 0, sizeof config->train_weights);
     for (int i = 0; i < args->count; i++) {
@@ -85,7 +85,7 @@ static bool choose_model(Config *flags, Error *err) {
     return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the names %s", model, model_names());
 }
 
-// True if the run uses the model recorded in its log. Flags of the shape may still change it.
+// True if the run uses the model recorded in its log. Flags of the shape may still change that model.
 static bool keeps_logged_model(const Parse *p) {
     return p->recorded->settings_logged && !given(p, "model");
 }
@@ -109,7 +109,7 @@ static void apply_presets(const Parse *p, const Config *chosen) {
 }
 
 // Returns the first given flag of the model's shape and writes its name as given to `name`; returns NULL if none was
-// given. With `recorded`, ignores flags whose value equals the recorded one.
+// given. With `recorded`, ignores flags whose value equals the recorded value.
 static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[FLAG_TEXT_LENGTH]) {
     int count;
     const Flag *table = flag_table(&count);
@@ -190,7 +190,7 @@ static bool finish_shape(const Parse *p, Error *err) {
         config->model[0] = '\0';
     if (config->shape_files[0] && !config->model_from_files && any && !same_shape(p, err)) return false;
     if (config->shape_files[0]) {
-        // 0: seq_len is chosen when the shape is known
+        // seq_len 0: config_check() chooses it when the shape is known
         if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0;
         return true;
     }
@@ -261,7 +261,7 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     return true;
 }
 
-// Checks that either every --train has a --train-weight or none has.
+// Checks that either every --train has a --train-weight or none of them.
 static bool check_weights(const Config *c, Error *err) {
     const char *at = c->train, *without = NULL;
     int weights = 0;
@@ -407,8 +407,9 @@ bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now,
     return ok;
 }
 
-// Sets the flags a second time. command_line_read() sets them to find the presets; now they are set on top of the
-// presets, so that their order does not matter. A third time, on top of recipe bf16, yields the fallback recipe.
+// Applies the flags a second time. command_line_read() applied them to find the presets; now they are applied on top of
+// the presets, so that their order does not matter. Applying them a third time, on top of recipe bf16, gives the
+// fallback recipe.
 static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     Config *config = p->config;
     apply_presets(p, chosen);
@@ -422,7 +423,7 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     if (config->epochs_given && !given(p, "steps")) config->steps = -1;
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
     if (config->plan == PLAN_TABLE && config->json) config->plan = PLAN_JSON;
-    // The user asked for the sampled text only.
+    // a run that only samples prints only the text of the samples
     if (config->prompt[0] && !config->train[0] && !given(p, "no-quiet")) config->quiet = true;
     recipe_apply(&chosen->recipe, RECIPE_BF16);
     if (!set_all(p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;

@@ -9,7 +9,7 @@
 #define NOWHERE 0, 0
 #define BIG 9e15 // largest count that a flag accepts; a double represents it exactly
 
-// The following predicates tell when a flag's value has an effect.
+// The following predicates return true if a flag's value has an effect.
 static bool not_fp32(const Config *c) {
     return c->recipe.precision != PRECISION_FP32;
 }

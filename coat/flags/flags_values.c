@@ -21,8 +21,8 @@ static int alternative_index(const char *alternatives, const char *value) {
 typedef enum { COUNT_GOOD, COUNT_MALFORMED, COUNT_UNIT, COUNT_OVERFLOW } CountResult;
 
 // Parses a whole number: digits with a fraction, then an exponent or a unit k or M, for example "-1", "20k", "0.5M",
-// "1e6". kilo: value of k, whose square is M; 0: units are not allowed. A value that is not a whole number is
-// malformed.
+// "1e6". kilo: factor of the unit k, whose square is the factor of M; 0: units are not allowed. A value that is not a
+// whole number is malformed.
 static CountResult parse_count(const char *text, int64_t kilo, int64_t *value) {
     const bool negative = *text == '-';
     const char *at = text + (negative || *text == '+');
@@ -109,7 +109,7 @@ static bool set_seed(const Flag *flag, void *field, const char *value, Error *er
     int64_t count;
     errno = 0;
     unsigned long long number = strtoull(value, &end, 10);
-    // the number is whole but has an exponent, such as "1e3"
+    // accepts a whole number with an exponent, too, such as "1e3"
     if (*end && parse_count(value, 0, &count) == COUNT_GOOD && count >= 0)
         number = (unsigned long long)count;
     else if (!isdigit((unsigned char)value[0]) || *end || errno == ERANGE)
@@ -122,7 +122,7 @@ static bool set_float(const Flag *flag, void *field, const char *value, Error *e
     char *end;
     errno = 0;
     double number = strtod(value, &end);
-    // checked, because strtod() also accepts spaces, hexadecimal numbers, inf and nan
+    // strtod() also accepts spaces, hexadecimal numbers, inf and nan, so the characters are checked
     if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
         return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
     if (!(number >= flag->min && number <= flag->max)) return out_of_range(flag, value, err);
@@ -252,7 +252,7 @@ static bool set_resume(const Flag *flag, Config *config, const char *value, bool
     if (!value) return true;
     if (!*value) return error_set(err, EXIT_USER, "--resume=: the value is empty; write --resume, or --resume=STEP");
     if (!value[strspn(value, "+-.0123456789eEkKmM")]) return set_whole(flag, &config->resume_step, value, err);
-    // The value is probably the folder of a run or of a checkpoint.
+    // The value of --resume is probably the folder of a run or of a checkpoint.
     const char *checkpoint = strstr(value, "/step-0");
     char step[32] = "";
     if (checkpoint) snprintf(step, sizeof step, "=%lld", atoll(checkpoint + strlen("/step-")));

@@ -26,7 +26,7 @@ bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Er
 typedef struct {
     int64_t cut; // byte offset of the first line of first_step or a later step
     int64_t end; // byte offset of the end of the last valid line; an incomplete line may follow after a crash
-    int64_t val_step, hellaswag_step; // last step before `cut` with each evaluation; -1: none
+    int64_t val_step, hellaswag_step; // steps of the last val_loss and hellaswag lines before `cut`; -1: none
     Losses losses;                    // losses of the lines before `cut`
     int64_t loss_step;                // last training step before `cut`; -1: none
     double loss;                      // loss of loss_step; NAN: not finite

@@ -27,7 +27,7 @@ typedef struct {
     StepState host;                      // host copy of *state, as last uploaded or downloaded
     Guard *guard;                        // guard that skips outlier steps (--skip-loss-z, --skip-grad-z); NULL: off
     bool counts_codes, compares_matmuls; // FP8 health statistics to compute in the next micro_step()
-    double deadline_ms;                  // --time-limit: time at which passes stop; 0: no limit
+    double deadline_ms;                  // time at which passes stop because of --time-limit; 0: no limit
 } Model;
 
 // State of a sample's KV cache. The cache itself is the tensor QKV of all layers, with a row of q, k and v per

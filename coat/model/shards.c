@@ -323,7 +323,7 @@ void shards_update(Shards *s, StepState *state) {
     }
     if (s->zero >= 3) quantize_shards(s);
     comm_after_compute(s->comm);
-    gather_values(s, s->layers); // gathered first, because the embedding reads them
+    gather_values(s, s->layers); // first the parameters that are not per layer, because the embedding reads them
     for (int l = 0; l < s->layers; l++) gather_values(s, l);
 }
 

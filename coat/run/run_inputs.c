@@ -31,7 +31,8 @@ void run_note_always(const Run *run, const char *format, ...) {
     va_end(args);
 }
 
-// Sets the BOS and EOS ids of a new model to those of its vocabulary. If that has no BOS token, EOS is used as BOS.
+// Sets the BOS and EOS ids of a new model to those of its vocabulary. If the vocabulary has no BOS token, EOS is used
+// as BOS.
 static void set_special_ids(Run *run) {
     const int begin = tokenizer_bos(run->tokenizer), end = tokenizer_eos(run->tokenizer);
     model_shape_ids(&run->config->shape, begin < 0 ? end : begin, end);
@@ -75,7 +76,7 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error unread;
     const bool with_model =
-        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not used for the checkpoints of this run
+        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not the vocabulary of this run's checkpoints
     const bool there = c->shape_files[0] && tokenizer_is_in(c->shape_files);
     Tokenizer *own = there ? tokenizer_open(c->shape_files, &unread) : NULL;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : there ? c->shape_files : "";
@@ -179,8 +180,8 @@ bool choose_prompt_format(Run *run, Error *err) {
     return true;
 }
 
-// Splits the data into documents: at the BOS token of the vocabulary, or else at that of the model's files, or else
-// after an EOS token. Call it after choose_prompt_format(), which adds EOS tokens.
+// Splits the data into documents: at the BOS token of the vocabulary, or else at the BOS token in the model's files, or
+// else after an EOS token. Call it after choose_prompt_format(), which adds EOS tokens.
 bool divide_documents(Run *run, Error *err) {
     const Config *c = run->config;
     if (c->documents != DOCUMENTS_MASKED) return true;
@@ -216,7 +217,8 @@ static void note_bytes(const Run *run, DataLoader *loader) {
                  prepare_bytes_name());
 }
 
-// Adds a note if token files store 16-bit tokens although the vocabulary needs 32 bits, as data/prepare.py writes.
+// Adds a note if token files store 16-bit tokens although data/prepare.py writes 32-bit tokens for the vocabulary's
+// size.
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
     if (narrow && run->config->shape.vocab > UINT16_MAX + 1)

@@ -48,7 +48,7 @@ static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
     if (c->resume_step >= 0 || !config_trains(c)) return checkpoint_expect(c->out, c->resume_step, err);
-    // also checked for --resume without a step, because the user may expect checkpoints there
+    // --resume without a step starts without a checkpoint, but adds a note, because the user may expect one
     if (!checkpoint_expect(c->out, -1, &none))
         run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning%s", c->out,
                         c->settings_logged ? " with the settings in its log.jsonl that no flag names" : "");
@@ -103,7 +103,7 @@ static bool start_or_resume(Run *run, Error *err) {
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
-    if (!run->train || !folder[0]) note_data(run); // same_data() has called note_data() in the other case
+    if (!run->train || !folder[0]) note_data(run); // a resumed training calls note_data() only if its data has changed
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         run->done.pass = data_sequences(run->train);
@@ -127,7 +127,7 @@ static void report(Run *run) {
                          .sequences = run->done.sequences,
                          .tokens = run->done.tokens};
     const bool results =
-        m->config->json || (m->config->prompt[0] && !run->train); // standard output is then reserved for results
+        m->config->json || (m->config->prompt[0] && !run->train); // true: standard output is for results only
     if (!m->config->quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
 }
 
@@ -148,8 +148,8 @@ static const char *different_flag(Run *run) {
     return NULL;
 }
 
-// Checks that all ranks run with equal settings. They may differ because each rank chooses the recipe by its GPU, and
-// reads recorded settings from its files.
+// Checks that all ranks run with equal settings. Settings may differ because each rank chooses the recipe by its GPU,
+// and reads recorded settings from its files.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = run->config;
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
@@ -188,7 +188,7 @@ static bool same_files(Run *run, Error *err) {
                      "%s differ between the processes; name files with the same content in the same order", different);
 }
 
-// Checks that all ranks split the data into documents at the same tokens, because each reads its own files of
+// Checks that all ranks split the data into documents at the same tokens, because each rank reads its own files of
 // vocabulary and data.
 static bool same_documents(Run *run, Error *err) {
     if (run->config->documents != DOCUMENTS_MASKED) return true;

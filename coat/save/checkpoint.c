@@ -353,7 +353,7 @@ static bool remove_step(const char *out, const char *folder, int64_t step, Error
 }
 
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every) {
-    static int64_t reported = -1; // failures to remove checkpoints up to this step have been printed
+    static int64_t reported = -1; // step of the last checkpoint whose failed removal has been printed
     remove_leftovers(out, true);
     if (keep <= 0) return;
     int64_t *steps, newest_failed = reported;

@@ -141,7 +141,7 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
-    if (folder_has_file(folder, HF_CONFIG_NAME)) // for example, weight files without their index
+    if (folder_has_file(folder, HF_CONFIG_NAME)) // the folder may have weight files without their index
         return error_set(err, EXIT_DATA, "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download what is missing",
                          folder);
     return no_model_in(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
@@ -239,7 +239,7 @@ static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const S
     const SafeTensor *embedding;
     bool same;
     hf_whole_name(shape, WTE, 0, name);
-    // loading the model reports the missing tensor
+    // a missing embedding is reported when the model is loaded
     if (!hf_weights_find(weights, name, &file, &embedding)) return true;
     if (!same_values(head_file, head, file, embedding, &same, err)) return false;
     return same || error_set(err, EXIT_DATA,

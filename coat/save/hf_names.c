@@ -7,7 +7,7 @@ typedef struct {
     bool transposed;   // true: the file stores (in, out), as GPT-2 does for linear weights
     struct {
         const char *name;
-        Dim rows;          // number of columns if the parameter has one row
+        Dim rows;          // number of rows, or of columns if the parameter has one row
     } parts[HF_MAX_PARTS]; // tensors that store the parameter; if there are none, one tensor with the name `whole`
 } HfName;
 

@@ -61,8 +61,8 @@ static int64_t common_multiple(int64_t a, int64_t b) {
     return a / x > INT64_MAX / b ? INT64_MAX : a / x * b;
 }
 
-// Returns the largest number of new checkpoints that exist at the same time. Those of --keep-every are never deleted.
-// In addition there are those of --keep and the one being written; the `held` old ones are deleted first.
+// Returns the largest number of new checkpoints that exist at the same time. These are the checkpoints of --keep-every,
+// which are never deleted, those of --keep, and the one being written. The `held` old checkpoints are deleted first.
 static int64_t max_new_checkpoints(const Config *c, int64_t held, int64_t begun, int64_t steps) {
     // the last step is always saved, even if --save-every does not include it
     bool end = c->save_every == 0 || steps % c->save_every != 0;

@@ -12,7 +12,7 @@
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
-#define STORED_GROUP 128 // number of elements that share a scale in the files' FP8 values; shards are multiples of it
+#define STORED_GROUP 128         // number of elements that share a scale in the files' FP8 values; divides shard sizes
 #define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of STORED_GROUP
 
 static int64_t smaller(int64_t a, int64_t b) {

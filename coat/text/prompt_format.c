@@ -60,7 +60,8 @@ const char *prompt_format_name(PromptFormat format) {
     return formats[format].name;
 }
 
-// State of encoding a prompt. text: text since the last special token, which is encoded separately.
+// State of encoding a prompt. text: text after the last special token; each text between special tokens is encoded
+// separately.
 typedef struct {
     const Tokenizer *tokenizer;
     PromptFormat format;

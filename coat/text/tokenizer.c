@@ -209,7 +209,7 @@ bool tokenizer_is_in(const char *path) {
 }
 
 // True if the tokenizer.json at `path` was made by tokenizer_write_json() from the tokenizer.model in its folder.
-// Writes the latter's path to `found`.
+// Writes the path of tokenizer.model to `found`.
 static bool is_made(const char *path, char found[TOKENIZER_PATH_BYTES]) {
     char head[HEAD_BYTES + 1];
     return read_head(path, head) > 0 && strstr(head, "\"" MADE_KEY "\":\"" MADE_OF "\"") &&
