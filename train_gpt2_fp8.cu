@@ -238,7 +238,7 @@ static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) 
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
     InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
     ex->trains = false; // cleared, because checkpoints record only the GEMM algorithms of training's own matmuls
-    // with post-norm, qkv's input n1 is the residual stream instead of a norm's output
+    // with post-norm, n1 (qkv's input) is the residual stream instead of a norm's output
     const bool post = m->config->shape.norm_place == NORM_POST;
     m->ops->norm_recompute(ex, n1, post ? saved(m, N1, l) : no_tensor(), input);
     m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);

@@ -66,7 +66,8 @@ static void fold(char *text, size_t used) {
 }
 
 // Prints that the run will save and end. With several processes, a launcher may have sent the signal because a process
-// was lost, and may soon kill the others. This may then be their last line, so it includes error_advice().
+// was lost, and may soon kill the others. This line may then be the last output of this process, so it includes
+// error_advice().
 static void say_stop(void) {
     char text[2048];
     size_t used = add(text, sizeof text, 0, "asked to end: saving what is done; once more ends the process at once");

@@ -205,7 +205,7 @@ static void drop(Client *c) {
     c->fd = -1;
 }
 
-// True if the other end of the connection has not closed it.
+// True if the peer has not closed the connection.
 static bool is_open(const Client *c) {
     char byte;
     const ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);

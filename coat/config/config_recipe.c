@@ -84,7 +84,7 @@ static bool check_multiple(const char *flag, const char *what, int64_t value, in
                      (long long)value, (long long)multiple, (long long)((value / multiple + 1) * multiple));
 }
 
-// Checks the head width on a GPU: cuDNN's limits or, in FP32, those of the project's own kernel.
+// Checks the head width on a GPU: cuDNN's limits or, in FP32, the limits of the project's own kernel.
 static bool check_attention(const Config *c, Error *err) {
     const int width = c->shape.head_dim;
     const bool fp32 = c->recipe.precision == PRECISION_FP32;

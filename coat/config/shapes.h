@@ -29,8 +29,8 @@ static inline double init_deviation(InitKind kind) {
 // Sets the settings of the shape to the architecture's usual values, and the sizes to 0.
 void architecture_shape(Architecture architecture, ModelShape *shape);
 
-// Returns how many settings of `shape` the architecture does not support, and sets *flag to the name of the first one's
-// flag. Leaves *flag unchanged if the architecture supports all settings.
+// Returns how many settings of `shape` the architecture does not support, and sets *flag to the flag of the first such
+// setting. Leaves *flag unchanged if the architecture supports all settings.
 int shape_mismatches(const ModelShape *shape, Architecture architecture, const char **flag);
 
 // Returns the first architecture that supports all settings of `shape`; ARCHITECTURE_COUNT if none does.

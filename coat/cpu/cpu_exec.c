@@ -7,8 +7,8 @@
 #include "base/memory.h"
 
 // Shortens the time that OpenMP threads spin while they wait. Spinning for milliseconds gains nothing on free cores,
-// and is many times slower if another program uses one of them. A static OpenMP library reads the environment variable
-// in its constructor, which runs after this one. A value set by the user is not changed.
+// and is many times slower if another program uses one of the cores. A static OpenMP library reads the environment
+// variable in its constructor, which runs after this function. A value set by the user is not changed.
 __attribute__((constructor(101))) static void wait_briefly(void) {
     if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "500", 0);
 }

@@ -92,7 +92,7 @@ bool suggest_model(const char *name, char near[MODEL_NAME]);
 
 bool flag_needs_value(const Flag *flag);
 bool flag_takes_list(
-    // true if the flag takes all words up to the next flag, joined by newlines, as lists of files do
+    // true if the flag takes all words up to the next flag as a list of files, joined by newlines
     const Flag *flag);
 bool flag_has_negation(const Flag *flag); // true if --no-NAME exists
 
@@ -100,7 +100,7 @@ bool flag_has_negation(const Flag *flag); // true if --no-NAME exists
 // malformed values, with EXIT_DATA for a tokenizer file that does not exist.
 bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err);
 
-// Flags given on the command line and in files (flags_given.c). Short flags of llm.c have been replaced by long ones.
+// Flags given on the command line and in files (flags_given.c). Short flags of llm.c have been replaced by long flags.
 typedef struct {
     int count, capacity;
     char **text;        // each flag as "--name" or "--name=value"
@@ -112,9 +112,9 @@ typedef struct {
     size_t notes_size;
 } Arguments;
 
-// Fills args from argv[1] ...: first the flags in the files named by --config, in order, then those on the command
-// line, which override them. Joins every value to its flag. Fails with EXIT_USER for unknown flags and missing values,
-// with EXIT_DATA for an unreadable file. Release args with arguments_free(), also after a failure.
+// Fills args from argv[1] ...: first the flags in the files named by --config, in order, then the command line's flags,
+// which override them. Joins every value to its flag. Fails with EXIT_USER for unknown flags and missing values, with
+// EXIT_DATA for an unreadable file. Release args with arguments_free(), also after a failure.
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);
 
 // Appends the flags in `words` to args. The words are copied.

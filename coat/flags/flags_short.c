@@ -18,7 +18,7 @@ typedef struct {
     ShortKind kind;
     const char *target; // long flag, including dashes for SHORT_SWITCH
     const char *off;    // SHORT_SWITCH: long flag for value 0; SHORT_FILE: path of the file
-    const char *note;   // note that is printed if a value above 0 has no effect; "": none
+    const char *note;   // note printed for a value above 0, which has no effect; "": none
 } Short;
 
 static const Short table[] = {

@@ -31,9 +31,9 @@ bool settings_apply(Config *config, const json_t *settings, bool recipe, const C
 bool settings_compare(const json_t *settings, const Config *config, const char *path,
                       void (*differs)(const char *flag, const char *recorded, const char *now), Error *err);
 
-// Replaces the settings of earlier versions in `settings`: renames them, and turns those that a recipe now fixes into
-// "recipe". Fails (EXIT_DATA) if no recipe has these values; "recipe" is then the nearest recipe. `path` names the file
-// in the error.
+// Replaces the settings of earlier versions in `settings`: renames them, and replaces settings whose values a recipe
+// now fixes with "recipe". Fails (EXIT_DATA) if no recipe has these values; "recipe" is then the nearest recipe. `path`
+// names the file in the error.
 bool settings_update(json_t *settings, const char *path, Error *err);
 
 // Hash the settings that must be equal on all ranks. Hashes are never negative.

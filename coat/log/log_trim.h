@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-// Compares the log `path` with a checkpoint of `step` that has this loss. If the log has another loss for the step, or
-// has earlier steps but not this one, writes the contradiction to `text`; otherwise "". Because equal runs have equal
+// Compares the log `path` with a checkpoint of `step` that has loss `loss`. If the log has another loss for `step`, or
+// has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". Because equal runs have equal
 // losses, a contradiction means that the checkpoint belongs to another run.
 void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size);
 

@@ -53,7 +53,7 @@ static void place_category(Arena *a, Category category, size_t *cursor) {
     a->category_bytes[category] += *cursor - begin;
 }
 
-// Sets the offsets of the row amaxes of PLAIN activations, which are those that the first blocks (--bf16-blocks) store
+// Sets the offsets of the row amaxes of PLAIN activations, the activations that the first blocks (--bf16-blocks) store
 // in BF16.
 static void place_plain_amaxes(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;

@@ -83,7 +83,8 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 void model_forward(Model *m, KvCache cache);
 
 // Computes the loss of every token (LOSSES) and adds their sum, times state->loss_scale, to state->loss_sum. With
-// `backward`, also computes the gradients of the head, which overwrite or, with `accumulate`, add to earlier ones.
+// `backward`, also computes the gradients of the head, which overwrite earlier gradients or, with `accumulate`, are
+// added to them.
 void model_loss(Model *m, bool backward, bool accumulate);
 
 // Run one optimizer step. step_begin() takes the number of unmasked targets over all processes and micro-batches.

@@ -22,7 +22,7 @@ COAT_HD static inline float format_max(Format f) {
     return f == FMT_E5M2 ? E5M2_MAX : E4M3_MAX;
 }
 
-// Returns the bits, without sign, of the smallest normal FP8 value. Values below it are subnormal.
+// Returns the bits, without sign, of the smallest normal FP8 value. Smaller values are subnormal.
 COAT_HD static inline uint8_t fp8_smallest_normal_code(Format f) {
     return f == FMT_E5M2 ? 0x04 : 0x08;
 }

@@ -67,8 +67,8 @@ static bool apply_undamaged_shape(const char *folder, const Config *flags, Confi
     return good && apply_shape(folder, flags, recorded, err);
 }
 
-// Calls apply() for the newest checkpoint in --out, or for the checkpoint of --resume=STEP, and then for older ones
-// until it succeeds.
+// Calls apply() for the newest checkpoint in --out, or for the checkpoint of --resume=STEP, and then for older
+// checkpoints until apply() succeeds.
 static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, Config *recorded, Error *err),
                          const Config *flags, Config *recorded, Error *err) {
     char folder[PATH_MAX_LENGTH + 64];

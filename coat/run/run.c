@@ -38,8 +38,8 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
         data_batch_at(run->train, first, b.inputs, b.targets, b.positions, &run->pending_error);
 }
 
-// Returns the number of unmasked targets in the next step, over all processes. It is above 0, because every sequence
-// has an unmasked target.
+// Returns the number of unmasked targets in the next step, over all processes. The number is above 0, because every
+// sequence has an unmasked target.
 static int64_t count_targets(Run *run) {
     const int64_t tokens = config_micro_tokens(run->config);
     const int64_t accumulation = config_accumulation(run->config, run->place.ranks);

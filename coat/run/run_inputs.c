@@ -136,11 +136,11 @@ static bool is_of_examples(const Run *run) {
     return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
 }
 
-// Adds notes if no prompt format is known, or if the data names two different ones.
+// Adds notes if no prompt format is known, or if the data names two different formats.
 static void note_prompts(const Run *run, bool unnamed) {
     const Config *c = run->config;
     PromptFormat ignored[2];
-    if (run->place.rank > 0) return; // only rank 0 adds notes, because this reads a checkpoint's record
+    if (run->place.rank > 0) return; // only rank 0 adds notes, because that takes reading a checkpoint's record
     if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
         run_note_always(
             run, "--prompt is continued as plain text, because the %s no prompt format; --prompt-format NAME sets one",
@@ -217,8 +217,8 @@ static void note_bytes(const Run *run, DataLoader *loader) {
                  prepare_bytes_name());
 }
 
-// Adds a note if token files store 16-bit tokens although data/prepare.py writes 32-bit tokens for the vocabulary's
-// size.
+// Adds a note if token files store 16-bit tokens although the vocabulary is so large that data/prepare.py writes 32-bit
+// tokens.
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
     if (narrow && run->config->shape.vocab > UINT16_MAX + 1)
@@ -228,7 +228,7 @@ static void note_narrow(const Run *run, DataLoader *loader) {
 }
 
 void note_data(Run *run) {
-    if (run->place.rank > 0) return; // only rank 0 checks, because this reads the beginning of every file
+    if (run->place.rank > 0) return; // only rank 0 checks, because a check reads the beginning of every file
     const Config *c = run->config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;

@@ -55,8 +55,8 @@ static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     return true;
 }
 
-// Sets `folder` to the checkpoint to resume from, or "" if there is none. Rank 0 verifies its checksums and sends its
-// step to the other ranks.
+// Sets `folder` to the checkpoint to resume from, or "" if there is none. Rank 0 verifies the checkpoint's checksums
+// and sends its step to the other ranks.
 static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     const Config *c = run->config;
     bool first = run->place.rank == 0;
@@ -269,7 +269,7 @@ static bool set_steps(Run *run, Error *err) {
                      (long long)sequences);
 }
 
-// Opens the device, the inputs and the weights. Ranks wait for each other while one of them reads files.
+// Opens the device, the inputs and the weights. The other ranks wait while one rank reads files.
 static bool open_run(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *config = run->config;

@@ -192,7 +192,7 @@ static bool check_one_rope(const Reader *r, const char *name) {
 }
 
 // Reads RoPE's base and scaling. As in transformers 5, rope_scaling overrides rope_parameters, and a rope_theta inside
-// that object overrides the one outside.
+// that object overrides the rope_theta outside.
 static bool read_rope(const Reader *r, Architecture architecture, ModelShape *shape) {
     const char *const names[] = {"rope_parameters", "rope_scaling"};
     const json_t *object = NULL;

@@ -117,7 +117,7 @@ DataSet data_set(DataLoader *loader, int set, int64_t position);
 //   several sets       "3 sets of 5 : 3 : 2, " is added at the start
 //   files with masks   the fraction of unmasked tokens, such as ", 37.5 % in the loss", is added at the end
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
-// true if this description, recorded in a checkpoint, is of files with masks
+// true if this description, which a checkpoint recorded, is of files with masks
 bool data_describes_mask(const char *text);
 
 // Statistics of the examples that are packed into sequences; all 0 if no examples are packed.

@@ -39,7 +39,7 @@ int tokenizer_bos(const Tokenizer *tokenizer);   // returns the BOS token's id; 
 int tokenizer_unknown(const Tokenizer *tokenizer);
 
 // Compares the ids that both vocabularies have, and returns how many stand for different tokens. Special tokens of
-// `own` are not compared, because reserved ones are renamed when they are used.
+// `own` are not compared, because a model may rename its reserved tokens.
 int tokenizer_differing(const Tokenizer *own, const Tokenizer *other);
 // True if both tokenizers have equal merges, or if one of their files lists no merges.
 bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b);
