@@ -39,14 +39,14 @@ static bool open_cpu(Comm *comm, Error *err) {
     if (!comm->place.mpi)
         return error_set(err, EXIT_USER,
                          "%d processes on CPUs (%s) need MPI, which %s did not start; start them with mpirun -np %d or "
-                         "srun --mpi=pmix, or one alone with --world-size 1",
+                         "srun --mpi=pmix, or use --world-size 1 to run one process",
                          comm->place.ranks, comm->place.origin, comm->place.launcher, comm->place.ranks);
     return comm_mpi_open(comm, err);
 #else
     return error_set(
         err, EXIT_USER,
         "%d processes on CPUs (%s): this program was built without MPI; install Open MPI (scripts/setup.sh "
-        "--all) and build again, or start one alone with --world-size 1",
+        "--all) and build again, or use --world-size 1 to run one process",
         comm->place.ranks, comm->place.origin);
 #endif
 }
@@ -57,8 +57,8 @@ static bool open_gpu(Comm *comm, const Config *config, Error *err) {
 #else
     (void)config;
     return error_set(err, EXIT_USER,
-                     "%d processes on GPUs (%s): this program was built without NCCL; install it (or say "
-                     "NCCL_HOME=folder) and build again, or start one alone with --world-size 1",
+                     "%d processes on GPUs (%s): this program was built without NCCL; install NCCL (or set "
+                     "NCCL_HOME=FOLDER) and build again, or use --world-size 1 to run one process",
                      comm->place.ranks, comm->place.origin);
 #endif
 }

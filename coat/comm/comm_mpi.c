@@ -163,15 +163,16 @@ CommMpi *mpi_open(const CommPlace *place, Error *err) {
     int already = 0, level, ranks, rank;
     MPI_Initialized(&already);
     if (already || MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
-        error_set(err, EXIT_RANK, "MPI could not be initialized%s", already ? " twice" : "; see what it says above");
+        error_set(err, EXIT_RANK, "MPI could not be initialized%s", already ? " twice" : "; see MPI's message above");
         return NULL;
     }
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (ranks != place->ranks || rank != place->rank) {
         error_set(err, EXIT_USER,
-                  "MPI says rank %d of %d, but %s says %d of %d: the launcher is not of the MPI that this program was "
-                  "built with; use its mpirun (or srun --mpi=..., see srun --mpi=list)",
+                  "MPI reports rank %d of %d, but %s reports %d of %d, so the launcher belongs to another MPI than "
+                  "this program; use the mpirun of the MPI that this program was built with (or srun --mpi=..., see "
+                  "srun --mpi=list)",
                   rank, ranks, place->launcher, place->rank, place->ranks);
         MPI_Finalize();
         return NULL;
@@ -230,7 +231,7 @@ bool comm_mpi_open(Comm *comm, Error *err) {
     mpi->staging = (char *)xmalloc((size_t)mpi->ranks * (size_t)mpi->block);
     comm->backend = mpi;
     comm->ops = &mpi_ops;
-    if (mpi->rank == 0 && getrandom(id, sizeof id, 0) < 0) fatal(EXIT_DEVICE, "this machine has no random numbers");
+    if (mpi->rank == 0 && getrandom(id, sizeof id, 0) < 0) fatal(EXIT_DEVICE, "getrandom() failed on this machine");
     mpi_broadcast(mpi, id, sizeof id);
     watchdog_end(comm->watchdog);
     watchdog_share(comm->watchdog, id, sizeof id);

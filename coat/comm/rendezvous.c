@@ -36,7 +36,7 @@ static bool parse_address(const char *text, Rendezvous *r, Error *err) {
         begin = text + 1;
         end = bracket;
         colon = bracket[1] == ':' ? bracket + 1 : NULL;
-        if (!colon && bracket[1]) return error_set(err, EXIT_USER, "--rendezvous %s: not HOST[:PORT]", text);
+        if (!colon && bracket[1]) return error_set(err, EXIT_USER, "--rendezvous %s: must be HOST[:PORT]", text);
     } else if (colon && strchr(text, ':') == colon) {
         end = colon;
     } else {
@@ -86,8 +86,8 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
         first_machine(machines, r->host, sizeof r->host);
     else
         return error_set(err, EXIT_USER,
-                         "%d processes (%s): the address of rank 0 is not known; set MASTER_ADDR or use --rendezvous "
-                         "HOST[:PORT] with its machine",
+                         "%d processes (%s): the address of rank 0 is not known; set MASTER_ADDR to rank 0's machine, "
+                         "or add --rendezvous HOST[:PORT]",
                          place->ranks, place->origin);
     return true;
 }
@@ -147,7 +147,7 @@ static bool resolve(const Rendezvous *r, double until, struct addrinfo **found, 
     int failed;
     while ((failed = getaddrinfo(r->host, port, &hints, found)) == EAI_AGAIN && now_seconds() < until) usleep(200000);
     if (!failed) return true;
-    return error_set(err, EXIT_USER, "rank 0's machine '%s' is not known (%s); see --rendezvous and MASTER_ADDR",
+    return error_set(err, EXIT_USER, "rank 0's machine '%s' is not known (%s); correct --rendezvous or MASTER_ADDR",
                      r->host, gai_strerror(failed));
 }
 
@@ -194,7 +194,7 @@ static int listen_at(const Rendezvous *r, const CommPlace *place, const struct a
         if (fd >= 0) close(fd);
     }
     error_set(err, EXIT_USER,
-              "rank 0 cannot listen at %s port %d (%s); name %s with MASTER_%s or --rendezvous HOST:PORT", r->host,
+              "rank 0 cannot listen at %s port %d (%s); set %s with MASTER_%s or --rendezvous HOST:PORT", r->host,
               r->port, strerror(failed), failed == EADDRNOTAVAIL ? "an address of rank 0's machine" : "another port",
               failed == EADDRNOTAVAIL ? "ADDR" : "PORT");
     return -1;
@@ -226,8 +226,8 @@ static bool admit(Server *s, Client *c, Error *err) {
     const int rank = (int)ntohl(h.rank);
     if (h.run != s->r->run) {
         error_set(&refused, EXIT_USER,
-                  "rank 0 at %s port %d is of another run, whose job or --out differs; start all processes with the "
-                  "same --out, or name another port with --rendezvous HOST:PORT",
+                  "rank 0 at %s port %d belongs to another run, whose job or --out differs; start all processes with "
+                  "the same --out, or set another port with --rendezvous HOST:PORT",
                   s->r->host, s->r->port);
         send_answer(c->fd, &refused);
         s->strangers++;
@@ -237,8 +237,8 @@ static bool admit(Server *s, Client *c, Error *err) {
     bool ok = true;
     if (ntohl(h.ranks) != (uint32_t)ranks || ntohl(h.bytes) != s->bytes || rank < 1 || rank >= ranks)
         ok = error_set(err, EXIT_USER,
-                       "rank %d was started as one of %u processes, rank 0 as one of %d (%s); start all of them with "
-                       "the same number",
+                       "rank %d was started as one of %u processes, rank 0 as one of %d (%s); start all processes with "
+                       "the same number of processes",
                        rank, ntohl(h.ranks), ranks, s->place->origin);
     else if (s->clients[rank].fd >= 0 && is_open(&s->clients[rank]))
         ok = error_set(err, EXIT_USER, "two processes are rank %d; give each its own rank", rank);
@@ -265,8 +265,8 @@ static bool not_connected(const Server *s, int timeout, Error *err) {
         snprintf(refused, sizeof refused, "; %d of another run, whose job or --out differs, were refused",
                  s->strangers);
     error_set(err, EXIT_RANK,
-              "waited %d s at %s port %d for %d of %d processes (%s), which did not connect: rank %s%s; --world-size 1 "
-              "runs this one alone",
+              "waited %d s at %s port %d for %d of %d processes (%s), which did not connect: rank %s%s; use "
+              "--world-size 1 to run one process",
               timeout, s->r->host, s->r->port, missing, s->place->ranks, s->place->origin, names, refused);
     return true;
 }
@@ -341,8 +341,8 @@ static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t
         if (fd >= 0) close(fd);
         if (now_seconds() > until)
             return error_set(err, EXIT_RANK,
-                             "rank %d waited %d s for rank 0 at %s port %d, where nobody listens; does it run, and may "
-                             "this machine connect to that one?",
+                             "rank %d waited %d s for rank 0 at %s port %d, where no process listens; check that rank "
+                             "0 runs and that this machine can connect to it",
                              place->rank, timeout, r->host, r->port);
         a = a->ai_next ? a->ai_next : list;
         if (a == list) usleep(50000);

@@ -88,8 +88,8 @@ static void end_waiting(Watchdog *w, const char *doing, int64_t ms) {
         if (r != w->place.rank && is_late(w, r)) comm_list_rank(late, sizeof late, r);
     if (!w->shared)
         snprintf(who, sizeof who,
-                 "the other ranks (%s), of which one hangs, is lost, has no memory or was not started; --world-size 1 "
-                 "runs this one alone",
+                 "the other ranks (%s), of which one hangs, is lost, has no memory or was not started; use "
+                 "--world-size 1 to run one process",
                  w->place.origin);
     else if (late[0])
         snprintf(who, sizeof who, "rank %s, which hangs or is lost; ", late);

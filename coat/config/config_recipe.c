@@ -41,12 +41,12 @@ static bool has_matmul_table(const Config *c, int ranks) {
 }
 // clang-format off
 static const NotBuilt not_built[] = {
-    {uses_autotune, true, "--autotune", "it times the matmuls of a GPU, and this runs on the CPU", "remove it"},
-    {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
-     "remove it, and use perf or gprof as for any program"},
+    {uses_autotune, true, "--autotune", "it times the matmuls of a GPU, but this run uses the CPU", "remove it"},
+    {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, but this run uses the CPU",
+     "remove it; use perf or gprof to profile the CPU"},
     {tunes_together, true, "--autotune", "only one process may tune, because all must use the same algorithms",
      "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
-    {has_matmul_table, true, "--matmul-table", "it is of the matmuls of a GPU, and this runs on the CPU",
+    {has_matmul_table, true, "--matmul-table", "it lists algorithms of a GPU's matmuls, but this run uses the CPU",
      "remove it"},
 };
 // clang-format on
@@ -74,8 +74,7 @@ static bool check_health(const Config *c, Error *err) {
     if (c->health_matmuls == 0 || fp8) return true;
     return error_set(
         err, EXIT_USER,
-        "--health-products: the blocks' matmuls are not in FP8 here, so there is nothing to compare; remove "
-        "it, or use --linear fp8");
+        "--health-products: compares FP8 matmuls, but the blocks' matmuls are not FP8; remove it, or use --linear fp8");
 }
 
 static bool check_multiple(const char *flag, const char *what, int64_t value, int64_t multiple, Error *err) {
@@ -89,16 +88,15 @@ static bool check_attention(const Config *c, Error *err) {
     const int width = c->shape.head_dim;
     const bool fp32 = c->recipe.precision == PRECISION_FP32;
     if (!on_gpu(c) || (width <= (fp32 ? 256 : 128) && (fp32 || width % 8 == 0))) return true;
-    return error_set(
-        err, EXIT_USER,
-        "--head-dim %d: attention on a GPU takes multiples of 8 up to 128, with --precision fp32 all up to "
-        "256; change --heads, --head-dim or --channels, or use --device cpu",
-        width);
+    return error_set(err, EXIT_USER,
+                     "--head-dim %d: attention on a GPU supports multiples of 8 up to 128 and, with --precision fp32, "
+                     "all widths up to 256; change --heads, --head-dim or --channels, or use --device cpu",
+                     width);
 }
 
 static bool check_most(const Config *c, const char *flag, int value, int most, const char *fix, Error *err) {
     if (value <= most || !on_gpu(c)) return true;
-    return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU is built for at most %d; %s", flag, value, most, fix);
+    return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU supports at most %d; %s", flag, value, most, fix);
 }
 
 // Checks that the shape's dimensions are multiples that FP8 supports: GEMM dimensions must be multiples of 16, and the

@@ -241,7 +241,7 @@ bool settings_compare(const json_t *settings, const Config *config, const char *
         show_value(flag, config, now);
         if (flag->offset == offsetof(Config, recipe.precision))
             good = error_set(err, EXIT_DATA,
-                             "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
+                             "%s: the run was made with --%s %s, not %s; use the recorded value, or start from its "
                              "weights with --model",
                              path, flag->name, before, now);
         else if (flag->offset != offsetof(Config, steps) && flag->offset != offsetof(Config, epochs))

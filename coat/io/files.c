@@ -39,7 +39,7 @@ bool path_is_link(const char *path) {
 
 bool path_check_no_link(const char *path, Error *err) {
     return !path_is_link(path) ||
-           error_set(err, EXIT_DATA, "%s is a link; copy the file that it leads to there, or remove it", path);
+           error_set(err, EXIT_DATA, "%s is a link; replace it by the file that it points to, or remove it", path);
 }
 
 const char *path_base(const char *path) {
@@ -206,7 +206,8 @@ bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t by
         ssize_t n = pread(fd, at, bytes, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return cannot(err, "read", path);
-        if (n == 0) return error_set(err, EXIT_DATA, "%s ends early (cut short while it was read?)", path);
+        if (n == 0)
+            return error_set(err, EXIT_DATA, "%s ends early; it may have been truncated while it was read", path);
         at += n;
         offset += (uint64_t)n;
         bytes -= (size_t)n;

@@ -142,7 +142,7 @@ static void print_expected(Log *log) {
     struct tm local;
     format_duration(duration, sizeof duration, left);
     strftime(end, sizeof end, "%Y-%m-%d %H:%M %Z", localtime_r(&then, &local));
-    snprintf(text, sizeof text, "%s more, until %s; evaluations, samples and saves not counted", duration, end);
+    snprintf(text, sizeof text, "%s more, until %s, without evaluations, samples and saves", duration, end);
     print_item(stream, "expected", text);
     fflush(stream);
 }

@@ -340,7 +340,8 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     if (arena->host) return true;
     arena_release(arena, exec);
     arena->host_refused = true;
-    return error_set(err, EXIT_DEVICE, "--offload-states: the host does not give %s for moments and master weights",
+    return error_set(err, EXIT_DEVICE,
+                     "--offload-states: the host could not allocate %s for moments and master weights",
                      memory_text(needed, arena->host_bytes));
 }
 

@@ -86,11 +86,8 @@ static void report_examples(const DataLoader *loader, const char *label, int seq
     const DataExamples e = data_examples(loader);
     char cut[96] = "", left_out[64] = "";
     if (e.examples == 0) return;
-    if (e.cut > 0)
-        snprintf(cut, sizeof cut, ", %s longer than %d + 1 tokens lose%s the rest", count((double)e.cut), seq_len,
-                 singular(e.cut));
-    if (e.left_out > 0)
-        snprintf(left_out, sizeof left_out, ", %s without a target left out", count((double)e.left_out));
+    if (e.cut > 0) snprintf(cut, sizeof cut, ", %s truncated to %d + 1 tokens", count((double)e.cut), seq_len);
+    if (e.left_out > 0) snprintf(left_out, sizeof left_out, ", %s without a target dropped", count((double)e.left_out));
     const char *what = label[0] ? "" : e.examples == 1 ? " example" : " examples";
     item(out, label, "%s%s in %s sequence%s, %.3g %% full%s%s", count((double)e.examples), what,
          count((double)e.sequences), plural(e.sequences), 100.0 * e.filled, cut, left_out);

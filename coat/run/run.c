@@ -106,7 +106,7 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     int count = 1;
     if (c->prompt[0]) {
         if (!run->tokenizer) {
-            error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name its file or folder with --tokenizer");
+            error_set(err, EXIT_USER, "--prompt: encoding the text needs a vocabulary; add --tokenizer FILE");
             return 0;
         }
         const int first = begin >= 0; // index of the first token that is text

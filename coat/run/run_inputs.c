@@ -93,11 +93,10 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     if (!good) return false;
     if (bytes) {
         return !with_model || c->shape.vocab == 257 ||
-               error_set(
-                   err, EXIT_USER,
-                   "--tokenizer bytes: it has 257 tokens, and the model's vocabulary %d; name the vocabulary that "
-                   "the model was trained with",
-                   c->shape.vocab);
+               error_set(err, EXIT_USER,
+                         "--tokenizer bytes: it has 257 tokens, but the model's vocabulary has %d; give the tokenizer "
+                         "that the model was trained with",
+                         c->shape.vocab);
     }
     snprintf(run->config->vocabulary, sizeof run->config->vocabulary, "%s", file);
     if (there && !run->tokenizer && !c->eval_only)
@@ -211,7 +210,9 @@ bool divide_documents(Run *run, Error *err) {
 static void note_bytes(const Run *run, DataLoader *loader) {
     const char *bytes, *other;
     if (loader && data_mixes_bytes(loader, &bytes, &other))
-        run_note(run, "%s seems to have byte tokens, but %s has not; check that one tokenizer made both", bytes, other);
+        run_note(run,
+                 "%s seems to have byte tokens, but %s does not; check that both were made with the same tokenizer",
+                 bytes, other);
     else if (loader && data_begins_with_bytes(loader))
         run_note(run, "%s seems to have byte tokens; files of %s need --tokenizer bytes", data_set(loader, 0, 0).name,
                  prepare_bytes_name());

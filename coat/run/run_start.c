@@ -163,10 +163,9 @@ static bool same_settings(Run *run, Error *err) {
     if (flag) // checked before the recipe, because --zero changes it
         return error_set(err, EXIT_USER, "--%s differs between the processes; start all of them with the same value",
                          flag);
-    return error_set(
-        err, EXIT_USER,
-        "--recipe: the processes chose different recipes, because their GPUs or checkpoints differ; name one "
-        "(--recipe bf16 if a GPU has no FP8)");
+    return error_set(err, EXIT_USER,
+                     "--recipe: the processes chose different recipes, because their GPUs or checkpoints differ; give "
+                     "all of them one --recipe (bf16 if a GPU has no FP8)");
 }
 
 // True if the data is equal on all ranks. Only the contents are compared, because file names may differ between
@@ -295,13 +294,14 @@ static bool check_end(const Run *run, Error *err) {
     int32_t ids[MAX_PROMPT_TOKENS];
     if (c->prompt[0] && c->sample_tokens > 0 && run_prompt(run, ids, err) == 0) return false;
     if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
-        return error_set(err, EXIT_USER, "--resume=%lld: the run already has --%s %lld at that step; raise the number",
+        return error_set(err, EXIT_USER,
+                         "--resume=%lld: the run has already reached --%s %lld at that step; use a larger number",
                          (long long)c->resume_step, c->steps < 0 ? "epochs" : "steps",
                          (long long)(c->steps < 0 ? c->epochs : run->steps));
     if (run->train &&
         // a step before the resumed one is allowed, because the user may repeat the command to resume
         c->profile > run->steps)
-        return error_set(err, EXIT_USER, "--profile %lld: the run ends at step %lld; name an earlier step",
+        return error_set(err, EXIT_USER, "--profile %lld: the run ends at step %lld; use an earlier step",
                          (long long)c->profile, (long long)run->steps);
     return true;
 }

@@ -23,8 +23,8 @@ static bool other_shape(const char *path, const Config *run, const char *field, 
     if (named)
         return error_set(err, EXIT_USER, "--model %s: its %s is %.9g, but %.9g in the run's checkpoint; remove --model",
                          run->model, field, here, there);
-    return error_set(err, EXIT_DATA, "%s: its model has %s %.9g and this run's has %.9g; give the same model", path,
-                     field, there, here);
+    return error_set(err, EXIT_DATA, "%s: its model has %s %.9g, but this run's model has %.9g; use the same model",
+                     path, field, there, here);
 }
 
 // Checks that the model shape in the files equals the run's. Derived fields come last, so that the error names the

@@ -184,9 +184,10 @@ static bool check_one_rope(const Reader *r, const char *name) {
     json_t *value;
     json_object_foreach(json_object_get(r->root, name), kind, value) {
         if (!json_is_object(value)) continue;
-        return error_set(r->err, EXIT_DATA,
-                         "%s: '%s' has RoPE parameters for '%.60s' alone; only the same for all layers are supported",
-                         r->path, name, kind);
+        return error_set(
+            r->err, EXIT_DATA,
+            "%s: '%s' has RoPE parameters for '%.60s' only; RoPE parameters per layer type are not supported", r->path,
+            name, kind);
     }
     return true;
 }

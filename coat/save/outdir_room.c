@@ -94,8 +94,8 @@ bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, 
     if (config->keep_every == 0 && fit > 1)
         snprintf(fix, sizeof fix, ", or set --keep %lld", (long long)(room.held + fit - 1));
     snprintf(note, size,
-             "--out %s: a checkpoint takes %s, and %s are free there, for %lld of the %lld more that --save-every and "
-             "--keep need at a time; make room%s",
+             "--out %s: a checkpoint takes %s, and %s are free there, enough for %lld of the %lld more checkpoints "
+             "that --save-every and --keep retain at a time; make room%s",
              config->out, one, there, (long long)fit, (long long)count, fix);
     return true;
 }

@@ -185,11 +185,10 @@ bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, 
     }
     if (first) loader->ids = *first;
     return *found || first ||
-           error_set(
-               err, EXIT_USER,
-               "--documents apart: %s does not record where documents begin, and no BOS or EOS token is known; name "
-               "the vocabulary with --tokenizer",
-               loader->files[text].path);
+           error_set(err, EXIT_USER,
+                     "--documents apart: %s does not record where documents begin, and no BOS or EOS token is known; "
+                     "add --tokenizer with the vocabulary's file",
+                     loader->files[text].path);
 }
 
 int64_t data_documents_hash(const DataLoader *loader) {

@@ -47,8 +47,8 @@ static bool check_json(const char *path, json_t *root, int *count, size_t *text_
     json_object_foreach(root, key, value) {
         if (!json_is_integer(value))
             return error_set(err, EXIT_DATA,
-                             "tokenizer %s: '%.40s' has no integer id: an encoder.json or vocab.json is needed (of a "
-                             "tokenizer.json, the vocab.json and merges.txt it was made from)",
+                             "tokenizer %s: '%.40s' has no integer id: use an encoder.json or vocab.json, such as the "
+                             "vocab.json from which a tokenizer.json was made",
                              path, key);
         int64_t id = (int64_t)json_integer_value(value);
         if (id < 0 || id >= VOCABULARY_MAX)

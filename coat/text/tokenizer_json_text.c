@@ -106,7 +106,7 @@ bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *roo
     if (count < 0) return unknown_step(path, "pre_tokenizer", part, err);
     if (bytes == t->marks || (t->add_space && !t->marks))
         return error_set(err, EXIT_DATA,
-                         "tokenizer %s: it is neither of bytes (ByteLevel) nor of characters with a space marker "
+                         "tokenizer %s: its tokens are neither bytes (ByteLevel) nor characters with a space marker "
                          "(Metaspace or Replace)",
                          path);
     t->bpe.characters = !bytes;
