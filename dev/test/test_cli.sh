@@ -538,7 +538,7 @@ refuses "--prompt for a model without a vocabulary" 1 "tokenizer" --model "$fold
 mkdir "$folder/words" # 301 tokens
 { for i in $(seq 0 299); do echo "\"t$i\": $i"; done; echo '"<|endoftext|>": 300'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
 echo '#version: 0.2' >"$folder/words/merges.txt"
-bytes_are="and .*257, .*; use \-\-tokenizer bytes"
+bytes_are="but .*257, .*; use \-\-tokenizer bytes"
 for how in "--model $folder/straight/step-00000020" "--out $folder/straight --resume"; do
     for what in "--prompt hello" "--val $val --val-batches 1 --eval-only" "--train $data --steps 30"; do
         # shellcheck disable=SC2086 # flags are words

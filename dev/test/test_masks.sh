@@ -144,7 +144,7 @@ said=$(ended --resume --epochs 3 && ended --resume && ended --resume=$steps --ep
 [ "$said" = "raise --epochs to continue
 note: --steps is not set
 raise --epochs to continue
---resume=$steps: the run already has --epochs 3 at that step; raise the number" ]; check "a finished run of --epochs names the flag" $? "$said"
+--resume=$steps: the run has already reached --epochs 3 at that step; use a larger number" ]; check "a finished run of --epochs names the flag" $? "$said"
 if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs that contradicts --steps is refused" "$(cat "$folder/said")"; else
     grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said"; check "--epochs that contradicts --steps is refused" $? "$(cat "$folder/said")"; fi
 
