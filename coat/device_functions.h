@@ -16,8 +16,8 @@ DEVICE_FUNCTION(allocate, void *, (Exec *exec, size_t bytes, Error *err))
 DEVICE_FUNCTION(release, void, (Exec *exec, void *memory))
 // Returns about how many bytes allocate() could allocate; 0 if unknown.
 DEVICE_FUNCTION(memory_free, int64_t, (Exec *exec))
-// Allocates page-locked host memory, which downloads fastest; NULL if there is too little. Callers use malloc() for
-// tables without it.
+// Allocates page-locked host memory, to which downloads are fastest; NULL if there is too little. If a device lacks
+// this function, callers use malloc().
 DEVICE_FUNCTION_OF_GPU(host_allocate, void *, (Exec *exec, size_t bytes))
 DEVICE_FUNCTION_OF_GPU(host_release, void, (Exec *exec, void *memory))
 // Copies to the device. The caller may change `host` after the return.

@@ -89,7 +89,7 @@ extern int error_rank;
 // objects that the training thread still uses. In glibc 2.41 and later it could also deadlock: it waits for an exit()
 // of the training thread, which may itself wait for this thread.
 void error_mark_background_thread(void);
-extern void (*error_exit_hook)(int code); // called before fatal() calls _exit() in a background thread; may be NULL
+extern void (*error_exit_hook)(int code); // function that fatal() calls in a background thread, before _exit(); or NULL
 __attribute__((noreturn)) void error_exit(ExitCode code);
 
 // Sets the text of error_advice() to the command that resumes from the last complete checkpoint, which is that of

@@ -17,7 +17,7 @@ int64_t memory_limit_left(const char **limit);
 // available memory, which includes evictable page cache.
 int64_t memory_available(void);
 
-#define MEMORY_RESERVE ((size_t)64 << 20) // bytes that are left free for files, stacks of threads and libraries
+#define MEMORY_RESERVE ((size_t)64 << 20) // number of bytes that stay free for files, stacks of threads and libraries
 
 // True if `bytes` bytes and MEMORY_RESERVE are available. malloc() cannot tell, because Linux grants memory that it
 // does not have and kills the process when that memory is written.

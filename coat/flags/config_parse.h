@@ -10,7 +10,7 @@ extern "C" {
 
 typedef struct {
     Arguments args;
-    Config flags; // flags applied to the defaults, with model_from_files and recipe_final
+    Config flags; // flags applied to the defaults; model_from_files and recipe_final are set, too
 } CommandLine;
 
 // Reads the command line. Fails for unknown or malformed flags. Sets *exit_now if a flag only asked for text (--help,

@@ -44,7 +44,7 @@ typedef struct {
     int tag;               // free for the writer's caller
 } SafeTensor;
 
-#define SHAPE_TEXT (4 + 22 * SAFETENSORS_MAX_RANK) // size of a shape's text with the largest numbers
+#define SHAPE_TEXT (4 + 22 * SAFETENSORS_MAX_RANK) // bytes of the longest text that describes a shape
 
 // Writes a shape such as "(4096, 512)" into text. Returns text.
 const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape);

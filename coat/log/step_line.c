@@ -12,7 +12,7 @@
 
 #include "comm/comm.h"
 
-#define RISEN 1.3 // a warning is printed if the final loss is this many times the first
+#define RISEN 1.3 // ratio of the final to the first loss from which a warning is printed
 
 static bool is_terminal(int fd) {
     return !comm_launched() && isatty(fd);
@@ -154,7 +154,7 @@ const char *end_line(char *text, size_t size, const EndLine *line, int columns) 
     return text;
 }
 
-enum { TEXT_COLUMN = 12 }; // column in which the text of an item begins
+enum { TEXT_COLUMN = 12 }; // column in which the text of an item of the start-up report begins
 
 // Prints label and text as one line. Pads the label to `indent` columns.
 static void put_line(FILE *out, int indent, const char *label, const char *text, int length) {

@@ -26,7 +26,7 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
 
 #define LAST_LOSSES 8
 
-// The first finite loss of a run and its latest ones. All fields are zero if there is none yet.
+// The first finite loss of a run and its latest losses. All fields are zero if no loss is known yet.
 typedef struct {
     double first, last[LAST_LOSSES]; // last: ring buffer; loss number i is last[i % LAST_LOSSES]
     int64_t count;

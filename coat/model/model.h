@@ -27,7 +27,7 @@ typedef struct {
     StepState host;                      // host copy of *state, as last uploaded or downloaded
     Guard *guard;                        // guard that skips outlier steps (--skip-loss-z, --skip-grad-z); NULL: off
     bool counts_codes, compares_matmuls; // FP8 health statistics to compute in the next micro_step()
-    double deadline_ms;                  // --time-limit: time at which passes stop; 0: no limit
+    double deadline_ms;                  // time at which passes stop because of --time-limit; 0: no limit
 } Model;
 
 // State of a sample's KV cache. The cache itself is the tensor QKV of all layers, with a row of q, k and v per
@@ -83,7 +83,8 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 void model_forward(Model *m, KvCache cache);
 
 // Computes the loss of every token (LOSSES) and adds their sum, times state->loss_scale, to state->loss_sum. With
-// `backward`, also computes the gradients of the head, which overwrite or, with `accumulate`, add to earlier ones.
+// `backward`, also computes the gradients of the head, which overwrite earlier gradients or, with `accumulate`, are
+// added to them.
 void model_loss(Model *m, bool backward, bool accumulate);
 
 // Run one optimizer step. step_begin() takes the number of unmasked targets over all processes and micro-batches.

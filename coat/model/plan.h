@@ -11,7 +11,7 @@ size_t plan_bytes(const Config *config, int ranks, DeviceKind device);
 
 // Returns the largest micro-batch whose memory plan is within `limit` bytes and that a run accepts, or 0. FP8 matmuls
 // and --batch-tokens may require certain multiples. Sets *fits to the largest micro-batch by memory alone. If a run
-// rejects that one, sets *why to the reason.
+// rejects *fits, sets *why to the reason.
 int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why);
 
 // Sets c->micro_batch to the largest micro-batch that fits --memory-limit. Fails (EXIT_USER) with advice if micro-batch

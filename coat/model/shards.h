@@ -26,10 +26,10 @@ typedef struct {
     int updated_count;
     Parameter *squared; // gradient shards whose squares this process sums
     int squared_count;
-    // weights with FP8 values, layer by layer, followed by those that are not per layer; with ZeRO 3, the layers'
+    // weights with FP8 values, layer by layer, followed by the weights that are not per layer; with ZeRO 3, the layers'
     // weights are shards
     Parameter *coded;
-    int coded_per_layer, coded_of_none; // number of weights in each layer, and of those that are not per layer
+    int coded_per_layer, coded_of_none; // number of weights in each layer, and of weights that are not per layer
     // tickets for the communication of new values after an update, per layer; the last entry is for tensors that are
     // not per layer
     int *value_ticket;

@@ -20,8 +20,8 @@ bool all_ranks_ok(RankErrors *e, bool ok, Error *err);
 // Records that every rank has found the same error by itself. Always returns false.
 bool on_all_ranks(RankErrors *e);
 
-// Prints the error that ends the run, once. If all ranks know the error, only rank 0 prints it, and the others wait for
-// rank 0, because mpirun may kill all processes when one exits.
+// Prints the error that ends the run, once. If all ranks know the error, only rank 0 prints it, and the other ranks
+// wait for rank 0, because mpirun may kill all processes when one exits.
 void report_error_once(RankErrors *e, int rank, const Error *err);
 
 #ifdef __cplusplus

@@ -24,7 +24,7 @@ typedef struct {
 } Report;
 
 // Prints the start-up report in lines of at most 80 columns, or of the terminal's width if that is smaller. A longer
-// word exceeds it.
+// word exceeds this width.
 void report_start(const Report *report, FILE *out);
 
 // Prints the memory plan of one of config->gpus processes as a table or as JSON, for the GPU's layout unless --device

@@ -26,8 +26,8 @@ bool divide_documents(Run *run, Error *err);
 // Adds notes about files that were probably named by mistake.
 void note_data(Run *run);
 
-// Sets the prompt format to that of --prompt-format, the checkpoint or the training data, in this order. Its end token
-// becomes an EOS token, also in checkpoints.
+// Sets the prompt format to that of --prompt-format, the checkpoint or the training data, in this order of preference.
+// Its end token becomes an EOS token, also in checkpoints.
 bool choose_prompt_format(Run *run, Error *err);
 
 #ifdef __cplusplus

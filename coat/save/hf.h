@@ -22,8 +22,8 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
 // Reads the model shape from the text of a config.json. `path` names the file in messages.
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
-// Adds the EOS ids in the text of a generation_config.json to shape->ids. Chat models list more there than in
-// config.json.
+// Adds the EOS ids in the text of a generation_config.json to shape->ids. Chat models list more EOS ids in
+// generation_config.json than in config.json.
 bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
 // Returns the generation_config.json of the model `path`, to be freed with json_decref(); NULL if there is none.

@@ -48,8 +48,8 @@ static bool looks_wide(const uint16_t *words, size_t count) {
     return count >= 64;
 }
 
-// Checks a token file without a header, as OLMo's. head: the file's first bytes. The size of the vocabulary determines
-// the width of tokens.
+// Checks a token file without a header, such as OLMo's. head: the file's first bytes. The size of the vocabulary
+// determines the width of tokens.
 static bool check_bare(TokenFile *file, const void *head, size_t have, int vocab, Error *err) {
     const char *path = file->path;
     if (have >= 6 && !memcmp(head, "\x93NUMPY", 6))
@@ -87,7 +87,7 @@ static bool check_masked(TokenFile *file, int fd, const int32_t *header, int voc
     return true;
 }
 
-// Checks the header of a file in llm.c's format; checks all of a file with a loss mask.
+// Checks the header of a token file in llm.c's format, and the entire file if it has a loss mask.
 static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t have, int vocab, Error *err) {
     const char *path = file->path;
     const bool wide = header[0] == DATA_MAGIC_U32;

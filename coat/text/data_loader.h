@@ -26,7 +26,7 @@ struct DataLoader {
     int count;
     Set sets[MAX_SETS];
     int set_count;
-    Mixture mixture;             // decides which set each sequence is from, if there are several sets
+    Mixture mixture;             // chooses the set that each sequence is read from, if there are several sets
     ExamplesKind examples;       // how examples of files with masks become sequences
     int descriptors[OPEN_FILES]; // file descriptors; -1: closed
     int open_file[OPEN_FILES];   // index of the file that each descriptor belongs to

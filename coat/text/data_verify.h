@@ -22,9 +22,9 @@ typedef struct {
     BackgroundTask thread;
 } Verifier;
 
-// Starts to verify the files whose number is `rank` modulo `ranks`. 64 MB or less are verified before it returns, more
-// in a thread, so that a large data set does not delay the first step. The files must have passed token_file_check()
-// and must outlive verifier_end().
+// Starts to verify the files whose number is `rank` modulo `ranks`. Verifies 64 MB or less before it returns, larger
+// amounts in a thread, so that a large data set does not delay the first step. The files must have passed
+// token_file_check() and must outlive verifier_end().
 void verifier_begin(Verifier *verifier, const TokenFile *files, int count, int rank, int ranks);
 
 // True unless a file is damaged or has changed; in that case false with err (EXIT_DATA).

@@ -26,8 +26,8 @@ extern "C" {
 // Where the encoder prepends a space to text.
 typedef enum {
     PREFIX_NEVER,
-    PREFIX_MISSING, // before every part between added tokens that does not begin with a space
-    PREFIX_FIRST    // at the start of the text, if it does not begin with a space
+    PREFIX_MISSING, // a space before every part between added tokens that does not begin with a space
+    PREFIX_FIRST    // a space at the start of the text, if it does not begin with a space
 } Prefix;
 
 // A token that the encoder searches in text before BPE.

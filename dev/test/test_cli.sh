@@ -331,7 +331,7 @@ other() { # NAME PATTERN OUT FROM STEP...: resumes a copy of FROM with another r
     if [ -n "$2" ]; then grep -qE "^note: the checkpoint of step [0-9]+ in $out is possibly from another run than the log: $out/log.jsonl $2" "$folder/said"; else ! grep -q "another run" "$folder/said"; fi || status=1
     check "$1" $status "$(cat "$folder/said")"
 }
-other "a checkpoint whose loss differs from the log's prints a note" "has the loss [0-9.]+ for step 10, and the checkpoint [0-9.]+" taken-over "$folder/straight" 10
+other "a checkpoint whose loss differs from the log's prints a note" "has the loss [0-9.]+ for step 10, but the checkpoint has [0-9.]+" taken-over "$folder/straight" 10
 [ "$(strip "$folder/taken-over/log-abandoned-00000010.jsonl")" = "$(strip "$folder/straight/log.jsonl" | grep '"step":\(1[1-9]\|20\),')" ]
 check "the log's lines after another run's checkpoint are copied to log-abandoned-*.jsonl" $? "$(ls "$folder/taken-over")"
 head -n 12 "$folder/straight/log.jsonl" >"$folder/head.jsonl" && mkdir "$folder/early" "$folder/early/step-1" && cp "$folder/head.jsonl" "$folder/early/log.jsonl"
@@ -461,7 +461,7 @@ sed -i "s/\"eos_token_id\": 256/\"eos_token_id\": $end/" "$folder/ended/config.j
 [ -n "$end" ] && [ "$(ended)" = "${said%,*}]}" ]
 check "a sample ends at eos_token_id of config.json" $? "$said; $(ended)"
 # names of models
-refuses "--model llama:d97 has too many layers" 1 '^error: \-\-model llama:d97: .*llama:dN, of 1 to 96 layers$' --model llama:d97 --plan
+refuses "--model llama:d97 has too many layers" 1 '^error: \-\-model llama:d97: .*llama:dN, with 1 to 96 layers$' --model llama:d97 --plan
 refuses "--model in capitals" 1 'did you mean llama2-7b\?' --model LLAMA2-7B --plan
 refuses "--model with a Hugging Face name" 2 '^error: \-\-model Qwen/Qwen2.5-0.5B: .*folder' --model Qwen/Qwen2.5-0.5B --plan
 refuses "--channels not divisible by --heads" 1 '\-\-channels 192: .*\-\-heads 5; use \-\-channels 240$' --model llama:d3 --channels 192 --heads 5 --plan
@@ -538,7 +538,7 @@ refuses "--prompt for a model without a vocabulary" 1 "tokenizer" --model "$fold
 mkdir "$folder/words" # 301 tokens
 { for i in $(seq 0 299); do echo "\"t$i\": $i"; done; echo '"<|endoftext|>": 300'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
 echo '#version: 0.2' >"$folder/words/merges.txt"
-bytes_are="and .*257, .*; use \-\-tokenizer bytes"
+bytes_are="but .*257, .*; use \-\-tokenizer bytes"
 for how in "--model $folder/straight/step-00000020" "--out $folder/straight --resume"; do
     for what in "--prompt hello" "--val $val --val-batches 1 --eval-only" "--train $data --steps 30"; do
         # shellcheck disable=SC2086 # flags are words
@@ -550,11 +550,11 @@ for how in "--model $folder/straight/step-00000020" "--out $folder/straight --re
 done
 [ ! -e "$folder/straight/step-00000030" ]
 check "a refused --tokenizer writes no checkpoint" $?
-refuses "--tokenizer gpt2 for a model with 300 tokens" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, .*300; name the vocabulary" --model "$folder/v300/step-00000002" --tokenizer gpt2 --prompt hello
+refuses "--tokenizer gpt2 for a model with 300 tokens" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, .*300; give the tokenizer" --model "$folder/v300/step-00000002" --tokenizer gpt2 --prompt hello
 refuses "a --tokenizer with one token more than --vocab" 1 "^error: \-\-vocab 300: .*\-\-tokenizer $folder/words has 301 tokens; use \-\-vocab 301$" "${run[@]}" --tokenizer "$folder/words" --vocab 300
 refuses "--tokenizer gpt2 with a smaller --vocab" 1 "^error: \-\-vocab 300: .*\-\-tokenizer gpt2 has 50257 tokens; use \-\-vocab 50257$" "${run[@]}" --tokenizer gpt2 --vocab 300
 runs "the --vocab that the error names is accepted" "${run[@]}" --tokenizer "$folder/words" --vocab 301 --steps 1
-refuses "--tokenizer bytes for a model with 300 tokens" 1 "\-\-tokenizer bytes: it has 257 tokens, .*300; name the vocabulary" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
+refuses "--tokenizer bytes for a model with 300 tokens" 1 "\-\-tokenizer bytes: it has 257 tokens, .*300; give the tokenizer" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
 # output of --prompt
 sample() { "$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 "$@" >"$folder/text" 2>"$folder/said"; }
 sample && [[ $(tr -d '\0' <"$folder/text") == 'static '* ]] && [ "$(wc -c <"$folder/text")" -ge 28 ] && [ ! -s "$folder/said" ]
