@@ -10,7 +10,7 @@
 #include "io/files.h"
 #include "io/json.h"
 #include "log/log_trim.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "model/schedule.h"
 #include "model/weights.h"
 #include "report.h"
