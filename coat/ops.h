@@ -190,6 +190,7 @@ typedef struct {
     size_t bytes;
 } WorkspaceNeed;
 WorkspaceNeed cpu_workspace(const Config *config);
+#define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20) // part of the GPU's workspace, which cuBLASLt recommends for Hopper
 WorkspaceNeed cuda_workspace(const Config *config);
 static inline WorkspaceNeed ops_workspace(const Config *config, DeviceKind device) {
     return device == DEVICE_CUDA ? cuda_workspace(config) : cpu_workspace(config);
