@@ -4,10 +4,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int64_t step, total_steps;
     double loss, grad_norm, lr, ms;
@@ -57,7 +53,3 @@ const char *end_failure(char *text, size_t size, const EndLine *line);
 
 // Prints the line of a training step on standard output, as wide as the terminal.
 void step_line_print(const StepLine *line, bool colour);
-
-#ifdef __cplusplus
-}
-#endif
