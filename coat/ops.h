@@ -27,9 +27,7 @@
 #include "config/config.h"
 #include "numerics/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // file with GEMM algorithms, in checkpoints and in the folder of a run with --autotune
 #define MATMUL_TABLE_NAME "matmul_table.txt"
@@ -196,6 +194,4 @@ static inline WorkspaceNeed ops_workspace(const Config *config, DeviceKind devic
     return device == DEVICE_CUDA ? cuda_workspace(config) : cpu_workspace(config);
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

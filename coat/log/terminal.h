@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "base/c_linkage.h"
+
+C_LINKAGE_BEGIN
 
 // Prints an item of the start-up report: the label, then the text, indented and wrapped at spaces. Uses the width of
 // the terminal, at most 79 columns.
@@ -40,6 +40,4 @@ bool terminal_colours(int fd);
 void format_duration(char *text, size_t size, double seconds); // writes 3725 seconds as "1:02:05"
 void format_count(char *text, size_t size, double value);      // writes 1234567 as "1,234,567"
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END
