@@ -10,7 +10,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 */
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"
-#include "coat/log/step_line.h"
+#include "coat/log/terminal.h"
 #include "coat/model/model.h"
 #include "coat/model/plan.h"
 #include "coat/model/weights.h"

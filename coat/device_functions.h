@@ -25,8 +25,6 @@ DEVICE_FUNCTION(upload, void, (Exec *exec, void *device, const void *host, size_
 // Copies to the host, after all earlier work; returns when the copy is complete.
 DEVICE_FUNCTION(download, void, (Exec *exec, void *host, const void *device, size_t bytes))
 DEVICE_FUNCTION(zero, void, (Exec *exec, void *device, size_t bytes))
-// Copies within the device. `to` and `from` must not overlap.
-DEVICE_FUNCTION(copy, void, (Exec *exec, void *to, const void *from, size_t bytes))
 DEVICE_FUNCTION(synchronize, void, (Exec *exec))
 // replay_begin() returns true if recording `id` exists, and has then replayed its operations. If it returns false, the
 // caller runs the operations and calls replay_end(), which ends the recording if the device makes one.

@@ -50,7 +50,7 @@ OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
                               AttentionShape shape))
 
 // Quantizes x to q, in the FP8 format that the next matmul reads, with one scale per tensor or (SCALE_ROW, in one pass)
-// per row. Does nothing if q is x.
+// per row. An unscaled q must be x, or absent: nothing is copied.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
 // Adds the bias, applies the activation function and quantizes its output g; fused. Below, "gelu" stands for SwiGLU,

@@ -28,9 +28,7 @@
 #include "config/config.h"
 #include "numerics/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // file with GEMM algorithms, in checkpoints and in the folder of a run with --autotune
 #define MATMUL_TABLE_NAME "matmul_table.txt"
@@ -191,11 +189,10 @@ typedef struct {
     size_t bytes;
 } WorkspaceNeed;
 WorkspaceNeed cpu_workspace(const Config *config);
+#define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20) // part of the GPU's workspace, which cuBLASLt recommends for Hopper
 WorkspaceNeed cuda_workspace(const Config *config);
 static inline WorkspaceNeed ops_workspace(const Config *config, DeviceKind device) {
     return device == DEVICE_CUDA ? cuda_workspace(config) : cpu_workspace(config);
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

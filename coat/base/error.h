@@ -10,11 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "c_linkage.h"
 #include "format_text.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Exit codes of the program, which are documented for users.
 typedef enum {
@@ -126,6 +125,4 @@ static inline void *xcalloc(size_t count, size_t bytes) {
     return p;
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

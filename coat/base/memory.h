@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
+
+C_LINKAGE_BEGIN
 
 // Returns how many more bytes the process's limits allow: ulimit -v, and its control group (not counting page cache,
 // which the kernel can evict). INT64_MAX if there is no limit. Sets *limit to the name of the tightest limit unless
@@ -31,6 +31,4 @@ size_t memory_whole_pages(size_t bytes);
 // there is no memory. Release it with free().
 void *memory_in_huge_pages(size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -17,9 +17,7 @@
 #include "config/config.h"
 #include "ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // COMM_BYTES can be moved but not summed
 typedef enum { COMM_FP32, COMM_FP64, COMM_BF16, COMM_I32, COMM_I64, COMM_BYTES } CommType;
@@ -115,6 +113,4 @@ static inline size_t comm_type_bytes(CommType type) {
     }
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

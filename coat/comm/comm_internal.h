@@ -2,9 +2,7 @@
 #pragma once
 #include "comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Function table of an implementation of comm.h. A NULL function has nothing to do: there is only one process, or the
 // implementation's collectives finish before they return, and end the run if they fail.
@@ -51,6 +49,4 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err);
 // copies within the GPU's memory, in order with the computation
 void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -4,9 +4,7 @@
 #pragma once
 #include "comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct Watchdog Watchdog;
 
@@ -29,6 +27,4 @@ void watchdog_end(Watchdog *w);
 void watchdog_report_exit(int code); // tells the other ranks that this rank ends the run, if a watchdog is open
 void watchdog_close(Watchdog *w);    // ends the thread; called when this rank has finished its work normally
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -7,9 +7,7 @@
 #include "base/error.h"
 #include "numerics/formats.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define COAT_VERSION "0.1.0"
 #define PATH_MAX_LENGTH 1024
@@ -412,6 +410,4 @@ static inline int64_t config_batch_tokens(const Config *c, int ranks) {
     return config_accumulation(c, ranks) * config_micro_tokens(c) * ranks;
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

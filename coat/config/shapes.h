@@ -3,9 +3,7 @@
 #pragma once
 #include "config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Architectures of models, named like model_type in Hugging Face's config.json.
 typedef enum {
@@ -88,6 +86,4 @@ static inline bool shape_changes_qkv(const ModelShape *shape) {
     return shape->qk_norm != QK_NORM_NONE || shape->clip_qkv > 0;
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

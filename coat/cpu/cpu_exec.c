@@ -91,17 +91,14 @@ void cpu_release(Exec *exec, void *memory) {
     free(memory);
 }
 
-void cpu_copy(Exec *exec, void *to, const void *from, size_t bytes) {
-    (void)exec;
-    memcpy(to, from, bytes);
-}
-
 void cpu_upload(Exec *exec, void *device, const void *host, size_t bytes) {
-    cpu_copy(exec, device, host, bytes);
+    (void)exec;
+    memcpy(device, host, bytes);
 }
 
 void cpu_download(Exec *exec, void *host, const void *device, size_t bytes) {
-    cpu_copy(exec, host, device, bytes);
+    (void)exec;
+    memcpy(host, device, bytes);
 }
 
 void cpu_zero(Exec *exec, void *device, size_t bytes) {

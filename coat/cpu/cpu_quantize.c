@@ -147,29 +147,17 @@ void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
     }
 }
 
-// Copies x to q, converting between BF16 and FP32. Does nothing if q has no data or shares x's memory.
-static void copy_plain(Exec *exec, const char *operation, Tensor q, Tensor x) {
-    if (!q.data || q.data == x.data) return;
-    require_plain(operation, q);
-    require_plain(operation, x);
-    const Cpu *cpu = cpu_of(exec);
-    Scratch scratch = scratch_begin(exec);
-    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(x.cols));
-#pragma omp parallel num_threads(threads)
-    {
-        Scratch slot = scratch_slot(&scratch);
-        real *buffer = scratch_take(&slot, x.cols);
-#pragma omp for schedule(static)
-        for (int64_t row = 0; row < x.rows; row++)
-            row_store(cpu, q, row, 0, x.cols, row_load(cpu, x, row, 0, x.cols, buffer));
-    }
+// Calls fatal() unless the unscaled q has no data or shares x's memory, because no operation here copies x.
+static void require_same(const char *operation, Tensor q, Tensor x) {
+    if (q.data && q.data != x.data)
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's %s does not copy unscaled tensors", operation);
 }
 
 // --- operations ------------------------------------------------------------------------------------------------
 
 void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     if (!format_is_fp8(q.format)) {
-        copy_plain(exec, "quantize_forward", q, x);
+        require_same("quantize_forward", q, x);
         if (q.amax) stored_amax(exec, x, q.amax, (Tensor){0});
     } else if (q.data && q.granularity == SCALE_ROW) {
         require_plain("quantize_forward", x);
@@ -186,7 +174,7 @@ void cpu_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     if (format_is_fp8(q_t.format))
         quantize_stored(exec, (Tensor){0}, q_t, x);
     else if (q_t.data != q.data)
-        copy_plain(exec, "quantize_recompute", q_t, x);
+        require_same("quantize_recompute", q_t, x);
 }
 
 // Sums the columns of dy (M, N): dbias (1, N) = (accumulate ? dbias : 0) + column sums.
@@ -227,8 +215,8 @@ void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
         write_scale(exec, dy_qt, amax);
         quantize_stored(exec, dy_q, dy_qt, dy);
     } else {
-        copy_plain(exec, "grad_quantize", dy_q, dy);
-        if (dy_qt.data != dy_q.data) copy_plain(exec, "grad_quantize", dy_qt, dy);
+        require_same("grad_quantize", dy_q, dy);
+        require_same("grad_quantize", dy_qt, dy);
     }
 }
 

@@ -42,11 +42,6 @@ static bool set_all(const Arguments *args, Config *config, Error *err) {
     return true;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t length = strlen(text), end_length = strlen(end);
-    return length >= end_length && strcmp(text + length - end_length, end) == 0;
-}
-
 // True if `name` looks like a model named by its depth, of any depth: "d97", "llama:3".
 static bool is_by_depth(const char *name) {
     const size_t family = strcspn(name, ":");
@@ -66,7 +61,7 @@ static bool choose_model(Config *flags, Error *err) {
     flags->model_from_files = !model_shape_named(model, &named);
     if (!flags->model_from_files) return true;
     if (stat(model, &status) == 0) return true;
-    if (strchr(model, '/') || ends_with(model, ".bin") || ends_with(model, ".safetensors"))
+    if (strchr(model, '/') || text_ends_with(model, ".bin") || text_ends_with(model, ".safetensors"))
         return error_set(
             err, EXIT_DATA,
             "--model %s: no such file or folder; for a Hugging Face model, give the folder that it was downloaded to",

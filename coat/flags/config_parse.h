@@ -4,9 +4,7 @@
 #pragma once
 #include "flags.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     Arguments args;
@@ -23,6 +21,4 @@ bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now,
 // chooses it.
 bool config_parse(Config *config, CommandLine *line, const Config *recorded, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -5,9 +5,7 @@
 
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef enum {
     FLAG_INT,       // field of type int
@@ -155,6 +153,4 @@ void flags_help(FILE *out, const char *program, int group);
 // Prints all flags as a Markdown table, for docs/flags.md.
 void flags_help_markdown(FILE *out);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -4,10 +4,6 @@
 #include "flags.h"
 #include "io/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Writes the flags that checkpoints record (RECORDED) as fields of a JSON object that `t` has open.
 void settings_record(JsonText *t, const Config *config);
 
@@ -46,7 +42,3 @@ int64_t recipe_fingerprint(const Config *config);
 int64_t training_fingerprint(const Config *config);
 int64_t flags_fingerprint(const Config *config);
 int64_t flag_fingerprint(const Config *config, const Flag *flag);
-
-#ifdef __cplusplus
-}
-#endif

@@ -7,9 +7,7 @@
 
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
@@ -74,6 +72,4 @@ bool file_create(const char *path, const void *data, size_t bytes, Error *err);
 // Replaces a file's contents atomically: writes PATH.tmp, flushes it to the disk and renames it to path.
 bool file_replace(const char *path, const void *data, size_t bytes, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -9,9 +9,7 @@
 
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // A JSON text that is being written. Initialize the struct with zeros; free it with json_text_free(). pretty: one value
 // per line. In all functions, key is NULL inside arrays and for the outermost value.
@@ -50,6 +48,4 @@ bool json_get_double(const json_t *object, const char *path, const char *key, do
 bool json_get_hex(const json_t *object, const char *path, const char *key, uint64_t *value, Error *err);
 bool json_get_object(const json_t *object, const char *path, const char *key, const json_t **value, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

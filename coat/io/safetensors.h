@@ -8,9 +8,7 @@
 
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define SAFETENSORS_MAX_RANK 8
 // Maximum size of a header in bytes. The format allows 100 MB, whose parsed form takes gigabytes; the largest models
@@ -100,6 +98,4 @@ bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error 
 bool safewriter_end(SafeWriter *writer, uint64_t *hash, Error *err);
 void safewriter_close(SafeWriter *writer);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

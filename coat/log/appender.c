@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "step_line.h"
+#include "terminal.h"
 
 void appender_open(Appender *a, int fd, const char *path) {
     memset(a, 0, sizeof *a);

@@ -12,10 +12,6 @@
 
 #include "appender.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct EventWriter EventWriter;
 
 typedef struct {
@@ -45,7 +41,3 @@ bool events_is_name(const char *name);
 // Return the CRC-32C (Castagnoli) of the bytes; crc32c_masked() returns it in the masked form that TFRecords store.
 uint32_t crc32c(const void *bytes, size_t count);
 uint32_t crc32c_masked(const void *bytes, size_t count);
-
-#ifdef __cplusplus
-}
-#endif

@@ -13,6 +13,7 @@
 #include "io/files.h"
 #include "log_trim.h"
 #include "step_line.h"
+#include "terminal.h"
 
 #define RATE_DECAY 0.95 // decay per step of the moving averages for tokens/s and remaining time
 #define LOG_PATH (PATH_MAX_LENGTH + 48)

@@ -16,9 +16,7 @@
 
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct Log Log;
 
@@ -89,6 +87,4 @@ void log_close(Log *log);
 // two matmuls of causal attention.
 double log_flops_per_token(const Config *config, int64_t parameters);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

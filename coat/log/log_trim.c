@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "io/files.h"
+#include "terminal.h"
 
 #define MAX_LINE (1 << 20) // maximum length of a line of log.jsonl in bytes; FP8 health writes up to 1 kB per layer
 #define LOG_PATH (PATH_MAX_LENGTH + 16)

@@ -6,10 +6,6 @@
 #include "config/config.h"
 #include "step_line.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Compares the log `path` with a checkpoint of `step` that has loss `loss`. If the log has another loss for `step`, or
 // has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". Because equal runs have equal
 // losses, a contradiction means that the checkpoint belongs to another run.
@@ -39,7 +35,3 @@ bool log_scan(const char *path, int64_t first_step, LogScan *scan, Error *err);
 
 // Returns the last settings that the log file `path` records, which the caller releases; NULL if there are none.
 json_t *log_last_settings(const char *path);
-
-#ifdef __cplusplus
-}
-#endif

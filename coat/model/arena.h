@@ -4,9 +4,7 @@
 #include "ops.h"
 #include "tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     const Config *config;
@@ -79,6 +77,4 @@ void arena_report_categories(const Arena *arena, FILE *out);
 // largest_micro_batch: result of the search with --memory-limit; 0: there was no search
 void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

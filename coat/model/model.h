@@ -7,9 +7,7 @@
 #include "ops.h"
 #include "shards.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     const Config *config;
@@ -94,6 +92,4 @@ void step_begin(Model *m, float lr, int64_t targets);
 void micro_step(Model *m, bool accumulate, bool last);
 void step_end(Model *m);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

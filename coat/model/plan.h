@@ -2,9 +2,7 @@
 #pragma once
 #include "arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Returns the bytes of device memory that each process of the run needs.
 size_t plan_bytes(const Config *config, int ranks, DeviceKind device);
@@ -27,6 +25,4 @@ void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limi
 // Appends plan_advice() to the error of arena_allocate(). Returns false.
 bool plan_advise(const Arena *arena, Exec *exec, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

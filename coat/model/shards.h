@@ -13,9 +13,7 @@
 #include "arena.h"
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     const Arena *arena;
@@ -99,6 +97,4 @@ const void *shards_whole_value(Shards *s, TensorId id, int layer);
 // an equal part of the cores, or 0 if the user or the launcher has already divided them.
 int shards_threads(const Config *config, int local_ranks);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -130,7 +130,7 @@ static const TableRow table[TENSOR_COUNT] = {
     [N1] =                  {{"n1", DIM_M, DIM_C, .per_layer = true},        RULE_NORM_OUT,      STAGE_NORM1,         STAGE_QKV,           .amax = true},
     [QKV] =                 {{"qkv", DIM_M, DIM_QKV, .per_layer = true},     RULE_SAVED,         STAGE_QKV,           STAGE_BWD_ATTENTION},
     [QKV_ROPE] =            {{"heads", DIM_M, DIM_QKV},                      RULE_QKV_ROPE,      STAGE_QKV,           STAGE_ATTENTION,     .source = QKV},
-    [O] =                   {{"o", DIM_M, DIM_ATT, .per_layer = true},       RULE_SAVED,         STAGE_ATTENTION,     STAGE_BWD_PROJ},
+    [O] =                   {{"o", DIM_M, DIM_ATT, .per_layer = true},       RULE_SAVED,         STAGE_ATTENTION,     STAGE_BWD_ATTENTION},
     [LSE] =                 {{"lse", DIM_BH, DIM_T, .per_layer = true},      RULE_SAVED,         STAGE_ATTENTION,     STAGE_BWD_ATTENTION, .stored = AS_FP32},
     [OQ] =                  {{"oq", DIM_M, DIM_ATT, .per_layer = true},      RULE_OPERAND,       STAGE_ATTENTION,     STAGE_PROJ,          .source = O, .amax = true, .scales = ROWS_BY_TOKEN},
     [Y_PROJ] =              {{"y_proj", DIM_M, DIM_C, .per_layer = true},    RULE_ALIAS,         STAGE_PROJ,          STAGE_NORM2,         .source = Y, .matmul_of = OQ},

@@ -5,9 +5,7 @@
 #include "config/config.h"
 #include "numerics/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // clang-format off
 // x is the input of a norm, n its output, y the output of a matmul, h and g the input and output of the activation
@@ -186,6 +184,4 @@ static inline int config_zero(const Config *config, int ranks) {
     return ranks > 1 ? config->zero : 0;
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -10,11 +10,10 @@
 // The gradient norm detects non-finite gradients before the update. If one arrives here nevertheless, its group's a is
 // non-finite and every non-zero element of the group decodes to a non-finite value, so that later checks find it.
 #pragma once
+#include "base/c_linkage.h"
 #include "rng.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define MOMENT_K_ONE 16       // exponent k = 1; k is stored in sixteenths, 1 to 255
 #define MOMENT_K_MAX 255      // largest stored exponent, for groups whose log2 range is at most 16.8 / 15.9 (E4M3)
@@ -237,6 +236,4 @@ COAT_HD static inline uint16_t bf16_encode_stochastic(float x, uint64_t seed, in
     return (uint16_t)((u + (uint32_t)(rng_hash(seed, WEIGHT_STREAM | (uint64_t)t, index) >> 48)) >> 16);
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

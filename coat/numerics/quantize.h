@@ -5,11 +5,10 @@
 // bits of |x|, compared as unsigned integers. In that order NaN > inf > every finite value, so a NaN or inf always
 // survives the reduction, and the result does not depend on the order of comparison.
 #pragma once
+#include "base/c_linkage.h"
 #include "formats.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define SCALE_MIN 1.17549435e-38f  // smallest scale, 2^-126, so that a scale is never 0 or subnormal
 #define NONFINITE_BITS 0x7f800000u // an amax whose bits are at least this is inf or NaN
@@ -105,6 +104,4 @@ COAT_HD static inline float fp8_decode(Format f, uint8_t code) {
     return f == FMT_E5M2 ? e5m2_decode(code) : e4m3_decode(code);
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

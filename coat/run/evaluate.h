@@ -7,9 +7,7 @@
 #include "text/hellaswag.h"
 #include "text/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // True if a signal or --time-limit ends the run and this process may stop within a step. A process may do so only if
 // the run has no other process, because several processes agree on stopping between steps.
@@ -43,6 +41,4 @@ void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FIL
 // Prints ,"name":[id, ...] to standard output, as a part of a JSON object.
 void print_tokens_json(const char *name, const int32_t *ids, int count);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

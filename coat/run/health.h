@@ -8,9 +8,7 @@
 #pragma once
 #include "model/arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // A warning is printed if more than this fraction of a tensor's FP8 values is saturated. It applies to tensors with one
 // scale per tensor or row. Groups have separate amaxes, so several of their values may equal the amax without harm.
@@ -55,6 +53,4 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
 // exceeds HEALTH_BIAS or HEALTH_ERROR, otherwise "". warned NULL: never warns. Waits for the device.
 char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -3,9 +3,7 @@
 #pragma once
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     Comm *comm;  // connection to the other ranks; NULL until they are connected
@@ -24,6 +22,4 @@ bool on_all_ranks(RankErrors *e);
 // wait for rank 0, because mpirun may kill all processes when one exits.
 void report_error_once(RankErrors *e, int rank, const Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

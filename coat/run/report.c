@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "model/plan.h"
 #include "model/schedule.h"
 #include "text/prompt_format.h"

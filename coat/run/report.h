@@ -9,9 +9,7 @@
 #include "text/data.h"
 #include "text/hellaswag.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     const Config *config;
@@ -32,6 +30,4 @@ void report_start(const Report *report, FILE *out);
 // advice if one sequence exceeds it.
 bool report_plan(const Config *config, FILE *out, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -8,6 +8,7 @@
 #include "evaluate.h"
 #include "io/json.h"
 #include "log/step_line.h"
+#include "log/terminal.h"
 #include "model/schedule.h"
 #include "save/checkpoint.h"
 #include "text/prompt_format.h"

@@ -5,7 +5,7 @@
 #include "config/shapes.h"
 #include "flags/config_check.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "run_start.h"
 #include "save/checkpoint.h"
 #include "text/prompt_format.h"

@@ -10,7 +10,7 @@
 #include "io/files.h"
 #include "io/json.h"
 #include "log/log_trim.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "model/schedule.h"
 #include "model/weights.h"
 #include "report.h"
@@ -315,11 +315,12 @@ static void note_rate(const Run *run) {
     const double was = run->done.state.lr, now = schedule_lr(c, step, run->steps);
     const double again = schedule_lr(c, step - 1, run->steps);
     if (fabs(again - was) <= 1e-6 * was || fmin(was, now) >= 0.9 * fmax(was, now)) return;
+    char remedy[64] = "";
+    if (was > 0) snprintf(remedy, sizeof remedy, ", or use --schedule constant --lr %.3g", was);
     run_note_always(run,
                     "the learning rate jumps from %.3g at step %lld to %.3g at step %lld, because the schedule has "
-                    "changed; keep --steps and --lr, or use --schedule constant --lr %.3g; to extend runs, use "
-                    "--schedule wsd from the start",
-                    was, (long long)step, now, (long long)step + 1, was);
+                    "changed; keep --steps and --lr%s; to extend runs, use --schedule wsd from the start",
+                    was, (long long)step, now, (long long)step + 1, remedy);
 }
 
 static void note_settings(const Run *run) {

@@ -14,7 +14,7 @@
 #include "checkpoint_shards.h"
 #include "hf.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "run_state.h"
 #include "text/data.h"
 #include "tokenizer_files.h"

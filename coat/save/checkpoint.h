@@ -13,9 +13,7 @@
 #include "model/arena.h"
 #include "model/guard.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // The contents of state.json in a checkpoint: everything but tensors and settings.
 typedef struct {
@@ -90,6 +88,4 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
 // The new name is abandoned-N-step-... (damaged-N-step-... if `damaged`), N being the first free number.
 bool checkpoint_rename_later(const char *out, int64_t step, bool damaged, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -7,7 +7,7 @@
 #include "hf.h"
 #include "hf_names.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "model/weights.h"
 #include "run_state.h"
 #include "states_read.h"

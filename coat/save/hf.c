@@ -66,15 +66,15 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
         if (!path_join(file, sizeof file, path, HF_CONFIG_NAME, err)) return false;
         if (access(file, F_OK) != 0) return no_model_in(path, HF_CONFIG_NAME, err);
     } else {
-        size_t length = strlen(path);
         uint64_t bytes;
         int fd;
         if (!file_open(path, &fd, &bytes, err)) return false;
         close(fd);
-        if (length < 12 || strcmp(path + length - 12, ".safetensors") != 0)
+        if (!text_ends_with(path, ".safetensors"))
             return error_set(
                 err, EXIT_DATA,
-                "%s is neither a .safetensors file nor a weight file of llm.c; give such a file, or a model folder",
+                "%s is neither a .safetensors file nor a weight file of llm.c; give such a file, or a model "
+                "folder",
                 path);
     }
     const char *folder = folder_of(path, parent, err);
@@ -257,13 +257,8 @@ static bool holds_no_weights(const ModelShape *shape, const char *name) {
     } buffers[] = {{POSITIONS_ROTARY, ".rotary_emb.inv_freq"},
                    {POSITIONS_LEARNED, ".attn.bias"}, // the causal mask
                    {POSITIONS_LEARNED, ".attn.masked_bias"}};
-    const size_t length = strlen(name);
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
-        const size_t end = strlen(buffers[i].end);
-        if (shape->position_kind == buffers[i].positions && length > end &&
-            strcmp(name + length - end, buffers[i].end) == 0)
-            return true;
-    }
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (shape->position_kind == buffers[i].positions && text_ends_with(name, buffers[i].end)) return true;
     return false;
 }
 

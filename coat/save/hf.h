@@ -11,9 +11,7 @@
 #define HF_INDEX_NAME "model.safetensors.index.json"
 #define HF_GENERATION_NAME "generation_config.json"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Reads the model shape of `path`: a folder with config.json, a .safetensors file next to its config.json, or a weight
 // file of llm.c. Fails if the model needs a feature that this program does not implement; err names the key and value.
@@ -56,6 +54,4 @@ bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file
 // embedding.
 bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

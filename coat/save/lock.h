@@ -4,9 +4,7 @@
 #pragma once
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     int fd;          // file descriptor of the .lock file; -1: not locked
@@ -26,6 +24,4 @@ bool lock_is_held(const Lock *lock);
 // nothing if fd is -1.
 void lock_release(Lock *lock);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

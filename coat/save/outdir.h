@@ -4,9 +4,7 @@
 #include "config/config.h"
 #include "lock.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Checks that config->out is suitable as a run's folder. Changes nothing. Fails (EXIT_DATA) if it is a checkpoint, has
 // the name of one or lies in one; err names the checkpoint's run. Fails (EXIT_USER) for "/" and for an unexpanded ~.
@@ -58,6 +56,4 @@ bool out_room(const Config *config, OutRoom *room);
 bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
               Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "snapshot.h"
 
 #define ESTIMATED_BYTES_PER_MS 1e5 // assumed speed of the disk in bytes per ms before the first save

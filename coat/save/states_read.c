@@ -6,7 +6,7 @@
 #include "checkpoint_shards.h"
 #include "hf_names.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "numerics/moments.h"
 #include "numerics/moments_host.h"
 

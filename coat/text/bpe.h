@@ -5,10 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define VOCABULARY_MAX (1 << 20) // maximum number of ids, so that a damaged file cannot exhaust memory
 
 // A vocabulary, which can be searched by id and by token.
@@ -69,7 +65,3 @@ void bpe_free(Bpe *b);
 // Encodes a pretoken of `length` bytes to out, which must have space for `length` ids. Returns the number of ids; -1 if
 // a byte or character has no token. Takes O(n log n) time.
 int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out);
-
-#ifdef __cplusplus
-}
-#endif

@@ -7,9 +7,7 @@
 
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Reads the data of one rank. Not thread-safe, because it owns the buffer into which rows are read.
 typedef struct DataLoader DataLoader;
@@ -133,6 +131,4 @@ DataExamples data_examples(const DataLoader *loader);
 // File names are not hashed. Checkpoints record the hash, so that resuming with other data is detected.
 uint64_t data_fingerprint(const DataLoader *loader);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

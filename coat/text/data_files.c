@@ -36,11 +36,6 @@ static const char *other_kind(const unsigned char *bytes, size_t count, char *te
     return text;
 }
 
-static bool is_named_npy(const char *path) {
-    const size_t length = strlen(path);
-    return length > 4 && strcmp(path + length - 4, ".npy") == 0;
-}
-
 // True if 16-bit words are probably 32-bit tokens below 65536: every second word is 0, which does not occur in text.
 static bool looks_wide(const uint16_t *words, size_t count) {
     for (size_t i = 1; i < count; i += 2)
@@ -164,7 +159,7 @@ bool token_file_check(TokenFile *file, int fd, int vocab, XXH64_state_t *hash, E
     size_t have = file->bytes < DATA_HEADER_BYTES ? (size_t)file->bytes : sizeof header;
     if (!file_read_at(fd, path, 0, header, have, err)) return false;
     const bool named = header[0] == DATA_MAGIC_U16 || header[0] == DATA_MAGIC_U32 || header[0] == DATA_MAGIC_MASKED;
-    const bool bare = is_named_npy(path) && !named;
+    const bool bare = text_ends_with(path, ".npy") && !named;
     if (!(bare ? check_bare(file, header, have, vocab, err) : check_header(file, fd, header, have, vocab, err)))
         return false;
     if (!file->mask) file->counted = file->tokens;

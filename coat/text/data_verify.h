@@ -5,10 +5,6 @@
 #include "base/background.h"
 #include "data_files.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Computes the CRC-32 (as zlib) of the `bytes` bytes that follow the header of an open file. Stops early when *stop
 // becomes true; *crc is then undefined. stop may be NULL. Returns false with err if the file cannot be read.
 bool data_checksum(int fd, const char *path, int64_t bytes, const bool *stop, uint32_t *crc, Error *err);
@@ -32,7 +28,3 @@ bool verifier_good(const Verifier *verifier, Error *err);
 
 // Stops verifying and ends the thread.
 void verifier_end(Verifier *verifier);
-
-#ifdef __cplusplus
-}
-#endif

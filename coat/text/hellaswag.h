@@ -10,9 +10,7 @@
 
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define HELLASWAG_ENDINGS 4
 
@@ -47,6 +45,4 @@ void hellaswag_add_losses(HellaSwag *set, int first, int count, int T, const flo
 // losses, the first ending is chosen; a loss that is not finite is never chosen.
 int hellaswag_right(const HellaSwag *set);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

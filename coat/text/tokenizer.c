@@ -50,11 +50,6 @@ static FileKind kind_of(const char *text, size_t size) {
                : FILE_JSON;
 }
 
-static bool ends_in(const char *text, const char *end) {
-    const size_t length = strlen(text), n = strlen(end);
-    return length > n && strcmp(text + length - n, end) == 0;
-}
-
 // Reads a file's first bytes to `head` and appends a 0. Returns their number; 0 if the file cannot be read.
 static size_t read_head(const char *path, char head[HEAD_BYTES + 1]) {
     int fd;
@@ -71,7 +66,7 @@ static size_t read_head(const char *path, char head[HEAD_BYTES + 1]) {
 
 const char *tokenizer_usual_name(const char *path) {
     char head[HEAD_BYTES + 1];
-    if (ends_in(path, ".bin")) return "gpt2_tokenizer.bin";
+    if (text_ends_with(path, ".bin")) return "gpt2_tokenizer.bin";
     const size_t bytes = read_head(path, head);
     switch (bytes > 0 ? kind_of(head, bytes) : FILE_JSON) {
     case FILE_BIN: return "gpt2_tokenizer.bin";

@@ -7,9 +7,7 @@
 #include "base/error.h"
 #include "io/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define BYTES_VOCAB 257 // number of tokens: 256 bytes and BYTES_END_OF_TEXT
 #define BYTES_END_OF_TEXT 256
@@ -70,6 +68,4 @@ void tokenizer_write_json(const Tokenizer *tokenizer, JsonText *out);
 // bytes.
 const char *tokenizer_usual_name(const char *path);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

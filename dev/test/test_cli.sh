@@ -167,7 +167,7 @@ check "state.json records the settings without paths" $? "$(cat "$folder"/whole/
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 2 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1 # changes no setting
-[ "$(grep -o '^{"step":[0-9]*,"settings"\|"steps":[0-9]*,"epochs":null,"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "steps":1,"epochs":null,"lr":0.002,"warmup" {"step":1,"settings" "steps":2,"epochs":null,"lr":0.002,"warmup" {"step":2,"settings" "steps":3,"epochs":null,"lr":0.004,"warmup" ' ]
+[ "$(sed -n 's/^{"step":\([0-9]*\),"settings".*"steps":\([0-9]*\),.*"lr":\([0-9.]*\),.*/\1 \2 \3/p' "$folder/won/log.jsonl" | tr '\n' ' ')" = '0 1 0.002 1 2 0.002 2 3 0.004 ' ]
 check "log.jsonl records the settings again only after a resume that changes them" $? "$(cat "$folder/won/log.jsonl")"
 # FP8 needs a multiple of 16 tokens, such as two sequences of 24 tokens. Samples must then process two sequences, too.
 for recipe in "--recipe coat --head fp8" "--recipe fp8-linear" "--head fp8 --logits-chunk 16"; do
@@ -300,7 +300,7 @@ unsaved lost --steps 6
 check "--resume without a checkpoint uses the model and settings in log.jsonl" $? "$(cat "$folder/said")" "$said"
 unsaved lost2 --steps 6
 "$program" --train "$data" --sample-tokens 0 --quiet --out "$folder/lost2" --resume --lr 0.002 --layers 1 --steps 4 >/dev/null 2>&1 &&
-    grep -q '"layers":1,.*"channels":32,.*"steps":4,.*"lr":0.002,"warmup":3,' "$folder/lost2/log.jsonl" && [ -d "$folder/lost2/step-00000004" ]
+    grep -q '"layers":1,.*"channels":32,.*"steps":4,.*"lr":0.002,.*"warmup":3,' "$folder/lost2/log.jsonl" && [ -d "$folder/lost2/step-00000004" ]
 check "--resume without a checkpoint: flags override the settings in log.jsonl" $? "$(head -c 3000 "$folder/lost2/log.jsonl")"
 rm -r "$folder"/lost2/step-* && "$program" --train "$data" --model d1 --channels 64 --sample-tokens 0 --quiet --out "$folder/lost2" --resume >/dev/null 2>&1 &&
     grep -q '"model":"d1","layers":1,.*"channels":64,.*"norm":"layer"' "$folder/lost2/log.jsonl"
@@ -665,5 +665,5 @@ check "the commands at the top of --help work" $? "$(cat "$folder/first/commands
 check "--help optimizer lists exactly the flags of its group" $? "$("$program" --help optimizer)"
 
 difference=$(diff <(sed -n '/^| Flag/,$p' docs/flags.md) <("$program" --help=markdown))
-check "docs/flags.md equals --help=markdown" $? "Regenerate docs/flags.md with the command at its top." "$difference"
+check "docs/flags.md equals --help=markdown" $? "Regenerate docs/flags.md; docs/hacking.md (How do I add a flag?) has the command." "$difference"
 exit $failures
