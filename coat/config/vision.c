@@ -8,8 +8,7 @@ static const struct {
     const char *name;
     VisionShape shape;
 } towers[] = {
-    {"clip-l14-336",
-     {VISION_CLIP, 336, 14, 1024, 4096, 16, 23, 24, ACT_GELU_QUICK, 1e-5f, true, PROJECTOR_MLP, 0, 0}},
+    {"clip-l14-336", {VISION_CLIP, 336, 14, 1024, 4096, 16, 23, 24, ACT_GELU_QUICK, 1e-5f, true, PROJECTOR_MLP, 0, 0}},
     {"siglip-b16-224",
      {VISION_SIGLIP, 224, 16, 768, 3072, 12, 11, 12, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0}},
     {"siglip-so400m-384",
@@ -89,8 +88,10 @@ bool vision_freeze(Config *c, Error *err) {
     if (!c->freeze && c->lr_vision == 0 && c->lr_projector == 0) return true;
     const char *flag = c->freeze ? "freeze" : c->lr_vision > 0 ? "lr-vision" : "lr-projector";
     if (c->shape.vision.kind == VISION_NONE)
-        return error_set(err, EXIT_USER, "--%s: the model has no vision tower; remove --%s, or use --vision or a "
-                         "vision-language model's folder as --model", flag, flag);
+        return error_set(err, EXIT_USER,
+                         "--%s: the model has no vision tower; remove --%s, or use --vision or a "
+                         "vision-language model's folder as --model",
+                         flag, flag);
     if (c->freeze == (PART_VISION | PART_PROJECTOR | PART_LANGUAGE))
         return error_set(err, EXIT_USER, "--freeze %s: nothing would be trained; remove a part", c->frozen);
     return true;

@@ -8,8 +8,8 @@ extern "C" {
 #endif
 
 enum { MAX_VISION_DEPTH = 48 }; // largest depth N of a tower named by its depth
-#define BYTE_IMAGE_TOKEN 255     // image token of the byte vocabulary; no UTF-8 text contains this byte
-#define DOWNSAMPLE 2 // PROJECTOR_DOWNSAMPLE: side of the square of patches that becomes one row
+#define BYTE_IMAGE_TOKEN 255    // image token of the byte vocabulary; no UTF-8 text contains this byte
+#define DOWNSAMPLE 2            // PROJECTOR_DOWNSAMPLE: side of the square of patches that becomes one row
 
 // Sets the shape of a vision tower known by name: clip-l14-336, siglip-b16-224, siglip-so400m-384, and by depth clip:dN
 // and siglip:dN with 64 channels per layer. Keeps the projector, and a size that is not 0. Returns false if the name is

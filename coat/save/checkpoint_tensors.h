@@ -4,10 +4,6 @@
 #include "manifest.h"
 #include "model/arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     char name[160];
     char *data; // device memory of the tensor, (rows, cols), contiguous
@@ -57,7 +53,3 @@ bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int c
 // not match the list. Types and shapes are checked before device memory changes.
 bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,
                              Exec *exec, Error *err);
-
-#ifdef __cplusplus
-}
-#endif

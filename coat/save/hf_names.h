@@ -3,9 +3,7 @@
 #pragma once
 #include "model/tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 enum { HF_MAX_PARTS = 3, HF_NAME_LENGTH = 128 };
 
@@ -24,6 +22,4 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MA
 // Writes the name of a parameter, under which a checkpoint stores its moments and master weights.
 void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

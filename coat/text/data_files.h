@@ -12,10 +12,6 @@
 #include "data_masks.h"
 #include "packing.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define DATA_MAGIC_U16 20240520
 #define DATA_VERSION_U16 1
 #define DATA_MAGIC_U32 20240801
@@ -77,7 +73,3 @@ bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int
                      int32_t *targets, int32_t *positions, Error *err);
 
 void token_files_free(TokenFile *files, int count);
-
-#ifdef __cplusplus
-}
-#endif

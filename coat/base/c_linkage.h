@@ -1,0 +1,10 @@
+// C_LINKAGE_BEGIN and C_LINKAGE_END give C linkage to the declarations between them, for headers that CUDA code includes.
+#pragma once
+
+#ifdef __cplusplus
+#define C_LINKAGE_BEGIN extern "C" {
+#define C_LINKAGE_END }
+#else
+#define C_LINKAGE_BEGIN
+#define C_LINKAGE_END
+#endif
