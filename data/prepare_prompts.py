@@ -11,6 +11,7 @@ import os
 import re
 import signal
 
+from prepare_images import MARK as IMAGE
 from prepare_models import config_beside, read_json, token_text
 from prepare_records import Malformed
 from prepare_tokenizers import MAX_PART, Failure, Pairs, first_line, need, no_pointer, pack, width_of
@@ -31,6 +32,8 @@ CLASS_TOKENS = {
 
 ALPACA = "Below is an instruction that describes a task%s. Write a response that appropriately completes the request."
 ALPACA_INPUT = ", paired with an input that provides further context"
+VICUNA = ("A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
+          "detailed, and polite answers to the user's questions.")
 QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 
@@ -99,8 +102,27 @@ def llama3(messages, ids, _):
         yield ids["<|eot_id|>"], counts
 
 
+def vicuna(messages, ids, _):
+    system, turns = alternating(messages)
+    before = (system or VICUNA) + " "
+    for user, answer in turns:
+        yield "%sUSER: %s ASSISTANT:" % (before, user), False
+        yield " " + answer, True
+        yield ids["end"], True
+        before = ""
+
+
+def caption(messages, ids, _):
+    """Yields the images of each question, without its text, and the answer."""
+    for user, answer in alternating(messages)[1]:
+        yield IMAGE * user.count(IMAGE), False
+        yield answer, True
+        yield ids["end"], True
+
+
 # In the order of PromptFormat in coat/config/config.h. coat/text/prompt_format.c has their prompts and chat templates.
-FORMATS = {"plain": plain, "alpaca": alpaca, "chatml": chatml, "qwen": qwen, "llama2": llama2, "llama3": llama3}
+FORMATS = {"plain": plain, "alpaca": alpaca, "chatml": chatml, "qwen": qwen, "llama2": llama2, "llama3": llama3,
+           "vicuna": vicuna, "caption": caption}
 IM = ("<|im_start|>", "<|im_end|>")
 TOKENS = {"chatml": IM, "qwen": IM, "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")}
 
@@ -112,12 +134,12 @@ def check_messages(messages):
 
 
 class Fixed:
-    """Applies the prompt format of a name."""
+    """Applies the prompt format of a name. image: id of the token that replaces <image>; None: <image> is text."""
 
     endless = False
 
-    def __init__(self, tokenizer, name):
-        self.tokenizer, self.name = tokenizer, name
+    def __init__(self, tokenizer, name, image=None):
+        self.tokenizer, self.name, self.image = tokenizer, name, image
         self.ids = {"begin": next(iter(tokenizer.bos), None), "end": tokenizer.end_of_text}
         for token in TOKENS.get(name, ()):
             self.ids[token] = tokenizer.token(token)
@@ -125,11 +147,22 @@ class Fixed:
                 raise Failure("--prompt-format %s: the tokenizer has no %s; name the format of its model, or alpaca or "
                               "plain" % (name, token))
 
+    def with_images(self, parts):
+        """Yields parts, with the token of images in place of <image>."""
+        for value, counts in parts:
+            first, *more = value.split(IMAGE) if self.image is not None and isinstance(value, str) else [value]
+            if first != "":
+                yield first, counts
+            for text in more:
+                yield self.image, False
+                if text:
+                    yield text, counts
+
     def parts(self, messages, counted, has_input, _=None):
         """Returns the parts of an example. counted: for each answer, True if it has a loss."""
         check_messages(messages)
         parts = [] if self.ids["begin"] is None else [(self.ids["begin"], False)]
-        for value, counts in FORMATS[self.name](messages, self.ids, has_input):
+        for value, counts in self.with_images(FORMATS[self.name](messages, self.ids, has_input)):
             if isinstance(value, str) and isinstance(parts[-1][0] if parts else None, str) and parts[-1][1] == counts:
                 parts[-1] = (parts[-1][0] + value, counts)
             else:
@@ -302,6 +335,15 @@ class Template:
                 raise Failure("the chat template %s needs %s; name the token in tokenizer_config.json"
                               % (self.source, lost.group(1)))
             raise Malformed("the chat template %s rejects it (%s)" % (self.source, first_line(error)))
+
+    def takes_parts(self):
+        """True if the template renders contents that are lists of parts; false if it expects text."""
+        probe = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "probe"}]}]
+        try:
+            text = self.render(probe, None)
+        except Malformed:
+            return False
+        return "probe" in text and "'type'" not in text
 
     def parts(self, messages, counted, _, tools):
         """Returns [(text, True if it has a loss), ...] of the example. counted: for each answer, True if it has a loss.
