@@ -179,7 +179,8 @@ class Chat:
         if self.format is None:
             template = self.name == "template"
             image = self.images and self.images.token
-            self.format = Template(self.tokenizer, self.spec) if template else Fixed(self.tokenizer, self.name, image)
+            self.format = (Template(self.tokenizer, self.spec, image is not None) if template else
+                           Fixed(self.tokenizer, self.name, image))
             self.takes_parts = template and image is not None and self.format.takes_parts()
         counted = answers_that_count(messages, self.trained)
         identity = identity_of(messages)

@@ -122,17 +122,16 @@ def read_processor(options, tokenizer):
     if values.get("do_center_crop"):
         result = edges(values.get("crop_size"), True)
     check(size and isinstance(result, list) and result[0] == result[1], "size", "crop_size")
-    check(values["resample"] in [int(kind) for kind in image.Resampling], "resample")
+    check(type(values["resample"]) is int and values["resample"] in list(image.Resampling), "resample")
     for key in ("image_mean", "image_std"):
         good = isinstance(values[key], list) and len(values[key]) == 3
-        check(good and all(type(v) in (int, float) and 0 <= v + (key == "image_mean") < 1e6 for v in values[key]), key)
-    check(all(values["image_std"]), "image_std")
-    side = result[0]
+        check(good and all(type(value) in (int, float) and abs(value) < 1e6 for value in values[key]), key)
+    check(min(values["image_std"]) > 0, "image_std")
+    side, aspect = result[0], options.image_aspect
     token, name = token_of(options, tokenizer, processor, config)
-    return Images(side, result if options.image_aspect == "resize" else size,
-                  options.image_aspect == "pad" or options.image_aspect == "processor" and pad, int(values["resample"]),
-                  values["image_mean"], values["image_std"], rows_of(folder, side, processor, config), token, name,
-                  options.image_aspect, options.image_folder or "")
+    return Images(side, result if aspect == "resize" else size, aspect == "pad" or aspect == "processor" and pad,
+                  values["resample"], values["image_mean"], values["image_std"], rows_of(folder, side, processor, config),
+                  token, name, aspect, options.image_folder or "")
 
 
 # --- records -------------------------------------------------------------------------------------------------

@@ -115,7 +115,8 @@ def vicuna(messages, ids, _):
 def caption(messages, ids, _):
     """Yields the images of each question, without its text, and the answer."""
     for user, answer in alternating(messages)[1]:
-        yield IMAGE * user.count(IMAGE), False
+        if IMAGE in user:
+            yield IMAGE * user.count(IMAGE), False
         yield answer, True
         yield ids["end"], True
 
@@ -151,7 +152,7 @@ class Fixed:
         """Yields parts, with the token of images in place of <image>."""
         for value, counts in parts:
             first, *more = value.split(IMAGE) if self.image is not None and isinstance(value, str) else [value]
-            if first != "":
+            if first or not more:
                 yield first, counts
             for text in more:
                 yield self.image, False
@@ -262,16 +263,17 @@ class Overtime(BaseException):
 
 
 class Template:
-    """Applies the chat template of a tokenizer's folder, in Jinja2's sandbox, with the functions of transformers."""
+    """Applies the chat template of a tokenizer's folder, in Jinja2's sandbox, with the functions of transformers.
+    images: True if BOS precedes texts in which the template writes none, as in transformers' processors of images."""
 
-    def __init__(self, tokenizer, spec):
+    def __init__(self, tokenizer, spec, images=False):
         path, self.source, text, config = read_template(spec)
         if not isinstance(text, str):
             raise Failure("--prompt-format template: tokenizer %s has no chat template (chat_template in "
                           "tokenizer_config.json, or chat_template.jinja); name a format" % spec)
         if not hasattr(tokenizer, "tokenizer") or not path.endswith(".json"):
             raise Failure("--prompt-format template: it needs the model's tokenizer.json")
-        self.tokenizer, self.path = tokenizer, path
+        self.tokenizer, self.path, self.bos = tokenizer, path, tokenizer.bos if images else []
         self.variables, tokens = special_tokens(path, config)
         self.missing = {token_text(token) for token in tokens if tokenizer.token(token_text(token)) is None}
         tokenizer.add_special([token for token in tokens if token_text(token) not in self.missing])
@@ -379,12 +381,15 @@ class Template:
             if lost is not None:
                 raise Failure("its text has the special token %s, which %s lacks; load the folder with transformers and "
                               "save it again (save_pretrained)" % (lost, self.path))
-        for parts, row in zip(rows, self.tokenizer.tokenizer.encode_batch(texts, add_special_tokens=False)):
+        encoded = self.tokenizer.tokenizer.encode_batch(texts, add_special_tokens=False)
+        for parts, text, row in zip(rows, texts, encoded):
+            written = self.variables.get("bos_token")
+            bos = [] if written and text.startswith(written) else self.bos
             spans, at = [], 0
-            for text, counts in parts:
-                if counts and text:
-                    spans.append((at, at + len(text)))
-                at += len(text)
+            for part, counts in parts:
+                if counts and part:
+                    spans.append((at, at + len(part)))
+                at += len(part)
             mask, span = bytearray(len(row.ids)), 0
             for i, (begin, end) in enumerate(row.offsets):  # in increasing order, like the spans
                 while span < len(spans) and spans[span][1] <= begin:
@@ -392,4 +397,4 @@ class Template:
                 mask[i] = span < len(spans) and max(end, begin + 1) > spans[span][0]
             last = mask.rfind(1)
             self.endless = self.endless or last >= 0 and row.ids[last] not in self.ends
-            yield pack(row.ids, self.tokenizer.vocab), mask
+            yield pack(bos + row.ids, self.tokenizer.vocab), bytearray(len(bos)) + mask

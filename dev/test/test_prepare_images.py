@@ -350,6 +350,9 @@ class ImagesTest(unittest.TestCase):
         for more, number in (((), token), (("--image-token", "300"), 300)):
             rows, header, _, stored = self.prepared([record], "--prompt-format", "caption", *more, tokenizer=arguments)
             self.assertEqual((rows[0][0], header[10], stored), (begin + [number] * 4 + answer + [end], number, pixels))
+        rows = self.prepared([record, {"prompt": "x", "response": "the step"}], "--prompt-format", "caption",
+                             tokenizer=arguments)[0]
+        self.assertEqual(rows[1][0], begin + answer + [end])
         rows = self.prepared([record], "--prompt-format", "chatml", "--image-token", "301", tokenizer=test_prepare_prompts.
                              PromptsTest.model(self, "legacy.json", "<|im_start|>", "<|im_end|>")[1])[0]
         at = rows[0][0].index(301)
@@ -507,7 +510,36 @@ class ImagesTest(unittest.TestCase):
 @unittest.skipUnless(base.have("PIL", "transformers", "numpy"), "needs Pillow, numpy and transformers")
 class TransformersTest(unittest.TestCase):
     setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
-    processor, settings = ImagesTest.processor, ImagesTest.settings
+    processor, settings, read, prepared = (ImagesTest.processor, ImagesTest.settings, ImagesTest.read, ImagesTest.prepared)
+    pictures, run_program = ImagesTest.pictures, ImagesTest.run_program
+
+    @unittest.skipUnless(base.have("jinja2"), "needs jinja2")
+    def test_chat(self):
+        """Examples of a chat template have the tokens that LlavaProcessor gives the same chat, with one BOS token."""
+        import test_prepare_prompts
+        import transformers
+
+        self.pictures(2)
+        chats = []
+        for turns in (([0, "the model"], ["the step"]), (["a", 1, 0], ["b"], ["c\n"], ["d"]), (["x"], ["y"])):
+            chats.append([{"role": ("user", "assistant")[number % 2], "content": [
+                {"type": "text", "text": part} if isinstance(part, str) else
+                {"type": "image", "path": self.path("p%d.png" % part)} for part in turn]}
+                for number, turn in enumerate(turns)])
+        records = [{"messages": chat, "images": [part["path"] for message in chat for part in message["content"]
+                                                 if "path" in part]} for chat in chats]
+        for template in (TEMPLATE, "{{ bos_token }}" + TEMPLATE):
+            _, arguments = test_prepare_prompts.PromptsTest.model(self, "legacy.json", "<image>", chat_template=template,
+                                                                  bos_token="<s>")
+            rows = self.prepared(records, "--prompt-format", "template", tokenizer=arguments)[0]
+            tokens = transformers.PreTrainedTokenizerFast(tokenizer_file=self.path("model/tokenizer.json"), bos_token="<s>")
+            theirs = transformers.LlavaProcessor(
+                transformers.SiglipImageProcessor(size={"height": 8, "width": 8}), tokens, patch_size=4,
+                vision_feature_select_strategy="full", chat_template=template)
+            for chat, (ids, _) in zip(chats, rows):
+                made = theirs.apply_chat_template(chat, tokenize=True, return_dict=True)
+                self.assertEqual(ids, list(made["input_ids"][0]))
+                self.assertEqual(ids.count(1), 1)
 
     def test_pixels(self):
         """The pixels of 200 images of odd sizes, modes and formats are equal, and their floats are those of a table of 256 values."""
