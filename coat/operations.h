@@ -88,7 +88,7 @@ OPERATION(patches_forward, (Exec *exec, Tensor out, Tensor pixels, Tensor table,
 // Aliasing: r may be y.
 OPERATION(image_embed_forward, (Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T))
 
-// Gathers rows: out[i] = in[index[i]] if index[i] >= 0; otherwise row i of out is set to 0 or, with `keep`, not changed.
+// Gathers rows: out[i] = in[index[i]] if index[i] >= 0. Otherwise row i of out is set to 0 or, with `keep`, kept.
 //   index (rows of out, 1) I32. out and in are unscaled, of equal format and width. in.data NULL: a tensor of zeros.
 OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool keep))
 

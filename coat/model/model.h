@@ -25,8 +25,8 @@ typedef struct Model {
     StepState host;                      // host copy of *state, as last uploaded or downloaded
     Guard *guard;                        // guard that skips outlier steps (--skip-loss-z, --skip-grad-z); NULL: off
     bool counts_codes, compares_matmuls; // FP8 health statistics to compute in the next micro_step()
-    // vision tower and projector, whose B is the number of images of the pass and T the number of rows of an image; NULL:
-    // the model reads text only
+    // vision tower and projector, whose B is the number of images of the pass and T the number of rows of an image;
+    // NULL: the model reads text only
     struct Model *vision;
     Config *vision_config;
     double deadline_ms; // time at which passes stop because of --time-limit; 0: no limit
