@@ -67,6 +67,7 @@ typedef struct {
     int file_layers; // number of blocks in files, at least `layers`
     ActivationKind activation;
     float norm_eps;
+    bool pooling_head;    // true: files have SigLIP's pooling head, which is not computed
     bool drops_class_row; // true: the projector does not read the class token's row (CLIP, feature selection "default")
     ProjectorKind projector;
     int features;    // width of the projector's output: channels of the language model
@@ -103,7 +104,7 @@ typedef struct {
 
 // Limits on a model's dimensions and constants, for flags and config.json.
 enum { MAX_LAYERS = 1024, MAX_HEADS = 1024, MAX_HEAD_WIDTH = 4096, MAX_CHANNELS = 1 << 16, MAX_FFN = 1 << 20 };
-enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
+enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24, MAX_IMAGE_SIZE = 4096 };
 #define MIN_NORM_EPS 1e-12
 #define MAX_NORM_EPS 1e-1
 #define MAX_CLIP_QKV 1e6
@@ -252,9 +253,9 @@ typedef struct {
     int micro_batch, seq_len;
     ExamplesKind examples;
     DocumentsKind documents;
-    int64_t batch_tokens; // tokens per optimizer step over all ranks; 0: one micro-batch per rank
+    int64_t batch_tokens;    // tokens per optimizer step over all ranks; 0: one micro-batch per rank
     int images_per_sequence; // largest number of images in a sequence; 0: as many as fit
-    int logits_chunk;     // number of tokens whose logits are computed at a time; 0: automatic
+    int logits_chunk;        // number of tokens whose logits are computed at a time; 0: automatic
     // settings of the optimizer
     int64_t steps;     // number of steps; -1: determined by epochs
     int epochs;        // number of passes over the training data
