@@ -19,6 +19,15 @@ void vision_select(const VisionShape *v, int32_t *select, int32_t *back) {
         }
 }
 
+void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]) {
+    static const float clip_mean[] = {0.48145466f, 0.4578275f, 0.40821073f};
+    static const float clip_deviation[] = {0.26862954f, 0.26130258f, 0.27577711f};
+    for (int i = 0; i < 3; i++) {
+        mean[i] = kind == VISION_CLIP ? clip_mean[i] : 0.5f;
+        deviation[i] = kind == VISION_CLIP ? clip_deviation[i] : 0.5f;
+    }
+}
+
 int vision_images(const Config *config) {
     const int most = (config->seq_len + 1) / vision_rows(&config->shape.vision);
     const int given = config->images_per_sequence;

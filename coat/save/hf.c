@@ -196,17 +196,16 @@ void hf_weights_close(HfWeights *weights) {
 }
 
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor) {
-    static const char *const models[] = {"transformer.", "model."};
-    char full[sizeof weights->prefix + HF_NAME_LENGTH], bare[sizeof full];
-    snprintf(full, sizeof full, "%s%s", weights->prefix, name);
-    snprintf(bare, sizeof bare, "%s", full);
-    for (int i = 0; i < 2; i++)
-        if (strncmp(name, models[i], strlen(models[i])) == 0)
-            snprintf(bare, sizeof bare, "%s%s", weights->prefix, name + strlen(models[i]));
+    char full[sizeof weights->prefix + HF_NAME_LENGTH], other[HF_NAME_LENGTH];
     for (int i = 0; i < weights->count; i++) {
         *file = &weights->files[i];
-        *tensor = safetensors_find(*file, full);
-        if (!*tensor) *tensor = safetensors_find(*file, bare);
+        *tensor = NULL;
+        for (int layout = -1; layout < HF_LAYOUTS && !*tensor; layout++) {
+            const char *found = layout < 0 ? name : hf_other_name(name, layout, other);
+            if (!found) continue;
+            snprintf(full, sizeof full, "%s%s", weights->prefix, found);
+            *tensor = safetensors_find(*file, full);
+        }
         if (!*tensor) continue;
         weights->used[i][*tensor - (*file)->tensors] = true;
         return true;
@@ -234,13 +233,13 @@ static bool same_values(const SafeFile *file, const SafeTensor *a, const SafeFil
 // transformers 5 would not tie it.
 static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const SafeFile *head_file,
                             const SafeTensor *head, Error *err) {
-    char name[HF_NAME_LENGTH];
+    HfPart part[HF_MAX_PARTS];
     const SafeFile *file;
     const SafeTensor *embedding;
     bool same;
-    hf_whole_name(shape, WTE, 0, name);
+    hf_parts(shape, WTE, 0, part);
     // loading the model reports the missing tensor
-    if (!hf_weights_find(weights, name, &file, &embedding)) return true;
+    if (!hf_weights_find(weights, part->name, &file, &embedding)) return true;
     if (!same_values(head_file, head, file, embedding, &same, err)) return false;
     return same || error_set(err, EXIT_DATA,
                              "%s: '%s' differs from the embedding, but config.json has tie_word_embeddings true; set "
@@ -248,7 +247,8 @@ static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const S
                              head_file->path, head->name);
 }
 
-// True if `name` is a buffer that transformers stores but recomputes: RoPE frequencies or the causal mask.
+// True if `name` is a buffer that transformers stores but recomputes: RoPE frequencies, the causal mask, or the numbers
+// of a vision tower's positions.
 static bool holds_no_weights(const ModelShape *shape, const char *name) {
     static const struct {
         PositionKind positions;
@@ -257,6 +257,8 @@ static bool holds_no_weights(const ModelShape *shape, const char *name) {
                    {POSITIONS_LEARNED, ".attn.bias"}, // the causal mask
                    {POSITIONS_LEARNED, ".attn.masked_bias"}};
     const size_t length = strlen(name);
+    const char *numbers = strstr(name, ".embeddings.position_ids");
+    if (shape->vision.kind != VISION_NONE && numbers && strcmp(numbers, ".embeddings.position_ids") == 0) return true;
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         const size_t end = strlen(buffers[i].end);
         if (shape->position_kind == buffers[i].positions && length > end &&
@@ -272,7 +274,9 @@ bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *e
         for (int k = 0; k < file->count; k++) {
             const SafeTensor *tensor = &file->tensors[k];
             if (weights->used[i][k] || holds_no_weights(shape, tensor->name)) continue;
-            if (shape->tied_head && strcmp(tensor->name + strlen(weights->prefix), "lm_head.weight") == 0) {
+            const char *bare = tensor->name + strlen(weights->prefix);
+            if (shape->vision.kind != VISION_NONE && strncmp(bare, "language_model.lm_head.", 23) == 0) bare += 15;
+            if (shape->tied_head && strcmp(bare, "lm_head.weight") == 0) {
                 if (!check_tied_head(weights, shape, file, tensor, err)) return false;
                 continue;
             }
@@ -280,7 +284,8 @@ bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *e
                 err, EXIT_DATA,
                 "%s: '%.200s' is not a tensor of the %s that its config.json describes; use the config.json "
                 "that was saved with these weights, or remove the tensor",
-                file->path, tensor->name, architecture_name(shape_architecture(shape)));
+                file->path, tensor->name,
+                shape->vision.kind != VISION_NONE ? "llava" : architecture_name(shape_architecture(shape)));
         }
     }
     return true;

@@ -1,0 +1,139 @@
+// Reads and writes the files of a vision-language model's processor. transformers 4 reads preprocessor_config.json and
+// processor_config.json. transformers 5 reads both, too, but writes only the second, with the first one's object inside.
+#include <string.h>
+#include <unistd.h>
+
+#include "config/vision.h"
+#include "hf.h"
+#include "io/files.h"
+
+#define LIMIT ((size_t)1 << 20)
+#define PATH_BUFFER 4096
+#define INNER "image_processor" // key of the inner object that transformers 5 writes
+
+// Reads the file folder/name. Sets *object to NULL if there is no such file.
+static bool read_object(const char *folder, const char *name, json_t **object, Error *err) {
+    char path[PATH_BUFFER];
+    *object = NULL;
+    if (!path_join(path, sizeof path, folder, name, err)) return false;
+    return !path_is_file(path) || (*object = json_read_object(path, LIMIT, err)) != NULL;
+}
+
+json_t *hf_processor_open(const char *path, Error *err) {
+    char parent[PATH_BUFFER];
+    json_t *processor = NULL, *images = NULL;
+    const char *folder = path_is_folder(path) ? path : parent;
+    if (path[0] && ((folder == parent && !path_folder(parent, sizeof parent, path, err)) ||
+                    !read_object(folder, HF_PROCESSOR_NAME, &processor, err) ||
+                    !read_object(folder, HF_IMAGE_PROCESSOR_NAME, &images, err))) {
+        json_decref(processor);
+        return NULL;
+    }
+    if (!processor) processor = json_object();
+    if (json_is_object(json_object_get(processor, INNER)))
+        json_decref(images);
+    else if (images)
+        json_object_set_new(processor, INNER, images);
+    else
+        json_object_del(processor, INNER);
+    return processor;
+}
+
+// Reads three numbers from the key's list. Leaves values[] unchanged if the key is absent.
+static bool read_colors(const json_t *images, const char *key, float values[3], Error *err) {
+    const json_t *list = json_object_get(images, key);
+    bool good = !list || json_array_size(list) == 3;
+    for (size_t i = 0; list && good && i < 3; i++) {
+        good = json_is_number(json_array_get(list, i));
+        values[i] = (float)json_number_value(json_array_get(list, i));
+    }
+    return good || error_set(err, EXIT_DATA, "the model's image processor: %s must be a list of 3 numbers", key);
+}
+
+bool hf_processor_pixels(const json_t *processor, const VisionShape *v, float mean[3], float deviation[3], Error *err) {
+    const json_t *images = json_object_get(processor, INNER), *factor = json_object_get(images, "rescale_factor");
+    const char *const steps[] = {"do_rescale", "do_normalize"};
+    vision_pixel_defaults(v->kind, mean, deviation);
+    for (int i = 0; i < 2; i++)
+        if (json_is_false(json_object_get(images, steps[i])))
+            return error_set(err, EXIT_DATA, "the model's image processor: %s false is not supported", steps[i]);
+    if (factor && (float)json_number_value(factor) != 1.0f / 255.0f)
+        return error_set(err, EXIT_DATA, "the model's image processor: rescale_factor must be 1/255 (is %g)",
+                         json_number_value(factor));
+    if (!read_colors(images, "image_mean", mean, err) || !read_colors(images, "image_std", deviation, err))
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (!(deviation[i] > 0))
+            return error_set(err, EXIT_DATA, "the model's image processor: image_std must be above 0 (is %g)",
+                             (double)deviation[i]);
+    return true;
+}
+
+static void side_fields(JsonText *t, const char *key, int side) {
+    json_text_open(t, key, '{');
+    json_text_int(t, "height", side);
+    json_text_int(t, "width", side);
+    json_text_close(t, '}');
+}
+
+static void color_fields(JsonText *t, const char *key, const float values[3]) {
+    json_text_open(t, key, '[');
+    for (int i = 0; i < 3; i++) json_text_float(t, NULL, values[i]);
+    json_text_close(t, ']');
+}
+
+// Writes the fields of CLIP's or SigLIP's image processor.
+static void image_fields(JsonText *t, const VisionShape *v) {
+    const bool clip = v->kind == VISION_CLIP;
+    float mean[3], deviation[3];
+    vision_pixel_defaults(v->kind, mean, deviation);
+    json_text_string(t, "image_processor_type", clip ? "CLIPImageProcessor" : "SiglipImageProcessor");
+    json_text_bool(t, "do_convert_rgb", true);
+    json_text_bool(t, "do_resize", true);
+    json_text_int(t, "resample", 3); // bicubic
+    if (clip) {
+        json_text_open(t, "size", '{');
+        json_text_int(t, "shortest_edge", v->image_size);
+        json_text_close(t, '}');
+        json_text_bool(t, "do_center_crop", true);
+        side_fields(t, "crop_size", v->image_size);
+    } else {
+        side_fields(t, "size", v->image_size);
+    }
+    json_text_bool(t, "do_rescale", true);
+    json_text_double(t, "rescale_factor", 1.0 / 255.0);
+    json_text_bool(t, "do_normalize", true);
+    color_fields(t, "image_mean", mean);
+    color_fields(t, "image_std", deviation);
+}
+
+// Starts a file's text and writes all keys of `source`.
+static void begin(JsonText *t, const json_t *source) {
+    const char *key;
+    json_t *value;
+    memset(t, 0, sizeof *t);
+    t->pretty = true;
+    json_text_open(t, NULL, '{');
+    json_object_foreach((json_t *)source, key, value) {
+        if (strcmp(key, INNER) != 0) json_text_value(t, key, value);
+    }
+}
+
+void hf_processor_texts(JsonText *images, JsonText *processor, const json_t *source, const VisionShape *v,
+                        const char *image_token) {
+    const json_t *inner = json_object_get(source, INNER);
+    begin(images, inner);
+    if (!inner) image_fields(images, v);
+    json_text_close(images, '}');
+    begin(processor, source);
+#define MISSING(key) (!json_object_get(source, key))
+    if (MISSING("processor_class")) json_text_string(processor, "processor_class", "LlavaProcessor");
+    if (MISSING("patch_size")) json_text_int(processor, "patch_size", v->patch_size);
+    if (MISSING("num_additional_image_tokens"))
+        json_text_int(processor, "num_additional_image_tokens", v->kind == VISION_CLIP);
+    if (MISSING("vision_feature_select_strategy"))
+        json_text_string(processor, "vision_feature_select_strategy", v->drops_class_row ? "default" : "full");
+    if (MISSING("image_token")) json_text_string(processor, "image_token", image_token);
+#undef MISSING
+    json_text_close(processor, '}');
+}
