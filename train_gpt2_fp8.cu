@@ -691,8 +691,19 @@ static bool allocate(Model *m, Error *err) {
     return ok;
 }
 
-// Sets the tensors of the vision tower that depend only on the model: which rows the projector reads, and the value of
-// each pixel byte.
+void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]) {
+    const Tensor table = arena_tensor(&m->vision->arena, PIXEL_VALUES, VALUE, 0);
+    real values[3 * 256];
+    // rounded to FP32 after each step, as transformers does
+    for (int i = 0; i < 3 * 256; i++) {
+        const float scaled = (float)((double)(i % 256) * (1.0 / 255.0));
+        const float centered = scaled - mean[i / 256];
+        values[i] = (real)(centered / deviation[i / 256]);
+    }
+    m->ops->upload(&m->exec, table.data, values, sizeof values);
+}
+
+// Sets the tensors of the vision tower that depend only on the model: which rows the projector reads.
 static void vision_tables_set(Model *v) {
     const VisionShape *shape = &v->config->shape.vision;
     const Tensor select = arena_tensor(&v->arena, SELECT, VALUE, 0),
@@ -727,7 +738,12 @@ static bool vision_create(Model *m, Error *err) {
     v->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&v->arena), sizeof(Parameter));
     v->parameter_count = arena_parameters(&v->arena, v->parameters, NULL, NULL);
     shards_open(&v->shards, &v->arena, &v->exec, m->comm);
+    m->arena.vision = &v->arena;
+    m->shards.vision = &v->shards;
     vision_tables_set(v);
+    float mean[3], deviation[3];
+    vision_pixel_defaults(config->shape.vision.kind, mean, deviation);
+    vision_pixels_set(m, mean, deviation);
     return true;
 }
 

@@ -17,8 +17,9 @@
 extern "C" {
 #endif
 
-typedef struct {
+typedef struct Shards {
     const Arena *arena;
+    struct Shards *vision; // shards of the model's vision tower and projector; NULL: the model has none
     Exec *exec;
     Comm *comm; // connection to the other processes; NULL: one process, which communicates nothing
     int zero, layers;

@@ -15,6 +15,7 @@
 #include "model/weights.h"
 #include "report.h"
 #include "save/checkpoint.h"
+#include "save/hf.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -75,6 +76,16 @@ static void set_source_folder(Run *run, const char *folder) {
     snprintf(c->shape_files, sizeof c->shape_files, "%s", folder);
 }
 
+// Sets the values of pixel bytes to those of the image processor in the model's folder.
+static bool set_pixels(Model *m, Error *err) {
+    float mean[3], deviation[3];
+    json_t *processor = hf_processor_open(m->config->shape_files, err);
+    const bool good = processor && hf_processor_pixels(processor, &m->config->shape.vision, mean, deviation, err);
+    json_decref(processor);
+    if (good) vision_pixels_set(m, mean, deviation);
+    return good;
+}
+
 // Initializes the parameters and the state of the run: from a checkpoint, from the weights of --model, or with random
 // values.
 static bool start_or_resume(Run *run, Error *err) {
@@ -103,6 +114,7 @@ static bool start_or_resume(Run *run, Error *err) {
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
+    if (m->vision && !set_pixels(m, err)) return false;
     if (!run->train || !folder[0]) note_data(run); // same_data() has called note_data() in the other case
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
@@ -110,7 +122,7 @@ static bool start_or_resume(Run *run, Error *err) {
         data_describe(run->train, run->done.data, sizeof run->done.data);
     }
     if (c->skip_loss_z > 0 || c->skip_grad_z > 0) m->guard = &run->done.guard;
-    shards_weights_loaded(&m->shards);
+    for (Shards *s = &m->shards; s; s = s->vision) shards_weights_loaded(s);
     return true;
 }
 
