@@ -19,9 +19,9 @@ extern "C" {
 
 typedef struct Shards {
     const Arena *arena;
-    struct Shards *vision; // shards of the model's vision tower and projector; NULL: the model has none
     Exec *exec;
-    Comm *comm; // connection to the other processes; NULL: one process, which communicates nothing
+    struct Shards *joined; // shards of a second model that the same step updates; NULL: none
+    Comm *comm;            // connection to the other processes; NULL: one process, which communicates nothing
     int zero, layers;
     Parameter *updated; // parameters that this process updates: all, or its shard of each
     int updated_count;
@@ -49,6 +49,9 @@ typedef struct Shards {
 // process.
 void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm);
 void shards_close(Shards *s);
+
+// Makes shards_norm() and shards_update() of s include the parameters of `other`, which must outlive s.
+void shards_join(Shards *s, Shards *other);
 
 // --- a pass ------------------------------------------------------------------------------------------------------
 

@@ -113,6 +113,8 @@ static bool start_or_resume(Run *run, Error *err) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
+        // another seed, because the blocks of tower and language model have the same ids
+        if (m->vision) parameters_init(&m->vision->arena, &m->vision->exec, c->seed + 1);
     }
     if (m->vision && !set_pixels(m, err)) return false;
     if (!run->train || !folder[0]) note_data(run); // same_data() has called note_data() in the other case
@@ -122,7 +124,8 @@ static bool start_or_resume(Run *run, Error *err) {
         data_describe(run->train, run->done.data, sizeof run->done.data);
     }
     if (c->skip_loss_z > 0 || c->skip_grad_z > 0) m->guard = &run->done.guard;
-    for (Shards *s = &m->shards; s; s = s->vision) shards_weights_loaded(s);
+    shards_weights_loaded(&m->shards);
+    if (m->vision) shards_weights_loaded(&m->vision->shards);
     return true;
 }
 

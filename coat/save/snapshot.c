@@ -102,7 +102,7 @@ static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int cou
         const CheckpointTensor *t = &list[i];
         if (!t->arena) continue;
         Shards *shards = snapshot->shards;
-        while (t->shared && shards->arena != t->arena) shards = shards->vision;
+        while (t->shared && shards->arena != t->arena) shards = shards->joined;
         const char *data = t->shared ? (char *)shards_whole_value(shards, t->id, t->layer) + t->offset : t->data;
         if (t->host) exec->ops->download(exec, t->host, data, checkpoint_tensor_bytes(t));
     }
@@ -110,7 +110,7 @@ static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int cou
 
 void snapshot_copy(Snapshot *snapshot, const RunState *run) {
     snapshot->run = *run;
-    for (Shards *s = snapshot->shards; s; s = s->vision) shards_weights_wait(s);
+    for (Shards *s = snapshot->shards; s; s = s->joined) shards_weights_wait(s);
     Exec *exec = snapshot->exec;
     free(snapshot->algos);
     snapshot->algos = exec->rank == 0 && exec->ops->algos_text ? exec->ops->algos_text(exec) : NULL;

@@ -114,12 +114,12 @@ static bool is_shaped(const SafeTensor *t, int rank, int64_t rows, int64_t cols)
 }
 
 // Finds the tensors that store one state of a parameter: `elements` elements, complete or as a flat shard. Checks their
-// types and shapes and adds their number to *tensors. Only master weights may be missing.
+// types and shapes and adds their number to *tensors. Master weights may be missing, and states of frozen parameters.
 static bool find_state(Reader *r, const char *name, TensorId id, Role role, int64_t elements, int *tensors,
                        Error *err) {
     const SafeTensor *t = safetensors_find(r->file, name);
     r->format = FMT_NONE;
-    if (!t && role == MASTER) return true;
+    if (!t && (role == MASTER || !arena_tensor(r->arena, id, role, 0).data)) return true;
     if (!t) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", r->file->path, name);
     const Format format = stored_format(t->dtype);
     if (role == MASTER ? format != FMT_FP32 && format != FMT_U16 : format == FMT_NONE || format == FMT_U16)
