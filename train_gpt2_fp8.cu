@@ -701,14 +701,14 @@ static bool allocate(Model *m, Error *err) {
     return ok;
 }
 
-void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]) {
+void vision_pixels_set(Model *m, const double mean[3], const double deviation[3]) {
     const Tensor table = arena_tensor(&m->vision->arena, PIXEL_VALUES, VALUE, 0);
     real values[3 * 256];
     // rounded to FP32 after each step, as transformers does
     for (int i = 0; i < 3 * 256; i++) {
         const float scaled = (float)((double)(i % 256) * (1.0 / 255.0));
-        const float centered = scaled - mean[i / 256];
-        values[i] = (real)(centered / deviation[i / 256]);
+        const float centered = scaled - (float)mean[i / 256];
+        values[i] = (real)(centered / (float)deviation[i / 256]);
     }
     m->ops->upload(&m->exec, table.data, values, sizeof values);
 }
@@ -751,7 +751,7 @@ static void vision_create(Model *m) {
     shards_join(&m->shards, &v->shards);
     m->arena.vision = &v->arena;
     vision_tables_set(v);
-    float mean[3], deviation[3];
+    double mean[3], deviation[3];
     vision_pixel_defaults(config->shape.vision.kind, mean, deviation);
     vision_pixels_set(m, mean, deviation);
     m->B = m->config->micro_batch; // no token has an image until images_upload() says otherwise

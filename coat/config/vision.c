@@ -115,12 +115,12 @@ void vision_select(const VisionShape *v, int32_t *select, int32_t *back) {
         }
 }
 
-void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]) {
-    static const float clip_mean[] = {0.48145466f, 0.4578275f, 0.40821073f};
-    static const float clip_deviation[] = {0.26862954f, 0.26130258f, 0.27577711f};
+void vision_pixel_defaults(VisionKind kind, double mean[3], double deviation[3]) {
+    static const double clip_mean[] = {0.48145466, 0.4578275, 0.40821073};
+    static const double clip_deviation[] = {0.26862954, 0.26130258, 0.27577711};
     for (int i = 0; i < 3; i++) {
-        mean[i] = kind == VISION_CLIP ? clip_mean[i] : 0.5f;
-        deviation[i] = kind == VISION_CLIP ? clip_deviation[i] : 0.5f;
+        mean[i] = kind == VISION_CLIP ? clip_mean[i] : 0.5;
+        deviation[i] = kind == VISION_CLIP ? clip_deviation[i] : 0.5;
     }
 }
 

@@ -8,8 +8,8 @@ extern "C" {
 #endif
 
 enum { MAX_VISION_DEPTH = 48 }; // largest depth N of a tower named by its depth
-#define BYTE_IMAGE_TOKEN 255     // image token of the byte vocabulary; no UTF-8 text contains this byte
-#define DOWNSAMPLE 2 // PROJECTOR_DOWNSAMPLE: side of the square of patches that becomes one row
+#define BYTE_IMAGE_TOKEN 255    // image token of the byte vocabulary; no UTF-8 text contains this byte
+#define DOWNSAMPLE 2            // PROJECTOR_DOWNSAMPLE: side of the square of patches that becomes one row
 
 // Sets the shape of a vision tower known by name: clip-l14-336, siglip-b16-224, siglip-so400m-384, and by depth clip:dN
 // and siglip:dN with 64 channels per layer. Keeps the projector, and a size that is not 0. Returns false if the name is
@@ -51,7 +51,7 @@ static inline int vision_merged(const VisionShape *v) {
 void vision_select(const VisionShape *v, int32_t *select, int32_t *back);
 
 // Sets the mean and deviation of each color's pixel values to those that CLIP's or SigLIP's towers were trained with.
-void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]);
+void vision_pixel_defaults(VisionKind kind, double mean[3], double deviation[3]);
 
 // Returns the largest number of images in a micro-batch.
 int vision_images(const Config *config);

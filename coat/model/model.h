@@ -91,7 +91,7 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
 
 // Sets the values that pixel bytes have in the vision tower: ((byte / 255) - mean) / deviation, for each color.
 // model_create() sets those of vision_pixel_defaults().
-void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]);
+void vision_pixels_set(Model *m, const double mean[3], const double deviation[3]);
 
 // Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens and the projector's output.
 void model_forward(Model *m, KvCache cache);

@@ -78,7 +78,7 @@ static void set_source_folder(Run *run, const char *folder) {
 
 // Sets the values of pixel bytes to those of the image processor in the model's folder.
 static bool set_pixels(Model *m, Error *err) {
-    float mean[3], deviation[3];
+    double mean[3], deviation[3];
     json_t *processor = hf_processor_open(m->config->shape_files, err);
     const bool good = processor && hf_processor_pixels(processor, &m->config->shape.vision, mean, deviation, err);
     json_decref(processor);

@@ -153,7 +153,8 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MA
 }
 
 void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]) {
-    fill_name(name, shape->tower ? "vision." : "", find(shape, id)->whole, id, layer);
+    const char *pattern = find(shape, id)->whole;
+    fill_name(name, prefix_of(shape, pattern), pattern, id, layer);
 }
 
 int hf_carried_parts(const ModelShape *tower, HfPart **parts) {

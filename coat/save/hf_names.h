@@ -24,8 +24,7 @@ typedef struct {
 // parameter is not per layer.
 int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MAX_PARTS]);
 
-// Writes the name of a parameter, under which a checkpoint stores its moments and master weights. Names of a vision
-// tower and its projector begin with "vision.".
+// Writes the name of a parameter, under which a checkpoint stores its moments and master weights.
 void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]);
 
 // Lists the tensors of a vision tower's files that are not computed, because the projector reads an earlier layer: the

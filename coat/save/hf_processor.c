@@ -40,17 +40,18 @@ json_t *hf_processor_open(const char *path, Error *err) {
 }
 
 // Reads three numbers from the key's list. Leaves values[] unchanged if the key is absent.
-static bool read_colors(const json_t *images, const char *key, float values[3], Error *err) {
+static bool read_colors(const json_t *images, const char *key, double values[3], Error *err) {
     const json_t *list = json_object_get(images, key);
     bool good = !list || json_array_size(list) == 3;
     for (size_t i = 0; list && good && i < 3; i++) {
         good = json_is_number(json_array_get(list, i));
-        values[i] = (float)json_number_value(json_array_get(list, i));
+        values[i] = json_number_value(json_array_get(list, i));
     }
     return good || error_set(err, EXIT_DATA, "the model's image processor: %s must be a list of 3 numbers", key);
 }
 
-bool hf_processor_pixels(const json_t *processor, const VisionShape *v, float mean[3], float deviation[3], Error *err) {
+bool hf_processor_pixels(const json_t *processor, const VisionShape *v, double mean[3], double deviation[3],
+                         Error *err) {
     const json_t *images = json_object_get(processor, INNER), *factor = json_object_get(images, "rescale_factor");
     const char *const steps[] = {"do_rescale", "do_normalize"};
     vision_pixel_defaults(v->kind, mean, deviation);
@@ -63,9 +64,9 @@ bool hf_processor_pixels(const json_t *processor, const VisionShape *v, float me
     if (!read_colors(images, "image_mean", mean, err) || !read_colors(images, "image_std", deviation, err))
         return false;
     for (int i = 0; i < 3; i++)
-        if (!(deviation[i] > 0))
+        if (!((float)deviation[i] > 0))
             return error_set(err, EXIT_DATA, "the model's image processor: image_std must be above 0 (is %g)",
-                             (double)deviation[i]);
+                             deviation[i]);
     return true;
 }
 
@@ -76,16 +77,16 @@ static void side_fields(JsonText *t, const char *key, int side) {
     json_text_close(t, '}');
 }
 
-static void color_fields(JsonText *t, const char *key, const float values[3]) {
+static void color_fields(JsonText *t, const char *key, const double values[3]) {
     json_text_open(t, key, '[');
-    for (int i = 0; i < 3; i++) json_text_float(t, NULL, values[i]);
+    for (int i = 0; i < 3; i++) json_text_double(t, NULL, values[i]);
     json_text_close(t, ']');
 }
 
 // Writes the fields of CLIP's or SigLIP's image processor.
 static void image_fields(JsonText *t, const VisionShape *v) {
     const bool clip = v->kind == VISION_CLIP;
-    float mean[3], deviation[3];
+    double mean[3], deviation[3];
     vision_pixel_defaults(v->kind, mean, deviation);
     json_text_string(t, "image_processor_type", clip ? "CLIPImageProcessor" : "SiglipImageProcessor");
     json_text_bool(t, "do_convert_rgb", true);
