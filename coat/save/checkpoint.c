@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "checkpoint_shards.h"
 #include "hf.h"
 #include "io/files.h"
@@ -114,10 +115,14 @@ static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
 static bool write_processor(const char *folder, const Snapshot *s, JsonText *manifest, Error *err) {
     const VisionShape *v = &s->arena->config->shape.vision;
     JsonText images, processor;
-    char token[256] = "";
-    const size_t length = s->tokenizer ? tokenizer_decode(s->tokenizer, v->image_token, token, sizeof token - 1) : 0;
-    token[length < sizeof token ? length : 0] = '\0';
-    hf_processor_texts(&images, &processor, s->processor, v, token[0] ? token : "<image>");
+    char token[256];
+    const bool known = s->tokenizer && v->image_token >= 0;
+    size_t length = known ? tokenizer_decode(s->tokenizer, v->image_token, token, sizeof token - 1) : 0;
+    if (length >= sizeof token) length = 0;
+    for (size_t at = 0, bytes; at < length; at += bytes)
+        if (utf8_read(token + at, length - at, &bytes) & NO_CHARACTER) length = 0; // a token of the byte vocabulary
+    token[length] = '\0';
+    hf_processor_texts(&images, &processor, s->processor, v, length ? token : "<image>");
     const bool good = manifest_write_text(manifest, folder, HF_IMAGE_PROCESSOR_NAME, &images, err);
     if (!good) json_text_free(&processor);
     return good && manifest_write_text(manifest, folder, HF_PROCESSOR_NAME, &processor, err);

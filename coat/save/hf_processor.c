@@ -70,42 +70,26 @@ bool hf_processor_pixels(const json_t *processor, const VisionShape *v, double m
     return true;
 }
 
-static void side_fields(JsonText *t, const char *key, int side) {
-    json_text_open(t, key, '{');
-    json_text_int(t, "height", side);
-    json_text_int(t, "width", side);
-    json_text_close(t, '}');
-}
-
-static void color_fields(JsonText *t, const char *key, const double values[3]) {
-    json_text_open(t, key, '[');
-    for (int i = 0; i < 3; i++) json_text_double(t, NULL, values[i]);
-    json_text_close(t, ']');
-}
-
-// Writes the fields of CLIP's or SigLIP's image processor.
-static void image_fields(JsonText *t, const VisionShape *v) {
+// Returns the image processor of CLIP or SigLIP.
+static json_t *usual_image_processor(const VisionShape *v) {
     const bool clip = v->kind == VISION_CLIP;
+    const int side = v->image_size, bicubic = 3;
     double mean[3], deviation[3];
     vision_pixel_defaults(v->kind, mean, deviation);
-    json_text_string(t, "image_processor_type", clip ? "CLIPImageProcessor" : "SiglipImageProcessor");
-    json_text_bool(t, "do_convert_rgb", true);
-    json_text_bool(t, "do_resize", true);
-    json_text_int(t, "resample", 3); // bicubic
-    if (clip) {
-        json_text_open(t, "size", '{');
-        json_text_int(t, "shortest_edge", v->image_size);
-        json_text_close(t, '}');
-        json_text_bool(t, "do_center_crop", true);
-        side_fields(t, "crop_size", v->image_size);
-    } else {
-        side_fields(t, "size", v->image_size);
-    }
-    json_text_bool(t, "do_rescale", true);
-    json_text_double(t, "rescale_factor", 1.0 / 255.0);
-    json_text_bool(t, "do_normalize", true);
-    color_fields(t, "image_mean", mean);
-    color_fields(t, "image_std", deviation);
+    json_t *images =
+        json_pack("{s:s, s:b, s:b, s:i}", "image_processor_type", clip ? "CLIPImageProcessor" : "SiglipImageProcessor",
+                  "do_convert_rgb", 1, "do_resize", 1, "resample", bicubic);
+    json_t *square = json_pack("{s:i, s:i}", "height", side, "width", side);
+    json_object_set_new(images, "size", clip ? json_pack("{s:i}", "shortest_edge", side) : json_incref(square));
+    if (clip) json_object_set_new(images, "do_center_crop", json_true());
+    if (clip) json_object_set(images, "crop_size", square);
+    json_decref(square);
+    json_t *rest = json_pack("{s:b, s:f, s:b, s:[f, f, f], s:[f, f, f]}", "do_rescale", 1, "rescale_factor",
+                             1.0 / 255.0, "do_normalize", 1, "image_mean", mean[0], mean[1], mean[2], "image_std",
+                             deviation[0], deviation[1], deviation[2]);
+    json_object_update(images, rest);
+    json_decref(rest);
+    return images;
 }
 
 // Starts a file's text and writes all keys of `source`.
@@ -123,8 +107,9 @@ static void begin(JsonText *t, const json_t *source) {
 void hf_processor_texts(JsonText *images, JsonText *processor, const json_t *source, const VisionShape *v,
                         const char *image_token) {
     const json_t *inner = json_object_get(source, INNER);
-    begin(images, inner);
-    if (!inner) image_fields(images, v);
+    json_t *usual = inner ? NULL : usual_image_processor(v);
+    begin(images, inner ? inner : usual);
+    json_decref(usual);
     json_text_close(images, '}');
     begin(processor, source);
 #define MISSING(key) (!json_object_get(source, key))
