@@ -566,6 +566,7 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows) {
     Model *v = m->vision;
+    if (!v) return;
     const Tensor bytes = arena_tensor(&v->arena, PIXELS, VALUE, 0),
                  features = arena_tensor(&v->arena, FEATURE_ROWS, VALUE, 0);
     const int64_t tokens = (int64_t)m->B * m->T;
@@ -587,6 +588,19 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
         m->ops->upload(&m->exec, bytes.data, pixels, (size_t)images * (size_t)bytes.cols);
     else
         m->ops->zero(&m->exec, bytes.data, (size_t)bytes.cols);
+}
+
+void pixel_values_set(Model *m) {
+    const VisionShape *shape = &m->config->shape.vision;
+    if (!m->vision) return;
+    real values[3 * 256];
+    for (int i = 0; i < 3 * 256; i++) {
+        const bool known = shape->deviation[0] != 0;
+        const float mean = known ? shape->mean[i / 256] : 0.0f, deviation = known ? shape->deviation[i / 256] : 1.0f;
+        const float scaled = (float)((double)(i % 256) * (1.0 / 255)), centered = scaled - mean;
+        values[i] = centered / deviation;
+    }
+    m->ops->upload(&m->exec, arena_tensor(&m->vision->arena, PIXEL_VALUES, VALUE, 0).data, values, sizeof values);
 }
 
 // Runs forward and backward of the language model for one micro-batch. The operations are equal in every step, so a
@@ -691,8 +705,7 @@ static bool allocate(Model *m, Error *err) {
     return ok;
 }
 
-// Sets the tensors of the vision tower that depend only on the model: which rows the projector reads, and the value of
-// each pixel byte.
+// Sets the tensors of the vision tower that depend only on the model: which rows the projector reads.
 static void vision_tables_set(Model *v) {
     const VisionShape *shape = &v->config->shape.vision;
     const Tensor select = arena_tensor(&v->arena, SELECT, VALUE, 0),

@@ -71,6 +71,8 @@ typedef struct {
     ProjectorKind projector;
     int features;    // width of the projector's output: channels of the language model
     int image_token; // id of the token at whose places the projector's rows stand
+    // mean and standard deviation of the pixel values of each channel; deviation 0: not known, those of the data are used
+    float mean[3], deviation[3];
 } VisionShape;
 
 // Shape of a model. GPT-2 has kv_heads == heads, head_dim * heads == channels, ffn == 4 * channels, LayerNorm,
@@ -252,9 +254,9 @@ typedef struct {
     int micro_batch, seq_len;
     ExamplesKind examples;
     DocumentsKind documents;
-    int64_t batch_tokens; // tokens per optimizer step over all ranks; 0: one micro-batch per rank
+    int64_t batch_tokens;    // tokens per optimizer step over all ranks; 0: one micro-batch per rank
     int images_per_sequence; // largest number of images in a sequence; 0: as many as fit
-    int logits_chunk;     // number of tokens whose logits are computed at a time; 0: automatic
+    int logits_chunk;        // number of tokens whose logits are computed at a time; 0: automatic
     // settings of the optimizer
     int64_t steps;     // number of steps; -1: determined by epochs
     int epochs;        // number of passes over the training data

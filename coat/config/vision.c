@@ -25,6 +25,11 @@ int vision_images(const Config *config) {
     return config->micro_batch * (given && given < most ? given : most > 0 ? most : 1);
 }
 
+int64_t vision_pixel_bytes(const Config *config) {
+    const int64_t side = config->shape.vision.image_size;
+    return vision_images(config) * 3 * side * side;
+}
+
 static void tower_shape(ModelShape *s, const ModelShape *model) {
     const VisionShape *v = &model->vision;
     memset(s, 0, sizeof *s);

@@ -38,6 +38,9 @@ void vision_select(const VisionShape *v, int32_t *select, int32_t *back);
 // Returns the largest number of images in a micro-batch.
 int vision_images(const Config *config);
 
+// Returns the size of the pixels of vision_images() images in bytes.
+int64_t vision_pixel_bytes(const Config *config);
+
 // Sets `tower` to the configuration of the vision tower of `config`: its shape, a micro-batch of vision_images() images,
 // BF16 or FP32 matmuls and activations. Optimizer and optimizer states are those of `config`.
 void vision_config(Config *tower, const Config *config);

@@ -87,7 +87,12 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 //   pixels (images, 3 * side * side): planar bytes
 //   image_rows (B * T): for each token the row of the projector's output that replaces its embedding; -1: none. Image i
 //   has rows i * vision_rows() and following. NULL: no token has one, and `images` is 0
+// Does nothing without a vision tower.
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows);
+
+// Sets the value of each pixel byte from mean and deviation in the model's shape; 0 and 1 if they are not known. Does
+// nothing without a vision tower.
+void pixel_values_set(Model *m);
 
 // Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens and the projector's output.
 void model_forward(Model *m, KvCache cache);
