@@ -65,7 +65,7 @@ int token_file_open(const TokenFile *file, Error *err);
 bool token_file_stat(TokenFile *file, int fd, Error *err);
 
 // Checks the header of an open file against its size, fills `file` except for its path and sequences, and adds size,
-// first and last bytes and the header of its images to the hash. vision: images that the model reads, see images_open().
+// first and last bytes and the header of its images to the hash. vision: images that the model reads (images_open()).
 // False with err (EXIT_DATA).
 bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, XXH64_state_t *hash, Error *err);
 
