@@ -111,12 +111,8 @@ static Config *lasting_config(const Config *c) {
     return copy;
 }
 
-// Poisons the arena of a vision tower, then sets its tables and random weights.
+// Sets the tables and random weights of a vision tower whose memory was poisoned.
 static void randomize_vision(Model *v) {
-    void *poison = xmalloc(v->arena.total_bytes);
-    memset(poison, 0xff, v->arena.total_bytes);
-    v->ops->upload(&v->exec, v->arena.base, poison, v->arena.total_bytes);
-    free(poison);
     vision_tables_set(v);
     const Tensor values = arena_tensor(&v->arena, PIXEL_VALUES, VALUE, 0);
     real table[3 * 256];

@@ -295,8 +295,9 @@ static void matmul_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor 
 static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
                             QuantizedGradient gradient, bool accumulate) {
     matmul_backward_data(m, l, dx, w, dy_q, dy_qt, gradient);
-    Tensor x = recomputed_input(m, x_t, l);
-    m->ops->linear_backward_weight(&m->exec, grad(m, w, l), dy_qt, x, accumulate);
+    Tensor dw = grad(m, w, l);
+    if (!dw.data) return; // the part is frozen
+    m->ops->linear_backward_weight(&m->exec, dw, dy_qt, recomputed_input(m, x_t, l), accumulate);
 }
 
 // Begins the backward of a sublayer and returns the gradient of the sublayer's output. With post-norm, runs the norm's
@@ -394,6 +395,11 @@ static void blocks_backward(Model *m, bool accumulate, bool last) {
         shards_gradients_ready(&m->shards, l, accumulate, last);
         ops->range_pop(ex);
     }
+}
+
+// True if a part of a vision-language model is trained.
+static bool trains_part(const Model *m, int part) {
+    return !(m->config->freeze & part);
 }
 
 // Moves the gradient of the rows that the projector computed from the residual stream's gradient to DFEATURES.
@@ -535,8 +541,12 @@ static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
 // Computes the gradients of the vision tower and the projector from DFEATURES.
 static void vision_backward(Model *m, bool accumulate, bool last) {
     Model *v = m->vision;
-    if (!v) return;
+    if (!v || !(trains_part(v, PART_VISION) || trains_part(v, PART_PROJECTOR))) return;
     Tensor dmerged = projector_backward(v, accumulate);
+    if (!trains_part(v, PART_VISION)) {
+        shards_pass_end(&v->shards, last);
+        return;
+    }
     Tensor dresid = act(v, DRESID, v->config->shape.layers - 1);
     v->ops->rows_gather(&v->exec, dresid, tower_rows(v, dmerged), act(v, SELECT_BACK, 0), false);
     blocks_backward(v, accumulate, last);
@@ -725,9 +735,9 @@ static void vision_tables_set(Model *v) {
     free(from);
 }
 
-// Creates the vision tower and the projector of a model. They share its device, its communication and its state.
-static bool vision_create(Model *m, Error *err) {
-    if (m->config->shape.vision.kind == VISION_NONE) return true;
+// Creates the vision tower and the projector of a model. They share its device, communication, memory and state.
+static void vision_create(Model *m) {
+    if (m->config->shape.vision.kind == VISION_NONE) return;
     Model *v = m->vision = (Model *)xcalloc(1, sizeof *v);
     Config *config = m->vision_config = (Config *)xmalloc(sizeof *config);
     vision_config(config, m->config);
@@ -736,12 +746,12 @@ static bool vision_create(Model *m, Error *err) {
     v->ops = m->ops;
     v->comm = m->comm;
     arena_plan(&v->arena, config, m->exec.ranks, m->ops->device);
-    if (!arena_allocate(&v->arena, &v->exec, err)) return plan_advise(&m->arena, &m->exec, err);
+    arena_join(&v->arena, &m->arena, &v->exec);
     v->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&v->arena), sizeof(Parameter));
     v->parameter_count = arena_parameters(&v->arena, v->parameters, NULL, NULL);
     shards_open(&v->shards, &v->arena, &v->exec, m->comm);
+    shards_join(&m->shards, &v->shards);
     vision_tables_set(v);
-    return true;
 }
 
 static void vision_destroy(Model *m) {
@@ -749,7 +759,6 @@ static void vision_destroy(Model *m) {
     if (!v) return;
     shards_close(&v->shards);
     free(v->parameters);
-    arena_release(&v->arena, &v->exec);
     free(v);
     free(m->vision_config);
     m->vision = NULL;
@@ -773,7 +782,8 @@ bool model_create(Model *m, const Config *config, const CommPlace *place, Error 
     m->exec.state = m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
     state_upload(m);
     rope_table_set(&m->arena, &m->exec);
-    return vision_create(m, err);
+    vision_create(m);
+    return true;
 }
 
 void model_destroy(Model *m) {

@@ -113,6 +113,7 @@ typedef struct {
     // master weights: FP32, or U16 low halves (split16); data is NULL if there are none (or the value is FP32)
     Tensor master;
     bool decay;     // true: AdamW's decoupled weight decay applies
+    float rate;     // factor of the step's learning rate for this parameter; 0: the factor is 1
     uint64_t index; // index of its first element among all parameters; seeds stochastic rounding
 } Parameter;
 
@@ -136,6 +137,11 @@ typedef struct {
 typedef struct {
     double ab, aa, bb;
 } InnerProducts;
+
+// Returns the factor of the learning rate of a parameter.
+static inline float parameter_rate(const Parameter *p) {
+    return p->rate > 0 ? p->rate : 1.0f;
+}
 
 typedef struct Exec Exec;
 

@@ -57,6 +57,8 @@ typedef enum { VISION_NONE, VISION_CLIP, VISION_SIGLIP } VisionKind;
 // MLP: two linear layers with GELU (LLaVA-1.5). DOWNSAMPLE: 2 x 2 neighboring patches become one row, then a norm and
 // the MLP (VILA)
 typedef enum { PROJECTOR_MLP, PROJECTOR_DOWNSAMPLE } ProjectorKind;
+#define PROJECTOR_NAMES "mlp|mlp_downsample"
+enum { MAX_IMAGE_SIZE = 4096 };
 
 // Images, vision tower and projector of a vision-language model.
 typedef struct {
@@ -74,6 +76,9 @@ typedef struct {
     // mean and standard deviation of the pixel values of each channel; deviation 0: not known, those of the data are used
     float mean[3], deviation[3];
 } VisionShape;
+
+// Parts of a vision-language model, as bits of Config.freeze.
+enum { PART_VISION = 1, PART_PROJECTOR = 2, PART_LANGUAGE = 4 };
 
 // Shape of a model. GPT-2 has kv_heads == heads, head_dim * heads == channels, ffn == 4 * channels, LayerNorm,
 // tanh-GELU, learned positions, biases and a tied head. Llama-style models have other values.
@@ -234,6 +239,7 @@ typedef struct {
     bool model_from_files; // true: `model` is a folder or file whose weights are loaded
     // folder or file from which model_shape_from_files() reads the shape; "": flags set it
     char shape_files[PATH_MAX_LENGTH + 64];
+    char vision[32]; // name of a new vision tower; "": none
     ModelShape shape;
     Recipe recipe;
     Recipe plain_recipe; // --recipe bf16 with the other flags applied; recipe_decide() uses it if FP8 is not possible
@@ -267,6 +273,10 @@ typedef struct {
     float decay_fraction; // fraction of the steps that the final decay of schedule wsd takes
     ScheduleKind schedule;
     uint64_t seed;
+    char frozen[64]; // parts of a vision-language model that are not trained, by name
+    int freeze;      // the same as bits PART_VISION ...
+    // learning rates of the vision tower and of the projector; 0: lr
+    float lr_vision, lr_projector;
     int max_skipped; // number of consecutive skipped updates that ends the run
     // an update is skipped if the loss or gradient norm is this many standard deviations too high; 0: never
     float skip_loss_z, skip_grad_z;

@@ -1,6 +1,100 @@
 #include "vision.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+// Named towers. The projector reads the output of the last block but one, as in LLaVA-1.5 and VILA.
+static const struct {
+    const char *name;
+    VisionShape shape;
+} towers[] = {
+    {"clip-l14-336",
+     {VISION_CLIP, 336, 14, 1024, 4096, 16, 23, 24, ACT_GELU_QUICK, 1e-5f, true, PROJECTOR_MLP, 0, 0}},
+    {"siglip-b16-224",
+     {VISION_SIGLIP, 224, 16, 768, 3072, 12, 11, 12, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0}},
+    {"siglip-so400m-384",
+     {VISION_SIGLIP, 384, 14, 1152, 4304, 16, 26, 27, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0}},
+};
+
+// Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is out of range.
+static int depth_of(const char *name, const char *prefix) {
+    const size_t length = strlen(prefix);
+    char *end;
+    if (strncmp(name, prefix, length) != 0) return 0;
+    const long depth = strtol(name + length, &end, 10);
+    return *end == '\0' && depth >= 1 && depth <= MAX_VISION_DEPTH ? (int)depth : 0;
+}
+
+// Sets a tower of N blocks, all of which are computed.
+static bool tower_of_depth(const char *name, VisionShape *v) {
+    const int clip = depth_of(name, "clip:d"), depth = clip ? clip : depth_of(name, "siglip:d");
+    if (!depth) return false;
+    *v = towers[clip ? 0 : 1].shape;
+    v->channels = 64 * depth;
+    v->ffn = 256 * depth;
+    v->heads = v->layers = v->file_layers = depth;
+    return true;
+}
+
+bool vision_named(const char *name, VisionShape *vision) {
+    const VisionShape given = *vision;
+    size_t i = 0;
+    while (i < sizeof towers / sizeof *towers && strcmp(towers[i].name, name) != 0) i++;
+    if (i < sizeof towers / sizeof *towers)
+        *vision = towers[i].shape;
+    else if (!tower_of_depth(name, vision))
+        return false;
+    if (given.image_size) vision->image_size = given.image_size;
+    if (given.patch_size) vision->patch_size = given.patch_size;
+    vision->projector = given.projector;
+    return true;
+}
+
+bool vision_finish(Config *c, Error *err) {
+    VisionShape *v = &c->shape.vision;
+    if (!c->vision[0]) {
+        if (v->kind != VISION_NONE) return true;
+        memset(v, 0, sizeof *v);
+        return true;
+    }
+    if (!vision_named(c->vision, v))
+        return error_set(err, EXIT_USER,
+                         "--vision %s: unknown; use clip-l14-336, siglip-b16-224, siglip-so400m-384, clip:dN or "
+                         "siglip:dN with N up to %d",
+                         c->vision, MAX_VISION_DEPTH);
+    if (v->patch_size > v->image_size)
+        return error_set(err, EXIT_USER, "--patch-size %d: larger than --image-size %d", v->patch_size, v->image_size);
+    if (c->shape.position_kind != POSITIONS_ROTARY)
+        return error_set(err, EXIT_USER,
+                         "--vision %s: the language model must have rotary positions; use --model llama:dN or qwen3:dN",
+                         c->vision);
+    v->features = c->shape.channels;
+    v->image_token = c->shape.vocab == named_vocabulary(TOKENIZER_BYTES) ? BYTE_IMAGE_TOKEN : -1;
+    return true;
+}
+
+bool vision_freeze(Config *c, Error *err) {
+    static const char *const names[] = {"vision", "projector", "language"};
+    c->freeze = 0;
+    for (const char *p = c->frozen; *p;) {
+        const size_t length = strcspn(p, ",");
+        int part = 0;
+        while (part < 3 && (strlen(names[part]) != length || strncmp(p, names[part], length) != 0)) part++;
+        if (part == 3)
+            return error_set(err, EXIT_USER, "--freeze %s: no part is named %.*s; use vision, projector or language",
+                             c->frozen, (int)length, p);
+        c->freeze |= 1 << part;
+        p += length + (p[length] == ',');
+    }
+    if (!c->freeze && c->lr_vision == 0 && c->lr_projector == 0) return true;
+    const char *flag = c->freeze ? "freeze" : c->lr_vision > 0 ? "lr-vision" : "lr-projector";
+    if (c->shape.vision.kind == VISION_NONE)
+        return error_set(err, EXIT_USER, "--%s: the model has no vision tower; remove --%s, or use --vision or a "
+                         "vision-language model's folder as --model", flag, flag);
+    if (c->freeze == (PART_VISION | PART_PROJECTOR | PART_LANGUAGE))
+        return error_set(err, EXIT_USER, "--freeze %s: nothing would be trained; remove a part", c->frozen);
+    return true;
+}
 
 void vision_select(const VisionShape *v, int32_t *select, int32_t *back) {
     const int grid = vision_grid(v), rows = vision_rows(v), merged = vision_merged(v), tokens = vision_tokens(v);

@@ -1,12 +1,27 @@
 // Shapes and configuration of the vision tower of a vision-language model, derived from those of the whole model.
 #pragma once
+#include "base/error.h"
 #include "config.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+enum { MAX_VISION_DEPTH = 48 }; // largest depth N of a tower named by its depth
+#define BYTE_IMAGE_TOKEN 255     // image token of the byte vocabulary; no UTF-8 text contains this byte
 #define DOWNSAMPLE 2 // PROJECTOR_DOWNSAMPLE: side of the square of patches that becomes one row
+
+// Sets the shape of a vision tower known by name: clip-l14-336, siglip-b16-224, siglip-so400m-384, and by depth clip:dN
+// and siglip:dN with 64 channels per layer. Keeps the projector, and a size that is not 0. Returns false if the name is
+// unknown.
+bool vision_named(const char *name, VisionShape *vision);
+
+// Completes a new vision-language model: checks its sizes, and sets the projector's output width and the image token.
+// Fails with EXIT_USER.
+bool vision_finish(Config *config, Error *err);
+
+// Sets config->freeze from config->frozen. Fails with EXIT_USER if a name is unknown or the model has no such part.
+bool vision_freeze(Config *config, Error *err);
 
 // Returns the number of patches on a side of an image.
 static inline int vision_grid(const VisionShape *v) {

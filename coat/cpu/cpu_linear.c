@@ -53,6 +53,7 @@ void cpu_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
 
 void cpu_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     const char *operation = "linear_backward_weight";
+    if (!dw.data) return;
     Matmul p = {.c = dw, .m = dy.cols, .n = x.cols, .k = dy.rows};
     require_plain(operation, dw);
     p.a = operand(operation, dy, false);

@@ -141,7 +141,7 @@ static bool update_block(const Cpu *cpu, const Parameter *p, const AdamwStep *st
     real value[BLOCK], grad[BLOCK], m_buffer[BLOCK], v_buffer[BLOCK];
     const MomentStore how_m = {cpu->recipe.moments == MOMENTS_COAT, false};
     const MomentStore how_v = {cpu->recipe.moments == MOMENTS_COAT, true};
-    const real decay = p->decay ? (real)state->lr * (real)state->weight_decay : 0;
+    const real decay = p->decay ? step->lr * (real)state->weight_decay : 0;
     Tensor m = flat(p->m), v = flat(p->v);
     const real *master = load_master(cpu, p, begin, n, value);
     if (master != value) memcpy(value, master, (size_t)n * sizeof(real));
@@ -177,11 +177,13 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
     for (int i = 0; i < count; i++) {
         const Parameter *p = &parameters[i];
         int64_t elements = tensor_elements(p->weight.value);
+        AdamwStep own = step;
+        own.lr *= (real)parameter_rate(p);
         uint32_t *maximum = p->weight.maximum, largest = 0; // amax of the blocks that this thread processes
 #pragma omp for schedule(static) nowait
         for (int64_t b = 0; b < block_count(elements); b++) {
             int64_t n = smaller(BLOCK, elements - b * BLOCK);
-            bool finite = update_block(cpu, p, &step, state, b * BLOCK, n);
+            bool finite = update_block(cpu, p, &own, state, b * BLOCK, n);
             if (maximum) largest = larger_bits(largest, block_amax(cpu, p, b * BLOCK, n));
             if (finite) continue;
 #pragma omp atomic write

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "config/shapes.h"
+#include "config/vision.h"
 #include "config_block.h"
 #include "model/tensors.h"
 
@@ -219,6 +220,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     if (channels && !given(p, "ffn")) shape->ffn = shape_usual_ffn(shape);
     if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;
     finish_vocab(config);
+    if (!vision_finish(config, err)) return false;
     shape->init_range = init_deviation(shape->init);
     config->vocab_of_tokenizer = config->tokenizer == TOKENIZER_FILE && !given(p, "vocab") &&
                                  !model_keeps_vocabulary(config->model) &&

@@ -27,6 +27,9 @@ static bool recompute_differs(const Config *c) {
     const bool fp8 = matmuls_are_fp8(c);
     return ((saves_fp8(c) || fp8) && !recipe_is_paper(&c->recipe)) || (fp8 && c->recipe.bf16_blocks > 0);
 }
+static bool has_vision(const Config *c) {
+    return c->shape.vision.kind != VISION_NONE;
+}
 static bool is_scheduled(const Config *c) {
     return c->schedule != SCHEDULE_CONSTANT;
 }
@@ -106,6 +109,15 @@ static const Flag table[] = {
      "3 sigma"},
     {GROUP_MODEL, "tied-head", FLAG_BOOL, AT(shape.tied_head), SHAPE, "", 0, 0, NULL,
      "use the token embedding as output head"},
+    {GROUP_MODEL, "vision", FLAG_STRING, AT(vision), SHAPE, "NAME", 0, 0, "none",
+     "add a vision tower and a projector to a new rotary model: clip-l14-336, siglip-b16-224, siglip-so400m-384; of N "
+     "layers: clip:dN, siglip:dN", .matters = has_vision},
+    {GROUP_MODEL, "image-size", FLAG_INT, AT(shape.vision.image_size), SHAPE, "PIXELS", 1, MAX_IMAGE_SIZE, "from --vision",
+     "side of an image", .matters = has_vision},
+    {GROUP_MODEL, "patch-size", FLAG_INT, AT(shape.vision.patch_size), SHAPE, "PIXELS", 1, MAX_IMAGE_SIZE, "from --vision",
+     "side of a patch, of which the vision tower makes one row", .matters = has_vision},
+    {GROUP_MODEL, "projector", FLAG_CHOICE, AT(shape.vision.projector), SHAPE, PROJECTOR_NAMES, 0, 0, NULL,
+     "projector; mlp: two layers, as in LLaVA-1.5; mlp_downsample: first merge 2 x 2 patches into one row, as in VILA", .matters = has_vision},
 
     {GROUP_RECIPE, "recipe", FLAG_CHOICE, AT(recipe.kind), RECORDED | LOGGED, RECIPE_NAMES, 0, 0, NULL,
      "set all flags of this group; flags that are given override it; coat-paper: coat with the paper's scales and formats", .matters = not_fp32},
@@ -158,6 +170,12 @@ static const Flag table[] = {
      "number of passes over the training data, each in a different order; replaces --steps", .matters = is_scheduled_by_epochs},
     {GROUP_OPTIMIZER, "lr", FLAG_FLOAT, AT(lr), TRAINING, "RATE", 0, 1e3, NULL,
      "peak learning rate"},
+    {GROUP_OPTIMIZER, "lr-vision", FLAG_FLOAT, AT(lr_vision), TRAINING | UNLESS_DEFAULT, "RATE", 0, 1e3, "as --lr",
+     "peak learning rate of the vision tower; the schedule is the same"},
+    {GROUP_OPTIMIZER, "lr-projector", FLAG_FLOAT, AT(lr_projector), TRAINING | UNLESS_DEFAULT, "RATE", 0, 1e3, "as --lr",
+     "peak learning rate of the projector; the schedule is the same"},
+    {GROUP_OPTIMIZER, "freeze", FLAG_STRING, AT(frozen), TRAINING | UNLESS_DEFAULT, "PARTS", 0, 0, "none",
+     "parts of a vision-language model that are not trained: vision, projector, language, separated by commas"},
     {GROUP_OPTIMIZER, "warmup", FLAG_INT64, AT(warmup), TRAINING, "STEPS", 0, BIG, NULL,
      "number of steps of linear warm-up; may exceed --steps"},
     {GROUP_OPTIMIZER, "schedule", FLAG_CHOICE, AT(schedule), TRAINING, SCHEDULE_NAMES, 0, 0, NULL,

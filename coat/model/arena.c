@@ -1,6 +1,7 @@
 // Computes the offsets of all tensors in one allocation, and the tensor descriptors that operations receive.
 #include "arena.h"
 #include "base/memory.h"
+#include "config/vision.h"
 
 // --- offsets ---------------------------------------------------------------------------------------------------
 
@@ -132,6 +133,19 @@ static size_t place_pool(Arena *a, size_t base) {
     return pool;
 }
 
+// Plans the memory of the vision tower and the projector, after all other memory.
+static void plan_vision(Arena *arena, DeviceKind device) {
+    Config *config = (Config *)xmalloc(sizeof *config);
+    Arena *vision = (Arena *)xmalloc(sizeof *vision);
+    vision_config(config, arena->config);
+    arena_plan(vision, config, arena->ranks, device);
+    arena->category_bytes[CATEGORY_VISION] = vision->total_bytes;
+    arena->total_bytes += vision->total_bytes;
+    arena->host_bytes += vision->host_bytes;
+    free(vision);
+    free(config);
+}
+
 void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
     memset(arena, 0, sizeof *arena);
     arena->config = config;
@@ -159,7 +173,9 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     arena->workspace_offset = cursor;
     take(&cursor, arena->workspace.bytes);
     arena->category_bytes[CATEGORY_WORKSPACE] = cursor - arena->workspace_offset;
-    arena->total_bytes = cursor;
+    arena->total_bytes = arena->vision_offset = cursor;
+    arena->vision_host_offset = arena->host_bytes;
+    if (config->shape.vision.kind != VISION_NONE && !config->shape.tower) plan_vision(arena, device);
 }
 
 // --- descriptors -----------------------------------------------------------------------------------------------
@@ -302,7 +318,8 @@ int arena_parameter_count(const Arena *arena) {
 
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]) {
     int count = 0;
-    uint64_t index = 0;
+    const Config *c = arena->config;
+    uint64_t index = c->shape.tower ? (uint64_t)1 << 48 : 0; // different from those of the language model
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
             Parameter *p = &list[count];
@@ -312,6 +329,8 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
             p->v = arena_tensor(arena, (TensorId)id, MOMENT_V, layer);
             p->master = arena_tensor(arena, (TensorId)id, MASTER, layer);
             p->decay = tensor_rank((TensorId)id) == 2;
+            const int part = tensor_part((TensorId)id, &c->shape);
+            p->rate = (part == PART_VISION ? c->lr_vision : part == PART_PROJECTOR ? c->lr_projector : 0) / c->lr;
             p->index = index;
             index += (uint64_t)tensor_elements(p->weight.value);
             if (ids) ids[count] = (TensorId)id;
@@ -333,7 +352,7 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
         return error_set(err, EXIT_DEVICE, "memory: the run needs %s (%s)", memory_text(needed, arena->total_bytes),
                          why.text);
     exec->workspace = arena->base + arena->workspace_offset;
-    exec->workspace_bytes = arena->total_bytes - arena->workspace_offset;
+    exec->workspace_bytes = arena->vision_offset - arena->workspace_offset;
     if (!arena->host_bytes) return true;
     if (memory_fits(arena->host_bytes))
         arena->host = exec->ops->host_allocate ? (char *)exec->ops->host_allocate(exec, arena->host_bytes)
@@ -343,6 +362,14 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     arena->host_refused = true;
     return error_set(err, EXIT_DEVICE, "--offload-states: the host does not give %s for moments and master weights",
                      memory_text(needed, arena->host_bytes));
+}
+
+void arena_join(Arena *vision, const Arena *arena, Exec *exec) {
+    vision->rank = arena->rank;
+    vision->base = arena->base + arena->vision_offset;
+    if (vision->host_bytes) vision->host = arena->host + arena->vision_host_offset;
+    exec->workspace = vision->base + vision->workspace_offset;
+    exec->workspace_bytes = vision->total_bytes - vision->workspace_offset;
 }
 
 void arena_release(Arena *arena, Exec *exec) {

@@ -20,6 +20,7 @@ typedef struct {
     size_t amax_offset; // ZeRO 3 with FP8: offset of one amax (a uint32_t) per sharded weight matrix; 0: none
     size_t category_bytes[CATEGORY_COUNT];
     size_t total_bytes;
+    size_t vision_offset, vision_host_offset; // where the memory of the vision tower begins: after all other memory
     char *base;        // device memory; NULL until arena_allocate()
     size_t host_bytes; // bytes of host memory for --offload-states
     char *host;
@@ -32,6 +33,9 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
 // Allocates the planned memory and sets exec->workspace to its part of it. Returns false with err (EXIT_DEVICE) if
 // there is not enough; plan_advise() of plan.h then adds advice to err.
 bool arena_allocate(Arena *arena, Exec *exec, Error *err);
+// Gives the arena of a vision tower, planned with vision_config(), its part of the language model's memory. Sets
+// exec->workspace to the tower's.
+void arena_join(Arena *vision, const Arena *arena, Exec *exec);
 void arena_release(Arena *arena, Exec *exec); // frees the memory if any is allocated
 
 // True if tensors of the category are in host memory, whose size is not part of total_bytes.

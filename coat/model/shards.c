@@ -102,6 +102,22 @@ void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm) {
     free(all);
 }
 
+// Appends a list of parameters to another.
+static void append(Parameter **list, int *count, const Parameter *added, int added_count) {
+    Parameter *both = (Parameter *)xcalloc((size_t)(*count + added_count), sizeof *both);
+    if (*count) memcpy(both, *list, (size_t)*count * sizeof *both);
+    if (added_count) memcpy(both + *count, added, (size_t)added_count * sizeof *both);
+    free(*list);
+    *list = both;
+    *count += added_count;
+}
+
+void shards_join(Shards *s, Shards *other) {
+    s->joined = other;
+    append(&s->updated, &s->updated_count, other->updated, other->updated_count);
+    append(&s->squared, &s->squared_count, other->squared, other->squared_count);
+}
+
 void shards_close(Shards *s) {
     free(s->updated);
     free(s->squared);
@@ -296,7 +312,10 @@ void shards_sum_loss(Shards *s, StepState *state) {
 static void norm_over_ranks(Shards *s, StepState *state) {
     const Ops *ops = s->exec->ops;
     comm_wait(s->comm, comm_mark(s->comm)); // waits for the sums of the gradients
-    for (int slot = 0; slot < LAYER_SLOTS; slot++) take_sums(s, slot);
+    for (int slot = 0; slot < LAYER_SLOTS; slot++) {
+        take_sums(s, slot);
+        if (s->joined) take_sums(s->joined, slot);
+    }
     ops->grad_norm(s->exec, s->squared, s->squared_count, state);
     comm_after_compute(s->comm);
     comm_group_begin(s->comm);
@@ -315,8 +334,8 @@ void shards_norm(Shards *s, StepState *state) {
         s->exec->ops->grad_norm(s->exec, s->updated, s->updated_count, state);
 }
 
-void shards_update(Shards *s, StepState *state) {
-    s->exec->ops->adamw_update(s->exec, s->updated, s->updated_count, state);
+// Quantizes the new weights, and starts gathering the new values of the shards.
+static void weights_updated(Shards *s) {
     if (s->zero == 0) {
         shards_weights_loaded(s);
         return;
@@ -325,6 +344,12 @@ void shards_update(Shards *s, StepState *state) {
     comm_after_compute(s->comm);
     gather_values(s, s->layers); // gathered first, because the embedding reads them
     for (int l = 0; l < s->layers; l++) gather_values(s, l);
+}
+
+void shards_update(Shards *s, StepState *state) {
+    s->exec->ops->adamw_update(s->exec, s->updated, s->updated_count, state);
+    weights_updated(s);
+    if (s->joined) weights_updated(s->joined);
 }
 
 // Gathers into UNREDUCED, which is unused between steps and at least as large as the values.

@@ -17,10 +17,11 @@
 extern "C" {
 #endif
 
-typedef struct {
+typedef struct Shards {
     const Arena *arena;
     Exec *exec;
-    Comm *comm; // connection to the other processes; NULL: one process, which communicates nothing
+    struct Shards *joined; // shards of a second model that the same step updates; NULL: none
+    Comm *comm;            // connection to the other processes; NULL: one process, which communicates nothing
     int zero, layers;
     Parameter *updated; // parameters that this process updates: all, or its shard of each
     int updated_count;
@@ -48,6 +49,9 @@ typedef struct {
 // process.
 void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm);
 void shards_close(Shards *s);
+
+// Makes shards_norm() and shards_update() of s include the parameters of `other`, which must outlive s.
+void shards_join(Shards *s, Shards *other);
 
 // --- a pass ------------------------------------------------------------------------------------------------------
 

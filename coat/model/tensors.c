@@ -234,7 +234,7 @@ TensorId tensor_input(TensorId id) {
 const char *category_name(Category c) {
     static const char *const names[CATEGORY_COUNT] = {"weights",       "fp8_weights", "gradients", "moments",
                                                       "master",        "saved",       "scratch",   "logits",
-                                                      "communication", "workspace"};
+                                                      "communication", "workspace",   "vision"};
     return names[c];
 }
 
@@ -468,7 +468,7 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
     if (zero == 0) return;
     for (int role = MOMENT_M; role <= MASTER; role++) store_shard(&out[role]);
     if (zero >= 2 && row->row.per_layer) {
-        out[UNREDUCED] = layer_slots(&out[GRAD], ranks);
+        if (out[GRAD].exists) out[UNREDUCED] = layer_slots(&out[GRAD], ranks);
         store_shard(&out[GRAD]);
     } else {
         store_padded(&out[GRAD], ranks);
@@ -485,6 +485,11 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
     out[CODES_T].per_layer = false; // transposed from GATHERED, one layer at a time
 }
 
+int tensor_part(TensorId id, const ModelShape *shape) {
+    if (!shape->tower) return PART_LANGUAGE;
+    return id >= LNPROJW && id <= PROJ2B ? PART_PROJECTOR : PART_VISION;
+}
+
 static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
     const TableRow *row = &table[id];
     const Recipe *r = &c->recipe;
@@ -492,11 +497,13 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     const bool in_block = row->input != 0;
     if (!model_has(row, &c->shape)) return;
     out[VALUE] = layout_of(row, c, CATEGORY_WEIGHTS, unscaled);
+    const bool trained = !(c->freeze & tensor_part(id, &c->shape));
     // --grads applies to the blocks' matrices. All other gradients are FP32 because they are small or, like the tied
     // embedding's, sums of many terms.
-    out[GRAD] = layout_of(row, c, CATEGORY_GRADIENTS, in_block && unscaled == FMT_BF16 ? r->grads : FMT_FP32);
-    out[MOMENT_M] = out[MOMENT_V] = moment_layout(row, c);
-    if (unscaled == FMT_BF16 && r->master != MASTER_NONE)
+    if (trained)
+        out[GRAD] = layout_of(row, c, CATEGORY_GRADIENTS, in_block && unscaled == FMT_BF16 ? r->grads : FMT_FP32);
+    if (trained) out[MOMENT_M] = out[MOMENT_V] = moment_layout(row, c);
+    if (trained && unscaled == FMT_BF16 && r->master != MASTER_NONE)
         out[MASTER] = layout_of(row, c, CATEGORY_MASTER, r->master == MASTER_FP32 ? FMT_FP32 : FMT_U16);
     if (in_block ? blocks_in_fp8(r) : id == head_weight(&c->shape) && head_in_fp8(r)) {
         out[CODES] = layout_of(row, c, CATEGORY_FP8_WEIGHTS, FMT_E4M3);
@@ -688,6 +695,12 @@ static void resolve_recomputed_blocks(TensorLayout layout[TENSOR_COUNT][ROLE_COU
     layout[DRESID][VALUE].first = STAGE_EMBED;
 }
 
+// Resolves lifetimes of a vision tower that is not trained: one layer's activations.
+static void resolve_frozen_tower(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
+        if (layout[id][VALUE].saved && layout[id][VALUE].layers > 1) store_one_layer(&layout[id][VALUE]);
+}
+
 // --- bytes ---------------------------------------------------------------------------------------------------------
 
 #define SCALE_ALIGNED 16 // bytes of a per-tensor scale: one FP32, aligned to 16 bytes for cuBLASLt
@@ -739,6 +752,7 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
     if (layout[QKVW_REFERENCE][VALUE].exists) layout[DQKV][VALUE].last = layout[QKVW_REFERENCE][VALUE].last;
     if (config_forward_only(config)) resolve_forward_only(config_samples_only(config), layout);
     if (config_recomputes_blocks(config)) resolve_recomputed_blocks(layout);
+    if (config->shape.tower && config->freeze & PART_VISION) resolve_frozen_tower(layout);
     for (int id = 0; id < TENSOR_COUNT; id++)
         for (int role = 0; role < ROLE_COUNT; role++) set_bytes(&layout[id][role]);
     if (config_recomputes_blocks(config) && config->sample_tokens > 0) add_kv_cache(config, &layout[QKV][VALUE]);

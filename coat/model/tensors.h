@@ -77,6 +77,7 @@ typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED
 typedef enum {
     CATEGORY_WEIGHTS, CATEGORY_FP8_WEIGHTS, CATEGORY_GRADIENTS, CATEGORY_MOMENTS, CATEGORY_MASTER,
     CATEGORY_SAVED, CATEGORY_SCRATCH, CATEGORY_LOGITS, CATEGORY_COMMUNICATION, CATEGORY_WORKSPACE,
+    CATEGORY_VISION, // everything of the vision tower and the projector
     CATEGORY_COUNT
 } Category;
 
@@ -182,6 +183,8 @@ static inline bool layout_owns_memory(const TensorLayout *t) {
 void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]);
 
 const TensorRow *tensor_row(TensorId id);
+// Returns the part of a vision-language model that a parameter belongs to: PART_VISION, PART_PROJECTOR or PART_LANGUAGE.
+int tensor_part(TensorId id, const ModelShape *shape);
 int tensor_rank(TensorId id); // number of dimensions of a parameter in files: 1 if it has a single row, otherwise 2
 TensorId tensor_input(TensorId id); // activation that the forward matmul of a block's weight matrix reads
 // Returns the number of rows without padding: shape->vocab if the rows are the padded vocabulary, otherwise `rows`.

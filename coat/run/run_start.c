@@ -102,6 +102,8 @@ static bool start_or_resume(Run *run, Error *err) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
+        // another seed, because the blocks of tower and language model have the same ids
+        if (m->vision) parameters_init(&m->vision->arena, &m->vision->exec, c->seed + 1);
     }
     if (!run->train || !folder[0]) note_data(run); // same_data() has called note_data() in the other case
     if (run->train) {
@@ -111,6 +113,7 @@ static bool start_or_resume(Run *run, Error *err) {
     }
     if (c->skip_loss_z > 0 || c->skip_grad_z > 0) m->guard = &run->done.guard;
     shards_weights_loaded(&m->shards);
+    if (m->vision) shards_weights_loaded(&m->vision->shards);
     return true;
 }
 

@@ -164,20 +164,13 @@ int main(int argc, char **argv) {
         const char *name;
         AttentionShape shape;
     } shapes[] = {
-        {"GPT-2 124M", {64, 1024, 12, 12, 64}},
-        {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
-        {"odd batch", {11, 1024, 12, 12, 64}},
-        {"narrow", {4, 256, 2, 2, 32}},
-        {"Llama 7B", {4, 2048, 32, 32, 128}},
-        {"grouped", {2, 4096, 32, 8, 128}},
-        {"grouped", {4, 2048, 32, 8, 128}},
-        {"grouped", {64, 1024, 12, 4, 64}},
-        {"grouped, wide", {4, 1024, 8, 2, 80}},
-        {"CLIP-L 336", {64, 577, 16, 16, 64, true}},
-        {"SigLIP-400m", {64, 729, 16, 16, 72, true}},
-        {"SigLIP-B 224", {64, 196, 12, 12, 64, true}},
-        {"SigLIP-B 512", {64, 1024, 12, 12, 64, true}},
-        {"one head of 80", {64, 576, 16, 16, 80, true}},
+        {"GPT-2 124M", {64, 1024, 12, 12, 64, false}},  {"GPT-2 1558M", {16, 1024, 25, 25, 64, false}},
+        {"odd batch", {11, 1024, 12, 12, 64, false}},   {"narrow", {4, 256, 2, 2, 32, false}},
+        {"Llama 7B", {4, 2048, 32, 32, 128, false}},    {"grouped", {2, 4096, 32, 8, 128, false}},
+        {"grouped", {4, 2048, 32, 8, 128, false}},      {"grouped", {64, 1024, 12, 4, 64, false}},
+        {"grouped, wide", {4, 1024, 8, 2, 80, false}},  {"CLIP-L 336", {64, 577, 16, 16, 64, true}},
+        {"SigLIP-400m", {64, 729, 16, 16, 72, true}},   {"SigLIP-B 224", {64, 196, 12, 12, 64, true}},
+        {"SigLIP-B 512", {64, 1024, 12, 12, 64, true}}, {"one head of 80", {64, 576, 16, 16, 80, true}},
     };
     ModelShape *model = &bench.config.shape;
     bench.config.micro_batch = 64, bench.config.seq_len = 1024;
@@ -194,7 +187,7 @@ int main(int argc, char **argv) {
     int wrong = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         wrong += !bench_shape(&bench, shapes[i].name, shapes[i].shape, FMT_BF16, limit);
-    bench_shape(&bench, "FP32", {4, 1024, 12, 12, 64}, FMT_FP32, bench_matmul_ceiling(&bench, FMT_FP32));
+    bench_shape(&bench, "FP32", {4, 1024, 12, 12, 64, false}, FMT_FP32, bench_matmul_ceiling(&bench, FMT_FP32));
     bench_close(&bench);
     printf("\n%s\n", wrong ? "WRONG results, see above" : "all results are right and repeat bit for bit");
     return wrong ? EXIT_USER : EXIT_DONE;

@@ -406,13 +406,13 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
 // number of wrong results.
 static int check_shapes(Bench *bench, int head_dim) {
     const AttentionShape checks[] = {
-        {1, 64, 1, 1, head_dim},     {1, 128, 1, 1, head_dim},    {1, 256, 2, 2, head_dim},
-        {3, 100, 5, 5, head_dim},    {1, 1000, 1, 1, head_dim},   {3, 1000, 12, 12, head_dim},
-        {5, 1024, 12, 12, head_dim}, {3, 1024, 25, 25, head_dim}, {1, 2048, 6, 6, head_dim},
-        {2, 4097, 3, 3, head_dim},   {7, 33, 3, 3, head_dim},     {1, 1090, 31, 31, head_dim},
-        {1, 64, 2, 1, head_dim},     {1, 128, 4, 2, head_dim},    {3, 100, 6, 2, head_dim},
-        {2, 1000, 12, 4, head_dim},  {5, 33, 28, 4, head_dim},    {1, 1090, 32, 8, head_dim},
-        {1, 4097, 6, 1, head_dim},   {9, 1024, 16, 8, head_dim},
+        {1, 64, 1, 1, head_dim, false},     {1, 128, 1, 1, head_dim, false},    {1, 256, 2, 2, head_dim, false},
+        {3, 100, 5, 5, head_dim, false},    {1, 1000, 1, 1, head_dim, false},   {3, 1000, 12, 12, head_dim, false},
+        {5, 1024, 12, 12, head_dim, false}, {3, 1024, 25, 25, head_dim, false}, {1, 2048, 6, 6, head_dim, false},
+        {2, 4097, 3, 3, head_dim, false},   {7, 33, 3, 3, head_dim, false},     {1, 1090, 31, 31, head_dim, false},
+        {1, 64, 2, 1, head_dim, false},     {1, 128, 4, 2, head_dim, false},    {3, 100, 6, 2, head_dim, false},
+        {2, 1000, 12, 4, head_dim, false},  {5, 33, 28, 4, head_dim, false},    {1, 1090, 32, 8, head_dim, false},
+        {1, 4097, 6, 1, head_dim, false},   {9, 1024, 16, 8, head_dim, false},
     };
     int wrong = 0;
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

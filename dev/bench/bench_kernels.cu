@@ -245,7 +245,7 @@ static void bench_heads(Report *r, int B, int T, int heads, int head_dim, bool n
     snprintf(shape, sizeof shape, "%lld x 3 x %d x %d", (long long)M, heads, head_dim);
     make_sets(bench, o.wide, M, cols);
     make_sets(bench, o.wide_out, M, cols);
-    o.heads.shape = AttentionShape{B, T, heads, heads, head_dim};
+    o.heads.shape = AttentionShape{B, T, heads, heads, head_dim, false};
     // cosine and sine pairs with a mean square length of 1
     o.heads.rope_table = bench_tensor(bench, T, head_dim, FMT_FP32, 0.7f);
     o.heads.eps = 1e-6f;

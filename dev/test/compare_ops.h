@@ -618,7 +618,7 @@ static void compare_attention_cached(Backends *b, int before, int queries, Atten
 }
 
 static void compare_attention(Backends *b, OpShape o) {
-    const AttentionShape shape = {o.B, o.T, o.heads, o.heads, o.C / o.heads};
+    const AttentionShape shape = {o.B, o.T, o.heads, o.heads, o.C / o.heads, false};
     compare_attention_of(b, shape, o.format, o.loose);
 }
 
@@ -626,7 +626,7 @@ static void compare_attention(Backends *b, OpShape o) {
 // over all heads, with clip.
 static void compare_heads(Backends *b, OpShape o) {
     const int64_t M = (int64_t)o.B * o.T, D = o.C / o.heads;
-    const AttentionShape shape = {o.B, o.T, o.heads, o.heads % 2 ? o.heads : o.heads / 2, (int)D};
+    const AttentionShape shape = {o.B, o.T, o.heads, o.heads % 2 ? o.heads : o.heads / 2, (int)D, false};
     const int64_t widths[3][2] = {{0, 0}, {D, D}, {shape.heads * D, shape.kv_heads * D}};
     const int64_t cols = (shape.heads + 2 * shape.kv_heads) * D;
     Pair rope_table = pair_random(b, o.T, D, FMT_FP32, 1.0f, 51), positions = pair_positions(b, o.B, o.T);
@@ -733,14 +733,16 @@ static void compare_shape(OpShape o, const char *how) {
 // used.
 static void compare_grouped_attention(bool small_only) {
     static const AttentionShape shapes[] = {
-        {2, 150, 4, 2, 64},       {2, 150, 4, 2, 128},    {2, 67, 4, 2, 64},        {3, 1300, 2, 2, 64},
-        {3, 1300, 4, 2, 64},      {3, 1300, 2, 2, 128},   {3, 1300, 2, 1, 128},     {3, 899, 3, 1, 64},
-        {1, 130, 4, 2, 128},      {3, 190, 12, 4, 64},    {1, 515, 7, 1, 128},      {2, 300, 32, 8, 64},
-        {9, 33, 28, 4, 64},       {2, 129, 16, 8, 128},   {2, 77, 4, 2, 80},        {1, 130, 6, 3, 96},
-        {3, 100, 4, 2, 24},       {2, 61, 6, 1, 40},      {2, 61, 3, 3, 112},       {3, 577, 4, 4, 64, true},
-        {2, 729, 3, 3, 72, true}, {5, 9, 2, 2, 16, true}, {2, 196, 4, 2, 64, true},
+        {2, 150, 4, 2, 64, false},   {2, 150, 4, 2, 128, false},  {2, 67, 4, 2, 64, false},
+        {3, 1300, 2, 2, 64, false},  {3, 1300, 4, 2, 64, false},  {3, 1300, 2, 2, 128, false},
+        {3, 1300, 2, 1, 128, false}, {3, 899, 3, 1, 64, false},   {1, 130, 4, 2, 128, false},
+        {3, 190, 12, 4, 64, false},  {1, 515, 7, 1, 128, false},  {2, 300, 32, 8, 64, false},
+        {9, 33, 28, 4, 64, false},   {2, 129, 16, 8, 128, false}, {2, 77, 4, 2, 80, false},
+        {1, 130, 6, 3, 96, false},   {3, 100, 4, 2, 24, false},   {2, 61, 6, 1, 40, false},
+        {2, 61, 3, 3, 112, false},   {3, 577, 4, 4, 64, true},    {2, 729, 3, 3, 72, true},
+        {5, 9, 2, 2, 16, true},      {2, 196, 4, 2, 64, true},
     };
-    const AttentionShape exact[] = {{2, 45, 6, 2, 40}, {2, 45, 6, 2, 40, true}};
+    const AttentionShape exact[] = {{2, 45, 6, 2, 40, false}, {2, 45, 6, 2, 40, true}};
     const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // longest sequence and widest heads, to plan the workspace
     Backends b;
     backends_open(&b, small_config(small));
@@ -772,7 +774,7 @@ static void compare_all_cached_attention(bool small_only) {
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof cases / sizeof *cases); i++) {
-        const AttentionShape shape = {0, 0, cases[i].heads, cases[i].kv_heads, cases[i].head_dim};
+        const AttentionShape shape = {0, 0, cases[i].heads, cases[i].kv_heads, cases[i].head_dim, false};
         compare_attention_cached(&b, cases[i].before, cases[i].queries, shape, FMT_BF16, 2e-3);
         compare_attention_cached(&b, cases[i].before, cases[i].queries, shape, FMT_FP32, 1e-5);
     }

@@ -81,6 +81,7 @@ void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
 
 // Computes a linear layer's wgrad: dw^T (in, out) (+)= x^T (in, M) * dy (M, out).
 void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
+    if (!dw.data) return;
     bool fp8 = format_is_fp8(dy.format);
     Matmul p = matmul_make("linear_backward_weight", dw, x, dy, fp8, !fp8);
     if (fp8 && !(x.transposed && dy.transposed)) matmul_fail(&p, "FP8 operands must be stored transposed");

@@ -90,6 +90,7 @@ struct UpdateEntry {
     int64_t elements;
     uint64_t index; // same as Parameter.index
     bool decay, wide;
+    float rate; // parameter_rate()
 };
 
 struct UpdateTable {
@@ -169,10 +170,10 @@ __device__ inline uint32_t update_apply(const UpdateEntry &e, const UpdateScalar
 template <MasterStore MASTER, typename S, typename G>
 __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __grid_constant__ UpdateTable table) {
     constexpr int V = UPDATE_WIDTH, BATCH = 2;
-    const UpdateScalars scalars = *table.scalars;
-    if (scalars.skip) return;
+    if (table.scalars->skip) return;
     const int index = table_find(table.first_block, table.count, (int)blockIdx.x);
     const UpdateEntry e = table.entry[index];
+    const UpdateScalars scalars = with_rate(*table.scalars, e.rate);
     const int64_t begin = (blockIdx.x - table.first_block[index]) * UPDATE_ELEMENTS;
     const int64_t end = min(begin + UPDATE_ELEMENTS, e.elements);
     const int64_t vectors_end = e.wide ? begin + (end - begin) / V * V : begin;
@@ -227,6 +228,7 @@ void adamw_launch(cudaStream_t stream, const Parameter *parameters, int count, c
         e->elements = flat_elements("adamw_update", p.weight.value);
         e->index = p.index;
         e->decay = p.decay;
+        e->rate = parameter_rate(&p);
         e->wide =
             aligned16(e->value) && aligned16(e->master) && aligned16(e->grad) && aligned16(e->m) && aligned16(e->v);
         table.first_block[table.count + 1] =

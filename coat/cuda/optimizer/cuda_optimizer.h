@@ -16,6 +16,13 @@ struct UpdateScalars {
     int32_t skip;
 };
 
+// Returns the scalars of a parameter whose learning rate is `rate` times the step's.
+__device__ static inline UpdateScalars with_rate(UpdateScalars s, float rate) {
+    s.lr *= rate;
+    s.rate *= rate;
+    return s;
+}
+
 // Storage of a full-precision parameter: the FP32 value itself; the BF16 value itself (updated by stochastic rounding);
 // FP32 master weights; or the BF16 value as upper and U16 master weights as lower half (split16).
 enum MasterStore { IN_VALUE, IN_VALUE_BF16, IN_FP32, IN_SPLIT16 };

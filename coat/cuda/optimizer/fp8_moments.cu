@@ -184,8 +184,8 @@ __launch_bounds__(CHUNK_THREADS,
             // + l / 8. After the step, lane here + i receives its updated group from lane 8 i.
             const int here = (chunk - begin) * (CHUNK / GROUP);
             const RunGroup old = group_of_lane(group, here + lane / GROUP_LANES);
-            const RunGroup fresh =
-                update_chunk<MASTER, G>(table, scalars, &tables, e, (int64_t)chunk * CHUNK, old, &amaxes[entry]);
+            const RunGroup fresh = update_chunk<MASTER, G>(table, with_rate(scalars, e.rate), &tables, e,
+                                                           (int64_t)chunk * CHUNK, old, &amaxes[entry]);
             const RunGroup taken = group_of_lane(fresh, lane % (CHUNK / GROUP) * GROUP_LANES);
             if (lane / (CHUNK / GROUP) == chunk - begin) group = taken;
         }
@@ -223,12 +223,12 @@ __device__ inline MomentGroup rest_measure(const MomentTable &table, const Momen
 template <MasterStore MASTER, typename G>
 __global__
 __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid_constant__ MomentTable table) {
-    const UpdateScalars s = *table.scalars;
     const int warp = (int)blockIdx.x * (OPTIMIZER_THREADS / WARP) + (int)threadIdx.x / WARP;
     const int lane = (int)threadIdx.x % WARP;
-    if (s.skip || warp >= table.first[table.count]) return;
+    if (table.scalars->skip || warp >= table.first[table.count]) return;
     const int entry = table_find(table.first, table.count, warp);
     const MomentEntry &e = table.entry[entry];
+    const UpdateScalars s = with_rate(*table.scalars, e.rate);
     const int64_t at = e.chunks * (CHUNK / GROUP) + warp - table.first[entry], begin = at * GROUP + lane;
     const MomentGroup old_m = moment_group(s.beta1 * e.scale[0][at], e.exponent[0][at], FMT_E4M3);
     const MomentGroup old_v = moment_group(s.beta2 * e.scale[1][at], e.exponent[1][at], FMT_E4M3);
@@ -280,6 +280,7 @@ MomentEntry entry_of(const Parameter &p) {
     e.elements = flat_elements("adamw_update", p.weight.value);
     e.index = p.index;
     e.decay = p.decay;
+    e.rate = parameter_rate(&p);
     const bool wide =
         aligned16(e.value) && aligned16(e.master) && aligned16(e.grad) && aligned16(e.code[0]) && aligned16(e.code[1]);
     e.chunks = wide ? e.elements / CHUNK : 0;

@@ -18,6 +18,7 @@ struct MomentEntry {
     int64_t elements, chunks;
     uint64_t index; // Parameter.index
     bool decay;
+    float rate; // parameter_rate()
 };
 
 struct MomentTable {
