@@ -600,19 +600,6 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
         m->ops->zero(&m->exec, bytes.data, (size_t)bytes.cols);
 }
 
-void pixel_values_set(Model *m) {
-    const VisionShape *shape = &m->config->shape.vision;
-    if (!m->vision) return;
-    real values[3 * 256];
-    for (int i = 0; i < 3 * 256; i++) {
-        const bool known = shape->deviation[0] != 0;
-        const float mean = known ? shape->mean[i / 256] : 0.0f, deviation = known ? shape->deviation[i / 256] : 1.0f;
-        const float scaled = (float)((double)(i % 256) * (1.0 / 255)), centered = scaled - mean;
-        values[i] = centered / deviation;
-    }
-    m->ops->upload(&m->exec, arena_tensor(&m->vision->arena, PIXEL_VALUES, VALUE, 0).data, values, sizeof values);
-}
-
 // Runs forward and backward of the language model for one micro-batch. The operations are equal in every step, so a
 // device may record them (as a CUDA graph) and replay them: one recording for the first micro-batch, which overwrites
 // the gradients, and one for the others. Passes that communicate or that FP8 health examines are not recorded.
@@ -715,6 +702,18 @@ static bool allocate(Model *m, Error *err) {
     return ok;
 }
 
+void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]) {
+    const Tensor table = arena_tensor(&m->vision->arena, PIXEL_VALUES, VALUE, 0);
+    real values[3 * 256];
+    // rounded to FP32 after each step, as transformers does
+    for (int i = 0; i < 3 * 256; i++) {
+        const float scaled = (float)((double)(i % 256) * (1.0 / 255.0));
+        const float centered = scaled - mean[i / 256];
+        values[i] = (real)(centered / deviation[i / 256]);
+    }
+    m->ops->upload(&m->exec, table.data, values, sizeof values);
+}
+
 // Sets the tensors of the vision tower that depend only on the model: which rows the projector reads.
 static void vision_tables_set(Model *v) {
     const VisionShape *shape = &v->config->shape.vision;
@@ -752,6 +751,9 @@ static void vision_create(Model *m) {
     shards_open(&v->shards, &v->arena, &v->exec, m->comm);
     shards_join(&m->shards, &v->shards);
     vision_tables_set(v);
+    float mean[3], deviation[3];
+    vision_pixel_defaults(config->shape.vision.kind, mean, deviation);
+    vision_pixels_set(m, mean, deviation);
 }
 
 static void vision_destroy(Model *m) {

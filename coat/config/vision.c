@@ -9,11 +9,11 @@ static const struct {
     VisionShape shape;
 } towers[] = {
     {"clip-l14-336",
-     {VISION_CLIP, 336, 14, 1024, 4096, 16, 23, 24, ACT_GELU_QUICK, 1e-5f, true, PROJECTOR_MLP, 0, 0}},
+     {VISION_CLIP, 336, 14, 1024, 4096, 16, 23, 24, ACT_GELU_QUICK, 1e-5f, true, PROJECTOR_MLP, 0, 0, {0}, {0}}},
     {"siglip-b16-224",
-     {VISION_SIGLIP, 224, 16, 768, 3072, 12, 11, 12, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0}},
+     {VISION_SIGLIP, 224, 16, 768, 3072, 12, 11, 12, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0, {0}, {0}}},
     {"siglip-so400m-384",
-     {VISION_SIGLIP, 384, 14, 1152, 4304, 16, 26, 27, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0}},
+     {VISION_SIGLIP, 384, 14, 1152, 4304, 16, 26, 27, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0, {0}, {0}}},
 };
 
 // Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is out of range.
@@ -86,8 +86,11 @@ bool vision_freeze(Config *c, Error *err) {
         c->freeze |= 1 << part;
         p += length + (p[length] == ',');
     }
-    if (!c->freeze && c->lr_vision == 0 && c->lr_projector == 0) return true;
-    const char *flag = c->freeze ? "freeze" : c->lr_vision > 0 ? "lr-vision" : "lr-projector";
+    if (!c->freeze && c->lr_vision == 0 && c->lr_projector == 0 && !c->images_per_sequence) return true;
+    const char *flag = c->freeze             ? "freeze"
+                       : c->lr_vision > 0    ? "lr-vision"
+                       : c->lr_projector > 0 ? "lr-projector"
+                                             : "images-per-sequence";
     if (c->shape.vision.kind == VISION_NONE)
         return error_set(err, EXIT_USER, "--%s: the model has no vision tower; remove --%s, or use --vision or a "
                          "vision-language model's folder as --model", flag, flag);
@@ -111,6 +114,15 @@ void vision_select(const VisionShape *v, int32_t *select, int32_t *back) {
             select[row * merged + part] = from;
             if (from >= 0) back[from] = row * merged + part;
         }
+}
+
+void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]) {
+    static const float clip_mean[] = {0.48145466f, 0.4578275f, 0.40821073f};
+    static const float clip_deviation[] = {0.26862954f, 0.26130258f, 0.27577711f};
+    for (int i = 0; i < 3; i++) {
+        mean[i] = kind == VISION_CLIP ? clip_mean[i] : 0.5f;
+        deviation[i] = kind == VISION_CLIP ? clip_deviation[i] : 0.5f;
+    }
 }
 
 int vision_images(const Config *config) {

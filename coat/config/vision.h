@@ -50,6 +50,9 @@ static inline int vision_merged(const VisionShape *v) {
 // (vision_tokens entries) with the inverse; -1: the projector does not read the row.
 void vision_select(const VisionShape *v, int32_t *select, int32_t *back);
 
+// Sets the mean and deviation of each color's pixel values to those that CLIP's or SigLIP's towers were trained with.
+void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]);
+
 // Returns the largest number of images in a micro-batch.
 int vision_images(const Config *config);
 

@@ -90,9 +90,9 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 // Does nothing without a vision tower.
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows);
 
-// Sets the value of each pixel byte from mean and deviation in the model's shape; 0 and 1 if they are not known. Does
-// nothing without a vision tower.
-void pixel_values_set(Model *m);
+// Sets the values that pixel bytes have in the vision tower: ((byte / 255) - mean) / deviation, for each color.
+// model_create() sets those of vision_pixel_defaults().
+void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]);
 
 // Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens and the projector's output.
 void model_forward(Model *m, KvCache cache);

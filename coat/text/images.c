@@ -133,8 +133,8 @@ static bool read_header(ImageFile *f, int fd, VisionShape *vision, XXH64_state_t
 ImageFile *images_open(const char *path, VisionShape *vision, XXH64_state_t *hash, Error *err) {
     if (vision->kind == VISION_NONE) {
         error_set(err, EXIT_DATA,
-                  "%s has images, but the model reads text only; name a vision-language model with --model, or make "
-                  "the file without images",
+                  "%s has images, but the model reads text only; name a vision-language model with --model, or add "
+                  "--vision NAME to a new model",
                   path);
         return NULL;
     }
