@@ -576,6 +576,7 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows) {
     Model *v = m->vision;
+    if (!v) return;
     const Tensor bytes = arena_tensor(&v->arena, PIXELS, VALUE, 0),
                  features = arena_tensor(&v->arena, FEATURE_ROWS, VALUE, 0);
     const int64_t tokens = (int64_t)m->B * m->T;
@@ -701,14 +702,14 @@ static bool allocate(Model *m, Error *err) {
     return ok;
 }
 
-void vision_pixels_set(Model *m, const double mean[3], const double deviation[3]) {
+void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]) {
     const Tensor table = arena_tensor(&m->vision->arena, PIXEL_VALUES, VALUE, 0);
     real values[3 * 256];
     // rounded to FP32 after each step, as transformers does
     for (int i = 0; i < 3 * 256; i++) {
         const float scaled = (float)((double)(i % 256) * (1.0 / 255.0));
-        const float centered = scaled - (float)mean[i / 256];
-        values[i] = (real)(centered / (float)deviation[i / 256]);
+        const float centered = scaled - mean[i / 256];
+        values[i] = (real)(centered / deviation[i / 256]);
     }
     m->ops->upload(&m->exec, table.data, values, sizeof values);
 }
@@ -720,7 +721,7 @@ static void vision_tables_set(Model *v) {
                  back = arena_tensor(&v->arena, SELECT_BACK, VALUE, 0);
     const int images = v->config->micro_batch, tokens = vision_tokens(shape), rows = (int)select.rows / images;
     int32_t *from = (int32_t *)xmalloc((size_t)select.rows * sizeof *from);
-    int32_t *to = (int32_t *)xmalloc((size_t)back.rows * sizeof *to);
+    int32_t *to = (int32_t *)xmalloc((size_t)(images * tokens) * sizeof *to);
     for (int i = 0; i < images; i++) {
         int32_t *f = from + (int64_t)i * rows, *t = to + (int64_t)i * tokens;
         vision_select(shape, f, t);
@@ -728,7 +729,7 @@ static void vision_tables_set(Model *v) {
         for (int j = 0; j < tokens; j++) t[j] += t[j] < 0 ? 0 : i * rows;
     }
     v->ops->upload(&v->exec, select.data, from, (size_t)select.rows * sizeof *from);
-    v->ops->upload(&v->exec, back.data, to, (size_t)back.rows * sizeof *to);
+    if (back.data) v->ops->upload(&v->exec, back.data, to, (size_t)back.rows * sizeof *to); // only if it trains
     free(to);
     free(from);
 }
@@ -751,12 +752,9 @@ static void vision_create(Model *m) {
     shards_join(&m->shards, &v->shards);
     m->arena.vision = &v->arena;
     vision_tables_set(v);
-    double mean[3], deviation[3];
+    float mean[3], deviation[3];
     vision_pixel_defaults(config->shape.vision.kind, mean, deviation);
     vision_pixels_set(m, mean, deviation);
-    m->B = m->config->micro_batch; // no token has an image until images_upload() says otherwise
-    m->T = m->config->seq_len;
-    images_upload(m, 0, NULL, NULL);
 }
 
 static void vision_destroy(Model *m) {

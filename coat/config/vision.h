@@ -51,10 +51,13 @@ static inline int vision_merged(const VisionShape *v) {
 void vision_select(const VisionShape *v, int32_t *select, int32_t *back);
 
 // Sets the mean and deviation of each color's pixel values to those that CLIP's or SigLIP's towers were trained with.
-void vision_pixel_defaults(VisionKind kind, double mean[3], double deviation[3]);
+void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]);
 
 // Returns the largest number of images in a micro-batch.
 int vision_images(const Config *config);
+
+// Returns the size of the pixels of vision_images() images in bytes.
+int64_t vision_pixel_bytes(const Config *config);
 
 // Sets `tower` to the configuration of the vision tower of `config`: its shape, a micro-batch of vision_images() images,
 // BF16 or FP32 matmuls and activations. Optimizer and optimizer states are those of `config`.

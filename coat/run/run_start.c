@@ -15,7 +15,6 @@
 #include "model/weights.h"
 #include "report.h"
 #include "save/checkpoint.h"
-#include "save/hf.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -76,16 +75,6 @@ static void set_source_folder(Run *run, const char *folder) {
     snprintf(c->shape_files, sizeof c->shape_files, "%s", folder);
 }
 
-// Sets the values of pixel bytes to those of the image processor in the model's folder.
-static bool set_pixels(Model *m, Error *err) {
-    double mean[3], deviation[3];
-    json_t *processor = hf_processor_open(m->config->shape_files, err);
-    const bool good = processor && hf_processor_pixels(processor, &m->config->shape.vision, mean, deviation, err);
-    json_decref(processor);
-    if (good) vision_pixels_set(m, mean, deviation);
-    return good;
-}
-
 // Initializes the parameters and the state of the run: from a checkpoint, from the weights of --model, or with random
 // values.
 static bool start_or_resume(Run *run, Error *err) {
@@ -116,7 +105,6 @@ static bool start_or_resume(Run *run, Error *err) {
         // another seed, because the blocks of tower and language model have the same ids
         if (m->vision) parameters_init(&m->vision->arena, &m->vision->exec, c->seed + 1);
     }
-    if (m->vision && !set_pixels(m, err)) return false;
     if (!run->train || !folder[0]) note_data(run); // same_data() has called note_data() in the other case
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
@@ -296,6 +284,8 @@ static bool open_run(Run *run, Error *err) {
     if (!all_ranks_ok(&run->errors, expect_checkpoint(run, config, err), err)) return false;
     if (!all_ranks_ok(&run->errors, open_tokenizer(run, config, err), err)) return false;
     if (!all_ranks_ok(&run->errors, open_data(run, config, err), err) || !same_files(run, err)) return false;
+    const VisionShape *vision = &config->shape.vision;
+    if (m->vision && vision->deviation[0] > 0) vision_pixels_set(m, vision->mean, vision->deviation);
     if (!all_ranks_ok(&run->errors, choose_prompt_format(run, err), err)) return false;
     if (!all_ranks_ok(&run->errors, divide_documents(run, err), err) || !same_documents(run, err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // equal on all ranks

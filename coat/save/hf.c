@@ -52,6 +52,14 @@ static bool parse_file(const char *folder, const char *name, Parse *parse, Model
     return good;
 }
 
+// Sets the mean and deviation of pixel values to those of the processor files in the model's folder.
+static bool read_pixels(const char *folder, VisionShape *vision, Error *err) {
+    json_t *processor = hf_processor_open(folder, err);
+    const bool good = processor && hf_processor_pixels(processor, vision, err);
+    json_decref(processor);
+    return good;
+}
+
 // Returns `path` if it is a folder, otherwise the folder that contains it, written to `parent`; NULL with err on
 // failure.
 static const char *folder_of(const char *path, char parent[PATH_BUFFER], Error *err) {
@@ -78,7 +86,8 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
     }
     const char *folder = folder_of(path, parent, err);
     if (!folder || !parse_file(folder, HF_CONFIG_NAME, hf_parse_config, shape, err) ||
-        !path_join(file, sizeof file, folder, HF_GENERATION_NAME, err))
+        !path_join(file, sizeof file, folder, HF_GENERATION_NAME, err) ||
+        (shape->vision.kind != VISION_NONE && !read_pixels(folder, &shape->vision, err)))
         return false;
     return !path_is_file(file) || parse_file(folder, HF_GENERATION_NAME, hf_parse_generation, shape, err);
 }

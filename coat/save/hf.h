@@ -42,10 +42,9 @@ void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *sour
 // object in preprocessor_config.json if it has none. An empty object if there are no such files, or if path is "". To
 // be freed with json_decref(). NULL with err if a file cannot be read.
 json_t *hf_processor_open(const char *path, Error *err);
-// Sets the mean and deviation of each color's pixel values to those of the image processor, or to the usual ones of the
-// tower's kind. Fails if the processor computes pixel values in another way.
-bool hf_processor_pixels(const json_t *processor, const VisionShape *shape, double mean[3], double deviation[3],
-                         Error *err);
+// Sets the mean and deviation of each color's pixel values to those of the image processor, or leaves them unchanged if
+// the folder has none. Fails if the processor computes pixel values in another way.
+bool hf_processor_pixels(const json_t *processor, VisionShape *shape, Error *err);
 // Writes the texts of preprocessor_config.json and processor_config.json. Keys that `source` (hf_processor_open())
 // lacks are derived from `shape`. image_token: text of the token shape->image_token.
 void hf_processor_texts(JsonText *images, JsonText *processor, const json_t *source, const VisionShape *shape,

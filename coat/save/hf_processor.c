@@ -1,5 +1,6 @@
 // Reads and writes the files of a vision-language model's processor. transformers 4 reads preprocessor_config.json and
 // processor_config.json. transformers 5 reads both, too, but writes only the second, with the first one's object inside.
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -40,42 +41,55 @@ json_t *hf_processor_open(const char *path, Error *err) {
 }
 
 // Reads three numbers from the key's list. Leaves values[] unchanged if the key is absent.
-static bool read_colors(const json_t *images, const char *key, double values[3], Error *err) {
+static bool read_colors(const json_t *images, const char *key, float values[3], Error *err) {
     const json_t *list = json_object_get(images, key);
     bool good = !list || json_array_size(list) == 3;
     for (size_t i = 0; list && good && i < 3; i++) {
         good = json_is_number(json_array_get(list, i));
-        values[i] = json_number_value(json_array_get(list, i));
+        values[i] = (float)json_number_value(json_array_get(list, i));
     }
     return good || error_set(err, EXIT_DATA, "the model's image processor: %s must be a list of 3 numbers", key);
 }
 
-bool hf_processor_pixels(const json_t *processor, const VisionShape *v, double mean[3], double deviation[3],
-                         Error *err) {
+bool hf_processor_pixels(const json_t *processor, VisionShape *v, Error *err) {
     const json_t *images = json_object_get(processor, INNER), *factor = json_object_get(images, "rescale_factor");
     const char *const steps[] = {"do_rescale", "do_normalize"};
-    vision_pixel_defaults(v->kind, mean, deviation);
+    if (!images) return true;
+    vision_pixel_defaults(v->kind, v->mean, v->deviation);
     for (int i = 0; i < 2; i++)
         if (json_is_false(json_object_get(images, steps[i])))
             return error_set(err, EXIT_DATA, "the model's image processor: %s false is not supported", steps[i]);
     if (factor && (float)json_number_value(factor) != 1.0f / 255.0f)
         return error_set(err, EXIT_DATA, "the model's image processor: rescale_factor must be 1/255 (is %g)",
                          json_number_value(factor));
-    if (!read_colors(images, "image_mean", mean, err) || !read_colors(images, "image_std", deviation, err))
+    if (!read_colors(images, "image_mean", v->mean, err) || !read_colors(images, "image_std", v->deviation, err))
         return false;
     for (int i = 0; i < 3; i++)
-        if (!((float)deviation[i] > 0))
-            return error_set(err, EXIT_DATA, "the model's image processor: image_std must be above 0 (is %g)",
-                             deviation[i]);
+        if (!isfinite(v->mean[i]) || !isfinite(v->deviation[i]) || !(v->deviation[i] > 0))
+            return error_set(err, EXIT_DATA, "the model's image processor: image_mean and image_std are %g and %g",
+                             (double)v->mean[i], (double)v->deviation[i]);
     return true;
+}
+
+// Returns a list of three numbers, each the shortest decimal number that rounds to the value.
+static json_t *colors(const float values[3]) {
+    json_t *list = json_array();
+    for (int i = 0; i < 3; i++) {
+        char text[32] = "";
+        for (int digits = 1; digits <= 9 && strtof(text, NULL) != values[i]; digits++)
+            snprintf(text, sizeof text, "%.*g", digits, (double)values[i]);
+        json_array_append_new(list, json_real(strtod(text, NULL)));
+    }
+    return list;
 }
 
 // Returns the image processor of CLIP or SigLIP.
 static json_t *usual_image_processor(const VisionShape *v) {
     const bool clip = v->kind == VISION_CLIP;
     const int side = v->image_size, bicubic = 3;
-    double mean[3], deviation[3];
+    float mean[3], deviation[3];
     vision_pixel_defaults(v->kind, mean, deviation);
+    const bool known = v->deviation[0] > 0;
     json_t *images =
         json_pack("{s:s, s:b, s:b, s:i}", "image_processor_type", clip ? "CLIPImageProcessor" : "SiglipImageProcessor",
                   "do_convert_rgb", 1, "do_resize", 1, "resample", bicubic);
@@ -84,9 +98,9 @@ static json_t *usual_image_processor(const VisionShape *v) {
     if (clip) json_object_set_new(images, "do_center_crop", json_true());
     if (clip) json_object_set(images, "crop_size", square);
     json_decref(square);
-    json_t *rest = json_pack("{s:b, s:f, s:b, s:[f, f, f], s:[f, f, f]}", "do_rescale", 1, "rescale_factor",
-                             1.0 / 255.0, "do_normalize", 1, "image_mean", mean[0], mean[1], mean[2], "image_std",
-                             deviation[0], deviation[1], deviation[2]);
+    json_t *rest =
+        json_pack("{s:b, s:f, s:b, s:o, s:o}", "do_rescale", 1, "rescale_factor", 1.0 / 255.0, "do_normalize", 1,
+                  "image_mean", colors(known ? v->mean : mean), "image_std", colors(known ? v->deviation : deviation));
     json_object_update(images, rest);
     json_decref(rest);
     return images;

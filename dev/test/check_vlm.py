@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""Trains small vision-language models here and in PyTorch, and compares them: 30 updates of AdamW on the same data.
+
+    dev/test/check_vlm.py --program ./train_gpt2_fp8_cpu [--quick] [MODEL...] [-- FLAGS]
+
+transformers writes a random Llava: a CLIP tower with feature selection "default" or a SigLIP tower with "full", and a Llama
+(tied or untied head), Qwen 2 or Qwen 3. The program starts from that folder and trains on examples with 0, 1 or 2 images,
+packed into sequences and masked from each other. Checks:
+    the losses of all updates match transformers' in FP32, BF16 and COAT
+    the FP32 gradients match tensor by tensor; a gradient is 10 times AdamW's first moment after one update
+    with every combination of --freeze: the losses match, and the tensors of frozen parts keep their bits
+    with three learning rates: the losses match
+    transformers opens the last FP32 checkpoint without missing or unexpected tensors, with the same loss
+--quick checks the FP32 losses and gradients only. FLAGS go to the program (--device cpu).
+
+Prints one line per check, then PASS or FAIL, with a matching exit code. Needs torch and transformers 4.56 or later.
+"""
+import argparse
+import itertools
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+
+if {"-h", "--help"} & set(sys.argv):
+    print(__doc__)
+    sys.exit(0)
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+import check_families  # noqa: E402
+from check_families import GRADIENT_TOLERANCE, OPTIMIZER, number, report, some_tokens  # noqa: E402
+from prepare_masks import masked_file  # noqa: E402
+
+import torch  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from transformers import (CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, Qwen2Config,  # noqa: E402
+                          Qwen3Config, SiglipVisionConfig)
+
+VOCAB, B, T, UPDATES, IMAGE_TOKEN = 300, 4, 40, 30, 299
+TEXT = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.05, eos_token_id=None, pad_token_id=None)
+TEXTS = {
+    "llama": (LlamaConfig, dict(tie_word_embeddings=False)),
+    "llama-tied": (LlamaConfig, dict(tie_word_embeddings=True)),
+    "qwen2": (Qwen2Config, dict(tie_word_embeddings=True)),
+    "qwen3": (Qwen3Config, dict(tie_word_embeddings=False, head_dim=24)),
+}
+TOWER = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=3, patch_size=4)
+TOWERS = {
+    "clip": (CLIPVisionConfig, dict(image_size=12), "default"),
+    "siglip": (SiglipVisionConfig, dict(image_size=16), "full"),
+}
+MODELS = [f"{tower}/{text}" for tower in TOWERS for text in TEXTS]
+MEAN, DEVIATION = (0.5, 0.4, 0.3), (0.25, 0.3, 0.35)
+TOLERANCES = {"--precision fp32": 2e-6, "--recipe bf16": 5e-3, "--recipe coat": 2e-2}
+PARTS = {"vision": "vision_tower.", "projector": "multi_modal_projector.", "language": ("language_model.", "lm_head.")}
+RATES = {"vision": 2e-4, "projector": 3e-3, "language": 1e-3}
+
+
+def part_of(key):
+    key = key.removeprefix("model.")
+    return next(part for part, prefix in PARTS.items() if key.startswith(prefix))
+
+
+def published(key):
+    """Returns a parameter's name in the published layout of Llava folders."""
+    key = key.removeprefix("model.")
+    if key.startswith("lm_head."):
+        return "language_model." + key
+    if key.startswith("language_model.") and not key.startswith(("language_model.model.", "language_model.lm_head.")):
+        return key.replace("language_model.", "language_model.model.", 1)
+    if key.startswith("vision_tower.") and not key.startswith("vision_tower.vision_model."):
+        return key.replace("vision_tower.", "vision_tower.vision_model.", 1)
+    return key
+
+
+def write_model(name, folder):
+    (vision, sizes, select), (text, settings) = (table[part] for table, part in zip((TOWERS, TEXTS), name.split("/")))
+    config = LlavaConfig(vision_config=vision(**{**TOWER, **sizes}).to_dict(), text_config=text(**{**TEXT, **settings}).to_dict(),
+                         image_token_index=IMAGE_TOKEN, vision_feature_select_strategy=select, vision_feature_layer=-2,
+                         tie_word_embeddings=settings["tie_word_embeddings"])
+    torch.manual_seed(1)
+    model = LlavaForConditionalGeneration(config).float().eval()
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if parameter.dim() == 1:  # because errors in norms and biases of 1 and 0 would not be visible
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+            elif part_of(key) != "language":
+                parameter.mul_(3)  # so that the images have an effect on the loss
+            parameter.copy_(parameter.bfloat16().float())
+    model.save_pretrained(folder)
+    side = sizes["image_size"]
+    with open(os.path.join(folder, "preprocessor_config.json"), "w", encoding="utf-8") as file:
+        json.dump(dict(image_processor_type="CLIPImageProcessor" if name.startswith("clip") else "SiglipImageProcessor",
+                       size=dict(height=side, width=side), crop_size=dict(height=side, width=side), image_mean=MEAN,
+                       image_std=DEVIATION, resample=3, rescale_factor=1 / 255), file)
+    return model
+
+
+class Data:
+    """Makes packed examples of 0, 1 or 2 images and text; the first 30 to 70 % of the text are masked in the loss."""
+
+    def __init__(self, path, side, rows):
+        pick, count = random.Random(3), 8 * UPDATES
+        words = iter(some_tokens(count * T).remainder(IMAGE_TOKEN).tolist())
+        generator = torch.Generator().manual_seed(4)
+        self.side, self.examples = side, []
+        self.images = torch.randint(0, 256, (16, 3, side, side), generator=generator, dtype=torch.uint8)
+        places = []
+        for _ in range(count):
+            ids, mask, shown = [], [], []
+            room = T - pick.randint(0, 3)
+            for _ in range(pick.choice((0, 1, 1, 2))):
+                before = pick.randint(0, 3)
+                if len(ids) + before + rows + 4 > room:
+                    break
+                ids += [next(words) for _ in range(before)] + [IMAGE_TOKEN] * rows
+                shown.append(pick.randrange(len(self.images)))
+            length = pick.randint(4, room - len(ids)) if room - len(ids) > 4 else 4
+            mask = [0] * len(ids)
+            prompt = max(1, int(length * pick.uniform(0.3, 0.7)))
+            ids += [next(words) for _ in range(length)]
+            mask += [0] * prompt + [1] * (length - prompt)
+            places += shown
+            self.examples.append((ids, mask, shown))
+        lengths = [len(ids) for ids, _, _ in self.examples]
+        starts = [0, *itertools.accumulate(lengths)][:-1]
+        text = b"".join(struct.pack(f"<{len(ids)}H", *ids) for ids, _, _ in self.examples)
+        file = masked_file(2, text, starts, b"".join(bytes(mask) for _, mask, _ in self.examples))
+        with open(path, "wb") as out:
+            out.write(file[:4] + struct.pack("<I", 2) + file[8:])  # version 2: with images
+        table, pixels = struct.pack(f"<{len(places)}I", *places), self.images.numpy().tobytes()
+        with open(path.removesuffix(".bin") + ".images", "wb") as out:
+            words = struct.pack("<8i", 20261129, 1, len(self.images), side, 3, rows, len(places), 0)
+            words += struct.pack("<Iii", zlib.crc32(pixels, zlib.crc32(table)), 1, IMAGE_TOKEN)
+            words += struct.pack("<6f", *MEAN, *DEVIATION)
+            out.write(words.ljust(1024, b"\0") + table + pixels)
+        self.rows, left = [], []  # first fit, longest first; rows and their examples in file order
+        for i in sorted(range(count), key=lambda i: -lengths[i]):
+            row = next((row for row, room in enumerate(left) if room >= lengths[i]), len(left))
+            if row == len(left):
+                left.append(T)
+                self.rows.append([])
+            left[row] -= lengths[i]
+            self.rows[row].append(i)
+        self.rows = sorted(sorted(row) for row in self.rows)
+
+    def pixels(self, image):
+        scaled = (self.images[image].double() * (1 / 255)).float()
+        return (scaled - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(DEVIATION).view(3, 1, 1)
+
+    def loss(self, model, step):
+        ids, positions = torch.zeros(B, T, dtype=torch.long), torch.zeros(B, T, dtype=torch.long)
+        labels, sees = torch.full((B, T), -100), torch.eye(T, dtype=torch.bool).repeat(B, 1, 1)
+        images = []
+        for b, row in enumerate(self.rows[step * B : (step + 1) * B]):
+            at = 0
+            for tokens, mask, shown in (self.examples[i] for i in row):
+                end = at + len(tokens)
+                ids[b, at:end], positions[b, at:end] = torch.tensor(tokens), torch.arange(end - at)
+                labels[b, at:end] = torch.where(torch.tensor(mask) > 0, ids[b, at:end], -100)
+                sees[b, at:end, at:end] = torch.ones(end - at, end - at, dtype=torch.bool).tril()
+                images += [self.pixels(i) for i in shown]
+                at = end
+        hidden = torch.zeros(B, 1, T, T).masked_fill(~sees[:, None], torch.finfo(torch.float32).min)
+        with_images = dict(pixel_values=torch.stack(images)) if images else {}
+        return model(input_ids=ids, position_ids=positions, attention_mask=hidden, labels=labels, **with_images).loss
+
+
+def train_here(model, data, rates, factors, frozen):
+    groups = {}
+    for key, p in model.named_parameters():
+        p.requires_grad_(part_of(key) not in frozen)
+        if p.requires_grad:
+            small = p.dim() == 1
+            groups.setdefault((part_of(key), small), []).append(p)
+    adamw = torch.optim.AdamW([dict(params=params, weight_decay=0.0 if small else 0.1, part=part)
+                               for (part, small), params in groups.items()], **OPTIMIZER)
+    losses = []
+    for step, rate in enumerate(rates):
+        adamw.zero_grad()
+        loss = data.loss(model, step)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 1.0)
+        for group in adamw.param_groups:
+            group["lr"] = rate * factors.get(group["part"], 1)
+        adamw.step()
+        losses.append(loss.item())
+    return losses
+
+
+def train_there(a, folder, tokens, out, flags, updates=UPDATES, clip=1):
+    command = [a.program, "--model", folder, "--train", tokens, "--no-shuffle", "--steps", updates, "--micro-batch", B // 2,
+               "--batch-tokens", B * T, "--documents", "apart", "--seq-len", T, "--lr", 1e-3, "--warmup", UPDATES,
+               "--schedule", "constant", "--weight-decay", 0.1, "--beta2", 0.95, "--grad-clip", clip, "--sample-tokens", 0,
+               "--quiet", "--out", out, *flags.split(), *a.flags]
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stdout}")
+    lines = [json.loads(line) for line in open(os.path.join(out, "log.jsonl"), encoding="utf-8")]
+    steps = [line for line in lines if "step" in line and "loss" in line]
+    return [line["loss"] for line in steps], [line["lr"] for line in steps]
+
+
+def check_gradients(a, name, model, data, folder, tokens):
+    out = folder + "-gradients"
+    train_there(a, folder, tokens, out, "--precision fp32", updates=1, clip=0)
+    ours = load_file(os.path.join(out, "step-00000001", "optimizer.safetensors"))
+    model.zero_grad()
+    data.loss(model, 0).backward()
+    theirs = {published(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
+    worst, of = 0.0, ""
+    for key in [key[:-2] for key in ours if key.endswith(".m")]:
+        named = key.removeprefix("vision.") if key.startswith("vision.vision_tower") else key
+        parts = [named]  # this program stores q, k, v in one tensor, and gate and up in one
+        for one, several in ("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")):
+            parts = [part.replace(one, each) for part in parts for each in (several if one in part else [one])]
+        expected = torch.cat([theirs.pop(part).flatten(1) if theirs[part].dim() > 2 else theirs.pop(part) for part in parts])
+        found = ours[key + ".m"].reshape(-1, *expected.shape[1:])[: len(expected)] * 10  # drops the vocabulary's padding
+        difference = ((found - expected).norm() / expected.norm()).item()
+        worst, of = max((worst, of), (number(difference), key))
+    report(f"{name}, largest error of {of} gradients, {len(theirs)} without one", worst + 9 * len(theirs), GRADIENT_TOLERANCE)
+
+
+def same_bits(folder, checkpoint, frozen):
+    before, after = load_file(os.path.join(folder, "model.safetensors")), load_file(os.path.join(checkpoint, "model.safetensors"))
+    before = {published(key): t for key, t in before.items()}
+    return all(torch.equal(t, after[key].to(t.dtype)) for key, t in before.items() if part_of(key) in frozen)
+
+
+def check(a, name, work):
+    folder, tokens = os.path.join(work, name.replace("/", "-")), os.path.join(work, "tokens.bin")
+    model = write_model(name, folder)
+    side = model.config.vision_config.image_size
+    data = Data(tokens, side, (side // 4) ** 2)
+    check_gradients(a, name, model, data, folder, tokens)
+    runs = [(recipe, (), {}, limit) for recipe, limit in TOLERANCES.items()][: 1 if a.quick else None]
+    if not a.quick:
+        frozen = [c for n in (1, 2) for c in itertools.combinations(PARTS, n)]
+        runs += [("--precision fp32 --freeze " + ",".join(parts), parts, {}, 2e-6) for parts in frozen]
+        runs += [(f"--precision fp32 --lr-vision {RATES['vision']} --lr-projector {RATES['projector']}", (),
+                  {part: rate / 1e-3 for part, rate in RATES.items()}, 2e-6)]
+    expected = {}
+    for i, (flags, frozen, factors, limit) in enumerate(runs):
+        out = f"{folder}-{i}"
+        losses, rates = train_there(a, folder, tokens, out, flags)
+        setting = (frozen, *factors.values())
+        if setting not in expected:
+            model = LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+            expected[setting] = train_here(model, data, rates, factors, frozen)
+        theirs = expected[setting]
+        largest = max(number(abs(x - y)) for x, y in zip(losses, theirs, strict=True))
+        report(f"{name}, {flags}, {len(losses)} losses from {theirs[0]:.4f} to {theirs[-1]:.4f}", largest, limit)
+        checkpoint = os.path.join(out, f"step-{UPDATES:08d}")
+        if frozen:
+            report(f"{name}, {flags}: tensors of frozen parts changed", 0 if same_bits(folder, checkpoint, frozen) else 1, 0)
+        if i == 0:
+            opened, info = LlavaForConditionalGeneration.from_pretrained(
+                checkpoint, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+            wrong = len(info["missing_keys"]) + len(info["unexpected_keys"])
+            report(f"{name}, missing and unexpected tensors of the checkpoint", wrong, 0)
+            with torch.no_grad():
+                report(f"{name}, loss of the checkpoint in transformers",
+                       abs(data.loss(opened, 0).item() - data.loss(model, 0).item()), 1e-5)
+
+
+def main():
+    words, flags = sys.argv[1:], []
+    if "--" in words:
+        words, flags = words[: words.index("--")], words[words.index("--") + 1 :]
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("models", nargs="*")
+    a = parser.parse_args(words)
+    a.flags = flags
+    for name in a.models:
+        if name not in MODELS:
+            sys.exit(f"{name}: must be one of {', '.join(MODELS)}")
+    with tempfile.TemporaryDirectory() as work:
+        for name in a.models or MODELS:
+            check(a, name, work)
+    print("FAIL" if check_families.failures else "PASS")
+    sys.exit(1 if check_families.failures else 0)
+
+
+if __name__ == "__main__":
+    main()
